@@ -1,0 +1,150 @@
+//! What the lease store holds for an election, and the words for it.
+
+use alloc::string::{String, ToString};
+use core::fmt;
+use core::time::Duration;
+
+/// An election's name: 1 to 63 of `a-z`, `0-9` and `-`, starting with a letter.
+///
+/// The rule is the strictest of what the stores allow, so that a name valid for one is valid for all.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ElectionName(String);
+
+/// Why a text is not an [`ElectionName`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not an election's name: use 1 to 63 of a-z, 0-9 and hyphens, starting with a letter")]
+pub struct InvalidElectionName(pub String);
+
+impl ElectionName {
+    /// Checks `name`.
+    ///
+    /// # Errors
+    /// [`InvalidElectionName`] where it breaks the rule above.
+    pub fn new(name: &str) -> Result<Self, InvalidElectionName> {
+        let legal = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
+        let starts_with_letter = name.as_bytes().first().is_some_and(u8::is_ascii_lowercase);
+        if starts_with_letter && name.len() <= 63 && name.bytes().all(legal) {
+            Ok(Self(name.to_string()))
+        } else {
+            Err(InvalidElectionName(name.to_string()))
+        }
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ElectionName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A term's number: the fencing token. It only rises; 0 means that no term has begun yet.
+pub type Term = u64;
+
+/// The random id of one acquisition of the lease, a UUID (version 4) as Azure wants it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LeaseId(u128);
+
+impl LeaseId {
+    /// Makes an id of 122 of the 128 random bits given.
+    pub fn from_random(bits: u128) -> Self {
+        let version_4 = (bits & !(0xf << 76)) | (0x4 << 76);
+        Self((version_4 & !(0x3 << 62)) | (0x2 << 62))
+    }
+
+    /// The number behind the id, for stores that keep it as bytes.
+    pub fn as_u128(self) -> u128 {
+        self.0
+    }
+}
+
+impl fmt::Display for LeaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let n = self.0;
+        write!(
+            f,
+            "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+            n >> 96,
+            (n >> 80) & 0xffff,
+            (n >> 64) & 0xffff,
+            (n >> 48) & 0xffff,
+            n & 0xffff_ffff_ffff
+        )
+    }
+}
+
+impl fmt::Debug for LeaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The store's mark of one state of the record (an ETag): it changes with each write of the record and
+/// with nothing else, lease calls least of all.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Version(pub String);
+
+/// What the holder of the lease writes beside it: the object's metadata.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Record {
+    /// The highest term begun.
+    pub term: Term,
+    /// The node that began it; none in a record that was created and never held.
+    pub node: Option<String>,
+    /// The incarnation of that node, unique to one start of its host.
+    pub incarnation: String,
+    /// When the term began: wall-clock time since the Unix epoch. For people; no rule reads it.
+    pub since: Duration,
+    /// The length of the lease under which the term was begun (D).
+    pub lease: Duration,
+    /// The digest of the module that ran, `sha256:` and 64 hexadecimal digits.
+    pub module: Option<String>,
+    /// How the election ended, where it has: no node starts that module again.
+    pub outcome: Option<Outcome>,
+    /// Failures in a row, over all nodes.
+    pub failures: u32,
+}
+
+/// How an election ended for good (`--on-done finish`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// The coordinator returned ok.
+    Done,
+}
+
+/// What the store says of the lease itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LeaseState {
+    /// Held, until it runs out.
+    Held,
+    /// Held without an end: nothing that Baton does.
+    HeldForever,
+    /// Free: never held, or released.
+    Free,
+    /// Its time ran out.
+    Expired,
+    /// Broken by an operator, with some of its time still to go.
+    Breaking,
+    /// Broken by an operator.
+    Broken,
+}
+
+/// One reading of an election in the store.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Snapshot {
+    /// There is nothing under the election's name.
+    Nothing,
+    /// There is an object with a lease.
+    Object {
+        /// The state of its lease.
+        lease: LeaseState,
+        /// The mark that conditional writes carry.
+        version: Version,
+        /// Its record; none in an object that somebody else made.
+        record: Option<Record>,
+    },
+}

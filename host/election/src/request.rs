@@ -1,0 +1,100 @@
+//! What the elector asks of the lease store, and how a store may answer.
+
+use alloc::string::String;
+use core::fmt;
+use core::time::Duration;
+
+use crate::record::{LeaseId, Record, Snapshot, Version};
+
+/// Tells the answers to different requests apart.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct RequestId(pub u64);
+
+/// One request to the store. Each is a single atomic step there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Op {
+    /// Reads lease state, version and record. Answered by [`Reply::Read`].
+    Read,
+    /// Creates the object with its lease free, only if there is none ([`Refusal::Conflict`] if there is).
+    /// Answered by [`Reply::Version`].
+    Create {
+        /// The first record.
+        record: Record,
+    },
+    /// Takes the lease, only if the object still has that version. Repeated with the id that holds it, it
+    /// succeeds again and starts the lease's length anew. Answered by [`Reply::Done`].
+    Acquire {
+        /// The id to hold it under.
+        id: LeaseId,
+        /// How long the lease lasts without a renewal.
+        length: Duration,
+        /// The version that the object must have.
+        version: Version,
+    },
+    /// Starts the lease's length anew. Answered by [`Reply::Done`]. May succeed after an expiry if nobody
+    /// has touched the lease or the object in between.
+    Renew {
+        /// The id that holds it.
+        id: LeaseId,
+    },
+    /// Writes the record, only under a valid lease with that id and only if the object still has that
+    /// version. Answered by [`Reply::Version`].
+    Write {
+        /// The id that holds the lease.
+        id: LeaseId,
+        /// The version that the object must have.
+        version: Version,
+        /// The new record.
+        record: Record,
+    },
+    /// Gives the lease up: it is free at once. Answered by [`Reply::Done`].
+    Release {
+        /// The id that holds it.
+        id: LeaseId,
+    },
+}
+
+/// A request that was carried out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Reply {
+    /// What a read saw.
+    Read(Snapshot),
+    /// The object's version after a create or a write.
+    Version(Version),
+    /// An acquire, renewal or release was carried out.
+    Done,
+}
+
+/// Why a request was not carried out, named for the decision that follows.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// Acquire: somebody else holds the lease, or it is being broken.
+    #[error("the lease is held by another")]
+    Held,
+    /// The lease is certainly not, or no longer, held under the id: expired and taken, broken, released,
+    /// or its object is gone.
+    #[error("the lease is lost: {0}")]
+    Lost(String),
+    /// The object does not have the version (or the absence) that was asked for: read again.
+    #[error("the record has changed")]
+    Conflict,
+    /// It may or may not have happened: a timeout, a cut connection, 403, 429, 5xx.
+    #[error("{0}")]
+    Unknown(String),
+    /// No such account, container or permission, or a store that refuses this file. It did not happen.
+    #[error("{0}")]
+    Misconfigured(String),
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Op::Read => "read",
+            Op::Create { .. } => "create",
+            Op::Acquire { .. } => "acquire",
+            Op::Renew { .. } => "renew",
+            Op::Write { .. } => "write",
+            Op::Release { .. } => "release",
+        })
+    }
+}

@@ -1,0 +1,147 @@
+//! When things must happen, as fractions of the lease's length D.
+//!
+//! All is counted from the moment before the last successful request (acquire or renew) was sent, so
+//! that the store's own count of D, which starts later, always ends later.
+
+use core::fmt;
+use core::ops::{Add, Sub};
+use core::time::Duration;
+
+/// A moment on the host's clock: elapsed time since the host started, by the larger of what the boot
+/// clock and the wall clock say. It never goes back.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Time(pub Duration);
+
+impl Time {
+    /// The time that has passed since `earlier`; zero if it is later.
+    pub fn since(self, earlier: Time) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl Add<Duration> for Time {
+    type Output = Time;
+    fn add(self, length: Duration) -> Time {
+        Time(self.0.saturating_add(length))
+    }
+}
+
+impl Sub<Duration> for Time {
+    type Output = Time;
+    fn sub(self, length: Duration) -> Time {
+        Time(self.0.saturating_sub(length))
+    }
+}
+
+impl fmt::Debug for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.3}s", self.0.as_secs_f64())
+    }
+}
+
+/// The moments of a lease of one length, with their relations checked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Timing {
+    lease: Duration,
+    grace: Duration,
+}
+
+/// Why a lease's length, a grace and a memory limit do not go together.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TimingError {
+    /// The lease is shorter or longer than the store can keep.
+    #[error("a lease of {lease:?} is not possible on this store: it takes {min:?} to {max:?}")]
+    Lease {
+        /// The length that was asked for.
+        lease: Duration,
+        /// The shortest that the store takes.
+        min: Duration,
+        /// The longest that the store takes.
+        max: Duration,
+    },
+    /// Dropping that much memory may take longer than there is between the deadline and 0.93 D.
+    #[error(
+        "dropping {memory} bytes of guest memory may take {drop:?}, but a lease of {lease:?} leaves {room:?} between its deadline (0.8 D) and the host's own end (0.93 D): make the lease longer or --max-memory smaller"
+    )]
+    Memory {
+        /// The memory limit in bytes.
+        memory: u64,
+        /// The time that dropping it may take.
+        drop: Duration,
+        /// The time there is.
+        room: Duration,
+        /// The lease's length.
+        lease: Duration,
+    },
+}
+
+impl Timing {
+    /// Checks that a lease of that length on a store that takes `min` to `max` leaves time to drop an
+    /// instance of `memory` bytes (0.15 s and 0.2 s for each GiB) before the host would end itself.
+    ///
+    /// # Errors
+    /// [`TimingError`] names the relation that does not hold.
+    pub fn new(
+        lease: Duration,
+        (min, max): (Duration, Duration),
+        grace: Duration,
+        memory: u64,
+    ) -> Result<Self, TimingError> {
+        if lease < min || lease > max {
+            return Err(TimingError::Lease { lease, min, max });
+        }
+        let drop = Duration::from_millis(150).saturating_add(Duration::from_micros(
+            memory.saturating_mul(200_000) >> 30,
+        ));
+        let room = lease * 13 / 100;
+        if drop > room {
+            return Err(TimingError::Memory { memory, drop, room, lease });
+        }
+        Ok(Self { lease, grace })
+    }
+
+    /// D: the lease's length.
+    pub fn lease(&self) -> Duration {
+        self.lease
+    }
+
+    /// How long an instance that is asked to stop may take, while the lease is safe.
+    pub fn grace(&self) -> Duration {
+        self.grace
+    }
+
+    /// D/6: from one successful request to the next renewal.
+    pub fn renew_after(&self) -> Duration {
+        self.lease / 6
+    }
+
+    /// D/12, 50 ms to 2 s: how long one try may take.
+    pub fn try_timeout(&self) -> Duration {
+        (self.lease / 12).clamp(Duration::from_millis(50), Duration::from_secs(2))
+    }
+
+    /// D/60 to D/15: from a failed try to the next.
+    pub fn retry_range(&self) -> (Duration, Duration) {
+        (self.lease / 60, self.lease / 15)
+    }
+
+    /// 0.7 D: no renewal so far, the instance is asked to stop.
+    pub fn at_risk_after(&self) -> Duration {
+        self.lease * 7 / 10
+    }
+
+    /// 0.8 D: effects are refused and the instance is killed.
+    pub fn deadline_after(&self) -> Duration {
+        self.lease * 8 / 10
+    }
+
+    /// 0.93 D: an instance that is not gone takes its host with it.
+    pub fn abort_after(&self) -> Duration {
+        self.lease * 93 / 100
+    }
+
+    /// The store outage that a leader survives: 0.7 D less D/6.
+    pub fn tolerated_outage(&self) -> Duration {
+        self.at_risk_after() - self.renew_after()
+    }
+}

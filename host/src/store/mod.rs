@@ -1,0 +1,27 @@
+//! The lease store: where an election's lease and record are kept.
+//!
+//! A store answers the elector's requests, each as one atomic step, and never decides anything itself:
+//! it does not retry, it does not interpret, and it maps its errors to the elector's [`Refusal`]s by
+//! their codes, never by status alone. Whoever implements [`LeaseStore`] passes the conformance suite.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use baton_election::{ElectionName, Op, Refusal, Reply};
+
+/// A place that keeps leases and records.
+#[async_trait]
+pub trait LeaseStore: Send + Sync {
+    /// Carries out one request, or says why not. Dropping the future may leave the request under way:
+    /// whoever does so must treat it as [`Refusal::Unknown`].
+    async fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, Refusal>;
+
+    /// The names of all elections, sorted.
+    async fn elections(&self) -> Result<Vec<ElectionName>, Refusal>;
+
+    /// Makes what must exist before the first request: the container, the folder. Harmless if it exists.
+    async fn create(&self) -> Result<(), Refusal>;
+
+    /// The shortest and the longest lease that it keeps.
+    fn lease_range(&self) -> (Duration, Duration);
+}
