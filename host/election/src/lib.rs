@@ -7,18 +7,21 @@
 //! testable by simulation, and `no_std` lets the compiler prove that nothing else goes in or out.
 //!
 //! The modules, in reading order: [`record`] is what the store holds, [`request`] is what is asked of
-//! it and how it may answer, [`timing`] is when things must happen, [`elector`] decides.
+//! it and how it may answer, [`timing`] is when things must happen, [`port`] is what goes in and out,
+//! [`elector`] decides.
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
 pub mod elector;
+pub mod port;
 pub mod record;
 pub mod request;
 pub mod timing;
 
-pub use elector::{Effect, Elector, Input, Report, Settings};
+pub use elector::Elector;
+pub use port::{Effect, End, Input, Now, OnDone, Report, Settings, StopReason};
 pub use record::{ElectionName, LeaseId, LeaseState, Outcome, Record, Snapshot, Term, Version};
 pub use request::{Op, Refusal, Reply, RequestId};
 pub use timing::{Time, Timing, TimingError};

@@ -1,4 +1,5 @@
-//! The elector.
+//! What goes into the elector and what comes out of it.
+
 use alloc::string::String;
 use core::time::Duration;
 
@@ -87,7 +88,7 @@ pub enum End {
 /// Why an instance is asked to stop. The same as `stop-reason` in `wit/world.wit`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StopReason {
-    /// The lease could not be renewed for a while.
+    /// The lease could not be renewed for a while, and may be lost.
     LeaseAtRisk,
     /// The lease is gone.
     LeaseLost,
@@ -99,11 +100,11 @@ pub enum StopReason {
     Shutdown,
 }
 
-/// What is to be done, in this order.
+/// What is to be done. Effects are carried out in the order in which they come.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// Ask the store. The answer, or `Unknown` after `timeout`, comes back as [`Input::Answer`]; a request
-    /// whose timeout has passed is dropped.
+    /// Ask the store. The answer, or [`Refusal::Unknown`] after `timeout`, comes back as
+    /// [`Input::Answer`]. Requests run side by side; none waits for another.
     Request {
         /// Comes back with the answer.
         id: RequestId,
@@ -116,14 +117,14 @@ pub enum Effect {
     Start {
         /// Its number.
         term: Term,
-        /// Effects are refused from here on, unless [`Effect::Extend`] moves it.
+        /// Its effects are refused from here on, unless [`Effect::Extend`] moves it.
         deadline: Time,
         /// If the instance is not gone by then, the host ends its own process.
         abort_at: Time,
     },
-    /// The lease was renewed: move the running instance's deadline.
+    /// The lease was renewed: move the instance's deadlines. Does not reopen a gate that was closed.
     Extend {
-        /// Effects are refused from here on.
+        /// Its effects are refused from here on.
         deadline: Time,
         /// If the instance is not gone by then, the host ends its own process.
         abort_at: Time,
@@ -134,40 +135,114 @@ pub enum Effect {
         reason: StopReason,
         /// The same for a person.
         message: String,
-        /// When it will be killed at the latest.
-        kill_at: Time,
+        /// When its grace ends. It is killed then, or at its deadline if that is earlier.
+        grace_ends: Time,
     },
-    /// Refuse its effects, then kill the instance. [`Input::Gone`] follows.
+    /// Refuse the instance's effects, then kill it. [`Input::Gone`] follows.
     Kill {
         /// Why, for a person.
         reason: String,
     },
-    /// End the host's process at once: an instance is not gone and the lease is about to end.
+    /// End the host's process at once: an instance is not gone, and the lease is about to end.
     Abort {
         /// Why, for a person.
         reason: String,
     },
     /// Tell people.
     Report(Report),
-    /// The orderly end is complete: nothing is held, nothing runs.
+    /// The orderly end is complete: nothing runs and nothing is held.
     Finished,
 }
 
-/// What people are told, once for each change.
+/// What people are told: each change once, with its reason and numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Report {
-    /// This node follows.
+    /// This node has begun to follow, or gone back to following.
     Standby {
-        /// Why, or who leads.
+        /// Why.
         reason: String,
     },
-    /// This node holds the lease and has begun a term.
+    /// Somebody leads, or another than before does.
+    Following {
+        /// What the leader wrote when its term began.
+        leader: Record,
+    },
+    /// The lease is held by a client that is not Baton.
+    HeldOutside {
+        /// How that shows.
+        reason: String,
+    },
+    /// The election is finished: this module will not be started.
+    ElectionOver {
+        /// The last record.
+        record: Record,
+    },
+    /// This node holds the lease, but another's instance may still run: it waits that out.
+    Settling {
+        /// How long.
+        wait: Duration,
+        /// Why.
+        reason: String,
+    },
+    /// This node holds the lease and has written its term.
     Elected {
         /// The record that was written.
         record: Record,
     },
+    /// A renewal failed or has an unknown outcome.
+    RenewFailed {
+        /// What the store said.
+        error: Refusal,
+        /// Since the last renewal known to have succeeded.
+        since_renewal: Duration,
+        /// Until effects are refused.
+        remaining: Duration,
+    },
+    /// Renewals succeed again.
+    RenewedAgain {
+        /// How long there was none.
+        after: Duration,
+    },
+    /// An instance has ended, and the next term begins under the same lease after a while.
+    Resting {
+        /// How long.
+        wait: Duration,
+        /// Why.
+        reason: String,
+        /// Failures in a row.
+        failures: u32,
+    },
+    /// This node stays out of the election for a while.
+    CoolOff {
+        /// How long.
+        wait: Duration,
+        /// Why.
+        reason: String,
+    },
+    /// Leadership was lost.
+    Lost {
+        /// Why.
+        reason: String,
+        /// Since the last renewal known to have succeeded.
+        since_renewal: Duration,
+    },
+    /// The lease was given up.
+    Released,
+    /// The lease could not be given up, and will run out by itself.
+    NotReleased {
+        /// Why.
+        reason: String,
+    },
+    /// The store does not answer as it should. Said once, until it does or says something else.
+    StoreTrouble {
+        /// What it said.
+        error: Refusal,
+        /// What was asked.
+        asked: &'static str,
+    },
+    /// The store answers again.
+    StoreBack {
+        /// For how long it did not.
+        after: Duration,
+    },
 }
-
-/// Decides who leads. The calling contract: …
-#[derive(Debug)]
-pub struct Elector {}

@@ -1,0 +1,506 @@
+//! Life with the lease: renewing it, waiting out whoever may still run, beginning terms, ending the
+//! instance in time, and giving the lease up last of all.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use core::time::Duration;
+
+use super::candidate::{Opening, back_to_standby};
+use super::ledger::{Kind, Ledger, News};
+use super::{FAILURES_TO_STEP_DOWN, HEALTHY_AFTER, Pending, Role, Shared, answered};
+use crate::port::{Effect, End, Input, OnDone, Report, StopReason};
+use crate::record::{LeaseId, Outcome, Version};
+use crate::request::{Op, Refusal, Reply, RequestId};
+use crate::timing::Time;
+
+/// A node that holds the lease.
+#[derive(Debug)]
+pub(super) struct Holding {
+    id: LeaseId,
+    /// The length that the store counts, which is D or, after an unclear opening, more.
+    length: Duration,
+    /// Just before the last request known to have succeeded was sent. All is counted from here.
+    renewed: Time,
+    renewal: Renewal,
+    ledger: Ledger,
+    stage: Stage,
+    /// Why the lease is to be given up as soon as the instance is gone.
+    leave: Option<Leave>,
+}
+
+#[derive(Debug)]
+struct Renewal {
+    pending: Option<Pending>,
+    next_try: Time,
+    failing: bool,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Another's instance may still run.
+    Settling { until: Time },
+    /// The next term is being written.
+    Claiming,
+    /// The term is written; the instance waits for a lease that has half of D left.
+    Claimed,
+    /// There is an instance.
+    Serving(Serving),
+    /// The instance is gone, and what became of it is being written down.
+    Noting { rest: Duration },
+    /// Between two terms.
+    Resting { until: Time },
+}
+
+#[derive(Debug)]
+struct Serving {
+    started: Time,
+    /// The end of its grace, once it has been asked to stop.
+    grace_ends: Option<Time>,
+    killed: Option<Time>,
+    aborted: bool,
+    healthy: bool,
+    /// Why the lease is known to be lost, once it is.
+    lost: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Leave {
+    Shutdown,
+    /// With the reason; a cool-off follows.
+    StepDown(String),
+    /// The election is over.
+    Over,
+}
+
+impl Holding {
+    pub(super) fn new(
+        shared: &mut Shared,
+        id: LeaseId,
+        length: Duration,
+        sent: Time,
+        version: Version,
+        opening: &Opening,
+    ) -> Self {
+        let stage = match opening.unclear {
+            Some((wait, reason)) => {
+                shared.report(Report::Settling { wait, reason: reason.to_string() });
+                // Counted from now: the acquire took effect before its answer came.
+                Stage::Settling { until: shared.time() + wait }
+            }
+            None => Stage::Resting { until: shared.time() },
+        };
+        Self {
+            id,
+            length,
+            renewed: sent,
+            renewal: Renewal { pending: None, next_try: sent + shared.settings.timing.renew_after(), failing: false },
+            ledger: Ledger::new(version, opening.record.clone()),
+            stage,
+            leave: None,
+        }
+    }
+
+    pub(super) fn next_wakeup(&self, shared: &Shared) -> Option<Time> {
+        let timing = &shared.settings.timing;
+        let mut wakeups = [None; 4];
+        if let Stage::Serving(serving) = &self.stage {
+            wakeups[0] = match (serving.killed, serving.grace_ends) {
+                (Some(_), _) if serving.aborted => None,
+                (Some(killed), _) => Some(self.abort_at(shared, killed)),
+                (None, Some(grace_ends)) => Some(grace_ends.min(self.renewed + timing.deadline_after())),
+                (None, None) => Some(self.renewed + timing.at_risk_after()),
+            };
+            if !serving.healthy && serving.killed.is_none() {
+                wakeups[1] = Some(serving.started + HEALTHY_AFTER);
+            }
+        } else {
+            wakeups[0] = Some(self.renewed + self.length);
+            wakeups[1] = match self.stage {
+                Stage::Settling { until } => Some(until),
+                Stage::Resting { until } if self.is_fresh(shared) => Some(until),
+                _ => None,
+            };
+        }
+        if self.renewal.pending.is_none() && !self.is_known_lost() {
+            wakeups[2] = Some(self.renewal.next_try);
+        }
+        if !self.is_known_lost() {
+            wakeups[3] = self.ledger.next_wakeup();
+        }
+        wakeups.into_iter().flatten().min()
+    }
+
+    pub(super) fn step(&mut self, shared: &mut Shared, input: Option<Input>) -> Option<Role> {
+        let next = match input {
+            Some(Input::Answer { id, result }) => self.answer(shared, id, result),
+            Some(Input::Gone { end }) => self.gone(shared, end),
+            Some(Input::StepDown { reason }) => {
+                self.leave.get_or_insert(Leave::StepDown(reason));
+                None
+            }
+            Some(Input::SkipGrace) => {
+                self.skip_grace(shared);
+                None
+            }
+            Some(Input::Shutdown | Input::Tick) | None => None,
+        };
+        if next.is_some() {
+            return next;
+        }
+        if shared.shutting_down {
+            self.leave = Some(Leave::Shutdown);
+        }
+        self.watch_instance(shared);
+        let next = self.advance(shared);
+        if next.is_some() {
+            return next;
+        }
+        if !self.is_known_lost() {
+            self.renew_if_due(shared);
+            self.ledger.tick(shared, self.id);
+        }
+        None
+    }
+
+    // ---- the lease ----
+
+    fn is_known_lost(&self) -> bool {
+        matches!(&self.stage, Stage::Serving(Serving { lost: Some(_), .. }))
+    }
+
+    /// Whether half of D is left, as an instance needs it to start.
+    fn is_fresh(&self, shared: &Shared) -> bool {
+        shared.time() <= self.renewed + shared.settings.timing.lease() / 2
+    }
+
+    fn deadline(&self, shared: &Shared) -> Time {
+        self.renewed + shared.settings.timing.deadline_after()
+    }
+
+    /// 0.93 D; for a process that was paused past its deadline, as long after the kill as there is between
+    /// the two, since its gate refuses everything meanwhile.
+    fn abort_at(&self, shared: &Shared, killed: Time) -> Time {
+        let timing = &shared.settings.timing;
+        let room = timing.abort_after() - timing.deadline_after();
+        (self.renewed + timing.abort_after()).max(killed + room)
+    }
+
+    fn renew_if_due(&mut self, shared: &mut Shared) {
+        if self.renewal.pending.is_none() && shared.time() >= self.renewal.next_try {
+            self.renewal.pending = Some(shared.urgent(Op::Renew { id: self.id }));
+        }
+    }
+
+    fn answer(&mut self, shared: &mut Shared, id: RequestId, result: Result<Reply, Refusal>) -> Option<Role> {
+        if self.is_known_lost() {
+            return None;
+        }
+        if let Some(pending) = answered(&mut self.renewal.pending, id) {
+            return match result {
+                Ok(_) => {
+                    self.extend(shared, pending.sent);
+                    None
+                }
+                Err(Refusal::Lost(why)) => self.lose(shared, why),
+                Err(Refusal::Held) => self.lose(shared, "the lease is held by another".to_string()),
+                Err(error) => {
+                    self.renewal.failing = true;
+                    self.renewal.next_try = shared.retry_at();
+                    let since_renewal = shared.time().since(self.renewed);
+                    let remaining = self.deadline(shared).since(shared.time());
+                    shared.report(Report::RenewFailed { error, since_renewal, remaining });
+                    None
+                }
+            };
+        }
+        match self.ledger.answer(shared, id, &result) {
+            News::Written => self.written(),
+            News::Lost(why) => return self.lose(shared, why),
+            News::Doubt => self.renewal.next_try = self.renewal.next_try.min(shared.time()),
+            News::None => {}
+        }
+        None
+    }
+
+    fn extend(&mut self, shared: &mut Shared, sent: Time) {
+        if self.renewal.failing {
+            self.renewal.failing = false;
+            shared.report(Report::RenewedAgain { after: shared.time().since(self.renewed) });
+        }
+        shared.store_answers();
+        self.renewed = self.renewed.max(sent);
+        self.renewal.next_try = (sent + shared.settings.timing.renew_after()).max(shared.time());
+        if matches!(self.stage, Stage::Serving(_)) {
+            let (deadline, abort_at) = (self.deadline(shared), self.renewed + shared.settings.timing.abort_after());
+            shared.effects.push_back(Effect::Extend { deadline, abort_at });
+        }
+    }
+
+    /// The lease is certainly gone: no grace.
+    fn lose(&mut self, shared: &mut Shared, why: String) -> Option<Role> {
+        let since_renewal = shared.time().since(self.renewed);
+        shared.report(Report::Lost { reason: why.clone(), since_renewal });
+        let Stage::Serving(serving) = &mut self.stage else { return back_to_standby(shared, why) };
+        serving.lost = Some(why.clone());
+        serving.stop(shared, StopReason::LeaseLost, &why, Duration::ZERO);
+        serving.kill(shared, &why);
+        None
+    }
+
+    // ---- the instance ----
+
+    /// Asks, kills and aborts when it is time.
+    fn watch_instance(&mut self, shared: &mut Shared) {
+        let (deadline, since_renewal) = (self.deadline(shared), shared.time().since(self.renewed));
+        let timing = shared.settings.timing;
+        let abort_at = match &self.stage {
+            Stage::Serving(Serving { killed: Some(killed), .. }) => Some(self.abort_at(shared, *killed)),
+            _ => None,
+        };
+        let Stage::Serving(serving) = &mut self.stage else { return };
+        if since_renewal >= timing.at_risk_after() {
+            let message = format!("the lease was last renewed {since_renewal:.1?} ago");
+            serving.stop(shared, StopReason::LeaseAtRisk, &message, timing.grace());
+        }
+        match &self.leave {
+            Some(Leave::Shutdown) => {
+                serving.stop(shared, StopReason::Shutdown, "the host is shutting down", timing.grace());
+            }
+            Some(Leave::StepDown(reason)) => serving.stop(shared, StopReason::StepDown, reason, timing.grace()),
+            Some(Leave::Over) | None => {}
+        }
+        if shared.time() >= deadline {
+            serving.kill(shared, &format!("the lease was last renewed {since_renewal:.1?} ago"));
+        } else if serving.grace_ends.is_some_and(|grace_ends| shared.time() >= grace_ends) {
+            serving.kill(shared, "the grace is over");
+        }
+        if !serving.aborted && abort_at.is_some_and(|abort_at| shared.time() >= abort_at) {
+            serving.aborted = true;
+            let reason = format!("an instance is not gone {since_renewal:.1?} after the last renewal");
+            shared.effects.push_back(Effect::Abort { reason });
+        }
+        if !serving.healthy && serving.killed.is_none() && shared.time().since(serving.started) >= HEALTHY_AFTER {
+            serving.healthy = true;
+            shared.cool_offs = 0;
+            if let Some(record) = self.ledger.record().filter(|record| record.failures > 0) {
+                let mut record = record.clone();
+                record.failures = 0;
+                self.ledger.want(record, Kind::Note, shared.now.time);
+            }
+        }
+    }
+
+    fn skip_grace(&mut self, shared: &mut Shared) {
+        if let Stage::Serving(serving) = &mut self.stage {
+            serving.stop(shared, StopReason::Shutdown, "the host is shutting down", Duration::ZERO);
+            serving.kill(shared, "the grace was skipped");
+        }
+    }
+
+    fn gone(&mut self, shared: &mut Shared, end: End) -> Option<Role> {
+        let Stage::Serving(serving) = &mut self.stage else { return None };
+        if let Some(why) = serving.lost.take() {
+            return back_to_standby(shared, why);
+        }
+        let was_stopped = serving.grace_ends.is_some();
+        let was_healthy = serving.healthy || shared.time().since(serving.started) >= HEALTHY_AFTER;
+        let known = self.ledger.record().map_or(0, |record| record.failures);
+        let failures = if was_healthy { 0 } else { known };
+        // An instance that was asked to stop has not failed, whatever it says.
+        let end = if was_stopped { End::Killed } else { end };
+        let (failures, rest) = match end {
+            End::Killed => (failures, Duration::ZERO),
+            End::Done => {
+                if shared.settings.on_done == OnDone::Finish {
+                    self.leave.get_or_insert(Leave::Over);
+                }
+                (0, shared.settings.pause)
+            }
+            End::Failed(why) | End::Fatal(why) if failures + 1 >= FAILURES_TO_STEP_DOWN => {
+                let why = format!("{} failures in a row, the last: {why}", failures + 1);
+                self.leave.get_or_insert(Leave::StepDown(why));
+                (failures + 1, Duration::ZERO)
+            }
+            End::Fatal(why) => {
+                self.leave.get_or_insert(Leave::StepDown(why));
+                (failures + 1, Duration::ZERO)
+            }
+            End::Failed(why) => {
+                let rest = shared.jittered(Duration::from_secs(1 << failures)).max(Duration::from_secs(1));
+                shared.report(Report::Resting { wait: rest, reason: why, failures: failures + 1 });
+                (failures + 1, rest)
+            }
+        };
+        let outcome = (self.leave == Some(Leave::Over)).then_some(Outcome::Done);
+        self.note(shared, failures, outcome, rest);
+        None
+    }
+
+    // ---- from term to term ----
+
+    /// Writes down what became of a term, where that changes anything, and rests afterwards.
+    fn note(&mut self, shared: &mut Shared, failures: u32, outcome: Option<Outcome>, rest: Duration) {
+        self.stage = Stage::Noting { rest };
+        if let Some(record) = self.ledger.record()
+            && (record.failures != failures || record.outcome != outcome)
+        {
+            let mut record = record.clone();
+            record.failures = failures;
+            record.outcome = outcome;
+            self.ledger.want(record, Kind::Note, shared.time());
+        }
+    }
+
+    fn written(&mut self) {
+        if matches!(self.stage, Stage::Claiming) {
+            self.stage = Stage::Claimed;
+        }
+    }
+
+    /// Takes the steps that need no answer. Serving is left only by [`Self::gone`].
+    fn advance(&mut self, shared: &mut Shared) -> Option<Role> {
+        if matches!(self.stage, Stage::Serving(_)) {
+            return None;
+        }
+        let since_renewal = shared.time().since(self.renewed);
+        if since_renewal >= self.length {
+            let reason = "the lease ran out before it could be renewed".to_string();
+            shared.report(Report::Lost { reason: reason.clone(), since_renewal });
+            return back_to_standby(shared, reason);
+        }
+        let notes_done = !(matches!(self.stage, Stage::Noting { .. }) && self.ledger.is_busy());
+        if let Some(leave) = self.leave.clone()
+            && notes_done
+        {
+            return self.leave(shared, leave);
+        }
+        match self.stage {
+            Stage::Settling { until } if shared.time() >= until => self.stage = Stage::Resting { until },
+            Stage::Noting { rest } if !self.ledger.is_busy() => {
+                self.stage = Stage::Resting { until: shared.time() + rest };
+            }
+            _ => {}
+        }
+        if let Stage::Resting { until } = self.stage
+            && shared.time() >= until
+            && self.renewed_recently(shared)
+        {
+            let record = shared.next_record(self.ledger.record(), self.length);
+            self.ledger.want(record, Kind::Term, shared.time());
+            self.stage = Stage::Claiming;
+        }
+        if matches!(self.stage, Stage::Claimed) && self.renewed_recently(shared) {
+            self.start(shared);
+        }
+        None
+    }
+
+    /// Whether half of D is left; if not, sees to a renewal.
+    fn renewed_recently(&mut self, shared: &Shared) -> bool {
+        let fresh = self.is_fresh(shared);
+        if !fresh && !self.renewal.failing {
+            self.renewal.next_try = self.renewal.next_try.min(shared.time());
+        }
+        fresh
+    }
+
+    fn start(&mut self, shared: &mut Shared) {
+        let Some(record) = self.ledger.record().cloned() else { return };
+        let term = record.term;
+        shared.cool_off = None;
+        let (deadline, abort_at) = (self.deadline(shared), self.renewed + shared.settings.timing.abort_after());
+        shared.effects.push_back(Effect::Start { term, deadline, abort_at });
+        shared.report(Report::Elected { record });
+        self.stage = Stage::Serving(Serving {
+            started: shared.time(),
+            grace_ends: None,
+            killed: None,
+            aborted: false,
+            healthy: false,
+            lost: None,
+        });
+    }
+
+    /// Gives the lease up; nothing runs any more.
+    fn leave(&mut self, shared: &mut Shared, leave: Leave) -> Option<Role> {
+        if let Leave::StepDown(reason) = leave {
+            shared.begin_cool_off(reason);
+        }
+        if matches!(self.stage, Stage::Settling { .. }) {
+            // A release would tell the next one that nothing can still run. That is not known.
+            let reason = "another's instance may still run, so the lease is left to run out".to_string();
+            shared.report(Report::NotReleased { reason: reason.clone() });
+            return back_to_standby(shared, reason);
+        }
+        Some(Role::Releasing(Releasing::new(self.id, self.renewed + self.length)))
+    }
+}
+
+impl Serving {
+    /// Asks once; a stop is never taken back, and its first reason stays.
+    fn stop(&mut self, shared: &mut Shared, reason: StopReason, message: &str, grace: Duration) {
+        if self.grace_ends.is_none() {
+            let grace_ends = shared.time() + grace;
+            self.grace_ends = Some(grace_ends);
+            shared.effects.push_back(Effect::Stop { reason, message: message.to_string(), grace_ends });
+        }
+    }
+
+    fn kill(&mut self, shared: &mut Shared, reason: &str) {
+        if self.killed.is_none() {
+            self.killed = Some(shared.time());
+            shared.effects.push_back(Effect::Kill { reason: reason.to_string() });
+        }
+    }
+}
+
+/// A node that has asked to give the lease up. The id is never used for anything else again.
+#[derive(Debug)]
+pub(super) struct Releasing {
+    id: LeaseId,
+    pending: Option<Pending>,
+    next_try: Time,
+    /// When the lease has run out by itself.
+    until: Time,
+}
+
+impl Releasing {
+    pub(super) fn new(id: LeaseId, until: Time) -> Self {
+        Self { id, pending: None, next_try: Time::default(), until }
+    }
+
+    pub(super) fn next_wakeup(&self) -> Option<Time> {
+        self.pending.is_none().then_some(self.next_try)
+    }
+
+    pub(super) fn step(&mut self, shared: &mut Shared, input: Option<Input>) -> Option<Role> {
+        match input {
+            Some(Input::SkipGrace) => return self.give_up(shared, "the host would not wait"),
+            Some(Input::Answer { id, result }) if answered(&mut self.pending, id).is_some() => match result {
+                Ok(_) => {
+                    shared.report(Report::Released);
+                    return back_to_standby(shared, "the lease was released".to_string());
+                }
+                Err(Refusal::Lost(why)) => return self.give_up(shared, &why),
+                Err(Refusal::Held | Refusal::Conflict) => return self.give_up(shared, "it is not held any more"),
+                Err(refusal @ (Refusal::Unknown(_) | Refusal::Misconfigured(_))) => {
+                    shared.store_trouble("release", &refusal);
+                    self.next_try = shared.retry_at();
+                }
+            },
+            _ => {}
+        }
+        if self.pending.is_none() && shared.time() >= self.until {
+            return self.give_up(shared, "it could not be released before it ran out");
+        }
+        if self.pending.is_none() && shared.time() >= self.next_try {
+            self.pending = Some(shared.urgent(Op::Release { id: self.id }));
+        }
+        None
+    }
+
+    fn give_up(&self, shared: &mut Shared, reason: &str) -> Option<Role> {
+        shared.report(Report::NotReleased { reason: reason.to_string() });
+        back_to_standby(shared, format!("the lease was not released: {reason}"))
+    }
+}

@@ -1,0 +1,169 @@
+//! Writing the record under the lease: conditionally, and after doubt by reading first.
+
+use alloc::string::{String, ToString};
+
+use super::{Pending, Shared, answered};
+use crate::record::{LeaseId, LeaseState, Record, Snapshot, Version};
+use crate::request::{Op, Refusal, Reply, RequestId};
+use crate::timing::Time;
+
+/// The record as this holder knows it, and what it is to become.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    version: Version,
+    record: Option<Record>,
+    goal: Option<Goal>,
+}
+
+#[derive(Debug)]
+struct Goal {
+    record: Record,
+    kind: Kind,
+    step: Step,
+}
+
+/// What the goal's record is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// It begins a term.
+    Term,
+    /// It notes an outcome or the count of failures in the term that there is.
+    Note,
+}
+
+#[derive(Debug)]
+enum Step {
+    WriteAt(Time),
+    Writing(Option<Pending>),
+    ReadAt(Time),
+    Reading(Option<Pending>),
+}
+
+/// What an answer meant.
+#[derive(Debug)]
+pub(super) enum News {
+    /// Nothing that its holder must know.
+    None,
+    /// The goal is reached.
+    Written,
+    /// The lease is certainly not held.
+    Lost(String),
+    /// A renewal should tell whether the lease is held.
+    Doubt,
+}
+
+impl Ledger {
+    pub(super) fn new(version: Version, record: Option<Record>) -> Self {
+        Self { version, record, goal: None }
+    }
+
+    /// The record that the store has, as far as is known.
+    pub(super) fn record(&self) -> Option<&Record> {
+        self.record.as_ref()
+    }
+
+    /// Whether there is a goal that is not reached.
+    pub(super) fn is_busy(&self) -> bool {
+        self.goal.is_some()
+    }
+
+    /// Wants the store to have `record` from now on. What was wanted before no longer is; a write of it
+    /// that is still under way and this one carry the same version, so only one of them can succeed.
+    pub(super) fn want(&mut self, record: Record, kind: Kind, now: Time) {
+        self.goal = Some(Goal { record, kind, step: Step::WriteAt(now) });
+    }
+
+    pub(super) fn next_wakeup(&self) -> Option<Time> {
+        match self.goal.as_ref()?.step {
+            Step::WriteAt(at) | Step::ReadAt(at) => Some(at),
+            Step::Writing(_) | Step::Reading(_) => None,
+        }
+    }
+
+    /// Sends what is due.
+    pub(super) fn tick(&mut self, shared: &mut Shared, id: LeaseId) {
+        let Some(goal) = &mut self.goal else { return };
+        match goal.step {
+            Step::WriteAt(at) if shared.time() >= at => {
+                let op = Op::Write { id, version: self.version.clone(), record: goal.record.clone() };
+                goal.step = Step::Writing(Some(shared.urgent(op)));
+            }
+            Step::ReadAt(at) if shared.time() >= at => {
+                goal.step = Step::Reading(Some(shared.urgent(Op::Read)));
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes an answer; one to somebody else's request does nothing.
+    pub(super) fn answer(&mut self, shared: &mut Shared, id: RequestId, result: &Result<Reply, Refusal>) -> News {
+        let Some(goal) = &mut self.goal else { return News::None };
+        let (Step::Writing(slot) | Step::Reading(slot)) = &mut goal.step else { return News::None };
+        if answered(slot, id).is_none() {
+            return News::None;
+        }
+        match result {
+            Ok(Reply::Version(version)) => {
+                let version = version.clone();
+                self.reached(shared, version)
+            }
+            Ok(Reply::Read(snapshot)) => self.compare(shared, snapshot),
+            Err(Refusal::Conflict) => {
+                goal.step = Step::ReadAt(shared.time());
+                News::None
+            }
+            Err(Refusal::Lost(why)) => News::Lost(why.clone()),
+            Err(Refusal::Held) => News::Lost("the lease is held by another".to_string()),
+            Ok(Reply::Done) | Err(Refusal::Unknown(_) | Refusal::Misconfigured(_)) => {
+                if let Err(refusal) = result {
+                    shared.store_trouble("write", refusal);
+                }
+                goal.step = Step::ReadAt(shared.retry_at());
+                News::None
+            }
+        }
+    }
+
+    fn reached(&mut self, shared: &mut Shared, version: Version) -> News {
+        if let Some(goal) = self.goal.take() {
+            shared.store_answers();
+            shared.memory.note_record(&goal.record);
+            self.record = Some(goal.record);
+            self.version = version;
+        }
+        News::Written
+    }
+
+    /// After a doubt: is what the store has what was wanted? If not, it is written on top of that.
+    fn compare(&mut self, shared: &mut Shared, snapshot: &Snapshot) -> News {
+        let Some(goal) = &mut self.goal else { return News::None };
+        let Snapshot::Object { lease, version, record } = snapshot else {
+            return News::Lost("the record was deleted".to_string());
+        };
+        if record.as_ref().is_some_and(|found| is_same(found, &goal.record)) {
+            return self.reached(shared, version.clone());
+        }
+        let found = record.as_ref().map_or(0, |found| found.term);
+        shared.memory.highest_term = shared.memory.highest_term.max(found);
+        let highest = shared.memory.highest_term;
+        goal.record.term = match goal.kind {
+            Kind::Term => highest + 1,
+            Kind::Note => goal.record.term.max(highest),
+        };
+        self.version = version.clone();
+        self.record.clone_from(record);
+        if *lease == LeaseState::Held {
+            goal.step = Step::WriteAt(shared.time());
+            News::None
+        } else {
+            goal.step = Step::ReadAt(shared.retry_at());
+            News::Doubt
+        }
+    }
+}
+
+/// Whether the record found is the one wanted, but for details that a store may round.
+fn is_same(found: &Record, wanted: &Record) -> bool {
+    (found.term, &found.incarnation, found.outcome, found.failures)
+        == (wanted.term, &wanted.incarnation, wanted.outcome, wanted.failures)
+}

@@ -1,0 +1,323 @@
+//! The elector: its state, its calling contract and what its parts share.
+//!
+//! [`candidate`] is its life without the lease, [`holder`] its life with it, [`ledger`] the conditional
+//! writing of the record under the lease.
+
+mod candidate;
+mod holder;
+mod ledger;
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::string::{String, ToString};
+use core::fmt;
+use core::time::Duration;
+
+use crate::port::{Effect, Input, Now, Report, Settings};
+use crate::record::{LeaseId, LeaseState, Record, Snapshot, Term, Version};
+use crate::request::{Op, Refusal, RequestId};
+use crate::timing::Time;
+
+use candidate::{Acquiring, Standby};
+use holder::{Holding, Releasing};
+
+/// The length to assume of a lease whose record is missing: the longest that any store keeps.
+const UNKNOWN_LEASE: Duration = Duration::from_secs(60);
+/// After this long without a failure, an instance counts as healthy.
+const HEALTHY_AFTER: Duration = Duration::from_secs(60);
+/// Failures in a row after which a node steps down.
+const FAILURES_TO_STEP_DOWN: u32 = 5;
+/// The first cool-off; each further one is twice as long.
+const COOL_OFF: Duration = Duration::from_secs(10);
+/// The longest cool-off.
+const COOL_OFF_MAX: Duration = Duration::from_secs(600);
+/// A node in cool-off takes a lease that it has seen free for this long.
+const FREE_LONG_ENOUGH: Duration = Duration::from_secs(10);
+/// From one reading of a standby to the next.
+const POLL: Duration = Duration::from_secs(1);
+/// The longest back-off of a standby whose readings fail.
+const BACK_OFF_MAX: Duration = Duration::from_secs(15);
+/// The same where the store said that it is misconfigured: roles take minutes to spread.
+const MISCONFIGURED_BACK_OFF_MAX: Duration = Duration::from_secs(30);
+/// How long a standby waits for an answer.
+const STANDBY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Decides who leads one election, for one node.
+///
+/// # Calling contract
+/// [`handle`](Elector::handle) takes everything in. After each call, carry out what
+/// [`poll_effect`](Elector::poll_effect) yields, in order, until it yields none; then sleep until
+/// [`next_wakeup`](Elector::next_wakeup) or the next input, whichever is first, and read the clock anew:
+/// a sleep that ended is a hint. The time that is passed in never goes back. Every
+/// [`Effect::Request`] is answered exactly once; repeated and outdated answers do no harm. After
+/// [`Effect::Start`] there is exactly one [`Input::Gone`], and no second start before it.
+/// After [`Effect::Finished`] nothing more comes out.
+pub struct Elector {
+    shared: Shared,
+    role: Role,
+}
+
+/// What this node is in the election. A role's `step` takes an input, or without one the time, and
+/// yields the next role where another begins.
+#[derive(Debug)]
+enum Role {
+    /// It has no claim to the lease.
+    Standby(Standby),
+    /// It has asked for the lease.
+    Acquiring(Acquiring),
+    /// It holds the lease, as far as it knows.
+    Holding(Box<Holding>),
+    /// It has asked to give the lease up.
+    Releasing(Releasing),
+    /// It has ended.
+    Finished,
+}
+
+impl Elector {
+    /// Makes the elector of a node that has just started. `random` must be unpredictable enough that no
+    /// two acquisitions anywhere ever share an id.
+    pub fn new(settings: Settings, now: Now, random: impl FnMut() -> u64 + Send + 'static) -> Self {
+        let mut shared = Shared {
+            settings,
+            now,
+            random: Box::new(random),
+            effects: VecDeque::new(),
+            last_request: 0,
+            memory: Memory::default(),
+            cool_off: None,
+            cool_offs: 0,
+            trouble: None,
+            shutting_down: false,
+        };
+        let first_poll = now.time + shared.up_to(POLL);
+        let role = Role::Standby(Standby::new(first_poll));
+        shared.report(Report::Standby { reason: "the host has started".to_string() });
+        Self { shared, role }
+    }
+
+    /// Takes one input and the time at which it arrived.
+    pub fn handle(&mut self, now: Now, input: Input) {
+        // The contract says that time does not go back; if it does, nothing may be extended by it.
+        self.shared.now = Now { time: now.time.max(self.shared.now.time), wall: now.wall };
+        // What time alone decides comes first: an answer that arrives after the deadline finds the
+        // instance already killed.
+        self.apply(None);
+        self.apply(Some(input));
+        self.apply(None);
+    }
+
+    /// The next effect to carry out, if there is one.
+    pub fn poll_effect(&mut self) -> Option<Effect> {
+        self.shared.effects.pop_front()
+    }
+
+    /// When [`Input::Tick`] is due at the latest; none if nothing but another input matters.
+    pub fn next_wakeup(&self) -> Option<Time> {
+        match &self.role {
+            Role::Standby(standby) => standby.next_wakeup(),
+            Role::Acquiring(acquiring) => acquiring.next_wakeup(),
+            Role::Holding(holding) => holding.next_wakeup(&self.shared),
+            Role::Releasing(releasing) => releasing.next_wakeup(),
+            Role::Finished => None,
+        }
+    }
+
+    /// Whether this node holds the lease, as far as it knows. Whoever drives an elector that does reads
+    /// the clock at least every 250 ms, since timers stop while a machine sleeps.
+    pub fn holds_lease(&self) -> bool {
+        matches!(self.role, Role::Holding(_))
+    }
+
+    /// Lets the role take the input, or without one the time, until it settles.
+    fn apply(&mut self, mut input: Option<Input>) {
+        if let Some(Input::Shutdown | Input::SkipGrace) = input {
+            self.shared.shutting_down = true;
+        }
+        loop {
+            let shared = &mut self.shared;
+            let next = match &mut self.role {
+                Role::Standby(standby) => standby.step(shared, input.take()),
+                Role::Acquiring(acquiring) => acquiring.step(shared, input.take()),
+                Role::Holding(holding) => holding.step(shared, input.take()),
+                Role::Releasing(releasing) => releasing.step(shared, input.take()),
+                Role::Finished => None,
+            };
+            let Some(role) = next else { return };
+            if matches!(role, Role::Finished) {
+                shared.effects.push_back(Effect::Finished);
+            }
+            self.role = role;
+        }
+    }
+}
+
+impl fmt::Debug for Elector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Elector").field("role", &self.role).field("memory", &self.shared.memory).finish_non_exhaustive()
+    }
+}
+
+/// What all roles share and what outlives each.
+struct Shared {
+    settings: Settings,
+    now: Now,
+    random: Box<dyn FnMut() -> u64 + Send>,
+    effects: VecDeque<Effect>,
+    last_request: u64,
+    memory: Memory,
+    /// Until when this node stays out.
+    cool_off: Option<Time>,
+    /// Cool-offs since this node was last healthy.
+    cool_offs: u32,
+    /// Since when and with what the store has been in trouble.
+    trouble: Option<(Time, Refusal)>,
+    shutting_down: bool,
+}
+
+/// What this host has seen of the election since it started.
+#[derive(Debug, Default)]
+struct Memory {
+    /// The highest term.
+    highest_term: Term,
+    /// Whether anyone has held it.
+    was_held: bool,
+    /// The lease's length in the last record.
+    lease: Option<Duration>,
+    /// Since when every reading has shown the lease free.
+    free_since: Option<Time>,
+    /// The version at the last reading that showed the lease free: while it stays, no holder has written.
+    free_version: Option<Version>,
+    /// Since when the lease has been held without any writing of its holder.
+    silent_since: Option<Time>,
+}
+
+impl Memory {
+    fn note(&mut self, snapshot: &Snapshot, now: Time) {
+        let Snapshot::Object { lease, version, record } = snapshot else {
+            self.free_since.get_or_insert(now);
+            return;
+        };
+        if let Some(record) = record {
+            self.note_record(record);
+        }
+        let is_held = match lease {
+            LeaseState::Held | LeaseState::HeldForever | LeaseState::Breaking => true,
+            LeaseState::Free | LeaseState::Expired | LeaseState::Broken => false,
+        };
+        if is_held {
+            self.free_since = None;
+        } else {
+            self.free_since.get_or_insert(now);
+            self.free_version = Some(version.clone());
+        }
+        if is_held && (record.is_none() || self.free_version.as_ref() == Some(version)) {
+            self.silent_since.get_or_insert(now);
+        } else {
+            self.silent_since = None;
+        }
+        self.was_held |= *lease != LeaseState::Free;
+    }
+
+    fn note_record(&mut self, record: &Record) {
+        self.highest_term = self.highest_term.max(record.term);
+        self.lease = Some(record.lease);
+        self.was_held |= record.node.is_some() || record.term > 0;
+    }
+}
+
+impl Shared {
+    fn time(&self) -> Time {
+        self.now.time
+    }
+
+    fn report(&mut self, report: Report) {
+        self.effects.push_back(Effect::Report(report));
+    }
+
+    fn request(&mut self, op: Op, timeout: Duration) -> Pending {
+        self.last_request += 1;
+        let id = RequestId(self.last_request);
+        let pending = Pending { id, sent: self.time() };
+        self.effects.push_back(Effect::Request { id, op, timeout });
+        pending
+    }
+
+    /// A request on the lease's path, with its short timeout.
+    fn urgent(&mut self, op: Op) -> Pending {
+        self.request(op, self.settings.timing.try_timeout())
+    }
+
+    fn fresh_lease_id(&mut self) -> LeaseId {
+        let (high, low) = ((self.random)(), (self.random)());
+        LeaseId::from_random((u128::from(high) << 64) | u128::from(low))
+    }
+
+    /// A random length up to `limit`.
+    fn up_to(&mut self, limit: Duration) -> Duration {
+        let nanos = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        Duration::from_nanos((self.random)() % nanos.saturating_add(1))
+    }
+
+    /// `length`, a quarter more or less.
+    fn jittered(&mut self, length: Duration) -> Duration {
+        length * 3 / 4 + self.up_to(length / 2)
+    }
+
+    /// When to repeat a failed try on the lease's path.
+    fn retry_at(&mut self) -> Time {
+        let (shortest, longest) = self.settings.timing.retry_range();
+        let wait = shortest + self.up_to(longest - shortest);
+        self.time() + wait
+    }
+
+    /// The record of this node's next term, on top of what `basis` says.
+    fn next_record(&self, basis: Option<&Record>, lease: Duration) -> Record {
+        Record {
+            term: self.memory.highest_term.max(basis.map_or(0, |record| record.term)) + 1,
+            node: Some(self.settings.node.clone()),
+            incarnation: self.settings.incarnation.clone(),
+            since: self.now.wall,
+            lease,
+            module: Some(self.settings.module.clone()),
+            outcome: None,
+            failures: basis.map_or(0, |record| record.failures),
+        }
+    }
+
+    fn begin_cool_off(&mut self, reason: String) {
+        let doubled = COOL_OFF.saturating_mul(1 << self.cool_offs.min(10)).min(COOL_OFF_MAX);
+        let wait = self.jittered(doubled).min(COOL_OFF_MAX);
+        self.cool_offs += 1;
+        self.cool_off = Some(self.time() + wait);
+        self.report(Report::CoolOff { wait, reason });
+    }
+
+    fn store_trouble(&mut self, asked: &'static str, error: &Refusal) {
+        let since = match &self.trouble {
+            Some((_, known)) if known == error => return,
+            Some((since, _)) => *since,
+            None => self.time(),
+        };
+        self.trouble = Some((since, error.clone()));
+        self.report(Report::StoreTrouble { error: error.clone(), asked });
+    }
+
+    fn store_answers(&mut self) {
+        if let Some((since, _)) = self.trouble.take() {
+            self.report(Report::StoreBack { after: self.time().since(since) });
+        }
+    }
+}
+
+/// A request without an answer so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Pending {
+    id: RequestId,
+    /// The time just before it was sent.
+    sent: Time,
+}
+
+/// Takes the request out of `slot` if it is the one that `id` answers.
+fn answered(slot: &mut Option<Pending>, id: RequestId) -> Option<Pending> {
+    slot.take_if(|pending| pending.id == id)
+}
