@@ -1,0 +1,261 @@
+//! Bad input: a clear error each, that says what is wrong, where, and what to do; no panic, no hang.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use crate::guests::Guest;
+use crate::node::{Finished, Journal, Launch, Node, baton, finish};
+use crate::proxy::Proxy;
+use crate::stage::Stage;
+use crate::store::Store;
+
+/// A folder with a file of that content in it.
+fn file(name: &str, content: impl AsRef<[u8]>) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join(name);
+    fs::write(&path, content).expect("the file is written");
+    (folder, path)
+}
+
+/// `baton run MODULE ARGS`, as a command that should end by itself.
+fn run(module: &Path, args: &[&str]) -> Finished {
+    let home = tempfile::tempdir().expect("a folder");
+    let mut command = baton(home.path());
+    command.arg("run").arg(module).args(args);
+    finish(command)
+}
+
+/// Checks that a command was refused as a wrong configuration, with all of `says` in its error.
+#[track_caller]
+fn refused(finished: &Finished, says: &[&str]) {
+    assert_eq!(finished.code, Some(2), "a wrong configuration exits with 2: {finished:?}");
+    said(finished, says);
+}
+
+#[track_caller]
+fn said(finished: &Finished, says: &[&str]) {
+    assert!(!finished.stderr.contains("panicked"), "{finished:?}");
+    for word in says {
+        assert!(finished.stderr.contains(word), "`{word}` is not said: {finished:?}");
+    }
+}
+
+/// Checks that neither `run` nor `check` takes the module, and that both say why.
+#[track_caller]
+fn unfit(module: &Path, says: &[&str]) {
+    refused(&run(module, &[]), says);
+    let home = tempfile::tempdir().expect("a folder");
+    let mut command = baton(home.path());
+    command.arg("check").arg(module);
+    let checked = finish(command);
+    assert_eq!(checked.code, Some(1), "`check` says no with 1: {checked:?}");
+    let text = format!("{}{}", checked.stdout, checked.stderr);
+    assert!(!text.contains("panicked"), "{checked:?}");
+    for word in says {
+        assert!(text.contains(word), "`{word}` is not said by check: {checked:?}");
+    }
+}
+
+/// Checks that a host says what is wrong with its store, and stays.
+fn stays_and_says(node: &mut Node, says: &[&str]) {
+    node.event(&format!("a complaint with {says:?}"), |event| {
+        ["WARN", "ERROR"].contains(&event.text("level").to_uppercase().as_str())
+            && says.iter().all(|word| event.raw.contains(word))
+    });
+    assert!(node.is_running(), "a host outlives what is wrong with its store");
+}
+
+// ---- modules ----
+
+#[test]
+fn no_such_file() {
+    unfit(Path::new("/nowhere/coordinator.wasm"), &["/nowhere/coordinator.wasm", "No such file"]);
+}
+
+#[test]
+fn a_folder_in_place_of_a_module() {
+    let folder = tempfile::tempdir().expect("a folder");
+    unfit(folder.path(), &[&folder.path().display().to_string(), "directory"]);
+}
+
+#[test]
+fn a_text_in_place_of_a_module() {
+    let (_folder, path) = file("notes.wasm", "Dear diary, today I did not compile anything.\n");
+    unfit(&path, &["notes.wasm", "component"]);
+}
+
+#[test]
+fn an_empty_file() {
+    let (_folder, path) = file("empty.wasm", "");
+    unfit(&path, &["empty.wasm", "empty"]);
+}
+
+#[test]
+fn a_core_module() {
+    let (_folder, path) = file("core.wasm", b"\0asm\x01\0\0\0");
+    unfit(&path, &["core.wasm", "core module", "component"]);
+}
+
+#[test]
+fn a_truncated_component() {
+    let whole = fs::read(Guest::Beats.module()).expect("the guest");
+    let (_folder, path) = file("half.wasm", &whole[..whole.len() / 2]);
+    unfit(&path, &["half.wasm"]);
+}
+
+#[test]
+fn a_component_of_another_world() {
+    let (_folder, path) = file("other.wasm", OTHER_WORLD);
+    unfit(&path, &["other.wasm", "baton:host/task"]);
+}
+
+#[test]
+fn an_unknown_import() {
+    let (_folder, path) = file("import.wasm", UNKNOWN_IMPORT);
+    unfit(&path, &["import.wasm", "acme:rocket/launch"]);
+}
+
+#[test]
+fn a_file_of_200_mib() {
+    let (_folder, path) = file("large.wasm", b"\0asm\x0d\0\x01\0");
+    File::options().write(true).open(&path).and_then(|file| file.set_len(200 << 20)).expect("a sparse file");
+    unfit(&path, &["large.wasm", "MiB"]);
+}
+
+/// `(component (component) (export "acme:other/thing" (component 0)))`: of no world of ours.
+const OTHER_WORLD: &[u8] = b"\0asm\x0d\0\x01\0\x04\x08\0asm\x0d\0\x01\0\x0b\x16\x01\0\x10acme:other/thing\x04\0\0";
+
+/// `(component (import "acme:rocket/launch" (instance (export "fly" (func)))))`.
+const UNKNOWN_IMPORT: &[u8] =
+    b"\0asm\x0d\0\x01\0\x07\x10\x01\x42\x02\x01\x40\0\x01\0\x04\0\x03fly\x01\0\x0a\x17\x01\0\x12acme:rocket/launch\x05\0";
+
+// ---- configuration ----
+
+#[test]
+fn a_store_url_with_a_typo() {
+    let module = Guest::Beats.module();
+    refused(&run(&module, &["--store", "sqllite:/tmp/x"]), &["sqllite:/tmp/x", "sqlite:", "azure://"]);
+    refused(&run(&module, &["--store", "azure://account"]), &["azure://account", "azure://ACCOUNT/CONTAINER"]);
+}
+
+#[test]
+fn an_election_name_that_is_not_allowed() {
+    for name in ["", "Nightly", "9to5", "nightly_job", "../../etc/passwd", &"x".repeat(64)] {
+        refused(&run(&Guest::Beats.module(), &["--election", name]), &[name, "a-z, 0-9 and hyphens"]);
+    }
+}
+
+#[test]
+fn a_lease_that_the_store_does_not_keep() {
+    let module = Guest::Beats.module();
+    refused(&run(&module, &["--lease", "1s"]), &["1s", "2s", "60s"]);
+    refused(&run(&module, &["--lease", "5s", "--store", "azurite"]), &["5s", "15s", "60s"]);
+    refused(&run(&module, &["--lease", "5s", "--store", "azure://account/container"]), &["5s", "15s", "60s"]);
+    refused(&run(&module, &["--lease", "soon"]), &["soon", "--lease"]);
+}
+
+#[test]
+fn more_memory_than_can_be_dropped_in_time() {
+    refused(&run(&Guest::Beats.module(), &["--lease", "2s", "--max-memory", "1GiB"]), &["--max-memory", "2s"]);
+}
+
+#[test]
+fn a_misspelt_key_in_the_file() {
+    let (_folder, path) = file("baton.toml", "lease = \"15s\"\ngraze = \"5s\"\n");
+    let path = path.to_str().expect("a path");
+    refused(&run(&Guest::Beats.module(), &["--file", path]), &["baton.toml", "graze", "grace"]);
+}
+
+#[test]
+fn a_file_that_is_not_there_or_not_toml() {
+    refused(&run(&Guest::Beats.module(), &["--file", "/nowhere/baton.toml"]), &["/nowhere/baton.toml"]);
+    let (_folder, path) = file("baton.toml", "lease = = 15s\n");
+    refused(&run(&Guest::Beats.module(), &["--file", path.to_str().expect("a path")]), &["baton.toml"]);
+}
+
+#[test]
+fn an_environment_for_the_guest_that_is_none() {
+    refused(&run(&Guest::Beats.module(), &["--env", "NOVALUE"]), &["NOVALUE", "K=V"]);
+}
+
+#[test]
+fn no_module_at_all() {
+    let home = tempfile::tempdir().expect("a folder");
+    let mut command = baton(home.path());
+    command.arg("run");
+    refused(&finish(command), &["MODULE"]);
+}
+
+// ---- stores that are not as they should be: the host says so, stays, and recovers ----
+
+#[test]
+fn a_missing_container_is_said_once_and_waited_for() {
+    let stage = Stage::new(Store::bare_azurite());
+    let mut node = stage.node("a");
+    stays_and_says(&mut node, &["container", "--create"]);
+    stage.store.create_container();
+    stage.beat_above(0);
+    let complaints = stage.journal.events().iter().filter(|event| event.raw.contains("--create")).count();
+    assert_eq!(complaints, 1, "the same trouble is said once: {:?}", stage.journal.events());
+    stage.check_promises();
+}
+
+#[test]
+fn a_missing_container_is_made_with_create() {
+    let stage = Stage::new(Store::bare_azurite());
+    let _node = stage.launch("a").arg("--create").start();
+    stage.beat_above(0);
+    stage.check_promises();
+}
+
+#[test]
+fn a_wrong_key() {
+    let stage = Stage::new(Store::azurite());
+    let Store::Azurite { proxy: Proxy { port, .. }, .. } = &stage.store else { unreachable!("it is Azurite") };
+    let key = "d3Jvbmcga2V5LCB3cm9uZyBrZXksIHdyb25nIGtleQ==";
+    let connection = format!(
+        "DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;AccountKey={key};BlobEndpoint=http://127.0.0.1:{port}/devstoreaccount1"
+    );
+    let mut node = stage
+        .launch_with("a", &[("--store", "azure://devstoreaccount1/stage")])
+        .env("AZURE_STORAGE_CONNECTION_STRING", &connection)
+        .start();
+    stays_and_says(&mut node, &["AuthorizationFailure"]);
+    let log = format!("{:?}", stage.journal.events());
+    assert!(!log.contains(key), "a key is never logged: {log}");
+}
+
+#[test]
+fn a_store_that_nobody_answers_for() {
+    let home = tempfile::tempdir().expect("a folder");
+    let journal = Journal::default();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
+    let url = format!("azurite://127.0.0.1:{port}/stage");
+    let mut node = Launch::run("a", home.path(), &journal).arg(Guest::Beats.module()).flag("--store", url).start();
+    stays_and_says(&mut node, &[&format!("127.0.0.1:{port}")]);
+    assert_eq!(node.terminate().code(), Some(0), "without a store, too, the end is in order");
+}
+
+#[test]
+fn a_read_only_folder() {
+    let stage = Stage::new(Store::sqlite());
+    let folder = stage.store.folder().display().to_string();
+    let launch = stage.launch("a").with_mounts(&format!("mount -t tmpfs -o ro tmpfs {folder}"));
+    let mut node = launch.start();
+    stays_and_says(&mut node, &[&folder]);
+}
+
+#[test]
+fn a_full_disk_is_said_and_survived() {
+    let stage = Stage::new(Store::sqlite());
+    let folder = stage.store.folder().display().to_string();
+    // The disk is filled before the host starts, and freed from the outside later.
+    let fill = format!("mount -t tmpfs -o size=1M tmpfs {folder}\ndd if=/dev/zero of={folder}/ballast 2>&- || true");
+    let mut node = stage.launch("a").with_mounts(&fill).start();
+    stays_and_says(&mut node, &["full"]);
+    fs::remove_file(format!("/proc/{}/root/{folder}/ballast", node.pid())).expect("the disk is freed");
+    stage.beat_above(0);
+    stage.check_promises();
+}

@@ -1,0 +1,151 @@
+//! The commands that end by themselves: `status`, `check`, `start`, `run --print-config`.
+
+use serde_json::Value;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use crate::guests::Guest;
+use crate::node::{baton, finish};
+use crate::stage::{ELECTION, Stage};
+use crate::store::Store;
+
+/// The keys of one election in `baton status --json`, all of them, always.
+const KEYS: [&str; 7] = ["election", "lease", "term", "node", "since", "module", "outcome"];
+
+#[track_caller]
+fn has_the_shape(status: &Value) {
+    let mut keys: Vec<&str> = status.as_object().expect("an object").keys().map(String::as_str).collect();
+    keys.sort_unstable();
+    let mut promised = KEYS;
+    promised.sort_unstable();
+    assert_eq!(keys, promised, "{status}");
+    assert_eq!(status["election"], ELECTION);
+}
+
+/// Status of a store on which an election is held, expired, held again and free.
+fn status_follows_the_lease(stage: &Stage) {
+    let none = stage.command(&["status", "--json"]);
+    assert_eq!((none.code, none.stdout.trim()), (Some(0), "[]"), "{none:?}");
+
+    let began = OffsetDateTime::now_utc();
+    let (a, term) = stage.leader("a");
+    let held = stage.status();
+    has_the_shape(&held);
+    assert_eq!((&held["lease"], &held["node"]), (&"held".into(), &"a".into()), "{held}");
+    assert_eq!(held["term"], term);
+    let since = OffsetDateTime::parse(held["since"].as_str().expect("a time"), &Rfc3339).expect("RFC 3339");
+    assert!(since >= began - std::time::Duration::from_secs(1) && since <= OffsetDateTime::now_utc(), "{held}");
+    let module = held["module"].as_str().expect("a digest");
+    assert!(module.starts_with("sha256:") && module.len() == 7 + 64, "{held}");
+    assert_eq!(held["outcome"], Value::Null);
+
+    drop(a);
+    let expired = stage.status_until("an expired lease", |status| status["lease"] == "expired");
+    has_the_shape(&expired);
+    assert_eq!((&expired["node"], &expired["term"]), (&"a".into(), &term.into()), "who led last: {expired}");
+
+    let mut b = stage.node("b");
+    stage.beat_above(term);
+    assert_eq!(b.terminate().code(), Some(0));
+    let free = stage.status();
+    has_the_shape(&free);
+    assert_eq!(free["lease"], "free", "{free}");
+
+    let all = stage.command(&["status", "--json"]).json();
+    assert_eq!(all, Value::Array(vec![free]), "without a name, all elections");
+    let text = stage.command(&["status"]);
+    for word in [ELECTION, "free", "b"] {
+        assert!(text.stdout.contains(word), "`{word}` is missing in what people read: {text:?}");
+    }
+}
+
+#[test]
+fn status_on_sqlite() {
+    status_follows_the_lease(&Stage::new(Store::sqlite()));
+}
+
+#[test]
+fn status_on_azurite() {
+    status_follows_the_lease(&Stage::new(Store::azurite()));
+}
+
+#[test]
+fn status_of_a_broken_lease_and_of_one_held_outside() {
+    let stage = Stage::new(Store::azurite());
+    let (a, _) = stage.leader("a");
+    drop(a);
+    stage.store.break_lease();
+    assert_eq!(stage.status()["lease"], "broken");
+    stage.store.hold_for_ever();
+    assert_eq!(stage.status()["lease"], "outside");
+}
+
+#[test]
+fn a_finished_election_runs_again_only_when_it_is_started() {
+    let stage = Stage::new(Store::sqlite()).with(Guest::Done);
+    let mut a = stage.launch_with("a", &[("--on-done", "finish")]).start();
+    let first = a.after(0, "started");
+    a.event("released", |event| event.name == "released");
+    let finished = stage.status();
+    has_the_shape(&finished);
+    assert_eq!((&finished["lease"], &finished["outcome"]), (&"free".into(), &"done".into()), "{finished}");
+
+    // A node that starts now says that there is nothing to do, and does nothing.
+    let _b = stage.launch_with("b", &[("--on-done", "finish")]).start();
+    stage.journal.event("b says that it is over", |event| event.from == "b" && event.raw.contains("baton start"));
+    let again = stage.journal.events().iter().filter(|event| event.name == "started").count();
+    assert_eq!(again, 1, "{:?}", stage.journal.events());
+
+    let start = stage.command(&["start", ELECTION]);
+    assert_eq!(start.code, Some(0), "{start:?}");
+    stage.journal.event("the next term", |event| event.name == "started" && event.term > first.term);
+    assert!(a.is_running(), "a host outlives its election");
+    stage.check_promises();
+}
+
+#[test]
+fn start_of_an_election_that_is_not_there() {
+    let stage = Stage::new(Store::sqlite());
+    let start = stage.command(&["start", "nightly"]);
+    assert!(start.code.is_some_and(|code| code != 0), "{start:?}");
+    assert!(start.stderr.contains("nightly"), "{start:?}");
+}
+
+#[test]
+fn check_says_yes_with_what_was_found() {
+    let home = tempfile::tempdir().expect("a folder");
+    let check = |args: &[&str]| {
+        let mut command = baton(home.path());
+        command.arg("check").arg(Guest::Beats.module()).args(args);
+        finish(command)
+    };
+    let text = check(&[]);
+    assert_eq!(text.code, Some(0), "{text:?}");
+    assert!(text.stdout.contains("sha256:"), "{text:?}");
+    let json = check(&["--json"]);
+    assert_eq!(json.code, Some(0), "{json:?}");
+    assert!(json.stdout.contains("sha256:") && json.json().is_object(), "{json:?}");
+}
+
+#[test]
+fn print_config_says_where_each_value_came_from() {
+    let home = tempfile::tempdir().expect("a folder");
+    std::fs::write(home.path().join("baton.toml"), "lease = \"20s\"\ngrace = \"2s\"\npause = \"7s\"\n")
+        .expect("written");
+    let mut command = baton(home.path());
+    command.env("BATON_LEASE", "30s").env("BATON_GRACE", "3s");
+    command.arg("run").arg(Guest::Beats.module()).args(["--lease", "40s", "--env", "TOKEN=hunter2", "--print-config"]);
+    let printed = finish(command);
+    assert_eq!(printed.code, Some(0), "{printed:?}");
+    assert!(!format!("{printed:?}").contains("hunter2"), "a guest's environment is secret: {printed:?}");
+    for (key, value, origin) in [
+        ("lease", "40s", "--lease"),
+        ("grace", "3s", "BATON_GRACE"),
+        ("pause", "7s", "baton.toml"),
+        ("max-memory", "256", "default"),
+    ] {
+        let row = printed.stdout.lines().find(|line| line.split_whitespace().any(|word| word.trim_matches('"') == key));
+        let row = row.unwrap_or_else(|| panic!("no row for {key}: {printed:?}"));
+        assert!(row.contains(value) && row.contains(origin), "{key} should be {value} of {origin}: {row}");
+    }
+}

@@ -1,0 +1,58 @@
+//! Several coordinators in one host: what one does is not felt by another.
+
+use crate::guests::Guest;
+use crate::node::{Journal, Launch};
+use crate::store::Store;
+
+/// One host with a coordinator that beats and one that is given.
+fn beats_beside(other: Guest) {
+    let store = Store::sqlite();
+    let home = tempfile::tempdir().expect("a folder");
+    let table = |name: &str, guest: Guest| {
+        let env = guest.env().map(|(key, value)| format!("env = {{ {key} = \"{value}\" }}\n")).unwrap_or_default();
+        format!("[coordinators.{name}]\nmodule = {:?}\n{env}", guest.module())
+    };
+    let config = format!(
+        "store = {:?}\nlease = \"2s\"\ngrace = \"300ms\"\npause = \"100ms\"\nmax-memory = \"64MiB\"\n\n{}\n{}",
+        store.url(),
+        table("beats", Guest::Beats),
+        table("other", other)
+    );
+    std::fs::write(home.path().join("baton.toml"), config).expect("the file is written");
+    let journal = Journal::default();
+    let mut node = Launch::run("a", home.path(), &journal).start();
+    let other = journal.event("the other starts", |e| e.name == "started" && e.text("election") == "other");
+    let first = journal.event("a beat", |e| e.name == "output" && e.text("election") == "beats" && e.ts > other.ts);
+    // For three lease lengths the beats go on, in one term, and none is late.
+    let until = first.ts + store.lease() * 3;
+    let beats = journal.wait("beats for three lease lengths", |events| {
+        let beats = events.iter().filter(|e| e.name == "output" && e.text("election") == "beats" && e.ts >= first.ts);
+        let beats: Vec<_> = beats.cloned().collect();
+        beats.last().is_some_and(|last| last.ts > until).then_some(beats)
+    });
+    for pair in beats.windows(2) {
+        assert_eq!(pair[0].term, pair[1].term, "the term of the one that beats ended: {:?}", pair[1]);
+        let gap = pair[1].ts - pair[0].ts;
+        assert!(gap < store.lease() / 2, "a gap of {gap} before {:?}", pair[1]);
+    }
+    assert_eq!(node.terminate().code(), Some(0));
+    for election in ["beats", "other"] {
+        let ended = journal.events().iter().any(|e| e.name == "released" && e.text("election") == election);
+        assert!(ended, "{election} was not released");
+    }
+}
+
+#[test]
+fn one_that_loops_does_not_disturb_another() {
+    beats_beside(Guest::Loops);
+}
+
+#[test]
+fn one_that_traps_does_not_disturb_another() {
+    beats_beside(Guest::Traps);
+}
+
+#[test]
+fn one_that_floods_does_not_disturb_another() {
+    beats_beside(Guest::Floods);
+}

@@ -1,0 +1,166 @@
+//! Whatever the guest does, it is gone before D, and the host goes on.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use time::OffsetDateTime;
+
+use crate::guests::Guest;
+use crate::node::Event;
+use crate::stage::Stage;
+use crate::store::Store;
+
+/// A stage with that guest on the embedded store.
+fn stage(guest: Guest) -> Stage {
+    Stage::new(Store::sqlite()).with(guest)
+}
+
+/// A leader whose guest does not heed a stop: gone in time when the store is away, when the lease is
+/// broken and when the host is asked to end; and the host survives the first two.
+fn is_ended_in_time(guest: Guest) {
+    let stage = stage(guest);
+    let mut node = stage.node("a");
+    let first = node.after(0, "started");
+
+    let outage_began = OffsetDateTime::now_utc();
+    let outage = stage.store.cut();
+    gone_before_d(&stage, first.term, outage_began);
+    drop(outage);
+
+    let second = node.after(first.term, "started");
+    let broken = OffsetDateTime::now_utc();
+    stage.store.break_lease();
+    gone_before_d(&stage, second.term, broken);
+
+    let third = node.after(second.term, "started");
+    assert_eq!(node.terminate().code(), Some(0), "killing a guest is not the host's end");
+    let stopping = stage.journal.event("stopping", |event| event.name == "stopping" && event.term == third.term);
+    gone_before_d(&stage, third.term, stopping.ts);
+    stage.check_promises();
+}
+
+/// Waits until that term's instance was killed and is gone, and checks that it was gone less than D
+/// after a moment at which the lease was still safe.
+fn gone_before_d(stage: &Stage, term: u64, safe: OffsetDateTime) {
+    let killed = stage.journal.event("killed", |event| event.name == "killed" && event.term == term);
+    let gone = stage.journal.event("gone", |event| event.name == "gone" && event.term == term);
+    assert!(gone.ts >= killed.ts, "{gone:?} before {killed:?}");
+    assert!(gone.ts < safe + stage.lease(), "{gone:?} is not within D of {safe}");
+}
+
+#[test]
+fn a_guest_that_loops_for_ever() {
+    is_ended_in_time(Guest::Loops);
+}
+
+#[test]
+fn a_guest_that_ignores_the_stop() {
+    is_ended_in_time(Guest::IgnoresStop);
+}
+
+#[test]
+fn a_guest_that_waits_for_ever_in_a_host_call() {
+    is_ended_in_time(Guest::WaitsForEver);
+}
+
+#[test]
+fn a_guest_that_floods_its_output() {
+    is_ended_in_time(Guest::Floods);
+}
+
+/// A guest that fails by itself: the next term follows under the same lease, and the host says why.
+fn fails_and_is_started_again(guest: Guest, says: &str) {
+    let stage = stage(guest);
+    let node = stage.node("a");
+    let first = node.after(0, "started");
+    let gone = node.event("gone", |event| event.name == "gone" && event.term == first.term);
+    assert!(gone.raw.contains(says), "`{says}` is not said: {gone:?}");
+    node.after(first.term, "started");
+    let released = stage.journal.events().iter().any(|event| event.name == "released");
+    assert!(!released, "one failure does not cost the lease: {:?}", stage.journal.events());
+    stage.check_promises();
+}
+
+#[test]
+fn a_guest_that_traps() {
+    fails_and_is_started_again(Guest::Traps, "trap");
+}
+
+#[test]
+fn a_guest_that_recurses_without_end() {
+    fails_and_is_started_again(Guest::Recurses, "stack");
+}
+
+#[test]
+fn a_guest_that_allocates_without_end() {
+    fails_and_is_started_again(Guest::Allocates, "memory");
+}
+
+#[test]
+fn a_guest_that_exits_with_a_status() {
+    fails_and_is_started_again(Guest::Exits, "exit");
+}
+
+#[test]
+fn a_guest_that_fails_fatally_costs_its_node_the_leadership() {
+    let stage = stage(Guest::FailsFatally);
+    let node = stage.node("a");
+    node.after(0, "gone");
+    node.event("released", |event| event.name == "released");
+    stage.check_promises();
+}
+
+#[test]
+fn a_log_that_nobody_reads_costs_lines_and_nothing_else() {
+    let stage = stage(Guest::Floods);
+    let mut a = stage.launch("a").start_unread();
+    let held = stage.status_until("a leader", |status| status["lease"] == "held" && status["node"] == "a");
+    let term = held["term"].as_u64().expect("a term");
+    // For three lease lengths somebody else tries, and the leader goes on renewing.
+    let b = stage.standby("b");
+    let until = OffsetDateTime::now_utc() + stage.lease() * 3;
+    let mut status = held;
+    while OffsetDateTime::now_utc() < until {
+        status = stage.status();
+        assert_eq!(status["node"], "a", "{status}");
+        assert_eq!(status["term"], term, "{status}");
+    }
+    assert_eq!(status["lease"], "held");
+    // The pipe is as full as it gets: the orderly end does not wait for it.
+    assert_eq!(a.terminate().code(), Some(0));
+    assert_eq!(b.after(term, "started").from, "b");
+}
+
+#[test]
+fn a_second_signal_skips_the_grace() {
+    let stage = stage(Guest::IgnoresStop);
+    let mut node = stage.launch_with("a", &[("--grace", "30s")]).start();
+    node.after(0, "started");
+    node.signal(Signal::TERM);
+    let stopping = node.after(0, "stopping");
+    let running = node.is_running();
+    assert!(running, "the grace of 30 s is not over");
+    node.signal(Signal::TERM);
+    assert_eq!(node.wait().code(), Some(0));
+    let gone = node.after(0, "gone");
+    assert!(gone.ts - stopping.ts < Duration::from_secs(10), "{gone:?} came with the grace, not with the signal");
+    let order: Vec<String> = stage.journal.events().into_iter().map(|event: Event| event.name).collect();
+    let at = |name: &str| order.iter().position(|other| other == name);
+    assert!(at("gone") < at("released") && at("released").is_some(), "the order stays: {order:?}");
+    stage.check_promises();
+}
+
+#[test]
+fn a_moved_lease_file_ends_the_instance_and_the_way_back_heals() {
+    let stage = stage(Guest::Beats);
+    let (mut node, term) = stage.leader("a");
+    let moved = OffsetDateTime::now_utc();
+    let (here, away) = (stage.store.lease_file(), stage.store.folder().join("away.db"));
+    std::fs::rename(&here, &away).expect("the file is moved");
+    let gone = node.event("gone", |event| event.name == "gone" && event.term == term);
+    assert!(gone.ts < moved + stage.lease(), "{gone:?} later than D after the move at {moved}");
+    assert!(node.is_running(), "the host survives");
+    std::fs::rename(&away, &here).expect("the file is moved back");
+    stage.beat_above(term);
+    stage.check_promises();
+}

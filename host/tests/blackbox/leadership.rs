@@ -1,0 +1,88 @@
+//! How leadership moves, on both stores: the leader dies, hands off, is paused, is robbed of its lease.
+
+use rustix::process::Signal;
+use time::OffsetDateTime;
+
+use crate::on_both_stores;
+use crate::stage::Stage;
+
+on_both_stores! {
+    a_killed_leader_is_replaced,
+    a_terminated_leader_hands_off,
+    a_paused_leader_causes_no_effect_when_it_wakes,
+    a_broken_lease_ends_the_instance_and_is_waited_out,
+    a_deleted_record_ends_the_instance_and_terms_still_rise,
+}
+
+fn a_killed_leader_is_replaced(stage: Stage) {
+    let (a, term) = stage.leader("a");
+    let _b = stage.standby("b");
+    a.signal(Signal::KILL);
+    let next = stage.beat_above(term);
+    assert_eq!(next.from, "b");
+    stage.check_promises();
+}
+
+fn a_terminated_leader_hands_off(stage: Stage) {
+    let (mut a, term) = stage.leader("a");
+    let b = stage.standby("b");
+    let status = a.terminate();
+    assert_eq!(status.code(), Some(0), "an orderly end exits with 0");
+    let stopping = a.after(0, "stopping");
+    assert_eq!(stopping.text("reason"), "shutdown", "{stopping:?}");
+    let released = a.event("released", |event| event.name == "released");
+    let next = b.after(term, "elected");
+    assert!(next.ts >= released.ts, "{next:?} before {released:?}");
+    // A released lease is taken at the next poll, not when it would have run out.
+    assert!(next.ts - released.ts < stage.lease() * 4 / 5 + std::time::Duration::from_secs(1), "{next:?}");
+    stage.beat_above(term);
+    stage.check_promises();
+}
+
+fn a_paused_leader_causes_no_effect_when_it_wakes(stage: Stage) {
+    let (a, term) = stage.leader("a");
+    let mut b = stage.standby("b");
+    a.signal(Signal::STOP);
+    let next = stage.beat_above(term);
+    assert_eq!(next.from, "b");
+    let woken = OffsetDateTime::now_utc();
+    a.signal(Signal::CONT);
+    let gone = a.event("gone", |event| event.name == "gone" && event.term == term);
+    assert!(gone.ts >= woken, "{gone:?}");
+    a.event("standby after it woke", |event| event.name == "standby" && event.ts > gone.ts);
+    // `one at a time` is the point here: no line of the old term after the new one's first.
+    stage.check_promises();
+    let late = stage.journal.events().into_iter().find(|e| e.name == "output" && e.term == term && e.ts >= woken);
+    assert!(late.is_none(), "an effect of a term that is over: {late:?}");
+    // It has lost nothing but the term: it leads again when its turn comes.
+    assert_eq!(b.terminate().code(), Some(0));
+    let again = stage.beat_above(next.term);
+    assert_eq!(again.from, "a");
+    stage.check_promises();
+}
+
+fn a_broken_lease_ends_the_instance_and_is_waited_out(stage: Stage) {
+    let (a, term) = stage.leader("a");
+    let _b = stage.standby("b");
+    let broken = OffsetDateTime::now_utc();
+    stage.store.break_lease();
+    let lost = a.after(0, "lost");
+    assert!(!lost.text("reason").is_empty(), "{lost:?}");
+    let gone = a.event("gone", |event| event.name == "gone" && event.term == term);
+    assert!(gone.ts < broken + stage.lease(), "{gone:?} later than D after the break at {broken}");
+    // Who takes a broken lease cannot know when the instance under it ends: it waits D.
+    let next = stage.beat_above(term);
+    assert!(next.ts > broken + stage.lease(), "{next:?} earlier than D after the break at {broken}");
+    stage.check_promises();
+}
+
+fn a_deleted_record_ends_the_instance_and_terms_still_rise(stage: Stage) {
+    let (a, term) = stage.leader("a");
+    let _b = stage.standby("b");
+    let deleted = OffsetDateTime::now_utc();
+    stage.store.delete_record();
+    let gone = a.event("gone", |event| event.name == "gone" && event.term == term);
+    assert!(gone.ts < deleted + stage.lease(), "{gone:?} later than D after the deletion at {deleted}");
+    stage.beat_above(term);
+    stage.check_promises();
+}

@@ -1,0 +1,42 @@
+//! Black-box tests: the real `baton` binary, real guests, real stores.
+//!
+//! Each scenario starts hosts as a user would, harms them or their store from the outside, and reads
+//! their logs. What it waits for are states; what it measures are the moments that the hosts and the
+//! guests wrote down themselves, on the one clock of this machine.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
+#![allow(dead_code, reason = "the support modules serve several test targets")]
+
+#[path = "../support/azurite.rs"]
+mod azurite;
+#[path = "../support/node.rs"]
+mod node;
+
+mod bad_input;
+mod commands;
+mod coordinators;
+mod guests;
+mod guests_that_misbehave;
+mod leadership;
+mod outage;
+mod proxy;
+mod stage;
+mod store;
+
+/// Runs each scenario on the embedded store and on Azurite.
+macro_rules! on_both_stores {
+    ($($scenario:ident),+ $(,)?) => {
+        mod on_sqlite {
+            $(#[test]
+            fn $scenario() {
+                super::$scenario($crate::stage::Stage::new($crate::store::Store::sqlite()));
+            })+
+        }
+        mod on_azurite {
+            $(#[test]
+            fn $scenario() {
+                super::$scenario($crate::stage::Stage::new($crate::store::Store::azurite()));
+            })+
+        }
+    };
+}
+use on_both_stores;

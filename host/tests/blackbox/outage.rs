@@ -1,0 +1,40 @@
+//! The store goes away and comes back, on both stores.
+
+use time::OffsetDateTime;
+
+use crate::on_both_stores;
+use crate::stage::Stage;
+
+on_both_stores! {
+    a_short_outage_costs_nothing,
+    a_long_outage_ends_the_instance_in_time_and_the_world_heals,
+}
+
+fn a_short_outage_costs_nothing(stage: Stage) {
+    let (a, term) = stage.leader("a");
+    let _b = stage.standby("b");
+    let outage = stage.store.hang();
+    let failed = a.after(0, "renew_failed");
+    drop(outage);
+    // For longer than D the instance goes on, so it is the renewals after the outage that carry it.
+    let later = failed.ts + stage.lease() * 3 / 2;
+    let beat = stage.beat("a beat D and a half later", |event| event.ts > later);
+    assert_eq!(beat.term, term, "the term outlives an outage of less than 0.7 D less D/6: {beat:?}");
+    stage.check_promises();
+}
+
+fn a_long_outage_ends_the_instance_in_time_and_the_world_heals(stage: Stage) {
+    let (mut a, term) = stage.leader("a");
+    let mut b = stage.standby("b");
+    let began = OffsetDateTime::now_utc();
+    let outage = stage.store.cut();
+    let stopping = a.after(0, "stopping");
+    assert_eq!(stopping.text("reason"), "lease-at-risk", "{stopping:?}");
+    let gone = a.event("gone", |event| event.name == "gone" && event.term == term);
+    assert!(gone.ts < began + stage.lease(), "{gone:?} later than D after the outage began at {began}");
+    a.event("lost or standby", |event| event.ts >= gone.ts && ["lost", "standby"].contains(&event.name.as_str()));
+    assert!(a.is_running() && b.is_running(), "a host survives an outage of any length");
+    drop(outage);
+    stage.beat_above(term);
+    stage.check_promises();
+}

@@ -1,0 +1,184 @@
+//! A stage for one scenario: a store that is its own, an election, and what the nodes on it have said.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::guests::Guest;
+use crate::node::{Event, Finished, GUARD, Journal, Launch, Node, baton, finish};
+use crate::store::Store;
+
+/// The election that every scenario contends for.
+pub const ELECTION: &str = "stage";
+
+/// A scenario's surroundings.
+pub struct Stage {
+    /// The store, and the means to harm it.
+    pub store: Store,
+    /// What all nodes have said.
+    pub journal: Journal,
+    /// Home and working folder of all nodes.
+    pub home: TempDir,
+    guest: Guest,
+}
+
+impl Stage {
+    /// A stage on that store, with a guest that prints a beat every few milliseconds.
+    pub fn new(store: Store) -> Self {
+        let home = tempfile::tempdir().expect("a folder");
+        Self { store, journal: Journal::default(), home, guest: Guest::Beats }
+    }
+
+    /// The same stage with another guest.
+    #[must_use]
+    pub fn with(mut self, guest: Guest) -> Self {
+        self.guest = guest;
+        self
+    }
+
+    /// A node that is about to start.
+    pub fn launch(&self, name: &str) -> Launch {
+        self.launch_with(name, &[])
+    }
+
+    /// A node that is about to start, with other values for some flags.
+    pub fn launch_with(&self, name: &str, flags: &[(&str, &str)]) -> Launch {
+        let (store, lease) = (self.store.url(), format!("{}s", self.store.lease().as_secs()));
+        let usual = [
+            ("--election", ELECTION),
+            ("--store", &store),
+            ("--lease", &lease),
+            ("--grace", "300ms"),
+            ("--pause", "100ms"),
+            ("--max-memory", "64MiB"),
+        ];
+        let usual = usual.iter().filter(|(flag, _)| flags.iter().all(|(other, _)| other != flag));
+        let env = self.guest.env().map(|(key, value)| format!("{key}={value}"));
+        let launch = Launch::run(name, self.home.path(), &self.journal).arg(self.guest.module());
+        let launch = usual.chain(flags).fold(launch, |launch, (flag, value)| launch.flag(flag, value));
+        env.into_iter().fold(launch, |launch, pair| launch.flag("--env", pair))
+    }
+
+    /// A node that runs.
+    pub fn node(&self, name: &str) -> Node {
+        self.launch(name).start()
+    }
+
+    /// A node whose instance runs, and its term.
+    pub fn leader(&self, name: &str) -> (Node, u64) {
+        let node = self.node(name);
+        let term = self.beat_above(0).term;
+        (node, term)
+    }
+
+    /// A node that has read the store and follows.
+    pub fn standby(&self, name: &str) -> Node {
+        let node = self.node(name);
+        node.event("standby", |event| event.name == "standby");
+        node
+    }
+
+    /// Waits for an instance's line of output in a term above `above`: somebody leads.
+    pub fn beat_above(&self, above: u64) -> Event {
+        self.beat(&format!("a beat above term {above}"), |event| event.term > above)
+    }
+
+    /// Waits for a line of output that passes `test`.
+    pub fn beat(&self, what: &str, mut test: impl FnMut(&Event) -> bool) -> Event {
+        self.journal.event(what, |event| event.name == "output" && test(event))
+    }
+
+    /// Runs `baton ARGS`, with this stage's store.
+    pub fn command(&self, args: &[&str]) -> Finished {
+        let mut command = baton(self.home.path());
+        command.args(args).arg("--store").arg(self.store.url());
+        finish(command)
+    }
+
+    /// What `baton status` says of the election.
+    pub fn status(&self) -> Value {
+        let finished = self.command(&["status", ELECTION, "--json"]);
+        assert_eq!(finished.code, Some(0), "{finished:?}");
+        let all = finished.json();
+        let rows = all.as_array().unwrap_or_else(|| panic!("an array is promised: {finished:?}"));
+        assert_eq!(rows.len(), 1, "{finished:?}");
+        rows[0].clone()
+    }
+
+    /// Asks for the status until it passes `test`.
+    pub fn status_until(&self, what: &str, test: impl Fn(&Value) -> bool) -> Value {
+        let give_up = std::time::Instant::now() + GUARD;
+        loop {
+            let status = self.status();
+            if test(&status) {
+                return status;
+            }
+            assert!(std::time::Instant::now() < give_up, "waited in vain for a status with {what}: {status}");
+        }
+    }
+
+    /// D.
+    pub fn lease(&self) -> Duration {
+        self.store.lease()
+    }
+
+    /// Checks the promises that every log must keep, whatever happened. A failure names the broken one.
+    pub fn check_promises(&self) {
+        let events = self.journal.events();
+        for check in [one_at_a_time, terms_only_rise, release_last, nothing_panicked] {
+            if let Err(broken) = check(&events) {
+                self.journal.fail(&broken);
+            }
+        }
+    }
+}
+
+type Checked = Result<(), String>;
+
+/// Promise 1: over all nodes, the output of one term ends before that of the next begins.
+fn one_at_a_time(events: &[Event]) -> Checked {
+    let mut outputs: Vec<&Event> = events.iter().filter(|event| event.name == "output").collect();
+    outputs.sort_by_key(|event| event.ts);
+    for pair in outputs.windows(2) {
+        let (earlier, later) = (pair[0], pair[1]);
+        if earlier.term > later.term {
+            return Err(format!("one at a time: {later:?} came after {earlier:?}"));
+        }
+        if earlier.term == later.term && earlier.from != later.from {
+            return Err(format!("one at a time: two nodes serve one term: {earlier:?} and {later:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// Promise 3: each term that begins is higher than all before.
+fn terms_only_rise(events: &[Event]) -> Checked {
+    let mut elected: Vec<&Event> = events.iter().filter(|event| event.name == "elected").collect();
+    elected.sort_by_key(|event| event.ts);
+    match elected.windows(2).find(|pair| pair[0].term >= pair[1].term) {
+        Some(pair) => Err(format!("terms only rise: {:?} came after {:?}", pair[1], pair[0])),
+        None => Ok(()),
+    }
+}
+
+/// Promise 4: a node that has started an instance releases the lease only after that is gone.
+fn release_last(events: &[Event]) -> Checked {
+    for (i, released) in events.iter().enumerate().filter(|(_, event)| event.name == "released") {
+        let own = || events[..i].iter().filter(|event| event.from == released.from);
+        let started = own().filter(|event| event.name == "started").count();
+        let gone = own().filter(|event| event.name == "gone").count();
+        if started != gone {
+            return Err(format!("release last: {started} instances were started, {gone} are gone at {released:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// No host panics.
+fn nothing_panicked(events: &[Event]) -> Checked {
+    match events.iter().find(|event| event.raw.contains("panicked")) {
+        Some(event) => Err(format!("a host panicked: {event:?}")),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,183 @@
+//! The lease stores that scenarios run on, and the hands of an outside client that harm them.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use azure_core::request_options::LeaseDuration;
+use azure_storage::{CloudLocation, StorageCredentials};
+use azure_storage_blobs::prelude::{BlobClient, ClientBuilder, ContainerClient};
+use rusqlite::Connection;
+use tempfile::TempDir;
+
+use crate::azurite::Azurite;
+use crate::proxy::{Mode, Proxy};
+use crate::stage::ELECTION;
+
+/// The container of every scenario's own Azurite.
+const CONTAINER: &str = "stage";
+
+/// A store of one scenario.
+pub enum Store {
+    /// A folder.
+    Sqlite(TempDir),
+    /// An emulator of its own, behind a proxy.
+    Azurite {
+        /// What the nodes reach.
+        proxy: Proxy,
+        /// What is behind it.
+        azurite: Azurite,
+    },
+}
+
+/// The time during which a store is away: it ends with this value.
+pub enum Outage<'a> {
+    /// Another process's lock.
+    Lock(Connection),
+    /// A proxy that lets nothing pass.
+    Network(&'a Proxy),
+}
+
+impl Store {
+    /// A new folder.
+    pub fn sqlite() -> Self {
+        Self::Sqlite(tempfile::tempdir().expect("a folder"))
+    }
+
+    /// A new emulator with an empty container.
+    pub fn azurite() -> Self {
+        let store = Self::bare_azurite();
+        store.create_container();
+        store
+    }
+
+    /// A new emulator without a container.
+    pub fn bare_azurite() -> Self {
+        let azurite = Azurite::start();
+        Self::Azurite { proxy: Proxy::new(azurite.port), azurite }
+    }
+
+    /// The `--store` of the nodes.
+    pub fn url(&self) -> String {
+        match self {
+            Self::Sqlite(folder) => format!("sqlite:{}", folder.path().display()),
+            Self::Azurite { proxy, .. } => format!("azurite://127.0.0.1:{}/{CONTAINER}", proxy.port),
+        }
+    }
+
+    /// The shortest lease that it keeps.
+    pub fn lease(&self) -> Duration {
+        match self {
+            Self::Sqlite(_) => Duration::from_secs(2),
+            Self::Azurite { .. } => Duration::from_secs(15),
+        }
+    }
+
+    /// The folder of the embedded store.
+    pub fn folder(&self) -> &Path {
+        match self {
+            Self::Sqlite(folder) => folder.path(),
+            Self::Azurite { .. } => panic!("a scenario for the embedded store only"),
+        }
+    }
+
+    /// The embedded store's file with the leases.
+    pub fn lease_file(&self) -> PathBuf {
+        self.folder().join("lease.db")
+    }
+
+    /// Requests are sent and never answered, until the outage is dropped.
+    pub fn hang(&self) -> Outage<'_> {
+        self.take_away(Mode::Hang)
+    }
+
+    /// Connections are cut, until the outage is dropped.
+    pub fn cut(&self) -> Outage<'_> {
+        self.take_away(Mode::Cut)
+    }
+
+    fn take_away(&self, mode: Mode) -> Outage<'_> {
+        match self {
+            Self::Sqlite(_) => {
+                let connection = self.open();
+                connection.execute_batch("BEGIN EXCLUSIVE").expect("the lock");
+                Outage::Lock(connection)
+            }
+            Self::Azurite { proxy, .. } => {
+                proxy.set(mode);
+                Outage::Network(proxy)
+            }
+        }
+    }
+
+    /// Breaks the lease at once, as an operator may.
+    pub fn break_lease(&self) {
+        match self {
+            Self::Sqlite(_) => {
+                let changed = self.open().execute(BREAK, [ELECTION]).expect("the lease is broken");
+                assert_eq!(changed, 1, "there was no lease to break");
+            }
+            Self::Azurite { .. } => self.azure(async |_, blob| {
+                blob.break_lease().lease_break_period(Duration::ZERO).await.expect("the lease is broken");
+            }),
+        }
+    }
+
+    /// Deletes the lease's object.
+    pub fn delete_record(&self) {
+        match self {
+            Self::Sqlite(_) => {
+                let changed = self.open().execute(DELETE, [ELECTION]).expect("the record is deleted");
+                assert_eq!(changed, 1, "there was no record to delete");
+            }
+            // While its lease is held, nobody else may delete a blob.
+            Self::Azurite { .. } => self.azure(async |_, blob| {
+                blob.break_lease().lease_break_period(Duration::ZERO).await.expect("the lease is broken");
+                blob.delete().await.expect("the blob is deleted");
+            }),
+        }
+    }
+
+    /// Takes the lease without an end, as no Baton does.
+    pub fn hold_for_ever(&self) {
+        self.azure(async |_, blob| {
+            blob.acquire_lease(LeaseDuration::Infinite).await.expect("the lease is taken");
+        });
+    }
+
+    /// Creates the container.
+    pub fn create_container(&self) {
+        self.azure(async |container, _| container.create().await.expect("the container is created"));
+    }
+
+    /// The connection of an outside client, which waits for the hosts' short locks.
+    fn open(&self) -> Connection {
+        let connection = Connection::open(self.lease_file()).expect("the file with the leases");
+        connection.busy_timeout(Duration::from_secs(10)).expect("a timeout");
+        connection
+    }
+
+    /// Acts on the emulator itself, past the proxy.
+    fn azure(&self, act: impl AsyncFnOnce(ContainerClient, BlobClient)) {
+        let Self::Azurite { azurite, .. } = self else { panic!("a scenario for Azurite only") };
+        let location = CloudLocation::Emulator { address: "127.0.0.1".to_string(), port: azurite.port };
+        let container =
+            ClientBuilder::with_location(location, StorageCredentials::emulator()).container_client(CONTAINER);
+        let blob = container.blob_client(format!("{ELECTION}/lease"));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(act(container, blob));
+    }
+}
+
+impl Drop for Outage<'_> {
+    fn drop(&mut self) {
+        match self {
+            Self::Lock(connection) => connection.execute_batch("ROLLBACK").expect("the lock is given up"),
+            Self::Network(proxy) => proxy.set(Mode::Through),
+        }
+    }
+}
+
+/// How an operator breaks a lease of the embedded store.
+const BREAK: &str = "UPDATE lease SET broken = 1 WHERE election = ?1";
+/// How an operator deletes a record of the embedded store.
+const DELETE: &str = "DELETE FROM lease WHERE election = ?1";

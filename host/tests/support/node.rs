@@ -1,0 +1,390 @@
+//! The real `baton` binary as a fixture: a host process whose log is read into a [`Journal`].
+//!
+//! All nodes of a scenario share one journal, so that a test can wait for what the fleet does and not
+//! only for what one node says. Whatever is waited for is a state that stays true once it is reached;
+//! the limits are guards against hangs and say nothing about how long things may take. A node's process
+//! ends with its [`Node`], by its own pid.
+
+use std::ffi::OsStr;
+use std::fmt::{self, Write as _};
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+/// Guards against a hang. Nothing is measured by it.
+pub const GUARD: Duration = Duration::from_secs(60);
+
+/// One line of a host's log.
+#[derive(Clone)]
+pub struct Event {
+    /// The node that wrote it, as the fixture knows it.
+    pub from: String,
+    /// When the host says that it happened.
+    pub ts: OffsetDateTime,
+    /// The event's name; [`Event::RAW`] for a line that is not one of the log's.
+    pub name: String,
+    /// The term that it belongs to; 0 for none.
+    pub term: u64,
+    /// The line as it was written.
+    pub raw: String,
+    /// All of its fields.
+    pub fields: Value,
+}
+
+impl Event {
+    /// The name given to lines that are not JSON, such as those of a panic.
+    pub const RAW: &'static str = "(raw)";
+
+    fn parse(from: &str, raw: String) -> Self {
+        let fields: Value = serde_json::from_str(&raw).unwrap_or(Value::Null);
+        let ts = fields["ts"].as_str().and_then(|ts| OffsetDateTime::parse(ts, &Rfc3339).ok());
+        let name = match (&ts, fields["event"].as_str()) {
+            (Some(_), Some(name)) => name.to_string(),
+            _ => Self::RAW.to_string(),
+        };
+        Self {
+            from: from.to_string(),
+            ts: ts.unwrap_or(OffsetDateTime::UNIX_EPOCH),
+            name,
+            term: fields["term"].as_u64().unwrap_or(0),
+            fields,
+            raw,
+        }
+    }
+
+    /// A field as text; empty if it is missing or something else.
+    pub fn text(&self, field: &str) -> &str {
+        self.fields[field].as_str().unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "[{}] {}", self.from, self.raw)
+    }
+}
+
+/// The events of all nodes of a scenario, in the order in which they were read.
+#[derive(Clone, Default)]
+pub struct Journal {
+    shared: Arc<(Mutex<Vec<Event>>, Condvar)>,
+}
+
+impl Journal {
+    /// Waits until `test` finds in all events so far what it looks for.
+    ///
+    /// # Panics
+    /// With the whole log, if that takes longer than [`GUARD`].
+    pub fn wait<T>(&self, what: &str, test: impl FnMut(&[Event]) -> Option<T>) -> T {
+        self.wait_within(GUARD, what, test)
+    }
+
+    /// [`Journal::wait`] with a limit of its own.
+    pub fn wait_within<T>(&self, limit: Duration, what: &str, mut test: impl FnMut(&[Event]) -> Option<T>) -> T {
+        let give_up = Instant::now() + limit;
+        let mut events = self.lock();
+        loop {
+            if let Some(found) = test(&events) {
+                return found;
+            }
+            let left = give_up.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                drop(events);
+                self.fail(&format!("waited {limit:?} in vain for {what}"));
+            }
+            // A line that replaced another wakes nobody.
+            let nap = left.min(Duration::from_millis(100));
+            events = self.shared.1.wait_timeout(events, nap).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Waits for the first event that passes `test`.
+    pub fn event(&self, what: &str, mut test: impl FnMut(&Event) -> bool) -> Event {
+        self.wait(what, |events| events.iter().find(|event| test(event)).cloned())
+    }
+
+    /// All events so far.
+    pub fn events(&self) -> Vec<Event> {
+        self.lock().clone()
+    }
+
+    /// Fails with the whole log.
+    pub fn fail(&self, why: &str) -> ! {
+        let mut log = String::new();
+        let mut repeated = 0;
+        let events = self.events();
+        for (i, event) in events.iter().enumerate() {
+            // A guest's beats are many; the first and the last of a row tell enough.
+            let beat = |e: Option<&Event>| e.is_some_and(|e| e.name == "output" && e.from == event.from);
+            if beat(Some(event)) && i > 0 && beat(events.get(i - 1)) && beat(events.get(i + 1)) {
+                repeated += 1;
+                continue;
+            }
+            if std::mem::take(&mut repeated) > 0 {
+                log.push_str("    …\n");
+            }
+            let _ = writeln!(log, "    {event:?}");
+        }
+        panic!("{why}; the log:\n{log}");
+    }
+
+    /// Adds an event. Of a flood of output, the first and the last line of each ten milliseconds are kept.
+    fn push(&self, event: Event) {
+        let mut events = self.lock();
+        let alike = |other: &Event| other.name == "output" && other.from == event.from && other.term == event.term;
+        if let [.., before, last] = events.as_mut_slice()
+            && event.name == "output"
+            && alike(before)
+            && alike(last)
+            && last.ts - before.ts < Duration::from_millis(10)
+        {
+            *last = event;
+        } else {
+            events.push(event);
+            self.shared.1.notify_all();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Event>> {
+        self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A host that is about to start.
+pub struct Launch {
+    name: String,
+    journal: Journal,
+    command: Command,
+}
+
+impl Launch {
+    /// `baton run` under the name `name`, with nothing of this process's environment but the path, and
+    /// with `home` as its home and working folder.
+    pub fn run(name: &str, home: &Path, journal: &Journal) -> Self {
+        let mut command = baton(home);
+        command.args(["run", "--node", name, "--log-format", "json"]);
+        Self { name: name.to_string(), journal: journal.clone(), command }
+    }
+
+    /// Adds a flag and its value.
+    #[must_use]
+    pub fn flag(mut self, flag: &str, value: impl AsRef<OsStr>) -> Self {
+        self.command.arg(flag).arg(value);
+        self
+    }
+
+    /// Adds an argument.
+    #[must_use]
+    pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.command.arg(arg);
+        self
+    }
+
+    /// Sets a variable of the host's environment.
+    #[must_use]
+    pub fn env(mut self, key: &str, value: &str) -> Self {
+        self.command.env(key, value);
+        self
+    }
+
+    /// Starts it inside a mount namespace of its own, after the shell commands `setup` have run there.
+    #[must_use]
+    pub fn with_mounts(mut self, setup: &str) -> Self {
+        self.command = with_mounts(&self.command, setup);
+        self
+    }
+
+    /// Starts the host and reads its log.
+    pub fn start(self) -> Node {
+        let mut node = self.start_unread();
+        node.read();
+        node
+    }
+
+    /// Starts the host and leaves its stderr, a pipe, unread until [`Node::read`].
+    pub fn start_unread(mut self) -> Node {
+        self.command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = self.command.spawn().expect("the binary starts");
+        let stderr = child.stderr.take();
+        Node { name: self.name, journal: self.journal, child, stderr, reader: None }
+    }
+}
+
+/// A running host.
+pub struct Node {
+    /// Its id.
+    pub name: String,
+    journal: Journal,
+    child: Child,
+    stderr: Option<ChildStderr>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Node {
+    /// Begins to read the log.
+    pub fn read(&mut self) {
+        let Some(stderr) = self.stderr.take() else { return };
+        let (name, journal) = (self.name.clone(), self.journal.clone());
+        self.reader = Some(std::thread::spawn(move || {
+            let mut lines = BufReader::new(stderr);
+            let mut line = Vec::new();
+            while matches!(lines.read_until(b'\n', &mut line), Ok(n) if n > 0) {
+                let text = String::from_utf8_lossy(&line).trim_end().to_string();
+                journal.push(Event::parse(&name, text));
+                line.clear();
+            }
+        }));
+    }
+
+    /// Sends a signal to the host's process.
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id().cast_signed()).expect("a pid is never 0");
+        kill_process(pid, signal).expect("the process can be signalled");
+    }
+
+    /// The process's id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for the first event of this node that passes `test`.
+    pub fn event(&self, what: &str, mut test: impl FnMut(&Event) -> bool) -> Event {
+        self.journal.event(&format!("{what} of {}", self.name), |event| event.from == self.name && test(event))
+    }
+
+    /// Waits for this node's first event of that name in a term above `above`.
+    pub fn after(&self, above: u64, name: &str) -> Event {
+        self.event(&format!("`{name}` above term {above}"), |event| event.name == name && event.term > above)
+    }
+
+    /// Whether the host still runs.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("a child can be waited for").is_none()
+    }
+
+    /// Waits for the host's end, and for the end of its log.
+    pub fn wait(&mut self) -> ExitStatus {
+        let Some(status) = wait_for_end(&mut self.child, GUARD) else {
+            self.journal.fail(&format!("{} has not ended after {GUARD:?}", self.name));
+        };
+        if let Some(reader) = self.reader.take() {
+            reader.join().expect("the reader does not panic");
+        }
+        status
+    }
+
+    /// SIGTERM, and the wait for the orderly end.
+    pub fn terminate(&mut self) -> ExitStatus {
+        self.signal(Signal::TERM);
+        self.wait()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // Also ends a stopped process. Both fail only where it has already ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if let Some(reader) = self.reader.take() {
+            let _ = reader.join();
+        }
+    }
+}
+
+/// What became of a command that ends by itself.
+pub struct Finished {
+    /// Its exit status.
+    pub code: Option<i32>,
+    /// Its result.
+    pub stdout: String,
+    /// Its log and errors.
+    pub stderr: String,
+}
+
+impl Finished {
+    /// Its result as JSON.
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("not JSON: {error}\n{self:?}"))
+    }
+}
+
+impl fmt::Debug for Finished {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "status {:?}\nstdout: {}\nstderr: {}", self.code, self.stdout, self.stderr)
+    }
+}
+
+/// The binary with nothing of this process's environment but the path.
+pub fn baton(home: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
+    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    command.env("HOME", home).current_dir(home);
+    command
+}
+
+/// The same command inside a mount namespace of its own, after the shell commands `setup` have run there.
+/// The process keeps its pid.
+pub fn with_mounts(command: &Command, setup: &str) -> Command {
+    let mut inside = Command::new("unshare");
+    inside.args(["--map-root-user", "--mount", "sh", "-ec", &format!("{setup}\nexec \"$0\" \"$@\"")]);
+    inside.arg(command.get_program()).args(command.get_args()).env_clear();
+    for (key, value) in command.get_envs() {
+        inside.env(key, value.unwrap_or_default());
+    }
+    if let Some(folder) = command.get_current_dir() {
+        inside.current_dir(folder);
+    }
+    inside
+}
+
+/// Runs a command to its end.
+///
+/// # Panics
+/// If it has not ended within [`GUARD`]; it is killed then.
+pub fn finish(mut command: Command) -> Finished {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the command starts");
+    let stdout = drain(child.stdout.take());
+    let stderr = drain(child.stderr.take());
+    let status = wait_for_end(&mut child, GUARD);
+    if status.is_none() {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    let text = |reader: JoinHandle<Vec<u8>>| {
+        String::from_utf8_lossy(&reader.join().expect("the reader does not panic")).into_owned()
+    };
+    let finished = Finished { code: status.and_then(|s| s.code()), stdout: text(stdout), stderr: text(stderr) };
+    assert!(status.is_some(), "{command:?} has not ended after {GUARD:?}: {finished:?}");
+    finished
+}
+
+fn drain(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut pipe) = pipe {
+            let _ = pipe.read_to_end(&mut bytes);
+        }
+        bytes
+    })
+}
+
+fn wait_for_end(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let give_up = Instant::now() + limit;
+    while Instant::now() < give_up {
+        if let Some(status) = child.try_wait().expect("a child can be waited for") {
+            return Some(status);
+        }
+        // A process's end has no condition variable; this only paces the question.
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    None
+}
