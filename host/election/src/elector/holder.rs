@@ -409,8 +409,8 @@ impl Holding {
         let term = record.term;
         shared.cool_off = None;
         let (deadline, abort_at) = (self.deadline(shared), self.renewed + shared.settings.timing.abort_after());
-        shared.effects.push_back(Effect::Start { term, deadline, abort_at });
         shared.report(Report::Elected { record });
+        shared.effects.push_back(Effect::Start { term, deadline, abort_at });
         self.stage = Stage::Serving(Serving {
             started: shared.time(),
             grace_ends: None,

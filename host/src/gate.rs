@@ -1,0 +1,194 @@
+//! The gate: what every effect of an instance passes, and the watchdog behind it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use baton_election::Time;
+
+use crate::clock::Clock;
+
+/// An effect was refused: the term's deadline has passed, or the instance is being killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the term is over: effects of this instance are refused")]
+pub struct Refused;
+
+/// The gate of one instance. It is open until its deadline or until it is closed, and then never again.
+#[derive(Debug)]
+pub struct Gate {
+    clock: Clock,
+    /// Nanoseconds of [`Time`].
+    deadline: AtomicU64,
+    abort_at: AtomicU64,
+    closed: AtomicBool,
+    gone: AtomicBool,
+}
+
+impl Gate {
+    /// Opens a gate until `deadline`, for an instance that must be gone by `abort_at`.
+    pub fn new(clock: Clock, deadline: Time, abort_at: Time) -> Self {
+        Self {
+            clock,
+            deadline: AtomicU64::new(nanoseconds(deadline)),
+            abort_at: AtomicU64::new(nanoseconds(abort_at)),
+            closed: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
+        }
+    }
+
+    /// Lets one effect pass, by the clock as it is now.
+    ///
+    /// # Errors
+    /// [`Refused`] from the deadline on, and once it is closed.
+    pub fn pass(&self) -> Result<(), Refused> {
+        let is_open = !self.closed.load(Ordering::Acquire)
+            && nanoseconds(self.clock.now()) < self.deadline.load(Ordering::Acquire);
+        if is_open { Ok(()) } else { Err(Refused) }
+    }
+
+    /// Moves the deadlines after a renewal. A closed gate stays closed.
+    pub fn extend(&self, deadline: Time, abort_at: Time) {
+        self.deadline.store(nanoseconds(deadline), Ordering::Release);
+        self.abort_at.store(nanoseconds(abort_at), Ordering::Release);
+    }
+
+    /// Refuses everything from now on.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    /// The time until effects are refused.
+    pub fn remaining(&self) -> Duration {
+        if self.closed.load(Ordering::Acquire) {
+            return Duration::ZERO;
+        }
+        Duration::from_nanos(self.deadline.load(Ordering::Acquire).saturating_sub(nanoseconds(self.clock.now())))
+    }
+
+    /// Says that the instance is gone: nobody need watch it any more.
+    pub fn set_gone(&self) {
+        self.close();
+        self.gone.store(true, Ordering::Release);
+    }
+}
+
+fn nanoseconds(time: Time) -> u64 {
+    u64::try_from(time.0.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// How often the watchdog reads the clock while an instance lives.
+const WATCH_EVERY: Duration = Duration::from_millis(50);
+
+/// A watchdog that finds this much more time passed than it slept was itself stopped, with the process.
+const PAUSED: Duration = Duration::from_millis(500);
+
+/// After a pause of the process, the killing of its instance gets this long.
+const AFTER_PAUSE: Duration = Duration::from_secs(1);
+
+/// Ends the process if an instance is not gone in time, whatever all other threads do.
+///
+/// One thread per host, asleep while no instance lives.
+#[derive(Debug)]
+pub struct Watchdog {
+    shared: Arc<Watched>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    state: Mutex<WatchedState>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct WatchedState {
+    gates: Vec<Weak<Gate>>,
+    ended: bool,
+}
+
+impl Watched {
+    fn lock(&self) -> MutexGuard<'_, WatchedState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Watchdog {
+    /// Starts the watchdog. When an instance outlives its time it calls `last_words`, which must not
+    /// block, and ends the process.
+    ///
+    /// # Errors
+    /// Where the system has no thread left.
+    pub fn start(clock: Clock, last_words: impl Fn(&str) + Send + 'static) -> std::io::Result<Self> {
+        let shared = Arc::new(Watched { state: Mutex::default(), changed: Condvar::new() });
+        let watched = Arc::clone(&shared);
+        let thread =
+            std::thread::Builder::new().name("watchdog".into()).spawn(move || watch(&watched, &clock, &last_words))?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Watches the instance behind `gate` until it is gone.
+    pub fn watch(&self, gate: &Arc<Gate>) {
+        self.shared.lock().gates.push(Arc::downgrade(gate));
+        self.shared.changed.notify_one();
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.shared.lock().ended = true;
+        self.shared.changed.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // A watchdog that panicked has nothing more to say here.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn watch(watched: &Watched, clock: &Clock, last_words: &dyn Fn(&str)) {
+    let mut state = watched.lock();
+    let mut last_read = clock.now();
+    let mut paused_until = Time::default();
+    while !state.ended {
+        state.gates.retain(|gate| gate.upgrade().is_some_and(|gate| !gate.gone.load(Ordering::Acquire)));
+        if state.gates.is_empty() {
+            state = watched.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            last_read = clock.now();
+            continue;
+        }
+        let now = clock.now();
+        // A process that was stopped past its deadline can cause no effect: its gates refuse. So it may
+        // take the time to kill, and live.
+        if now.since(last_read) > WATCH_EVERY + PAUSED {
+            paused_until = now + AFTER_PAUSE;
+        }
+        last_read = now;
+        let is_late = |gate: &Arc<Gate>| nanoseconds(now) >= gate.abort_at.load(Ordering::Acquire);
+        if now >= paused_until && state.gates.iter().filter_map(Weak::upgrade).any(|gate| is_late(&gate)) {
+            last_words("an instance is not gone and the lease is about to end: the host ends itself");
+            std::process::abort();
+        }
+        let (back, _) = watched.changed.wait_timeout(state, WATCH_EVERY).unwrap_or_else(PoisonError::into_inner);
+        state = back;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_from_the_deadline_on_and_never_reopens_once_closed() {
+        let clock = Clock::default();
+        let past = clock.now();
+        let future = past + Duration::from_secs(3600);
+        let gate = Gate::new(clock, past, future);
+        assert_eq!(gate.pass(), Err(Refused));
+        gate.extend(future, future);
+        assert_eq!(gate.pass(), Ok(()));
+        gate.close();
+        gate.extend(future, future);
+        assert_eq!(gate.pass(), Err(Refused));
+        assert_eq!(gate.remaining(), Duration::ZERO);
+    }
+}

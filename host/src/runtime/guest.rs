@@ -1,0 +1,277 @@
+//! The host's side of the contract in `wit/world.wit`, and what an instance may use of the host.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use baton_election::{StopReason, Term, Time};
+use tokio::sync::{mpsc, watch};
+use wasmtime::ResourceLimiter;
+use wasmtime::component::{HasData, HasSelf, Linker, Resource, ResourceTable};
+use wasmtime_wasi::cli::{WasiCli, WasiCliView as _};
+use wasmtime_wasi::clocks::{WasiClocks, WasiClocksView as _};
+use wasmtime_wasi::p2::{DynPollable, Pollable, subscribe};
+use wasmtime_wasi::random::WasiRandom;
+use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
+
+use crate::clock::Clock;
+use crate::gate::Gate;
+
+wasmtime::component::bindgen!({
+    path: "../wit",
+    world: "baton:host/coordinator",
+    imports: { default: trappable },
+    exports: { default: async },
+    with: { "wasi:io": wasmtime_wasi::p2::bindings::io },
+});
+
+/// The package whose world a coordinator is made for, and its version.
+pub(super) const CONTRACT: &str = "baton:host";
+/// See [`CONTRACT`].
+pub(super) const CONTRACT_VERSION: &str = "0.1.0";
+
+/// Interfaces that every coordinator is granted: its own contract, and what a program needs to start,
+/// print, wait and be unpredictable. No network, no files.
+pub(super) const GRANTED: &[&str] = &[
+    "baton:host/term",
+    "wasi:cli/environment",
+    "wasi:cli/exit",
+    "wasi:cli/stderr",
+    "wasi:cli/stdin",
+    "wasi:cli/stdout",
+    "wasi:cli/terminal-input",
+    "wasi:cli/terminal-output",
+    "wasi:cli/terminal-stderr",
+    "wasi:cli/terminal-stdin",
+    "wasi:cli/terminal-stdout",
+    "wasi:clocks/monotonic-clock",
+    "wasi:clocks/wall-clock",
+    "wasi:io/error",
+    "wasi:io/poll",
+    "wasi:io/streams",
+    "wasi:random/insecure",
+    "wasi:random/insecure-seed",
+    "wasi:random/random",
+];
+
+/// Links what is granted, and nothing else.
+pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
+    use wasmtime_wasi::p2::bindings::{cli, clocks, io, random};
+
+    io::error::add_to_linker::<Guest, Resources>(linker, |guest| &mut guest.table)?;
+    io::poll::add_to_linker::<Guest, Resources>(linker, |guest| &mut guest.table)?;
+    io::streams::add_to_linker::<Guest, Resources>(linker, |guest| &mut guest.table)?;
+    clocks::wall_clock::add_to_linker::<Guest, WasiClocks>(linker, Guest::clocks)?;
+    clocks::monotonic_clock::add_to_linker::<Guest, WasiClocks>(linker, Guest::clocks)?;
+    random::random::add_to_linker::<Guest, WasiRandom>(linker, |guest| guest.wasi.random())?;
+    random::insecure::add_to_linker::<Guest, WasiRandom>(linker, |guest| guest.wasi.random())?;
+    random::insecure_seed::add_to_linker::<Guest, WasiRandom>(linker, |guest| guest.wasi.random())?;
+    cli::exit::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
+    cli::environment::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
+    cli::stdin::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
+    cli::stdout::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
+    cli::stderr::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
+    cli::terminal_input::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
+    cli::terminal_output::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
+    cli::terminal_stdin::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
+    cli::terminal_stdout::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
+    cli::terminal_stderr::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
+    baton::host::term::add_to_linker::<Guest, HasSelf<Guest>>(linker, |guest| guest)
+}
+
+/// Tells the linker that `wasi:io` needs the table of resources only.
+struct Resources;
+
+impl HasData for Resources {
+    type Data<'a> = &'a mut ResourceTable;
+}
+
+/// What an instance is told of its term, and what it can say.
+#[derive(Clone)]
+pub(super) struct TermContext {
+    pub(super) number: Term,
+    pub(super) election: String,
+    pub(super) node: String,
+    pub(super) module: String,
+    pub(super) gate: Arc<Gate>,
+    pub(super) clock: Clock,
+    pub(super) stop: watch::Receiver<Option<StopNotice>>,
+    pub(super) progress: Arc<Progress>,
+    pub(super) step_down: mpsc::Sender<String>,
+}
+
+/// A request to stop, as the guest sees it.
+#[derive(Clone, Debug)]
+pub(super) struct StopNotice {
+    pub(super) reason: StopReason,
+    pub(super) message: String,
+    pub(super) grace_ends: Time,
+}
+
+/// When the guest last said that it did useful work.
+#[derive(Debug)]
+pub(super) struct Progress(AtomicU64);
+
+impl Progress {
+    pub(super) fn new(now: Time) -> Self {
+        let progress = Self(AtomicU64::new(0));
+        progress.note(now);
+        progress
+    }
+
+    fn note(&self, now: Time) {
+        self.0.store(u64::try_from(now.0.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    pub(super) fn last(&self) -> Time {
+        Time(Duration::from_nanos(self.0.load(Ordering::Relaxed)))
+    }
+}
+
+/// The data of an instance's store.
+pub(super) struct Guest {
+    pub(super) wasi: WasiCtx,
+    pub(super) table: ResourceTable,
+    pub(super) limits: Limits,
+    pub(super) term: TermContext,
+}
+
+impl WasiView for Guest {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
+    }
+}
+
+/// Becomes ready once the instance is asked to stop, and stays so.
+struct StopSignal(watch::Receiver<Option<StopNotice>>);
+
+#[wasmtime_wasi::async_trait]
+impl Pollable for StopSignal {
+    async fn ready(&mut self) {
+        // The sender lives until the instance is gone. Without one nobody can ask any more.
+        if self.0.wait_for(Option::is_some).await.is_err() {
+            std::future::pending().await
+        }
+    }
+}
+
+use baton::host::term as contract;
+
+impl contract::Host for Guest {
+    fn number(&mut self) -> wasmtime::Result<u64> {
+        Ok(self.term.number)
+    }
+
+    fn election(&mut self) -> wasmtime::Result<String> {
+        Ok(self.term.election.clone())
+    }
+
+    fn node(&mut self) -> wasmtime::Result<String> {
+        Ok(self.term.node.clone())
+    }
+
+    fn module(&mut self) -> wasmtime::Result<String> {
+        Ok(self.term.module.clone())
+    }
+
+    fn remaining(&mut self) -> wasmtime::Result<u64> {
+        Ok(milliseconds(self.term.gate.remaining()))
+    }
+
+    fn subscribe_stop(&mut self) -> wasmtime::Result<Resource<DynPollable>> {
+        let signal = self.table.push(StopSignal(self.term.stop.clone()))?;
+        subscribe(&mut self.table, signal)
+    }
+
+    fn stop_requested(&mut self) -> wasmtime::Result<Option<contract::StopReason>> {
+        Ok(self.term.stop.borrow().as_ref().map(|notice| match notice.reason {
+            StopReason::LeaseAtRisk => contract::StopReason::LeaseAtRisk,
+            StopReason::LeaseLost => contract::StopReason::LeaseLost,
+            StopReason::StepDown => contract::StopReason::StepDown,
+            StopReason::Replaced => contract::StopReason::Replaced,
+            StopReason::Shutdown => contract::StopReason::Shutdown,
+        }))
+    }
+
+    fn stop_message(&mut self) -> wasmtime::Result<Option<String>> {
+        Ok(self.term.stop.borrow().as_ref().map(|notice| notice.message.clone()))
+    }
+
+    fn grace(&mut self) -> wasmtime::Result<Option<u64>> {
+        let now = self.term.clock.now();
+        let until_kill = |notice: &StopNotice| notice.grace_ends.since(now).min(self.term.gate.remaining());
+        Ok(self.term.stop.borrow().as_ref().map(until_kill).map(milliseconds))
+    }
+
+    fn progress(&mut self) -> wasmtime::Result<()> {
+        self.term.progress.note(self.term.clock.now());
+        Ok(())
+    }
+
+    fn step_down(&mut self, reason: String) -> wasmtime::Result<()> {
+        // The first reason is enough; a guest that repeats itself must not fill the host's memory.
+        let _ = self.term.step_down.try_send(reason);
+        Ok(())
+    }
+}
+
+fn milliseconds(length: Duration) -> u64 {
+    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What an instance may use of the host. A grant that is exceeded ends the instance with a message that
+/// names the limit.
+#[derive(Debug)]
+pub(super) struct Limits {
+    memory: u64,
+    used: u64,
+}
+
+/// Entries in all tables of an instance; far more than compilers make.
+const TABLE_ELEMENTS: usize = 1_000_000;
+/// Core instances, memories and tables in a component; the largest known toolchains stay under a tenth.
+const PARTS: usize = 1_000;
+/// Handles that an instance may hold at a time.
+pub(super) const HANDLES: usize = 10_000;
+
+impl Limits {
+    /// `memory` is for all linear memories together, in bytes.
+    pub(super) fn new(memory: u64) -> Self {
+        Self { memory, used: 0 }
+    }
+}
+
+impl ResourceLimiter for Limits {
+    fn memory_growing(&mut self, current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
+        let grown = u64::try_from(desired.saturating_sub(current)).unwrap_or(u64::MAX);
+        let wanted = self.used.saturating_add(grown);
+        if wanted > self.memory {
+            wasmtime::bail!(
+                "it needs more memory than it was granted: {} MiB of {} MiB; --max-memory grants more",
+                wanted.div_ceil(1 << 20),
+                self.memory >> 20
+            );
+        }
+        self.used = wanted;
+        Ok(true)
+    }
+
+    fn table_growing(&mut self, _current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
+        if desired > TABLE_ELEMENTS {
+            wasmtime::bail!("it needs a table of {desired} elements; the limit is {TABLE_ELEMENTS}");
+        }
+        Ok(true)
+    }
+
+    fn instances(&self) -> usize {
+        PARTS
+    }
+
+    fn tables(&self) -> usize {
+        PARTS
+    }
+
+    fn memories(&self) -> usize {
+        PARTS
+    }
+}

@@ -1,0 +1,266 @@
+//! Instances: one running copy of a module, from its start until it is gone.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use baton_election::{End, StopReason, Term, Time};
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use wasmtime::component::ResourceTable;
+use wasmtime::{Store, UpdateDeadline, WasmBacktrace};
+use wasmtime_wasi::{I32Exit, WasiCtx};
+
+use super::engine::{Engine, Ticking};
+use super::guest::exports::baton::host::task::Failure;
+use super::guest::{Guest, HANDLES, Limits, Progress, StopNotice, TermContext};
+use super::module::Module;
+use super::output::{GuestStream, Output, guest_streams};
+use crate::clock::Clock;
+use crate::gate::{Gate, Watchdog};
+
+/// Starts the instances of one coordinator.
+#[derive(Clone)]
+pub struct Launcher {
+    /// What they run.
+    pub module: Module,
+    /// The election that they serve.
+    pub election: String,
+    /// The node that they run on.
+    pub node: String,
+    /// The memory that each may use, in bytes.
+    pub memory: u64,
+    /// The environment that they see.
+    pub env: Vec<(String, String)>,
+    /// The runtime that guests run on, and nothing else.
+    pub guests: Handle,
+    /// The host's clock.
+    pub clock: Clock,
+    /// Sees to it that they are gone in time.
+    pub watchdog: Arc<Watchdog>,
+}
+
+impl Launcher {
+    /// Starts an instance that serves `term`. It exists from here on; whatever goes wrong, the way to know
+    /// is [`InstanceEvent::Gone`].
+    pub fn start(&self, term: Term, deadline: Time, abort_at: Time, output: Arc<dyn Output>) -> Instance {
+        let started = self.clock.now();
+        let gate = Arc::new(Gate::new(self.clock.clone(), deadline, abort_at));
+        self.watchdog.watch(&gate);
+        let (stop, stopped) = watch::channel(None);
+        let (kill, killed) = watch::channel(false);
+        let (step_down, step_downs) = mpsc::channel(1);
+        let progress = Arc::new(Progress::new(started));
+        let context = TermContext {
+            number: term,
+            election: self.election.clone(),
+            node: self.node.clone(),
+            module: self.module.digest().to_owned(),
+            gate: Arc::clone(&gate),
+            clock: self.clock.clone(),
+            stop: stopped,
+            progress: Arc::clone(&progress),
+            step_down,
+        };
+        let streams = guest_streams(&gate, &self.clock, &output);
+        let kill_flag = Arc::new(AtomicBool::new(false));
+        let life = Life {
+            module: self.module.clone(),
+            guest: self.guest(context, &streams),
+            streams,
+            killed,
+            kill_flag: Arc::clone(&kill_flag),
+            gate: Arc::clone(&gate),
+        };
+        let task = self.guests.spawn(life.run());
+        Instance {
+            gate,
+            started,
+            stop,
+            kill,
+            kill_flag,
+            progress,
+            step_downs,
+            task,
+            engine: self.module.engine.clone(),
+            killing: None,
+        }
+    }
+
+    fn guest(&self, term: TermContext, [stdout, stderr]: &[GuestStream; 2]) -> Guest {
+        let mut table = ResourceTable::new();
+        table.set_max_capacity(HANDLES);
+        let wasi = WasiCtx::builder()
+            .envs(&self.env)
+            .args(&[&self.election])
+            .stdout(stdout.clone())
+            .stderr(stderr.clone())
+            .build();
+        Guest { wasi, table, limits: Limits::new(self.memory), term }
+    }
+}
+
+/// A running instance, in the hands of its supervisor. Dropping it kills it.
+pub struct Instance {
+    gate: Arc<Gate>,
+    started: Time,
+    stop: watch::Sender<Option<StopNotice>>,
+    kill: watch::Sender<bool>,
+    kill_flag: Arc<AtomicBool>,
+    progress: Arc<Progress>,
+    step_downs: mpsc::Receiver<String>,
+    task: JoinHandle<Gone>,
+    engine: Engine,
+    /// Interrupts it until it is gone, once it is being killed.
+    killing: Option<Ticking>,
+}
+
+/// What an instance tells its supervisor.
+#[derive(Debug)]
+pub enum InstanceEvent {
+    /// It gives leadership up.
+    StepDown(String),
+    /// It is gone; nothing comes after this.
+    Gone(Gone),
+}
+
+/// How an instance ended.
+#[derive(Debug)]
+pub struct Gone {
+    /// The end, for the elector.
+    pub end: End,
+    /// The guest's backtrace, where it trapped.
+    pub backtrace: Option<String>,
+}
+
+impl Instance {
+    /// Waits for the next event. Cancel safe.
+    pub async fn next_event(&mut self) -> InstanceEvent {
+        tokio::select! {
+            biased;
+            Some(reason) = self.step_downs.recv() => InstanceEvent::StepDown(reason),
+            gone = &mut self.task => InstanceEvent::Gone(gone.unwrap_or_else(|error| {
+                // The task was dropped with its store by a panic of the host's own code.
+                self.gate.set_gone();
+                Gone { end: End::Failed(format!("the host failed to run it: {error}")), backtrace: None }
+            })),
+        }
+    }
+
+    /// Asks it to stop. Only the first request counts.
+    pub fn stop(&self, reason: StopReason, message: String, grace_ends: Time) {
+        self.stop.send_if_modified(|notice| {
+            let is_first = notice.is_none();
+            notice.get_or_insert(StopNotice { reason, message, grace_ends });
+            is_first
+        });
+    }
+
+    /// Refuses its effects from now on and ends it, whatever it is doing.
+    pub fn kill(&mut self) {
+        self.gate.close();
+        self.kill_flag.store(true, Ordering::Release);
+        self.kill.send_replace(true);
+        self.killing.get_or_insert_with(|| self.engine.killing());
+    }
+
+    /// Moves its deadlines after a renewal.
+    pub fn extend(&self, deadline: Time, abort_at: Time) {
+        self.gate.extend(deadline, abort_at);
+    }
+
+    /// When it last said that it did useful work; its start, if it never did.
+    pub fn last_progress(&self) -> Time {
+        self.progress.last()
+    }
+
+    /// When it was started.
+    pub fn started(&self) -> Time {
+        self.started
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// An instance's life as its own task sees it.
+struct Life {
+    module: Module,
+    guest: Guest,
+    streams: [GuestStream; 2],
+    killed: watch::Receiver<bool>,
+    kill_flag: Arc<AtomicBool>,
+    gate: Arc<Gate>,
+}
+
+type Returned = wasmtime::Result<Result<(), Failure>>;
+
+impl Life {
+    async fn run(self) -> Gone {
+        let Self { module, guest, streams, mut killed, kill_flag, gate } = self;
+        let engine = module.engine.clone();
+        let _ticking = engine.ticking();
+        let mut store = Store::new(engine.wasmtime(), guest);
+        store.limiter(|guest| &mut guest.limits);
+        let flag = Arc::clone(&kill_flag);
+        store.epoch_deadline_callback(move |_| {
+            Ok(if flag.load(Ordering::Acquire) { UpdateDeadline::Interrupt } else { UpdateDeadline::Yield(1) })
+        });
+        store.set_epoch_deadline(1);
+
+        // A busy guest is ended by the epoch callback; a waiting one by dropping its call. Which of the two
+        // it is cannot be known, so from the kill until the call has ended both are at work.
+        let returned = {
+            let call = call(&module, &mut store);
+            let interrupt = async {
+                // The sender lives as long as whoever could still kill this.
+                let _ = killed.wait_for(|killed| *killed).await;
+            };
+            tokio::select! {
+                biased;
+                () = interrupt => None,
+                returned = call => Some(returned),
+            }
+        };
+        for stream in &streams {
+            stream.finish();
+        }
+        let was_killed = kill_flag.load(Ordering::Acquire);
+        let gone = match returned {
+            Some(returned) if !was_killed => judge(returned),
+            _ => Gone { end: End::Killed, backtrace: None },
+        };
+        // Freeing much memory takes long: not on a thread that other guests run on.
+        if let Err(error) = tokio::task::spawn_blocking(move || drop(store)).await {
+            let end = End::Failed(format!("the host failed to drop it: {error}"));
+            return Gone { end, backtrace: None };
+        }
+        gate.set_gone();
+        gone
+    }
+}
+
+async fn call(module: &Module, store: &mut Store<Guest>) -> Returned {
+    let coordinator = module.pre.instantiate_async(&mut *store).await?;
+    coordinator.baton_host_task().call_run(store).await
+}
+
+fn judge(returned: Returned) -> Gone {
+    let end = match returned {
+        Ok(Ok(())) => End::Done,
+        Ok(Err(Failure::Retryable(why))) => End::Failed(why),
+        Ok(Err(Failure::Fatal(why))) => End::Fatal(why),
+        Err(error) => match error.downcast_ref::<I32Exit>() {
+            Some(I32Exit(0)) => End::Done,
+            Some(I32Exit(status)) => End::Failed(format!("it exited with status {status}")),
+            None => {
+                let backtrace = error.downcast_ref::<WasmBacktrace>().map(ToString::to_string);
+                return Gone { end: End::Failed(error.root_cause().to_string()), backtrace };
+            }
+        },
+    };
+    Gone { end, backtrace: None }
+}

@@ -1,0 +1,223 @@
+//! Where a guest's standard output and error go: by line, through the gate, and no faster than a limit.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use baton_election::Time;
+use bytes::Bytes;
+use tokio::io::AsyncWrite;
+use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
+use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
+
+use crate::clock::Clock;
+use crate::gate::Gate;
+
+/// A longer line is split, so that a guest cannot make the host hold more than this, in bytes.
+const LONGEST_LINE: usize = 8 * 1024;
+
+/// What a guest may write in one go, in bytes.
+const CHUNK: usize = 64 * 1024;
+
+/// Lines that an instance may write a second in the long run, and at once after a silence.
+const LINES_PER_SECOND: u32 = 500;
+const BURST: u32 = 1_000;
+
+/// One of a guest's streams.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+impl fmt::Display for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Stream::Stdout => "stdout",
+            Stream::Stderr => "stderr",
+        })
+    }
+}
+
+/// Takes what guests print. Must not block.
+pub trait Output: Send + Sync {
+    /// One line, without its end.
+    fn line(&self, stream: Stream, line: &str);
+    /// So many lines were dropped since the last that was not, because the guest wrote too fast.
+    fn dropped(&self, lines: u64);
+}
+
+/// One of an instance's streams as the guest sees it. Clones write to the same.
+#[derive(Clone)]
+pub(super) struct GuestStream {
+    stream: Stream,
+    gate: Arc<Gate>,
+    lines: Arc<Mutex<Lines>>,
+}
+
+/// Both streams of an instance; they share one limit.
+pub(super) fn guest_streams(gate: &Arc<Gate>, clock: &Clock, output: &Arc<dyn Output>) -> [GuestStream; 2] {
+    let limit = Arc::new(Mutex::new(Limit::new(clock.clone())));
+    [Stream::Stdout, Stream::Stderr].map(|stream| GuestStream {
+        stream,
+        gate: Arc::clone(gate),
+        lines: Arc::new(Mutex::new(Lines {
+            stream,
+            unfinished: Vec::new(),
+            limit: Arc::clone(&limit),
+            output: Arc::clone(output),
+        })),
+    })
+}
+
+impl GuestStream {
+    fn take(&self, bytes: &[u8]) -> StreamResult<()> {
+        self.gate.pass().map_err(|refused| StreamError::LastOperationFailed(refused.into()))?;
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).take(bytes);
+        Ok(())
+    }
+
+    /// Writes out a last line that has no end.
+    pub(super) fn finish(&self) {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).finish();
+    }
+}
+
+impl IsTerminal for GuestStream {
+    fn is_terminal(&self) -> bool {
+        false
+    }
+}
+
+impl StdoutStream for GuestStream {
+    fn p2_stream(&self) -> Box<dyn OutputStream> {
+        Box::new(self.clone())
+    }
+
+    fn async_stream(&self) -> Box<dyn AsyncWrite + Send + Sync> {
+        Box::new(self.clone())
+    }
+}
+
+#[wasmtime_wasi::async_trait]
+impl Pollable for GuestStream {
+    async fn ready(&mut self) {}
+}
+
+impl OutputStream for GuestStream {
+    fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
+        self.take(&bytes)
+    }
+
+    fn flush(&mut self) -> StreamResult<()> {
+        Ok(())
+    }
+
+    fn check_write(&mut self) -> StreamResult<usize> {
+        Ok(CHUNK)
+    }
+}
+
+impl AsyncWrite for GuestStream {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+        let taken = &bytes[..bytes.len().min(CHUNK)];
+        Poll::Ready(self.take(taken).map(|()| taken.len()).map_err(std::io::Error::other))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Cuts a stream of bytes into lines.
+struct Lines {
+    stream: Stream,
+    unfinished: Vec<u8>,
+    limit: Arc<Mutex<Limit>>,
+    output: Arc<dyn Output>,
+}
+
+impl Lines {
+    fn take(&mut self, mut bytes: &[u8]) {
+        while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
+            self.append(&bytes[..end]);
+            self.emit();
+            bytes = &bytes[end + 1..];
+        }
+        self.append(bytes);
+    }
+
+    fn append(&mut self, mut bytes: &[u8]) {
+        while self.unfinished.len() + bytes.len() > LONGEST_LINE {
+            let (head, tail) = bytes.split_at(LONGEST_LINE - self.unfinished.len());
+            self.unfinished.extend_from_slice(head);
+            self.emit();
+            bytes = tail;
+        }
+        self.unfinished.extend_from_slice(bytes);
+    }
+
+    fn emit(&mut self) {
+        let line = std::mem::take(&mut self.unfinished);
+        let mut limit = self.limit.lock().unwrap_or_else(PoisonError::into_inner);
+        if !limit.admit() {
+            limit.dropped += 1;
+            return;
+        }
+        let dropped = std::mem::take(&mut limit.dropped);
+        drop(limit);
+        if dropped > 0 {
+            self.output.dropped(dropped);
+        }
+        self.output.line(self.stream, String::from_utf8_lossy(&line).trim_end_matches('\r'));
+    }
+
+    fn finish(&mut self) {
+        if !self.unfinished.is_empty() {
+            self.emit();
+        }
+        let dropped = std::mem::take(&mut self.limit.lock().unwrap_or_else(PoisonError::into_inner).dropped);
+        if dropped > 0 {
+            self.output.dropped(dropped);
+        }
+    }
+}
+
+/// A token bucket: a line costs one, and one comes back every 1/[`LINES_PER_SECOND`] s.
+struct Limit {
+    clock: Clock,
+    tokens: u32,
+    counted_to: Time,
+    dropped: u64,
+}
+
+impl Limit {
+    fn new(clock: Clock) -> Self {
+        let counted_to = clock.now();
+        Self { clock, tokens: BURST, counted_to, dropped: 0 }
+    }
+
+    fn admit(&mut self) -> bool {
+        let per_token = Duration::from_secs(1) / LINES_PER_SECOND;
+        let passed = self.clock.now().since(self.counted_to);
+        let earned = u32::try_from(passed.as_nanos() / per_token.as_nanos()).unwrap_or(u32::MAX);
+        if earned >= BURST - self.tokens {
+            self.tokens = BURST;
+            self.counted_to = self.counted_to + passed;
+        } else {
+            self.tokens += earned;
+            self.counted_to = self.counted_to + per_token * earned;
+        }
+        let admitted = self.tokens > 0;
+        self.tokens = self.tokens.saturating_sub(1);
+        admitted
+    }
+}
