@@ -92,7 +92,7 @@ fn a_finished_election_runs_again_only_when_it_is_started() {
 
     // A node that starts now says that there is nothing to do, and does nothing.
     let _b = stage.launch_with("b", &[("--on-done", "finish")]).start();
-    stage.journal.event("b says that it is over", |event| event.from == "b" && event.raw.contains("baton start"));
+    stage.journal.event("b says that it is over", |event| event.from == "b" && event.name == "finished");
     let again = stage.journal.events().iter().filter(|event| event.name == "started").count();
     assert_eq!(again, 1, "{:?}", stage.journal.events());
 

@@ -9,8 +9,8 @@ fn beats_beside(other: Guest) {
     let store = Store::sqlite();
     let home = tempfile::tempdir().expect("a folder");
     let table = |name: &str, guest: Guest| {
-        let env = guest.env().map(|(key, value)| format!("env = {{ {key} = \"{value}\" }}\n")).unwrap_or_default();
-        format!("[coordinators.{name}]\nmodule = {:?}\n{env}", guest.module())
+        let (module, behaviour) = (guest.module(), guest.behaviour());
+        format!("[coordinators.{name}]\nmodule = {module:?}\nenv = {{ BEHAVIOUR = {behaviour:?} }}\n")
     };
     let config = format!(
         "store = {:?}\nlease = \"2s\"\ngrace = \"300ms\"\npause = \"100ms\"\nmax-memory = \"64MiB\"\n\n{}\n{}",

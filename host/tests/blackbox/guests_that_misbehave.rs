@@ -102,6 +102,25 @@ fn a_guest_that_exits_with_a_status() {
 }
 
 #[test]
+fn a_guest_that_returns_a_retryable_failure() {
+    fails_and_is_started_again(Guest::FailsRetryable, "the weather is bad");
+}
+
+#[test]
+fn a_guest_that_steps_down_hands_off() {
+    let stage = stage(Guest::StepsDown);
+    let _a = stage.node("a");
+    let first = stage.beat_above(0);
+    let b = stage.node("b");
+    let next = stage.beat_above(first.term);
+    assert_eq!(b.after(first.term, "elected").term, next.term);
+    let stopping = stage.journal.event("stopping", |event| event.name == "stopping");
+    assert_eq!(stopping.text("reason"), "step-down", "{stopping:?}");
+    assert!(stopping.raw.contains("someone else's turn"), "{stopping:?}");
+    stage.check_promises();
+}
+
+#[test]
 fn a_guest_that_fails_fatally_costs_its_node_the_leadership() {
     let stage = stage(Guest::FailsFatally);
     let node = stage.node("a");

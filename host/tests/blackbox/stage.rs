@@ -54,10 +54,10 @@ impl Stage {
             ("--max-memory", "64MiB"),
         ];
         let usual = usual.iter().filter(|(flag, _)| flags.iter().all(|(other, _)| other != flag));
-        let env = self.guest.env().map(|(key, value)| format!("{key}={value}"));
+        let behaviour = format!("BEHAVIOUR={}", self.guest.behaviour());
         let launch = Launch::run(name, self.home.path(), &self.journal).arg(self.guest.module());
-        let launch = usual.chain(flags).fold(launch, |launch, (flag, value)| launch.flag(flag, value));
-        env.into_iter().fold(launch, |launch, pair| launch.flag("--env", pair))
+        let launch = launch.flag("--env", behaviour);
+        usual.chain(flags).fold(launch, |launch, (flag, value)| launch.flag(flag, value))
     }
 
     /// A node that runs.
