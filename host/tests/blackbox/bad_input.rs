@@ -193,7 +193,7 @@ fn no_module_at_all() {
 #[test]
 fn a_missing_container_is_said_once_and_waited_for() {
     let stage = Stage::new(Store::bare_azurite());
-    let mut node = stage.node("a");
+    let mut node = stage.node("alpha");
     stays_and_says(&mut node, &["container", "--create"]);
     stage.store.create_container();
     stage.beat_above(0);
@@ -205,7 +205,7 @@ fn a_missing_container_is_said_once_and_waited_for() {
 #[test]
 fn a_missing_container_is_made_with_create() {
     let stage = Stage::new(Store::bare_azurite());
-    let _node = stage.launch("a").arg("--create").start();
+    let _node = stage.launch("alpha").arg("--create").start();
     stage.beat_above(0);
     stage.check_promises();
 }
@@ -219,7 +219,7 @@ fn a_wrong_key() {
         "DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;AccountKey={key};BlobEndpoint=http://127.0.0.1:{port}/devstoreaccount1"
     );
     let mut node = stage
-        .launch_with("a", &[("--store", "azure://devstoreaccount1/stage")])
+        .launch_with("alpha", &[("--store", "azure://devstoreaccount1/stage")])
         .env("AZURE_STORAGE_CONNECTION_STRING", &connection)
         .start();
     stays_and_says(&mut node, &["AuthorizationFailure"]);
@@ -233,7 +233,7 @@ fn a_store_that_nobody_answers_for() {
     let journal = Journal::default();
     let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
     let url = format!("azurite://127.0.0.1:{port}/stage");
-    let mut node = Launch::run("a", home.path(), &journal).arg(Guest::Beats.module()).flag("--store", url).start();
+    let mut node = Launch::run("alpha", home.path(), &journal).arg(Guest::Beats.module()).flag("--store", url).start();
     stays_and_says(&mut node, &[&format!("127.0.0.1:{port}")]);
     assert_eq!(node.terminate().code(), Some(0), "without a store, too, the end is in order");
 }
@@ -242,7 +242,7 @@ fn a_store_that_nobody_answers_for() {
 fn a_read_only_folder() {
     let stage = Stage::new(Store::sqlite());
     let folder = stage.store.folder().display().to_string();
-    let launch = stage.launch("a").with_mounts(&format!("mount -t tmpfs -o ro tmpfs {folder}"));
+    let launch = stage.launch("alpha").with_mounts(&format!("mount -t tmpfs -o ro tmpfs {folder}"));
     let mut node = launch.start();
     stays_and_says(&mut node, &[&folder]);
 }
@@ -253,7 +253,7 @@ fn a_full_disk_is_said_and_survived() {
     let folder = stage.store.folder().display().to_string();
     // The disk is filled before the host starts, and freed from the outside later.
     let fill = format!("mount -t tmpfs -o size=1M tmpfs {folder}\ndd if=/dev/zero of={folder}/ballast 2>&- || true");
-    let mut node = stage.launch("a").with_mounts(&fill).start();
+    let mut node = stage.launch("alpha").with_mounts(&fill).start();
     stays_and_says(&mut node, &["full"]);
     fs::remove_file(format!("/proc/{}/root/{folder}/ballast", node.pid())).expect("the disk is freed");
     stage.beat_above(0);

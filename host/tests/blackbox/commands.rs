@@ -28,10 +28,10 @@ fn status_follows_the_lease(stage: &Stage) {
     assert_eq!((none.code, none.stdout.trim()), (Some(0), "[]"), "{none:?}");
 
     let began = OffsetDateTime::now_utc();
-    let (a, term) = stage.leader("a");
+    let (a, term) = stage.leader("alpha");
     let held = stage.status();
     has_the_shape(&held);
-    assert_eq!((&held["lease"], &held["node"]), (&"held".into(), &"a".into()), "{held}");
+    assert_eq!((&held["lease"], &held["node"]), (&"held".into(), &"alpha".into()), "{held}");
     assert_eq!(held["term"], term);
     let since = OffsetDateTime::parse(held["since"].as_str().expect("a time"), &Rfc3339).expect("RFC 3339");
     assert!(since >= began - std::time::Duration::from_secs(1) && since <= OffsetDateTime::now_utc(), "{held}");
@@ -42,9 +42,9 @@ fn status_follows_the_lease(stage: &Stage) {
     drop(a);
     let expired = stage.status_until("an expired lease", |status| status["lease"] == "expired");
     has_the_shape(&expired);
-    assert_eq!((&expired["node"], &expired["term"]), (&"a".into(), &term.into()), "who led last: {expired}");
+    assert_eq!((&expired["node"], &expired["term"]), (&"alpha".into(), &term.into()), "who led last: {expired}");
 
-    let mut b = stage.node("b");
+    let mut b = stage.node("beta");
     stage.beat_above(term);
     assert_eq!(b.terminate().code(), Some(0));
     let free = stage.status();
@@ -54,7 +54,7 @@ fn status_follows_the_lease(stage: &Stage) {
     let all = stage.command(&["status", "--json"]).json();
     assert_eq!(all, Value::Array(vec![free]), "without a name, all elections");
     let text = stage.command(&["status"]);
-    for word in [ELECTION, "free", "b"] {
+    for word in [ELECTION, "free", "beta"] {
         assert!(text.stdout.contains(word), "`{word}` is missing in what people read: {text:?}");
     }
 }
@@ -72,7 +72,7 @@ fn status_on_azurite() {
 #[test]
 fn status_of_a_broken_lease_and_of_one_held_outside() {
     let stage = Stage::new(Store::azurite());
-    let (a, _) = stage.leader("a");
+    let (a, _) = stage.leader("alpha");
     drop(a);
     stage.store.break_lease();
     assert_eq!(stage.status()["lease"], "broken");
@@ -83,7 +83,7 @@ fn status_of_a_broken_lease_and_of_one_held_outside() {
 #[test]
 fn a_finished_election_runs_again_only_when_it_is_started() {
     let stage = Stage::new(Store::sqlite()).with(Guest::Done);
-    let mut a = stage.launch_with("a", &[("--on-done", "finish")]).start();
+    let mut a = stage.launch_with("alpha", &[("--on-done", "finish")]).start();
     let first = a.after(0, "started");
     a.event("released", |event| event.name == "released");
     let finished = stage.status();
@@ -91,8 +91,8 @@ fn a_finished_election_runs_again_only_when_it_is_started() {
     assert_eq!((&finished["lease"], &finished["outcome"]), (&"free".into(), &"done".into()), "{finished}");
 
     // A node that starts now says that there is nothing to do, and does nothing.
-    let _b = stage.launch_with("b", &[("--on-done", "finish")]).start();
-    stage.journal.event("b says that it is over", |event| event.from == "b" && event.name == "finished");
+    let _b = stage.launch_with("beta", &[("--on-done", "finish")]).start();
+    stage.journal.event("b says that it is over", |event| event.from == "beta" && event.name == "finished");
     let again = stage.journal.events().iter().filter(|event| event.name == "started").count();
     assert_eq!(again, 1, "{:?}", stage.journal.events());
 

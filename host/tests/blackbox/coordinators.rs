@@ -20,7 +20,7 @@ fn beats_beside(other: Guest) {
     );
     std::fs::write(home.path().join("baton.toml"), config).expect("the file is written");
     let journal = Journal::default();
-    let mut node = Launch::run("a", home.path(), &journal).start();
+    let mut node = Launch::run("alpha", home.path(), &journal).start();
     let other = journal.event("the other starts", |e| e.name == "started" && e.text("election") == "other");
     let first = journal.event("a beat", |e| e.name == "output" && e.text("election") == "beats" && e.ts > other.ts);
     // For three lease lengths the beats go on, in one term, and none is late.

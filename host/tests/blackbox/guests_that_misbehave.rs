@@ -19,7 +19,7 @@ fn stage(guest: Guest) -> Stage {
 /// broken and when the host is asked to end; and the host survives the first two.
 fn is_ended_in_time(guest: Guest) {
     let stage = stage(guest);
-    let mut node = stage.node("a");
+    let mut node = stage.node("alpha");
     let first = node.after(0, "started");
 
     let outage_began = OffsetDateTime::now_utc();
@@ -71,7 +71,7 @@ fn a_guest_that_floods_its_output() {
 /// A guest that fails by itself: the next term follows under the same lease, and the host says why.
 fn fails_and_is_started_again(guest: Guest, says: &str) {
     let stage = stage(guest);
-    let node = stage.node("a");
+    let node = stage.node("alpha");
     let first = node.after(0, "started");
     let gone = node.event("gone", |event| event.name == "gone" && event.term == first.term);
     assert!(gone.raw.contains(says), "`{says}` is not said: {gone:?}");
@@ -109,9 +109,9 @@ fn a_guest_that_returns_a_retryable_failure() {
 #[test]
 fn a_guest_that_steps_down_hands_off() {
     let stage = stage(Guest::StepsDown);
-    let _a = stage.node("a");
+    let _a = stage.node("alpha");
     let first = stage.beat_above(0);
-    let b = stage.node("b");
+    let b = stage.node("beta");
     let next = stage.beat_above(first.term);
     assert_eq!(b.after(first.term, "elected").term, next.term);
     let stopping = stage.journal.event("stopping", |event| event.name == "stopping");
@@ -123,7 +123,7 @@ fn a_guest_that_steps_down_hands_off() {
 #[test]
 fn a_guest_that_fails_fatally_costs_its_node_the_leadership() {
     let stage = stage(Guest::FailsFatally);
-    let node = stage.node("a");
+    let node = stage.node("alpha");
     node.after(0, "gone");
     node.event("released", |event| event.name == "released");
     stage.check_promises();
@@ -132,28 +132,28 @@ fn a_guest_that_fails_fatally_costs_its_node_the_leadership() {
 #[test]
 fn a_log_that_nobody_reads_costs_lines_and_nothing_else() {
     let stage = stage(Guest::Floods);
-    let mut a = stage.launch("a").start_unread();
-    let held = stage.status_until("a leader", |status| status["lease"] == "held" && status["node"] == "a");
+    let mut a = stage.launch("alpha").start_unread();
+    let held = stage.status_until("a leader", |status| status["lease"] == "held" && status["node"] == "alpha");
     let term = held["term"].as_u64().expect("a term");
     // For three lease lengths somebody else tries, and the leader goes on renewing.
-    let b = stage.standby("b");
+    let b = stage.standby("beta", &a);
     let until = OffsetDateTime::now_utc() + stage.lease() * 3;
     let mut status = held;
     while OffsetDateTime::now_utc() < until {
         status = stage.status();
-        assert_eq!(status["node"], "a", "{status}");
+        assert_eq!(status["node"], "alpha", "{status}");
         assert_eq!(status["term"], term, "{status}");
     }
     assert_eq!(status["lease"], "held");
     // The pipe is as full as it gets: the orderly end does not wait for it.
     assert_eq!(a.terminate().code(), Some(0));
-    assert_eq!(b.after(term, "started").from, "b");
+    assert_eq!(b.after(term, "started").from, "beta");
 }
 
 #[test]
 fn a_second_signal_skips_the_grace() {
     let stage = stage(Guest::IgnoresStop);
-    let mut node = stage.launch_with("a", &[("--grace", "30s")]).start();
+    let mut node = stage.launch_with("alpha", &[("--grace", "30s")]).start();
     node.after(0, "started");
     node.signal(Signal::TERM);
     let stopping = node.after(0, "stopping");
@@ -172,7 +172,7 @@ fn a_second_signal_skips_the_grace() {
 #[test]
 fn a_moved_lease_file_ends_the_instance_and_the_way_back_heals() {
     let stage = stage(Guest::Beats);
-    let (mut node, term) = stage.leader("a");
+    let (mut node, term) = stage.leader("alpha");
     let moved = OffsetDateTime::now_utc();
     let (here, away) = (stage.store.lease_file(), stage.store.folder().join("away.db"));
     std::fs::rename(&here, &away).expect("the file is moved");

@@ -11,8 +11,8 @@ on_both_stores! {
 }
 
 fn a_short_outage_costs_nothing(stage: Stage) {
-    let (a, term) = stage.leader("a");
-    let _b = stage.standby("b");
+    let (a, term) = stage.leader("alpha");
+    let _b = stage.standby("beta", &a);
     let outage = stage.store.hang();
     let failed = a.after(0, "renew_failed");
     drop(outage);
@@ -24,8 +24,8 @@ fn a_short_outage_costs_nothing(stage: Stage) {
 }
 
 fn a_long_outage_ends_the_instance_in_time_and_the_world_heals(stage: Stage) {
-    let (mut a, term) = stage.leader("a");
-    let mut b = stage.standby("b");
+    let (mut a, term) = stage.leader("alpha");
+    let mut b = stage.standby("beta", &a);
     let began = OffsetDateTime::now_utc();
     let outage = stage.store.cut();
     let stopping = a.after(0, "stopping");

@@ -1,6 +1,7 @@
 //! The guest of the black-box tests. What it does is said by the variable `BEHAVIOUR`.
 
 use std::hint::black_box;
+use std::io::Write;
 use std::time::Duration;
 
 wit_bindgen::generate!({ path: "../../../../wit", world: "baton:host/coordinator", generate_all });
@@ -37,13 +38,17 @@ impl Guest for Coordinator {
     }
 }
 
+/// Each line is begun in one beat and ended in the next, so that whenever this is paused or killed, the
+/// host has half a line in its hands.
 fn beats() {
     for n in 0.. {
-        println!("beat {n} of term {}", term::number());
+        print!("beat {n} of term {}", term::number());
+        _ = std::io::stdout().flush();
+        std::thread::sleep(BEAT);
+        println!(", and its end");
         if term::stop_requested().is_some() {
             return;
         }
-        std::thread::sleep(BEAT);
     }
 }
 
