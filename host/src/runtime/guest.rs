@@ -17,13 +17,19 @@ use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 use crate::clock::Clock;
 use crate::gate::Gate;
 
-wasmtime::component::bindgen!({
-    path: "../wit",
-    world: "baton:host/coordinator",
-    imports: { default: trappable },
-    exports: { default: async },
-    with: { "wasi:io": wasmtime_wasi::p2::bindings::io },
-});
+mod bindings {
+    wasmtime::component::bindgen!({
+        path: "../wit",
+        world: "baton:host/coordinator",
+        imports: { default: trappable },
+        exports: { default: async },
+        with: { "wasi:io": wasmtime_wasi::p2::bindings::io },
+    });
+}
+
+pub(super) use bindings::CoordinatorPre;
+use bindings::baton::host::term as contract;
+pub(super) use bindings::exports::baton::host::task::Failure;
 
 /// The package whose world a coordinator is made for, and its version.
 pub(super) const CONTRACT: &str = "baton:host";
@@ -76,7 +82,7 @@ pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     cli::terminal_stdin::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
     cli::terminal_stdout::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
     cli::terminal_stderr::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
-    baton::host::term::add_to_linker::<Guest, HasSelf<Guest>>(linker, |guest| guest)
+    contract::add_to_linker::<Guest, HasSelf<Guest>>(linker, |guest| guest)
 }
 
 /// Tells the linker that `wasi:io` needs the table of resources only.
@@ -154,8 +160,6 @@ impl Pollable for StopSignal {
         }
     }
 }
-
-use baton::host::term as contract;
 
 impl contract::Host for Guest {
     fn number(&mut self) -> wasmtime::Result<u64> {

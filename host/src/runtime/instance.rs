@@ -12,8 +12,7 @@ use wasmtime::{Store, UpdateDeadline, WasmBacktrace};
 use wasmtime_wasi::{I32Exit, WasiCtx};
 
 use super::engine::{Engine, Ticking};
-use super::guest::exports::baton::host::task::Failure;
-use super::guest::{Guest, HANDLES, Limits, Progress, StopNotice, TermContext};
+use super::guest::{Failure, Guest, HANDLES, Limits, Progress, StopNotice, TermContext};
 use super::module::Module;
 use super::output::{GuestStream, Output, guest_streams};
 use crate::clock::Clock;
