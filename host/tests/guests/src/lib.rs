@@ -100,6 +100,7 @@ fn spin() -> ! {
     }
 }
 
+#[expect(unconditional_recursion, reason = "that is what it is for")]
 fn recurse(n: u64) -> u64 {
     let kept = black_box([n; 64]);
     recurse(black_box(n + 1)) + kept[0]
