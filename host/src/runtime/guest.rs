@@ -14,16 +14,23 @@ use wasmtime_wasi::p2::{DynPollable, Pollable, subscribe};
 use wasmtime_wasi::random::WasiRandom;
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 
+use super::instance::InstanceEvent;
 use crate::clock::Clock;
 use crate::gate::Gate;
 
-wasmtime::component::bindgen!({
-    path: "../wit",
-    world: "baton:host/coordinator",
-    imports: { default: trappable },
-    exports: { default: async },
-    with: { "wasi:io": wasmtime_wasi::p2::bindings::io },
-});
+mod bindings {
+    wasmtime::component::bindgen!({
+        path: "../wit",
+        world: "baton:host/coordinator",
+        imports: { default: trappable },
+        exports: { default: async },
+        with: { "wasi:io": wasmtime_wasi::p2::bindings::io },
+    });
+}
+
+pub(super) use bindings::CoordinatorPre;
+use bindings::baton::host::term as contract;
+pub(super) use bindings::exports::baton::host::task::Failure;
 
 /// The package whose world a coordinator is made for, and its version.
 pub(super) const CONTRACT: &str = "baton:host";
@@ -76,7 +83,7 @@ pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     cli::terminal_stdin::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
     cli::terminal_stdout::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
     cli::terminal_stderr::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
-    baton::host::term::add_to_linker::<Guest, HasSelf<Guest>>(linker, |guest| guest)
+    contract::add_to_linker::<Guest, HasSelf<Guest>>(linker, |guest| guest)
 }
 
 /// Tells the linker that `wasi:io` needs the table of resources only.
@@ -97,7 +104,7 @@ pub(super) struct TermContext {
     pub(super) clock: Clock,
     pub(super) stop: watch::Receiver<Option<StopNotice>>,
     pub(super) progress: Arc<Progress>,
-    pub(super) step_down: mpsc::Sender<String>,
+    pub(super) tell: mpsc::Sender<InstanceEvent>,
 }
 
 /// A request to stop, as the guest sees it.
@@ -155,8 +162,6 @@ impl Pollable for StopSignal {
     }
 }
 
-use baton::host::term as contract;
-
 impl contract::Host for Guest {
     fn number(&mut self) -> wasmtime::Result<u64> {
         Ok(self.term.number)
@@ -210,7 +215,7 @@ impl contract::Host for Guest {
 
     fn step_down(&mut self, reason: String) -> wasmtime::Result<()> {
         // The first reason is enough; a guest that repeats itself must not fill the host's memory.
-        let _ = self.term.step_down.try_send(reason);
+        let _ = self.term.tell.try_send(InstanceEvent::StepDown(reason));
         Ok(())
     }
 }

@@ -2,17 +2,17 @@
 //!
 //! It knows nothing of leases. An [`Instance`] is started with a term and a gate, and is gone when its
 //! store is dropped and everything that it had started has ended; until then it can be asked to stop, and
-//! killed at any moment, whatever it is doing. [`engine`] holds what instances share and drives the
-//! epochs by which a busy guest is ended; [`module`] compiles and judges components; [`guest`] is the
-//! host's side of the contract; [`output`] is where a guest's standard streams go.
+//! killed at any moment, whatever it is doing. `engine` holds what instances share and drives the
+//! epochs by which a busy guest is ended; `module` compiles and judges components; `guest` is the
+//! host's side of the contract; `output` is where a guest's standard streams go.
 
-pub mod engine;
-pub mod guest;
-pub mod instance;
-pub mod module;
-pub mod output;
+mod engine;
+mod guest;
+mod instance;
+mod module;
+mod output;
 
 pub use engine::Engine;
 pub use instance::{Gone, Instance, InstanceEvent, Launcher};
-pub use module::{Inspection, Module, ModuleError};
+pub use module::{Import, Inspection, Module, ModuleError};
 pub use output::{Output, Stream};

@@ -54,7 +54,6 @@ pub trait Output: Send + Sync {
 /// One of an instance's streams as the guest sees it. Clones write to the same.
 #[derive(Clone)]
 pub(super) struct GuestStream {
-    stream: Stream,
     gate: Arc<Gate>,
     lines: Arc<Mutex<Lines>>,
 }
@@ -63,7 +62,6 @@ pub(super) struct GuestStream {
 pub(super) fn guest_streams(gate: &Arc<Gate>, clock: &Clock, output: &Arc<dyn Output>) -> [GuestStream; 2] {
     let limit = Arc::new(Mutex::new(Limit::new(clock.clone())));
     [Stream::Stdout, Stream::Stderr].map(|stream| GuestStream {
-        stream,
         gate: Arc::clone(gate),
         lines: Arc::new(Mutex::new(Lines {
             stream,

@@ -1,0 +1,115 @@
+//! One guest for all misbehaviour: `BEHAVIOUR` names what it does.
+
+use std::hint::black_box;
+use std::process;
+use std::time::Duration;
+
+use baton_sdk::{Failure, Term};
+
+baton_sdk::coordinator!(run);
+
+fn run(term: &Term) -> baton_sdk::Result {
+    let behaviour = variable("BEHAVIOUR").unwrap_or_else(|| "beat".to_owned());
+    println!("{behaviour} in term {}", term.number());
+    match behaviour.as_str() {
+        "beat" => beat(term),
+        "done" => Ok(()),
+        "retryable" => Err(Failure::retryable("try me again")),
+        "fatal" => Err(Failure::fatal("not here")),
+        "panic" => panic!("this guest panics"),
+        "exit" => process::exit(number("STATUS", 3)),
+        "busy" => spin(),
+        "ignore-stop" => loop {
+            // Waits in a host call and does not look at what it returns.
+            let _ = term.sleep(Duration::from_millis(10));
+            std::thread::sleep(Duration::from_millis(50));
+        },
+        "sleep" => {
+            std::thread::sleep(Duration::from_secs(1_000_000));
+            Ok(())
+        }
+        "allocate" => {
+            let mut kept = Vec::new();
+            loop {
+                kept.push(vec![1_u8; 1 << 20]);
+                black_box(&kept);
+            }
+        }
+        "touch" => {
+            // Touches so many MiB, says so, and spins.
+            let memory = vec![1_u8; number::<usize>("TOUCH_MIB", 1) << 20];
+            println!("touched {} bytes", black_box(&memory).len());
+            spin()
+        }
+        "recurse" => {
+            println!("{}", recurse(black_box(1)));
+            Ok(())
+        }
+        "flood" => loop {
+            println!("{}", "x".repeat(100));
+        },
+        "flood-without-end" => loop {
+            print!("{}", "x".repeat(1 << 16));
+        },
+        "step-down" => {
+            term.step_down("this guest wants to");
+            beat(term)
+        }
+        "refused" => refused(term),
+        "env" => {
+            for (name, value) in std::env::vars() {
+                println!("{name}={value}");
+            }
+            beat(term)
+        }
+        unknown => Err(Failure::fatal(format!("no behaviour is called `{unknown}`"))),
+    }
+}
+
+/// Prints a line each `BEAT_MS`, until it is asked to stop.
+fn beat(term: &Term) -> baton_sdk::Result {
+    let every = Duration::from_millis(number("BEAT_MS", 100));
+    let mut beat = 0_u64;
+    loop {
+        beat += 1;
+        println!("beat {beat} of term {}", term.number());
+        if let Err(stop) = term.sleep(every) {
+            println!("stop: {:?}", stop.reason());
+            return Ok(());
+        }
+    }
+}
+
+/// Writes until a write is refused, and returns that as its failure, as a guest that can handle it.
+fn refused(term: &Term) -> baton_sdk::Result {
+    use std::io::Write;
+    loop {
+        let mut out = std::io::stdout().lock();
+        if let Err(error) = writeln!(out, "still allowed").and_then(|()| out.flush()) {
+            return Err(Failure::fatal(format!("refused: {error}")));
+        }
+        let _ = term.check();
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn spin() -> ! {
+    let mut n = 0_u64;
+    loop {
+        n = black_box(n.wrapping_add(1));
+    }
+}
+
+#[expect(unconditional_recursion, reason = "that is what it is for")]
+fn recurse(n: u64) -> u64 {
+    let kept = black_box([n; 64]);
+    recurse(black_box(n + 1)) + kept[0]
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+fn number<T: std::str::FromStr>(name: &str, default: T) -> T {
+    variable(name).and_then(|text| text.parse().ok()).unwrap_or(default)
+}
