@@ -9,8 +9,8 @@ fn beats_beside(other: Guest) {
     let store = Store::sqlite();
     let home = tempfile::tempdir().expect("a folder");
     let table = |name: &str, guest: Guest| {
-        let (module, behaviour) = (guest.module(), guest.behaviour());
-        format!("[coordinators.{name}]\nmodule = {module:?}\nenv = {{ BEHAVIOUR = {behaviour:?} }}\n")
+        let env = guest.env().map(|(key, value)| format!("{key} = {value:?}")).join(", ");
+        format!("[coordinators.{name}]\nmodule = {:?}\nenv = {{ {env} }}\n", guest.module())
     };
     let config = format!(
         "store = {:?}\nlease = \"2s\"\ngrace = \"300ms\"\npause = \"100ms\"\nmax-memory = \"64MiB\"\n\n{}\n{}",

@@ -1,4 +1,4 @@
-//! The guest of the scenarios, by what it does.
+//! The guest of the scenarios (`host/tests/guests`), by what it does.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,13 +13,13 @@ pub enum Guest {
     Done,
     /// Computes for ever.
     Loops,
-    /// Goes on printing, whatever it is asked.
+    /// Goes on printing, whatever it is asked, and always has half a line unfinished.
     IgnoresStop,
     /// Waits in a call of the host that does not return.
     WaitsForEver,
     /// Prints as fast as it can, for ever.
     Floods,
-    /// Traps at once.
+    /// Panics, which is a trap, at once.
     Traps,
     /// Calls itself until the stack ends.
     Recurses,
@@ -42,36 +42,40 @@ impl Guest {
         BUILT.get_or_init(build).clone()
     }
 
-    /// What its variable `BEHAVIOUR` says.
-    pub fn behaviour(self) -> &'static str {
+    /// Its variables: what it does, and how fast.
+    pub fn env(self) -> [(&'static str, &'static str); 2] {
+        [("BEHAVIOUR", self.behaviour()), ("BEAT_MS", "20")]
+    }
+
+    fn behaviour(self) -> &'static str {
         match self {
-            Self::Beats => "beats",
+            Self::Beats => "beat",
             Self::Done => "done",
-            Self::Loops => "loops",
-            Self::IgnoresStop => "ignores-stop",
-            Self::WaitsForEver => "waits-for-ever",
-            Self::Floods => "floods",
-            Self::Traps => "traps",
-            Self::Recurses => "recurses",
-            Self::Allocates => "allocates",
-            Self::Exits => "exits",
-            Self::StepsDown => "steps-down",
-            Self::FailsRetryable => "fails-retryable",
-            Self::FailsFatally => "fails-fatally",
+            Self::Loops => "busy",
+            Self::IgnoresStop => "mutter",
+            Self::WaitsForEver => "sleep",
+            Self::Floods => "flood",
+            Self::Traps => "panic",
+            Self::Recurses => "recurse",
+            Self::Allocates => "allocate",
+            Self::Exits => "exit",
+            Self::StepsDown => "step-down",
+            Self::FailsRetryable => "retryable",
+            Self::FailsFatally => "fatal",
         }
     }
 }
 
 fn build() -> PathBuf {
-    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/blackbox/guest");
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guests");
     let built = Command::new(env!("CARGO"))
-        .args(["build", "--release", "--target", "wasm32-wasip2", "--manifest-path"])
-        .arg(package.join("Cargo.toml"))
+        .args(["build", "--package", "fixtures", "--release", "--target", "wasm32-wasip2"])
         .env("CARGO_TARGET_DIR", &target)
+        .current_dir(workspace)
         .output()
         .expect("cargo starts");
     let said = String::from_utf8_lossy(&built.stderr);
     assert!(built.status.success(), "the guest does not build; is the target wasm32-wasip2 installed?\n{said}");
-    target.join("wasm32-wasip2/release/baton_blackbox_guest.wasm")
+    target.join("wasm32-wasip2/release/fixtures.wasm")
 }

@@ -83,7 +83,7 @@ fn fails_and_is_started_again(guest: Guest, says: &str) {
 
 #[test]
 fn a_guest_that_traps() {
-    fails_and_is_started_again(Guest::Traps, "trap");
+    fails_and_is_started_again(Guest::Traps, "unreachable");
 }
 
 #[test]
@@ -98,12 +98,12 @@ fn a_guest_that_allocates_without_end() {
 
 #[test]
 fn a_guest_that_exits_with_a_status() {
-    fails_and_is_started_again(Guest::Exits, "exit");
+    fails_and_is_started_again(Guest::Exits, "status 3");
 }
 
 #[test]
 fn a_guest_that_returns_a_retryable_failure() {
-    fails_and_is_started_again(Guest::FailsRetryable, "the weather is bad");
+    fails_and_is_started_again(Guest::FailsRetryable, "try me again");
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn a_guest_that_steps_down_hands_off() {
     assert_eq!(b.after(first.term, "elected").term, next.term);
     let stopping = stage.journal.event("stopping", |event| event.name == "stopping");
     assert_eq!(stopping.text("reason"), "step-down", "{stopping:?}");
-    assert!(stopping.raw.contains("someone else's turn"), "{stopping:?}");
+    assert!(stopping.raw.contains("this guest wants to"), "{stopping:?}");
     stage.check_promises();
 }
 

@@ -54,9 +54,9 @@ impl Stage {
             ("--max-memory", "64MiB"),
         ];
         let usual = usual.iter().filter(|(flag, _)| flags.iter().all(|(other, _)| other != flag));
-        let behaviour = format!("BEHAVIOUR={}", self.guest.behaviour());
         let launch = Launch::run(name, self.home.path(), &self.journal).arg(self.guest.module());
-        let launch = launch.flag("--env", behaviour);
+        let env = self.guest.env().map(|(key, value)| format!("{key}={value}"));
+        let launch = env.iter().fold(launch, |launch, pair| launch.flag("--env", pair));
         usual.chain(flags).fold(launch, |launch, (flag, value)| launch.flag(flag, value))
     }
 

@@ -178,6 +178,6 @@ impl Drop for Outage<'_> {
 }
 
 /// How an operator breaks a lease of the embedded store.
-const BREAK: &str = "UPDATE lease SET broken = 1 WHERE election = ?1";
+const BREAK: &str = "UPDATE lease SET broken_after = 0, changes = changes + 1 WHERE election = ?1";
 /// How an operator deletes a record of the embedded store.
 const DELETE: &str = "DELETE FROM lease WHERE election = ?1";

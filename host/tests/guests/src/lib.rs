@@ -24,6 +24,7 @@ fn run(term: &Term) -> baton_sdk::Result {
             let _ = term.sleep(Duration::from_millis(10));
             std::thread::sleep(Duration::from_millis(50));
         },
+        "mutter" => mutter(term),
         "sleep" => {
             std::thread::sleep(Duration::from_secs(1_000_000));
             Ok(())
@@ -78,6 +79,19 @@ fn beat(term: &Term) -> baton_sdk::Result {
             return Ok(());
         }
     }
+}
+
+/// Prints whatever it is asked. Each line is begun at one beat and ended at the next, so that whenever this
+/// is paused or killed, the host has half a line in its hands.
+fn mutter(term: &Term) -> ! {
+    use std::io::Write;
+    for beat in 1_u64.. {
+        print!("beat {beat} of term {}", term.number());
+        let _ = std::io::stdout().flush();
+        std::thread::sleep(Duration::from_millis(number("BEAT_MS", 100)));
+        println!(", and nobody stops it");
+    }
+    process::exit(0)
 }
 
 /// Writes until a write is refused, and returns that as its failure, as a guest that can handle it.
