@@ -79,9 +79,11 @@ impl GuestStream {
         Ok(())
     }
 
-    /// Writes out a last line that has no end.
+    /// Writes out a last line that has no end, if the gate lets it pass: a line is an effect when it is
+    /// written out, not when its bytes are taken. The count of lines that were dropped is the host's own.
     pub(super) fn finish(&self) {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner).finish();
+        let is_open = self.gate.pass().is_ok();
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).finish(is_open);
     }
 }
 
@@ -178,8 +180,8 @@ impl Lines {
         self.output.line(self.stream, String::from_utf8_lossy(&line).trim_end_matches('\r'));
     }
 
-    fn finish(&mut self) {
-        if !self.unfinished.is_empty() {
+    fn finish(&mut self, is_open: bool) {
+        if is_open && !self.unfinished.is_empty() {
             self.emit();
         }
         let dropped = std::mem::take(&mut self.limit.lock().unwrap_or_else(PoisonError::into_inner).dropped);
