@@ -22,11 +22,8 @@ fn has_the_shape(status: &Value) {
     assert_eq!(status["election"], ELECTION);
 }
 
-/// Status of a store on which an election is held, expired, held again and free.
+/// Status of an election that is held, expired, held again and free.
 fn status_follows_the_lease(stage: &Stage) {
-    let none = stage.command(&["status", "--json"]);
-    assert_eq!((none.code, none.stdout.trim()), (Some(0), "[]"), "{none:?}");
-
     let began = OffsetDateTime::now_utc();
     let (a, term) = stage.leader("alpha");
     let held = stage.status();
@@ -66,7 +63,18 @@ fn status_on_sqlite() {
 
 #[test]
 fn status_on_azurite() {
-    status_follows_the_lease(&Stage::new(Store::azurite()));
+    let stage = Stage::new(Store::azurite());
+    let none = stage.command(&["status", "--json"]);
+    assert_eq!((none.code, none.stdout.trim()), (Some(0), "[]"), "{none:?}");
+    status_follows_the_lease(&stage);
+}
+
+#[test]
+fn status_of_a_store_that_is_not_there() {
+    let stage = Stage::new(Store::sqlite());
+    let status = stage.command(&["status", "--json"]);
+    assert_eq!((status.code, status.stdout.as_str()), (Some(1), ""), "{status:?}");
+    assert!(status.stderr.contains("lease.db") && status.stderr.contains("correct the path"), "{status:?}");
 }
 
 #[test]
