@@ -177,7 +177,7 @@ fn a_file_that_is_not_there_or_not_toml() {
 
 #[test]
 fn an_environment_for_the_guest_that_is_none() {
-    refused(&run(&Guest::Beats.module(), &["--env", "NOVALUE"]), &["NOVALUE", "K=V"]);
+    refused(&run(&Guest::Beats.module(), &["--env", "NOVALUE"]), &["--env", "NAME=VALUE"]);
 }
 
 #[test]

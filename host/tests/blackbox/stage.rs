@@ -100,22 +100,18 @@ impl Stage {
     /// What `baton status` says of the election.
     pub fn status(&self) -> Value {
         let finished = self.command(&["status", ELECTION, "--json"]);
-        assert_eq!(finished.code, Some(0), "{finished:?}");
-        let all = finished.json();
-        let rows = all.as_array().unwrap_or_else(|| panic!("an array is promised: {finished:?}"));
-        assert_eq!(rows.len(), 1, "{finished:?}");
-        rows[0].clone()
+        row(&finished).unwrap_or_else(|| panic!("one election is there: {finished:?}"))
     }
 
-    /// Asks for the status until it passes `test`.
+    /// Asks for the status, before there is one too, until it passes `test`.
     pub fn status_until(&self, what: &str, test: impl Fn(&Value) -> bool) -> Value {
         let give_up = std::time::Instant::now() + GUARD;
         loop {
-            let status = self.status();
-            if test(&status) {
-                return status;
+            let finished = self.command(&["status", ELECTION, "--json"]);
+            match row(&finished) {
+                Some(status) if test(&status) => return status,
+                _ => assert!(std::time::Instant::now() < give_up, "waited in vain for {what}: {finished:?}"),
             }
-            assert!(std::time::Instant::now() < give_up, "waited in vain for a status with {what}: {status}");
         }
     }
 
@@ -132,6 +128,17 @@ impl Stage {
                 self.journal.fail(&broken);
             }
         }
+    }
+}
+
+/// The one election in the answer of `baton status ELECTION --json`.
+fn row(finished: &Finished) -> Option<Value> {
+    if finished.code != Some(0) {
+        return None;
+    }
+    match finished.json().as_array().map(Vec::as_slice) {
+        Some([row]) => Some(row.clone()),
+        _ => None,
     }
 }
 
