@@ -1,0 +1,38 @@
+# Each target is one command and sets up what it needs: Rust with rustup, and for `test` Node with npm.
+# `make` alone says what there is.
+
+CARGO ?= cargo
+WASM := --locked --release --target wasm32-wasip2
+HEARTBEAT := examples/target/wasm32-wasip2/release/heartbeat.wasm
+
+.PHONY: help demo build examples test bench lint clean setup
+
+help: ## Say what there is
+	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' $(MAKEFILE_LIST) | expand -t 18
+
+demo: build examples ## Three nodes, one leader: a crash, a takeover, a hand-off (under 30 s once built)
+	$(CARGO) run --quiet --locked --release --example demo -- target/release/baton $(HEARTBEAT)
+
+build: ## Build the host: target/release/baton
+	$(CARGO) build --locked --release --bin baton
+
+examples: setup ## Build the example coordinators: examples/target/wasm32-wasip2/release/*.wasm
+	$(CARGO) build $(WASM) --manifest-path examples/Cargo.toml
+
+test: setup ## Run every test there is, those against Azurite included
+	host/tests/azurite.sh install
+	$(CARGO) test --locked --workspace
+	$(CARGO) test --locked --manifest-path guest-sdk/Cargo.toml
+	$(CARGO) test --locked --manifest-path examples/Cargo.toml
+
+bench: setup ## Measure what the README promises, each number beside its yardstick
+	$(CARGO) bench --locked --package baton
+
+lint: setup ## Check formatting, lints, docs, the contract's copies and the dependencies
+	scripts/lint.sh
+
+clean: ## Remove what was built and fetched
+	rm -rf target .cache examples/target guest-sdk/target host/tests/guests/target
+
+setup:
+	@scripts/setup.sh

@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# What a change must hold to before its tests run: formatting, lints, docs, the contract's copies, the
+# core's lack of an operating system, and the dependencies' licences, bans, sources and advisories.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+deny_version=0.20.2
+tools=$PWD/.cache/tools
+wasm=(--target wasm32-wasip2)
+not_checked=()
+
+main() {
+  step 'Formatting' formatting
+  step 'Lints: host and elector' cargo clippy --locked --workspace --all-targets -- -D warnings
+  step 'Lints: SDK' cargo clippy --locked --manifest-path guest-sdk/Cargo.toml --all-targets -- -D warnings
+  step 'Lints: examples' cargo clippy --locked --manifest-path examples/Cargo.toml "${wasm[@]}" -- -D warnings
+  step 'Lints: test guests' cargo clippy --locked --manifest-path host/tests/guests/Cargo.toml "${wasm[@]}" -- -D warnings
+  step 'Docs' docs
+  step 'The contract is the same everywhere' contract
+  step 'The elector needs no operating system' no_std
+  step 'Dependencies' dependencies
+  for what in "${not_checked[@]}"; do
+    echo "NOT CHECKED: $what"
+  done
+}
+
+# Runs a step under a header and says how long it took.
+step() {
+  local name=$1 start=$SECONDS
+  shift
+  printf '\n== %s\n' "$name"
+  "$@"
+  printf '   %s: %d s\n' "$name" $((SECONDS - start))
+}
+
+formatting() {
+  for manifest in Cargo.toml guest-sdk/Cargo.toml examples/Cargo.toml host/tests/guests/Cargo.toml; do
+    cargo fmt --all --check --manifest-path "$manifest"
+  done
+}
+
+docs() {
+  RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --workspace
+  RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --manifest-path guest-sdk/Cargo.toml
+}
+
+# A package on crates.io carries its files with it, so a copy of the contract may live beside the SDK.
+contract() {
+  local copy copies=0
+  while IFS= read -r -d '' copy; do
+    diff wit/world.wit "$copy"
+    copies=$((copies + 1))
+  done < <(find guest-sdk examples host -name target -prune -o -name world.wit -print0)
+  echo "wit/world.wit has $copies equal copies"
+}
+
+no_std() {
+  local target=x86_64-unknown-none
+  if [[ ! -d "$(rustc --print sysroot)/lib/rustlib/$target/lib" ]]; then
+    rustup target add "$target"
+  fi
+  cargo build --locked --package baton-election --target "$target"
+}
+
+dependencies() {
+  local deny=$tools/bin/cargo-deny manifest
+  local manifests=(Cargo.toml guest-sdk/Cargo.toml examples/Cargo.toml host/tests/guests/Cargo.toml)
+  if [[ "$("$deny" --version 2>/dev/null || true)" != "cargo-deny $deny_version" ]]; then
+    # Unoptimised: it builds in under a minute and checks in a second.
+    cargo install --locked --debug "cargo-deny@$deny_version" --root "$tools" --target-dir "$tools/target"
+    rm -rf "$tools/target"
+  fi
+  for manifest in "${manifests[@]}"; do
+    "$deny" --locked --manifest-path "$manifest" --config deny.toml check licenses bans sources
+  done
+  if ! "$deny" fetch db; then
+    not_checked+=('advisories: the database of RustSec cannot be fetched from here (see above)')
+    return
+  fi
+  for manifest in "${manifests[@]}"; do
+    "$deny" --locked --manifest-path "$manifest" --config deny.toml check --disable-fetch advisories
+  done
+}
+
+main
