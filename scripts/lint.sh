@@ -78,7 +78,7 @@ dependencies() {
     return
   fi
   for manifest in "${manifests[@]}"; do
-    "$deny" --locked --manifest-path "$manifest" --config deny.toml check --disable-fetch advisories
+    "$deny" --locked --manifest-path "$manifest" --config deny.toml check advisories
   done
 }
 
