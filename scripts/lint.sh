@@ -73,7 +73,7 @@ dependencies() {
   for manifest in "${manifests[@]}"; do
     "$deny" --locked --manifest-path "$manifest" --config deny.toml check licenses bans sources
   done
-  if ! "$deny" fetch db; then
+  if ! timeout 120 "$deny" fetch db; then
     not_checked+=('advisories: the database of RustSec cannot be fetched from here (see above)')
     return
   fi
