@@ -26,7 +26,7 @@ test: setup ## Run every test there is, those against Azurite included
 	$(CARGO) test --locked --manifest-path examples/Cargo.toml
 
 bench: setup ## Measure what the README promises, each number beside its yardstick
-	$(CARGO) bench --locked --package baton
+	$(CARGO) bench --locked --package baton --bench report
 
 lint: setup ## Check formatting, lints, docs, the contract's copies and the dependencies
 	scripts/lint.sh
