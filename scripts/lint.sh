@@ -48,10 +48,10 @@ docs() {
 contract() {
   local copy copies=0
   while IFS= read -r -d '' copy; do
-    diff wit/world.wit "$copy"
+    diff -r wit "$(dirname "$copy")"
     copies=$((copies + 1))
   done < <(find guest-sdk examples host -name target -prune -o -name world.wit -print0)
-  echo "wit/world.wit has $copies equal copies"
+  echo "wit has $copies equal copies"
 }
 
 no_std() {
