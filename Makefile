@@ -2,22 +2,24 @@
 # `make` alone says what there is.
 
 CARGO ?= cargo
-WASM := --locked --release --target wasm32-wasip2
-HEARTBEAT := examples/target/wasm32-wasip2/release/heartbeat.wasm
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+GUESTS := $(or $(CARGO_TARGET_DIR),examples/target)/wasm32-wasip2/release
+HEARTBEAT := $(GUESTS)/heartbeat.wasm
 
 .PHONY: help demo build examples test bench lint clean setup
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' $(MAKEFILE_LIST) | expand -t 18
 
-demo: build examples ## Three nodes, one leader: a crash, a takeover, a hand-off (under 30 s once built)
-	$(CARGO) run --quiet --locked --release --example demo -- target/release/baton $(HEARTBEAT)
+demo: examples ## Three nodes, one leader: a crash, a takeover, a hand-off (under 30 s once built)
+	$(CARGO) build --locked --release --package baton --bin baton --example demo
+	@$(TARGET)/release/examples/demo $(TARGET)/release/baton $(HEARTBEAT)
 
 build: ## Build the host: target/release/baton
-	$(CARGO) build --locked --release --bin baton
+	$(CARGO) build --locked --release --package baton --bin baton
 
 examples: setup ## Build the example coordinators: examples/target/wasm32-wasip2/release/*.wasm
-	$(CARGO) build $(WASM) --manifest-path examples/Cargo.toml
+	$(CARGO) build --locked --release --target wasm32-wasip2 --manifest-path examples/Cargo.toml
 
 test: setup ## Run every test there is, those against Azurite included
 	host/tests/azurite.sh install
