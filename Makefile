@@ -34,7 +34,8 @@ lint: setup ## Check formatting, lints, docs, the contract's copies and the depe
 	scripts/lint.sh
 
 clean: ## Remove what was built and fetched
-	rm -rf target .cache examples/target guest-sdk/target host/tests/guests/target
+	find . -name target -type d -prune -exec rm -rf {} +
+	rm -rf .cache
 
 setup:
 	@scripts/setup.sh

@@ -6,15 +6,15 @@ cd "$(dirname "$0")/.."
 
 deny_version=0.20.2
 tools=$PWD/.cache/tools
-wasm=(--target wasm32-wasip2)
 not_checked=()
+
+# Every workspace that there is: the host's, the SDK's, the examples', and those of the guests of tests.
+workspaces=(Cargo.toml guest-sdk/Cargo.toml examples/Cargo.toml)
+mapfile -t guests < <(find host/tests host/benches -name target -prune -o -name Cargo.toml -print | sort)
 
 main() {
   step 'Formatting' formatting
-  step 'Lints: host and elector' cargo clippy --locked --workspace --all-targets -- -D warnings
-  step 'Lints: SDK' cargo clippy --locked --manifest-path guest-sdk/Cargo.toml --all-targets -- -D warnings
-  step 'Lints: examples' cargo clippy --locked --manifest-path examples/Cargo.toml "${wasm[@]}" -- -D warnings
-  step 'Lints: test guests' cargo clippy --locked --manifest-path host/tests/guests/Cargo.toml "${wasm[@]}" -- -D warnings
+  step 'Lints' lints
   step 'Docs' docs
   step 'The contract is the same everywhere' contract
   step 'The elector needs no operating system' no_std
@@ -34,8 +34,18 @@ step() {
 }
 
 formatting() {
-  for manifest in Cargo.toml guest-sdk/Cargo.toml examples/Cargo.toml host/tests/guests/Cargo.toml; do
+  local manifest
+  for manifest in "${workspaces[@]}" "${guests[@]}"; do
     cargo fmt --all --check --manifest-path "$manifest"
+  done
+}
+
+lints() {
+  local manifest
+  cargo clippy --locked --workspace --all-targets -- -D warnings
+  cargo clippy --locked --manifest-path guest-sdk/Cargo.toml --all-targets -- -D warnings
+  for manifest in examples/Cargo.toml "${guests[@]}"; do
+    cargo clippy --locked --manifest-path "$manifest" --target wasm32-wasip2 -- -D warnings
   done
 }
 
@@ -44,14 +54,12 @@ docs() {
   RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --manifest-path guest-sdk/Cargo.toml
 }
 
-# A package on crates.io carries its files with it, so a copy of the contract may live beside the SDK.
+# A package on crates.io carries its files with it, so a copy of the contract lives beside the SDK.
 contract() {
-  local copy copies=0
-  while IFS= read -r -d '' copy; do
-    diff -r wit "$(dirname "$copy")"
-    copies=$((copies + 1))
-  done < <(find guest-sdk examples host -name target -prune -o -name world.wit -print0)
-  echo "wit has $copies equal copies"
+  local file
+  while IFS= read -r -d '' file; do
+    diff "$file" "guest-sdk/$file"
+  done < <(find wit -type f -print0)
 }
 
 no_std() {
@@ -64,20 +72,19 @@ no_std() {
 
 dependencies() {
   local deny=$tools/bin/cargo-deny manifest
-  local manifests=(Cargo.toml guest-sdk/Cargo.toml examples/Cargo.toml host/tests/guests/Cargo.toml)
   if [[ "$("$deny" --version 2>/dev/null || true)" != "cargo-deny $deny_version" ]]; then
     # Unoptimised: it builds in under a minute and checks in a second.
     cargo install --locked --debug "cargo-deny@$deny_version" --root "$tools" --target-dir "$tools/target"
     rm -rf "$tools/target"
   fi
-  for manifest in "${manifests[@]}"; do
+  for manifest in "${workspaces[@]}"; do
     "$deny" --locked --manifest-path "$manifest" --config deny.toml check licenses bans sources
   done
   if ! timeout 120 "$deny" fetch db; then
     not_checked+=('advisories: the database of RustSec cannot be fetched from here (see above)')
     return
   fi
-  for manifest in "${manifests[@]}"; do
+  for manifest in "${workspaces[@]}"; do
     "$deny" --locked --manifest-path "$manifest" --config deny.toml check advisories
   done
 }
