@@ -34,7 +34,7 @@ lint: setup ## Check formatting, lints, docs, the contract's copies and the depe
 	scripts/lint.sh
 
 clean: ## Remove what was built and fetched
-	find . -name target -type d -prune -exec rm -rf {} +
+	find . -name .git -prune -o -name target -type d -prune -exec rm -rf {} +
 	rm -rf .cache
 
 setup:

@@ -42,8 +42,9 @@ formatting() {
 
 lints() {
   local manifest
-  cargo clippy --locked --workspace --all-targets -- -D warnings
-  cargo clippy --locked --manifest-path guest-sdk/Cargo.toml --all-targets -- -D warnings
+  for manifest in "${workspaces[@]}"; do
+    cargo clippy --locked --manifest-path "$manifest" --workspace --all-targets -- -D warnings
+  done
   for manifest in examples/Cargo.toml "${guests[@]}"; do
     cargo clippy --locked --manifest-path "$manifest" --target wasm32-wasip2 -- -D warnings
   done
