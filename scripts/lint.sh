@@ -8,9 +8,10 @@ deny_version=0.20.2
 tools=$PWD/.cache/tools
 not_checked=()
 
-# Every workspace that there is: the host's, the SDK's, the examples', and those of the guests of tests.
-workspaces=(Cargo.toml guest-sdk/Cargo.toml examples/Cargo.toml)
-mapfile -t guests < <(find host/tests host/benches -name target -prune -o -name Cargo.toml -print | sort)
+# The repository's workspace, and those of guests that stand alone.
+mapfile -t workspaces < <(
+  find . \( -name target -o -name .git -o -name .cache \) -prune -o -name Cargo.toml -exec grep -lx '\[workspace\]' {} + | sort
+)
 
 main() {
   step 'Formatting' formatting
@@ -35,7 +36,7 @@ step() {
 
 formatting() {
   local manifest
-  for manifest in "${workspaces[@]}" "${guests[@]}"; do
+  for manifest in "${workspaces[@]}"; do
     cargo fmt --all --check --manifest-path "$manifest"
   done
 }
@@ -44,15 +45,13 @@ lints() {
   local manifest
   for manifest in "${workspaces[@]}"; do
     cargo clippy --locked --manifest-path "$manifest" --workspace --all-targets -- -D warnings
-  done
-  for manifest in examples/Cargo.toml "${guests[@]}"; do
-    cargo clippy --locked --manifest-path "$manifest" --target wasm32-wasip2 -- -D warnings
+    cargo clippy --locked --manifest-path "$manifest" --workspace --exclude baton --exclude baton-election \
+      --target wasm32-wasip2 -- -D warnings
   done
 }
 
 docs() {
   RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --workspace
-  RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --manifest-path guest-sdk/Cargo.toml
 }
 
 # A package on crates.io carries its files with it, so a copy of the contract lives beside the SDK.

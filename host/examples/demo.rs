@@ -170,7 +170,7 @@ impl Fleet {
             .arg("run")
             .arg(coordinator)
             .args(["--store", store, "--election", "heartbeat", "--node", name, "--lease", &lease])
-            .args(["--log-format", "json"])
+            .args(["--log-format", "json", "--env", "HEARTBEAT_MS=500"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
