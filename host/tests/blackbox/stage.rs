@@ -6,7 +6,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::guests::Guest;
-use crate::node::{Event, Finished, GUARD, Journal, Launch, Node, baton, finish};
+use crate::node::{Event, Finished, Journal, Launch, Node, baton, finish, until};
 use crate::store::Store;
 
 /// The election that every scenario contends for.
@@ -105,14 +105,10 @@ impl Stage {
 
     /// Asks for the status, before there is one too, until it passes `test`.
     pub fn status_until(&self, what: &str, test: impl Fn(&Value) -> bool) -> Value {
-        let give_up = std::time::Instant::now() + GUARD;
-        loop {
+        until(what, || {
             let finished = self.command(&["status", ELECTION, "--json"]);
-            match row(&finished) {
-                Some(status) if test(&status) => return status,
-                _ => assert!(std::time::Instant::now() < give_up, "waited in vain for {what}: {finished:?}"),
-            }
-        }
+            row(&finished).filter(&test).ok_or(finished)
+        })
     }
 
     /// D.

@@ -5,6 +5,8 @@
 //! the limits are guards against hangs and say nothing about how long things may take. A node's process
 //! ends with its [`Node`], by its own pid.
 
+#![allow(clippy::disallowed_methods, reason = "a guard against hangs need not count suspends")]
+
 use std::ffi::OsStr;
 use std::fmt::{self, Write as _};
 use std::io::{BufRead, BufReader, Read};
@@ -365,6 +367,20 @@ pub fn finish(mut command: Command) -> Finished {
     let finished = Finished { code: status.and_then(|s| s.code()), stdout: text(stdout), stderr: text(stderr) };
     assert!(status.is_some(), "{command:?} has not ended after {GUARD:?}: {finished:?}");
     finished
+}
+
+/// Asks until there is an answer.
+///
+/// # Panics
+/// With the last refusal, if that takes longer than [`GUARD`].
+pub fn until<T, E: fmt::Debug>(what: &str, mut ask: impl FnMut() -> Result<T, E>) -> T {
+    let give_up = Instant::now() + GUARD;
+    loop {
+        match ask() {
+            Ok(answer) => return answer,
+            Err(refusal) => assert!(Instant::now() < give_up, "waited {GUARD:?} in vain for {what}: {refusal:?}"),
+        }
+    }
 }
 
 fn drain(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
