@@ -90,12 +90,16 @@ impl Timing {
         if lease < min || lease > max {
             return Err(TimingError::Lease { lease, min, max });
         }
-        let drop = Duration::from_millis(150).saturating_add(Duration::from_micros(
-            memory.saturating_mul(200_000) >> 30,
-        ));
+        let drop = Duration::from_millis(150)
+            .saturating_add(Duration::from_micros(memory.saturating_mul(200_000) >> 30));
         let room = lease * 13 / 100;
         if drop > room {
-            return Err(TimingError::Memory { memory, drop, room, lease });
+            return Err(TimingError::Memory {
+                memory,
+                drop,
+                room,
+                lease,
+            });
         }
         Ok(Self { lease, grace })
     }
