@@ -124,9 +124,7 @@ impl Node {
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     /// The text is no id.
-    #[error(
-        "{0:?} is not a node's id: use 1 to 128 printable ASCII characters without spaces, and name the node with --node"
-    )]
+    #[error("{0:?} is not a node's id: use 1 to 128 printable ASCII characters without spaces")]
     Invalid(String),
     /// The lock files cannot be used.
     #[error("cannot hold a slot for this node's name in {folder:?}; name the node with --node")]

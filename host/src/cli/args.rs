@@ -118,8 +118,8 @@ pub(super) struct Run {
     pub max_memory: Option<String>,
     /// A variable for the coordinator; repeat it for more * [env: BATON_ENV, one K=V on each line]
     ///
-    /// It sees no other variables. Those of the file's table `env` and of BATON_ENV are added, a name
-    /// that is given several times counts where the setting is strongest.
+    /// It sees no other variables. Those of BATON_ENV and of the file's table `env` are added; of a name
+    /// that is given in several places, the flag counts, else BATON_ENV, else the file.
     #[arg(long, value_name = "K=V")]
     pub env: Vec<String>,
     /// How log lines look: text, json [env: BATON_LOG_FORMAT] [default: text]

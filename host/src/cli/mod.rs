@@ -17,6 +17,7 @@ pub use print::{columns, print, print_report};
 pub use status::{LeaseWord, StatusRow, print_status};
 
 use crate::config::{self, Config, ConfigError, Key, Layer, Surroundings};
+use crate::telemetry::escape;
 use args::{Arguments, Subcommand};
 
 /// The exit status of a wrong configuration or usage. Success is 0, every other failure 1.
@@ -76,7 +77,11 @@ impl Stop {
                 u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
             }
             Self::Config(error) => {
-                let _ = writeln!(std::io::stderr(), "error: wrong configuration: {error}");
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "error: wrong configuration: {}",
+                    escape(&error.to_string())
+                );
                 ExitCode::from(WRONG_CONFIGURATION)
             }
         }

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use baton_election::{LeaseState, Term};
+use baton_election::{ElectionName, LeaseState, Outcome, Snapshot, Term};
 use serde::{Serialize, Serializer};
 
 use super::{columns, print};
@@ -27,21 +27,19 @@ pub enum LeaseWord {
     Outside,
 }
 
-impl From<LeaseState> for LeaseWord {
-    /// [`LeaseState::Held`] may still be by an outside client: only the record can tell.
-    fn from(state: LeaseState) -> Self {
+impl LeaseWord {
+    /// A lease without an end, or on an object that is no host's, is held by an outside client.
+    fn of(state: LeaseState, has_record: bool) -> Self {
         match state {
-            LeaseState::Held => Self::Held,
-            LeaseState::HeldForever => Self::Outside,
+            LeaseState::Held if has_record => Self::Held,
+            LeaseState::Held | LeaseState::HeldForever => Self::Outside,
             LeaseState::Free => Self::Free,
             LeaseState::Expired => Self::Expired,
             LeaseState::Breaking => Self::Breaking,
             LeaseState::Broken => Self::Broken,
         }
     }
-}
 
-impl LeaseWord {
     fn as_str(self) -> &'static str {
         match self {
             Self::Held => "held",
@@ -74,6 +72,39 @@ pub struct StatusRow {
     pub outcome: Option<String>,
 }
 
+impl StatusRow {
+    /// From one reading of the store; none if there is no such election.
+    #[must_use]
+    pub fn of(election: &ElectionName, snapshot: Snapshot) -> Option<Self> {
+        let Snapshot::Object { lease, record, .. } = snapshot else {
+            return None;
+        };
+        let lease = LeaseWord::of(lease, record.is_some());
+        let election = election.to_string();
+        Some(match record {
+            None => Self {
+                election,
+                lease,
+                term: None,
+                node: None,
+                since: None,
+                module: None,
+                outcome: None,
+            },
+            Some(record) => Self {
+                election,
+                lease,
+                term: Some(record.term),
+                // A record that was created and never held says when it was created.
+                since: record.node.is_some().then_some(record.since),
+                node: record.node,
+                module: record.module,
+                outcome: record.outcome.map(|Outcome::Done| "done".to_string()),
+            },
+        })
+    }
+}
+
 fn as_rfc3339<S: Serializer>(since: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
     since.map(rfc3339).serialize(serializer)
 }
@@ -81,7 +112,7 @@ fn as_rfc3339<S: Serializer>(since: &Option<Duration>, serializer: S) -> Result<
 /// Prints the elections, as a table or as a JSON array.
 ///
 /// # Errors
-/// As for [`print`].
+/// As for [`print()`].
 pub fn print_status(rows: &[StatusRow], json: bool) -> io::Result<()> {
     let text = if json {
         serde_json::to_string_pretty(rows)? + "\n"
@@ -163,6 +194,51 @@ mod tests {
              x          outside  -     -               -                     -                    done\n"
         );
         assert_eq!(table(&[]), "There are no elections in this store.\n");
+    }
+
+    #[test]
+    fn a_row_follows_from_what_the_store_says() {
+        let name = ElectionName::new("job").unwrap();
+        let record = baton_election::Record {
+            term: 3,
+            node: Some("n".to_string()),
+            incarnation: "i".to_string(),
+            since: Duration::from_secs(9),
+            lease: Duration::from_secs(15),
+            module: Some("sha256:ab".to_string()),
+            outcome: Some(Outcome::Done),
+            failures: 0,
+        };
+        let of = |lease, record| {
+            let version = baton_election::Version(String::new());
+            StatusRow::of(
+                &name,
+                Snapshot::Object {
+                    lease,
+                    version,
+                    record,
+                },
+            )
+            .unwrap()
+        };
+        assert_eq!(StatusRow::of(&name, Snapshot::Nothing), None);
+        assert_eq!(of(LeaseState::Held, None).lease, LeaseWord::Outside);
+        assert_eq!(
+            of(LeaseState::HeldForever, Some(record.clone())).lease,
+            LeaseWord::Outside
+        );
+        assert_eq!(
+            of(LeaseState::Held, Some(record)),
+            StatusRow {
+                election: "job".to_string(),
+                lease: LeaseWord::Held,
+                term: Some(3),
+                node: Some("n".to_string()),
+                since: Some(Duration::from_secs(9)),
+                module: Some("sha256:ab".to_string()),
+                outcome: Some("done".to_string()),
+            }
+        );
     }
 
     #[test]

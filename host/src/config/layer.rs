@@ -32,6 +32,7 @@ impl Origin {
             Origin::Flag => key.flag(),
             Origin::Variable => key.variable(),
             Origin::File { path, line, key } => format!("{path}:{line}: {key}"),
+            Origin::Default if key == Key::Module => key.flag(),
             Origin::Default => format!("{} (by default)", key.name()),
         }
     }

@@ -9,6 +9,16 @@
 //! In the file, keys at the top hold for all coordinators, and a table `[coordinators.NAME]` overrides
 //! them for its own; NAME is the election unless the table says otherwise. The environment of a
 //! coordinator is the one setting whose layers are merged, variable by variable.
+//!
+//! ```toml
+//! store = "azure://myaccount/leases"
+//! lease = "20s"
+//!
+//! [coordinators.nightly-report]
+//! module = "report.wasm"            # seen from this file's folder
+//! on-done = "finish"
+//! env = { REGION = "west" }
+//! ```
 
 mod file;
 mod key;

@@ -167,7 +167,7 @@ fn node(host: &mut Resolver<'_>, around: &Surroundings) -> Result<NodeChoice, Co
     };
     let default = || {
         match around.state_folder() {
-        Some(folder) => NodeChoice::slot(&folder.join("nodes")).map_err(|error| error.to_string()),
+        Some(folder) => NodeChoice::slot(&folder.join("nodes")).map_err(|error| format!("{error}; name the node with --node")),
         None => Err("there is no home folder to keep its slot in: name the node with --node, or set HOME or \
                      XDG_STATE_HOME"
             .to_string()),

@@ -47,7 +47,7 @@ fn shown(config: &Config, key: Key) -> (String, String) {
         .rows
         .iter()
         .find(|row| row.key == key)
-        .expect(key.name());
+        .unwrap_or_else(|| panic!("no row for {}", key.name()));
     (row.value.clone(), row.origin.show(key).to_string())
 }
 
@@ -426,8 +426,7 @@ fn a_wrong_value_is_told_the_place_and_the_way_out() {
         (
             &[],
             &["x.wasm", "--node=a b"],
-            "--node: \"a b\" is not a node's id: use 1 to 128 printable ASCII characters without spaces, and name the \
-             node with --node",
+            "--node: \"a b\" is not a node's id: use 1 to 128 printable ASCII characters without spaces",
         ),
         (
             &[],
@@ -470,7 +469,7 @@ fn a_wrong_value_is_told_the_place_and_the_way_out() {
         (
             &[],
             &[],
-            "module (by default): there is nothing to run: name a component, as in `baton run coordinator.wasm`, or list \
+            "MODULE: there is nothing to run: name a component, as in `baton run coordinator.wasm`, or list \
              some as [coordinators.NAME] in baton.toml",
         ),
     ] {

@@ -9,6 +9,7 @@ mod clock;
 mod escape;
 mod event;
 mod format;
+mod make;
 mod queue;
 mod writer;
 
