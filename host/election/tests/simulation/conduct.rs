@@ -18,6 +18,8 @@ pub struct Conduct {
     settings: Settings,
     requests: BTreeMap<RequestId, Asked>,
     last_write: Option<RequestId>,
+    /// When the last request was sent.
+    last_sent: Time,
     /// Counts the changes of its role.
     role: u32,
     seen: Seen,
@@ -62,6 +64,8 @@ struct Seen {
     free_version: Option<Version>,
     outside_since: Option<Time>,
     outside_said: bool,
+    /// Whether the last reading was a standby's.
+    as_standby: bool,
 }
 
 struct Acquisition {
@@ -114,6 +118,7 @@ impl Conduct {
             settings,
             requests: BTreeMap::new(),
             last_write: None,
+            last_sent: Time::default(),
             role: 0,
             seen: Seen::default(),
             failed_reads: (0, Time::default()),
@@ -206,6 +211,7 @@ impl Conduct {
         if self.instance.as_ref().is_some_and(|one| one.killed.is_none() && now.since(one.started) >= SECOND * 60) {
             self.cool_offs_at_most = 0;
         }
+        self.takes_what_is_free(now)?;
         self.known_loss_kills_at_once()?;
         self.deadlines_are_kept(now, &awake_by)?;
         self.leader_tries_never_slow(now, &awake_by)?;
@@ -238,6 +244,7 @@ impl Conduct {
         self.failed_reads.0 = 0;
         let seen = &mut self.seen;
         seen.must_read = false;
+        seen.as_standby = self.holding.is_none();
         seen.last = Some((snapshot.clone(), now));
         let Snapshot::Object { lease, version, record } = snapshot else {
             seen.history |= seen.any_object;
@@ -381,6 +388,7 @@ impl Conduct {
         if !is_new {
             return broken("host_survives", format!("{id:?} is used twice"));
         }
+        self.last_sent = now;
         match op {
             Op::Read => self.standby_backs_off(now),
             Op::Create { record } => self.created_only_if_none(record),
@@ -678,6 +686,24 @@ impl Conduct {
     }
 
     // ---- after each step ----
+
+    fn takes_what_is_free(&self, now: Time) -> Checked {
+        let Some((snapshot, at)) = &self.seen.last else { return Ok(()) };
+        let is_free = match snapshot {
+            Snapshot::Nothing => true,
+            Snapshot::Object { record: Some(record), .. } if self.is_over(record) => false,
+            Snapshot::Object { lease, .. } => {
+                matches!(lease, LeaseState::Free | LeaseState::Expired | LeaseState::Broken)
+            }
+        };
+        let free_for = self.seen.free_since.map_or(Duration::ZERO, |since| now.since(since));
+        let may_take = now >= self.cool_off_until || free_for >= SECOND * 10;
+        let is_news = *at == now && self.seen.as_standby && !self.shutdown_asked;
+        if is_free && may_take && is_news && self.last_sent < now {
+            return broken("takes_what_is_free", format!("nothing follows from {snapshot:?}, free for {free_for:?}"));
+        }
+        Ok(())
+    }
 
     fn known_loss_kills_at_once(&self) -> Checked {
         match (&self.instance, &self.holding) {

@@ -54,6 +54,8 @@ pub enum Fault {
     Break { period: Duration },
     /// An operator deletes the object, leased or not.
     Delete,
+    /// Somebody makes an object without a record, where there is none.
+    Plant,
     /// An operator lets a finished election run again; also the way in which a free record is rewritten.
     StartAgain,
     /// A client that is not Baton takes the lease if it is to be had.
@@ -289,8 +291,18 @@ fn draw_faults(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, longest: Dur
                 length: rng.between(Duration::from_millis(100), lease * 2),
                 kind: rng.pick(&[Outage::Hang, Outage::Refuse, Outage::Doubt, Outage::Misconfigured]),
             },
-            4 => Fault::Break { period: rng.pick(&[Duration::ZERO, lease / 4, lease]) },
-            5 => Fault::Delete,
+            4 => {
+                if rng.per_mille(300) {
+                    draw_trouble_after_a_break(rng, hosts, at, &mut faults);
+                }
+                Fault::Break { period: rng.pick(&[Duration::ZERO, lease / 4, lease]) }
+            }
+            5 => {
+                if rng.per_mille(300) {
+                    faults.push((at + rng.millis(1, 500), Fault::Plant));
+                }
+                Fault::Delete
+            }
             6 => Fault::StartAgain,
             7 => {
                 faults.push((at + rng.between(Duration::from_secs(1), longest * 3), Fault::OutsideReturns));
@@ -305,12 +317,33 @@ fn draw_faults(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, longest: Dur
             }
         };
         faults.push((at, fault));
-        // What an operator does is often done again, and a break is often met by a crash.
+        // What is done is often done again.
         if rng.per_mille(150) {
             faults.push((at + rng.millis(1, 2000), fault));
         }
     }
+    if rng.per_mille(50) {
+        faults.push((Duration::ZERO, Fault::Plant));
+    }
     faults.retain(|(at, _)| *at < heal_at);
     faults.sort_by_key(|(at, _)| *at);
     faults
+}
+
+/// A leader that cannot hear of the break, and candidates that do not last: what the wait after a break is
+/// for.
+fn draw_trouble_after_a_break(rng: &mut Rng, hosts: &[HostPlan], at: Instant, faults: &mut Vec<(Instant, Fault)>) {
+    let cut_off = rng.below(hosts.len() as u64) as usize;
+    let length = hosts[cut_off].lease;
+    faults.push((at.saturating_sub(rng.millis(0, 500)), Fault::Outage { host: Some(cut_off), length, kind: Outage::Hang }));
+    for host in (0..hosts.len()).filter(|host| *host != cut_off) {
+        let later = at + rng.between(Duration::ZERO, length * 2 / 3);
+        let down = rng.millis(100, 2000);
+        match rng.below(4) {
+            0 => faults.push((later, Fault::Crash { host, down })),
+            1 => faults.push((later, Fault::StepDown { host })),
+            2 => faults.push((later, Fault::Shutdown { host, down })),
+            _ => {}
+        }
+    }
 }

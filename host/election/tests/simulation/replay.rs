@@ -141,6 +141,7 @@ fn fault_words(fault: &Fault) -> String {
         }
         Fault::Break { period } => format!("break period {}", length(*period)),
         Fault::Delete => "delete".to_string(),
+        Fault::Plant => "plant".to_string(),
         Fault::StartAgain => "start-again".to_string(),
         Fault::Outside { length: long } => format!("outside for {}", maybe(long)),
         Fault::OutsideReturns => "outside-returns".to_string(),
@@ -249,6 +250,7 @@ fn read_fault(words: &mut Words<'_>) -> Result<Fault, String> {
         }
         "break" => Fault::Break { period: words.labelled("period", Words::length)? },
         "delete" => Fault::Delete,
+        "plant" => Fault::Plant,
         "start-again" => Fault::StartAgain,
         "outside" => Fault::Outside { length: words.labelled("for", Words::maybe)? },
         "outside-returns" => Fault::OutsideReturns,

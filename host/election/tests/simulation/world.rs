@@ -215,6 +215,9 @@ impl World {
             if let Some(trace) = &mut self.trace {
                 trace.push(format!("{now:10.3?} host {host} at {local:?} -> {effect:?}"));
             }
+            if let Effect::Request { op, .. } = &effect {
+                self.history.sent(op)?;
+            }
             let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
             process.conduct.effect(local, &effect)?;
             self.execute(host, incarnation, effect)?;
@@ -330,7 +333,6 @@ impl World {
     }
 
     fn send(&mut self, host: usize, incarnation: u32, id: RequestId, op: Op, timeout: Duration) -> Checked {
-        self.history.sent(&op)?;
         let key = (host, incarnation, id.0);
         let fate = self.plan.fate(key, self.now >= self.plan.heal_at);
         if fate != CALM {
@@ -449,7 +451,7 @@ impl World {
             if matches!(op, Op::Renew { .. }) && was_expired {
                 self.coverage.renewed_late += 1;
             }
-            if matches!(op, Op::Create { .. }) {
+            if matches!(op, Op::Create { .. } | Op::Write { .. }) {
                 self.deleted = false;
             }
         }
@@ -487,6 +489,11 @@ impl World {
             }
             Fault::Break { period } => self.store.break_lease(self.now, period),
             Fault::Delete => self.delete(),
+            Fault::Plant => {
+                if self.creates_under_way == 0 {
+                    let _exists = self.store.create(None);
+                }
+            }
             Fault::StartAgain => self.start_again(),
             Fault::Outside { length } => self.take_outside(length),
             Fault::OutsideReturns => self.return_outside(),
