@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use baton_election::{
-    Effect, End, Input, LeaseId, LeaseState, Op, OnDone, Outcome, Record, Refusal, Reply, Report, RequestId, Settings,
+    Effect, End, Input, LeaseId, LeaseState, OnDone, Op, Outcome, Record, Refusal, Reply, Report, RequestId, Settings,
     Snapshot, StopReason, Term, Time, Version,
 };
 
@@ -451,7 +451,10 @@ impl Conduct {
             return broken("writes_carry_id_and_version", "an acquire without a reading".to_string());
         };
         if read != version {
-            return broken("writes_carry_id_and_version", format!("an acquire with {version:?}, but read was {read:?}"));
+            return broken(
+                "writes_carry_id_and_version",
+                format!("an acquire with {version:?}, but read was {read:?}"),
+            );
         }
         if matches!(lease, LeaseState::Held | LeaseState::HeldForever | LeaseState::Breaking) {
             return broken("acquires_only_what_looks_free", format!("an acquire after reading {lease:?}"));
@@ -466,8 +469,7 @@ impl Conduct {
             self.role += 1;
             self.used_ids.insert(id.as_u128());
             self.holding = None;
-            self.acquisition =
-                Some(Acquisition { id, length, first_sent: now, in_doubt: false, decided: false, wait });
+            self.acquisition = Some(Acquisition { id, length, first_sent: now, in_doubt: false, decided: false, wait });
         }
         Ok(())
     }
@@ -494,8 +496,7 @@ impl Conduct {
 
     /// How long a new holder must wait that read this before its acquire.
     fn wait_for(&self, lease: LeaseState, record: Option<&Record>) -> Duration {
-        let recorded =
-            record.map(|record| record.lease).or(self.seen.lease).unwrap_or(Duration::from_secs(60));
+        let recorded = record.map(|record| record.lease).or(self.seen.lease).unwrap_or(Duration::from_secs(60));
         match (lease, record) {
             (LeaseState::Expired, _) => Duration::ZERO,
             (LeaseState::Free, Some(record)) if record.node.is_some() => Duration::ZERO,
@@ -609,7 +610,8 @@ impl Conduct {
 
     fn doubt_never_extends(&self, deadline: Time, abort_at: Time) -> Checked {
         let Some(holding) = &self.holding else { return Ok(()) };
-        if deadline > holding.renewed + holding.length * 8 / 10 || abort_at > holding.renewed + holding.length * 93 / 100
+        if deadline > holding.renewed + holding.length * 8 / 10
+            || abort_at > holding.renewed + holding.length * 93 / 100
         {
             let what = format!("deadline {deadline:?} for a request sent at {:?}", holding.renewed);
             return broken("doubt_never_extends", what);

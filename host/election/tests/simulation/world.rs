@@ -41,13 +41,34 @@ pub struct World {
 
 #[derive(Debug)]
 enum Event {
-    Start { host: usize },
-    Wake { host: usize, incarnation: u32, number: u64 },
-    Arrive { key: Key, op: Op, fate: Fate },
-    Answer { key: Key, result: Result<Reply, Refusal>, is_stale: bool },
-    Timeout { key: Key },
-    Ends { key: Key },
-    Gone { key: Key, killed: bool },
+    Start {
+        host: usize,
+    },
+    Wake {
+        host: usize,
+        incarnation: u32,
+        number: u64,
+    },
+    Arrive {
+        key: Key,
+        op: Op,
+        fate: Fate,
+    },
+    Answer {
+        key: Key,
+        result: Result<Reply, Refusal>,
+        is_stale: bool,
+    },
+    Timeout {
+        key: Key,
+    },
+    Ends {
+        key: Key,
+    },
+    Gone {
+        key: Key,
+        killed: bool,
+    },
     Fault(Fault),
     /// Only so that the promises are checked at this moment.
     Look,
@@ -91,7 +112,8 @@ impl World {
         let Some(term) = self.leading_term().filter(|_| led) else {
             return broken("host_survives", format!("nobody leads {bound:?} after everything has healed"));
         };
-        let one = self.hosts.iter().filter_map(|host| host.process.as_ref()?.instance.as_ref()).find(|one| one.term == term);
+        let one =
+            self.hosts.iter().filter_map(|host| host.process.as_ref()?.instance.as_ref()).find(|one| one.term == term);
         if one.is_none_or(|one| one.life != HEALTHY) {
             return Ok(());
         }
