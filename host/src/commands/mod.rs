@@ -20,6 +20,10 @@ use crate::store::{LeaseStore, StoreUrl};
 /// How long a command waits for each answer of the store.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
+/// How often it asks where it learns nothing, and how long it waits in between.
+const TRIES: u32 = 10;
+const BETWEEN_TRIES: Duration = Duration::from_millis(100);
+
 /// Carries a command out and gives the exit status of the process.
 #[must_use]
 pub fn run(command: Command) -> ExitCode {
@@ -71,8 +75,29 @@ fn open_store(url: &str) -> anyhow::Result<Arc<dyn LeaseStore>> {
     Ok(crate::store::open(&url).map_err(WrongConfiguration::new)?)
 }
 
+/// Asks the store, for a while again where the outcome is unknown: one that is busy answers soon. A write
+/// that may have happened is not sent twice.
 async fn ask(store: &dyn LeaseStore, election: &ElectionName, op: Op) -> Result<Reply, Refusal> {
-    tokio::time::timeout(ANSWER_WITHIN, store.request(election, op))
+    let tries = if matches!(op, Op::Write { .. } | Op::Create { .. }) { 1 } else { TRIES };
+    patiently(tries, async || store.request(election, op.clone()).await).await
+}
+
+/// The names of all elections.
+async fn elections(store: &dyn LeaseStore) -> Result<Vec<ElectionName>, Refusal> {
+    patiently(TRIES, async || store.elections().await).await
+}
+
+async fn patiently<T>(tries: u32, request: impl AsyncFn() -> Result<T, Refusal>) -> Result<T, Refusal> {
+    let answer = async {
+        for _ in 1..tries {
+            match request().await {
+                Err(Refusal::Unknown(_)) => tokio::time::sleep(BETWEEN_TRIES).await,
+                answer => return answer,
+            }
+        }
+        request().await
+    };
+    tokio::time::timeout(ANSWER_WITHIN, answer)
         .await
         .unwrap_or_else(|_| Err(Refusal::Unknown(format!("the store did not answer within {ANSWER_WITHIN:?}"))))
 }
