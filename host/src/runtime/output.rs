@@ -25,6 +25,9 @@ const CHUNK: usize = 64 * 1024;
 const LINES_PER_SECOND: u32 = 500;
 const BURST: u32 = 1_000;
 
+/// How often dropped lines are told of at most: a flood must not be answered by another.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+
 /// One of a guest's streams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stream {
@@ -172,7 +175,7 @@ impl Lines {
             limit.dropped += 1;
             return;
         }
-        let dropped = std::mem::take(&mut limit.dropped);
+        let dropped = limit.dropped_to_tell();
         drop(limit);
         if dropped > 0 {
             self.output.dropped(dropped);
@@ -197,12 +200,24 @@ struct Limit {
     tokens: u32,
     counted_to: Time,
     dropped: u64,
+    /// When dropped lines were last told of.
+    told: Time,
 }
 
 impl Limit {
     fn new(clock: Clock) -> Self {
         let counted_to = clock.now();
-        Self { clock, tokens: BURST, counted_to, dropped: 0 }
+        Self { clock, tokens: BURST, counted_to, dropped: 0, told: counted_to }
+    }
+
+    /// The lines that were dropped since this was last asked, but no more than once in [`TELL_EVERY`].
+    fn dropped_to_tell(&mut self) -> u64 {
+        let now = self.clock.now();
+        if now.since(self.told) < TELL_EVERY {
+            return 0;
+        }
+        self.told = now;
+        std::mem::take(&mut self.dropped)
     }
 
     fn admit(&mut self) -> bool {

@@ -66,6 +66,22 @@ fn a_guest_that_floods_its_output() {
     is_ended_in_time(Guest::Floods);
 }
 
+#[test]
+fn lines_that_come_too_fast_are_counted_and_told_of_once_a_second() {
+    let stage = stage(Guest::Floods);
+    let node = stage.node("alpha");
+    let dropped = |events: &[Event]| -> Vec<Event> {
+        events.iter().filter(|event| event.name == "dropped" && event.term > 0).cloned().collect()
+    };
+    let told = stage.journal.wait("three counts", |events| Some(dropped(events)).filter(|told| told.len() >= 3));
+    for pair in told.windows(2) {
+        assert!(pair[1].ts - pair[0].ts > Duration::from_millis(900), "a flood of counts: {pair:?}");
+    }
+    assert!(told.iter().all(|event| event.fields["lines"].as_u64() > Some(0)), "{told:?}");
+    drop(node);
+    stage.check_promises();
+}
+
 /// A guest that fails by itself: the next term follows under the same lease, and the host says why.
 fn fails_and_is_started_again(guest: Guest, says: &str) {
     let stage = stage(guest);
