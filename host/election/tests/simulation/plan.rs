@@ -43,15 +43,30 @@ pub struct HostPlan {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fault {
     /// The process ends without a word and starts again after a while.
-    Crash { host: usize, down: Duration },
+    Crash {
+        host: usize,
+        down: Duration,
+    },
     /// The process does not run; its clock goes on.
-    Freeze { host: usize, length: Duration },
+    Freeze {
+        host: usize,
+        length: Duration,
+    },
     /// The wall clock, and so the host's clock, steps forward.
-    Jump { host: usize, by: Duration },
+    Jump {
+        host: usize,
+        by: Duration,
+    },
     /// The store fails a host, or all.
-    Outage { host: Option<usize>, length: Duration, kind: Outage },
+    Outage {
+        host: Option<usize>,
+        length: Duration,
+        kind: Outage,
+    },
     /// An operator breaks the lease.
-    Break { period: Duration },
+    Break {
+        period: Duration,
+    },
     /// An operator deletes the object, leased or not.
     Delete,
     /// Somebody makes an object without a record, where there is none.
@@ -59,13 +74,22 @@ pub enum Fault {
     /// An operator lets a finished election run again; also the way in which a free record is rewritten.
     StartAgain,
     /// A client that is not Baton takes the lease if it is to be had.
-    Outside { length: Option<Duration> },
+    Outside {
+        length: Option<Duration>,
+    },
     /// That client gives it back.
     OutsideReturns,
-    StepDown { host: usize },
+    StepDown {
+        host: usize,
+    },
     /// An orderly end; the host starts again after a while.
-    Shutdown { host: usize, down: Duration },
-    SkipGrace { host: usize },
+    Shutdown {
+        host: usize,
+        down: Duration,
+    },
+    SkipGrace {
+        host: usize,
+    },
 }
 
 /// How the store fails.
@@ -335,7 +359,10 @@ fn draw_faults(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, longest: Dur
 fn draw_trouble_after_a_break(rng: &mut Rng, hosts: &[HostPlan], at: Instant, faults: &mut Vec<(Instant, Fault)>) {
     let cut_off = rng.below(hosts.len() as u64) as usize;
     let length = hosts[cut_off].lease;
-    faults.push((at.saturating_sub(rng.millis(0, 500)), Fault::Outage { host: Some(cut_off), length, kind: Outage::Hang }));
+    faults.push((
+        at.saturating_sub(rng.millis(0, 500)),
+        Fault::Outage { host: Some(cut_off), length, kind: Outage::Hang },
+    ));
     for host in (0..hosts.len()).filter(|host| *host != cut_off) {
         let later = at + rng.between(Duration::ZERO, length * 2 / 3);
         let down = rng.millis(100, 2000);

@@ -19,7 +19,9 @@ pub fn write(plan: &Plan) -> String {
         let (lease, grace, pause) = (length(*lease), length(*grace), length(*pause));
         line(
             &mut text,
-            format_args!("host {number} {lease} grace {grace} pause {pause} drift {drift} finish {finish} module {module}"),
+            format_args!(
+                "host {number} {lease} grace {grace} pause {pause} drift {drift} finish {finish} module {module}"
+            ),
         );
     }
     for (at, fault) in &plan.faults {
@@ -41,7 +43,9 @@ pub fn write(plan: &Plan) -> String {
             let (runs, stops, gone) = (maybe(&life.runs), maybe(&life.stops), length(life.gone));
             line(
                 &mut text,
-                format_args!("instance {host} {incarnation} {number} runs {runs} ends {ends} stops {stops} gone {gone}"),
+                format_args!(
+                    "instance {host} {incarnation} {number} runs {runs} ends {ends} stops {stops} gone {gone}"
+                ),
             );
         }
     }
