@@ -43,6 +43,11 @@ impl World {
             Fault::StepDown { host } => return self.tell(host, Input::StepDown { reason: "asked".to_string() }, fault),
             Fault::Shutdown { host, down } => {
                 self.hosts[host].down = down;
+                let ends_by = self.now + Duration::from_secs(5 + 60) + self.plan.longest_lease() * 4;
+                let incarnation = self.hosts[host].incarnation;
+                if self.hosts[host].process.is_some() {
+                    self.push(ends_by, Event::EndsBy { host, incarnation });
+                }
                 return self.tell(host, Input::Shutdown, fault);
             }
             Fault::SkipGrace { host } => return self.tell(host, Input::SkipGrace, fault),

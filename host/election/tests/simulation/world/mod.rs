@@ -73,6 +73,8 @@ enum Event {
         killed: bool,
     },
     Fault(Fault),
+    /// A process that was told to end has ended by now.
+    EndsBy { host: usize, incarnation: u32 },
     /// Only so that the promises are checked at this moment.
     Look,
 }
@@ -159,6 +161,7 @@ impl World {
             Event::Arrive { key, op, fate } => self.arrive(key, &op, fate),
             Event::Fault(fault) => self.fault(fault),
             Event::Look => Ok(()),
+            Event::EndsBy { host, incarnation } => self.shutdown_is_bounded(host, incarnation),
             Event::Wake { host, incarnation, number } => {
                 if self.process((host, incarnation)).is_none_or(|process| process.wakes != number) {
                     return Ok(());
@@ -184,6 +187,19 @@ impl World {
                 self.happen(host, event)
             }
         }
+    }
+
+    /// A process that is told to end does so: after its grace, a kill and the end of a lease that cannot be
+    /// released (60 s at most), with as much again for a process that does not run meanwhile.
+    fn shutdown_is_bounded(&mut self, host: usize, incarnation: u32) -> Checked {
+        if self.process((host, incarnation)).is_none() {
+            return Ok(());
+        }
+        if self.is_frozen(host) {
+            self.push(self.hosts[host].frozen_until + Duration::from_secs(60), Event::EndsBy { host, incarnation });
+            return Ok(());
+        }
+        broken("shutdown_is_bounded", format!("host {host} was told to end long ago"))
     }
 
     // ---- processes ----
