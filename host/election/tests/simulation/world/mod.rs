@@ -74,7 +74,10 @@ enum Event {
     },
     Fault(Fault),
     /// A process that was told to end has ended by now.
-    EndsBy { host: usize, incarnation: u32 },
+    EndsBy {
+        host: usize,
+        incarnation: u32,
+    },
     /// Only so that the promises are checked at this moment.
     Look,
 }
