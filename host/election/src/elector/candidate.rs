@@ -111,7 +111,10 @@ impl Standby {
 
     /// Tells who leads, once.
     fn say(&mut self, shared: &mut Shared, snapshot: &Snapshot) {
-        let Snapshot::Object { lease, record, .. } = snapshot else { return };
+        let Snapshot::Object { lease, record, .. } = snapshot else {
+            self.said = None;
+            return;
+        };
         let patience = shared.settings.timing.lease() * 2;
         let silent = shared.memory.silent_since.is_some_and(|since| shared.time().since(since) >= patience);
         let (said, report) = match (lease, record) {
@@ -129,7 +132,12 @@ impl Standby {
             (LeaseState::Free | LeaseState::Expired, Some(record)) if is_over(record, &shared.settings.module) => {
                 (Said::Over, Report::ElectionOver { record: record.clone() })
             }
-            _ => return,
+            (LeaseState::Held | LeaseState::Breaking, _) => return,
+            _ => {
+                // Whoever comes next is news, even if it is the same again.
+                self.said = None;
+                return;
+            }
         };
         if self.said.as_ref() != Some(&said) {
             self.said = Some(said);
@@ -224,7 +232,9 @@ impl Acquiring {
         if self.pending.is_some() {
             return None;
         }
-        if shared.shutting_down && self.in_doubt {
+        // A release would tell the next one that nothing can still run. Unless that is known, a lease that
+        // may have been acquired is left to run out.
+        if shared.shutting_down && self.in_doubt && self.opening.unclear.is_none() {
             let until = self.started + self.length;
             return Some(Role::Releasing(Releasing::new(self.id, until)));
         }
@@ -246,6 +256,7 @@ impl Acquiring {
             Ok(_) => {
                 shared.store_answers();
                 shared.memory.was_held = true;
+                shared.memory.free_since = None;
                 let holding = Holding::new(
                     shared,
                     self.id,
@@ -256,9 +267,12 @@ impl Acquiring {
                 );
                 Some(Role::Holding(Box::new(holding)))
             }
-            Err(Refusal::Unknown(why)) => {
+            // A try that was not carried out says nothing of an earlier one that may have been.
+            Err(refusal @ (Refusal::Unknown(_) | Refusal::Misconfigured(_)))
+                if self.in_doubt || matches!(refusal, Refusal::Unknown(_)) =>
+            {
                 self.in_doubt = true;
-                shared.store_trouble("acquire", &Refusal::Unknown(why));
+                shared.store_trouble("acquire", &refusal);
                 self.next_try = shared.retry_at();
                 None
             }
@@ -268,7 +282,7 @@ impl Acquiring {
                 Some(Role::Standby(Standby::new(next_poll)))
             }
             Err(Refusal::Conflict | Refusal::Lost(_)) => Some(Role::Standby(Standby::new(shared.time()))),
-            Err(refusal @ Refusal::Misconfigured(_)) => {
+            Err(refusal) => {
                 shared.store_trouble("acquire", &refusal);
                 back_to_standby(shared, refusal.to_string())
             }

@@ -81,9 +81,18 @@ impl Holding {
         version: Version,
         opening: &Opening,
     ) -> Self {
+        let mut ledger = Ledger::new(version, opening.record.clone());
         let stage = match opening.unclear {
             Some((wait, reason)) => {
                 shared.report(Report::Settling { wait, reason: reason.to_string() });
+                // Until a term is begun the record has no holder. So whoever comes next knows that another's
+                // instance may still run, should this node be gone by then, and nobody takes this node for
+                // an outside client.
+                let mut record = shared.next_record(opening.record.as_ref(), wait);
+                record.term -= 1;
+                record.node = None;
+                record.module = None;
+                ledger.want(record, Kind::Note, shared.time());
                 // Counted from now: the acquire took effect before its answer came.
                 Stage::Settling { until: shared.time() + wait }
             }
@@ -94,7 +103,7 @@ impl Holding {
             length,
             renewed: sent,
             renewal: Renewal { pending: None, next_try: sent + shared.settings.timing.renew_after(), failing: false },
-            ledger: Ledger::new(version, opening.record.clone()),
+            ledger,
             stage,
             leave: None,
         }
@@ -121,10 +130,8 @@ impl Holding {
                 _ => None,
             };
         }
-        if self.renewal.pending.is_none() && !self.is_known_lost() {
-            wakeups[2] = Some(self.renewal.next_try);
-        }
-        if !self.is_known_lost() {
+        if self.may_be_held(shared) {
+            wakeups[2] = self.renewal.pending.is_none().then_some(self.renewal.next_try);
             wakeups[3] = self.ledger.next_wakeup();
         }
         wakeups.into_iter().flatten().min()
@@ -155,7 +162,7 @@ impl Holding {
         if next.is_some() {
             return next;
         }
-        if !self.is_known_lost() {
+        if self.may_be_held(shared) {
             self.renew_if_due(shared);
             self.ledger.tick(shared, self.id);
         }
@@ -166,6 +173,16 @@ impl Holding {
 
     fn is_known_lost(&self) -> bool {
         matches!(&self.stage, Stage::Serving(Serving { lost: Some(_), .. }))
+    }
+
+    /// Whether the store may have given the lease away since it was last renewed.
+    fn has_run_out(&self, shared: &Shared) -> bool {
+        shared.time() >= self.renewed + self.length
+    }
+
+    /// Whether it makes sense to ask for anything under the lease.
+    fn may_be_held(&self, shared: &Shared) -> bool {
+        !self.is_known_lost() && !self.has_run_out(shared)
     }
 
     /// Whether half of D is left, as an instance needs it to start.
@@ -342,7 +359,7 @@ impl Holding {
     fn note(&mut self, shared: &mut Shared, failures: u32, outcome: Option<Outcome>, rest: Duration) {
         self.stage = Stage::Noting { rest };
         if let Some(record) = self.ledger.record()
-            && (record.failures != failures || record.outcome != outcome)
+            && (self.ledger.is_busy() || record.failures != failures || record.outcome != outcome)
         {
             let mut record = record.clone();
             record.failures = failures;
@@ -362,11 +379,8 @@ impl Holding {
         if matches!(self.stage, Stage::Serving(_)) {
             return None;
         }
-        let since_renewal = shared.time().since(self.renewed);
-        if since_renewal >= self.length {
-            let reason = "the lease ran out before it could be renewed".to_string();
-            shared.report(Report::Lost { reason: reason.clone(), since_renewal });
-            return back_to_standby(shared, reason);
+        if self.has_run_out(shared) {
+            return self.lose(shared, "it ran out before it could be renewed".to_string());
         }
         let notes_done = !(matches!(self.stage, Stage::Noting { .. }) && self.ledger.is_busy());
         if let Some(leave) = self.leave.clone()
@@ -386,6 +400,8 @@ impl Holding {
             && self.renewed_recently(shared)
         {
             let record = shared.next_record(self.ledger.record(), self.length);
+            // From here on it may be in the store, whatever its writer hears of it.
+            shared.memory.highest_term = record.term;
             self.ledger.want(record, Kind::Term, shared.time());
             self.stage = Stage::Claiming;
         }

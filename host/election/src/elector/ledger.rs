@@ -68,9 +68,13 @@ impl Ledger {
     }
 
     /// Wants the store to have `record` from now on. What was wanted before no longer is; a write of it
-    /// that is still under way and this one carry the same version, so only one of them can succeed.
+    /// that may be under way is settled by a reading first.
     pub(super) fn want(&mut self, record: Record, kind: Kind, now: Time) {
-        self.goal = Some(Goal { record, kind, step: Step::WriteAt(now) });
+        let step = match self.goal.as_ref().map(|goal| &goal.step) {
+            None | Some(Step::WriteAt(_)) => Step::WriteAt(now),
+            Some(Step::Writing(_) | Step::ReadAt(_) | Step::Reading(_)) => Step::ReadAt(now),
+        };
+        self.goal = Some(Goal { record, kind, step });
     }
 
     pub(super) fn next_wakeup(&self) -> Option<Time> {
@@ -147,9 +151,11 @@ impl Ledger {
         shared.memory.highest_term = shared.memory.highest_term.max(found);
         let highest = shared.memory.highest_term;
         goal.record.term = match goal.kind {
+            Kind::Term if found < goal.record.term => goal.record.term,
             Kind::Term => highest + 1,
             Kind::Note => goal.record.term.max(highest),
         };
+        shared.memory.highest_term = highest.max(goal.record.term);
         self.version = version.clone();
         self.record.clone_from(record);
         if *lease == LeaseState::Held {

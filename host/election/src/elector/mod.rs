@@ -100,8 +100,10 @@ impl Elector {
         // The contract says that time does not go back; if it does, nothing may be extended by it.
         self.shared.now = Now { time: now.time.max(self.shared.now.time), wall: now.wall };
         // What time alone decides comes first: an answer that arrives after the deadline finds the
-        // instance already killed.
-        self.apply(None);
+        // instance already killed. Only one that is already gone need not be.
+        if !matches!(input, Input::Gone { .. }) {
+            self.apply(None);
+        }
         self.apply(Some(input));
         self.apply(None);
     }
@@ -179,7 +181,10 @@ struct Shared {
 struct Memory {
     /// The highest term.
     highest_term: Term,
-    /// Whether anyone has held it.
+    /// Whether there was an object.
+    seen: bool,
+    /// Whether anyone has held it, or the object has gone missing after it was seen. What then looks new
+    /// was made anew, and the instance of whoever held it before may still run.
     was_held: bool,
     /// The lease's length in the last record.
     lease: Option<Duration>,
@@ -194,9 +199,11 @@ struct Memory {
 impl Memory {
     fn note(&mut self, snapshot: &Snapshot, now: Time) {
         let Snapshot::Object { lease, version, record } = snapshot else {
+            self.was_held |= self.seen;
             self.free_since.get_or_insert(now);
             return;
         };
+        self.seen = true;
         if let Some(record) = record {
             self.note_record(record);
         }

@@ -13,12 +13,19 @@ fn main() {
     let to = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     println!("cargo::rerun-if-changed=../../src");
     println!("cargo::rerun-if-changed=table.rs");
-    for file in ["lib.rs", "port.rs", "record.rs", "request.rs", "timing.rs"] {
-        copy(from, &to, file);
+    copy_all(from, &to, "");
+    for mutant in MUTANTS {
+        assert!(to.join(mutant.file).exists(), "the mutant `{}` is in a file that there is not", mutant.name);
     }
-    fs::create_dir_all(to.join("elector")).expect("the build folder can be written");
-    for file in ["elector/mod.rs", "elector/candidate.rs", "elector/holder.rs", "elector/ledger.rs"] {
-        copy(from, &to, file);
+}
+
+fn copy_all(from: &Path, to: &Path, folder: &str) {
+    fs::create_dir_all(to.join(folder)).expect("the build folder can be written");
+    for entry in fs::read_dir(from.join(folder)).expect("the elector's sources are there") {
+        let entry = entry.expect("the elector's sources can be listed");
+        let name = entry.file_name().into_string().expect("source files have plain names");
+        let path = if folder.is_empty() { name } else { format!("{folder}/{name}") };
+        if entry.path().is_dir() { copy_all(from, to, &path) } else { copy(from, to, &path) }
     }
 }
 

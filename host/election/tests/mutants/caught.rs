@@ -6,7 +6,7 @@
 
 extern crate baton_election_mutants as baton_election;
 
-#[path = "../simulation/conduct.rs"]
+#[path = "../simulation/conduct/mod.rs"]
 mod conduct;
 #[path = "../simulation/coverage.rs"]
 mod coverage;
@@ -20,7 +20,7 @@ mod plan;
 mod rng;
 #[path = "../simulation/store.rs"]
 mod store;
-#[path = "../simulation/world.rs"]
+#[path = "../simulation/world/mod.rs"]
 mod world;
 
 use std::collections::BTreeSet;

@@ -392,4 +392,19 @@ pub const MUTANTS: &[Mutant] = &[
         new: "        (_, Some(record)) if !MUTANT && is_over(record, &shared.settings.module) =>",
         breaks: "finish_stays_finished",
     },
+    // ---- The host exits when told to. ----
+    Mutant {
+        name: "a standby does not heed a shutdown",
+        file: CANDIDATE,
+        old: "if shared.shutting_down { return Some(Role::Finished); } if let Some(Input::Answer",
+        new: "if !MUTANT && shared.shutting_down { return Some(Role::Finished); } if let Some(Input::Answer",
+        breaks: "shutdown_is_bounded",
+    },
+    Mutant {
+        name: "a leader does not heed a shutdown",
+        file: HOLDER,
+        old: "self.leave = Some(Leave::Shutdown);",
+        new: "if !MUTANT { self.leave = Some(Leave::Shutdown); }",
+        breaks: "grace_is_bounded",
+    },
 ];

@@ -1,5 +1,5 @@
 //! A host of the simulation: its clock, its process with the elector, and the instance that the process
-//! runs. What the supervisor of a real host does with the elector's effects is done in `world.rs`.
+//! runs. What the supervisor of a real host does with the elector's effects is done in `world/supervisor.rs`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! The promises, watched from outside with true time: what no host can see by itself. A host's own
-//! conduct is watched in `conduct.rs`.
+//! conduct is watched in `conduct`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -57,7 +57,9 @@ fn what_once_failed_does_not_fail_again() {
         let mut world = World::new(plan);
         world.trace = Some(Vec::new());
         if let Err(violation) = world.run() {
-            println!("{}:\n{}", path.display(), world.trace.unwrap_or_default().join("\n"));
+            let trace = world.trace.unwrap_or_default();
+            let last = &trace[trace.len().saturating_sub(60)..];
+            println!("{}, at its end:\n{}", path.display(), last.join("\n"));
             failures.push(format!("{}: {}: {}", path.display(), violation.rule, violation.what));
         }
     }
@@ -83,7 +85,9 @@ fn write_down(seed: u64, world: &World, violation: &Violation) -> String {
     let Violation { rule, what } = violation;
     let path = folder().join(format!("{rule}-{seed}.txt"));
     std::fs::create_dir_all(folder()).unwrap();
-    std::fs::write(&path, format!("# {rule}: {what}\n{}", replay::write(&plan))).unwrap();
+    if !path.exists() {
+        std::fs::write(&path, format!("# {rule}: {what}\n{}", replay::write(&plan))).unwrap();
+    }
     format!(
         "seed {seed} breaks {rule}: {what}\n  see it: BATON_SIM_SEED={seed} cargo test -p baton-election --test simulation every_promise -- --nocapture\n  shrunk to {}\n",
         path.display()

@@ -2,6 +2,9 @@
 //! effects as a supervisor does, lets go wrong what the plan says, and checks every promise after each
 //! event. Then everything heals, and somebody must lead within [`World::bound`].
 
+mod faults;
+mod supervisor;
+
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -70,6 +73,11 @@ enum Event {
         killed: bool,
     },
     Fault(Fault),
+    /// A process that was told to end has ended by now.
+    EndsBy {
+        host: usize,
+        incarnation: u32,
+    },
     /// Only so that the promises are checked at this moment.
     Look,
 }
@@ -156,6 +164,7 @@ impl World {
             Event::Arrive { key, op, fate } => self.arrive(key, &op, fate),
             Event::Fault(fault) => self.fault(fault),
             Event::Look => Ok(()),
+            Event::EndsBy { host, incarnation } => self.shutdown_is_bounded(host, incarnation),
             Event::Wake { host, incarnation, number } => {
                 if self.process((host, incarnation)).is_none_or(|process| process.wakes != number) {
                     return Ok(());
@@ -181,6 +190,19 @@ impl World {
                 self.happen(host, event)
             }
         }
+    }
+
+    /// A process that is told to end does so: after its grace, a kill and the end of a lease that cannot be
+    /// released (60 s at most), with as much again for a process that does not run meanwhile.
+    fn shutdown_is_bounded(&mut self, host: usize, incarnation: u32) -> Checked {
+        if self.process((host, incarnation)).is_none() {
+            return Ok(());
+        }
+        if self.is_frozen(host) {
+            self.push(self.hosts[host].frozen_until + Duration::from_secs(60), Event::EndsBy { host, incarnation });
+            return Ok(());
+        }
+        broken("shutdown_is_bounded", format!("host {host} was told to end long ago"))
     }
 
     // ---- processes ----
@@ -272,163 +294,6 @@ impl World {
         self.plan.shortest_lease() / 100
     }
 
-    // ---- what the supervisor does ----
-
-    fn execute(&mut self, host: usize, incarnation: u32, effect: Effect) -> Checked {
-        match effect {
-            Effect::Request { id, op, timeout } => self.send(host, incarnation, id, op, timeout),
-            Effect::Start { term, deadline, .. } => {
-                let running = self.running();
-                self.history.start(host, incarnation, term, &running)?;
-                self.coverage.started += 1;
-                let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
-                process.instances += 1;
-                let key = (host, incarnation, process.instances);
-                let life = self.plan.life(key, self.now >= self.plan.heal_at);
-                if life != HEALTHY {
-                    self.lives.insert(key, life);
-                }
-                process.instance = Some(Instance {
-                    number: key.2,
-                    term,
-                    lease: process.lease,
-                    life,
-                    deadline,
-                    closed: false,
-                    ending: false,
-                    was_frozen_until: Duration::ZERO,
-                });
-                if let Some(runs) = life.runs {
-                    self.push(self.now + runs, Event::Ends { key });
-                }
-                Ok(())
-            }
-            Effect::Extend { deadline, .. } => {
-                if let Some(instance) = self.instance(host) {
-                    instance.deadline = deadline;
-                }
-                Ok(())
-            }
-            Effect::Stop { .. } => {
-                let now = self.now;
-                if let Some(instance) = self.instance(host)
-                    && let Some(stops) = instance.life.stops
-                {
-                    let key = (host, incarnation, instance.number);
-                    self.push(now + stops, Event::Ends { key });
-                }
-                Ok(())
-            }
-            Effect::Kill { .. } => {
-                self.coverage.killed += 1;
-                self.end_instance(host, incarnation, true);
-                Ok(())
-            }
-            Effect::Abort { .. } => {
-                self.coverage.aborted += 1;
-                self.hosts[host].down = self.plan.hosts[host].lease / 10;
-                self.end_process(host);
-                Ok(())
-            }
-            Effect::Finished => {
-                self.coverage.shut_down += 1;
-                self.end_process(host);
-                Ok(())
-            }
-            Effect::Report(report) => {
-                match report {
-                    Report::Settling { .. } => {
-                        self.coverage.settled += 1;
-                        self.hosts[host].is_settling = true;
-                    }
-                    Report::Standby { .. } | Report::Elected { .. } => self.hosts[host].is_settling = false,
-                    Report::CoolOff { .. } => self.coverage.cooled_off += 1,
-                    Report::HeldOutside { .. } => self.coverage.held_outside += 1,
-                    Report::Lost { .. } => self.coverage.lost += 1,
-                    Report::Released => self.coverage.released += 1,
-                    Report::ElectionOver { .. } => self.coverage.over += 1,
-                    _ => {}
-                }
-                Ok(())
-            }
-        }
-    }
-
-    fn send(&mut self, host: usize, incarnation: u32, id: RequestId, op: Op, timeout: Duration) -> Checked {
-        let key = (host, incarnation, id.0);
-        let fate = self.plan.fate(key, self.now >= self.plan.heal_at);
-        if fate != CALM {
-            self.fates.insert(key, fate);
-        }
-        let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
-        process.unanswered.insert(id);
-        if let Op::Acquire { id, .. } = &op {
-            process.lease = Some(*id);
-        }
-        let gives_up = process.instant(process.local(self.now) + timeout);
-        self.push(gives_up, Event::Timeout { key });
-        let is_create = matches!(op, Op::Create { .. });
-        let Some(arrives) = fate.arrives else { return Ok(()) };
-        self.creates_under_way += u32::from(is_create);
-        if let Some(again) = fate.again {
-            self.creates_under_way += u32::from(is_create);
-            let silent = Fate { answer: None, answer_again: None, ..fate };
-            self.push(self.now + arrives + again, Event::Arrive { key, op: op.clone(), fate: silent });
-        }
-        self.push(self.now + arrives, Event::Arrive { key, op, fate });
-        Ok(())
-    }
-
-    /// An instance has ended or is killed: nothing of it passes any more, and it is gone a little later.
-    fn end_instance(&mut self, host: usize, incarnation: u32, killed: bool) {
-        let now = self.now;
-        let Some(instance) = self.instance(host) else { return };
-        instance.closed = true;
-        if std::mem::replace(&mut instance.ending, true) {
-            return;
-        }
-        let (key, at) = ((host, incarnation, instance.number), now + instance.life.gone);
-        self.push(at, Event::Gone { key, killed });
-    }
-
-    fn happen(&mut self, host: usize, event: Event) -> Checked {
-        match event {
-            Event::Answer { key: (.., id), result, is_stale } => {
-                let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
-                if process.unanswered.remove(&RequestId(id)) || is_stale {
-                    return self.feed(host, Input::Answer { id: RequestId(id), result });
-                }
-                Ok(())
-            }
-            Event::Timeout { key: (.., id) } => {
-                let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
-                if process.unanswered.remove(&RequestId(id)) {
-                    let result = Err(Refusal::Unknown("timeout".to_string()));
-                    return self.feed(host, Input::Answer { id: RequestId(id), result });
-                }
-                Ok(())
-            }
-            Event::Ends { key: (_, incarnation, number) } => {
-                if self.instance(host).is_some_and(|instance| instance.number == number) {
-                    self.end_instance(host, incarnation, false);
-                }
-                Ok(())
-            }
-            Event::Gone { key: (.., number), killed } => {
-                let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
-                let Some(instance) = process.instance.take_if(|one| one.number == number) else { return Ok(()) };
-                let end = match instance.life.ends {
-                    _ if killed => End::Killed,
-                    Ending::Done => End::Done,
-                    Ending::Failed => End::Failed("it failed".to_string()),
-                    Ending::Fatal => End::Fatal("it failed for good".to_string()),
-                };
-                self.feed(host, Input::Gone { end })
-            }
-            _ => Ok(()),
-        }
-    }
-
     // ---- the network and the store ----
 
     fn arrive(&mut self, key: Key, op: &Op, fate: Fate) -> Checked {
@@ -478,134 +343,6 @@ impl World {
             }
         }
         Ok(result)
-    }
-
-    // ---- faults ----
-
-    fn fault(&mut self, fault: Fault) -> Checked {
-        self.note(|| format!("{fault:?}"));
-        match fault {
-            Fault::Crash { host, down } if self.hosts[host].process.is_some() => {
-                self.hosts[host].down = down;
-                self.end_process(host);
-            }
-            Fault::Freeze { host, length } if self.now + length < self.plan.heal_at => {
-                self.hosts[host].frozen_until = self.hosts[host].frozen_until.max(self.now + length);
-                let until = self.hosts[host].frozen_until + self.lateness();
-                if let Some(instance) = self.instance(host) {
-                    instance.was_frozen_until = until;
-                }
-            }
-            Fault::Jump { host, by } if !self.hosts[host].is_settling => {
-                let incarnation = self.hosts[host].incarnation;
-                if let Some(process) = &mut self.hosts[host].process {
-                    process.jump(by);
-                    let number = process.wakes;
-                    // A clock that is read every 250 ms is seen to have jumped.
-                    self.push(self.now + self.lateness(), Event::Wake { host, incarnation, number });
-                }
-            }
-            Fault::Outage { host, length, kind } => {
-                let until = (self.now + length).min(self.plan.heal_at);
-                self.outages.push((until, host, kind));
-            }
-            Fault::Break { period } => self.store.break_lease(self.now, period),
-            Fault::Delete => self.delete(),
-            Fault::Plant => {
-                if self.creates_under_way == 0 {
-                    let _exists = self.store.create(None);
-                }
-            }
-            Fault::StartAgain => self.start_again(),
-            Fault::Outside { length } => self.take_outside(length),
-            Fault::OutsideReturns => self.return_outside(),
-            Fault::StepDown { host } => return self.tell(host, Input::StepDown { reason: "asked".to_string() }, fault),
-            Fault::Shutdown { host, down } => {
-                self.hosts[host].down = down;
-                return self.tell(host, Input::Shutdown, fault);
-            }
-            Fault::SkipGrace { host } => return self.tell(host, Input::SkipGrace, fault),
-            // A step forward would shorten the wait of a holder that waits another out by as much: the one
-            // place where a clock that is fast is not on the safe side.
-            Fault::Jump { .. } | Fault::Crash { .. } | Fault::Freeze { .. } => {}
-        }
-        Ok(())
-    }
-
-    fn tell(&mut self, host: usize, input: Input, fault: Fault) -> Checked {
-        if self.is_frozen(host) {
-            self.push(self.hosts[host].frozen_until, Event::Fault(fault));
-            return Ok(());
-        }
-        self.feed(host, input)
-    }
-
-    /// An operator deletes the object; not while a host is about that has never seen it, for that one may
-    /// start at once, and not while a create is under way that such a host will take for the first.
-    fn delete(&mut self) {
-        let alive: Vec<_> = self.hosts.iter().filter_map(|host| host.process.as_ref()).collect();
-        let all_know = alive.iter().all(|process| process.conduct.has_seen_the_election());
-        if self.store.object.is_none() || alive.is_empty() || !all_know || self.creates_under_way > 0 {
-            return;
-        }
-        let lowest = alive.iter().map(|process| process.conduct.highest_term()).min().unwrap_or_default();
-        // Where hosts have different lease lengths, the one that was not read is not known either.
-        if self.plan.shortest_lease() < self.plan.longest_lease() && lowest < self.history.floor() {
-            return;
-        }
-        self.history.deleted(lowest);
-        self.coverage.deleted += 1;
-        self.store.object = None;
-        self.deleted = true;
-    }
-
-    /// Somebody clears the outcome of a record whose lease nobody holds.
-    fn start_again(&mut self) {
-        if let Snapshot::Object { lease, record: Some(record), .. } = self.store.snapshot(self.now)
-            && matches!(lease, LeaseState::Free | LeaseState::Expired | LeaseState::Broken)
-            && record.outcome.is_some()
-        {
-            self.store.rewrite(|record| record.outcome = None);
-        }
-    }
-
-    /// A client that is not Baton. A broken lease it keeps for longer than any instance can last: that is
-    /// the one thing that no host could find out.
-    fn take_outside(&mut self, length: Option<Duration>) {
-        let id = LeaseId::from_random(u128::from(self.queued) << 64 | 1);
-        let after_break = matches!(self.store.object.as_ref().map(|one| one.lease), Some(Lease::Broken { .. }));
-        let least = if after_break { Duration::from_secs(70) } else { Duration::ZERO };
-        if self.store.take_outside(self.now, id, length.map(|length| length.max(least))) {
-            self.outside = Some((id, self.now + least));
-        }
-    }
-
-    fn return_outside(&mut self) {
-        if let Some((id, at)) = self.outside
-            && self.now >= at
-        {
-            let _ = self.store.execute(self.now, &Op::Release { id });
-        }
-    }
-
-    /// Everything is well from now on: machines run, the store answers, nobody interferes.
-    fn heal(&mut self) -> Checked {
-        self.note(|| "everything heals".to_string());
-        self.outages.clear();
-        if matches!(self.store.object.as_ref().map(|one| one.lease), Some(Lease::Breaking { .. })) {
-            self.store.break_lease(self.now, Duration::ZERO);
-        }
-        if let Some((id, _)) = self.outside
-            && let Some(Lease::Forever { id: holder } | Lease::Held { id: holder, .. }) =
-                self.store.object.as_ref().map(|one| one.lease)
-            && id == holder
-        {
-            self.store.break_lease(self.now, Duration::ZERO);
-        }
-        for count in 0..40 {
-            self.push(self.now + Duration::from_secs(5) * count, Event::Fault(Fault::StartAgain));
-        }
-        Ok(())
     }
 
     // ---- small things ----

@@ -1,0 +1,371 @@
+//! The election's rules, one scene each: what goes into the elector and which effects come out. The
+//! simulation looks for what nobody thought of; these scenes say what the rules mean.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may end by a panic")]
+#![allow(missing_docs, reason = "nobody links against a test")]
+
+use std::time::Duration;
+
+use baton_election::{
+    Effect, Elector, End, Input, LeaseId, LeaseState, Now, OnDone, Op, Outcome, Record, Refusal, Reply, RequestId,
+    Settings, Snapshot, StopReason, Term, Time, Timing, Version,
+};
+
+const D: Duration = Duration::from_secs(15);
+const SECOND: Duration = Duration::from_secs(1);
+const RANGE: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(60));
+
+#[test]
+fn a_lease_that_its_holder_released_is_taken_at_once_and_the_next_term_is_one_more() {
+    let mut scene = Scene::new();
+    let id = scene.acquires(object(LeaseState::Free, Some(record(6, "other"))));
+    let written = scene.answer(Ok(Reply::Done));
+    let Op::Write { id: under, version, record } = only_request(&written) else { panic!("{written:?}") };
+    assert_eq!((under, version.0.as_str(), record.term, record.failures), (id, "v1", 7, 0));
+    // Counted from before the acquire was sent, not from its answer nor from the write.
+    let (deadline, abort_at) = (scene.sent + D * 8 / 10, scene.sent + D * 93 / 100);
+    let started = scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
+    assert_eq!(started, [Effect::Start { term: 7, deadline, abort_at }]);
+}
+
+#[test]
+fn a_host_that_has_never_seen_the_election_creates_it_and_starts_at_once() {
+    let mut scene = Scene::new();
+    let created = scene.reads(Snapshot::Nothing);
+    let Op::Create { record } = only_request(&created) else { panic!("{created:?}") };
+    assert_eq!((record.term, record.node.clone()), (0, None));
+    scene.answer(Ok(Reply::Version(Version("v1".to_string()))));
+    scene.acquires(object(LeaseState::Free, Some(record)));
+    assert_eq!(written_term(&scene.answer(Ok(Reply::Done))), Some(1));
+}
+
+#[test]
+fn a_broken_lease_is_waited_out_for_the_recorded_d() {
+    let mut scene = Scene::new();
+    let mut of_another = record(3, "other");
+    of_another.lease = Duration::from_secs(30);
+    scene.acquires(object(LeaseState::Broken, Some(of_another)));
+    let acquired = scene.now;
+    scene.answer(Ok(Reply::Done));
+    let term = scene.run_until_written();
+    assert_eq!(term, 4);
+    assert!(scene.now.since(acquired) >= Duration::from_secs(30), "{:?}", scene.now.since(acquired));
+}
+
+#[test]
+fn a_free_lease_without_a_record_is_waited_out_for_a_minute() {
+    let mut scene = Scene::new();
+    scene.acquires(object(LeaseState::Free, None));
+    let acquired = scene.now;
+    scene.answer(Ok(Reply::Done));
+    scene.run_until_written();
+    assert!(scene.now.since(acquired) >= Duration::from_secs(60), "{:?}", scene.now.since(acquired));
+}
+
+#[test]
+fn a_record_that_is_missing_goes_on_from_the_highest_term_seen_and_is_waited_out() {
+    let mut scene = Scene::new();
+    scene.reads(object(LeaseState::Held, Some(record(9, "other"))));
+    let created = scene.reads(Snapshot::Nothing);
+    let Op::Create { record } = only_request(&created) else { panic!("{created:?}") };
+    assert_eq!((record.term, record.node.clone()), (9, None));
+    scene.answer(Ok(Reply::Version(Version("v9".to_string()))));
+    scene.acquires(object(LeaseState::Free, Some(record)));
+    let acquired = scene.now;
+    scene.answer(Ok(Reply::Done));
+    assert_eq!(scene.run_until_written(), 10);
+    assert!(scene.now.since(acquired) >= D);
+}
+
+#[test]
+fn an_acquire_of_unknown_outcome_is_repeated_with_the_same_id_and_version() {
+    let mut scene = Scene::new();
+    let id = scene.acquires(object(LeaseState::Expired, Some(record(1, "other"))));
+    let version = Version("v1".to_string());
+    for refusal in [unknown(), unknown(), Refusal::Misconfigured("no such container".to_string())] {
+        scene.answer(Err(refusal));
+        let again = scene.wakes();
+        assert_eq!(only_request(&again), Op::Acquire { id, length: D, version: version.clone() });
+    }
+}
+
+#[test]
+fn an_acquire_that_was_refused_is_followed_by_a_reading_and_a_new_id() {
+    let mut scene = Scene::new();
+    let first = scene.acquires(object(LeaseState::Expired, Some(record(1, "other"))));
+    scene.answer(Err(Refusal::Held));
+    let second = scene.acquires(object(LeaseState::Expired, Some(record(1, "other"))));
+    assert_ne!(first, second);
+}
+
+#[test]
+fn a_write_of_unknown_outcome_is_read_compared_and_written_again_with_the_new_version() {
+    let mut scene = Scene::new();
+    let id = scene.acquires(object(LeaseState::Free, Some(record(1, "other"))));
+    scene.answer(Ok(Reply::Done));
+    scene.answer(Err(unknown()));
+    assert_eq!(only_request(&scene.wakes()), Op::Read);
+    let mut moved = object(LeaseState::Held, Some(record(1, "other")));
+    let Snapshot::Object { version, .. } = &mut moved else { unreachable!() };
+    *version = Version("v5".to_string());
+    let again = scene.answer(Ok(Reply::Read(moved)));
+    let Op::Write { id: under, version, record } = only_request(&again) else { panic!("{again:?}") };
+    assert_eq!((under, version.0.as_str(), record.term), (id, "v5", 2));
+}
+
+#[test]
+fn a_write_that_was_carried_out_though_its_answer_was_lost_is_recognised() {
+    let mut scene = Scene::new();
+    scene.acquires(object(LeaseState::Free, Some(record(1, "other"))));
+    let written = scene.answer(Ok(Reply::Done));
+    let Op::Write { record, .. } = only_request(&written) else { panic!("{written:?}") };
+    scene.answer(Err(unknown()));
+    scene.wakes();
+    let started = scene.answer(Ok(Reply::Read(object(LeaseState::Held, Some(record)))));
+    assert!(matches!(started[..], [Effect::Start { term: 2, .. }]), "{started:?}");
+}
+
+#[test]
+fn a_failed_renewal_is_repeated_soon_and_extends_nothing_until_the_deadline_kills() {
+    let mut scene = Scene::leading();
+    let renewed = scene.sent;
+    let (mut stopped, mut killed, mut last_try) = (None, None, scene.now);
+    while killed.is_none() {
+        let effects = scene.wakes();
+        for effect in &effects {
+            match effect {
+                Effect::Request { op: Op::Renew { .. }, .. } => {
+                    let waited = scene.now.since(last_try);
+                    assert!(last_try.since(renewed) < D / 6 || waited <= D / 15, "a try after {waited:?}");
+                }
+                Effect::Extend { .. } => panic!("doubt extends"),
+                Effect::Stop { reason, .. } => stopped = Some((*reason, scene.now)),
+                Effect::Kill { .. } => killed = Some(scene.now),
+                _ => {}
+            }
+        }
+        if scene.pending.is_some() {
+            scene.answer(Err(unknown()));
+            last_try = scene.now;
+        }
+    }
+    assert_eq!(stopped, Some((StopReason::LeaseAtRisk, renewed + D * 7 / 10)));
+    assert_eq!(killed, Some(renewed + D * 8 / 10));
+    // It is not gone, and the host ends itself.
+    let aborted = std::iter::repeat_with(|| scene.wakes())
+        .find(|effects| effects.iter().any(|effect| matches!(effect, Effect::Abort { .. })));
+    assert!(aborted.is_some());
+    assert_eq!(scene.now, renewed + D * 93 / 100);
+}
+
+#[test]
+fn a_known_loss_kills_at_once() {
+    let mut scene = Scene::leading();
+    scene.wakes();
+    let effects = scene.answer(Err(Refusal::Lost("taken".to_string())));
+    assert!(
+        matches!(effects[..], [Effect::Stop { reason: StopReason::LeaseLost, .. }, Effect::Kill { .. }]),
+        "{effects:?}"
+    );
+}
+
+#[test]
+fn an_orderly_end_asks_waits_and_releases_last() {
+    let mut scene = Scene::leading();
+    let effects = scene.input(Input::Shutdown);
+    assert!(matches!(effects[..], [Effect::Stop { reason: StopReason::Shutdown, .. }]), "{effects:?}");
+    let effects = scene.input(Input::Gone { end: End::Done });
+    assert!(matches!(only_request(&effects), Op::Release { .. }));
+    assert_eq!(scene.answer(Ok(Reply::Done)), [Effect::Finished]);
+}
+
+#[test]
+fn a_second_signal_skips_the_grace_and_keeps_the_order() {
+    let mut scene = Scene::leading();
+    scene.input(Input::Shutdown);
+    assert!(matches!(scene.input(Input::SkipGrace)[..], [Effect::Kill { .. }]));
+    let effects = scene.input(Input::Gone { end: End::Killed });
+    assert!(matches!(only_request(&effects), Op::Release { .. }));
+}
+
+#[test]
+fn a_finished_election_is_recorded_before_the_release_and_not_started_again() {
+    let mut scene = Scene::leading_with(OnDone::Finish);
+    let noted = scene.input(Input::Gone { end: End::Done });
+    let Op::Write { record, .. } = only_request(&noted) else { panic!("{noted:?}") };
+    assert_eq!(record.outcome, Some(Outcome::Done));
+    let effects = scene.answer(Ok(Reply::Version(Version("v3".to_string()))));
+    assert!(matches!(only_request(&effects), Op::Release { .. }));
+    scene.answer(Ok(Reply::Done));
+    assert_eq!(scene.reads(object(LeaseState::Free, Some(record))), []);
+}
+
+#[test]
+fn a_fatal_failure_is_counted_and_followed_by_a_cool_off_that_a_free_lease_ends() {
+    let mut scene = Scene::leading();
+    let noted = scene.input(Input::Gone { end: End::Fatal("no".to_string()) });
+    let Op::Write { record, .. } = only_request(&noted) else { panic!("{noted:?}") };
+    assert_eq!(record.failures, 1);
+    scene.answer(Ok(Reply::Version(Version("v3".to_string()))));
+    scene.answer(Ok(Reply::Done));
+    let free = object(LeaseState::Free, Some(record));
+    let released = scene.now;
+    assert_eq!(scene.reads(free.clone()), []);
+    let mut effects = Vec::new();
+    while effects.is_empty() {
+        effects = scene.reads(free.clone());
+    }
+    assert!(matches!(only_request(&effects), Op::Acquire { .. }));
+    let waited = scene.now.since(released);
+    assert!(waited >= SECOND * 7 && waited <= SECOND * 13, "{waited:?}");
+}
+
+// ---- scenes ----
+
+struct Scene {
+    elector: Elector,
+    now: Time,
+    /// The request that waits for an answer.
+    pending: Option<RequestId>,
+    /// When the last acquire or renewal was sent.
+    sent: Time,
+}
+
+impl Scene {
+    fn new() -> Self {
+        Self::with(OnDone::Repeat)
+    }
+
+    fn with(on_done: OnDone) -> Self {
+        let settings = Settings {
+            node: "this".to_string(),
+            incarnation: "this/1".to_string(),
+            timing: Timing::new(D, RANGE, SECOND * 5, 256 << 20).unwrap(),
+            lease_range: RANGE,
+            pause: SECOND * 10,
+            on_done,
+            module: "sha256:0".to_string(),
+        };
+        let mut number = 0;
+        let random = move || {
+            number += 1;
+            number
+        };
+        let now = Now { time: Time::default(), wall: Duration::ZERO };
+        let elector = Elector::new(settings, now, random);
+        Self { elector, now: Time::default(), pending: None, sent: Time::default() }
+    }
+
+    /// A node that has just started its instance.
+    fn leading() -> Self {
+        Self::leading_with(OnDone::Repeat)
+    }
+
+    fn leading_with(on_done: OnDone) -> Self {
+        let mut scene = Self::with(on_done);
+        scene.acquires(object(LeaseState::Free, Some(record(1, "other"))));
+        scene.answer(Ok(Reply::Done));
+        let effects = scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
+        assert!(matches!(effects[..], [Effect::Start { term: 2, .. }]), "{effects:?}");
+        scene
+    }
+
+    /// Gives an input now and returns what is to be done, without what people are told.
+    fn input(&mut self, input: Input) -> Vec<Effect> {
+        self.elector.handle(Now { time: self.now, wall: Duration::ZERO }, input);
+        let mut effects: Vec<_> = std::iter::from_fn(|| self.elector.poll_effect()).collect();
+        effects.retain(|effect| !matches!(effect, Effect::Report(_)));
+        for effect in &effects {
+            if let Effect::Request { id, op, .. } = effect {
+                self.pending = Some(*id);
+                if matches!(op, Op::Acquire { .. } | Op::Renew { .. }) {
+                    self.sent = self.now;
+                }
+            }
+        }
+        effects
+    }
+
+    /// Answers the pending request 10 ms later.
+    fn answer(&mut self, result: Result<Reply, Refusal>) -> Vec<Effect> {
+        let id = self.pending.take().expect("a request is pending");
+        self.now = self.now + Duration::from_millis(10);
+        self.input(Input::Answer { id, result })
+    }
+
+    /// Sleeps until the elector wants to be woken.
+    fn wakes(&mut self) -> Vec<Effect> {
+        self.now = self.elector.next_wakeup().expect("something is due").max(self.now);
+        self.input(Input::Tick)
+    }
+
+    /// Lets the standby read that, and returns what follows.
+    fn reads(&mut self, snapshot: Snapshot) -> Vec<Effect> {
+        while self.pending.is_none() {
+            self.wakes();
+        }
+        self.answer(Ok(Reply::Read(snapshot)))
+    }
+
+    /// The same, where an acquire must follow; returns its id.
+    fn acquires(&mut self, snapshot: Snapshot) -> LeaseId {
+        let effects = self.reads(snapshot);
+        let Op::Acquire { id, .. } = only_request(&effects) else { panic!("{effects:?}") };
+        id
+    }
+
+    /// Renews without trouble until a term is written, and returns it.
+    fn run_until_written(&mut self) -> Term {
+        loop {
+            let effects = self.wakes();
+            assert!(!effects.iter().any(|effect| matches!(effect, Effect::Start { .. })));
+            if let Some(term) = written_term(&effects) {
+                return term;
+            }
+            if self.pending.is_some() {
+                let effects = self.answer(Ok(Reply::Done));
+                if let Some(term) = written_term(&effects) {
+                    return term;
+                }
+            }
+        }
+    }
+}
+
+fn object(lease: LeaseState, record: Option<Record>) -> Snapshot {
+    Snapshot::Object { lease, version: Version("v1".to_string()), record }
+}
+
+fn record(term: Term, node: &str) -> Record {
+    Record {
+        term,
+        node: Some(node.to_string()),
+        incarnation: format!("{node}/1"),
+        since: Duration::ZERO,
+        lease: D,
+        module: Some("sha256:0".to_string()),
+        outcome: None,
+        failures: 0,
+    }
+}
+
+fn unknown() -> Refusal {
+    Refusal::Unknown("timeout".to_string())
+}
+
+fn only_request(effects: &[Effect]) -> Op {
+    let mut requests = effects.iter().filter_map(|effect| match effect {
+        Effect::Request { op, .. } => Some(op.clone()),
+        _ => None,
+    });
+    match (requests.next(), requests.next()) {
+        (Some(op), None) => op,
+        other => panic!("not one request: {other:?}"),
+    }
+}
+
+fn written_term(effects: &[Effect]) -> Option<Term> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Request { op: Op::Write { record, .. }, .. } => Some(record.term),
+        _ => None,
+    })
+}

@@ -1,0 +1,164 @@
+//! What a process has been told: the store's answers and what became of its instance.
+
+use super::*;
+
+impl Conduct {
+    pub(super) fn answer(&mut self, now: Time, id: RequestId, result: &Result<Reply, Refusal>) {
+        let Some(asked) = self.requests.get_mut(&id) else { return };
+        if std::mem::replace(&mut asked.answered, true) {
+            return;
+        }
+        let (op, sent, role) = (asked.op.clone(), asked.sent, asked.role);
+        match (&op, result) {
+            (Op::Read, _) if role != self.role => {}
+            (Op::Read, Ok(Reply::Read(snapshot))) => self.read(now, snapshot),
+            (Op::Read, Err(_)) if self.holding.is_none() => self.failed_reads = (self.failed_reads.0 + 1, now),
+            (Op::Acquire { id, .. }, result) => self.acquired(*id, sent, result),
+            (Op::Renew { id }, result) => self.renewed(now, *id, sent, result),
+            (Op::Write { id: lease, record, .. }, result) if role == self.role && self.last_write == Some(id) => {
+                self.written(*lease, record, result);
+            }
+            (Op::Write { .. } | Op::Create { .. } | Op::Release { .. } | Op::Read, _) => {}
+        }
+    }
+
+    pub(super) fn read(&mut self, now: Time, snapshot: &Snapshot) {
+        self.failed_reads.0 = 0;
+        let seen = &mut self.seen;
+        seen.must_read = false;
+        seen.as_standby = self.holding.is_none();
+        seen.last = Some((snapshot.clone(), now));
+        let Snapshot::Object { lease, version, record } = snapshot else {
+            seen.history |= seen.any_object;
+            if let Some(holding) = &mut self.holding {
+                holding.is_missing = true;
+            }
+            seen.free_since.get_or_insert(now);
+            seen.outside_since = None;
+            seen.outside_said = false;
+            return;
+        };
+        seen.any_object = true;
+        seen.version = Some(version.clone());
+        let is_own = self.holding.is_some();
+        let is_held = matches!(lease, LeaseState::Held | LeaseState::HeldForever | LeaseState::Breaking);
+        if is_held {
+            seen.free_since = None;
+        } else {
+            seen.free_since.get_or_insert(now);
+            if !is_own {
+                seen.free_version = Some(version.clone());
+            }
+        }
+        if *lease == LeaseState::Held && !is_own && (record.is_none() || seen.free_version.as_ref() == Some(version)) {
+            seen.outside_since.get_or_insert(now);
+        } else if *lease != LeaseState::HeldForever {
+            (seen.outside_since, seen.outside_said) = (None, false);
+        }
+        seen.history |= *lease != LeaseState::Free;
+        if let Some(record) = record {
+            seen.highest_term = seen.highest_term.max(record.term);
+            seen.lease = Some(record.lease);
+            seen.history |= record.term > 0 || record.node.is_some();
+            if record.incarnation == self.settings.incarnation
+                && let Some(holding) = &mut self.holding
+            {
+                holding.failures.recorded = record.failures;
+                holding.done_unrecorded &= record.outcome.is_none();
+            }
+        }
+    }
+
+    pub(super) fn acquired(&mut self, id: LeaseId, sent: Time, result: &Result<Reply, Refusal>) {
+        let Some(acquisition) = self.acquisition.as_mut().filter(|acquisition| acquisition.id == id) else { return };
+        match result {
+            Err(Refusal::Unknown(_)) => acquisition.in_doubt = true,
+            Err(Refusal::Misconfigured(_)) => acquisition.decided = !acquisition.in_doubt,
+            Err(_) => acquisition.decided = true,
+            Ok(_) => {
+                acquisition.decided = true;
+                self.seen.history = true;
+                self.seen.free_since = None;
+                self.seen.outside_since = None;
+                self.role += 1;
+                self.failed_reads.0 = 0;
+                let record = match &self.seen.last {
+                    Some((Snapshot::Object { record, .. }, _)) => record.as_ref(),
+                    _ => None,
+                };
+                let failures = record.map_or(0, |record| record.failures);
+                self.holding = Some(Holding {
+                    id,
+                    length: acquisition.length,
+                    renewed: sent,
+                    lost: false,
+                    is_missing: false,
+                    renew_by: sent + self.settings.timing.renew_after(),
+                    failures: Count { expected: failures, recorded: failures },
+                    done_unrecorded: false,
+                    must_step_down: false,
+                    cool_off_said: false,
+                });
+            }
+        }
+    }
+
+    pub(super) fn renewed(&mut self, now: Time, id: LeaseId, sent: Time, result: &Result<Reply, Refusal>) {
+        let timing = self.settings.timing;
+        let Some(holding) = self.holding.as_mut().filter(|holding| holding.id == id) else { return };
+        match result {
+            Ok(_) => {
+                holding.renewed = holding.renewed.max(sent);
+                holding.renew_by = (sent + timing.renew_after()).max(now);
+            }
+            Err(Refusal::Lost(_) | Refusal::Held) => holding.lost = true,
+            Err(_) => holding.renew_by = now + timing.retry_range().1,
+        }
+    }
+
+    pub(super) fn written(&mut self, id: LeaseId, record: &Record, result: &Result<Reply, Refusal>) {
+        match result {
+            Ok(Reply::Version(version)) => {
+                self.seen.version = Some(version.clone());
+                self.seen.must_read = false;
+                self.seen.highest_term = self.seen.highest_term.max(record.term);
+                self.seen.lease = Some(record.lease);
+            }
+            Ok(_) | Err(Refusal::Unknown(_) | Refusal::Misconfigured(_) | Refusal::Conflict) => {
+                self.seen.must_read = true;
+            }
+            Err(Refusal::Lost(_) | Refusal::Held) => {}
+        }
+        let Some(holding) = self.holding.as_mut().filter(|holding| holding.id == id) else { return };
+        match result {
+            Ok(_) => {
+                holding.failures.recorded = record.failures;
+                holding.done_unrecorded &= record.outcome.is_none();
+            }
+            Err(Refusal::Lost(_) | Refusal::Held) => holding.lost = true,
+            Err(_) => {}
+        }
+    }
+
+    pub(super) fn gone(&mut self, now: Time, end: &End) {
+        let (Some(instance), Some(holding)) = (self.instance.take(), &mut self.holding) else { return };
+        let count = &mut holding.failures;
+        if now.since(instance.started) >= Duration::from_secs(60) {
+            count.expected = 0;
+        }
+        if instance.stop.is_some() || instance.killed.is_some() || instance.at_risk || holding.lost {
+            return;
+        }
+        match end {
+            End::Done => {
+                count.expected = 0;
+                holding.done_unrecorded = self.settings.on_done == OnDone::Finish;
+            }
+            End::Failed(_) | End::Fatal(_) => {
+                count.expected += 1;
+                holding.must_step_down = count.expected >= 5 || matches!(end, End::Fatal(_));
+            }
+            End::Killed => {}
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! The rules of running: when an instance may start, until when it may act, and when it must end.
+
+use super::*;
+
+impl Conduct {
+    pub(super) fn start(&mut self, now: Time, deadline: Time, abort_at: Time) -> Checked {
+        if self.instance.is_some() {
+            return broken("one_at_a_time", "a start while an instance is not gone".to_string());
+        }
+        let Some(holding) = &self.holding else {
+            return broken("one_at_a_time", "a start without the lease".to_string());
+        };
+        if holding.lost {
+            return broken("one_at_a_time", "a start under a lost lease".to_string());
+        }
+        if holding.must_step_down {
+            return broken("failures_counted_in_record", "a start instead of a step-down".to_string());
+        }
+        if holding.done_unrecorded {
+            return broken("finish_stays_finished", "a start after the election was done".to_string());
+        }
+        if now > holding.renewed + self.settings.timing.lease() / 2 {
+            return broken("half_d_before_start", format!("renewed {:?} ago", now.since(holding.renewed)));
+        }
+        if let Some(acquisition) = &self.acquisition
+            && now < acquisition.first_sent + acquisition.wait
+        {
+            let waited = now.since(acquisition.first_sent);
+            return broken("waits_out_unclear_lease", format!("waited {waited:?} of {:?}", acquisition.wait));
+        }
+        self.cool_off_until = Time::default();
+        self.instance = Some(Instance {
+            started: now,
+            deadline,
+            abort_at,
+            stop: None,
+            killed: None,
+            aborted: false,
+            at_risk: false,
+            overdue: false,
+        });
+        self.doubt_never_extends(deadline, abort_at)
+    }
+
+    pub(super) fn extend(&mut self, deadline: Time, abort_at: Time) -> Checked {
+        let Some(instance) = &mut self.instance else { return Ok(()) };
+        (instance.deadline, instance.abort_at) = (deadline, abort_at);
+        self.doubt_never_extends(deadline, abort_at)
+    }
+
+    pub(super) fn doubt_never_extends(&self, deadline: Time, abort_at: Time) -> Checked {
+        let Some(holding) = &self.holding else { return Ok(()) };
+        if deadline > holding.renewed + holding.length * 8 / 10
+            || abort_at > holding.renewed + holding.length * 93 / 100
+        {
+            let what = format!("deadline {deadline:?} for a request sent at {:?}", holding.renewed);
+            return broken("doubt_never_extends", what);
+        }
+        Ok(())
+    }
+
+    pub(super) fn stop(&mut self, now: Time, reason: StopReason, grace_ends: Time) -> Checked {
+        let (Some(instance), Some(holding)) = (&mut self.instance, &self.holding) else { return Ok(()) };
+        instance.stop = Some(grace_ends);
+        let is_due = match reason {
+            StopReason::LeaseAtRisk => instance.at_risk,
+            StopReason::LeaseLost => holding.lost || holding.is_missing,
+            StopReason::StepDown => self.step_down_asked,
+            StopReason::Shutdown => self.shutdown_asked,
+            StopReason::Replaced => false,
+        };
+        if !is_due {
+            return broken("doubt_loses_nothing", format!("a stop for {reason:?} without that"));
+        }
+        if grace_ends > now + self.settings.timing.grace() {
+            return broken("grace_is_bounded", format!("a stop at {now:?} with grace until {grace_ends:?}"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn kill(&mut self, now: Time) -> Checked {
+        let (Some(instance), Some(holding)) = (&mut self.instance, &self.holding) else { return Ok(()) };
+        instance.killed = Some(now);
+        let is_due = instance.overdue
+            || instance.stop.is_some_and(|grace_ends| now >= grace_ends)
+            || holding.lost
+            || holding.is_missing
+            || self.skip_grace_asked;
+        if is_due { Ok(()) } else { broken("doubt_loses_nothing", "a kill without a reason".to_string()) }
+    }
+
+    pub(super) fn abort(&mut self, now: Time) -> Checked {
+        let Some(instance) = &mut self.instance else {
+            return broken("host_survives", "an abort without an instance".to_string());
+        };
+        instance.aborted = true;
+        if now < instance.abort_at {
+            return broken("host_survives", format!("an abort before {:?}", instance.abort_at));
+        }
+        Ok(())
+    }
+
+    pub(super) fn report(&mut self, now: Time, report: &Report) -> Checked {
+        match report {
+            Report::HeldOutside { .. } => self.seen.outside_said = true,
+            Report::Standby { .. } => {
+                self.role += 1;
+                if self.instance.is_none() {
+                    self.holding = None;
+                }
+            }
+            Report::CoolOff { wait, .. } => {
+                let full = |cool_offs: u32| SECOND * (10 << cool_offs.min(6)).min(600);
+                let (shortest, longest) = (full(self.cool_offs) * 3 / 4, full(self.cool_offs_at_most) * 5 / 4);
+                self.cool_off_until = now + *wait;
+                self.cool_offs += 1;
+                self.cool_offs_at_most += 1;
+                if let Some(holding) = &mut self.holding {
+                    holding.cool_off_said = true;
+                }
+                if *wait < shortest || *wait > longest {
+                    return broken("cool_off_is_kept", format!("{wait:?}, not {shortest:?} to {longest:?}"));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    pub(super) fn takes_what_is_free(&self, now: Time) -> Checked {
+        let Some((snapshot, at)) = &self.seen.last else { return Ok(()) };
+        let is_free = match snapshot {
+            Snapshot::Nothing => true,
+            Snapshot::Object { record: Some(record), .. } if self.is_over(record) => false,
+            Snapshot::Object { lease, .. } => {
+                matches!(lease, LeaseState::Free | LeaseState::Expired | LeaseState::Broken)
+            }
+        };
+        let free_for = self.seen.free_since.map_or(Duration::ZERO, |since| now.since(since));
+        let may_take = now >= self.cool_off_until || free_for >= SECOND * 10;
+        let is_news = *at == now && self.seen.as_standby && !self.shutdown_asked;
+        if is_free && may_take && is_news && self.last_sent < now {
+            return broken("takes_what_is_free", format!("nothing follows from {snapshot:?}, free for {free_for:?}"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn known_loss_kills_at_once(&self) -> Checked {
+        match (&self.instance, &self.holding) {
+            (Some(Instance { killed: None, .. }), Some(Holding { lost: true, .. })) => {
+                broken("known_loss_kills_at_once", "the lease is known to be lost, and it runs on".to_string())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn deadlines_are_kept(&self, now: Time, awake_by: &dyn Fn(&'static str, Time) -> Checked) -> Checked {
+        let (Some(instance), Some(holding)) = (&self.instance, &self.holding) else { return Ok(()) };
+        let timing = &self.settings.timing;
+        if instance.aborted {
+            return Ok(());
+        }
+        if let Some(killed) = instance.killed {
+            // A process that did not run at its deadline has from its kill on what there is between the two.
+            let room = timing.abort_after() - timing.deadline_after();
+            let abort_at = instance.abort_at.max(killed + room);
+            if now >= abort_at {
+                return broken("gone_in_time", format!("no abort at {now:?}, which was due at {abort_at:?}"));
+            }
+            return awake_by("gone_in_time", abort_at);
+        }
+        let at_risk = holding.renewed + timing.at_risk_after();
+        if instance.overdue || now >= instance.deadline {
+            return broken("gone_in_time", format!("no kill at {now:?}, with the deadline at {:?}", instance.deadline));
+        }
+        if now >= at_risk && instance.stop.is_none() {
+            return broken("stops_at_risk", format!("no stop at {now:?}, which was due at {at_risk:?}"));
+        }
+        match instance.stop {
+            Some(grace_ends) if now >= grace_ends => broken("grace_is_bounded", format!("no kill at {grace_ends:?}")),
+            Some(grace_ends) => awake_by("grace_is_bounded", grace_ends.min(instance.deadline)),
+            None if self.shutdown_asked => broken("grace_is_bounded", "no stop at a shutdown".to_string()),
+            None => awake_by("stops_at_risk", at_risk),
+        }
+    }
+
+    pub(super) fn leader_tries_never_slow(
+        &self,
+        now: Time,
+        awake_by: &dyn Fn(&'static str, Time) -> Checked,
+    ) -> Checked {
+        const RULE: &str = "leader_tries_never_slow";
+        let Some(holding) = &self.holding else { return Ok(()) };
+        let is_held = !holding.lost && !holding.is_missing && now < holding.renewed + holding.length;
+        if !is_held || holding.renew_by == Time(Duration::MAX) {
+            return Ok(());
+        }
+        if now > holding.renew_by {
+            return broken(RULE, format!("no renewal at {now:?}, which was due at {:?}", holding.renew_by));
+        }
+        awake_by(RULE, holding.renew_by)
+    }
+
+    pub(super) fn outside_holder_is_reported(&self, now: Time) -> Checked {
+        let seen = &self.seen;
+        let Some((Snapshot::Object { lease, .. }, at)) = &seen.last else { return Ok(()) };
+        let long = seen.outside_since.is_some_and(|since| at.since(since) >= self.settings.timing.lease() * 2);
+        let is_outside = *lease == LeaseState::HeldForever || (*lease == LeaseState::Held && long);
+        let is_standby = self.holding.is_none() && self.acquisition.as_ref().is_none_or(|last| last.decided);
+        if is_outside && is_standby && *at == now && !seen.outside_said && !self.shutdown_asked {
+            return broken("outside_holder_is_reported", format!("{:?} is not reported", seen.last));
+        }
+        Ok(())
+    }
+
+    pub(super) fn health_resets_the_count(&self, now: Time) -> Checked {
+        let (Some(instance), Some(holding)) = (&self.instance, &self.holding) else { return Ok(()) };
+        let is_healthy = instance.killed.is_none() && now.since(instance.started) >= SECOND * 61;
+        if is_healthy && holding.failures.expected > 0 && !self.seen.must_read {
+            return broken("failures_counted_in_record", "60 s of health do not reset the count".to_string());
+        }
+        Ok(())
+    }
+}

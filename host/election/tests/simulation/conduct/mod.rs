@@ -1,0 +1,225 @@
+//! The election's rules, watched on one elector: what goes in, what comes out and when. Nothing here
+//! looks inside; each rule is a function with its name, and time is the host's own clock.
+
+mod answers;
+mod instances;
+mod requests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use baton_election::{
+    Effect, End, Input, LeaseId, LeaseState, OnDone, Op, Outcome, Record, Refusal, Reply, Report, RequestId, Settings,
+    Snapshot, StopReason, Term, Time, Version,
+};
+
+use crate::invariants::{Checked, broken};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// What one process has been seen to do.
+pub struct Conduct {
+    settings: Settings,
+    requests: BTreeMap<RequestId, Asked>,
+    last_write: Option<RequestId>,
+    /// When the last request was sent.
+    last_sent: Time,
+    /// Counts the changes of its role.
+    role: u32,
+    seen: Seen,
+    /// Failed readings in a row, and when the last one failed.
+    failed_reads: (u32, Time),
+    used_ids: BTreeSet<u128>,
+    acquisition: Option<Acquisition>,
+    holding: Option<Holding>,
+    instance: Option<Instance>,
+    cool_off_until: Time,
+    /// Cool-offs since an instance of this process was last healthy.
+    cool_offs: u32,
+    /// The same, where health that shows only at the instance's end does not count.
+    cool_offs_at_most: u32,
+    step_down_asked: bool,
+    shutdown_asked: bool,
+    skip_grace_asked: bool,
+    finished: bool,
+}
+
+struct Asked {
+    op: Op,
+    sent: Time,
+    answered: bool,
+    /// The role in which it was sent; its answer tells nothing to another.
+    role: u32,
+}
+
+/// What the store's answers have told this process.
+#[derive(Default)]
+struct Seen {
+    last: Option<(Snapshot, Time)>,
+    version: Option<Version>,
+    /// After a doubtful or refused write.
+    must_read: bool,
+    highest_term: Term,
+    lease: Option<Duration>,
+    any_object: bool,
+    /// Any sign that somebody has held the lease, or that the object was there before and is not the same.
+    history: bool,
+    free_since: Option<Time>,
+    free_version: Option<Version>,
+    outside_since: Option<Time>,
+    outside_said: bool,
+    /// Whether the last reading was a standby's.
+    as_standby: bool,
+}
+
+struct Acquisition {
+    id: LeaseId,
+    length: Duration,
+    first_sent: Time,
+    in_doubt: bool,
+    decided: bool,
+    /// How long the holder must wait before it starts anything.
+    wait: Duration,
+}
+
+struct Holding {
+    id: LeaseId,
+    length: Duration,
+    renewed: Time,
+    lost: bool,
+    /// A reading showed that there is no object any more.
+    is_missing: bool,
+    /// The latest moment for the next renewal to be sent.
+    renew_by: Time,
+    failures: Count,
+    done_unrecorded: bool,
+    must_step_down: bool,
+    cool_off_said: bool,
+}
+
+/// Failures in a row: what they should be, and what the record says as far as this process knows.
+struct Count {
+    expected: u32,
+    recorded: u32,
+}
+
+struct Instance {
+    started: Time,
+    deadline: Time,
+    abort_at: Time,
+    stop: Option<Time>,
+    killed: Option<Time>,
+    aborted: bool,
+    /// 0.7 D had passed when an input came.
+    at_risk: bool,
+    /// The deadline had passed when an input came.
+    overdue: bool,
+}
+
+impl Conduct {
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            requests: BTreeMap::new(),
+            last_write: None,
+            last_sent: Time::default(),
+            role: 0,
+            seen: Seen::default(),
+            failed_reads: (0, Time::default()),
+            used_ids: BTreeSet::new(),
+            acquisition: None,
+            holding: None,
+            instance: None,
+            cool_off_until: Time::default(),
+            cool_offs: 0,
+            cool_offs_at_most: 0,
+            step_down_asked: false,
+            shutdown_asked: false,
+            skip_grace_asked: false,
+            finished: false,
+        }
+    }
+
+    pub fn highest_term(&self) -> Term {
+        self.seen.highest_term
+    }
+
+    pub fn has_seen_the_election(&self) -> bool {
+        self.seen.any_object
+    }
+
+    /// An input is about to go in.
+    pub fn input(&mut self, now: Time, input: &Input) {
+        self.forget_what_ran_out(now);
+        if !matches!(input, Input::Gone { .. }) {
+            self.time_comes_first(now);
+        }
+        match input {
+            Input::Answer { id, result } => self.answer(now, *id, result),
+            Input::Gone { end } => self.gone(now, end),
+            Input::StepDown { .. } => self.step_down_asked = true,
+            Input::Shutdown => self.shutdown_asked = true,
+            Input::SkipGrace => (self.shutdown_asked, self.skip_grace_asked) = (true, true),
+            Input::Tick => {}
+        }
+        self.forget_what_ran_out(now);
+    }
+
+    /// What time alone decides is decided before the input is looked at: a renewal whose answer comes
+    /// after 0.7 D does not take the stop back.
+    fn time_comes_first(&mut self, now: Time) {
+        if let (Some(instance), Some(holding)) = (&mut self.instance, &self.holding) {
+            instance.at_risk |= now >= holding.renewed + self.settings.timing.at_risk_after();
+            instance.overdue |= now >= instance.deadline;
+            if instance.killed.is_none() && now.since(instance.started) >= SECOND * 60 {
+                self.cool_offs = 0;
+            }
+        }
+    }
+
+    /// A lease that has run out without an instance is over, whatever is still answered.
+    fn forget_what_ran_out(&mut self, now: Time) {
+        let instance = &self.instance;
+        self.holding.take_if(|holding| instance.is_none() && now >= holding.renewed + holding.length);
+    }
+
+    /// An effect has come out.
+    pub fn effect(&mut self, now: Time, effect: &Effect) -> Checked {
+        if self.finished {
+            return broken("host_survives", format!("{effect:?} after the end"));
+        }
+        match effect {
+            Effect::Request { id, op, .. } => self.request(now, *id, op),
+            Effect::Start { deadline, abort_at, .. } => self.start(now, *deadline, *abort_at),
+            Effect::Extend { deadline, abort_at } => self.extend(*deadline, *abort_at),
+            Effect::Stop { reason, grace_ends, .. } => self.stop(now, *reason, *grace_ends),
+            Effect::Kill { .. } => self.kill(now),
+            Effect::Abort { .. } => self.abort(now),
+            Effect::Report(report) => self.report(now, report),
+            Effect::Finished => {
+                self.finished = true;
+                if self.instance.is_some() {
+                    return broken("release_last", "finished while an instance is not gone".to_string());
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The elector has said all that it had to say, and when it wants to be woken.
+    pub fn settled(&mut self, now: Time, wakeup: Option<Time>) -> Checked {
+        let awake_by = |rule: &'static str, due: Time| match wakeup {
+            Some(wakeup) if wakeup <= due => Ok(()),
+            _ => broken(rule, format!("something is due at {due:?}, but it wakes at {wakeup:?}")),
+        };
+        if self.instance.as_ref().is_some_and(|one| one.killed.is_none() && now.since(one.started) >= SECOND * 60) {
+            self.cool_offs_at_most = 0;
+        }
+        self.takes_what_is_free(now)?;
+        self.known_loss_kills_at_once()?;
+        self.deadlines_are_kept(now, &awake_by)?;
+        self.leader_tries_never_slow(now, &awake_by)?;
+        self.outside_holder_is_reported(now)?;
+        self.health_resets_the_count(now)
+    }
+}

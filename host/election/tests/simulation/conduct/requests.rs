@@ -1,0 +1,185 @@
+//! The rules of asking: when what may be asked of the store, under which id, version and term.
+
+use super::*;
+
+impl Conduct {
+    pub(super) fn request(&mut self, now: Time, id: RequestId, op: &Op) -> Checked {
+        let asked = Asked { op: op.clone(), sent: now, answered: false, role: self.role };
+        let is_new = self.requests.insert(id, asked).is_none();
+        if !is_new {
+            return broken("host_survives", format!("{id:?} is used twice"));
+        }
+        self.last_sent = now;
+        match op {
+            Op::Read => self.standby_backs_off(now),
+            Op::Create { record } => self.created_only_if_none(record),
+            Op::Acquire { id, length, version } => self.acquire(now, *id, *length, version),
+            Op::Renew { id } => {
+                if let Some(holding) = self.holding.as_mut().filter(|holding| holding.id == *id) {
+                    holding.renew_by = Time(Duration::MAX);
+                    return Ok(());
+                }
+                broken("lease_id_is_fresh", "a renewal of a lease that is not held".to_string())
+            }
+            Op::Write { id: lease, version, record } => {
+                self.last_write = Some(id);
+                self.write(now, *lease, version, record)
+            }
+            Op::Release { id } => self.release(*id),
+        }
+    }
+
+    pub(super) fn standby_backs_off(&self, now: Time) -> Checked {
+        const RULE: &str = "standby_backs_off";
+        if self.holding.is_some() {
+            return Ok(());
+        }
+        let (failures, at) = self.failed_reads;
+        let shortest = match failures {
+            0 => Duration::ZERO,
+            1..5 => SECOND * 3 / 4,
+            _ => SECOND * 5,
+        };
+        if failures > 0 && now.since(at) < shortest {
+            return broken(RULE, format!("reads {:?} after {failures} failures in a row", now.since(at)));
+        }
+        if let Some((Snapshot::Object { lease: LeaseState::Held, .. }, at)) = &self.seen.last
+            && failures == 0
+            && self.acquisition.as_ref().is_none_or(|acquisition| acquisition.decided)
+            && now.since(*at) < SECOND * 3 / 4
+        {
+            return broken(RULE, format!("polls after {:?}", now.since(*at)));
+        }
+        Ok(())
+    }
+
+    pub(super) fn created_only_if_none(&self, record: &Record) -> Checked {
+        const RULE: &str = "created_only_if_none";
+        if !matches!(self.seen.last, Some((Snapshot::Nothing, _))) {
+            return broken(RULE, format!("the last reading was {:?}", self.seen.last));
+        }
+        // A term that this host has tried to write counts, whether it was seen or not.
+        if record.term < self.seen.highest_term || record.node.is_some() {
+            return broken(RULE, format!("{record:?} does not go on from term {}", self.seen.highest_term));
+        }
+        Ok(())
+    }
+
+    pub(super) fn acquire(&mut self, now: Time, id: LeaseId, length: Duration, version: &Version) -> Checked {
+        if self.instance.is_some() {
+            return broken("release_last", "an acquire while an instance is not gone".to_string());
+        }
+        let Some((Snapshot::Object { lease, version: read, record }, _)) = &self.seen.last else {
+            return broken("writes_carry_id_and_version", "an acquire without a reading".to_string());
+        };
+        if read != version {
+            return broken(
+                "writes_carry_id_and_version",
+                format!("an acquire with {version:?}, but read was {read:?}"),
+            );
+        }
+        if matches!(lease, LeaseState::Held | LeaseState::HeldForever | LeaseState::Breaking) {
+            return broken("acquires_only_what_looks_free", format!("an acquire after reading {lease:?}"));
+        }
+        if record.as_ref().is_some_and(|record| self.is_over(record)) {
+            return broken("finish_stays_finished", "an acquire of a finished election".to_string());
+        }
+        self.cool_off_is_kept(now)?;
+        let wait = self.wait_for(*lease, record.as_ref());
+        self.acquire_repeated_only_with_same_id_when_unknown(now, id)?;
+        if self.acquisition.as_ref().is_none_or(|acquisition| acquisition.id != id) {
+            self.role += 1;
+            self.used_ids.insert(id.as_u128());
+            self.holding = None;
+            self.acquisition = Some(Acquisition { id, length, first_sent: now, in_doubt: false, decided: false, wait });
+        }
+        Ok(())
+    }
+
+    pub(super) fn acquire_repeated_only_with_same_id_when_unknown(&self, now: Time, id: LeaseId) -> Checked {
+        const RULE: &str = "acquire_repeated_only_with_same_id_when_unknown";
+        match &self.acquisition {
+            Some(last) if last.id == id && last.decided => {
+                broken("lease_id_is_fresh", "an acquire with the id of an acquisition that was answered".to_string())
+            }
+            Some(last) if last.id == id && now.since(last.first_sent) > last.length => {
+                broken(RULE, "still repeated after D".to_string())
+            }
+            Some(last) if last.id == id => Ok(()),
+            _ if self.used_ids.contains(&id.as_u128()) => {
+                broken("lease_id_is_fresh", "an id that was used before".to_string())
+            }
+            Some(last) if !last.decided && now.since(last.first_sent) < last.length => {
+                broken(RULE, format!("another id {:?} after an unknown outcome", now.since(last.first_sent)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// How long a new holder must wait that read this before its acquire.
+    pub(super) fn wait_for(&self, lease: LeaseState, record: Option<&Record>) -> Duration {
+        let recorded = record.map(|record| record.lease).or(self.seen.lease).unwrap_or(Duration::from_secs(60));
+        match (lease, record) {
+            (LeaseState::Expired, _) => Duration::ZERO,
+            (LeaseState::Free, Some(record)) if record.node.is_some() => Duration::ZERO,
+            (LeaseState::Free, Some(record)) if record.term == 0 && !self.seen.history => Duration::ZERO,
+            _ => recorded,
+        }
+    }
+
+    pub(super) fn is_over(&self, record: &Record) -> bool {
+        record.outcome == Some(Outcome::Done) && record.module.as_deref() == Some(self.settings.module.as_str())
+    }
+
+    pub(super) fn cool_off_is_kept(&self, now: Time) -> Checked {
+        let until = self.cool_off_until;
+        let free_for = self.seen.free_since.map_or(Duration::ZERO, |since| now.since(since));
+        if now < until && free_for < SECOND * 10 {
+            return broken("cool_off_is_kept", format!("an acquire before {until:?}, free for {free_for:?}"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn write(&mut self, now: Time, id: LeaseId, version: &Version, record: &Record) -> Checked {
+        const RULE: &str = "writes_carry_id_and_version";
+        if self.seen.must_read {
+            return broken("doubtful_write_is_read_first", format!("{record:?} is written without a reading"));
+        }
+        if self.seen.version.as_ref() != Some(version) {
+            return broken(RULE, format!("it carries {version:?}, known is {:?}", self.seen.version));
+        }
+        let Some(holding) = self.holding.as_mut().filter(|holding| holding.id == id) else {
+            return broken(RULE, "a write without the lease".to_string());
+        };
+        let running_for = self.instance.as_ref().map(|instance| now.since(instance.started));
+        if running_for.is_none() && record.outcome.is_none() && record.term < self.seen.highest_term {
+            return broken("terms_only_rise", format!("term {} after {}", record.term, self.seen.highest_term));
+        }
+        let count = &mut holding.failures;
+        if record.failures == 0 && running_for.is_some_and(|length| length >= SECOND * 60) {
+            count.expected = 0;
+        }
+        if record.failures != count.expected {
+            let what = format!("{} failures are written, {} are in a row", record.failures, count.expected);
+            return broken("failures_counted_in_record", what);
+        }
+        Ok(())
+    }
+
+    pub(super) fn release(&mut self, id: LeaseId) -> Checked {
+        if self.instance.is_some() {
+            return broken("release_last", "a release while an instance is not gone".to_string());
+        }
+        let Some(holding) = self.holding.take_if(|holding| holding.id == id) else { return Ok(()) };
+        if holding.done_unrecorded {
+            return broken("finish_stays_finished", "a release before the outcome is recorded".to_string());
+        }
+        if holding.failures.expected != holding.failures.recorded {
+            return broken("failures_counted_in_record", "a release before the count is recorded".to_string());
+        }
+        if holding.must_step_down && !holding.cool_off_said && !self.shutdown_asked {
+            return broken("cool_off_is_kept", "a step-down after failures without a cool-off".to_string());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,136 @@
+//! What goes wrong, what people do, and how everything heals.
+
+use super::*;
+
+impl World {
+    pub(super) fn fault(&mut self, fault: Fault) -> Checked {
+        self.note(|| format!("{fault:?}"));
+        match fault {
+            Fault::Crash { host, down } if self.hosts[host].process.is_some() => {
+                self.hosts[host].down = down;
+                self.end_process(host);
+            }
+            Fault::Freeze { host, length } if self.now + length < self.plan.heal_at => {
+                self.hosts[host].frozen_until = self.hosts[host].frozen_until.max(self.now + length);
+                let until = self.hosts[host].frozen_until + self.lateness();
+                if let Some(instance) = self.instance(host) {
+                    instance.was_frozen_until = until;
+                }
+            }
+            Fault::Jump { host, by } if !self.hosts[host].is_settling => {
+                let incarnation = self.hosts[host].incarnation;
+                if let Some(process) = &mut self.hosts[host].process {
+                    process.jump(by);
+                    let number = process.wakes;
+                    // A clock that is read every 250 ms is seen to have jumped.
+                    self.push(self.now + self.lateness(), Event::Wake { host, incarnation, number });
+                }
+            }
+            Fault::Outage { host, length, kind } => {
+                let until = (self.now + length).min(self.plan.heal_at);
+                self.outages.push((until, host, kind));
+            }
+            Fault::Break { period } => self.store.break_lease(self.now, period),
+            Fault::Delete => self.delete(),
+            Fault::Plant => {
+                if self.creates_under_way == 0 {
+                    let _exists = self.store.create(None);
+                }
+            }
+            Fault::StartAgain => self.start_again(),
+            Fault::Outside { length } => self.take_outside(length),
+            Fault::OutsideReturns => self.return_outside(),
+            Fault::StepDown { host } => return self.tell(host, Input::StepDown { reason: "asked".to_string() }, fault),
+            Fault::Shutdown { host, down } => {
+                self.hosts[host].down = down;
+                let ends_by = self.now + Duration::from_secs(5 + 60) + self.plan.longest_lease() * 4;
+                let incarnation = self.hosts[host].incarnation;
+                if self.hosts[host].process.is_some() {
+                    self.push(ends_by, Event::EndsBy { host, incarnation });
+                }
+                return self.tell(host, Input::Shutdown, fault);
+            }
+            Fault::SkipGrace { host } => return self.tell(host, Input::SkipGrace, fault),
+            // A step forward would shorten the wait of a holder that waits another out by as much: the one
+            // place where a clock that is fast is not on the safe side.
+            Fault::Jump { .. } | Fault::Crash { .. } | Fault::Freeze { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, host: usize, input: Input, fault: Fault) -> Checked {
+        if self.is_frozen(host) {
+            self.push(self.hosts[host].frozen_until, Event::Fault(fault));
+            return Ok(());
+        }
+        self.feed(host, input)
+    }
+
+    /// An operator deletes the object; not while a host is about that has never seen it, for that one may
+    /// start at once, and not while a create is under way that such a host will take for the first.
+    fn delete(&mut self) {
+        let alive: Vec<_> = self.hosts.iter().filter_map(|host| host.process.as_ref()).collect();
+        let all_know = alive.iter().all(|process| process.conduct.has_seen_the_election());
+        if self.store.object.is_none() || alive.is_empty() || !all_know || self.creates_under_way > 0 {
+            return;
+        }
+        let lowest = alive.iter().map(|process| process.conduct.highest_term()).min().unwrap_or_default();
+        // Where hosts have different lease lengths, the one that was not read is not known either.
+        if self.plan.shortest_lease() < self.plan.longest_lease() && lowest < self.history.floor() {
+            return;
+        }
+        self.history.deleted(lowest);
+        self.coverage.deleted += 1;
+        self.store.object = None;
+        self.deleted = true;
+    }
+
+    /// Somebody clears the outcome of a record whose lease nobody holds.
+    fn start_again(&mut self) {
+        if let Snapshot::Object { lease, record: Some(record), .. } = self.store.snapshot(self.now)
+            && matches!(lease, LeaseState::Free | LeaseState::Expired | LeaseState::Broken)
+            && record.outcome.is_some()
+        {
+            self.store.rewrite(|record| record.outcome = None);
+        }
+    }
+
+    /// A client that is not Baton. A broken lease it keeps for longer than any instance can last: that is
+    /// the one thing that no host could find out.
+    fn take_outside(&mut self, length: Option<Duration>) {
+        let id = LeaseId::from_random(u128::from(self.queued) << 64 | 1);
+        let after_break = matches!(self.store.object.as_ref().map(|one| one.lease), Some(Lease::Broken { .. }));
+        let least = if after_break { Duration::from_secs(70) } else { Duration::ZERO };
+        if self.store.take_outside(self.now, id, length.map(|length| length.max(least))) {
+            self.outside = Some((id, self.now + least));
+        }
+    }
+
+    fn return_outside(&mut self) {
+        if let Some((id, at)) = self.outside
+            && self.now >= at
+        {
+            let _ = self.store.execute(self.now, &Op::Release { id });
+        }
+    }
+
+    /// Everything is well from now on: machines run, the store answers, nobody interferes.
+    pub(super) fn heal(&mut self) -> Checked {
+        self.note(|| "everything heals".to_string());
+        self.outages.clear();
+        if matches!(self.store.object.as_ref().map(|one| one.lease), Some(Lease::Breaking { .. })) {
+            self.store.break_lease(self.now, Duration::ZERO);
+        }
+        if let Some((id, _)) = self.outside
+            && let Some(Lease::Forever { id: holder } | Lease::Held { id: holder, .. }) =
+                self.store.object.as_ref().map(|one| one.lease)
+            && id == holder
+        {
+            self.store.break_lease(self.now, Duration::ZERO);
+        }
+        for count in 0..40 {
+            self.push(self.now + Duration::from_secs(5) * count, Event::Fault(Fault::StartAgain));
+        }
+        Ok(())
+    }
+}

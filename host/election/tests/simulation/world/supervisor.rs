@@ -1,0 +1,160 @@
+//! What a supervisor does: it executes the elector's effects, and tells it what became of them.
+
+use super::*;
+
+impl World {
+    pub(super) fn execute(&mut self, host: usize, incarnation: u32, effect: Effect) -> Checked {
+        match effect {
+            Effect::Request { id, op, timeout } => self.send(host, incarnation, id, op, timeout),
+            Effect::Start { term, deadline, .. } => {
+                let running = self.running();
+                self.history.start(host, incarnation, term, &running)?;
+                self.coverage.started += 1;
+                let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
+                process.instances += 1;
+                let key = (host, incarnation, process.instances);
+                let life = self.plan.life(key, self.now >= self.plan.heal_at);
+                if life != HEALTHY {
+                    self.lives.insert(key, life);
+                }
+                process.instance = Some(Instance {
+                    number: key.2,
+                    term,
+                    lease: process.lease,
+                    life,
+                    deadline,
+                    closed: false,
+                    ending: false,
+                    was_frozen_until: Duration::ZERO,
+                });
+                if let Some(runs) = life.runs {
+                    self.push(self.now + runs, Event::Ends { key });
+                }
+                Ok(())
+            }
+            Effect::Extend { deadline, .. } => {
+                if let Some(instance) = self.instance(host) {
+                    instance.deadline = deadline;
+                }
+                Ok(())
+            }
+            Effect::Stop { .. } => {
+                let now = self.now;
+                if let Some(instance) = self.instance(host)
+                    && let Some(stops) = instance.life.stops
+                {
+                    let key = (host, incarnation, instance.number);
+                    self.push(now + stops, Event::Ends { key });
+                }
+                Ok(())
+            }
+            Effect::Kill { .. } => {
+                self.coverage.killed += 1;
+                self.end_instance(host, incarnation, true);
+                Ok(())
+            }
+            Effect::Abort { .. } => {
+                self.coverage.aborted += 1;
+                self.hosts[host].down = self.plan.hosts[host].lease / 10;
+                self.end_process(host);
+                Ok(())
+            }
+            Effect::Finished => {
+                self.coverage.shut_down += 1;
+                self.end_process(host);
+                Ok(())
+            }
+            Effect::Report(report) => {
+                match report {
+                    Report::Settling { .. } => {
+                        self.coverage.settled += 1;
+                        self.hosts[host].is_settling = true;
+                    }
+                    Report::Standby { .. } | Report::Elected { .. } => self.hosts[host].is_settling = false,
+                    Report::CoolOff { .. } => self.coverage.cooled_off += 1,
+                    Report::HeldOutside { .. } => self.coverage.held_outside += 1,
+                    Report::Lost { .. } => self.coverage.lost += 1,
+                    Report::Released => self.coverage.released += 1,
+                    Report::ElectionOver { .. } => self.coverage.over += 1,
+                    _ => {}
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn send(&mut self, host: usize, incarnation: u32, id: RequestId, op: Op, timeout: Duration) -> Checked {
+        let key = (host, incarnation, id.0);
+        let fate = self.plan.fate(key, self.now >= self.plan.heal_at);
+        if fate != CALM {
+            self.fates.insert(key, fate);
+        }
+        let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
+        process.unanswered.insert(id);
+        if let Op::Acquire { id, .. } = &op {
+            process.lease = Some(*id);
+        }
+        let gives_up = process.instant(process.local(self.now) + timeout);
+        self.push(gives_up, Event::Timeout { key });
+        let is_create = matches!(op, Op::Create { .. });
+        let Some(arrives) = fate.arrives else { return Ok(()) };
+        self.creates_under_way += u32::from(is_create);
+        if let Some(again) = fate.again {
+            self.creates_under_way += u32::from(is_create);
+            let silent = Fate { answer: None, answer_again: None, ..fate };
+            self.push(self.now + arrives + again, Event::Arrive { key, op: op.clone(), fate: silent });
+        }
+        self.push(self.now + arrives, Event::Arrive { key, op, fate });
+        Ok(())
+    }
+
+    /// An instance has ended or is killed: nothing of it passes any more, and it is gone a little later.
+    fn end_instance(&mut self, host: usize, incarnation: u32, killed: bool) {
+        let now = self.now;
+        let Some(instance) = self.instance(host) else { return };
+        instance.closed = true;
+        if std::mem::replace(&mut instance.ending, true) {
+            return;
+        }
+        let (key, at) = ((host, incarnation, instance.number), now + instance.life.gone);
+        self.push(at, Event::Gone { key, killed });
+    }
+
+    pub(super) fn happen(&mut self, host: usize, event: Event) -> Checked {
+        match event {
+            Event::Answer { key: (.., id), result, is_stale } => {
+                let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
+                if process.unanswered.remove(&RequestId(id)) || is_stale {
+                    return self.feed(host, Input::Answer { id: RequestId(id), result });
+                }
+                Ok(())
+            }
+            Event::Timeout { key: (.., id) } => {
+                let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
+                if process.unanswered.remove(&RequestId(id)) {
+                    let result = Err(Refusal::Unknown("timeout".to_string()));
+                    return self.feed(host, Input::Answer { id: RequestId(id), result });
+                }
+                Ok(())
+            }
+            Event::Ends { key: (_, incarnation, number) } => {
+                if self.instance(host).is_some_and(|instance| instance.number == number) {
+                    self.end_instance(host, incarnation, false);
+                }
+                Ok(())
+            }
+            Event::Gone { key: (.., number), killed } => {
+                let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
+                let Some(instance) = process.instance.take_if(|one| one.number == number) else { return Ok(()) };
+                let end = match instance.life.ends {
+                    _ if killed => End::Killed,
+                    Ending::Done => End::Done,
+                    Ending::Failed => End::Failed("it failed".to_string()),
+                    Ending::Fatal => End::Fatal("it failed for good".to_string()),
+                };
+                self.feed(host, Input::Gone { end })
+            }
+            _ => Ok(()),
+        }
+    }
+}
