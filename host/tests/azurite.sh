@@ -21,6 +21,12 @@ install() {
 		exit 1
 	fi
 	mkdir -p "$FOLDER"
+	# Tests that start at the same time all come here: one installs, the others find it installed.
+	exec 9>"$FOLDER.lock"
+	flock 9
+	if installed; then
+		return
+	fi
 	# Its own folder is its own project: npm would else look for one in the folders above.
 	npm install --prefix "$FOLDER" --no-save --no-audit --no-fund --loglevel=error "azurite@$VERSION"
 	if ! installed; then

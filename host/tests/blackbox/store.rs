@@ -53,7 +53,7 @@ impl Store {
     /// A new emulator without a container.
     pub fn bare_azurite() -> Self {
         let azurite = Azurite::start();
-        Self::Azurite { proxy: Proxy::new(azurite.port), azurite }
+        Self::Azurite { proxy: Proxy::new(azurite.address().port()), azurite }
     }
 
     /// The `--store` of the nodes.
@@ -159,7 +159,7 @@ impl Store {
     /// Acts on the emulator itself, past the proxy.
     fn azure(&self, act: impl AsyncFnOnce(ContainerClient, BlobClient)) {
         let Self::Azurite { azurite, .. } = self else { panic!("a scenario for Azurite only") };
-        let location = CloudLocation::Emulator { address: "127.0.0.1".to_string(), port: azurite.port };
+        let location = CloudLocation::Emulator { address: "127.0.0.1".to_string(), port: azurite.address().port() };
         let container =
             ClientBuilder::with_location(location, StorageCredentials::emulator()).container_client(CONTAINER);
         let blob = container.blob_client(format!("{ELECTION}/lease"));
