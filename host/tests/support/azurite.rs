@@ -1,0 +1,77 @@
+//! Runs the emulator, Azurite, for as long as a test needs it.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// How long to wait between two looks whether it has started, and how often: a minute in all, since the
+/// machine may be loaded.
+const LOOK: (Duration, u32) = (Duration::from_millis(20), 3000);
+
+/// A running emulator with nothing in it. It ends when this is dropped.
+pub struct Azurite {
+    process: Child,
+    address: SocketAddr,
+}
+
+impl Azurite {
+    /// Starts one on a port of its own. Installs it first if it is missing.
+    ///
+    /// # Panics
+    /// If it cannot be had: a suite that passes without its server shows nothing.
+    pub fn start() -> Self {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let program = root.join(".cache/azurite/node_modules/.bin/azurite-blob");
+        if !program.exists() {
+            let script = root.join("host/tests/azurite.sh");
+            let installed = Command::new(&script).arg("install").status();
+            assert!(
+                installed.as_ref().is_ok_and(std::process::ExitStatus::success) && program.exists(),
+                "Azurite is needed and not there: {} install: {installed:?}",
+                script.display()
+            );
+        }
+        // Another may take the port before Azurite has it: then it ends, and another port is tried.
+        (0..5).find_map(|_| Self::start_at(&program, free_port())).expect("Azurite does not start on any port")
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn start_at(program: &Path, port: u16) -> Option<Self> {
+        let process = Command::new(program)
+            .args(["--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry", "--silent"])
+            .args(["--blobHost", "127.0.0.1", "--blobPort", &port.to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{} cannot be run (it needs Node.js): {error}", program.display()));
+        let mut azurite = Self { process, address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)) };
+        for _ in 0..LOOK.1 {
+            if azurite.process.try_wait().expect("a child can be waited for").is_some() {
+                return None;
+            }
+            if TcpStream::connect(azurite.address).is_ok() {
+                return Some(azurite);
+            }
+            std::thread::sleep(LOOK.0);
+        }
+        panic!("Azurite accepts no connection within {:?}", LOOK.0 * LOOK.1);
+    }
+}
+
+impl Drop for Azurite {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
+    listener.local_addr().expect("a listener has an address").port()
+}
