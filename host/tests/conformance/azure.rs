@@ -149,6 +149,29 @@ async fn a_missing_container_is_said_to_be_missing() {
     assert!(matches!(&answer, Err(Refusal::Misconfigured(why)) if why.contains("--create")), "{answer:?}");
 }
 
+/// The variable that the store takes credentials from, and that no other test may see.
+const CREDENTIALS: &str = "BATON_STORE_CONNECTION_STRING";
+/// The variable that tells a process of this test binary where the emulator is.
+const WRONG_KEY_AT: &str = "BATON_TEST_WRONG_KEY_AT";
+
+#[tokio::test]
+async fn a_wrong_key_is_not_accepted_and_that_is_said() {
+    if let Ok(address) = std::env::var(WRONG_KEY_AT) {
+        let answer = handle(address.parse().unwrap(), "leases").request(&job(), Op::Renew { id: a() }).await;
+        assert!(matches!(&answer, Err(Refusal::Misconfigured(why)) if why.contains("credentials")), "{answer:?}");
+        return;
+    }
+    let azurite = Azurite::start();
+    let _container = container(&azurite, "leases").await;
+    let told = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "azure::a_wrong_key_is_not_accepted_and_that_is_said"])
+        .env(WRONG_KEY_AT, azurite.address().to_string())
+        .env(CREDENTIALS, "AccountName=devstoreaccount1;AccountKey=d3Jvbmc=")
+        .output()
+        .unwrap();
+    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stdout));
+}
+
 /// A server that answers one request.
 fn answer_once(status: &'static str, code: Option<&'static str>) -> (SocketAddr, std::thread::JoinHandle<()>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
