@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use baton::store::sqlite::Boot;
 use baton::store::{LeaseStore, SqliteStore};
 use baton_election::{LeaseId, LeaseState, Op, Refusal, Reply, Version};
 use tempfile::TempDir;
@@ -100,11 +101,9 @@ fn write_text(path: &Path) {
 
 #[tokio::test]
 async fn a_lease_of_another_boot_counts_from_when_it_was_first_seen() {
-    for (boot, namespace) in [(Some("another"), None), (None, Some("another"))] {
+    let (here, another) = (Boot::current(), || "another".to_owned());
+    for elsewhere in [Boot { id: another(), ..here.clone() }, Boot { time_namespace: another(), ..here }] {
         let (path, bench) = held().await;
-        let mut elsewhere = baton::store::sqlite::Boot::current();
-        boot.map(|boot| elsewhere.id = boot.to_owned());
-        namespace.map(|namespace| elsewhere.time_namespace = namespace.to_owned());
         let store = SqliteStore::with_boot(path.parent().unwrap(), elsewhere);
         let there = Bench { store: Arc::new(store), backend: Arc::clone(&bench.backend) };
         bench.backend.wait_out(bench.shortest()).await;
