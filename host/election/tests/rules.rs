@@ -226,6 +226,8 @@ struct Scene {
     now: Time,
     /// The request that waits for an answer.
     pending: Option<RequestId>,
+    /// Whether that is a write of the record.
+    asked_to_write: bool,
     /// When the last acquire or renewal was sent.
     sent: Time,
 }
@@ -252,7 +254,7 @@ impl Scene {
         };
         let now = Now { time: Time::default(), wall: Duration::ZERO };
         let elector = Elector::new(settings, now, random);
-        Self { elector, now: Time::default(), pending: None, sent: Time::default() }
+        Self { elector, now: Time::default(), pending: None, asked_to_write: false, sent: Time::default() }
     }
 
     /// A node that has just started its instance.
@@ -277,6 +279,7 @@ impl Scene {
         for effect in &effects {
             if let Effect::Request { id, op, .. } = effect {
                 self.pending = Some(*id);
+                self.asked_to_write = matches!(op, Op::Write { .. });
                 if matches!(op, Op::Acquire { .. } | Op::Renew { .. }) {
                     self.sent = self.now;
                 }
@@ -316,16 +319,14 @@ impl Scene {
     /// Renews without trouble until a term is written, and returns it.
     fn run_until_written(&mut self) -> Term {
         loop {
-            let effects = self.wakes();
+            let effects = match self.pending {
+                Some(_) if self.asked_to_write => self.answer(Ok(Reply::Version(Version("v2".to_string())))),
+                Some(_) => self.answer(Ok(Reply::Done)),
+                None => self.wakes(),
+            };
             assert!(!effects.iter().any(|effect| matches!(effect, Effect::Start { .. })));
             if let Some(term) = written_term(&effects) {
                 return term;
-            }
-            if self.pending.is_some() {
-                let effects = self.answer(Ok(Reply::Done));
-                if let Some(term) = written_term(&effects) {
-                    return term;
-                }
             }
         }
     }
@@ -365,7 +366,8 @@ fn only_request(effects: &[Effect]) -> Op {
 
 fn written_term(effects: &[Effect]) -> Option<Term> {
     effects.iter().find_map(|effect| match effect {
-        Effect::Request { op: Op::Write { record, .. }, .. } => Some(record.term),
+        // A record without a holder notes that a lease is being waited out.
+        Effect::Request { op: Op::Write { record, .. }, .. } if record.node.is_some() => Some(record.term),
         _ => None,
     })
 }

@@ -6,6 +6,7 @@
 
 pub mod azure;
 pub mod lease;
+pub mod memory;
 pub mod sqlite;
 mod url;
 
@@ -16,6 +17,7 @@ use async_trait::async_trait;
 use baton_election::{ElectionName, Op, Refusal, Reply};
 
 pub use azure::AzureStore;
+pub use memory::MemoryStore;
 pub use sqlite::SqliteStore;
 pub use url::{StoreUrl, StoreUrlError};
 

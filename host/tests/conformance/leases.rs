@@ -1,0 +1,218 @@
+//! The cases of the suite that are about leases.
+
+use std::time::Duration;
+
+use baton_election::{LeaseState, Op, Refusal, Reply, Snapshot};
+
+use super::suite::{Bench, a, ask, assert_lost, b, record, version_of};
+
+pub async fn acquire_is_idempotent_for_its_id_and_held_for_others(bench: Bench) {
+    bench.held_by(a()).await;
+    assert_eq!(bench.acquire(a()).await, Ok(Reply::Done), "its own id again");
+    assert_eq!(bench.acquire(b()).await, Err(Refusal::Held));
+    assert_eq!(bench.see().await.lease, LeaseState::Held);
+}
+
+pub async fn acquire_on_a_moved_version_conflicts(bench: Bench) {
+    let old = bench.held_by(a()).await;
+    let new = version_of(bench.write(a(), &old, 1).await);
+    assert_eq!(bench.release(a()).await, Ok(Reply::Done));
+    let acquire = |version| Op::Acquire { id: b(), length: bench.shortest(), version };
+    assert_eq!(bench.ask(acquire(old)).await, Err(Refusal::Conflict));
+    assert_eq!(bench.see().await.lease, LeaseState::Free);
+    assert_eq!(bench.ask(acquire(new)).await, Ok(Reply::Done));
+}
+
+pub async fn a_lease_out_of_range_is_never_taken(bench: Bench) {
+    let version = bench.create().await;
+    let (shortest, longest) = bench.store.lease_range();
+    let second = Duration::from_secs(1);
+    for length in [shortest.saturating_sub(second), longest + second] {
+        let answer = bench.ask(Op::Acquire { id: a(), length, version: version.clone() }).await;
+        assert!(matches!(answer, Err(Refusal::Misconfigured(_) | Refusal::Unknown(_))), "{length:?}: {answer:?}");
+        assert_eq!(bench.see().await.lease, LeaseState::Free);
+    }
+    for length in [shortest, longest] {
+        let op = Op::Acquire { id: a(), length, version: version.clone() };
+        assert_eq!(bench.ask(op).await, Ok(Reply::Done), "{length:?}");
+    }
+}
+
+pub async fn lease_calls_leave_the_version_alone(bench: Bench) {
+    let version = bench.held_by(a()).await;
+    assert_eq!(bench.see().await.version, version, "after an acquire");
+    assert_eq!(bench.renew(a()).await, Ok(Reply::Done));
+    assert_eq!(bench.see().await.version, version, "after a renewal");
+    assert_eq!(bench.release(a()).await, Ok(Reply::Done));
+    assert_eq!(bench.see().await.version, version, "after a release");
+    assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
+    assert_eq!(bench.backend.break_lease(Duration::ZERO).await, Ok(()));
+    assert_eq!(bench.see().await.version, version, "after a break");
+}
+
+pub async fn a_write_moves_the_version(bench: Bench) {
+    let mut versions = vec![bench.held_by(a()).await];
+    for term in 1..4 {
+        // The same record twice is a write, too.
+        for _ in 0..2 {
+            let version = version_of(bench.write(a(), &versions[versions.len() - 1], term).await);
+            assert!(!versions.contains(&version), "{version:?} was there before: {versions:?}");
+            let seen = bench.see().await;
+            assert_eq!((&seen.version, seen.record), (&version, Some(record(term))));
+            versions.push(version);
+        }
+    }
+    assert_eq!(bench.see().await.lease, LeaseState::Held);
+}
+
+pub async fn a_write_needs_the_id(bench: Bench) {
+    let version = bench.held_by(a()).await;
+    assert_lost(&bench.write(b(), &version, 1).await);
+    assert_eq!(bench.release(a()).await, Ok(Reply::Done));
+    assert_lost(&bench.write(a(), &version, 1).await);
+    let seen = bench.see().await;
+    assert_eq!((seen.version, seen.record), (version, Some(record(0))));
+}
+
+pub async fn a_write_needs_the_version(bench: Bench) {
+    let old = bench.held_by(a()).await;
+    let new = version_of(bench.write(a(), &old, 1).await);
+    assert_eq!(bench.write(a(), &old, 2).await, Err(Refusal::Conflict));
+    let seen = bench.see().await;
+    assert_eq!((seen.version, seen.record), (new, Some(record(1))));
+}
+
+pub async fn renewing_and_releasing_with_a_wrong_id_is_lost(bench: Bench) {
+    bench.held_by(a()).await;
+    assert_lost(&bench.renew(b()).await);
+    assert_lost(&bench.release(b()).await);
+    assert_eq!(bench.renew(a()).await, Ok(Reply::Done));
+}
+
+pub async fn renewing_an_untouched_expired_lease_works(bench: Bench) {
+    bench.held_by(a()).await;
+    bench.outlive().await;
+    assert_eq!(bench.renew(a()).await, Ok(Reply::Done));
+    assert_eq!(bench.see().await.lease, LeaseState::Held);
+    assert_eq!(bench.acquire(b()).await, Err(Refusal::Held));
+}
+
+/// The emulator renews it for its last holder, whoever asks. That must not count as one's own.
+pub async fn renewing_an_expired_lease_with_a_wrong_id_is_lost(bench: Bench) {
+    bench.held_by(a()).await;
+    bench.outlive().await;
+    assert_lost(&bench.renew(b()).await);
+}
+
+pub async fn a_renewal_counts_anew(bench: Bench) {
+    bench.held_by(a()).await;
+    let most = bench.shortest() * 2 / 3;
+    bench.backend.wait_out(most).await;
+    assert_eq!(bench.renew(a()).await, Ok(Reply::Done));
+    bench.backend.wait_out(most).await;
+    assert_eq!(bench.see().await.lease, LeaseState::Held);
+    assert_eq!(bench.acquire(b()).await, Err(Refusal::Held));
+}
+
+pub async fn a_late_renewal_after_another_acquired_is_lost(bench: Bench) {
+    let version = bench.held_by(a()).await;
+    bench.outlive().await;
+    assert_eq!(bench.acquire(b()).await, Ok(Reply::Done), "an expired lease is free at once");
+    assert_lost(&bench.renew(a()).await);
+    assert_lost(&bench.release(a()).await);
+    assert_lost(&bench.write(a(), &version, 1).await);
+    assert_eq!(bench.renew(b()).await, Ok(Reply::Done));
+}
+
+pub async fn a_write_under_an_expired_lease_is_lost(bench: Bench) {
+    let version = bench.held_by(a()).await;
+    bench.outlive().await;
+    assert_lost(&bench.write(a(), &version, 1).await);
+    assert_eq!(bench.see().await.record, Some(record(0)));
+}
+
+pub async fn a_lease_broken_at_once_is_free_for_others(bench: Bench) {
+    let version = bench.held_by(a()).await;
+    assert_eq!(bench.backend.break_lease(Duration::ZERO).await, Ok(()));
+    assert_eq!(bench.see().await.lease, LeaseState::Broken);
+    assert_lost(&bench.renew(a()).await);
+    assert_lost(&bench.write(a(), &version, 1).await);
+    assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
+    assert_lost(&bench.renew(a()).await);
+}
+
+pub async fn a_lease_being_broken_is_free_after_its_period(bench: Bench) {
+    let version = bench.held_by(a()).await;
+    let period = bench.shortest() / 2;
+    assert_eq!(bench.backend.break_lease(period).await, Ok(()));
+    assert_eq!(bench.see().await.lease, LeaseState::Breaking);
+    assert_eq!(bench.acquire(b()).await, Err(Refusal::Held));
+    assert_lost(&bench.renew(a()).await);
+    version_of(bench.write(a(), &version, 1).await);
+    bench.backend.wait_out(period).await;
+    assert_eq!(bench.see().await.lease, LeaseState::Broken);
+    assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
+}
+
+pub async fn a_release_frees_at_once(bench: Bench) {
+    bench.held_by(a()).await;
+    assert_eq!(bench.release(a()).await, Ok(Reply::Done));
+    assert_eq!(bench.see().await.lease, LeaseState::Free);
+    assert_lost(&bench.renew(a()).await);
+    assert_lost(&bench.backend.break_lease(Duration::ZERO).await.map(|()| Reply::Done));
+    assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
+}
+
+pub async fn of_a_deleted_record_nothing_is_left(bench: Bench) {
+    let old = bench.held_by(a()).await;
+    bench.backend.delete().await;
+    assert_eq!(bench.ask(Op::Read).await, Ok(Reply::Read(Snapshot::Nothing)));
+    assert_eq!(bench.store.elections().await, Ok(vec![]));
+    assert_lost(&bench.renew(a()).await);
+    assert_lost(&bench.release(a()).await);
+    // Both are true of what names a version, and either makes its host look again.
+    let acquire = Op::Acquire { id: b(), length: bench.shortest(), version: old.clone() };
+    for answer in [bench.write(a(), &old, 1).await, bench.ask(acquire).await] {
+        assert!(matches!(answer, Err(Refusal::Lost(_) | Refusal::Conflict)), "{answer:?}");
+    }
+    // Somebody makes it anew: it is another one, with a lease of its own.
+    let new = bench.create().await;
+    assert_ne!(old, new);
+    assert_eq!(bench.see().await.lease, LeaseState::Free);
+    assert_lost(&bench.renew(a()).await);
+}
+
+/// Whoever hears no answer asks again, and learns what became of the first request.
+pub async fn lost_answers_are_found_out_by_asking_again(bench: Bench) {
+    let version = bench.held_by(a()).await;
+    assert_eq!(bench.acquire(a()).await, Ok(Reply::Done), "an acquire");
+    let written = version_of(bench.write(a(), &version, 1).await);
+    assert_eq!(bench.write(a(), &version, 1).await, Err(Refusal::Conflict), "a write");
+    let seen = bench.see().await;
+    assert_eq!((seen.version, seen.record), (written, Some(record(1))), "the write is the writer's own");
+    assert_eq!(bench.release(a()).await, Ok(Reply::Done));
+    assert_lost(&bench.release(a()).await);
+    assert_eq!(bench.see().await.lease, LeaseState::Free);
+}
+
+/// Each request is sent again when the world has moved on, as if the network had kept it.
+pub async fn requests_that_arrive_late_do_no_harm(bench: Bench) {
+    let first = bench.held_by(a()).await;
+    let second = version_of(bench.write(a(), &first, 1).await);
+    let late = bench.backend.open();
+    let late = late.as_ref();
+    let write = Op::Write { id: a(), version: first.clone(), record: record(7) };
+    assert_eq!(ask(late, write).await, Err(Refusal::Conflict), "a write after the next one");
+    assert_eq!(bench.release(a()).await, Ok(Reply::Done));
+    let acquire = Op::Acquire { id: a(), length: bench.shortest(), version: first };
+    assert_eq!(ask(late, acquire).await, Err(Refusal::Conflict), "an acquire after the release");
+    assert_lost(&ask(late, Op::Renew { id: a() }).await);
+    assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
+    assert_lost(&ask(late, Op::Renew { id: a() }).await);
+    assert_lost(&ask(late, Op::Release { id: a() }).await);
+    assert_lost(&ask(late, Op::Write { id: a(), version: second.clone(), record: record(7) }).await);
+    assert_eq!(ask(late, Op::Create { record: record(7) }).await, Err(Refusal::Conflict));
+    let seen = bench.see().await;
+    assert_eq!((seen.lease, seen.version, seen.record), (LeaseState::Held, second, Some(record(1))));
+    assert_eq!(bench.renew(b()).await, Ok(Reply::Done));
+}

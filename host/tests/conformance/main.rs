@@ -1,0 +1,14 @@
+//! The one suite that every lease store passes, and what only one of them can meet.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
+#[path = "../support/azurite.rs"]
+mod azurite;
+#[path = "../support/proxy.rs"]
+mod proxy;
+
+mod azure;
+mod leases;
+mod memory;
+mod sqlite;
+mod suite;
