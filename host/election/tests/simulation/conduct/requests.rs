@@ -25,7 +25,7 @@ impl Conduct {
                 self.last_write = Some(id);
                 self.write(now, *lease, version, record)
             }
-            Op::Release { id } => self.release(*id),
+            Op::Release { id } => self.release(now, *id),
         }
     }
 
@@ -58,7 +58,8 @@ impl Conduct {
         if !matches!(self.seen.last, Some((Snapshot::Nothing, _))) {
             return broken(RULE, format!("the last reading was {:?}", self.seen.last));
         }
-        if record.term != self.seen.highest_term || record.node.is_some() {
+        // A term that this host has tried to write counts, whether it was seen or not.
+        if record.term < self.seen.highest_term || record.node.is_some() {
             return broken(RULE, format!("{record:?} does not go on from term {}", self.seen.highest_term));
         }
         Ok(())
@@ -165,9 +166,17 @@ impl Conduct {
         Ok(())
     }
 
-    pub(super) fn release(&mut self, id: LeaseId) -> Checked {
+    pub(super) fn release(&mut self, now: Time, id: LeaseId) -> Checked {
         if self.instance.is_some() {
             return broken("release_last", "a release while an instance is not gone".to_string());
+        }
+        if let Some(last) = self.acquisition.as_ref().filter(|last| last.id == id)
+            && now < last.first_sent + last.wait
+        {
+            return broken(
+                "waits_out_unclear_lease",
+                "a release tells the next one that nothing still runs".to_string(),
+            );
         }
         let Some(holding) = self.holding.take_if(|holding| holding.id == id) else { return Ok(()) };
         if holding.done_unrecorded {
