@@ -173,7 +173,7 @@ pub const MUTANTS: &[Mutant] = &[
         file: HOLDER,
         old: "        if matches!(self.stage, Stage::Settling { .. }) {\n            // A release",
         new: "        if !MUTANT && matches!(self.stage, Stage::Settling { .. }) {\n            // A release",
-        breaks: "gone_in_time",
+        breaks: "waits_out_unclear_lease",
     },
     // ---- A record is created only if none exists, and goes on from the highest term seen. ----
     Mutant {

@@ -52,7 +52,7 @@ impl Conduct {
         }
         if *lease == LeaseState::Held && !is_own && (record.is_none() || seen.free_version.as_ref() == Some(version)) {
             seen.outside_since.get_or_insert(now);
-        } else if *lease != LeaseState::HeldForever {
+        } else if !matches!(lease, LeaseState::HeldForever | LeaseState::Breaking) {
             (seen.outside_since, seen.outside_said) = (None, false);
         }
         seen.history |= *lease != LeaseState::Free;

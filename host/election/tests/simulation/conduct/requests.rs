@@ -25,7 +25,7 @@ impl Conduct {
                 self.last_write = Some(id);
                 self.write(now, *lease, version, record)
             }
-            Op::Release { id } => self.release(*id),
+            Op::Release { id } => self.release(now, *id),
         }
     }
 
@@ -166,9 +166,17 @@ impl Conduct {
         Ok(())
     }
 
-    pub(super) fn release(&mut self, id: LeaseId) -> Checked {
+    pub(super) fn release(&mut self, now: Time, id: LeaseId) -> Checked {
         if self.instance.is_some() {
             return broken("release_last", "a release while an instance is not gone".to_string());
+        }
+        if let Some(last) = self.acquisition.as_ref().filter(|last| last.id == id)
+            && now < last.first_sent + last.wait
+        {
+            return broken(
+                "waits_out_unclear_lease",
+                "a release tells the next one that nothing still runs".to_string(),
+            );
         }
         let Some(holding) = self.holding.take_if(|holding| holding.id == id) else { return Ok(()) };
         if holding.done_unrecorded {
