@@ -1,0 +1,117 @@
+//! Wasmtime without Baton around it: what stands beside the host's own numbers.
+//!
+//! The same component in an engine with the same settings, with all of WASI linked, and nothing that gates,
+//! limits or supervises.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use wasmtime::error::Context as _;
+use wasmtime::component::{Component, ComponentExportIndex, InstancePre, Linker, ResourceTable, ResourceType, Val};
+use wasmtime::{Config, Engine, Store, Trap, bail, ensure};
+use wasmtime_wasi::p2::DynPollable;
+use wasmtime_wasi::p2::pipe::MemoryOutputPipe;
+use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
+
+/// A component, ready to be instantiated.
+pub struct Bare {
+    engine: Engine,
+    module: InstancePre<Host>,
+    run: ComponentExportIndex,
+}
+
+struct Host {
+    wasi: WasiCtx,
+    table: ResourceTable,
+}
+
+impl WasiView for Host {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
+    }
+}
+
+impl Bare {
+    /// Compiles the component.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn compile(module: &Path) -> wasmtime::Result<Self> {
+        let mut config = Config::new();
+        config.wasm_component_model(true).epoch_interruption(true);
+        let engine = Engine::new(&config)?;
+        let mut linker = Linker::new(&engine);
+        wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
+        // Needed for the types to fit; not called by what is measured here.
+        let mut term = linker.instance("baton:host/term@0.1.0")?;
+        term.resource("pollable", ResourceType::host::<DynPollable>(), |_, _| Ok(()))?;
+        term.func_new("subscribe-stop", |_, _, _, _| bail!("nobody asks a bare instance to stop"))?;
+        let component = Component::from_file(&engine, module)?;
+        let task = component.get_export_index(None, "baton:host/task@0.1.0").context("it is no coordinator")?;
+        let run = component.get_export_index(Some(&task), "run").context("it has no function to run")?;
+        let module = linker.instantiate_pre(&component)?;
+        Ok(Self { engine, module, run })
+    }
+
+    /// How long a new store with a new instance in it takes, in milliseconds.
+    ///
+    /// # Errors
+    /// If it cannot be instantiated.
+    pub async fn instantiate(&self) -> wasmtime::Result<f64> {
+        let begin = Instant::now();
+        let (mut store, _) = self.store("");
+        let instance = self.module.instantiate_async(&mut store).await?;
+        let took = begin.elapsed();
+        drop(instance);
+        Ok(milliseconds(took))
+    }
+
+    /// Runs `task` until it has printed `line`, ends it with its epoch, and says how long it took until the
+    /// call had ended, and how long dropping the store took after that, in milliseconds.
+    ///
+    /// # Errors
+    /// If the guest ends by itself.
+    pub async fn end(&self, task: &str, line: &str) -> wasmtime::Result<(f64, f64)> {
+        let (mut store, output) = self.store(task);
+        let (module, run) = (self.module.clone(), self.run);
+        let running = tokio::spawn(async move {
+            let instance = module.instantiate_async(&mut store).await?;
+            let run = instance.get_func(&mut store, run).context("it has no function to run")?;
+            let result = run.call_async(&mut store, &[], &mut [Val::Bool(false)]).await;
+            let ended = Instant::now();
+            let error = result.err().context("the guest has ended by itself")?;
+            ensure!(error.downcast_ref() == Some(&Trap::Interrupt), "the guest failed: {error:#}");
+            Ok((store, ended))
+        });
+        while !String::from_utf8_lossy(&output.contents()).lines().any(|printed| printed == line) {
+            if running.is_finished() {
+                running.await??;
+                bail!("the guest was interrupted before it printed `{line}`");
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let begin = Instant::now();
+        self.engine.increment_epoch();
+        let (store, ended) = running.await??;
+        let dropping = tokio::task::spawn_blocking(move || {
+            let begin = Instant::now();
+            drop(store);
+            begin.elapsed()
+        });
+        Ok((milliseconds(ended.saturating_duration_since(begin)), milliseconds(dropping.await?)))
+    }
+
+    fn store(&self, task: &str) -> (Store<Host>, MemoryOutputPipe) {
+        let output = MemoryOutputPipe::new(4096);
+        let wasi = WasiCtx::builder().env("BENCH", task).stdout(output.clone()).build();
+        let mut store = Store::new(&self.engine, Host { wasi, table: ResourceTable::new() });
+        store.set_epoch_deadline(1);
+        store.epoch_deadline_trap();
+        (store, output)
+    }
+}
+
+/// A duration in milliseconds.
+pub fn milliseconds(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
