@@ -4,13 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use wasmtime::ensure;
-use wasmtime::error::Context as _;
 use baton::clock::Clock;
 use baton::gate::Watchdog;
 use baton::runtime::{Engine, Instance, InstanceEvent, Launcher, Module, Output, Stream};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
+use wasmtime::ensure;
+use wasmtime::error::Context as _;
 
 use crate::bare::{Bare, milliseconds};
 use crate::samples::Samples;
@@ -28,6 +28,10 @@ pub struct Effort {
 
 /// The memory that a large instance touches, in MiB.
 const TOUCHED: u64 = 512;
+
+/// The behaviours of the fixture that are measured.
+const DONE: &[(&str, &str)] = &[("BEHAVIOUR", "done")];
+const BUSY: &[(&str, &str)] = &[("BEHAVIOUR", "busy")];
 
 /// What was measured in this process.
 pub struct Measured {
@@ -52,11 +56,12 @@ pub async fn measure(module: &Path, effort: &Effort) -> wasmtime::Result<Measure
     }
     let (mut bare_kills, mut kills) = (Samples::default(), Samples::default());
     for _ in 0..effort.kills {
-        bare_kills.push(bare.end("spin", "first").await?.0);
-        kills.push(baton.kill("spin", "first").await?);
+        bare_kills.push(bare.end(BUSY, "busy").await?.0);
+        kills.push(baton.kill(BUSY, "busy").await?);
     }
     let (mut bare_drops, mut large) = (Samples::default(), Samples::default());
-    let touch = format!("touch={TOUCHED}");
+    let touched = TOUCHED.to_string();
+    let touch = [("BEHAVIOUR", "touch"), ("TOUCH_MIB", touched.as_str())];
     for _ in 0..effort.large {
         bare_drops.push(bare.end(&touch, "touched").await?.1);
         large.push(baton.kill(&touch, "touched").await?);
@@ -101,16 +106,17 @@ impl Baton {
 
     async fn start_to_first_line(&self) -> wasmtime::Result<f64> {
         let begin = Instant::now();
-        let (mut instance, mut lines) = self.start("");
+        let (mut instance, mut lines) = self.start(DONE);
         let first = lines.recv().await.context("the guest printed nothing")?.at;
         gone(&mut instance).await;
         Ok(milliseconds(first.saturating_duration_since(begin)))
     }
 
-    /// From the kill of an instance that has printed `line` until it is gone.
-    async fn kill(&self, task: &str, line: &str) -> wasmtime::Result<f64> {
-        let (mut instance, mut lines) = self.start(task);
-        while lines.recv().await.with_context(|| format!("the guest ended before it printed `{line}`"))?.text != line {}
+    /// From the kill of an instance that has printed a line that starts with `line` until it is gone.
+    async fn kill(&self, env: &[(&str, &str)], line: &str) -> wasmtime::Result<f64> {
+        let (mut instance, mut lines) = self.start(env);
+        let early = || format!("the guest ended before it printed `{line}`");
+        while !lines.recv().await.with_context(early)?.text.starts_with(line) {}
         // It prints before it does what it is killed at.
         tokio::time::sleep(Duration::from_millis(1)).await;
         let begin = Instant::now();
@@ -121,9 +127,9 @@ impl Baton {
         Ok(milliseconds(took))
     }
 
-    fn start(&self, task: &str) -> (Instance, mpsc::UnboundedReceiver<Line>) {
+    fn start(&self, env: &[(&str, &str)]) -> (Instance, mpsc::UnboundedReceiver<Line>) {
         let mut launcher = self.launcher.clone();
-        launcher.env = vec![("BENCH".to_string(), task.to_string())];
+        launcher.env = env.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
         let (sender, lines) = mpsc::unbounded_channel();
         let deadline = launcher.clock.now() + Duration::from_secs(3600);
         (launcher.start(1, deadline, deadline, Arc::new(Lines(sender))), lines)

@@ -26,8 +26,14 @@ fn main() {
     let module = guest::build().unwrap();
     let mut rows = Vec::new();
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let effort = if full { instances::Effort { starts: 10_000, kills: 2_000, large: 50 } } else { instances::Effort { starts: 1_000, kills: 300, large: 10 } };
-    rows.extend(section("instances", || runtime.block_on(instances::measure(&module, &effort)).map(|measured| measured.rows)));
+    let effort = if full {
+        instances::Effort { starts: 10_000, kills: 2_000, large: 50 }
+    } else {
+        instances::Effort { starts: 1_000, kills: 300, large: 10 }
+    };
+    rows.extend(section("instances", || {
+        runtime.block_on(instances::measure(&module, &effort)).map(|measured| measured.rows)
+    }));
     println!("\n{before}{:<12} {:.0} s\n\n{}", "took", begin.elapsed().as_secs_f64(), table::render(&rows));
 }
 
