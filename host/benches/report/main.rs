@@ -1,40 +1,91 @@
 //! `cargo bench --bench report`: what Baton promises in numbers, each beside its yardstick, in one table.
 //!
-//! Everything is measured in this one run, on this one machine: the real binary with real processes where
+//! Everything is measured in this one run, on this one machine: real processes of the real binary where
 //! the promise is about hosts, the library where it is about instances. Bars are no tests: a bar that is
 //! missed is printed, and the exit status stays 0. `-- --full` takes more samples.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement that cannot be made ends its section")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "what cannot be measured ends its section, with a reason")]
 
+#[allow(dead_code, reason = "shared with the tests, which use more of it")]
+#[path = "../../tests/support/azurite.rs"]
+mod azurite;
 mod bare;
+mod counter;
 mod guest;
+mod hosts;
 mod instances;
 mod machine;
+mod moves;
+#[allow(dead_code, reason = "shared with the tests, which use more of it")]
+#[path = "../../tests/support/node.rs"]
+mod node;
 mod samples;
+mod standing;
 mod table;
+mod usage;
 
 use std::fmt::Display;
+use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Instant;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
-use table::Row;
+use samples::Samples;
+use table::{Bar, Row, Unit};
 
-fn main() {
-    let full = std::env::args().any(|arg| arg == "--full");
+/// How much is measured.
+struct Effort {
+    instances: instances::Effort,
+    moves: moves::Effort,
+    window: Duration,
+}
+
+/// Two to three minutes.
+const QUICK: Effort = Effort {
+    instances: instances::Effort { starts: 1_000, kills: 300, large: 10 },
+    moves: moves::Effort { terms: 300, pairs: 5, rounds: 6 },
+    window: Duration::from_secs(30),
+};
+
+/// About a quarter of an hour.
+const FULL: Effort = Effort {
+    instances: instances::Effort { starts: 10_000, kills: 3_000, large: 50 },
+    moves: moves::Effort { terms: 3_000, pairs: 5, rounds: 40 },
+    window: Duration::from_secs(300),
+};
+
+fn main() -> ExitCode {
+    let effort = if std::env::args().any(|arg| arg == "--full") { FULL } else { QUICK };
     let begin = Instant::now();
-    let before = machine::describe();
-    let module = guest::build().unwrap();
-    let mut rows = Vec::new();
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let effort = if full {
-        instances::Effort { starts: 10_000, kills: 2_000, large: 50 }
-    } else {
-        instances::Effort { starts: 1_000, kills: 300, large: 10 }
+    let machine = machine::describe();
+    let module = match guest::build() {
+        Ok(module) => module,
+        Err(error) => {
+            eprintln!("{error:#}");
+            return ExitCode::FAILURE;
+        }
     };
-    rows.extend(section("instances", || {
-        runtime.block_on(instances::measure(&module, &effort)).map(|measured| measured.rows)
-    }));
-    println!("\n{before}{:<12} {:.0} s\n\n{}", "took", begin.elapsed().as_secs_f64(), table::render(&rows));
+    let rows = measure(&module, &effort);
+    println!("\n{machine}took         {:.0} s\n\n{}", begin.elapsed().as_secs_f64(), table::render(&rows));
+    ExitCode::SUCCESS
+}
+
+fn measure(module: &Path, effort: &Effort) -> Vec<Row> {
+    let mut bare = f64::NAN;
+    let instances = section("instances", || {
+        let measured = tokio::runtime::Runtime::new()?.block_on(instances::measure(module, &effort.instances))?;
+        bare = measured.bare_instantiation;
+        wasmtime::Result::Ok(measured.rows)
+    });
+    let sections = [
+        instances,
+        section("elections", || moves::elections(module, &effort.moves, bare)),
+        section("crashes and hand-offs", || moves::moves(module, &effort.moves)),
+        section("hosts at rest", || standing::measure(module, effort.window)),
+        section("the binary", || binary(Path::new(env!("CARGO_BIN_EXE_baton")))),
+    ];
+    sections.into_iter().flatten().collect()
 }
 
 /// Measures one section; if that fails, the table says so.
@@ -46,4 +97,10 @@ fn section<E: Display>(name: &str, measure: impl FnOnce() -> Result<Vec<Row>, E>
         Ok(Err(error)) => failed(format!("{error:#}")),
         Err(_) => failed("it panicked; see above".to_string()),
     }
+}
+
+fn binary(path: &Path) -> std::io::Result<Vec<Row>> {
+    let mebibytes = fs::metadata(path)?.len() as f64 / f64::from(1 << 20);
+    let row = Row::new("the release binary, stripped", Unit::MiB, Samples::from_iter([mebibytes]));
+    Ok(vec![row.bar(Bar::P99(30.0))])
 }
