@@ -73,10 +73,10 @@ fn main() -> ExitCode {
 
 fn measure(module: &Path, effort: &Effort) -> Vec<Row> {
     let mut bare = f64::NAN;
-    let instances = section("instances", || {
+    let instances = section("instances", || -> wasmtime::Result<Vec<Row>> {
         let measured = tokio::runtime::Runtime::new()?.block_on(instances::measure(module, &effort.instances))?;
         bare = measured.bare_instantiation;
-        wasmtime::Result::Ok(measured.rows)
+        Ok(measured.rows)
     });
     let sections = [
         instances,

@@ -25,11 +25,6 @@ impl Samples {
         self.at(0.99)
     }
 
-    /// The mean; not a number if there is none.
-    pub fn mean(&self) -> f64 {
-        self.0.iter().sum::<f64>() / self.0.len() as f64
-    }
-
     /// The smallest value that this share of all does not exceed (the nearest rank).
     fn at(&self, share: f64) -> f64 {
         let mut sorted = self.0.clone();
