@@ -206,7 +206,7 @@ macro_rules! coordinator {
                 }
             }
 
-            $crate::bindings::export!(Coordinator with_types_in $crate::bindings);
+    $crate::bindings::export!(Coordinator with_types_in $crate::bindings);
         };
     };
 }

@@ -1,6 +1,13 @@
 //! The host of Baton as a library, for its binary and its tests.
 
+pub mod cli;
 pub mod clock;
+pub mod commands;
+pub mod config;
 pub mod gate;
+pub mod node;
 pub mod runtime;
+pub mod signals;
 pub mod store;
+pub mod supervisor;
+pub mod telemetry;

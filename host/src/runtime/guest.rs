@@ -14,6 +14,7 @@ use wasmtime_wasi::p2::{DynPollable, Pollable, subscribe};
 use wasmtime_wasi::random::WasiRandom;
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 
+use super::instance::InstanceEvent;
 use crate::clock::Clock;
 use crate::gate::Gate;
 
@@ -103,7 +104,7 @@ pub(super) struct TermContext {
     pub(super) clock: Clock,
     pub(super) stop: watch::Receiver<Option<StopNotice>>,
     pub(super) progress: Arc<Progress>,
-    pub(super) step_down: mpsc::Sender<String>,
+    pub(super) tell: mpsc::Sender<InstanceEvent>,
 }
 
 /// A request to stop, as the guest sees it.
@@ -214,7 +215,7 @@ impl contract::Host for Guest {
 
     fn step_down(&mut self, reason: String) -> wasmtime::Result<()> {
         // The first reason is enough; a guest that repeats itself must not fill the host's memory.
-        let _ = self.term.step_down.try_send(reason);
+        let _ = self.term.tell.try_send(InstanceEvent::StepDown(reason));
         Ok(())
     }
 }

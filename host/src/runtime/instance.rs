@@ -18,6 +18,9 @@ use super::output::{GuestStream, Output, guest_streams};
 use crate::clock::Clock;
 use crate::gate::{Gate, Watchdog};
 
+/// Events that wait for the supervisor: the start and a step-down, and a guest cannot make it more.
+const EVENTS: usize = 2;
+
 /// Starts the instances of one coordinator.
 #[derive(Clone)]
 pub struct Launcher {
@@ -48,7 +51,7 @@ impl Launcher {
         self.watchdog.watch(&gate);
         let (stop, stopped) = watch::channel(None);
         let (kill, killed) = watch::channel(false);
-        let (step_down, step_downs) = mpsc::channel(1);
+        let (tell, events) = mpsc::channel(EVENTS);
         let progress = Arc::new(Progress::new(started));
         let context = TermContext {
             number: term,
@@ -59,7 +62,7 @@ impl Launcher {
             clock: self.clock.clone(),
             stop: stopped,
             progress: Arc::clone(&progress),
-            step_down,
+            tell: tell.clone(),
         };
         let streams = guest_streams(&gate, &self.clock, &output);
         let kill_flag = Arc::new(AtomicBool::new(false));
@@ -70,6 +73,7 @@ impl Launcher {
             killed,
             kill_flag: Arc::clone(&kill_flag),
             gate: Arc::clone(&gate),
+            tell,
         };
         let task = self.guests.spawn(life.run());
         Instance {
@@ -79,7 +83,7 @@ impl Launcher {
             kill,
             kill_flag,
             progress,
-            step_downs,
+            events,
             task,
             engine: self.module.engine.clone(),
             killing: None,
@@ -107,7 +111,7 @@ pub struct Instance {
     kill: watch::Sender<bool>,
     kill_flag: Arc<AtomicBool>,
     progress: Arc<Progress>,
-    step_downs: mpsc::Receiver<String>,
+    events: mpsc::Receiver<InstanceEvent>,
     task: JoinHandle<Gone>,
     engine: Engine,
     /// Interrupts it until it is gone, once it is being killed.
@@ -117,6 +121,8 @@ pub struct Instance {
 /// What an instance tells its supervisor.
 #[derive(Debug)]
 pub enum InstanceEvent {
+    /// It is instantiated, and its first instruction comes next.
+    Started,
     /// It gives leadership up.
     StepDown(String),
     /// It is gone; nothing comes after this.
@@ -137,7 +143,7 @@ impl Instance {
     pub async fn next_event(&mut self) -> InstanceEvent {
         tokio::select! {
             biased;
-            Some(reason) = self.step_downs.recv() => InstanceEvent::StepDown(reason),
+            Some(event) = self.events.recv() => event,
             gone = &mut self.task => InstanceEvent::Gone(gone.unwrap_or_else(|error| {
                 // The task was dropped with its store by a panic of the host's own code.
                 self.gate.set_gone();
@@ -193,13 +199,14 @@ struct Life {
     killed: watch::Receiver<bool>,
     kill_flag: Arc<AtomicBool>,
     gate: Arc<Gate>,
+    tell: mpsc::Sender<InstanceEvent>,
 }
 
 type Returned = wasmtime::Result<Result<(), Failure>>;
 
 impl Life {
     async fn run(self) -> Gone {
-        let Self { module, guest, streams, mut killed, kill_flag, gate } = self;
+        let Self { module, guest, streams, mut killed, kill_flag, gate, tell } = self;
         let engine = module.engine.clone();
         let _ticking = engine.ticking();
         let mut store = Store::new(engine.wasmtime(), guest);
@@ -213,7 +220,7 @@ impl Life {
         // A busy guest is ended by the epoch callback; a waiting one by dropping its call. Which of the two
         // it is cannot be known, so from the kill until the call has ended both are at work.
         let returned = {
-            let call = call(&module, &mut store);
+            let call = call(&module, &mut store, &tell);
             let interrupt = async {
                 // The sender lives as long as whoever could still kill this.
                 let _ = killed.wait_for(|killed| *killed).await;
@@ -242,8 +249,10 @@ impl Life {
     }
 }
 
-async fn call(module: &Module, store: &mut Store<Guest>) -> Returned {
+async fn call(module: &Module, store: &mut Store<Guest>, tell: &mpsc::Sender<InstanceEvent>) -> Returned {
     let coordinator = module.pre.instantiate_async(&mut *store).await?;
+    // There is room: it is the first event.
+    let _ = tell.try_send(InstanceEvent::Started);
     coordinator.baton_host_task().call_run(store).await
 }
 

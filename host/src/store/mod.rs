@@ -4,10 +4,18 @@
 //! it does not retry, it does not interpret, and it maps its errors to the elector's [`Refusal`]s by
 //! their codes, never by status alone. Whoever implements [`LeaseStore`] passes the conformance suite.
 
+pub mod lease;
+pub mod sqlite;
+mod url;
+
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use baton_election::{ElectionName, Op, Refusal, Reply};
+
+pub use sqlite::SqliteStore;
+pub use url::{StoreUrl, StoreUrlError};
 
 /// A place that keeps leases and records.
 #[async_trait]
@@ -24,4 +32,25 @@ pub trait LeaseStore: Send + Sync {
 
     /// The shortest and the longest lease that it keeps.
     fn lease_range(&self) -> (Duration, Duration);
+}
+
+/// A store that cannot be used as it is configured.
+#[derive(Debug, thiserror::Error)]
+#[error("the store {store} cannot be used: {problem}")]
+pub struct OpenError {
+    store: StoreUrl,
+    problem: String,
+}
+
+/// Opens the store at `url`. Asks it nothing yet.
+///
+/// # Errors
+/// [`OpenError`] where what it takes is not configured.
+pub fn open(url: &StoreUrl) -> Result<Arc<dyn LeaseStore>, OpenError> {
+    Ok(match url {
+        StoreUrl::Sqlite(folder) => Arc::new(SqliteStore::new(folder)),
+        StoreUrl::Azure { .. } | StoreUrl::Azurite { .. } => {
+            return Err(OpenError { store: url.clone(), problem: "Azure comes next".to_owned() });
+        }
+    })
 }

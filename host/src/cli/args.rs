@@ -1,0 +1,152 @@
+//! The arguments as clap reads them. Values stay texts: `config` parses them, whatever they came from.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser};
+
+/// Runs the one job of a fleet that must run in exactly one place at a time.
+///
+/// Every node runs the same host. The hosts elect a leader with a lease in a store, and the leader runs
+/// the coordinator, a WebAssembly component, which is stopped and dropped when the lease is lost.
+#[derive(Parser, Debug)]
+#[command(
+    name = "baton",
+    version,
+    arg_required_else_help = true,
+    after_help = "\
+Examples:
+  baton run coordinator.wasm           run it on one of the hosts of this machine
+  baton status                         who leads?
+
+A command's own help has more: baton run --help"
+)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    pub command: Subcommand,
+}
+
+#[derive(clap::Subcommand, Debug)]
+pub(super) enum Subcommand {
+    Run(Box<Run>),
+    /// Show who leads, in which term, since when and with which module
+    ///
+    /// Works from any machine that reaches the store.
+    #[command(after_help = "\
+Example:
+  baton status heartbeat --store azure://myaccount/leases --json")]
+    Status {
+        /// Only this election [default: all]
+        election: Option<String>,
+        #[command(flatten)]
+        store: Store,
+        /// Print a JSON array of objects
+        #[arg(long)]
+        json: bool,
+    },
+    /// Say whether a component would run here, and if not, why
+    ///
+    /// Exits with 0 if it would run and with 1 if not.
+    #[command(after_help = "\
+Example:
+  baton check coordinator.wasm")]
+    Check {
+        /// The component's file
+        module: PathBuf,
+        /// Print a JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Let a finished election run again
+    ///
+    /// With `--on-done finish` no node starts a module again that is done, until this is said.
+    #[command(after_help = "\
+Example:
+  baton start nightly-report --store azure://myaccount/leases")]
+    Start {
+        /// The election
+        election: String,
+        #[command(flatten)]
+        store: Store,
+    },
+}
+
+/// Contend for leadership and run the coordinator while leading
+///
+/// A setting comes from its flag, else from its variable, else from the file, else it has its default.
+/// In the file it is a key of the same name without the dashes. Without MODULE, all the coordinators of
+/// the file's tables [coordinators.NAME] run; NAME is the election, and the table needs a `module`, whose
+/// path is seen from the file, and may override the settings below that are marked with a *.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Durations are written like 15s, 1m30s or 500ms, sizes like 256MiB or 1GiB.
+
+Examples:
+  baton run coordinator.wasm
+  baton run coordinator.wasm --store azure://myaccount/leases --lease 30s
+  baton run --file /etc/baton.toml --print-config")]
+pub(super) struct Run {
+    /// The component to run * [env: BATON_MODULE]
+    pub module: Option<String>,
+    /// The election to contend in * [env: BATON_ELECTION] [default: the module's file name]
+    #[arg(long, value_name = "NAME")]
+    pub election: Option<String>,
+    #[command(flatten)]
+    pub store: Store,
+    /// Make the store's container or folder if it is missing [env: BATON_CREATE] [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub create: Option<String>,
+    /// This node's id [env: BATON_NODE] [default: the host's name and a slot number]
+    #[arg(long, value_name = "ID")]
+    pub node: Option<String>,
+    /// How long the store keeps the lease without a renewal * [env: BATON_LEASE] [default: 15s]
+    #[arg(long, value_name = "DURATION")]
+    pub lease: Option<String>,
+    /// How long the coordinator may take to stop when asked * [env: BATON_GRACE] [default: 5s]
+    #[arg(long, value_name = "DURATION")]
+    pub grace: Option<String>,
+    /// From done to the next term, with `--on-done repeat` * [env: BATON_PAUSE] [default: 60s]
+    #[arg(long, value_name = "DURATION")]
+    pub pause: Option<String>,
+    /// What follows when the coordinator is done: repeat, finish * [env: BATON_ON_DONE] [default: repeat]
+    #[arg(long, value_name = "WHAT")]
+    pub on_done: Option<String>,
+    /// Step down after so long without progress; off for never * [env: BATON_STALL_AFTER] [default: off]
+    #[arg(long, value_name = "DURATION")]
+    pub stall_after: Option<String>,
+    /// The memory that the coordinator may use * [env: BATON_MAX_MEMORY] [default: 256MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub max_memory: Option<String>,
+    /// A variable for the coordinator; repeat it for more * [env: BATON_ENV, one K=V on each line]
+    ///
+    /// It sees no other variables. Those of BATON_ENV and of the file's table `env` are added; of a name
+    /// that is given in several places, the flag counts, else BATON_ENV, else the file.
+    #[arg(long, value_name = "K=V")]
+    pub env: Vec<String>,
+    /// How log lines look: text, json [env: BATON_LOG_FORMAT] [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<String>,
+    /// Show each setting and where it came from, with secrets hidden, and exit
+    #[arg(long)]
+    pub print_config: bool,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct Store {
+    /// The lease store: sqlite:DIR, azure://ACCOUNT/CONTAINER, azurite [env: BATON_STORE] [default: sqlite: in
+    /// the state folder]
+    #[arg(long, value_name = "URL")]
+    pub store: Option<String>,
+    /// The configuration file [env: BATON_FILE] [default: baton.toml, if there is one]
+    #[arg(long, value_name = "PATH")]
+    pub file: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_sound() {
+        super::Arguments::command().debug_assert();
+    }
+}

@@ -1,0 +1,140 @@
+//! The command line: from arguments to a [`Command`] whose settings are checked, and from results to
+//! what is printed. Results go to stdout; everything else goes to stderr.
+
+mod args;
+mod check;
+mod print;
+mod status;
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use baton_election::ElectionName;
+use clap::Parser;
+
+pub use print::{columns, print, print_report};
+pub use status::{LeaseWord, StatusRow, print_status};
+
+use crate::config::{self, Config, ConfigError, Key, Layer, Surroundings};
+use crate::telemetry::escape;
+use args::{Arguments, Subcommand};
+
+/// The exit status of a wrong configuration or usage. Success is 0, every other failure 1.
+pub const WRONG_CONFIGURATION: u8 = 2;
+
+/// What to do.
+#[derive(Debug)]
+pub enum Command {
+    /// Contend for elections and run coordinators.
+    Run(Box<Config>),
+    /// Show the settings and where they came from: print this table.
+    PrintConfig(String),
+    /// Show who leads.
+    Status {
+        /// Only in this election; none for all.
+        election: Option<ElectionName>,
+        /// The lease store's URL.
+        store: String,
+        /// As JSON.
+        json: bool,
+    },
+    /// Say whether a component would run here.
+    Check {
+        /// The component's file.
+        module: PathBuf,
+        /// As JSON.
+        json: bool,
+    },
+    /// Let a finished election run again.
+    Start {
+        /// The election.
+        election: ElectionName,
+        /// The lease store's URL.
+        store: String,
+    },
+}
+
+/// Why there is no command to carry out.
+#[derive(Debug, thiserror::Error)]
+pub enum Stop {
+    /// The arguments do not make one, or ask for help or the version.
+    #[error(transparent)]
+    Usage(#[from] clap::Error),
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+}
+
+impl Stop {
+    /// Says it where it belongs and gives the exit status.
+    #[must_use]
+    pub fn report(&self) -> ExitCode {
+        match self {
+            // Help that nobody reads is no failure.
+            Self::Usage(error) => {
+                let _ = error.print();
+                u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
+            }
+            Self::Config(error) => {
+                let _ = writeln!(std::io::stderr(), "error: wrong configuration: {}", escape(&error.to_string()));
+                ExitCode::from(WRONG_CONFIGURATION)
+            }
+        }
+    }
+}
+
+/// Finds out what to do. `arguments` begin with the program's name.
+///
+/// # Errors
+/// [`Stop`] where there is nothing to do, or not like that.
+pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Surroundings) -> Result<Command, Stop> {
+    Ok(match Arguments::try_parse_from(arguments)?.command {
+        Subcommand::Run(run) => {
+            let print_config = run.print_config;
+            let config = config::resolve(&run.layer()?, around)?;
+            if print_config { Command::PrintConfig(config.table()) } else { Command::Run(Box::new(config)) }
+        }
+        Subcommand::Status { election, store, json } => Command::Status {
+            election: election.as_deref().map(election_argument).transpose()?,
+            store: config::resolve_store(&store.layer(), around)?,
+            json,
+        },
+        Subcommand::Check { module, json } => Command::Check { module, json },
+        Subcommand::Start { election, store } => Command::Start {
+            election: election_argument(&election)?,
+            store: config::resolve_store(&store.layer(), around)?,
+        },
+    })
+}
+
+fn election_argument(text: &str) -> Result<ElectionName, ConfigError> {
+    config::election(text).map_err(|problem| ConfigError::of_argument("ELECTION", problem))
+}
+
+impl args::Run {
+    fn layer(self) -> Result<Layer, ConfigError> {
+        Layer::new()
+            .flag(Key::Module, self.module)
+            .flag(Key::Election, self.election)
+            .flag(Key::Store, self.store.store)
+            .flag(Key::File, self.store.file)
+            .flag(Key::Create, self.create)
+            .flag(Key::Node, self.node)
+            .flag(Key::Lease, self.lease)
+            .flag(Key::Grace, self.grace)
+            .flag(Key::Pause, self.pause)
+            .flag(Key::OnDone, self.on_done)
+            .flag(Key::StallAfter, self.stall_after)
+            .flag(Key::MaxMemory, self.max_memory)
+            .flag(Key::LogFormat, self.log_format)
+            .flag_env(&self.env)
+    }
+}
+
+impl args::Store {
+    fn layer(self) -> Layer {
+        Layer::new().flag(Key::Store, self.store).flag(Key::File, self.file)
+    }
+}

@@ -1,0 +1,222 @@
+//! What `baton status` prints.
+
+use std::io;
+use std::time::Duration;
+
+use baton_election::{ElectionName, LeaseState, Outcome, Snapshot, Term};
+use serde::{Serialize, Serializer};
+
+use super::{columns, print};
+use crate::telemetry::rfc3339;
+
+/// Whether the lease is held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LeaseWord {
+    /// By the node of the record.
+    Held,
+    /// By nobody: never held, or released.
+    Free,
+    /// Its time ran out.
+    Expired,
+    /// Broken by an operator, with some of its time still to go.
+    Breaking,
+    /// Broken by an operator.
+    Broken,
+    /// By something that is no host of Baton.
+    Outside,
+}
+
+impl LeaseWord {
+    /// A lease without an end, or on an object that is no host's, is held by an outside client.
+    fn of(state: LeaseState, has_record: bool) -> Self {
+        match state {
+            LeaseState::Held if has_record => Self::Held,
+            LeaseState::Held | LeaseState::HeldForever => Self::Outside,
+            LeaseState::Free => Self::Free,
+            LeaseState::Expired => Self::Expired,
+            LeaseState::Breaking => Self::Breaking,
+            LeaseState::Broken => Self::Broken,
+        }
+    }
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Held => "held",
+            Self::Free => "free",
+            Self::Expired => "expired",
+            Self::Breaking => "breaking",
+            Self::Broken => "broken",
+            Self::Outside => "outside",
+        }
+    }
+}
+
+/// One election. The keys of its JSON are an interface.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct StatusRow {
+    /// Its name.
+    pub election: String,
+    /// Whether its lease is held.
+    pub lease: LeaseWord,
+    /// The highest term begun; none if the store has no record.
+    pub term: Option<Term>,
+    /// The node that began it.
+    pub node: Option<String>,
+    /// When: wall-clock time since the Unix epoch; RFC 3339 in JSON.
+    #[serde(serialize_with = "as_rfc3339")]
+    pub since: Option<Duration>,
+    /// The digest of the module that ran.
+    pub module: Option<String>,
+    /// How the election ended, where it has.
+    pub outcome: Option<String>,
+}
+
+impl StatusRow {
+    /// From one reading of the store; none if there is no such election.
+    #[must_use]
+    pub fn of(election: &ElectionName, snapshot: Snapshot) -> Option<Self> {
+        let Snapshot::Object { lease, record, .. } = snapshot else {
+            return None;
+        };
+        let lease = LeaseWord::of(lease, record.is_some());
+        let election = election.to_string();
+        Some(match record {
+            None => Self { election, lease, term: None, node: None, since: None, module: None, outcome: None },
+            Some(record) => Self {
+                election,
+                lease,
+                term: Some(record.term),
+                // A record that was created and never held says when it was created.
+                since: record.node.is_some().then_some(record.since),
+                node: record.node,
+                module: record.module,
+                outcome: record.outcome.map(|Outcome::Done| "done".to_string()),
+            },
+        })
+    }
+}
+
+fn as_rfc3339<S: Serializer>(since: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    since.map(rfc3339).serialize(serializer)
+}
+
+/// Prints the elections, as a table or as a JSON array.
+///
+/// # Errors
+/// As for [`print`].
+pub fn print_status(rows: &[StatusRow], json: bool) -> io::Result<()> {
+    let text = if json { serde_json::to_string_pretty(rows)? + "\n" } else { table(rows) };
+    print(&text)
+}
+
+fn table(rows: &[StatusRow]) -> String {
+    if rows.is_empty() {
+        return "There are no elections in this store.\n".to_string();
+    }
+    let mut lines = vec![["ELECTION", "LEASE", "TERM", "NODE", "SINCE", "MODULE", "OUTCOME"].map(String::from)];
+    let dash = |text: Option<String>| text.unwrap_or("-".to_string());
+    for row in rows {
+        lines.push([
+            row.election.clone(),
+            row.lease.as_str().to_string(),
+            dash(row.term.map(|term| term.to_string())),
+            dash(row.node.clone()),
+            // A person does not miss the microseconds.
+            dash(row.since.map(|since| rfc3339(Duration::from_secs(since.as_secs())).replace(".000000", ""))),
+            dash(row.module.as_deref().map(short)),
+            dash(row.outcome.clone()),
+        ]);
+    }
+    columns(&lines)
+}
+
+/// Enough of a digest to tell modules apart.
+fn short(digest: &str) -> String {
+    digest.chars().take("sha256:".len() + 12).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use super::*;
+
+    fn rows() -> Vec<StatusRow> {
+        vec![
+            StatusRow {
+                election: "heartbeat".to_string(),
+                lease: LeaseWord::Held,
+                term: Some(7),
+                node: Some("web-3\x1b[2J".to_string()),
+                since: Some(Duration::from_micros(1_709_210_096_000_042)),
+                module: Some(format!("sha256:{}", "ab".repeat(32))),
+                outcome: None,
+            },
+            StatusRow {
+                election: "x".to_string(),
+                lease: LeaseWord::Outside,
+                term: None,
+                node: None,
+                since: None,
+                module: None,
+                outcome: Some("done".to_string()),
+            },
+        ]
+    }
+
+    #[test]
+    fn the_table_is_aligned_and_harmless() {
+        assert_eq!(
+            table(&rows()),
+            "ELECTION   LEASE    TERM  NODE            SINCE                 MODULE               OUTCOME\n\
+             heartbeat  held     7     web-3\\u{1b}[2J  2024-02-29T12:34:56Z  sha256:abababababab  -\n\
+             x          outside  -     -               -                     -                    done\n"
+        );
+        assert_eq!(table(&[]), "There are no elections in this store.\n");
+    }
+
+    #[test]
+    fn a_row_follows_from_what_the_store_says() {
+        let name = ElectionName::new("job").unwrap();
+        let record = baton_election::Record {
+            term: 3,
+            node: Some("n".to_string()),
+            incarnation: "i".to_string(),
+            since: Duration::from_secs(9),
+            lease: Duration::from_secs(15),
+            module: Some("sha256:ab".to_string()),
+            outcome: Some(Outcome::Done),
+            failures: 0,
+        };
+        let of = |lease, record| {
+            let version = baton_election::Version(String::new());
+            StatusRow::of(&name, Snapshot::Object { lease, version, record }).unwrap()
+        };
+        assert_eq!(StatusRow::of(&name, Snapshot::Nothing), None);
+        assert_eq!(of(LeaseState::Held, None).lease, LeaseWord::Outside);
+        assert_eq!(of(LeaseState::HeldForever, Some(record.clone())).lease, LeaseWord::Outside);
+        assert_eq!(
+            of(LeaseState::Held, Some(record)),
+            StatusRow {
+                election: "job".to_string(),
+                lease: LeaseWord::Held,
+                term: Some(3),
+                node: Some("n".to_string()),
+                since: Some(Duration::from_secs(9)),
+                module: Some("sha256:ab".to_string()),
+                outcome: Some("done".to_string()),
+            }
+        );
+    }
+
+    #[test]
+    fn json_has_its_keys_in_order() {
+        let digest = "ab".repeat(32);
+        assert_eq!(
+            serde_json::to_string(&rows()).unwrap(),
+            format!(
+                r#"[{{"election":"heartbeat","lease":"held","term":7,"node":"web-3\u001b[2J","since":"2024-02-29T12:34:56.000042Z","module":"sha256:{digest}","outcome":null}},{{"election":"x","lease":"outside","term":null,"node":null,"since":null,"module":null,"outcome":"done"}}]"#
+            )
+        );
+    }
+}

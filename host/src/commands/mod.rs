@@ -1,0 +1,85 @@
+//! Carries commands out: here the parts of the host meet.
+
+mod run;
+mod start;
+mod status;
+
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use baton_election::{ElectionName, Op, Refusal, Reply, Snapshot};
+
+use crate::cli::{self, Command, WRONG_CONFIGURATION};
+use crate::runtime::{Engine, Module};
+use crate::store::{LeaseStore, StoreUrl};
+
+/// How long a command waits for each answer of the store.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+/// Carries a command out and gives the exit status of the process.
+#[must_use]
+pub fn run(command: Command) -> ExitCode {
+    let result = match command {
+        Command::PrintConfig(table) => cli::print(&table).map(|()| ExitCode::SUCCESS).map_err(anyhow::Error::from),
+        Command::Run(config) => run::run(&config),
+        Command::Status { election, store, json } => block_on(status::status(election, &store, json)),
+        Command::Check { module, json } => check(&module, json),
+        Command::Start { election, store } => block_on(start::start(&election, &store)),
+    };
+    result.unwrap_or_else(|error| {
+        let status = if error.is::<WrongConfiguration>() { WRONG_CONFIGURATION } else { 1 };
+        // Nobody may read it; the exit status says it too.
+        let _ = writeln!(std::io::stderr(), "error: {error:#}");
+        ExitCode::from(status)
+    })
+}
+
+/// What is wrong with the configuration beyond its syntax. Ends the process with the status for that.
+#[derive(Debug, thiserror::Error)]
+#[error("wrong configuration: {0:#}")]
+struct WrongConfiguration(anyhow::Error);
+
+impl WrongConfiguration {
+    fn new(error: impl Into<anyhow::Error>) -> Self {
+        Self(error.into())
+    }
+}
+
+fn check(module: &Path, json: bool) -> anyhow::Result<ExitCode> {
+    let engine = Engine::start().map_err(|error| anyhow::anyhow!("{error:#}"))?;
+    let inspection = Module::inspect(&engine, module)?;
+    cli::print_report(&inspection, json)?;
+    Ok(if inspection.runs { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs a short command that talks to the store.
+fn block_on(command: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let result = runtime.block_on(command);
+    // A request to a store that hangs must not keep the command.
+    runtime.shutdown_background();
+    result
+}
+
+/// The store behind a URL.
+fn open_store(url: &str) -> anyhow::Result<Arc<dyn LeaseStore>> {
+    let url: StoreUrl = url.parse().map_err(WrongConfiguration::new)?;
+    Ok(crate::store::open(&url).map_err(WrongConfiguration::new)?)
+}
+
+async fn ask(store: &dyn LeaseStore, election: &ElectionName, op: Op) -> Result<Reply, Refusal> {
+    tokio::time::timeout(ANSWER_WITHIN, store.request(election, op))
+        .await
+        .unwrap_or_else(|_| Err(Refusal::Unknown(format!("the store did not answer within {ANSWER_WITHIN:?}"))))
+}
+
+async fn read(store: &dyn LeaseStore, election: &ElectionName) -> anyhow::Result<Snapshot> {
+    match ask(store, election, Op::Read).await.with_context(|| format!("cannot read the election {election}"))? {
+        Reply::Read(snapshot) => Ok(snapshot),
+        other => anyhow::bail!("the store answered a read with {other:?}"),
+    }
+}

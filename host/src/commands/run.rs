@@ -1,0 +1,155 @@
+//! `baton run`: contends for elections until told to end.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use baton_election::{Refusal, Settings};
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::{WrongConfiguration, open_store};
+use crate::clock::Clock;
+use crate::config::{Config, Coordinator};
+use crate::gate::Watchdog;
+use crate::node::NodeId;
+use crate::runtime::{Engine, Launcher, Module};
+use crate::signals::{Ask, Signals};
+use crate::store::LeaseStore;
+use crate::supervisor::{Shutdown, Supervisor, last_words};
+use crate::telemetry::{Event, Log};
+
+/// How long the end waits for somebody to read the last lines.
+const LAST_LINES: Duration = Duration::from_millis(500);
+
+pub(super) fn run(config: &Config) -> anyhow::Result<ExitCode> {
+    let store = open_store(&config.store)?;
+    let engine = Engine::start().map_err(|error| anyhow::anyhow!("{error:#}"))?;
+    let modules = load(&engine, &config.coordinators)?;
+    let node = config.node.claim().map_err(WrongConfiguration::new)?;
+    let (log, writer) = Log::to_stderr(config.log_format, node.id())?;
+    let ended = contend(config, &store, &modules, node.id(), &log);
+    writer.shutdown(LAST_LINES);
+    ended.map(|()| ExitCode::SUCCESS)
+}
+
+/// Compiles each module once, however many coordinators run it.
+fn load(engine: &Engine, coordinators: &[Coordinator]) -> anyhow::Result<HashMap<PathBuf, Module>> {
+    let mut modules = HashMap::new();
+    for Coordinator { module, .. } in coordinators {
+        if !modules.contains_key(module) {
+            modules.insert(module.clone(), Module::load(engine, module).map_err(WrongConfiguration::new)?);
+        }
+    }
+    Ok(modules)
+}
+
+fn contend(
+    config: &Config,
+    store: &Arc<dyn LeaseStore>,
+    modules: &HashMap<PathBuf, Module>,
+    node: &NodeId,
+    log: &Log,
+) -> anyhow::Result<()> {
+    let clock = Clock::default();
+    let words = log.clone();
+    let watchdog = Arc::new(Watchdog::start(clock.clone(), move |reason| last_words(&words, reason))?);
+    let guests = runtime("guest", std::thread::available_parallelism().map_or(2, usize::from).max(2))?;
+    // Two threads: one that waits for a slow call of the system does not delay the other's deadlines.
+    let control = runtime("control", 2)?;
+    let incarnation = incarnation()?;
+    let result = control.block_on(async {
+        let mut signals = Signals::listen()?;
+        let (ask, asked) = watch::channel(Shutdown::No);
+        let mut supervisors = JoinSet::new();
+        for coordinator in &config.coordinators {
+            let module = modules.get(&coordinator.module).context("a module was not loaded")?;
+            let log = log.for_election(&coordinator.election);
+            log.emit(None, Event::starting(&config.store, module.digest(), &coordinator.timing));
+            let launcher = Launcher {
+                module: module.clone(),
+                election: coordinator.election.to_string(),
+                node: node.to_string(),
+                memory: coordinator.max_memory,
+                env: coordinator.env.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect(),
+                guests: guests.handle().clone(),
+                clock: clock.clone(),
+                watchdog: Arc::clone(&watchdog),
+            };
+            let supervisor = Supervisor {
+                election: coordinator.election.clone(),
+                settings: Settings {
+                    node: node.to_string(),
+                    incarnation: incarnation.clone(),
+                    timing: coordinator.timing,
+                    lease_range: store.lease_range(),
+                    pause: coordinator.pause,
+                    on_done: coordinator.on_done,
+                    module: module.digest().to_owned(),
+                },
+                store: Arc::clone(store),
+                launcher,
+                stall_after: coordinator.stall_after,
+                clock: clock.clone(),
+                log,
+            };
+            supervisors.spawn(supervisor.run(asked.clone()));
+        }
+        let mut creating = JoinSet::new();
+        // A folder of one's own costs nobody anything: only what is shared must be asked for.
+        if config.create || config.store.starts_with("sqlite:") {
+            creating.spawn(create(Arc::clone(store), log.clone()));
+        }
+        loop {
+            tokio::select! {
+                asked = signals.next() => {
+                    let (signal, level) = match asked {
+                        Ask::Shutdown(signal) => (signal, Shutdown::Requested),
+                        Ask::SkipGrace(signal) => (signal, Shutdown::Impatient),
+                    };
+                    log.emit(None, Event::ShuttingDown { signal: signal.to_owned(), grace: level < Shutdown::Impatient });
+                    ask.send_replace(level);
+                }
+                ended = supervisors.join_next() => match ended {
+                    None => break,
+                    Some(ended) => ended.context("a supervisor failed")?.context("the system has no random numbers")?,
+                },
+            }
+        }
+        creating.shutdown().await;
+        Ok(())
+    });
+    // A store that hangs may hold one of its threads for ever; nothing depends on it any more.
+    control.shutdown_background();
+    guests.shutdown_timeout(Duration::from_secs(1));
+    result
+}
+
+fn runtime(name: &str, threads: usize) -> std::io::Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(threads).thread_name(name).enable_all().build()
+}
+
+/// Makes the store's container, as soon as the store lets it.
+async fn create(store: Arc<dyn LeaseStore>, log: Log) {
+    let mut said: Option<Refusal> = None;
+    let mut wait = Duration::from_secs(1);
+    while let Err(error) = store.create().await {
+        if said.as_ref() != Some(&error) {
+            log.emit(None, Event::Misconfigured { error: format!("cannot create what the store needs: {error}") });
+            said = Some(error);
+        }
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(Duration::from_secs(30));
+    }
+}
+
+/// Unique to this start of the host.
+fn incarnation() -> Result<String, getrandom::Error> {
+    let mut bytes = [0_u8; 8];
+    getrandom::fill(&mut bytes)?;
+    Ok(format!("{:016x}", u64::from_le_bytes(bytes)))
+}

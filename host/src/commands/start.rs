@@ -1,0 +1,41 @@
+//! `baton start`: lets a finished election run again.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use baton_election::{ElectionName, LeaseId, LeaseState, Op, Refusal, Snapshot};
+
+use super::{ask, open_store, read};
+use crate::cli;
+
+/// The record is only ever written by the lease's holder, so the outcome is taken out as one.
+pub(super) async fn start(election: &ElectionName, store: &str) -> anyhow::Result<ExitCode> {
+    let store = open_store(store)?;
+    let Snapshot::Object { lease, version, record: Some(mut record) } = read(&*store, election).await? else {
+        bail!("there is no election {election} in this store: no host has contended for it yet");
+    };
+    if record.outcome.is_none() {
+        cli::print(&format!("{election} is not finished: there is nothing to start\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !matches!(lease, LeaseState::Free | LeaseState::Expired) {
+        bail!("the lease of {election} is held or was broken ({lease:?}): try again when it is free");
+    }
+    let mut bits = [0_u8; 16];
+    getrandom::fill(&mut bits)?;
+    let id = LeaseId::from_random(u128::from_le_bytes(bits));
+    let (length, _) = store.lease_range();
+    match ask(&*store, election, Op::Acquire { id, length, version: version.clone() }).await {
+        Ok(_) => {}
+        Err(Refusal::Held | Refusal::Conflict) => bail!("another host was faster: look at `baton status {election}`"),
+        Err(error) => return Err(error).context("cannot take the lease to write the record"),
+    }
+    record.outcome = None;
+    let written = ask(&*store, election, Op::Write { id, version, record }).await;
+    // If this fails the lease runs out by itself, which hosts wait for.
+    let released = ask(&*store, election, Op::Release { id }).await;
+    written.context("cannot write the record")?;
+    released.context("the election is started, but its lease could not be released: it runs out by itself")?;
+    cli::print(&format!("{election} will run again\n"))?;
+    Ok(ExitCode::SUCCESS)
+}

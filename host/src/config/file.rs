@@ -1,0 +1,218 @@
+//! `baton.toml`, read by hand rather than by a derive, so that each value keeps its line and a misspelt
+//! key is told the nearest legal one.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::key::nearest;
+use super::layer::Given;
+use super::{ConfigError, Key, Layer, Origin, Surroundings};
+
+/// The name of the tables, one for each coordinator.
+const COORDINATORS: &str = "coordinators";
+/// The file that is read if nobody names one.
+const DEFAULT_FILE: &str = "baton.toml";
+/// No configuration is that long; a file that is was named by mistake.
+const LONGEST: u64 = 1 << 20;
+
+/// What the file says.
+#[derive(Default)]
+pub(super) struct FileLayers {
+    /// The keys at the top.
+    pub global: Layer,
+    /// The tables `[coordinators.NAME]` by NAME.
+    pub coordinators: BTreeMap<String, Layer>,
+}
+
+/// Reads the file that was named, or the default one if there is one. Also says which it was.
+pub(super) fn read(named: Option<&Given>, around: &Surroundings) -> Result<Option<(String, FileLayers)>, ConfigError> {
+    let name = named.map_or(DEFAULT_FILE, |given| given.text.as_str());
+    let path = around.path(name);
+    let text = match read_text(&path) {
+        Ok(text) => text,
+        Err(None) if named.is_none() => return Ok(None),
+        Err(problem) => {
+            let problem = problem.unwrap_or_else(|| "there is no such file".to_string());
+            return Err(match named {
+                Some(given) => ConfigError::at(Key::File, &given.origin, format!("{name:?}: {problem}")),
+                None => ConfigError::new(name, problem),
+            });
+        }
+    };
+    let source = Source { name, folder: path.parent().unwrap_or(Path::new("")).to_path_buf(), text: &text };
+    Ok(Some((name.to_string(), source.layers()?)))
+}
+
+/// The text of the file, or why not; no reason if there is none.
+fn read_text(path: &Path) -> Result<String, Option<String>> {
+    // Asked before the file is opened: opening a named pipe would wait for its writer.
+    match std::fs::metadata(path) {
+        Ok(meta) if !meta.is_file() => return Err(Some("is not a regular file".to_string())),
+        Ok(meta) if meta.len() > LONGEST => {
+            return Err(Some("is longer than 1 MiB: is it a configuration?".to_string()));
+        }
+        Ok(_) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(None),
+        Err(error) => return Err(Some(format!("cannot be read: {error}"))),
+    }
+    let mut text = String::new();
+    File::open(path)
+        .and_then(|file| file.take(LONGEST).read_to_string(&mut text))
+        .map_err(|error| Some(format!("cannot be read: {error}")))?;
+    Ok(text)
+}
+
+struct Source<'a> {
+    name: &'a str,
+    folder: PathBuf,
+    text: &'a str,
+}
+
+impl Source<'_> {
+    fn layers(&self) -> Result<FileLayers, ConfigError> {
+        let document = DeTable::parse(self.text)
+            .map_err(|error| self.error(error.span().unwrap_or_default().start, None, error.message()))?;
+        let mut layers = FileLayers::default();
+        for (key, value) in document.get_ref() {
+            if key.get_ref() == COORDINATORS {
+                layers.coordinators = self.coordinators(value)?;
+            } else {
+                let legal = |key: &Key| *key != Key::File;
+                self.setting(&mut layers.global, "", key, value, legal)?;
+            }
+        }
+        if !layers.coordinators.is_empty() {
+            for key in [Key::Module, Key::Election] {
+                if let Some(given) = layers.global.get(key) {
+                    let problem = "stands beside [coordinators.NAME]: move it into the table that it is for";
+                    return Err(ConfigError::at(key, &given.origin, problem));
+                }
+            }
+        }
+        Ok(layers)
+    }
+
+    fn coordinators(&self, value: &Spanned<DeValue<'_>>) -> Result<BTreeMap<String, Layer>, ConfigError> {
+        let form = "write a table [coordinators.NAME] for each coordinator";
+        let DeValue::Table(tables) = value.get_ref() else {
+            return Err(self.error(value.span().start, Some(COORDINATORS), form));
+        };
+        let mut layers = BTreeMap::new();
+        for (name, table) in tables {
+            let at = name.span().start;
+            let path = format!("{COORDINATORS}.{}", name.get_ref().escape_debug());
+            let DeValue::Table(settings) = table.get_ref() else {
+                return Err(self.error(at, Some(&path), form));
+            };
+            let mut layer = Layer::new();
+            for (key, value) in settings {
+                self.setting(&mut layer, &format!("{path}."), key, value, |key| key.is_per_coordinator())?;
+            }
+            if layer.get(Key::Module).is_none() {
+                return Err(self.error(at, Some(&path), "has no module: write module = \"PATH\""));
+            }
+            if layer.get(Key::Election).is_none() {
+                let origin = Origin::File { path: self.name.to_string(), line: self.line(at), key: path };
+                layer.set(Key::Election, name.get_ref().to_string(), origin);
+            }
+            layers.insert(name.get_ref().to_string(), layer);
+        }
+        Ok(layers)
+    }
+
+    fn setting(
+        &self,
+        layer: &mut Layer,
+        prefix: &str,
+        key: &Spanned<std::borrow::Cow<'_, str>>,
+        value: &Spanned<DeValue<'_>>,
+        legal: impl Fn(&Key) -> bool,
+    ) -> Result<(), ConfigError> {
+        let word = key.get_ref().as_ref();
+        let at = key.span().start;
+        let path = format!("{prefix}{}", word.escape_debug());
+        let Some(setting) = Key::ALL.into_iter().filter(&legal).find(|legal| legal.name() == word) else {
+            return Err(self.error(at, Some(&path), &unknown(word, prefix.is_empty(), legal)));
+        };
+        let origin = Origin::File { path: self.name.to_string(), line: self.line(at), key: path.clone() };
+        let text = match (setting, value.get_ref()) {
+            (Key::Env, DeValue::Table(variables)) => {
+                for (name, value) in variables {
+                    let path = format!("{path}.{}", name.get_ref().escape_debug());
+                    let at = name.span().start;
+                    let DeValue::String(text) = value.get_ref() else {
+                        return Err(self.error(at, Some(&path), "write the value as a text in quotes"));
+                    };
+                    let origin = Origin::File { path: self.name.to_string(), line: self.line(at), key: path };
+                    layer.set_env(name.get_ref(), text, origin)?;
+                }
+                return Ok(());
+            }
+            (Key::Env, _) => {
+                return Err(self.error(at, Some(&path), "write a table: env = { NAME = \"VALUE\" }"));
+            }
+            (Key::Create, DeValue::Boolean(on)) => on.to_string(),
+            (Key::Create, _) => {
+                return Err(self.error(at, Some(&path), "write true or false, without quotes"));
+            }
+            (Key::Module, DeValue::String(module)) => self.module(at, &path, module)?,
+            (_, DeValue::String(text)) => text.to_string(),
+            _ => {
+                return Err(self.error(at, Some(&path), &format!("write a text in quotes{}", example(setting))));
+            }
+        };
+        layer.set(setting, text, origin);
+        Ok(())
+    }
+
+    /// A module's path is seen from the file's folder, wherever the host is started.
+    fn module(&self, at: usize, path: &str, module: &str) -> Result<String, ConfigError> {
+        self.folder
+            .join(module)
+            .into_os_string()
+            .into_string()
+            .map_err(|_| self.error(at, Some(path), "the file's folder is not UTF-8: write the whole path"))
+    }
+
+    fn line(&self, at: usize) -> usize {
+        let before = self.text.as_bytes().get(..at).unwrap_or(self.text.as_bytes());
+        1 + before.iter().filter(|byte| **byte == b'\n').count()
+    }
+
+    fn error(&self, at: usize, key: Option<&str>, problem: &str) -> ConfigError {
+        let key = key.map(|key| format!(": {key}")).unwrap_or_default();
+        ConfigError::new(format!("{}:{}{key}", self.name, self.line(at)), problem.replace('\n', " "))
+    }
+}
+
+/// What to say of a key that does not exist there.
+fn unknown(word: &str, at_top: bool, legal: impl Fn(&Key) -> bool) -> String {
+    if !at_top && Key::ALL.iter().any(|key| key.name() == word && *key != Key::File) {
+        return "holds for the whole host: move it to the top of the file, above the first table".to_string();
+    }
+    if word == Key::File.name() {
+        return "cannot be set in the file itself: use --file or BATON_FILE".to_string();
+    }
+    let mut words: Vec<&str> = Key::ALL.iter().filter(|key| legal(key)).map(|key| key.name()).collect();
+    if at_top {
+        words.push(COORDINATORS);
+    }
+    match nearest(word, &words) {
+        Some(near) => format!("there is no such key: did you mean `{near}`?"),
+        None => format!("there is no such key; there are {}", words.join(", ")),
+    }
+}
+
+fn example(key: Key) -> &'static str {
+    match key {
+        Key::Lease | Key::Grace | Key::Pause => ", such as \"15s\"",
+        Key::StallAfter => ", such as \"5m\" or \"off\"",
+        Key::MaxMemory => ", such as \"256MiB\"",
+        _ => "",
+    }
+}

@@ -1,0 +1,137 @@
+//! The settings by name: flag, variable and key of the file follow from one word.
+
+/// One setting.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Key {
+    /// The configuration file.
+    File,
+    /// The lease store.
+    Store,
+    /// Make what the store needs.
+    Create,
+    /// This node's id.
+    Node,
+    /// How log lines look.
+    LogFormat,
+    /// The component's file.
+    Module,
+    /// The election's name.
+    Election,
+    /// The lease's length.
+    Lease,
+    /// How long a stop may take.
+    Grace,
+    /// From done to the next term.
+    Pause,
+    /// What follows when an instance is done.
+    OnDone,
+    /// How long an instance may go without progress.
+    StallAfter,
+    /// The memory that an instance may use.
+    MaxMemory,
+    /// A variable of the coordinator's environment.
+    Env,
+}
+
+impl Key {
+    /// All settings: those of the host first, then those of a coordinator.
+    pub const ALL: [Key; 14] = [
+        Key::File,
+        Key::Store,
+        Key::Create,
+        Key::Node,
+        Key::LogFormat,
+        Key::Module,
+        Key::Election,
+        Key::Lease,
+        Key::Grace,
+        Key::Pause,
+        Key::OnDone,
+        Key::StallAfter,
+        Key::MaxMemory,
+        Key::Env,
+    ];
+
+    /// Its name in the file.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Key::File => "file",
+            Key::Store => "store",
+            Key::Create => "create",
+            Key::Node => "node",
+            Key::LogFormat => "log-format",
+            Key::Module => "module",
+            Key::Election => "election",
+            Key::Lease => "lease",
+            Key::Grace => "grace",
+            Key::Pause => "pause",
+            Key::OnDone => "on-done",
+            Key::StallAfter => "stall-after",
+            Key::MaxMemory => "max-memory",
+            Key::Env => "env",
+        }
+    }
+
+    /// Its name on the command line.
+    #[must_use]
+    pub fn flag(self) -> String {
+        match self {
+            Key::Module => "MODULE".to_string(),
+            _ => format!("--{}", self.name()),
+        }
+    }
+
+    /// Its name as a variable.
+    #[must_use]
+    pub fn variable(self) -> String {
+        format!("BATON_{}", self.name().replace('-', "_").to_ascii_uppercase())
+    }
+
+    /// Whether each coordinator has its own.
+    #[must_use]
+    pub fn is_per_coordinator(self) -> bool {
+        self >= Key::Module
+    }
+}
+
+/// The one of `words` that `typo` most likely meant, if any is near.
+pub(super) fn nearest<'a>(typo: &str, words: &[&'a str]) -> Option<&'a str> {
+    let (distance, word) = words.iter().map(|word| (distance(typo, word), *word)).min()?;
+    (distance <= 2.max(word.len() / 3)).then_some(word)
+}
+
+/// The number of characters to insert, delete or replace between two words (Levenshtein).
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut above: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut row = vec![i + 1];
+        for (j, to) in b.iter().enumerate() {
+            let replaced = above[j] + usize::from(from != *to);
+            row.push(replaced.min(above[j + 1] + 1).min(row[j] + 1));
+        }
+        above = row;
+    }
+    above[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misspelt_word_finds_the_nearest_legal_one() {
+        let words: Vec<&str> = Key::ALL.map(Key::name).to_vec();
+        assert_eq!(nearest("leese", &words), Some("lease"));
+        assert_eq!(nearest("on_done", &words), Some("on-done"));
+        assert_eq!(nearest("maxmemory", &words), Some("max-memory"));
+        assert_eq!(nearest("colour-scheme", &words), None);
+    }
+
+    #[test]
+    fn the_variable_follows_from_the_name() {
+        assert_eq!(Key::StallAfter.variable(), "BATON_STALL_AFTER");
+        assert_eq!(Key::Module.variable(), "BATON_MODULE");
+    }
+}

@@ -1,0 +1,149 @@
+//! One source of settings: texts that know where they came from.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::{ConfigError, Key, Surroundings};
+
+/// Where a value came from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// The command line.
+    Flag,
+    /// A variable `BATON_…` of the host's environment.
+    Variable,
+    /// The file, at that line (from 1) and full key.
+    File {
+        /// The file as it was named.
+        path: String,
+        /// The line, from 1.
+        line: usize,
+        /// The key with the tables around it.
+        key: String,
+    },
+    /// Nobody said otherwise.
+    Default,
+}
+
+impl Origin {
+    /// The place that is to be mended if the value of `key` is wrong.
+    pub(super) fn place(&self, key: Key) -> String {
+        match self {
+            Origin::Flag => key.flag(),
+            Origin::Variable => key.variable(),
+            Origin::File { path, line, key } => format!("{path}:{line}: {key}"),
+            Origin::Default if key == Key::Module => key.flag(),
+            Origin::Default => format!("{} (by default)", key.name()),
+        }
+    }
+
+    /// The same for the table of `--print-config`.
+    pub(super) fn show(&self, key: Key) -> impl fmt::Display {
+        match self {
+            Origin::Flag => format!("flag {}", key.flag()),
+            Origin::Variable => format!("env {}", key.variable()),
+            Origin::File { path, key, .. } => format!("file {path}:{key}"),
+            Origin::Default => "default".to_string(),
+        }
+    }
+}
+
+/// A text and where it came from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Given {
+    pub text: String,
+    pub origin: Origin,
+}
+
+/// What one source says, not yet parsed.
+#[derive(Clone, Default)]
+pub struct Layer {
+    values: BTreeMap<Key, Given>,
+    /// The coordinator's environment: the one setting that has many values.
+    env: BTreeMap<String, Given>,
+}
+
+impl Layer {
+    /// Nothing said yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes what the command line says of a setting, where it says something.
+    #[must_use]
+    pub fn flag(mut self, key: Key, text: Option<String>) -> Self {
+        if let Some(text) = text {
+            self.set(key, text, Origin::Flag);
+        }
+        self
+    }
+
+    /// Takes the pairs `K=V` of `--env`; of two for one name the last one counts.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for what is no pair.
+    pub fn flag_env(mut self, pairs: &[String]) -> Result<Self, ConfigError> {
+        for pair in pairs {
+            self.set_pair(pair, Origin::Flag)?;
+        }
+        Ok(self)
+    }
+
+    /// What the variables `BATON_…` say. An empty one counts as absent; unknown ones may belong to
+    /// others (Kubernetes makes some for a service called `baton`) and are left alone.
+    pub(super) fn of_variables(around: &Surroundings) -> Result<Self, ConfigError> {
+        let mut layer = Self::new();
+        for key in Key::ALL {
+            let name = key.variable();
+            let Some(text) = around.variable(&name).filter(|text| !text.is_empty()) else {
+                continue;
+            };
+            let text = text.to_str().ok_or_else(|| ConfigError::new(&name, "is not UTF-8: write it in plain text"))?;
+            if key == Key::Env {
+                for pair in text.lines().filter(|line| !line.trim().is_empty()) {
+                    layer.set_pair(pair, Origin::Variable)?;
+                }
+            } else {
+                layer.set(key, text.to_string(), Origin::Variable);
+            }
+        }
+        Ok(layer)
+    }
+
+    pub(super) fn get(&self, key: Key) -> Option<&Given> {
+        self.values.get(&key)
+    }
+
+    pub(super) fn env(&self) -> &BTreeMap<String, Given> {
+        &self.env
+    }
+
+    pub(super) fn set(&mut self, key: Key, text: String, origin: Origin) {
+        self.values.insert(key, Given { text, origin });
+    }
+
+    /// Takes one variable of the coordinator's environment.
+    pub(super) fn set_env(&mut self, name: &str, value: &str, origin: Origin) -> Result<(), ConfigError> {
+        let illegal = name.is_empty() || name.contains(['=', '\0']) || value.contains('\0');
+        if illegal {
+            let problem = "a variable's name must not be empty, and neither it nor the value may contain NUL \
+                           (nor the name `=`)";
+            return Err(ConfigError::at(Key::Env, &origin, problem));
+        }
+        self.env.insert(name.to_string(), Given { text: value.to_string(), origin });
+        Ok(())
+    }
+
+    /// A pair is never shown in an error: it may well be a secret.
+    fn set_pair(&mut self, pair: &str, origin: Origin) -> Result<(), ConfigError> {
+        let Some((name, value)) = pair.split_once('=') else {
+            let problem = match origin {
+                Origin::Variable => "a line has no `=`: write one NAME=VALUE on each line",
+                _ => "there is no `=`: write NAME=VALUE, and repeat --env for more",
+            };
+            return Err(ConfigError::at(Key::Env, &origin, problem));
+        };
+        self.set_env(name, value, origin)
+    }
+}

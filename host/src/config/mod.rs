@@ -1,0 +1,126 @@
+//! What the host is told to do, and by whom.
+//!
+//! A setting comes from the command line, else from a variable `BATON_…`, else from `baton.toml`, else
+//! from its default. All four are brought to one form, a [`Layer`] of texts that know their [`Origin`],
+//! and only then parsed, so that every error names the place that is to be mended and
+//! `--print-config` can say where each value came from. [`Config`] holds what has passed every check
+//! that needs no store.
+//!
+//! In the file, keys at the top hold for all coordinators, and a table `[coordinators.NAME]` overrides
+//! them for its own; NAME is the election unless the table says otherwise. The environment of a
+//! coordinator is the one setting whose layers are merged, variable by variable.
+//!
+//! ```toml
+//! store = "azure://myaccount/leases"
+//! lease = "20s"
+//!
+//! [coordinators.nightly-report]
+//! module = "report.wasm"            # seen from this file's folder
+//! on-done = "finish"
+//! env = { REGION = "west" }
+//! ```
+
+mod file;
+mod key;
+mod layer;
+mod resolve;
+mod secret;
+mod surroundings;
+mod table;
+mod value;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use baton_election::OnDone;
+use baton_election::{ElectionName, Timing};
+
+pub use key::Key;
+pub use layer::{Layer, Origin};
+pub use resolve::{resolve, resolve_store};
+pub use secret::{Secret, redact_store};
+pub use surroundings::Surroundings;
+pub use value::election;
+
+use crate::node::NodeChoice;
+use crate::telemetry::Format;
+use table::Row;
+
+/// All that `baton run` was told, checked.
+#[derive(Clone)]
+pub struct Config {
+    /// The lease store's URL. May contain secrets: show it through [`redact_store`].
+    pub store: String,
+    /// Make what the store needs, such as its container, where it is missing.
+    pub create: bool,
+    /// Who this host is.
+    pub node: NodeChoice,
+    /// How lines look on stderr.
+    pub log_format: Format,
+    /// What to run: at least one, each for another election.
+    pub coordinators: Vec<Coordinator>,
+    rows: Vec<Row>,
+}
+
+impl Config {
+    /// Each setting with its value and its origin as a table for people, secrets hidden.
+    #[must_use]
+    pub fn table(&self) -> String {
+        table::render(&self.rows)
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.table())
+    }
+}
+
+/// One coordinator to run, and how.
+#[derive(Clone, Debug)]
+pub struct Coordinator {
+    /// The election that decides where it runs.
+    pub election: ElectionName,
+    /// The component's file.
+    pub module: PathBuf,
+    /// The lease's length, the grace, and what follows from them.
+    pub timing: Timing,
+    /// From an instance that is done to the next term under the same lease.
+    pub pause: Duration,
+    /// What follows when an instance is done.
+    pub on_done: OnDone,
+    /// How long an instance may go without progress, counted from its start; none for as long as it likes.
+    pub stall_after: Option<Duration>,
+    /// The memory that an instance may use, in bytes.
+    pub max_memory: u64,
+    /// Its environment variables, sorted by name.
+    pub env: Vec<(String, Secret)>,
+}
+
+/// A wrong configuration: where it is, what is wrong and what to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {problem}")]
+pub struct ConfigError {
+    place: String,
+    problem: String,
+}
+
+impl ConfigError {
+    fn new(place: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self { place: place.into(), problem: problem.into() }
+    }
+
+    /// For what stands on the command line without being a setting.
+    #[must_use]
+    pub fn of_argument(name: &str, problem: String) -> Self {
+        Self::new(name, problem)
+    }
+
+    fn at(key: Key, origin: &Origin, problem: impl Into<String>) -> Self {
+        Self::new(origin.place(key), problem)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,233 @@
+//! From layers to a checked [`Config`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use baton_election::OnDone;
+use baton_election::{Timing, TimingError};
+
+use super::file::{self, FileLayers};
+use super::table::Row;
+use super::{Config, ConfigError, Coordinator, Key, Layer, Origin, Secret, Surroundings, redact_store, value};
+use crate::node::{NodeChoice, NodeId};
+use crate::telemetry::Format;
+
+/// Brings together what the command line says, the variables, the file and the defaults, and checks all
+/// of it.
+///
+/// # Errors
+/// [`ConfigError`] for the first thing that is wrong.
+pub fn resolve(flags: &Layer, around: &Surroundings) -> Result<Config, ConfigError> {
+    let sources = Sources::read(flags, around)?;
+    let mut rows = vec![sources.file_row()];
+    let mut host = Resolver::new(vec![flags, &sources.variables, &sources.file.global], &mut rows);
+
+    let store = store(&mut host, around)?;
+    let create = host.get(Key::Create, value::switch, bool::to_string, || Ok(false))?.0;
+    let node = node(&mut host, around)?;
+    let log_format = host.get(Key::LogFormat, value::log_format, value::show_log_format, || Ok(Format::Text))?.0;
+
+    let mut coordinators = Vec::new();
+    for layers in sources.coordinators(flags)? {
+        let mut own = Vec::new();
+        let (coordinator, origin) = coordinator(layers, &store, &mut own)?;
+        for row in &mut own {
+            row.election = Some(coordinator.election.to_string());
+        }
+        if coordinators.iter().any(|other: &Coordinator| other.election == coordinator.election) {
+            let problem = format!("two coordinators for the election `{}`: give each its own", coordinator.election);
+            return Err(ConfigError::at(Key::Election, &origin, problem));
+        }
+        coordinators.push(coordinator);
+        rows.append(&mut own);
+    }
+    Ok(Config { store, create, node, log_format, coordinators, rows })
+}
+
+/// The store alone, for the commands that ask it: from a flag, a variable, the file or the default.
+///
+/// # Errors
+/// [`ConfigError`] if the file is wrong, or there is no place for a default.
+pub fn resolve_store(flags: &Layer, around: &Surroundings) -> Result<String, ConfigError> {
+    let sources = Sources::read(flags, around)?;
+    let layers = vec![flags, &sources.variables, &sources.file.global];
+    store(&mut Resolver::new(layers, &mut Vec::new()), around)
+}
+
+/// What the environment and the file say.
+struct Sources {
+    variables: Layer,
+    file: FileLayers,
+    file_name: Option<String>,
+    file_origin: Origin,
+}
+
+impl Sources {
+    fn read(flags: &Layer, around: &Surroundings) -> Result<Self, ConfigError> {
+        let variables = Layer::of_variables(around)?;
+        let named = flags.get(Key::File).or_else(|| variables.get(Key::File));
+        let file_origin = named.map_or(Origin::Default, |given| given.origin.clone());
+        let (file_name, file) = file::read(named, around)?.unzip();
+        Ok(Self { file: file.unwrap_or_default(), file_name, file_origin, variables })
+    }
+
+    fn file_row(&self) -> Row {
+        Row {
+            election: None,
+            key: Key::File,
+            part: None,
+            value: self.file_name.clone().unwrap_or("none".to_string()),
+            origin: self.file_origin.clone(),
+        }
+    }
+
+    /// The layers of each coordinator that is to run: the one that was named, else those of the file.
+    fn coordinators<'a>(&'a self, flags: &'a Layer) -> Result<Vec<Vec<&'a Layer>>, ConfigError> {
+        let named = flags.get(Key::Module).or_else(|| self.variables.get(Key::Module));
+        if named.is_some() || self.file.coordinators.is_empty() {
+            return Ok(vec![vec![flags, &self.variables, &self.file.global]]);
+        }
+        if self.file.coordinators.len() > 1
+            && let Some(given) = flags.get(Key::Election).or_else(|| self.variables.get(Key::Election))
+        {
+            let problem = format!(
+                "names one election, but the file has {} coordinators: leave it out, or name the MODULE to run",
+                self.file.coordinators.len()
+            );
+            return Err(ConfigError::at(Key::Election, &given.origin, problem));
+        }
+        let layers = |table| vec![flags, &self.variables, table, &self.file.global];
+        Ok(self.file.coordinators.values().map(layers).collect())
+    }
+}
+
+fn store(host: &mut Resolver<'_>, around: &Surroundings) -> Result<String, ConfigError> {
+    let default = || match around.state_folder() {
+        Some(folder) => match folder.to_str() {
+            Some(folder) => Ok(format!("sqlite:{folder}")),
+            None => Err("the state folder's path is not UTF-8: name a store with --store sqlite:DIR".to_string()),
+        },
+        None => Err("there is no home folder to keep it in: name one with --store sqlite:DIR, or set HOME or \
+                     XDG_STATE_HOME"
+            .to_string()),
+    };
+    let not_empty = |text: &str| match text.trim() {
+        "" => Err("is empty: write sqlite:DIR, azure://ACCOUNT/CONTAINER or azurite".to_string()),
+        text => Ok(text.to_string()),
+    };
+    Ok(host.get(Key::Store, not_empty, |store| redact_store(store), default)?.0)
+}
+
+fn node(host: &mut Resolver<'_>, around: &Surroundings) -> Result<NodeChoice, ConfigError> {
+    let given = |text: &str| NodeId::new(text).map(NodeChoice::Given).map_err(|error| error.to_string());
+    let default = || match around.state_folder() {
+        Some(folder) => {
+            NodeChoice::slot(&folder.join("nodes")).map_err(|error| format!("{error}; name the node with --node"))
+        }
+        None => Err("there is no home folder to keep its slot in: name the node with --node, or set HOME or \
+                     XDG_STATE_HOME"
+            .to_string()),
+    };
+    Ok(host.get(Key::Node, given, NodeChoice::to_string, default)?.0)
+}
+
+/// Parses one coordinator; also says where its election's name came from.
+fn coordinator(layers: Vec<&Layer>, store: &str, rows: &mut Vec<Row>) -> Result<(Coordinator, Origin), ConfigError> {
+    let mut own = Resolver::new(layers, rows);
+    let path = |text: &str| match text {
+        "" => Err("is empty: name the component's file".to_string()),
+        text => Ok(text.to_string()),
+    };
+    let no_module = || {
+        Err("there is nothing to run: name a component, as in `baton run coordinator.wasm`, or list some as \
+             [coordinators.NAME] in baton.toml"
+            .to_string())
+    };
+    let (module, module_origin) = own.get(Key::Module, path, String::clone, no_module)?;
+    let by_file_name = || value::election_of_file(&module);
+    let (election, election_origin) =
+        own.get(Key::Election, value::election, |name| name.to_string(), by_file_name).map_err(|error| {
+            // The default is made of the module's name: that is the place to look at.
+            if own.origin(Key::Election) == Origin::Default {
+                ConfigError::new(module_origin.place(Key::Module), error.problem)
+            } else {
+                error
+            }
+        })?;
+    let mut duration =
+        |key, seconds| own.get(key, value::duration, value::show_duration, || Ok(Duration::from_secs(seconds)));
+    let (lease, lease_origin) = duration(Key::Lease, 15)?;
+    let (grace, _) = duration(Key::Grace, 5)?;
+    let (pause, _) = duration(Key::Pause, 60)?;
+    let (on_done, _) = own.get(Key::OnDone, value::on_done, value::show_on_done, || Ok(OnDone::Repeat))?;
+    let (stall_after, _) = own.get(Key::StallAfter, value::stall, value::show_stall, || Ok(None))?;
+    let (max_memory, memory_origin) = own.get(Key::MaxMemory, value::size, value::show_size, || Ok(256 << 20))?;
+    let env = own.env();
+
+    let timing = Timing::new(lease, lease_range(store), grace, max_memory).map_err(|error| {
+        let of_memory = matches!(error, TimingError::Memory { .. }) && memory_origin != Origin::Default;
+        let (key, origin) = if of_memory { (Key::MaxMemory, &memory_origin) } else { (Key::Lease, &lease_origin) };
+        ConfigError::at(key, origin, error.to_string())
+    })?;
+    let module = PathBuf::from(module);
+    let coordinator = Coordinator { election, module, timing, pause, on_done, stall_after, max_memory, env };
+    Ok((coordinator, election_origin))
+}
+
+/// The shortest and the longest lease that the store of that URL keeps.
+fn lease_range(store: &str) -> (Duration, Duration) {
+    let shortest = if store.starts_with("azur") { 15 } else { 2 };
+    (Duration::from_secs(shortest), Duration::from_secs(60))
+}
+
+/// Looks settings up in layers, the strongest first, and notes what it found.
+struct Resolver<'a> {
+    layers: Vec<&'a Layer>,
+    rows: &'a mut Vec<Row>,
+}
+
+impl<'a> Resolver<'a> {
+    fn new(layers: Vec<&'a Layer>, rows: &'a mut Vec<Row>) -> Self {
+        Self { layers, rows }
+    }
+
+    fn origin(&self, key: Key) -> Origin {
+        let given = self.layers.iter().find_map(|layer| layer.get(key));
+        given.map_or(Origin::Default, |given| given.origin.clone())
+    }
+
+    fn get<T>(
+        &mut self,
+        key: Key,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+        show: impl FnOnce(&T) -> String,
+        default: impl FnOnce() -> Result<T, String>,
+    ) -> Result<(T, Origin), ConfigError> {
+        let given = self.layers.iter().find_map(|layer| layer.get(key));
+        let origin = self.origin(key);
+        let parsed = given.map_or_else(default, |given| parse(&given.text));
+        let value = parsed.map_err(|problem| ConfigError::at(key, &origin, problem))?;
+        self.note(key, None, show(&value), origin.clone());
+        Ok((value, origin))
+    }
+
+    /// The environment: all layers together, the strongest one's value for each name.
+    fn env(&mut self) -> Vec<(String, Secret)> {
+        let layers = self.layers.clone();
+        let names: BTreeSet<&String> = layers.iter().flat_map(|layer| layer.env().keys()).collect();
+        let mut env = BTreeMap::new();
+        for name in names {
+            if let Some(given) = layers.iter().find_map(|layer| layer.env().get(name)) {
+                let value = Secret::new(&given.text);
+                self.note(Key::Env, Some(name.clone()), value.to_string(), given.origin.clone());
+                env.insert(name.clone(), value);
+            }
+        }
+        env.into_iter().collect()
+    }
+
+    fn note(&mut self, key: Key, part: Option<String>, value: String, origin: Origin) {
+        self.rows.push(Row { election: None, key, part, value, origin });
+    }
+}

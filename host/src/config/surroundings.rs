@@ -1,0 +1,53 @@
+//! What the process finds around itself, as a value, so that tests can make their own.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+/// The environment variables, the home folder and the working folder.
+#[derive(Clone, Debug, Default)]
+pub struct Surroundings {
+    variables: BTreeMap<OsString, OsString>,
+    home: Option<PathBuf>,
+    folder: PathBuf,
+}
+
+impl Surroundings {
+    /// Those of this process.
+    #[must_use]
+    pub fn of_process() -> Self {
+        // The working folder stays implicit (""): it may be gone, and paths relative to it still read best.
+        Self {
+            variables: std::env::vars_os().collect(),
+            home: std::env::home_dir().filter(|home| home.is_absolute()),
+            folder: PathBuf::new(),
+        }
+    }
+
+    /// Made up: these variables, with `folder` as the home and the working folder.
+    #[must_use]
+    pub fn made_up(variables: &[(&str, &str)], folder: &Path) -> Self {
+        Self {
+            variables: variables.iter().map(|(k, v)| (k.into(), v.into())).collect(),
+            home: Some(folder.to_path_buf()),
+            folder: folder.to_path_buf(),
+        }
+    }
+
+    pub(super) fn variable(&self, name: &str) -> Option<&OsStr> {
+        self.variables.get(OsStr::new(name)).map(OsString::as_os_str)
+    }
+
+    /// A path as seen from the working folder.
+    pub(super) fn path(&self, path: &str) -> PathBuf {
+        self.folder.join(path)
+    }
+
+    /// Where Baton keeps what outlives a run on this machine: `$XDG_STATE_HOME/baton`, else
+    /// `~/.local/state/baton`. Never a folder under `/tmp`: cleaners would delete a held lease there.
+    pub(super) fn state_folder(&self) -> Option<PathBuf> {
+        let xdg = self.variable("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+        let base = xdg.or_else(|| self.home.as_ref().map(|home| home.join(".local/state")))?;
+        Some(base.join("baton"))
+    }
+}

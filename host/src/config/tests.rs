@@ -1,0 +1,347 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::cli::{self, Command};
+
+/// What a host is given: a folder that may have a `baton.toml`, variables, arguments.
+struct Case {
+    folder: TempDir,
+}
+
+impl Case {
+    fn new(file: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        if !file.is_empty() {
+            std::fs::write(folder.path().join("baton.toml"), file).unwrap();
+        }
+        Self { folder }
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn run(&self, variables: &[(&str, &str)], arguments: &[&str]) -> Result<Config, String> {
+        let around = Surroundings::made_up(variables, self.path());
+        let arguments = ["baton", "run"].iter().chain(arguments).map(OsString::from);
+        match cli::parse(arguments, &around) {
+            Ok(Command::Run(config)) => Ok(*config),
+            Ok(other) => panic!("{other:?}"),
+            Err(stop) => Err(stop.to_string()),
+        }
+    }
+
+    fn error(&self, variables: &[(&str, &str)], arguments: &[&str]) -> String {
+        self.run(variables, arguments).unwrap_err()
+    }
+}
+
+/// Value and origin of a setting in the table.
+fn shown(config: &Config, key: Key) -> (String, String) {
+    let row = config.rows.iter().find(|row| row.key == key).expect(key.name());
+    (row.value.clone(), row.origin.show(key).to_string())
+}
+
+/// For each setting: what flag, variable, table and top of the file say, and the default. All different.
+const SETTINGS: [(Key, [&str; 4], &str); 12] = [
+    (Key::Store, ["sqlite:/f", "sqlite:/v", "", "sqlite:/g"], "sqlite:HOME/.local/state/baton"),
+    (Key::Create, ["true", "false", "", "true"], "false"),
+    (Key::Node, ["f", "v", "", "g"], "MACHINE-N (N: the first free slot)"),
+    (Key::LogFormat, ["json", "text", "", "json"], "text"),
+    (Key::Election, ["f", "v", "t", ""], "job"),
+    (Key::Lease, ["11s", "12s", "13s", "14s"], "15s"),
+    (Key::Grace, ["1s", "2s", "3s", "4s"], "5s"),
+    (Key::Pause, ["1s", "2s", "3s", "1m30s"], "1m"),
+    (Key::OnDone, ["finish", "repeat", "finish", "finish"], "repeat"),
+    (Key::StallAfter, ["1m", "off", "2m", "3m"], "off"),
+    (Key::MaxMemory, ["1MiB", "2MiB", "3MiB", "1GiB"], "256MiB"),
+    (Key::Module, ["f.wasm", "v.wasm", "", "HOME/g.wasm"], ""),
+];
+
+#[test]
+fn each_setting_comes_from_the_strongest_layer_that_has_it() {
+    let plain = Case::new("");
+    let machine = rustix::system::uname();
+    let machine = machine.nodename().to_string_lossy().into_owned();
+    for (key, [flag, variable, table, global], default) in SETTINGS {
+        let home = |text: &str, case: &Case| text.replace("HOME", case.path().to_str().unwrap());
+        let quote = |text: &str| {
+            if key == Key::Create { text.to_string() } else { format!("{text:?}") }
+        };
+        let name = key.name();
+        let module = if key == Key::Module { "" } else { "job.wasm" };
+
+        // From the weakest to the strongest: each new layer wins over all those before.
+        if !default.is_empty() {
+            let config = plain.run(&[], &[module]).unwrap();
+            let default = home(default, &plain).replace("MACHINE", &machine);
+            assert_eq!(shown(&config, key), (default, "default".to_string()), "{name}");
+        }
+        let mut file = String::new();
+        if !global.is_empty() {
+            let text = if key == Key::Module { "g.wasm".to_string() } else { global.to_string() };
+            file = format!("{name} = {}\n", quote(&text));
+            let case = Case::new(&file);
+            let config = case.run(&[], &[module][..usize::from(!module.is_empty())]).unwrap();
+            let expected = (home(global, &case), format!("file baton.toml:{name}"));
+            assert_eq!(shown(&config, key), expected, "{name}");
+        }
+        if key != Key::Module {
+            file += "[coordinators.job]\nmodule = \"job.wasm\"\n";
+        }
+        if !table.is_empty() {
+            file += &format!("{name} = {}\n", quote(table));
+            let config = Case::new(&file).run(&[], &[]).unwrap();
+            let expected = (table.to_string(), format!("file baton.toml:coordinators.job.{name}"));
+            assert_eq!(shown(&config, key), expected, "{name}");
+        }
+        let case = Case::new(&file);
+        let from_env = (key.variable(), variable);
+        let variables = [(from_env.0.as_str(), from_env.1)];
+        let config = case.run(&variables, &[]).unwrap();
+        let expected = (variable.to_string(), format!("env {}", key.variable()));
+        assert_eq!(shown(&config, key), expected, "{name}");
+
+        let flag_text = if key == Key::Module { flag.to_string() } else { format!("--{name}={flag}") };
+        let config = case.run(&variables, &[&flag_text]).unwrap();
+        let expected = (flag.to_string(), format!("flag {}", key.flag()));
+        assert_eq!(shown(&config, key), expected, "{name}");
+    }
+    // Every setting is in the table above, or has a test of its own.
+    let tested: Vec<Key> = SETTINGS.iter().map(|setting| setting.0).chain([Key::File, Key::Env]).collect();
+    assert!(Key::ALL.iter().all(|key| tested.contains(key)));
+}
+
+#[test]
+fn the_environment_is_merged_and_hidden() {
+    let case = Case::new(
+        "[env]\nA = 'global'\nB = 'global'\nC = 'global'\nD = 'global'\n\
+         [coordinators.job]\nmodule = 'x.wasm'\nenv = { B = 'table', C = 'table', D = 'table' }\n",
+    );
+    let variables = [("BATON_ENV", "C=variable, with=more\n\nD=variable\n")];
+    let config = case.run(&variables, &["--env", "D=", "--env", "E=x=y"]).unwrap();
+    let env: Vec<String> = config.coordinators[0].env.iter().map(|(k, v)| format!("{k}={}", v.expose())).collect();
+    assert_eq!(env, ["A=global", "B=table", "C=variable, with=more", "D=", "E=x=y"]);
+    let table = config.table();
+    assert!(!table.contains("global\n") && !table.contains("with=more") && !table.contains("x=y"), "{table}");
+    assert!(table.contains("env.E"), "{table}");
+    assert!(!format!("{:?}{config:?}", config.coordinators).contains("with=more"));
+}
+
+#[test]
+fn the_file_is_the_default_one_or_the_named_one() {
+    let case = Case::new("lease = '20s'");
+    assert_eq!(shown(&case.run(&[], &["x.wasm"]).unwrap(), Key::File).1, "default");
+    std::fs::create_dir(case.path().join("sub")).unwrap();
+    std::fs::write(case.path().join("sub/other.toml"), "module = 'm/x.wasm'\nlease = '30s'").unwrap();
+    let config = case.run(&[("BATON_FILE", "sub/other.toml")], &[]).unwrap();
+    assert_eq!(shown(&config, Key::Lease).0, "30s");
+    // Its module is seen from the file, not from the working folder.
+    assert_eq!(config.coordinators[0].module, case.path().join("sub/m/x.wasm"));
+    let config = case.run(&[("BATON_FILE", "sub/other.toml")], &["--file=baton.toml", "x.wasm"]).unwrap();
+    assert_eq!(shown(&config, Key::Lease).0, "20s");
+    assert_eq!(shown(&config, Key::File), ("baton.toml".to_string(), "flag --file".to_string()));
+    // A module on the command line is seen from the working folder.
+    assert_eq!(config.coordinators[0].module, Path::new("x.wasm"));
+
+    assert_eq!(case.error(&[], &["--file=no.toml"]), r#"--file: "no.toml": there is no such file"#);
+    assert_eq!(case.error(&[("BATON_FILE", "sub")], &[]), r#"BATON_FILE: "sub": is not a regular file"#);
+    assert_eq!(shown(&Case::new("").run(&[], &["x.wasm"]).unwrap(), Key::File).0, "none");
+}
+
+#[test]
+fn a_file_that_is_no_configuration_is_refused() {
+    let case = Case::new("");
+    std::fs::write(case.path().join("baton.toml"), b"lease = \"\xff\"").unwrap();
+    assert!(case.error(&[], &["x.wasm"]).starts_with("baton.toml: cannot be read: "));
+    std::fs::write(case.path().join("baton.toml"), vec![b'#'; (1 << 20) + 1]).unwrap();
+    assert!(case.error(&[], &["x.wasm"]).contains("longer than 1 MiB"));
+}
+
+#[test]
+fn several_coordinators_run_from_one_file() {
+    let file = "lease = '20s'\n[coordinators.a]\nmodule = 'a.wasm'\n[coordinators.b]\nmodule = '/b.wasm'\n\
+                election = 'other'\nlease = '30s'\n";
+    let case = Case::new(file);
+    let config = case.run(&[], &["--grace=7s"]).unwrap();
+    let seen: Vec<_> = config
+        .coordinators
+        .iter()
+        .map(|one| (one.election.as_str(), one.timing.lease().as_secs(), one.timing.grace().as_secs()))
+        .collect();
+    assert_eq!(seen, [("a", 20, 7), ("other", 30, 7)]);
+    assert_eq!(config.coordinators[1].module, Path::new("/b.wasm"));
+
+    // A module on the command line runs alone, with what the top of the file says.
+    let config = case.run(&[], &["c.wasm"]).unwrap();
+    assert_eq!(config.coordinators.len(), 1);
+    assert_eq!(config.coordinators[0].election.as_str(), "c");
+    assert_eq!(config.coordinators[0].timing.lease().as_secs(), 20);
+
+    assert_eq!(
+        case.error(&[("BATON_ELECTION", "x")], &[]),
+        "BATON_ELECTION: names one election, but the file has 2 coordinators: leave it out, or name the MODULE to run"
+    );
+    assert_eq!(
+        Case::new(&file.replace("other", "a")).error(&[], &[]),
+        "baton.toml:6: coordinators.b.election: two coordinators for the election `a`: give each its own"
+    );
+}
+
+#[test]
+fn a_wrong_file_is_told_the_place_and_the_way_out() {
+    for (file, error) in [
+        ("# x\nleese = '15s'", "baton.toml:2: leese: there is no such key: did you mean `lease`?"),
+        ("coordinator.x.module = 'a'", "baton.toml:1: coordinator: there is no such key: did you mean `coordinators`?"),
+        (
+            "colour-scheme = 'dark'",
+            "baton.toml:1: colour-scheme: there is no such key; there are store, create, node, log-format, module, \
+             election, lease, grace, pause, on-done, stall-after, max-memory, env, coordinators",
+        ),
+        ("file = 'x'", "baton.toml:1: file: cannot be set in the file itself: use --file or BATON_FILE"),
+        ("lease = 15", "baton.toml:1: lease: write a text in quotes, such as \"15s\""),
+        ("max-memory = 15", "baton.toml:1: max-memory: write a text in quotes, such as \"256MiB\""),
+        ("create = 'yes'", "baton.toml:1: create: write true or false, without quotes"),
+        ("env = ['A=B']", "baton.toml:1: env: write a table: env = { NAME = \"VALUE\" }"),
+        ("[env]\nPORT = 80", "baton.toml:2: env.PORT: write the value as a text in quotes"),
+        (
+            "[env]\n'A=B' = 'c'",
+            "baton.toml:2: env.A=B: a variable's name must not be empty, and neither it nor the value may contain NUL \
+             (nor the name `=`)",
+        ),
+        (
+            "\n[coordinators.x]\nmodul = 'a'",
+            "baton.toml:3: coordinators.x.modul: there is no such key: did you mean `module`?",
+        ),
+        (
+            "[coordinators.x]\nmodule = 'a'\nstore = 'y'",
+            "baton.toml:3: coordinators.x.store: holds for the whole host: move it to the top of the file, above the \
+             first table",
+        ),
+        ("[coordinators.x]\nlease = '15s'", "baton.toml:1: coordinators.x: has no module: write module = \"PATH\""),
+        ("coordinators = 'x'", "baton.toml:1: coordinators: write a table [coordinators.NAME] for each coordinator"),
+        (
+            "module = 'a'\n[coordinators.x]\nmodule = 'b'",
+            "baton.toml:1: module: stands beside [coordinators.NAME]: move it into the table that it is for",
+        ),
+        (
+            "[coordinators.Bad_Name]\nmodule = 'b'",
+            "baton.toml:1: coordinators.Bad_Name: \"Bad_Name\" is not an election's name: use 1 to 63 of a-z, 0-9 and \
+             hyphens, starting with a letter",
+        ),
+        (
+            "[coordinators.x]\nmodule = 'a'\nlease = '15x'",
+            "baton.toml:3: coordinators.x.lease: \"15x\" is not a duration: write it like 15s, 1m30s or 500ms",
+        ),
+        (
+            "\"a\\u001b\\n\" = 'x'",
+            "baton.toml:1: a\\u{1b}\\n: there is no such key; there are store, create, node, log-format, module, election, lease, grace, pause, on-done, stall-after, max-memory, env, coordinators",
+        ),
+    ] {
+        assert_eq!(Case::new(file).error(&[], &[]), error, "{file}");
+    }
+    for (file, start) in [("lease = \n", "baton.toml:1: "), ("\na = 'x'\na = 'y'", "baton.toml:3: ")] {
+        let error = Case::new(file).error(&[], &[]);
+        assert!(error.starts_with(start) && !error.contains('\n'), "{error}");
+    }
+}
+
+#[test]
+fn a_wrong_value_is_told_the_place_and_the_way_out() {
+    let case = Case::new("");
+    for (variables, arguments, error) in [
+        (
+            &[][..],
+            &["x.wasm", "--lease=15x"][..],
+            "--lease: \"15x\" is not a duration: write it like 15s, 1m30s or 500ms",
+        ),
+        (
+            &[("BATON_PAUSE", "15")],
+            &["x.wasm"],
+            "BATON_PAUSE: \"15\" is not a duration: write it like 15s, 1m30s or 500ms",
+        ),
+        (&[], &["x.wasm", "--max-memory=256"], "--max-memory: \"256\" is not a size: write it like 256MiB or 1GiB"),
+        (&[], &["x.wasm", "--on-done=stop"], "--on-done: \"stop\" is neither repeat nor finish"),
+        (&[], &["x.wasm", "--log-format=xml"], "--log-format: \"xml\" is neither text nor json"),
+        (&[], &["x.wasm", "--create=maybe"], "--create: \"maybe\" is neither true nor false"),
+        (
+            &[],
+            &["x.wasm", "--stall-after=0s"],
+            "--stall-after: 0 would stop every instance at once: write off, or a duration",
+        ),
+        (
+            &[],
+            &["x.wasm", "--election=My Job"],
+            "--election: \"My Job\" is not an election's name: use 1 to 63 of a-z, 0-9 and hyphens, starting with a letter",
+        ),
+        (
+            &[],
+            &["x.wasm", "--node=a b"],
+            "--node: \"a b\" is not a node's id: use 1 to 128 printable ASCII characters without spaces",
+        ),
+        (
+            &[],
+            &["1.wasm"],
+            "MODULE: no election's name can be made of the file name \"1\": name it with --election, 1 to 63 of a-z, 0-9 \
+             and hyphens, starting with a letter",
+        ),
+        (&[], &[""], "MODULE: is empty: name the component's file"),
+        (&[], &["x.wasm", "--store="], "--store: is empty: write sqlite:DIR, azure://ACCOUNT/CONTAINER or azurite"),
+        (&[], &["x.wasm", "--env=SECRET"], "--env: there is no `=`: write NAME=VALUE, and repeat --env for more"),
+        (
+            &[("BATON_ENV", "A=B\nSECRET")],
+            &["x.wasm"],
+            "BATON_ENV: a line has no `=`: write one NAME=VALUE on each line",
+        ),
+        (&[], &["x.wasm", "--lease=1s"], "--lease: a lease of 1s is not possible on this store: it takes 2s to 60s"),
+        (
+            &[],
+            &["x.wasm", "--lease=5s", "--store=azure://a/b"],
+            "--lease: a lease of 5s is not possible on this store: it takes 15s to 60s",
+        ),
+        (
+            &[("BATON_MAX_MEMORY", "16GiB")],
+            &["x.wasm"],
+            "BATON_MAX_MEMORY: dropping 17179869184 bytes of guest memory may take 3.35s, but a lease of 15s leaves 1.95s \
+             between its deadline (0.8 D) and the host's own end (0.93 D): make the lease longer or --max-memory smaller",
+        ),
+        (
+            &[],
+            &[],
+            "MODULE: there is nothing to run: name a component, as in `baton run coordinator.wasm`, or list \
+             some as [coordinators.NAME] in baton.toml",
+        ),
+    ] {
+        assert_eq!(case.error(variables, arguments), error);
+    }
+}
+
+#[test]
+fn an_empty_variable_counts_as_absent_and_a_strange_one_is_left_alone() {
+    let case = Case::new("lease = '20s'");
+    let config = case.run(&[("BATON_LEASE", ""), ("BATON_PORT", "tcp://10.0.0.1:80")], &["x.wasm"]).unwrap();
+    assert_eq!(shown(&config, Key::Lease).0, "20s");
+}
+
+#[test]
+fn the_state_folder_follows_xdg() {
+    let case = Case::new("");
+    let store = |value| shown(&case.run(&[("XDG_STATE_HOME", value)], &["x.wasm"]).unwrap(), Key::Store).0;
+    assert_eq!(store("/xdg"), "sqlite:/xdg/baton");
+    // Relative ones are to be ignored, says its specification.
+    assert_eq!(store("xdg"), format!("sqlite:{}/.local/state/baton", case.path().display()));
+
+    let nowhere = Surroundings::default();
+    let run = |arguments: &[&str]| {
+        let arguments = ["baton", "run", "x.wasm"].iter().chain(arguments).map(OsString::from);
+        cli::parse(arguments, &nowhere).map(|_| ()).map_err(|stop| stop.to_string())
+    };
+    assert!(run(&[]).unwrap_err().contains("--store sqlite:DIR"));
+    assert!(run(&["--store=sqlite:/x"]).unwrap_err().contains("--node"));
+    assert_eq!(run(&["--store=sqlite:/x", "--node=me"]), Ok(()));
+}

@@ -1,0 +1,222 @@
+//! From text to value, and back to the text that people read. Errors say what to write instead.
+
+use std::path::Path;
+use std::time::Duration;
+
+use baton_election::ElectionName;
+use baton_election::OnDone;
+
+use crate::telemetry::Format;
+
+const KIB: u64 = 1 << 10;
+/// One page: less is no WebAssembly memory at all.
+const LEAST_MEMORY: u64 = 64 * KIB;
+
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text.trim())
+        .map_err(|_| format!("{text:?} is not a duration: write it like 15s, 1m30s or 500ms"))
+}
+
+pub(super) fn show_duration(duration: &Duration) -> String {
+    humantime::format_duration(*duration).to_string().replace(' ', "")
+}
+
+/// `off`, or a duration that is not zero.
+pub(super) fn stall(text: &str) -> Result<Option<Duration>, String> {
+    if text.trim() == "off" {
+        return Ok(None);
+    }
+    match duration(text) {
+        Ok(Duration::ZERO) => Err("0 would stop every instance at once: write off, or a duration".to_string()),
+        Ok(duration) => Ok(Some(duration)),
+        Err(_) => Err(format!("{text:?} is neither off nor a duration: write it like 5m or 90s")),
+    }
+}
+
+pub(super) fn show_stall(stall: &Option<Duration>) -> String {
+    stall.as_ref().map_or("off".to_string(), show_duration)
+}
+
+pub(super) fn size(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?} is not a size: write it like 256MiB or 1GiB");
+    let text_trimmed = text.trim();
+    let unit_at = text_trimmed.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+    let (digits, unit) = text_trimmed.split_at(unit_at);
+    let unit = match unit.trim() {
+        "B" => 1,
+        "KiB" => KIB,
+        "MiB" => KIB * KIB,
+        "GiB" => KIB * KIB * KIB,
+        "kB" | "KB" => 1_000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = digits.parse().map_err(|_| wrong())?;
+    let bytes = number.checked_mul(unit).ok_or_else(wrong)?;
+    if bytes < LEAST_MEMORY {
+        return Err(format!("{text:?} is less than the 64KiB of the smallest memory there is"));
+    }
+    Ok(bytes)
+}
+
+pub(super) fn show_size(bytes: &u64) -> String {
+    let bytes = *bytes;
+    match bytes {
+        _ if bytes.is_multiple_of(KIB * KIB * KIB) => format!("{}GiB", bytes >> 30),
+        _ if bytes.is_multiple_of(KIB * KIB) => format!("{}MiB", bytes >> 20),
+        _ if bytes.is_multiple_of(KIB) => format!("{}KiB", bytes >> 10),
+        _ => format!("{bytes}B"),
+    }
+}
+
+pub(super) fn switch(text: &str) -> Result<bool, String> {
+    match text.trim() {
+        "true" | "1" | "yes" => Ok(true),
+        "false" | "0" | "no" => Ok(false),
+        _ => Err(format!("{text:?} is neither true nor false")),
+    }
+}
+
+pub(super) fn on_done(text: &str) -> Result<OnDone, String> {
+    match text.trim() {
+        "repeat" => Ok(OnDone::Repeat),
+        "finish" => Ok(OnDone::Finish),
+        _ => Err(format!("{text:?} is neither repeat nor finish")),
+    }
+}
+
+pub(super) fn show_on_done(on_done: &OnDone) -> String {
+    match on_done {
+        OnDone::Repeat => "repeat",
+        OnDone::Finish => "finish",
+    }
+    .to_string()
+}
+
+pub(super) fn log_format(text: &str) -> Result<Format, String> {
+    match text.trim() {
+        "text" => Ok(Format::Text),
+        "json" => Ok(Format::Json),
+        _ => Err(format!("{text:?} is neither text nor json")),
+    }
+}
+
+pub(super) fn show_log_format(format: &Format) -> String {
+    match format {
+        Format::Text => "text",
+        Format::Json => "json",
+    }
+    .to_string()
+}
+
+/// Parses an election's name.
+///
+/// # Errors
+/// What is wrong with it and what to write instead.
+pub fn election(text: &str) -> Result<ElectionName, String> {
+    ElectionName::new(text)
+        .map_err(|error| format!("{text:?} is not an election's name{}", after_name(&error.to_string())))
+}
+
+/// The rule that an election's error states, without the name that it repeats unescaped.
+fn after_name(error: &str) -> &str {
+    error.rfind(": use").map_or("", |at| &error[at..])
+}
+
+/// An election called like the module's file: in lower case, everything else a hyphen.
+pub(super) fn election_of_file(module: &str) -> Result<ElectionName, String> {
+    let stem = Path::new(module).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    let mut name = String::new();
+    for c in stem.chars().map(|c| c.to_ascii_lowercase()) {
+        if c.is_ascii_lowercase() || c.is_ascii_digit() {
+            name.push(c);
+        } else if !name.is_empty() && !name.ends_with('-') {
+            name.push('-');
+        }
+    }
+    ElectionName::new(name.trim_end_matches('-')).map_err(|_| {
+        format!(
+            "no election's name can be made of the file name {stem:?}: name it with --election, 1 to 63 of a-z, \
+             0-9 and hyphens, starting with a letter"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use super::*;
+
+    #[test]
+    fn durations() {
+        for (text, millis, shown) in [
+            ("15s", 15_000, "15s"),
+            ("1m30s", 90_000, "1m30s"),
+            ("500ms", 500, "500ms"),
+            (" 2m ", 120_000, "2m"),
+            ("0s", 0, "0s"),
+        ] {
+            let parsed = duration(text).unwrap();
+            assert_eq!(parsed, Duration::from_millis(millis));
+            assert_eq!(show_duration(&parsed), shown);
+        }
+        for text in ["", "15", "s", "-1s", "15x", "99999999999999999999s", "1e3s", "∞"] {
+            assert!(duration(text).unwrap_err().contains("15s, 1m30s or 500ms"), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        for (text, bytes, shown) in [
+            ("256MiB", 256 << 20, "256MiB"),
+            ("1GiB", 1 << 30, "1GiB"),
+            ("1024 MiB", 1 << 30, "1GiB"),
+            ("65536B", 65_536, "64KiB"),
+            ("100MB", 100_000_000, "97656KiB"),
+            ("100001kB", 100_001_000, "100001000B"),
+        ] {
+            let parsed = size(text).unwrap();
+            assert_eq!(parsed, bytes);
+            if text != "100MB" {
+                assert_eq!(show_size(&parsed), shown);
+            }
+        }
+        for text in ["", "256", "MiB", "1.5GiB", "-1MiB", "20000000000GiB", "1TiB", "0MiB", "99999999999999999999B"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_stall_is_off_or_longer_than_nothing() {
+        assert_eq!(stall("off").unwrap(), None);
+        assert_eq!(stall("5m").unwrap(), Some(Duration::from_secs(300)));
+        assert!(stall("0s").is_err());
+        assert!(stall("never").unwrap_err().contains("neither off nor a duration"));
+    }
+
+    #[test]
+    fn an_election_is_called_like_the_module() {
+        for (file, name) in [
+            ("heartbeat.wasm", "heartbeat"),
+            ("/a/b/My_Job.v2.wasm", "my-job-v2"),
+            ("__x__.wasm", "x"),
+            ("Zähler.wasm", "z-hler"),
+        ] {
+            assert_eq!(election_of_file(file).unwrap().as_str(), name);
+        }
+        let long = format!("{}.wasm", "x".repeat(64));
+        for file in ["1job.wasm", "日本.wasm", "..", "", long.as_str()] {
+            assert!(election_of_file(file).unwrap_err().contains("--election"), "{file}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_election_is_told_the_rule() {
+        let error = election("Not\x1bThis").unwrap_err();
+        assert_eq!(
+            error,
+            r#""Not\u{1b}This" is not an election's name: use 1 to 63 of a-z, 0-9 and hyphens, starting with a letter"#
+        );
+    }
+}

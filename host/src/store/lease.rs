@@ -1,0 +1,168 @@
+//! What a lease does, without a store: the rules of an Azure blob lease, for stores that keep it themselves.
+//!
+//! Nothing here reads a clock. A lease counts from its last change (an acquire, a renewal, a break), and
+//! the store says how much time has certainly passed since then, by whatever clock it trusts. A store
+//! that does not know says less, never more: then a lease ends late, which is safe.
+
+use std::time::Duration;
+
+use baton_election::{LeaseId, LeaseState, Op, Record, Refusal, Reply, Snapshot, Version};
+
+/// One election's object: its lease, and the record beside it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Row {
+    /// Changes with each write of the record, and with nothing else.
+    pub version: Version,
+    /// None in an object that somebody else made.
+    pub record: Option<Record>,
+    /// The lease.
+    pub lease: Lease,
+}
+
+/// A lease, as of its last change.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Lease {
+    /// Who holds it or held it last; none if it was never held or was released.
+    pub holder: Option<LeaseId>,
+    /// How long it lasts after its last change; none is without an end.
+    pub length: Option<Duration>,
+    /// If it is being broken: how long after its last change it is broken.
+    pub broken_after: Option<Duration>,
+    /// How often its count of time was started anew. Two readings with the same number saw no renewal
+    /// in between.
+    pub changes: u64,
+}
+
+impl Lease {
+    /// Its state when at least `elapsed` has passed since its last change.
+    pub fn state(&self, elapsed: Duration) -> LeaseState {
+        match (self.holder, self.broken_after, self.length) {
+            (None, _, _) => LeaseState::Free,
+            (Some(_), Some(end), _) if elapsed >= end => LeaseState::Broken,
+            (Some(_), Some(_), _) => LeaseState::Breaking,
+            (Some(_), None, None) => LeaseState::HeldForever,
+            (Some(_), None, Some(length)) if elapsed >= length => LeaseState::Expired,
+            (Some(_), None, Some(_)) => LeaseState::Held,
+        }
+    }
+
+    /// Breaks it `period` from now, or when it ends by itself if that is earlier. Zero breaks it at once.
+    ///
+    /// # Errors
+    /// [`Refusal::Lost`] if nobody holds it.
+    pub fn break_after(&mut self, period: Duration, elapsed: Duration) -> Result<(), Refusal> {
+        let left = |end: Option<Duration>| end.map_or(period, |end| period.min(end.saturating_sub(elapsed)));
+        let wait = match self.state(elapsed) {
+            LeaseState::Free => return Err(lost("there is no lease to break")),
+            LeaseState::Broken => return Ok(()),
+            LeaseState::Breaking => left(self.broken_after),
+            LeaseState::Held | LeaseState::HeldForever | LeaseState::Expired => left(self.length),
+        };
+        self.broken_after = Some(wait);
+        self.changes += 1;
+        Ok(())
+    }
+
+    fn start(&mut self, id: LeaseId, length: Option<Duration>) {
+        *self = Self { holder: Some(id), length, broken_after: None, changes: self.changes + 1 };
+    }
+
+    fn acquire(&mut self, id: LeaseId, length: Duration, elapsed: Duration) -> Result<(), Refusal> {
+        match self.state(elapsed) {
+            LeaseState::Free | LeaseState::Expired | LeaseState::Broken => {}
+            // An answer may have been lost: who repeats the request holds the lease already.
+            LeaseState::Held | LeaseState::HeldForever if self.holder == Some(id) => {}
+            LeaseState::Held | LeaseState::HeldForever | LeaseState::Breaking => return Err(Refusal::Held),
+        }
+        self.start(id, Some(length));
+        Ok(())
+    }
+
+    fn renew(&mut self, id: LeaseId, elapsed: Duration) -> Result<(), Refusal> {
+        self.held_by(id)?;
+        match self.state(elapsed) {
+            // Nobody has taken it since, or the holder would be another.
+            LeaseState::Held | LeaseState::HeldForever | LeaseState::Expired => {}
+            LeaseState::Breaking | LeaseState::Broken => return Err(lost("the lease was broken")),
+            LeaseState::Free => return Err(lost(RELEASED)),
+        }
+        self.start(id, self.length);
+        Ok(())
+    }
+
+    fn release(&mut self, id: LeaseId) -> Result<(), Refusal> {
+        self.held_by(id)?;
+        *self = Self { changes: self.changes + 1, ..Self::default() };
+        Ok(())
+    }
+
+    fn allows_writes(&self, id: LeaseId, elapsed: Duration) -> Result<(), Refusal> {
+        self.held_by(id)?;
+        match self.state(elapsed) {
+            LeaseState::Held | LeaseState::HeldForever | LeaseState::Breaking => Ok(()),
+            LeaseState::Expired => Err(lost("the lease has expired")),
+            LeaseState::Broken => Err(lost("the lease was broken")),
+            LeaseState::Free => Err(lost(RELEASED)),
+        }
+    }
+
+    fn held_by(&self, id: LeaseId) -> Result<(), Refusal> {
+        match self.holder {
+            Some(holder) if holder == id => Ok(()),
+            Some(_) => Err(lost("another has taken the lease")),
+            None => Err(lost(RELEASED)),
+        }
+    }
+}
+
+/// Carries out one request on an election's object, which is none if there is nothing under its name.
+///
+/// `elapsed` is the time that has certainly passed since the lease's last change, `next` a version that
+/// was never used before. If [`Lease::changes`] differs afterwards, the lease counts from now. After an
+/// error the object is as it was.
+///
+/// # Errors
+/// The [`Refusal`] that the request's contract names.
+pub fn apply(object: &mut Option<Row>, op: Op, elapsed: Duration, next: Version) -> Result<Reply, Refusal> {
+    let (row, op) = match (object.as_mut(), op) {
+        (None, Op::Read) => return Ok(Reply::Read(Snapshot::Nothing)),
+        (None, Op::Create { record }) => {
+            *object = Some(Row { version: next.clone(), record: Some(record), lease: Lease::default() });
+            return Ok(Reply::Version(next));
+        }
+        (None, _) => return Err(lost("its object is gone")),
+        (Some(row), op) => (row, op),
+    };
+    match op {
+        Op::Read => Ok(Reply::Read(Snapshot::Object {
+            lease: row.lease.state(elapsed),
+            version: row.version.clone(),
+            record: row.record.clone(),
+        })),
+        Op::Create { .. } => Err(Refusal::Conflict),
+        Op::Acquire { version, .. } if version != row.version => Err(Refusal::Conflict),
+        Op::Acquire { id, length, .. } => row.lease.acquire(id, length, elapsed).map(|()| Reply::Done),
+        Op::Renew { id } => row.lease.renew(id, elapsed).map(|()| Reply::Done),
+        Op::Release { id } => row.lease.release(id).map(|()| Reply::Done),
+        Op::Write { id, version, record } => {
+            // The lease first: a loss must end the instance at once, a conflict only makes its host read.
+            row.lease.allows_writes(id, elapsed)?;
+            if version != row.version {
+                return Err(Refusal::Conflict);
+            }
+            row.record = Some(record);
+            row.version = next.clone();
+            Ok(Reply::Version(next))
+        }
+    }
+}
+
+const RELEASED: &str = "the lease is free";
+
+fn lost(why: &str) -> Refusal {
+    Refusal::Lost(why.to_owned())
+}
+
+#[cfg(test)]
+#[path = "lease_tests.rs"]
+mod tests;

@@ -1,0 +1,293 @@
+//! The embedded store: a SQLite file for the hosts of one machine, with nothing to install.
+//!
+//! `DIR/lease.db` holds leases and their records and nothing else. Time is the boot clock's, which all
+//! processes of one boot share and no one sets. A lease that was last changed on another boot clock
+//! (before a reboot, in another time namespace) counts from when this store first saw it as it is.
+
+mod boot;
+mod file;
+mod row;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use baton_election::{ElectionName, LeaseId, Op, Refusal, Reply, Version};
+use rusqlite::{Connection, TransactionBehavior};
+
+use super::LeaseStore;
+use super::lease::{Row, apply};
+pub use boot::Boot;
+use file::File;
+use row::Stamp;
+
+/// The shortest and the longest lease of a [`SqliteStore`].
+pub const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
+
+/// The store `sqlite:DIR`. Clones are the same store. Needs a Tokio runtime; each request runs on one
+/// of its blocking threads, on a connection of its own.
+#[derive(Clone)]
+pub struct SqliteStore {
+    shared: Arc<Shared>,
+}
+
+impl SqliteStore {
+    /// The store in the folder `dir`. Touches nothing yet.
+    pub fn new(dir: impl AsRef<Path>) -> Self {
+        Self::with_boot(dir, Boot::current())
+    }
+
+    /// The same on a given boot clock.
+    pub fn with_boot(dir: impl AsRef<Path>, boot: Boot) -> Self {
+        let dir = dir.as_ref();
+        // Without a working directory there is nothing better than the path itself.
+        let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+        let path = dir.join("lease.db");
+        Self { shared: Arc::new(Shared { dir, path, boot, file: Mutex::default(), watched: Mutex::default() }) }
+    }
+
+    /// Breaks the lease of `election`, for operators: at once if `period` is zero, else after `period`
+    /// or when it ends by itself, if that is earlier. Until then nobody can renew or acquire it.
+    ///
+    /// # Errors
+    /// [`Refusal::Lost`] if there is no lease to break; otherwise what any request can fail with.
+    pub async fn break_lease(&self, election: &ElectionName, period: Duration) -> Result<(), Refusal> {
+        let election = election.clone();
+        self.blocking(move |shared| {
+            shared.transact(Access::Write, |db| {
+                shared.change(db, &election, |object, elapsed| match object {
+                    Some(row) => Ok(row.lease.break_after(period, elapsed)),
+                    None => Ok(Err(Refusal::Lost("there is no lease to break".to_owned()))),
+                })
+            })
+        })
+        .await
+    }
+
+    /// Deletes an election with its lease and record, held or not. Harmless if there is none.
+    ///
+    /// # Errors
+    /// What any request can fail with.
+    pub async fn delete(&self, election: &ElectionName) -> Result<(), Refusal> {
+        let election = election.clone();
+        self.blocking(move |shared| {
+            shared.transact(Access::Write, |db| {
+                db.execute("DELETE FROM lease WHERE election = ?1", [election.as_str()]).map(|_| Ok(()))
+            })
+        })
+        .await
+    }
+
+    /// Whoever drops the future leaves the work to its thread, which ends by itself: the store's
+    /// contract is that the request may then be under way.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Shared) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let shared = Arc::clone(&self.shared);
+        match tokio::task::spawn_blocking(move || work(&shared)).await {
+            Ok(answer) => answer,
+            Err(error) => Err(Refusal::Unknown(format!("the request to the store was cut off: {error}"))),
+        }
+    }
+}
+
+#[async_trait]
+impl LeaseStore for SqliteStore {
+    async fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, Refusal> {
+        let election = election.clone();
+        self.blocking(move |shared| shared.request(&election, op)).await
+    }
+
+    async fn elections(&self) -> Result<Vec<ElectionName>, Refusal> {
+        self.blocking(|shared| {
+            shared.transact(Access::Read, |db| {
+                let mut names = db.prepare_cached("SELECT election FROM lease ORDER BY election")?;
+                let names = names.query_map([], |row| row.get::<_, String>(0))?;
+                // Names that Baton could not have written are nobody's elections.
+                names
+                    .filter_map(|name| name.map(|name| ElectionName::new(&name).ok()).transpose())
+                    .collect::<Result<_, _>>()
+                    .map(Ok)
+            })
+        })
+        .await
+    }
+
+    async fn create(&self) -> Result<(), Refusal> {
+        self.blocking(|shared| file::create(&shared.dir, &shared.path)).await
+    }
+
+    fn lease_range(&self) -> (Duration, Duration) {
+        LEASE_RANGE
+    }
+}
+
+struct Shared {
+    dir: PathBuf,
+    path: PathBuf,
+    boot: Boot,
+    /// The file that was last found at the path. It stays when the path no longer names it, until a
+    /// new one is there: that is how a renewal finds out.
+    file: Mutex<Option<Arc<File>>>,
+    /// Leases that changed on another boot clock, and since when, on ours, they have been unchanged.
+    watched: Mutex<HashMap<ElectionName, Watched>>,
+}
+
+struct Watched {
+    lease: (Stamp, Option<LeaseId>, u64),
+    since: Duration,
+}
+
+/// What a request needs of the file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Read,
+    Write,
+    /// Writes for a holder, whose lease is in the file that it was taken in and in no other.
+    Holder,
+}
+
+/// What a step in a transaction comes to: an error of the database, or the request's answer.
+type Step<T> = rusqlite::Result<Result<T, Refusal>>;
+
+impl Shared {
+    fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, Refusal> {
+        let (shortest, longest) = LEASE_RANGE;
+        if let Op::Acquire { length, .. } = &op
+            && !(shortest..=longest).contains(length)
+        {
+            let (shortest, longest) = (shortest.as_secs(), longest.as_secs());
+            return Err(Refusal::Misconfigured(format!(
+                "a lease of {length:?} is not possible in {}: choose {shortest} to {longest} s",
+                self.path.display()
+            )));
+        }
+        let access = match op {
+            Op::Read => Access::Read,
+            Op::Create { .. } | Op::Acquire { .. } => Access::Write,
+            Op::Renew { .. } | Op::Write { .. } | Op::Release { .. } => Access::Holder,
+        };
+        let next = new_version()?;
+        self.transact(access, |db| self.change(db, election, |object, elapsed| Ok(apply(object, op, elapsed, next))))
+    }
+
+    /// Lets `step` change an election's object, and writes down what it changed.
+    fn change<T>(
+        &self,
+        db: &Connection,
+        election: &ElectionName,
+        step: impl FnOnce(&mut Option<Row>, Duration) -> Step<T>,
+    ) -> Step<T> {
+        let (before, stamp) = row::load(db, election)?.unzip();
+        // Read inside the transaction: one that waited longer must not write an earlier moment.
+        let now = self.boot.now();
+        let elapsed = match (&before, &stamp) {
+            (Some(row), Some(stamp)) => self.elapsed(election, row, stamp, now),
+            _ => Duration::ZERO,
+        };
+        let mut object = before.clone();
+        let answer = step(&mut object, elapsed)?;
+        if answer.is_ok()
+            && object != before
+            && let Some(row) = &object
+        {
+            let unchanged = before.is_some_and(|before| before.lease.changes == row.lease.changes);
+            let stamp = stamp.filter(|_| unchanged).unwrap_or_else(|| Stamp {
+                at: now,
+                boot: self.boot.id.clone(),
+                time_namespace: self.boot.time_namespace.clone(),
+            });
+            row::save(db, election, row, &stamp)?;
+        }
+        Ok(answer)
+    }
+
+    /// The time that has certainly passed since a lease's last change.
+    fn elapsed(&self, election: &ElectionName, row: &Row, stamp: &Stamp, now: Duration) -> Duration {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        if (&stamp.boot, &stamp.time_namespace) == (&self.boot.id, &self.boot.time_namespace) {
+            watched.remove(election);
+            return now.saturating_sub(stamp.at);
+        }
+        let lease = (stamp.clone(), row.lease.holder, row.lease.changes);
+        match watched.get(election) {
+            Some(seen) if seen.lease == lease => now.saturating_sub(seen.since),
+            _ => {
+                watched.insert(election.clone(), Watched { lease, since: now });
+                Duration::ZERO
+            }
+        }
+    }
+
+    /// Runs `step` in a transaction on the file that is at the path.
+    fn transact<T>(&self, access: Access, step: impl FnOnce(&Connection) -> Step<T>) -> Result<T, Refusal> {
+        let file = self.file(access)?;
+        let Some(mut db) = file.connection()? else { return Err(self.moved(access)) };
+        match attempt(&file, &mut db, access, step) {
+            Ok(Some(answer)) => {
+                file.put_back(db);
+                answer
+            }
+            Ok(None) => Err(self.moved(access)),
+            // The connection goes with the error: nobody knows what state it is in.
+            Err(error) => Err(file::unless_moved(&self.path, &error).unwrap_or_else(|| self.moved(access))),
+        }
+    }
+
+    fn file(&self, access: Access) -> Result<Arc<File>, Refusal> {
+        let mut current = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*current {
+            Some(file) if file.in_place()? => return Ok(Arc::clone(file)),
+            Some(_) if access == Access::Holder => return Err(self.moved(access)),
+            Some(_) | None => {}
+        }
+        let file = Arc::new(File::open(&self.path)?);
+        *current = Some(Arc::clone(&file));
+        Ok(file)
+    }
+
+    fn moved(&self, access: Access) -> Refusal {
+        let why = format!("the file {} was moved or replaced", self.path.display());
+        match access {
+            Access::Holder => Refusal::Lost(why),
+            Access::Read | Access::Write => Refusal::Unknown(why),
+        }
+    }
+}
+
+/// One transaction; `None` if the file was moved away before it could begin.
+fn attempt<T>(
+    file: &File,
+    db: &mut Connection,
+    access: Access,
+    step: impl FnOnce(&Connection) -> Step<T>,
+) -> rusqlite::Result<Option<Result<T, Refusal>>> {
+    let behavior = match access {
+        Access::Read => TransactionBehavior::Deferred,
+        Access::Write | Access::Holder => TransactionBehavior::Immediate,
+    };
+    let transaction = db.transaction_with_behavior(behavior)?;
+    match file.in_place() {
+        Ok(true) => {}
+        Ok(false) => return Ok(None),
+        Err(refusal) => return Ok(Some(Err(refusal))),
+    }
+    let answer = step(&transaction)?;
+    transaction.commit()?;
+    Ok(Some(answer))
+}
+
+/// A version that no write has had before.
+fn new_version() -> Result<Version, Refusal> {
+    let mut bits = [0; 16];
+    getrandom::fill(&mut bits).map_err(|error| {
+        Refusal::Misconfigured(format!("the system gives no random numbers ({error}): allow getrandom"))
+    })?;
+    Ok(Version(format!("{:032x}", u128::from_be_bytes(bits))))
+}
+
+#[cfg(test)]
+mod tests;

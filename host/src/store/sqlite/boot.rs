@@ -1,0 +1,54 @@
+//! Which boot clock a moment was read on.
+
+use std::fmt;
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// A boot clock and its identity. Moments of two boot clocks can be compared only if both parts of the
+/// identity are the same: containers of one boot may have time namespaces that shift it.
+#[derive(Clone)]
+pub struct Boot {
+    /// The kernel's random id of this boot.
+    pub id: String,
+    /// The time namespace.
+    pub time_namespace: String,
+    /// The time since the boot, suspends included. It never goes back.
+    pub clock: Arc<dyn Fn() -> Duration + Send + Sync>,
+}
+
+impl Boot {
+    /// The boot of the machine that this process runs on.
+    pub fn current() -> Self {
+        // An identity that cannot be read is like nobody's: leases are then judged by watching them.
+        let unknown = || format!("unknown-{}-{:?}", std::process::id(), boot_time());
+        let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+        let time_namespace = match std::fs::read_link("/proc/self/ns/time") {
+            Ok(link) => link.to_string_lossy().into_owned(),
+            // A kernel without time namespaces, if /proc is there at all.
+            Err(error) if error.kind() == ErrorKind::NotFound && id.is_ok() => "none".to_owned(),
+            Err(_) => unknown(),
+        };
+        let id = id.map_or_else(|_| unknown(), |id| id.trim().to_owned());
+        Self { id, time_namespace, clock: Arc::new(boot_time) }
+    }
+
+    /// The time now.
+    pub(super) fn now(&self) -> Duration {
+        (self.clock)()
+    }
+}
+
+impl fmt::Debug for Boot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Boot({}, {})", self.id, self.time_namespace)
+    }
+}
+
+fn boot_time() -> Duration {
+    let now = clock_gettime(ClockId::Boottime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    Duration::from_secs(seconds) + Duration::from_nanos(u64::try_from(now.tv_nsec).unwrap_or(0))
+}

@@ -1,0 +1,206 @@
+//! The database file: made, opened, and watched for being moved away.
+
+use std::fmt::Display;
+use std::fs::DirBuilder;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use baton_election::Refusal;
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::row;
+
+/// The layout of the table, in the file's `user_version`.
+const FORMAT: i64 = 1;
+/// Marks the file as Baton's (`Batn`), in the file's `application_id`.
+const APPLICATION: i64 = 0x4261_746e;
+/// How long a request waits for another's transaction: they last a few syncs of a tiny file, and the
+/// elector tries again anyway.
+const BUSY: Duration = Duration::from_millis(100);
+/// The same while the file is made, when all hosts of a machine may start at once.
+const BUSY_CREATING: Duration = Duration::from_secs(5);
+/// SQLite's own finding that its file is not at its path any more: SQLITE_READONLY_DBMOVED.
+const MOVED: i32 = rusqlite::ffi::SQLITE_READONLY_DBMOVED;
+
+/// One database file, wherever its path has gone since, and the connections to it.
+pub(super) struct File {
+    path: PathBuf,
+    /// Keeps the inode from being given to another file. It is opened with O_PATH, because closing any
+    /// other descriptor of the file would drop the locks that SQLite holds on it in this process.
+    pin: OwnedFd,
+    idle: Mutex<Vec<Connection>>,
+}
+
+impl File {
+    /// The file that is at `path` now.
+    pub fn open(path: &Path) -> Result<Self, Refusal> {
+        let pin =
+            rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(|error| match error {
+                Errno::NOENT | Errno::NOTDIR => {
+                    misconfigured(path, "there is no such store: make it with --create, or correct the path")
+                }
+                error => misconfigured(path, format!("cannot be opened ({error}): {RIGHTS}")),
+            })?;
+        refuse_network(path, rustix::fs::fstatfs(&pin))?;
+        Ok(Self { path: path.to_owned(), pin, idle: Mutex::default() })
+    }
+
+    /// Whether it is still what its path names.
+    pub fn in_place(&self) -> Result<bool, Refusal> {
+        let unreadable = |error| misconfigured(&self.path, format!("cannot be looked at ({error}): {RIGHTS}"));
+        let own = rustix::fs::fstat(&self.pin).map_err(unreadable)?;
+        match rustix::fs::stat(&self.path) {
+            Ok(named) => Ok((named.st_dev, named.st_ino) == (own.st_dev, own.st_ino)),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
+            Err(error) => Err(unreadable(error)),
+        }
+    }
+
+    /// A connection for one request. `None` if the path has come to name another file meanwhile.
+    pub fn connection(&self) -> Result<Option<Connection>, Refusal> {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        if let Some(connection) = idle {
+            return Ok(Some(connection));
+        }
+        let connected = connect(&self.path, OpenFlags::empty(), BUSY).and_then(|db| Ok((identity(&db)?, db)));
+        let (identity, db) = connected.map_err(|error| refusal(&self.path, &error))?;
+        check(&self.path, identity)?;
+        Ok(self.in_place()?.then_some(db))
+    }
+
+    /// Keeps a connection for the next request.
+    pub fn put_back(&self, connection: Connection) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+    }
+}
+
+/// Makes the folder and the file, if they do not exist.
+pub(super) fn create(dir: &Path, path: &Path) -> Result<(), Refusal> {
+    let no_folder = |error| misconfigured(dir, format!("the folder cannot be made ({error}): {RIGHTS}"));
+    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(no_folder)?;
+    refuse_network(dir, rustix::fs::statfs(dir))?;
+    let found = connect(path, OpenFlags::SQLITE_OPEN_CREATE, BUSY_CREATING).and_then(|mut db| {
+        let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let mut found = identity(&transaction)?;
+        if found.empty {
+            transaction.execute_batch(row::SCHEMA)?;
+            transaction.pragma_update(None, "application_id", APPLICATION)?;
+            transaction.pragma_update(None, "user_version", FORMAT)?;
+            found = identity(&transaction)?;
+        }
+        transaction.commit()?;
+        Ok(found)
+    });
+    check(path, found.map_err(|error| refusal(path, &error))?)
+}
+
+fn connect(path: &Path, extra: OpenFlags, busy: Duration) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | extra;
+    let db = Connection::open_with_flags(path, flags)?;
+    db.busy_timeout(busy)?;
+    // Between transactions a rollback journal leaves one file and no more. A write-ahead log would be a
+    // second one, found by its name: after the database was replaced it would be taken for the new one's.
+    // It would save syncs, but a renewal every few seconds does not need that.
+    db.pragma_update(None, "journal_mode", "DELETE")?;
+    // An acquire that was answered must survive a power cut: another host would take the lease again.
+    db.pragma_update(None, "synchronous", "FULL")?;
+    Ok(db)
+}
+
+/// What the file says that it is.
+struct Identity {
+    application: i64,
+    format: i64,
+    empty: bool,
+}
+
+fn identity(db: &Connection) -> rusqlite::Result<Identity> {
+    let number = |name| db.pragma_query_value(None, name, |row| row.get(0));
+    let (application, format) = (number("application_id")?, number("user_version")?);
+    let tables: i64 = db.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    Ok(Identity { application, format, empty: (application, format, tables) == (0, 0, 0) })
+}
+
+fn check(path: &Path, identity: Identity) -> Result<(), Refusal> {
+    match identity {
+        Identity { empty: true, .. } => Err(misconfigured(path, "the file is empty: complete it with --create")),
+        Identity { application: APPLICATION, format: FORMAT, .. } => Ok(()),
+        Identity { application: APPLICATION, format, .. } => Err(misconfigured(
+            path,
+            format!("has format {format}, this version of baton reads {FORMAT}: use the version that made it"),
+        )),
+        Identity { .. } => Err(misconfigured(path, "is a database of another program: name another folder")),
+    }
+}
+
+/// What an error of SQLite means for the request. `None` if the file has been moved or replaced.
+pub(super) fn unless_moved(path: &Path, error: &rusqlite::Error) -> Option<Refusal> {
+    let moved = error.sqlite_error().is_some_and(|error| error.extended_code == MOVED);
+    (!moved).then(|| refusal(path, error))
+}
+
+fn refusal(path: &Path, error: &rusqlite::Error) -> Refusal {
+    use ErrorCode::{CannotOpen, DatabaseBusy, DatabaseCorrupt, DatabaseLocked, DiskFull, NotADatabase};
+    use ErrorCode::{PermissionDenied, ReadOnly};
+    let unknown = |why: String| Refusal::Unknown(format!("{}: {why}", path.display()));
+    match error.sqlite_error_code() {
+        Some(NotADatabase | DatabaseCorrupt) => misconfigured(
+            path,
+            format!("is damaged or not a database ({error}): move it away and make a new one with --create"),
+        ),
+        Some(CannotOpen | ReadOnly | PermissionDenied) => {
+            misconfigured(path, format!("cannot be written ({error}): {RIGHTS}"))
+        }
+        Some(DatabaseBusy | DatabaseLocked) => unknown("is busy with another request".to_owned()),
+        Some(DiskFull) => unknown("the disk is full: make room".to_owned()),
+        Some(_) => unknown(format!("{error}; if this goes on, check the disk")),
+        None => misconfigured(path, format!("holds a row that cannot be read ({error}): correct or delete the row")),
+    }
+}
+
+fn misconfigured(path: &Path, why: impl Display) -> Refusal {
+    Refusal::Misconfigured(format!("{}: {why}", path.display()))
+}
+
+const RIGHTS: &str = "give this user the right to read and write the folder and its files";
+
+/// Locks and syncs are not what they seem on these: two hosts could hold one lease.
+fn refuse_network(path: &Path, found: rustix::io::Result<rustix::fs::StatFs>) -> Result<(), Refusal> {
+    let found = found.map_err(|error| misconfigured(path, format!("its file system cannot be told ({error})")))?;
+    // The field's type differs between machines; the numbers have 32 bits everywhere.
+    let magic = found.f_type as u32;
+    match NETWORK.iter().find(|(number, _)| *number == magic) {
+        None => Ok(()),
+        Some((_, name)) => Err(misconfigured(
+            path,
+            format!(
+                "is on a {name} file system, where file locks are not safe: use a local disk, or an azure:// store"
+            ),
+        )),
+    }
+}
+
+/// Numbers from the kernel's `magic.h` and the file systems' own sources.
+const NETWORK: &[(u32, &str)] = &[
+    (0x6969, "NFS"),
+    (0x517b, "SMB"),
+    (0xff53_4d42, "CIFS"),
+    (0xfe53_4d42, "SMB2"),
+    (0x6573_5546, "FUSE"),
+    (0x0102_1997, "9P"),
+    (0x00c3_6400, "Ceph"),
+    (0x5346_414f, "AFS"),
+    (0x6b41_4653, "AFS"),
+    (0x7375_7245, "Coda"),
+    (0x0116_1970, "GFS2"),
+    (0x7461_636f, "OCFS2"),
+    (0x0bd0_0bd0, "Lustre"),
+    (0x1983_0326, "BeeGFS"),
+    (0x4750_4653, "GPFS"),
+    (0x786f_4256, "VirtualBox shared folder"),
+];

@@ -1,0 +1,137 @@
+//! Where a store is, as users write it.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// The container that `azurite` stands for.
+const AZURITE_CONTAINER: &str = "baton";
+/// Where the emulator listens unless told otherwise.
+const AZURITE_ADDRESS: &str = "127.0.0.1:10000";
+
+/// The place of a lease store. Its text holds no secrets: credentials come from the environment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum StoreUrl {
+    /// `sqlite:DIR`: a folder on this machine, for the hosts of this machine.
+    Sqlite(PathBuf),
+    /// `azure://ACCOUNT/CONTAINER`: a container of an Azure storage account.
+    Azure {
+        /// The storage account.
+        account: String,
+        /// The container.
+        container: String,
+    },
+    /// `azurite` or `azurite://HOST:PORT/CONTAINER`: the local emulator.
+    Azurite {
+        /// Host and port.
+        address: String,
+        /// The container.
+        container: String,
+    },
+}
+
+/// A text that names no store.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not a store: {problem}; write sqlite:DIR, azure://ACCOUNT/CONTAINER or azurite")]
+pub struct StoreUrlError {
+    text: String,
+    problem: &'static str,
+}
+
+impl StoreUrl {
+    /// The shortest and the longest lease that such a store keeps.
+    pub fn lease_range(&self) -> (Duration, Duration) {
+        match self {
+            StoreUrl::Sqlite(_) => (Duration::from_secs(2), Duration::from_secs(60)),
+            StoreUrl::Azure { .. } | StoreUrl::Azurite { .. } => (Duration::from_secs(15), Duration::from_secs(60)),
+        }
+    }
+}
+
+impl FromStr for StoreUrl {
+    type Err = StoreUrlError;
+
+    fn from_str(text: &str) -> Result<Self, StoreUrlError> {
+        let wrong = |problem| StoreUrlError { text: text.to_owned(), problem };
+        if text == "azurite" {
+            return Ok(Self::Azurite { address: AZURITE_ADDRESS.to_owned(), container: AZURITE_CONTAINER.to_owned() });
+        }
+        if let Some(folder) = text.strip_prefix("sqlite:") {
+            return match folder {
+                "" => Err(wrong("the folder is missing")),
+                folder => Ok(Self::Sqlite(PathBuf::from(folder))),
+            };
+        }
+        let (scheme, rest) = text.split_once("://").ok_or_else(|| wrong("it begins with no known kind of store"))?;
+        let (place, container) = rest.split_once('/').ok_or_else(|| wrong("the container is missing"))?;
+        if !is_container(container) {
+            return Err(wrong("a container is 3 to 63 of a-z, 0-9 and single hyphens"));
+        }
+        let container = container.to_owned();
+        match scheme {
+            "azure" if is_account(place) => Ok(Self::Azure { account: place.to_owned(), container }),
+            "azure" => Err(wrong("a storage account is 3 to 24 of a-z and 0-9")),
+            "azurite" if place.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) => {
+                Ok(Self::Azurite { address: place.to_owned(), container })
+            }
+            "azurite" => Err(wrong("the emulator's HOST:PORT is missing")),
+            _ => Err(wrong("it begins with no known kind of store")),
+        }
+    }
+}
+
+/// Azure's rule for storage accounts.
+fn is_account(name: &str) -> bool {
+    (3..=24).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+}
+
+/// Azure's rule for containers.
+fn is_container(name: &str) -> bool {
+    let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (3..=63).contains(&name.len())
+        && name.bytes().all(legal)
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+        && !name.contains("--")
+}
+
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sqlite(folder) => write!(f, "sqlite:{}", folder.display()),
+            Self::Azure { account, container } => write!(f, "azure://{account}/{container}"),
+            Self::Azurite { address, container } => write!(f, "azurite://{address}/{container}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_it_writes() {
+        for text in ["sqlite:/var/lib/baton", "azure://account1/leases", "azurite://127.0.0.1:1000/con-tainer"] {
+            assert_eq!(text.parse::<StoreUrl>().map(|url| url.to_string()).as_deref(), Ok(text));
+        }
+        assert_eq!("azurite".parse::<StoreUrl>().map(|url| url.to_string()).as_deref(), Ok("azurite://127.0.0.1:10000/baton"));
+    }
+
+    #[test]
+    fn says_what_is_wrong() {
+        for (text, problem) in [
+            ("sqlit:/tmp", "no known kind"),
+            ("sqlite:", "folder is missing"),
+            ("azure:account/container", "no known kind"),
+            ("azure://account", "container is missing"),
+            ("azure://Account/container", "storage account"),
+            ("azure://account/a", "a container is"),
+            ("azurite://localhost/container", "HOST:PORT"),
+            ("s3://bucket/container", "no known kind"),
+        ] {
+            let error = text.parse::<StoreUrl>().map_err(|error| error.to_string());
+            assert!(error.as_ref().is_err_and(|error| error.contains(problem)), "{text}: {error:?}");
+        }
+    }
+}

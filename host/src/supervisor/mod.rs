@@ -1,0 +1,238 @@
+//! The supervisor of one coordinator: carries out what its elector decides.
+//!
+//! It alone knows both the lease and the instance. It decides nothing: requests go to the store side by
+//! side, each with its timeout; the instance is started, asked, killed; and everything that happens goes
+//! back to the elector as an input. It runs on the control runtime, which no guest ever runs on.
+
+mod narrator;
+
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_election::{Effect, ElectionName, Elector, Input, Now, Op, Refusal, Reply, RequestId, Settings, Time};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::clock::Clock;
+use crate::runtime::{Instance, InstanceEvent, Launcher};
+use crate::store::LeaseStore;
+use crate::telemetry::Log;
+use narrator::Narrator;
+pub use narrator::last_words;
+
+/// While a node leads, nothing waits longer than this without reading the clock: timers stop while a
+/// machine sleeps.
+const LONGEST_WAIT_LEADING: Duration = Duration::from_millis(250);
+
+/// How long anything else waits at the most.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+
+/// How urgently the host is asked to end. A level: it only rises.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Shutdown {
+    /// Not at all.
+    No,
+    /// In order.
+    Requested,
+    /// In order, but without grace.
+    Impatient,
+}
+
+/// What the supervisor of one coordinator is given.
+pub struct Supervisor {
+    /// The election that it takes part in.
+    pub election: ElectionName,
+    /// What its elector is told.
+    pub settings: Settings,
+    /// Where the lease is.
+    pub store: Arc<dyn LeaseStore>,
+    /// Starts instances of the module.
+    pub launcher: Launcher,
+    /// How long a running instance may stay silent.
+    pub stall_after: Option<Duration>,
+    /// The host's clock.
+    pub clock: Clock,
+    /// Where it tells of the election.
+    pub log: Log,
+}
+
+impl Supervisor {
+    /// Takes part in the election until the host is asked to end, and ends in order: the instance gone,
+    /// then the lease released.
+    ///
+    /// # Errors
+    /// Where the system has no random numbers for lease ids.
+    pub async fn run(self, shutdown: watch::Receiver<Shutdown>) -> Result<(), getrandom::Error> {
+        let random = seeded_random()?;
+        let elector = Elector::new(self.settings.clone(), self.now(), random);
+        let narrator = Narrator::new(self.log.clone(), self.settings.module.clone());
+        let mut run = Run { given: self, elector, narrator, requests: JoinSet::new(), instance: None, stalled: false };
+        run.until_finished(shutdown).await;
+        Ok(())
+    }
+
+    fn now(&self) -> Now {
+        Now { time: self.clock.now(), wall: self.clock.wall() }
+    }
+}
+
+/// Random numbers for one elector: the system's, stretched by SHA-256 so that later ones cannot fail.
+fn seeded_random() -> Result<impl FnMut() -> u64 + Send + 'static, getrandom::Error> {
+    use sha2::{Digest, Sha256};
+
+    let mut state = [0_u8; 32];
+    getrandom::fill(&mut state)?;
+    Ok(move || {
+        state = Sha256::digest(state).into();
+        // The half that is shown tells nothing of the next state's other half.
+        let output: [u8; 32] = Sha256::digest([&state[..], b"output"].concat()).into();
+        output[..8].iter().fold(0, |number, byte| (number << 8) | u64::from(*byte))
+    })
+}
+
+/// A supervisor at work.
+struct Run {
+    given: Supervisor,
+    elector: Elector,
+    narrator: Narrator,
+    requests: JoinSet<(RequestId, Result<Reply, Refusal>)>,
+    instance: Option<Instance>,
+    /// Whether the instance was already reported as stalled.
+    stalled: bool,
+}
+
+impl Run {
+    async fn until_finished(&mut self, mut shutdown: watch::Receiver<Shutdown>) {
+        let mut asked = Shutdown::No;
+        loop {
+            while let Some(effect) = self.elector.poll_effect() {
+                if effect == Effect::Finished {
+                    // What is still under way can change nothing any more: nothing runs, nothing is held.
+                    self.requests.shutdown().await;
+                    return;
+                }
+                self.carry_out(effect);
+            }
+            if let Some(input) = self.next_input(&mut shutdown, &mut asked).await {
+                self.elector.handle(self.given.now(), input);
+            }
+        }
+    }
+
+    /// Waits for whatever comes first.
+    async fn next_input(&mut self, shutdown: &mut watch::Receiver<Shutdown>, asked: &mut Shutdown) -> Option<Input> {
+        let wait = self.wait();
+        let known = *asked;
+        let event = async {
+            match &mut self.instance {
+                Some(instance) => instance.next_event().await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            // A host that must end and an instance that is gone come before the store's answers.
+            biased;
+            Ok(level) = shutdown.wait_for(|level| *level > known) => {
+                *asked = *level;
+                Some(if *level == Shutdown::Impatient { Input::SkipGrace } else { Input::Shutdown })
+            }
+            event = event => self.instance_event(event),
+            Some(answer) = self.requests.join_next() => match answer {
+                Ok((id, result)) => Some(Input::Answer { id, result }),
+                // Requests do not panic; if one did, the elector goes by the lease's own moments.
+                Err(_) => Some(Input::Tick),
+            },
+            () = sleep(wait) => Some(self.stall().unwrap_or(Input::Tick)),
+        }
+    }
+
+    fn wait(&self) -> Duration {
+        let now = self.given.clock.now();
+        let longest = if self.elector.holds_lease() { LONGEST_WAIT_LEADING } else { LONGEST_WAIT };
+        let next = [self.elector.next_wakeup(), self.stalls_at()].into_iter().flatten().min();
+        next.map_or(longest, |next| next.since(now).min(longest))
+    }
+
+    fn carry_out(&mut self, effect: Effect) {
+        match effect {
+            Effect::Request { id, op, timeout } => self.request(id, op, timeout),
+            Effect::Start { term, deadline, abort_at } => {
+                let output = self.narrator.output(term);
+                self.stalled = false;
+                self.instance = Some(self.given.launcher.start(term, deadline, abort_at, output));
+            }
+            Effect::Extend { deadline, abort_at } => {
+                if let Some(instance) = &self.instance {
+                    instance.extend(deadline, abort_at);
+                }
+            }
+            Effect::Stop { reason, message, grace_ends } => {
+                if let Some(instance) = &self.instance {
+                    self.narrator.stopping(reason, &message, grace_ends.since(self.given.clock.now()));
+                    instance.stop(reason, message, grace_ends);
+                }
+            }
+            Effect::Kill { reason } => {
+                if let Some(instance) = &mut self.instance {
+                    // The kill first: no effect may pass while words are found for it.
+                    instance.kill();
+                    self.narrator.killed(reason, self.given.clock.now());
+                }
+            }
+            Effect::Abort { reason } => {
+                last_words(&self.given.log, &reason);
+                std::process::abort();
+            }
+            Effect::Report(report) => self.narrator.report(report),
+            Effect::Finished => {}
+        }
+    }
+
+    fn request(&mut self, id: RequestId, op: Op, limit: Duration) {
+        let (store, election) = (Arc::clone(&self.given.store), self.given.election.clone());
+        self.requests.spawn(async move {
+            let what = op.to_string();
+            let result = timeout(limit, store.request(&election, op)).await;
+            (
+                id,
+                result.unwrap_or_else(|_| Err(Refusal::Unknown(format!("no answer to the {what} within {limit:.1?}")))),
+            )
+        });
+    }
+
+    fn instance_event(&mut self, event: InstanceEvent) -> Option<Input> {
+        match event {
+            InstanceEvent::Started => {
+                let started = self.instance.as_ref().map(Instance::started);
+                self.narrator.started(self.given.clock.now().since(started.unwrap_or_default()));
+                None
+            }
+            InstanceEvent::StepDown(reason) => {
+                Some(Input::StepDown { reason: format!("the coordinator asked for it: {reason}") })
+            }
+            InstanceEvent::Gone(gone) => {
+                self.instance = None;
+                self.narrator.gone(&gone, self.given.clock.now());
+                Some(Input::Gone { end: gone.end })
+            }
+        }
+    }
+
+    /// When the instance counts as stalled, unless it makes progress before.
+    fn stalls_at(&self) -> Option<Time> {
+        let stall_after = self.given.stall_after.filter(|_| !self.stalled)?;
+        Some(self.instance.as_ref()?.last_progress() + stall_after)
+    }
+
+    fn stall(&mut self) -> Option<Input> {
+        let stalls_at = self.stalls_at()?;
+        let stall_after = self.given.stall_after?;
+        if self.given.clock.now() < stalls_at {
+            return None;
+        }
+        self.stalled = true;
+        Some(Input::StepDown { reason: format!("the coordinator made no progress for {stall_after:?}") })
+    }
+}

@@ -1,0 +1,136 @@
+//! Tells people what happens in an election, in the words of the log's events.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_election::{End, Refusal, Report, StopReason, Term, Time};
+
+use crate::runtime::{Gone, Output, Stream};
+use crate::telemetry::{Event, GuestStream, Log};
+
+/// How long a host that must end itself waits for its last words to be written.
+const LAST_WORDS: Duration = Duration::from_millis(30);
+
+/// Speaks for one supervisor.
+pub(super) struct Narrator {
+    log: Log,
+    /// The digest that this node would run.
+    module: String,
+    /// The term that this node serves, or served last until it follows again.
+    term: Option<Term>,
+    killed: Option<Time>,
+}
+
+impl Narrator {
+    pub(super) fn new(log: Log, module: String) -> Self {
+        Self { log, module, term: None, killed: None }
+    }
+
+    pub(super) fn output(&self, term: Term) -> Arc<dyn Output> {
+        Arc::new(TermOutput { log: self.log.clone(), term })
+    }
+
+    pub(super) fn started(&self, took: Duration) {
+        self.say(Event::Started { module: self.module.clone(), took_s: took.into() });
+    }
+
+    pub(super) fn stopping(&self, reason: StopReason, message: &str, grace: Duration) {
+        self.say(Event::stopping(reason, message, grace));
+    }
+
+    pub(super) fn killed(&mut self, reason: String, now: Time) {
+        self.killed = Some(now);
+        self.say(Event::Killed { reason });
+    }
+
+    pub(super) fn gone(&mut self, gone: &Gone, now: Time) {
+        let took = self.killed.take().map_or(Duration::ZERO, |killed| now.since(killed));
+        let end = match (&gone.end, &gone.backtrace) {
+            (End::Failed(why), Some(backtrace)) => &End::Failed(format!("{why}\n{}", backtrace.trim_end())),
+            (end, _) => end,
+        };
+        self.say(Event::gone(end, took));
+    }
+
+    pub(super) fn report(&mut self, report: Report) {
+        match report {
+            Report::Standby { reason } => {
+                self.say(Event::Standby { reason });
+                self.term = None;
+            }
+            Report::Following { leader } => {
+                let node = leader.node.unwrap_or_default();
+                self.log.emit(
+                    Some(leader.term),
+                    Event::Standby { reason: format!("{node} leads in term {}", leader.term) },
+                );
+                if let Some(leader_module) = leader.module.filter(|module| *module != self.module) {
+                    let module = self.module.clone();
+                    self.log.emit(Some(leader.term), Event::OtherModule { leader: node, leader_module, module });
+                }
+            }
+            Report::HeldOutside { reason } => self.say(Event::Outside { reason }),
+            Report::ElectionOver { record } => {
+                let reason = format!("the module was done in term {}; `baton start` lets it run again", record.term);
+                self.log.emit(Some(record.term), Event::Finished { reason });
+            }
+            Report::Settling { wait, reason } => self.say(Event::Settling { reason, wait_s: wait.into() }),
+            Report::Elected { record } => {
+                self.term = Some(record.term);
+                self.say(Event::Elected { module: self.module.clone(), failures: record.failures });
+            }
+            Report::RenewFailed { error, since_renewal, remaining } => self.say(Event::RenewFailed {
+                error: error.to_string(),
+                since_renewal_s: since_renewal.into(),
+                remaining_s: remaining.into(),
+            }),
+            Report::RenewedAgain { after } => self.say(Event::RenewRecovered { after_s: after.into() }),
+            Report::Resting { wait, reason, failures } => {
+                self.say(Event::Retrying { reason, failures, wait_s: wait.into() });
+            }
+            Report::CoolOff { wait, reason } => self.say(Event::CoolOff { reason, wait_s: wait.into() }),
+            Report::Lost { reason, since_renewal } => {
+                self.say(Event::Lost { reason, since_renewal_s: since_renewal.into() });
+            }
+            Report::Released => self.say(Event::Released {}),
+            Report::NotReleased { reason } => self.say(Event::NotReleased { reason }),
+            Report::StoreTrouble { error: Refusal::Misconfigured(error), .. } => {
+                self.say(Event::Misconfigured { error });
+            }
+            Report::StoreTrouble { error, asked } => {
+                self.say(Event::StoreUnreachable { error: format!("{asked}: {error}") });
+            }
+            Report::StoreBack { after } => self.say(Event::StoreRecovered { after_s: after.into() }),
+        }
+    }
+
+    fn say(&self, event: Event) {
+        self.log.emit(self.term, event);
+    }
+}
+
+/// Says why the host ends itself, and gives the writing thread a moment for it.
+pub fn last_words(log: &Log, reason: &str) {
+    log.emit(None, Event::Aborting { reason: reason.to_owned() });
+    std::thread::sleep(LAST_WORDS);
+}
+
+/// What the instance of one term prints.
+struct TermOutput {
+    log: Log,
+    term: Term,
+}
+
+impl Output for TermOutput {
+    fn line(&self, stream: Stream, line: &str) {
+        let stream = match stream {
+            Stream::Stdout => GuestStream::Stdout,
+            Stream::Stderr => GuestStream::Stderr,
+        };
+        self.log.emit(Some(self.term), Event::Output { stream, line: line.to_owned() });
+    }
+
+    fn dropped(&self, lines: u64) {
+        self.log.emit(Some(self.term), Event::Dropped { lines });
+    }
+}

@@ -1,0 +1,41 @@
+//! The wall clock, for people: nothing is decided by it here.
+
+use std::time::{Duration, SystemTime};
+
+use time::OffsetDateTime;
+
+/// Wall-clock time since the Unix epoch.
+#[must_use]
+pub fn wall() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+/// A time since the Unix epoch as RFC 3339, in UTC with microseconds: `2026-11-21T12:00:01.234567Z`.
+/// What lies past the year 9999 is shown as the epoch.
+#[must_use]
+pub fn rfc3339(since_epoch: Duration) -> String {
+    let nanos = i128::try_from(since_epoch.as_nanos()).unwrap_or_default();
+    let at = OffsetDateTime::from_unix_timestamp_nanos(nanos).unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    format!(
+        "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:06}Z",
+        at.year(),
+        u8::from(at.month()),
+        at.day(),
+        at.hour(),
+        at.minute(),
+        at.second(),
+        at.microsecond()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_rfc_3339() {
+        assert_eq!(rfc3339(Duration::ZERO), "1970-01-01T00:00:00.000000Z");
+        assert_eq!(rfc3339(Duration::from_micros(1_709_210_096_000_042)), "2024-02-29T12:34:56.000042Z");
+        assert_eq!(rfc3339(Duration::MAX), "1970-01-01T00:00:00.000000Z");
+    }
+}

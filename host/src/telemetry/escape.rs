@@ -1,0 +1,69 @@
+//! Text from others, made harmless for a terminal and for whoever reads lines.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+/// Replaces what could move a cursor, end a line or turn its direction: control characters, line and
+/// paragraph separators, and the marks for bidirectional text. The rest stays as it is.
+#[must_use]
+pub fn escape(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(is_harmful) {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_harmful(c) {
+            safe.extend(c.escape_default());
+        } else {
+            safe.push(c);
+        }
+    }
+    Cow::Owned(safe)
+}
+
+/// The same for JSON that was already written: what its writer leaves alone becomes `\uXXXX`.
+pub(super) fn escape_json(json: String) -> String {
+    if !json.chars().any(is_harmful) {
+        return json;
+    }
+    let mut safe = String::with_capacity(json.len() + 16);
+    for c in json.chars() {
+        if is_harmful(c) {
+            // Cannot fail: the target is a string.
+            let _ = write!(safe, "\\u{:04x}", u32::from(c));
+        } else {
+            safe.push(c);
+        }
+    }
+    safe
+}
+
+/// All of them are in the basic plane, so one `\uXXXX` is enough for JSON.
+fn is_harmful(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_control_character_passes() {
+        assert_eq!(escape("plain – ünïcode \\n 日本"), "plain – ünïcode \\n 日本");
+        assert_eq!(escape("a\nb\r\t\0\x1b[31m\x7f\u{9b}"), r"a\nb\r\t\u{0}\u{1b}[31m\u{7f}\u{9b}");
+        assert_eq!(escape("\u{202e}txet\u{2028}"), r"\u{202e}txet\u{2028}");
+        for c in (0..=0x10_ffff).filter_map(char::from_u32).filter(|c| c.is_control()) {
+            assert!(!escape(&c.to_string()).contains(c));
+            assert!(u32::from(c) <= 0xffff);
+        }
+    }
+
+    #[test]
+    fn escaped_json_means_the_same() {
+        let text = "a\u{9b}\u{7f}\u{2028}\n";
+        let json = escape_json(serde_json::json!(text).to_string());
+        assert_eq!(json, r#""a\u009b\u007f\u2028\n""#);
+        assert_eq!(serde_json::from_str::<String>(&json).ok().as_deref(), Some(text));
+    }
+}

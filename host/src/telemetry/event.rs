@@ -1,0 +1,346 @@
+//! Everything that the host tells people. This is the one place that lists the events: their names and
+//! fields are an interface, which dashboards and alerts rely on.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+
+/// How much it matters.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// As it should be.
+    Info,
+    /// Something went wrong that the host deals with.
+    Warn,
+    /// A person should look.
+    Error,
+}
+
+/// Where a guest printed a line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GuestStream {
+    /// Its standard output.
+    Stdout,
+    /// Its standard error.
+    Stderr,
+}
+
+/// A length of time: seconds as a number in JSON (fields that end in `_s`), readable in text.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Seconds(pub Duration);
+
+impl From<Duration> for Seconds {
+    fn from(duration: Duration) -> Self {
+        Self(duration)
+    }
+}
+
+impl Serialize for Seconds {
+    #[expect(clippy::cast_precision_loss, reason = "microseconds are exact for 285 years")]
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(self.0.as_micros() as f64 / 1e6)
+    }
+}
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 < Duration::from_millis(1) {
+            write!(f, "{}us", self.0.as_micros())
+        } else if self.0 < Duration::from_secs(1) {
+            write!(f, "{}ms", self.0.as_millis())
+        } else {
+            let text = format!("{:.2}", self.0.as_secs_f64());
+            write!(f, "{}s", text.trim_end_matches('0').trim_end_matches('.'))
+        }
+    }
+}
+
+/// Something that a person may want to know. Texts come from anywhere: the formats escape them.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+#[serde(untagged)]
+pub enum Event {
+    /// The host begins to contend for an election; what its timing promises.
+    Starting {
+        /// The host's version.
+        version: String,
+        /// The store, without its secrets.
+        store: String,
+        /// The module's digest.
+        module: String,
+        /// D: the lease's length.
+        lease_s: Seconds,
+        /// From a leader's crash until the next instance runs, at worst and with a healthy store.
+        crash_takeover_s: Seconds,
+        /// From a step-down until the next instance runs, at worst and with a healthy store.
+        hand_off_s: Seconds,
+        /// The store outage that a leader survives.
+        tolerated_outage_s: Seconds,
+        /// The pause of the whole machine that no clock shows and that is still safe.
+        tolerated_pause_s: Seconds,
+        /// By how many percent this machine's clock may be slow against the store's.
+        tolerated_drift_percent: f64,
+    },
+    /// This node follows in the election.
+    Standby {
+        /// Why, or who leads.
+        reason: String,
+    },
+    /// The lease is held by a client that is no host of Baton.
+    Outside {
+        /// How that shows.
+        reason: String,
+    },
+    /// This node holds the lease and waits out the time of an earlier holder before it begins a term.
+    Settling {
+        /// Why it must.
+        reason: String,
+        /// For how long.
+        wait_s: Seconds,
+    },
+    /// This node leads: its term is written.
+    Elected {
+        /// The module's digest.
+        module: String,
+        /// Failures in a row so far, over all nodes.
+        failures: u32,
+    },
+    /// An instance runs.
+    Started {
+        /// The module's digest.
+        module: String,
+        /// From the election until the instance's first instruction.
+        took_s: Seconds,
+    },
+    /// The guest printed a line.
+    Output {
+        /// Where it printed it.
+        stream: GuestStream,
+        /// The line, without its end.
+        line: String,
+    },
+    /// A renewal did not succeed; it is tried again.
+    RenewFailed {
+        /// Why.
+        error: String,
+        /// Since the last renewal that did.
+        since_renewal_s: Seconds,
+        /// Until effects are refused.
+        remaining_s: Seconds,
+    },
+    /// Renewals succeed again.
+    RenewRecovered {
+        /// How long they had not.
+        after_s: Seconds,
+    },
+    /// The instance is asked to stop.
+    Stopping {
+        /// `lease-at-risk`, `lease-lost`, `step-down`, `replaced` or `shutdown`.
+        reason: String,
+        /// The same for a person.
+        message: String,
+        /// Until it is killed.
+        grace_s: Seconds,
+    },
+    /// The instance is being killed: its effects are refused from now on.
+    Killed {
+        /// Why.
+        reason: String,
+    },
+    /// The instance is gone.
+    Gone {
+        /// `done`, `failed`, `fatal` or `killed`.
+        outcome: String,
+        /// What it said or trapped with.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        message: Option<String>,
+        /// From its end, or the kill, until it was gone.
+        took_s: Seconds,
+    },
+    /// The lease is given up: others may take it at once.
+    Released {},
+    /// The lease could not be given up: it runs out by itself.
+    NotReleased {
+        /// Why.
+        reason: String,
+    },
+    /// This node leads no more, and did not choose to.
+    Lost {
+        /// Why.
+        reason: String,
+        /// Since the last renewal that succeeded.
+        since_renewal_s: Seconds,
+    },
+    /// The next term begins under the same lease, after a while: the instance failed.
+    Retrying {
+        /// The failure.
+        reason: String,
+        /// Failures in a row, over all nodes.
+        failures: u32,
+        /// Until then.
+        wait_s: Seconds,
+    },
+    /// This node steps down and does not contend for a while: instances fail.
+    CoolOff {
+        /// Why.
+        reason: String,
+        /// For how long.
+        wait_s: Seconds,
+    },
+    /// The election is over until there is a new module or it is started again.
+    Finished {
+        /// Why.
+        reason: String,
+    },
+    /// The leader runs another module than this node would.
+    OtherModule {
+        /// The leading node.
+        leader: String,
+        /// The digest of what it runs.
+        leader_module: String,
+        /// The digest of what this node would run.
+        module: String,
+    },
+    /// The store does not answer. Said once; it is tried again without an end.
+    StoreUnreachable {
+        /// Why.
+        error: String,
+    },
+    /// The store answers again.
+    StoreRecovered {
+        /// How long it had not.
+        after_s: Seconds,
+    },
+    /// The store refuses this host for a reason that time will hardly mend. Said once; tried again.
+    Misconfigured {
+        /// What is wrong and what to do.
+        error: String,
+    },
+    /// The host is told to end.
+    ShuttingDown {
+        /// By which signal.
+        signal: String,
+        /// Whether instances still get their grace.
+        grace: bool,
+    },
+    /// Lines were lost because they came faster than they were read.
+    Dropped {
+        /// How many.
+        lines: u64,
+    },
+    /// The host ends its own process: an instance is not gone and the lease is about to end.
+    Aborting {
+        /// Why.
+        reason: String,
+    },
+    /// Something failed that a person should look at.
+    Error {
+        /// What, with all its causes.
+        error: String,
+    },
+}
+
+impl Event {
+    /// Its name in the log and how much it matters.
+    #[must_use]
+    pub fn kind(&self) -> (&'static str, Level) {
+        use Level::{Error, Info, Warn};
+        match self {
+            Self::Starting { .. } => ("starting", Info),
+            Self::Standby { .. } => ("standby", Info),
+            Self::Outside { .. } => ("outside", Warn),
+            Self::Settling { .. } => ("settling", Info),
+            Self::Elected { .. } => ("elected", Info),
+            Self::Started { .. } => ("started", Info),
+            Self::Output { .. } => ("output", Info),
+            Self::RenewFailed { .. } => ("renew_failed", Warn),
+            Self::RenewRecovered { .. } => ("renew_recovered", Info),
+            Self::Stopping { .. } => ("stopping", Info),
+            Self::Killed { .. } => ("killed", Warn),
+            Self::Gone { outcome, .. } => ("gone", if outcome == "done" { Info } else { Warn }),
+            Self::Released {} => ("released", Info),
+            Self::NotReleased { .. } => ("not_released", Warn),
+            Self::Lost { .. } => ("lost", Warn),
+            Self::Retrying { .. } => ("retrying", Warn),
+            Self::CoolOff { .. } => ("cool_off", Warn),
+            Self::Finished { .. } => ("finished", Info),
+            Self::OtherModule { .. } => ("other_module", Warn),
+            Self::StoreUnreachable { .. } => ("store_unreachable", Warn),
+            Self::StoreRecovered { .. } => ("store_recovered", Info),
+            Self::Misconfigured { .. } => ("misconfigured", Error),
+            Self::ShuttingDown { .. } => ("shutting_down", Info),
+            Self::Dropped { .. } => ("dropped", Warn),
+            Self::Aborting { .. } => ("aborting", Error),
+            Self::Error { .. } => ("error", Error),
+        }
+    }
+}
+
+/// What a person reads after the event's name.
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Starting {
+                version,
+                store,
+                module,
+                lease_s,
+                crash_takeover_s,
+                hand_off_s,
+                tolerated_outage_s,
+                tolerated_pause_s,
+                tolerated_drift_percent,
+            } => write!(
+                f,
+                "baton {version} on {store}, module {module}, lease {lease_s}; at worst a crash is taken over in \
+                 {crash_takeover_s} and a hand-off takes {hand_off_s}; a leader survives a store outage of \
+                 {tolerated_outage_s}; tolerated are a hidden pause of {tolerated_pause_s} and a clock that is \
+                 {tolerated_drift_percent}% slow"
+            ),
+            Self::Standby { reason } => f.write_str(reason),
+            Self::Outside { reason } => write!(f, "an outside client holds the lease: {reason}"),
+            Self::Settling { reason, wait_s } => write!(f, "the term begins in {wait_s}: {reason}"),
+            Self::Elected { module, failures: 0 } => write!(f, "leading with module {module}"),
+            Self::Elected { module, failures } => {
+                write!(f, "leading with module {module}, after {failures} failures in a row")
+            }
+            Self::Started { module, took_s } => write!(f, "module {module} runs, after {took_s}"),
+            Self::Output { line, .. } => f.write_str(line),
+            Self::RenewFailed { error, since_renewal_s, remaining_s } => {
+                write!(f, "{error}; last renewed {since_renewal_s} ago, {remaining_s} left")
+            }
+            Self::RenewRecovered { after_s } => write!(f, "the lease is safe again; it was last renewed {after_s} ago"),
+            Self::Stopping { reason, message, grace_s } => {
+                write!(f, "{reason}: {message}; to be killed in {grace_s}")
+            }
+            Self::Killed { reason } => f.write_str(reason),
+            Self::Gone { outcome, message: Some(message), took_s } => {
+                write!(f, "{outcome}: {message}; gone in {took_s}")
+            }
+            Self::Gone { outcome, message: None, took_s } => write!(f, "{outcome}; gone in {took_s}"),
+            Self::NotReleased { reason } => f.write_str(reason),
+            Self::Released {} => f.write_str("the lease is free"),
+            Self::Lost { reason, since_renewal_s } => write!(f, "{reason}; last renewed {since_renewal_s} ago"),
+            Self::Retrying { reason, failures, wait_s } => {
+                write!(f, "the next term begins in {wait_s}, failure {failures} in a row: {reason}")
+            }
+            Self::CoolOff { reason, wait_s } => write!(f, "stepping back for {wait_s}: {reason}"),
+            Self::Finished { reason } => f.write_str(reason),
+            Self::OtherModule { leader, leader_module, module } => {
+                write!(f, "{leader} leads with module {leader_module}, this node would run {module}")
+            }
+            Self::StoreUnreachable { error } | Self::Misconfigured { error } | Self::Error { error } => {
+                f.write_str(error)
+            }
+            Self::StoreRecovered { after_s } => write!(f, "answers again after {after_s}"),
+            Self::ShuttingDown { signal, grace: true } => {
+                write!(f, "{signal}: orderly end; a second signal skips the grace")
+            }
+            Self::ShuttingDown { signal, grace: false } => write!(f, "{signal}: without grace"),
+            Self::Dropped { lines } => write!(f, "{lines} lines came faster than they were read"),
+            Self::Aborting { reason } => f.write_str(reason),
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Events made from the elector's words, so that each is named in one place.
+
+use std::time::Duration;
+
+use baton_election::{End, StopReason, Timing};
+
+use super::Event;
+use crate::config::redact_store;
+
+/// A standby polls every second with 25% jitter: the longest time that a free lease stays unseen.
+const LONGEST_POLL: Duration = Duration::from_millis(1250);
+
+impl Event {
+    /// The host begins to contend: what follows from its timing. `store` may contain secrets.
+    #[must_use]
+    pub fn starting(store: &str, module: &str, timing: &Timing) -> Self {
+        let lease = timing.lease();
+        // What is not gone by then takes its host with it, so no drop takes longer.
+        let longest_drop = timing.abort_after() - timing.deadline_after();
+        Self::Starting {
+            version: env!("CARGO_PKG_VERSION").to_string(),
+            store: redact_store(store),
+            module: module.to_string(),
+            lease_s: lease.into(),
+            crash_takeover_s: (lease + LONGEST_POLL).into(),
+            hand_off_s: (timing.grace().saturating_add(longest_drop + LONGEST_POLL)).into(),
+            tolerated_outage_s: timing.tolerated_outage().into(),
+            tolerated_pause_s: (lease - timing.abort_after()).into(),
+            // The host's 0.93 D must not be longer than the store's D.
+            tolerated_drift_percent: 7.0,
+        }
+    }
+
+    /// The instance is asked to stop, and will be killed after `grace`.
+    #[must_use]
+    pub fn stopping(reason: StopReason, message: &str, grace: Duration) -> Self {
+        let word = match reason {
+            StopReason::LeaseAtRisk => "lease-at-risk",
+            StopReason::LeaseLost => "lease-lost",
+            StopReason::StepDown => "step-down",
+            StopReason::Replaced => "replaced",
+            StopReason::Shutdown => "shutdown",
+        };
+        Self::Stopping { reason: word.to_string(), message: message.to_string(), grace_s: grace.into() }
+    }
+
+    /// The instance is gone, `took` after its end or the kill.
+    #[must_use]
+    pub fn gone(end: &End, took: Duration) -> Self {
+        let (outcome, message) = match end {
+            End::Done => ("done", None),
+            End::Failed(message) => ("failed", Some(message.clone())),
+            End::Fatal(message) => ("fatal", Some(message.clone())),
+            End::Killed => ("killed", None),
+        };
+        Self::Gone { outcome: outcome.to_string(), message, took_s: took.into() }
+    }
+}

@@ -1,0 +1,125 @@
+//! What the host tells people: one line on stderr for each [`Event`].
+//!
+//! Whoever has something to say must not wait for whoever reads it. So [`Log::emit`] puts the event into
+//! a bounded queue and returns, and a thread of its own writes. When the queue is full, events are
+//! dropped and counted, and the count is said once there is room. Guests may fill only a part of the
+//! queue: however much they print, the host's own events still find room.
+
+mod clock;
+mod escape;
+mod event;
+mod format;
+mod make;
+mod queue;
+mod writer;
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_election::{ElectionName, Term};
+
+pub use clock::{rfc3339, wall};
+pub use escape::escape;
+pub use event::{Event, GuestStream, Level, Seconds};
+pub use format::Style;
+
+use crate::node::NodeId;
+use queue::{Entry, Queue};
+
+/// A line of output that is longer (in bytes) is cut: the queue's memory has a bound.
+const LONGEST_LINE: usize = 8 << 10;
+
+/// How lines look.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// A JSON object on each line.
+    Json,
+}
+
+/// A handle to say something with, for one node and perhaps one election. Cloning is cheap.
+#[derive(Clone, Debug)]
+pub struct Log {
+    queue: Arc<Queue>,
+    scope: Arc<Scope>,
+}
+
+/// Who speaks.
+#[derive(Debug)]
+struct Scope {
+    node: NodeId,
+    election: Option<ElectionName>,
+}
+
+impl Log {
+    /// Starts the thread that writes to stderr.
+    ///
+    /// # Errors
+    /// What the system says where it has no thread to give.
+    pub fn to_stderr(format: Format, node: &NodeId) -> io::Result<(Self, LogWriter)> {
+        let terminal = io::stderr().is_terminal();
+        let colours = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        Self::start(Style { format, terminal, colours }, node, Box::new(io::stderr()))
+    }
+
+    /// Starts the thread that writes to `out`, each line in one call.
+    ///
+    /// # Errors
+    /// What the system says where it has no thread to give.
+    pub fn start(style: Style, node: &NodeId, out: Box<dyn Write + Send>) -> io::Result<(Self, LogWriter)> {
+        let queue = Arc::new(Queue::default());
+        let scope = Arc::new(Scope { node: node.clone(), election: None });
+        let thread = writer::spawn(Arc::clone(&queue), Arc::clone(&scope), style, out)?;
+        Ok((Self { queue: Arc::clone(&queue), scope }, LogWriter { queue, thread }))
+    }
+
+    /// The same log for what concerns one election.
+    #[must_use]
+    pub fn for_election(&self, election: &ElectionName) -> Self {
+        let scope = Scope { node: self.scope.node.clone(), election: Some(election.clone()) };
+        Self { queue: Arc::clone(&self.queue), scope: Arc::new(scope) }
+    }
+
+    /// Says something, of a term where it concerns one. Never blocks on whoever reads; any thread may
+    /// call it.
+    pub fn emit(&self, term: Option<Term>, event: Event) {
+        let event = match event {
+            Event::Output { stream, line } => Event::Output { stream, line: cut(line) },
+            event => event,
+        };
+        self.queue.push(Entry { at: wall(), scope: Arc::clone(&self.scope), term, event });
+    }
+}
+
+/// The owner of the writing thread.
+#[derive(Debug)]
+pub struct LogWriter {
+    queue: Arc<Queue>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl LogWriter {
+    /// Writes what is queued and ends the thread; what is said from now on is lost. Gives up after
+    /// `longest` where nobody reads: the thread then hangs in its write until the process ends. Says
+    /// whether all was written. Blocks.
+    pub fn shutdown(self, longest: Duration) -> bool {
+        self.queue.close();
+        let done = self.queue.wait_done(longest);
+        // A thread that still writes cannot be ended, only left behind by the process.
+        done && self.thread.join().is_ok()
+    }
+}
+
+/// Shortens a line to [`LONGEST_LINE`] and says by how much.
+fn cut(line: String) -> String {
+    if line.len() <= LONGEST_LINE {
+        return line;
+    }
+    let end = line.floor_char_boundary(LONGEST_LINE);
+    format!("{} … and {} bytes more", &line[..end], line.len() - end)
+}
+
+#[cfg(test)]
+mod tests;

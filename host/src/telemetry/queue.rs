@@ -1,0 +1,124 @@
+//! The bounded queue between those who speak and the thread that writes.
+//!
+//! A lock and not a channel, because three things must be seen together: how much of the room guests
+//! use, how much was dropped, and whether it is closed. The lock is held for a push or a pop, never
+//! while something is written.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::{Event, Scope};
+
+/// How many events wait at most.
+pub(super) const CAPACITY: usize = 1024;
+/// How many of them may be lines that guests printed.
+pub(super) const GUEST_SHARE: usize = CAPACITY / 4 * 3;
+/// While guests print without end, the count of dropped lines is said this often.
+const SAY_DROPPED: Duration = Duration::from_secs(1);
+
+/// An event and what was known when it happened.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// Wall-clock time since the Unix epoch.
+    pub at: Duration,
+    /// Who speaks.
+    pub scope: Arc<Scope>,
+    /// Of which term.
+    pub term: Option<u64>,
+    /// What happened.
+    pub event: Event,
+}
+
+/// What the writer is to do next.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// Write it, then say that so many were dropped before (0: say nothing).
+    Write(Entry, u64),
+    /// The queue is closed and empty: say how many were dropped, then end.
+    End(u64),
+}
+
+#[derive(Default, Debug)]
+pub(super) struct Queue {
+    state: Mutex<State>,
+    /// For the writer: there is something to do.
+    filled: Condvar,
+    /// For the one who closes: the writer has ended.
+    ended: Condvar,
+}
+
+#[derive(Default, Debug)]
+struct State {
+    entries: VecDeque<Entry>,
+    from_guests: usize,
+    dropped: u64,
+    dropped_said: Option<Instant>,
+    closed: bool,
+    done: bool,
+}
+
+impl Queue {
+    /// Takes an event, or counts it as dropped.
+    pub fn push(&self, entry: Entry) {
+        let mut state = self.lock();
+        if state.closed {
+            return;
+        }
+        let from_guest = matches!(entry.event, Event::Output { .. });
+        let full = state.entries.len() >= CAPACITY || (from_guest && state.from_guests >= GUEST_SHARE);
+        if full {
+            state.dropped += 1;
+            return;
+        }
+        state.from_guests += usize::from(from_guest);
+        state.entries.push_back(entry);
+        drop(state);
+        self.filled.notify_one();
+    }
+
+    /// Waits for the next thing to do.
+    pub fn next(&self) -> Next {
+        let idle = |state: &mut State| state.entries.is_empty() && !state.closed;
+        let mut state = self.filled.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner);
+        let Some(entry) = state.entries.pop_front() else {
+            return Next::End(std::mem::take(&mut state.dropped));
+        };
+        state.from_guests -= usize::from(matches!(entry.event, Event::Output { .. }));
+        let roomy =
+            state.entries.len() < CAPACITY / 2 || state.dropped_said.is_none_or(|said| said.elapsed() >= SAY_DROPPED);
+        let dropped = if roomy { std::mem::take(&mut state.dropped) } else { 0 };
+        if dropped > 0 {
+            state.dropped_said = Some(Instant::now());
+        }
+        Next::Write(entry, dropped)
+    }
+
+    /// Counts lines that could not be written.
+    pub fn add_dropped(&self, lines: u64) {
+        self.lock().dropped += lines;
+    }
+
+    /// Takes no more; the writer ends once it has written what is there.
+    pub fn close(&self) {
+        self.lock().closed = true;
+        self.filled.notify_one();
+    }
+
+    /// The writer has ended.
+    pub fn set_done(&self) {
+        self.lock().done = true;
+        self.ended.notify_all();
+    }
+
+    /// Waits until it has, at most so long; says whether it has.
+    pub fn wait_done(&self, longest: Duration) -> bool {
+        let waited = self.ended.wait_timeout_while(self.lock(), longest, |state| !state.done);
+        waited.unwrap_or_else(PoisonError::into_inner).0.done
+    }
+
+    /// A thread that panicked in here left the state whole: each change is a single step.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,218 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use super::queue::{CAPACITY, GUEST_SHARE};
+use super::*;
+
+const TEXT: Style = Style { format: Format::Text, terminal: true, colours: false };
+const JSON: Style = Style { format: Format::Json, terminal: false, colours: false };
+
+/// Keeps what is written.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn node() -> NodeId {
+    NodeId::new("web-3-0").unwrap()
+}
+
+/// The lines that `say` leads to.
+fn lines(style: Style, say: impl FnOnce(&Log)) -> Vec<String> {
+    let kept = Kept::default();
+    let (log, writer) = Log::start(style, &node(), Box::new(kept.clone())).unwrap();
+    say(&log.for_election(&ElectionName::new("heartbeat").unwrap()));
+    assert!(writer.shutdown(Duration::from_secs(10)));
+    let text = String::from_utf8(kept.0.lock().unwrap().clone()).unwrap();
+    text.lines().map(String::from).collect()
+}
+
+fn output(line: impl Into<String>) -> Event {
+    Event::Output { stream: GuestStream::Stdout, line: line.into() }
+}
+
+#[test]
+fn json_has_the_common_fields_first_and_in_order() {
+    let error = "a timeout".to_string();
+    let failed = Event::RenewFailed {
+        error,
+        since_renewal_s: Duration::from_millis(8_250).into(),
+        remaining_s: Duration::from_micros(3_750_001).into(),
+    };
+    let lines = lines(JSON, |log| {
+        log.emit(Some(7), failed);
+        log.emit(None, Event::Released {});
+        log.emit(Some(7), output("hi \u{9b}\u{1b}\n\"x\""));
+    });
+    let after_ts: Vec<&str> = lines.iter().map(|line| line.split_once(r#"Z","#).unwrap().1).collect();
+    assert_eq!(
+        after_ts,
+        [
+            r#""level":"warn","event":"renew_failed","node":"web-3-0","election":"heartbeat","term":7,"error":"a timeout","since_renewal_s":8.25,"remaining_s":3.750001}"#,
+            r#""level":"info","event":"released","node":"web-3-0","election":"heartbeat","term":null}"#,
+            r#""level":"info","event":"output","node":"web-3-0","election":"heartbeat","term":7,"stream":"stdout","line":"hi \u009b\u001b\n\"x\""}"#,
+        ]
+    );
+    let year = lines[0].strip_prefix(r#"{"ts":"20"#).expect(&lines[0]);
+    assert_eq!(year.find(r#"Z","#), Some("26-11-21T12:00:01.234567".len()));
+}
+
+#[test]
+fn text_is_aligned_and_escaped_and_guests_look_different() {
+    let lines = lines(TEXT, |log| {
+        log.emit(Some(7), Event::Killed { reason: "evil\n12:00 INFO fake\x1b[2J".to_string() });
+        log.emit(None, Event::Standby { reason: "web-1-0 leads".to_string() });
+        log.emit(Some(7), output("a\rb"));
+        log.emit(Some(7), Event::Output { stream: GuestStream::Stderr, line: "c".to_string() });
+    });
+    let after_time: Vec<&str> = lines.iter().map(|line| line.split_once('Z').unwrap().1).collect();
+    assert_eq!(
+        after_time,
+        [
+            r"  WARN heartbeat term 7  killed: evil\n12:00 INFO fake\u{1b}[2J",
+            r"  INFO heartbeat         standby: web-1-0 leads",
+            r"   out heartbeat term 7  | a\rb",
+            r"   err heartbeat term 7  | c",
+        ]
+    );
+    assert_eq!(lines[0].find('Z'), Some("12:00:01.234567".len()));
+}
+
+#[test]
+fn a_file_gets_the_date_and_a_terminal_may_get_colours() {
+    let dated = &lines(Style { terminal: false, ..TEXT }, |log| log.emit(None, Event::Released {}))[0];
+    assert_eq!(dated.find('Z'), Some("2026-11-21T12:00:01.234567".len()));
+    assert!(!dated.contains('\x1b'));
+    let coloured = &lines(Style { colours: true, ..TEXT }, |log| log.emit(None, Event::Released {}))[0];
+    assert!(coloured.contains("\x1b[32m INFO\x1b[0m"), "{coloured:?}");
+}
+
+#[test]
+fn a_line_without_end_is_cut_at_a_character() {
+    let line = &lines(TEXT, |log| log.emit(None, output("ü".repeat(LONGEST_LINE))))[0];
+    assert!(line.ends_with(&format!("ü … and {LONGEST_LINE} bytes more")), "{}", &line[line.len() - 60..]);
+}
+
+#[test]
+fn an_unread_pipe_blocks_nobody_and_what_was_dropped_is_said() {
+    let (reader, pipe) = io::pipe().unwrap();
+    let (log, writer) = Log::start(JSON, &node(), Box::new(pipe)).unwrap();
+    let began = Instant::now();
+    let said = 20_000;
+    for n in 0..said {
+        log.emit(Some(1), output(format!("{n} {}", "x".repeat(200))));
+    }
+    // The guest has filled its share; the host's own events still have room.
+    for _ in 0..CAPACITY - GUEST_SHARE {
+        log.emit(Some(1), Event::Released {});
+    }
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+
+    let mut lines = BufReader::new(reader).lines();
+    let (mut output, mut released, mut dropped) = (0, 0, 0);
+    let mut count = |line: String| {
+        let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+        match line["event"].as_str().unwrap() {
+            "output" => output += 1,
+            "released" => released += 1,
+            "dropped" => dropped += line["lines"].as_u64().unwrap(),
+            other => panic!("{other}"),
+        }
+        output + dropped
+    };
+    // All of it is accounted for while the host still runs, not only at its end.
+    while count(lines.next().unwrap().unwrap()) < said {}
+    assert!(writer.shutdown(Duration::from_secs(10)));
+    lines.for_each(|line| {
+        count(line.unwrap());
+    });
+    assert_eq!(output + dropped, said);
+    assert!(dropped > 0);
+    assert_eq!(released, CAPACITY - GUEST_SHARE);
+}
+
+#[test]
+fn shutdown_gives_up_on_an_unread_pipe() {
+    let (mut reader, pipe) = io::pipe().unwrap();
+    let (log, writer) = Log::start(TEXT, &node(), Box::new(pipe)).unwrap();
+    for _ in 0..CAPACITY {
+        log.emit(None, output("x".repeat(1000)));
+    }
+    let began = Instant::now();
+    assert!(!writer.shutdown(Duration::from_millis(200)));
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    // Read again, the thread ends.
+    assert!(reader.read_to_end(&mut Vec::new()).unwrap() > 0);
+}
+
+#[test]
+fn a_reader_that_went_away_ends_nothing() {
+    let (reader, pipe) = io::pipe().unwrap();
+    let (log, writer) = Log::start(TEXT, &node(), Box::new(pipe)).unwrap();
+    drop(reader);
+    for _ in 0..10 {
+        log.emit(None, Event::Released {});
+    }
+    assert!(writer.shutdown(Duration::from_secs(10)));
+    log.emit(None, Event::Released {});
+}
+
+#[test]
+fn starting_says_what_the_timing_promises() {
+    let second = Duration::from_secs(1);
+    let timing = baton_election::Timing::new(15 * second, (2 * second, 60 * second), 5 * second, 1 << 28);
+    let event = Event::starting("azure://a/b?sig=s3cr3t", "sha256:ab", &timing.unwrap());
+    assert_eq!(
+        event.to_string(),
+        format!(
+            "baton {} on azure://a/b?***, module sha256:ab, lease 15s; at worst a crash is taken over in 16.25s and a \
+             hand-off takes 8.2s; a leader survives a store outage of 8s; tolerated are a hidden pause of 1.05s and a \
+             clock that is 7% slow",
+            env!("CARGO_PKG_VERSION")
+        )
+    );
+}
+
+#[test]
+fn lengths_of_time_read_well() {
+    for (micros, text) in
+        [(0, "0us"), (999, "999us"), (1_999, "1ms"), (250_000, "250ms"), (1_250_000, "1.25s"), (100_000_000, "100s")]
+    {
+        assert_eq!(Seconds(Duration::from_micros(micros)).to_string(), text);
+    }
+}
+
+#[test]
+fn names_follow_from_the_variants() {
+    let text = String::new;
+    let s = || Seconds(Duration::ZERO);
+    for event in [
+        Event::Standby { reason: text() },
+        Event::RenewFailed { error: text(), since_renewal_s: s(), remaining_s: s() },
+        Event::CoolOff { reason: text(), failures: 0, wait_s: s() },
+        Event::StoreUnreachable { error: text() },
+        Event::ShuttingDown { signal: text(), grace: true },
+        Event::OtherModule { leader: text(), leader_module: text(), module: text() },
+        Event::Released {},
+    ] {
+        let variant = format!("{event:?}");
+        let mut name = String::new();
+        for c in variant.chars().take_while(char::is_ascii_alphanumeric) {
+            if c.is_ascii_uppercase() && !name.is_empty() {
+                name.push('_');
+            }
+            name.push(c.to_ascii_lowercase());
+        }
+        assert_eq!(event.kind().0, name);
+    }
+}

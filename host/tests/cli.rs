@@ -1,0 +1,164 @@
+//! The command line of the real binary.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+/// Runs `baton` in an empty folder that is also its home, without any of our own variables.
+fn baton(folder: &Path, variables: &[(&str, &str)], arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_baton"))
+        .args(arguments)
+        .current_dir(folder)
+        .env_clear()
+        .env("HOME", folder)
+        .envs(variables.iter().copied())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+fn folder(file: &str) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    if !file.is_empty() {
+        std::fs::write(folder.path().join("baton.toml"), file).unwrap();
+    }
+    folder
+}
+
+fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+/// It ends with status 2, says so in one line on stderr, and nothing on stdout.
+fn assert_wrong(output: &Output, error: &str) {
+    assert_eq!(stderr(output), format!("error: wrong configuration: {error}\n"));
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(stdout(output), "");
+}
+
+#[test]
+fn print_config_shows_values_and_origins_and_touches_nothing() {
+    let folder = folder("pause = '90s'\nenv = { TOKEN = 's3cr3t' }\n");
+    let arguments = ["run", "My_Job.wasm", "--print-config", "--node=n1", "--store=azure://acct/box?sig=s3cr3t"];
+    let output = baton(folder.path(), &[("BATON_GRACE", "3s")], &arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(
+        stdout(&output),
+        "\
+SETTING      VALUE                 FROM
+file         baton.toml            default
+store        azure://acct/box?***  flag --store
+create       false                 default
+node         n1                    flag --node
+log-format   text                  default
+
+[my-job]
+module       My_Job.wasm           flag MODULE
+election     my-job                default
+lease        15s                   default
+grace        3s                    env BATON_GRACE
+pause        1m30s                 file baton.toml:pause
+on-done      repeat                default
+stall-after  off                   default
+max-memory   256MiB                default
+env.TOKEN    ***                   file baton.toml:env.TOKEN
+"
+    );
+    assert_eq!(stderr(&output), "");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_misspelt_key_is_named_with_its_line_and_the_nearest_legal_one() {
+    let folder = folder("\n[coordinators.job]\nmodule = 'x.wasm'\ngrase = '5s'\n");
+    assert_wrong(
+        &baton(folder.path(), &[], &["run"]),
+        "baton.toml:4: coordinators.job.grase: there is no such key: did you mean `grace`?",
+    );
+}
+
+#[test]
+fn a_wrong_duration_is_named_with_its_place() {
+    let folder = folder("");
+    let wrong = "\"soon\" is not a duration: write it like 15s, 1m30s or 500ms";
+    let output = baton(folder.path(), &[], &["run", "x.wasm", "--lease", "soon"]);
+    assert_wrong(&output, &format!("--lease: {wrong}"));
+    let output = baton(folder.path(), &[("BATON_GRACE", "soon")], &["run", "x.wasm"]);
+    assert_wrong(&output, &format!("BATON_GRACE: {wrong}"));
+    std::fs::write(folder.path().join("other.toml"), "pause = 'soon'").unwrap();
+    let output = baton(folder.path(), &[], &["run", "x.wasm", "--file=other.toml"]);
+    assert_wrong(&output, &format!("other.toml:1: pause: {wrong}"));
+}
+
+#[test]
+fn a_missing_file_is_an_error_only_if_it_was_named() {
+    let folder = folder("");
+    let output = baton(folder.path(), &[], &["run", "x.wasm", "--file=no.toml"]);
+    assert_wrong(&output, "--file: \"no.toml\": there is no such file");
+    let output = baton(folder.path(), &[], &["run", "x.wasm", "--print-config"]);
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn usage_errors_exit_with_2_and_help_with_0() {
+    let folder = folder("");
+    for arguments in [
+        &["run", "x.wasm", "--leese=15s"][..],
+        &["frobnicate"],
+        &["check"],
+        &["start"],
+        &["run", "x.wasm", "y.wasm"],
+        &[],
+    ] {
+        let output = baton(folder.path(), &[], arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert_eq!(stdout(&output), "");
+        assert!(stderr(&output).contains("Usage: baton"), "{}", stderr(&output));
+    }
+    let output = baton(folder.path(), &[], &["run", "--leese=15s"]);
+    assert!(stderr(&output).contains("--lease"), "{}", stderr(&output));
+    for command in ["run", "status", "check", "start"] {
+        let output = baton(folder.path(), &[], &[command, "--help"]);
+        assert_eq!(output.status.code(), Some(0));
+        assert!(stdout(&output).contains(&format!("baton {command} ")), "{}", stdout(&output));
+    }
+    let output = baton(folder.path(), &[], &["--version"]);
+    assert_eq!(stdout(&output), format!("baton {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn an_election_that_is_no_name_is_refused_by_every_command() {
+    let folder = folder("");
+    for command in ["status", "start"] {
+        assert_wrong(
+            &baton(folder.path(), &[], &[command, "My\u{1b}Job"]),
+            "ELECTION: \"My\\u{1b}Job\" is not an election's name: use 1 to 63 of a-z, 0-9 and hyphens, starting \
+             with a letter",
+        );
+    }
+}
+
+#[test]
+fn a_reader_that_went_away_is_no_failure() {
+    let folder = folder("");
+    let (reader, pipe) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = Command::new(env!("CARGO_BIN_EXE_baton"))
+        .args(["run", "x.wasm", "--print-config"])
+        .current_dir(folder.path())
+        .env_clear()
+        .env("HOME", folder.path())
+        .stdout(pipe)
+        .stderr(Stdio::piped())
+        .output()
+        .unwrap();
+    assert_eq!(stderr(&output), "");
+    assert_eq!(output.status.code(), Some(0));
+}
