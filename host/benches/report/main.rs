@@ -2,7 +2,8 @@
 //!
 //! Everything is measured in this one run, on this one machine: real processes of the real binary where
 //! the promise is about hosts, the library where it is about instances. Bars are no tests: a bar that is
-//! missed is printed, and the exit status stays 0. `-- --full` takes more samples.
+//! missed is printed, and the exit status stays 0. `-- --full` takes more samples; `-- WORD` measures only the
+//! sections with that word in their names.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "what cannot be measured ends its section, with a reason")]
 
@@ -43,14 +44,14 @@ struct Effort {
 
 /// Two to three minutes.
 const QUICK: Effort = Effort {
-    instances: instances::Effort { starts: 1_000, kills: 300, large: 10 },
+    instances: instances::Effort { starts: 1_000, kills: 300, large: 30 },
     moves: moves::Effort { terms: 300, pairs: 5, rounds: 6 },
     window: Duration::from_secs(30),
 };
 
 /// About a quarter of an hour.
 const FULL: Effort = Effort {
-    instances: instances::Effort { starts: 10_000, kills: 3_000, large: 50 },
+    instances: instances::Effort { starts: 10_000, kills: 3_000, large: 200 },
     moves: moves::Effort { terms: 3_000, pairs: 5, rounds: 40 },
     window: Duration::from_secs(300),
 };
@@ -82,7 +83,8 @@ fn measure(module: &Path, effort: &Effort) -> Vec<Row> {
         instances,
         section("elections", || moves::elections(module, &effort.moves, bare)),
         section("crashes and hand-offs", || moves::moves(module, &effort.moves)),
-        section("hosts at rest", || standing::measure(module, effort.window)),
+        section("hosts at rest", || standing::at_rest(module, effort.window)),
+        section("requests to the store", || standing::requests(module, effort.window)),
         section("the binary", || binary(Path::new(env!("CARGO_BIN_EXE_baton")))),
     ];
     sections.into_iter().flatten().collect()
@@ -90,6 +92,10 @@ fn measure(module: &Path, effort: &Effort) -> Vec<Row> {
 
 /// Measures one section; if that fails, the table says so.
 fn section<E: Display>(name: &str, measure: impl FnOnce() -> Result<Vec<Row>, E>) -> Vec<Row> {
+    let mut words = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).peekable();
+    if words.peek().is_some() && !words.any(|word| name.contains(&word)) {
+        return Vec::new();
+    }
     eprintln!("measuring {name} …");
     let failed = |why: String| vec![Row::failed(name, why)];
     match catch_unwind(AssertUnwindSafe(measure)) {

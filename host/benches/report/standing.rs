@@ -23,36 +23,41 @@ const COUNTS: [usize; 3] = [1, 10, 100];
 /// Pairs of a leader and a standby on the embedded store.
 const PAIRS: usize = 3;
 
-/// Measures all at once, for so long: what a process uses is its own, however many there are.
-pub fn measure(module: &Path, window: Duration) -> anyhow::Result<Vec<Row>> {
-    let azurite = Azurite::start();
+/// Memory and processor time on the embedded store. All is measured at once, for so long: what a process
+/// uses is its own, however many there are.
+pub fn at_rest(module: &Path, window: Duration) -> anyhow::Result<Vec<Row>> {
     let pairs: Vec<Pair> = (0..PAIRS).map(|_| Pair::start(module)).collect();
-    let remote = Remote::start(module, azurite.port)?;
-    let mut crowds = Vec::new();
-    for count in COUNTS {
-        crowds.push((Crowd::start(module, count, None)?, Crowd::start(module, count, Some(azurite.port))?));
-    }
+    let crowds = COUNTS.iter().map(|count| Crowd::start(module, *count, None)).collect::<anyhow::Result<Vec<_>>>()?;
     thread::sleep(SETTLE);
-
     let leaders: Vec<Watch> = pairs.iter().map(|pair| Watch::begin(&pair.leader, None)).collect();
     let standbys: Vec<Watch> = pairs.iter().map(|pair| Watch::begin(&pair.standby, None)).collect();
-    let remote_leader = Watch::begin(&remote.leader.0, Some(&remote.leader.1));
-    let remote_standby = Watch::begin(&remote.standby.0, Some(&remote.standby.1));
-    let crowds: Vec<(Watch, Watch)> = crowds
-        .iter()
-        .map(|(local, remote)| (Watch::begin(&local.node, None), Watch::begin(&remote.node, remote.counter.as_ref())))
-        .collect();
+    let crowds: Vec<Watch> = crowds.iter().map(Crowd::watch).collect();
     thread::sleep(window);
-
-    let ends = |watches: Vec<Watch>| watches.iter().map(Watch::end).collect::<anyhow::Result<Vec<Used>>>();
-    let (leaders, standbys) = (ends(leaders)?, ends(standbys)?);
-    let (remote_leader, remote_standby) = (remote_leader.end()?, remote_standby.end()?);
-    let (local_crowds, remote_crowds): (Vec<Watch>, Vec<Watch>) = crowds.into_iter().unzip();
-
-    let mut rows = small(&leaders, &standbys);
-    rows.extend(requests(&remote_leader, &remote_standby));
-    rows.extend(growth(&ends(local_crowds)?, &ends(remote_crowds)?));
+    let mut rows = small(&all(&leaders)?, &all(&standbys)?);
+    let crowds = all(&crowds)?;
+    rows.extend(growth("memory", Unit::MiB, crowds.iter().map(|used| used.memory).collect()));
+    rows.extend(growth("CPU", Unit::Percent, crowds.iter().map(|used| used.cpu).collect()));
     Ok(rows)
+}
+
+/// Requests to a store that is asked over the network, so that they can be counted on their way.
+pub fn requests(module: &Path, window: Duration) -> anyhow::Result<Vec<Row>> {
+    let azurite = Azurite::start();
+    let pair = Remote::start(module, azurite.port)?;
+    let start = |count: &usize| Crowd::start(module, *count, Some(azurite.port));
+    let crowds = COUNTS.iter().map(start).collect::<anyhow::Result<Vec<_>>>()?;
+    thread::sleep(SETTLE);
+    let leader = Watch::begin(&pair.leader.0, Some(&pair.leader.1));
+    let standby = Watch::begin(&pair.standby.0, Some(&pair.standby.1));
+    let crowds: Vec<Watch> = crowds.iter().map(Crowd::watch).collect();
+    thread::sleep(window);
+    let mut rows = counted(&leader.end()?, &standby.end()?);
+    rows.extend(growth("requests", Unit::PerSecond, all(&crowds)?.iter().map(|used| used.requests).collect()));
+    Ok(rows)
+}
+
+fn all(watches: &[Watch]) -> anyhow::Result<Vec<Used>> {
+    watches.iter().map(Watch::end).collect()
 }
 
 fn small(leaders: &[Used], standbys: &[Used]) -> Vec<Row> {
@@ -77,7 +82,7 @@ fn small(leaders: &[Used], standbys: &[Used]) -> Vec<Row> {
     ]
 }
 
-fn requests(leader: &Used, standby: &Used) -> Vec<Row> {
+fn counted(leader: &Used, standby: &Used) -> Vec<Row> {
     // One for each D/6, and the one that the window's edge may cut.
     let expected = 6.0 / LEASE;
     let most = expected + 1.0 / leader.seconds;
@@ -92,23 +97,15 @@ fn requests(leader: &Used, standby: &Used) -> Vec<Row> {
 }
 
 /// What 1, 10 and 100 elections use; the last beside what follows from the first two.
-fn growth(local: &[Used], remote: &[Used]) -> Vec<Row> {
-    let mut rows = Vec::new();
-    let mut add = |what: &str, unit, values: Vec<f64>| {
-        let steps = COUNTS.map(|count| count as f64);
-        let slope = (values[1] - values[0]) / (steps[1] - steps[0]);
-        let in_line = values[0] + slope * (steps[2] - steps[0]);
-        for (count, value) in COUNTS.iter().zip(&values) {
-            let name = if *count == 1 { "1 election".to_string() } else { format!("{count} elections") };
-            let row = Row::new(format!("{name} led by one host: {what}"), unit, Samples::from_iter([*value]));
-            let last = *count == COUNTS[2];
-            rows.push(if last { row.bar(Bar::Ratio(1.25)).beside("in line with 1 and 10", in_line) } else { row });
-        }
+fn growth(what: &str, unit: Unit, values: Vec<f64>) -> Vec<Row> {
+    let [one, ten, hundred] = COUNTS.map(|count| count as f64);
+    let in_line = values[0] + (values[1] - values[0]) / (ten - one) * (hundred - one);
+    let row = |(count, value): (usize, f64)| {
+        let elections = if count == 1 { "election" } else { "elections" };
+        let row = Row::new(format!("{count} {elections} led by one host: {what}"), unit, Samples::from_iter([value]));
+        if count == COUNTS[2] { row.bar(Bar::Ratio(1.25)).beside("in line with 1 and 10", in_line) } else { row }
     };
-    add("memory", Unit::MiB, local.iter().map(|used| used.memory).collect());
-    add("CPU", Unit::Percent, local.iter().map(|used| used.cpu).collect());
-    add("requests", Unit::PerSecond, remote.iter().map(|used| used.requests).collect());
-    rows
+    COUNTS.into_iter().zip(values).map(row).collect()
 }
 
 /// A leader and a standby on an embedded store.
@@ -177,6 +174,10 @@ impl Crowd {
             (events.iter().filter(started).count() >= count).then_some(())
         });
         Ok(Self { node, counter, _site: site })
+    }
+
+    fn watch(&self) -> Watch<'_> {
+        Watch::begin(&self.node, self.counter.as_ref())
     }
 }
 
