@@ -4,6 +4,7 @@
 //! it does not retry, it does not interpret, and it maps its errors to the elector's [`Refusal`]s by
 //! their codes, never by status alone. Whoever implements [`LeaseStore`] passes the conformance suite.
 
+pub mod azure;
 pub mod lease;
 pub mod sqlite;
 mod url;
@@ -14,6 +15,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use baton_election::{ElectionName, Op, Refusal, Reply};
 
+pub use azure::AzureStore;
 pub use sqlite::SqliteStore;
 pub use url::{StoreUrl, StoreUrlError};
 
@@ -47,10 +49,13 @@ pub struct OpenError {
 /// # Errors
 /// [`OpenError`] where what it takes is not configured.
 pub fn open(url: &StoreUrl) -> Result<Arc<dyn LeaseStore>, OpenError> {
-    Ok(match url {
-        StoreUrl::Sqlite(folder) => Arc::new(SqliteStore::new(folder)),
-        StoreUrl::Azure { .. } | StoreUrl::Azurite { .. } => {
-            return Err(OpenError { store: url.clone(), problem: "Azure comes next".to_owned() });
-        }
-    })
+    let opened = match url {
+        StoreUrl::Sqlite(folder) => return Ok(Arc::new(SqliteStore::new(folder))),
+        StoreUrl::Azure { account, container } => AzureStore::open(account, container),
+        StoreUrl::Azurite { address, container } => AzureStore::emulator(address, container),
+    };
+    match opened {
+        Ok(store) => Ok(Arc::new(store)),
+        Err(error) => Err(OpenError { store: url.clone(), problem: error.to_string() }),
+    }
 }

@@ -70,6 +70,11 @@ impl File {
         let connected = connect(&self.path, OpenFlags::empty(), BUSY).and_then(|db| Ok((identity(&db)?, db)));
         let (identity, db) = connected.map_err(|error| refusal(&self.path, &error))?;
         check(&self.path, identity)?;
+        // Between transactions a rollback journal leaves one file and no more. A write-ahead log would be a
+        // second one, found by its name: after the database was replaced it would be taken for the new one's.
+        // It would save syncs, but a renewal every few seconds does not need that.
+        // Set after the check only, so that the database of another program keeps its mode.
+        db.pragma_update(None, "journal_mode", "DELETE").map_err(|error| refusal(&self.path, &error))?;
         Ok(self.in_place()?.then_some(db))
     }
 
@@ -103,10 +108,6 @@ fn connect(path: &Path, extra: OpenFlags, busy: Duration) -> rusqlite::Result<Co
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | extra;
     let db = Connection::open_with_flags(path, flags)?;
     db.busy_timeout(busy)?;
-    // Between transactions a rollback journal leaves one file and no more. A write-ahead log would be a
-    // second one, found by its name: after the database was replaced it would be taken for the new one's.
-    // It would save syncs, but a renewal every few seconds does not need that.
-    db.pragma_update(None, "journal_mode", "DELETE")?;
     // An acquire that was answered must survive a power cut: another host would take the lease again.
     db.pragma_update(None, "synchronous", "FULL")?;
     Ok(db)

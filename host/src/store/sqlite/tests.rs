@@ -164,6 +164,9 @@ async fn a_renewal_finds_out_that_the_file_was_moved_and_others_use_the_new_one(
     std::fs::remove_file(&file).unwrap();
     store.create().await.unwrap();
     assert_eq!(store.request(&job(), Op::Read).await, Ok(Reply::Read(Snapshot::Nothing)));
+    // The connection that has just been used must not answer for the file that comes next.
+    std::fs::rename(&away, &file).unwrap();
+    assert_eq!(read(&store).await.0, LeaseState::Held);
 }
 
 #[tokio::test]
@@ -181,9 +184,11 @@ async fn what_is_no_store_is_said_with_its_path_and_a_way_out() {
     std::fs::write(&file, "no database".repeat(100)).unwrap();
     ask("move it away").await;
     std::fs::remove_file(&file).unwrap();
-    Connection::open(&file).unwrap().execute_batch("CREATE TABLE theirs (x)").unwrap();
+    Connection::open(&file).unwrap().execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE theirs (x)").unwrap();
     ask("name another folder").await;
     assert!(matches!(SqliteStore::new(dir.path()).create().await, Err(Refusal::Misconfigured(_))));
+    let journal = |db: Connection| db.pragma_query_value(None, "journal_mode", |row| row.get::<_, String>(0));
+    assert_eq!(journal(Connection::open(&file).unwrap()), Ok("wal".to_owned()));
     std::fs::remove_file(&file).unwrap();
     SqliteStore::new(dir.path()).create().await.unwrap();
     Connection::open(&file).unwrap().pragma_update(None, "user_version", 2).unwrap();

@@ -1,0 +1,38 @@
+# Each target is one command and sets up what it needs: Rust with rustup, and for `test` Node with npm.
+# `make` alone says what there is.
+
+CARGO ?= cargo
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+HEARTBEAT := $(TARGET)/wasm32-wasip2/release/heartbeat.wasm
+
+.PHONY: help demo build guests test bench lint clean setup
+
+help: ## Say what there is
+	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' $(MAKEFILE_LIST) | expand -t 18
+
+demo: guests ## Three nodes, one leader: a crash, a takeover, a hand-off (under 30 s once built)
+	$(CARGO) build --locked --release --package baton --bin baton --example demo
+	@$(TARGET)/release/examples/demo $(TARGET)/release/baton $(HEARTBEAT)
+
+build: ## Build the host: target/release/baton
+	$(CARGO) build --locked --release --package baton --bin baton
+
+guests: setup ## Build the coordinators: target/wasm32-wasip2/release/*.wasm
+	$(CARGO) build --locked --release --target wasm32-wasip2 --workspace --exclude baton --exclude baton-election
+
+test: setup ## Run every test there is, those against Azurite included
+	host/tests/azurite.sh install
+	$(CARGO) test --locked --workspace
+
+bench: setup ## Measure what the README promises, each number beside its yardstick
+	$(CARGO) bench --locked --package baton --bench report
+
+lint: setup ## Check formatting, lints, docs, the contract's copies and the dependencies
+	scripts/lint.sh
+
+clean: ## Remove what was built and fetched
+	find . -name .git -prune -o -name target -type d -prune -exec rm -rf {} +
+	rm -rf .cache
+
+setup:
+	@scripts/setup.sh

@@ -1,0 +1,187 @@
+//! How the host proves to Azure who it is: what users expect to work, in the order in which it is tried.
+
+use std::env::var;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use azure_core::auth::{AccessToken, Secret, TokenCredential};
+use azure_core::error::{Error, ErrorKind};
+use azure_identity::{
+    AppServiceManagedIdentityCredential, AzureCliCredential, TokenCredentialOptions,
+    VirtualMachineManagedIdentityCredential, WorkloadIdentityCredential,
+};
+use azure_storage::{ConnectionString, StorageCredentials};
+use time::OffsetDateTime;
+use tokio::task::JoinHandle;
+
+/// Why there are no credentials that can be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct CredentialError(String);
+
+impl CredentialError {
+    pub(super) fn new(problem: String) -> Self {
+        Self(problem)
+    }
+}
+
+/// Variables that hold a connection string, the strongest first.
+const CONNECTION_STRING: [&str; 2] = ["BATON_STORE_CONNECTION_STRING", "AZURE_STORAGE_CONNECTION_STRING"];
+const KEY: [&str; 2] = ["AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY"];
+const SAS: [&str; 1] = ["AZURE_STORAGE_SAS_TOKEN"];
+
+fn first_of(names: &[&str]) -> Option<(String, String)> {
+    names.iter().find_map(|name| {
+        let value = var(name).ok().filter(|value| !value.is_empty())?;
+        Some(((*name).to_owned(), value))
+    })
+}
+
+/// The credentials for an account: a connection string, a key or a SAS from the environment, else tokens
+/// of the workload's, the managed or the command line's identity.
+pub(super) fn from_environment(account: &str) -> Result<StorageCredentials, CredentialError> {
+    let unusable = |name: &str| CredentialError(format!("{name} cannot be used: check that it was copied whole"));
+    if let Some((name, value)) = first_of(&CONNECTION_STRING) {
+        let parsed = ConnectionString::new(&value).map_err(|_| unusable(&name))?;
+        if let Some(other) = parsed.account_name.filter(|other| *other != account) {
+            return Err(CredentialError(format!("{name} is for the account {other}, and the store's URL names {account}")));
+        }
+        return parsed.storage_credentials().map_err(|_| unusable(&name));
+    }
+    if let Some((_, key)) = first_of(&KEY) {
+        return Ok(StorageCredentials::access_key(account, Secret::new(key)));
+    }
+    if let Some((name, sas)) = first_of(&SAS) {
+        return StorageCredentials::sas_token(sas.trim_start_matches('?')).map_err(|_| unusable(&name));
+    }
+    Ok(StorageCredentials::token_credential(Arc::new(KeptToken::default())))
+}
+
+/// The emulator's well-known key, unless the environment gives another.
+pub(super) fn for_emulator() -> Result<StorageCredentials, CredentialError> {
+    match first_of(&CONNECTION_STRING) {
+        Some((name, value)) => ConnectionString::new(&value)
+            .and_then(|parsed| parsed.storage_credentials())
+            .map_err(|_| CredentialError(format!("{name} cannot be used: check that it was copied whole"))),
+        None => Ok(StorageCredentials::emulator()),
+    }
+}
+
+/// A token that has less than this left is fetched anew while the old one is still in use.
+const AHEAD: Duration = Duration::from_secs(600);
+
+/// How long one source of tokens may take.
+const SOURCE_WITHIN: Duration = Duration::from_secs(10);
+
+type Fetch = JoinHandle<Result<AccessToken, Error>>;
+
+/// Keeps a token and fetches the next one ahead of need, off the path of whoever asks.
+#[derive(Default)]
+struct KeptToken {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    token: Option<AccessToken>,
+    fetching: Option<Fetch>,
+}
+
+impl fmt::Debug for KeptToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeptToken")
+    }
+}
+
+impl Drop for KeptToken {
+    fn drop(&mut self) {
+        if let Some(fetching) = &self.state.get_mut().unwrap_or_else(PoisonError::into_inner).fetching {
+            fetching.abort();
+        }
+    }
+}
+
+#[async_trait::async_trait]
+impl TokenCredential for KeptToken {
+    async fn get_token(&self, scopes: &[&str]) -> azure_core::Result<AccessToken> {
+        let scopes: Vec<String> = scopes.iter().map(|scope| (*scope).to_owned()).collect();
+        loop {
+            let fetching = {
+                let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                let left = state.token.as_ref().map(|token| token.expires_on - OffsetDateTime::now_utc());
+                if left.is_none_or(|left| left < AHEAD) && state.fetching.is_none() {
+                    state.fetching = Some(tokio::spawn(fetch(scopes.clone())));
+                }
+                if state.fetching.as_ref().is_some_and(JoinHandle::is_finished) {
+                    state.fetching.take()
+                } else if let (Some(token), Some(true)) = (&state.token, left.map(time::Duration::is_positive)) {
+                    return Ok(token.clone());
+                } else {
+                    None
+                }
+            };
+            match fetching {
+                Some(fetching) => {
+                    let fetched = fetching.await.map_err(|error| Error::new(ErrorKind::Credential, error))?;
+                    let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                    match (fetched, &state.token) {
+                        (Ok(token), _) => state.token = Some(token),
+                        // The old token is good for a while, and the next request asks again.
+                        (Err(_), Some(token)) if token.expires_on > OffsetDateTime::now_utc() => {
+                            return Ok(token.clone());
+                        }
+                        (Err(error), _) => return Err(error),
+                    }
+                }
+                // Nothing to go on with until the first token is there.
+                None => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    }
+
+    async fn clear_cache(&self) -> azure_core::Result<()> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).token = None;
+        Ok(())
+    }
+}
+
+/// Asks each source that this machine may have. Each credential is made anew: one that reads a file would
+/// otherwise read it once, and the file is rotated.
+async fn fetch(scopes: Vec<String>) -> Result<AccessToken, Error> {
+    let options = TokenCredentialOptions::default;
+    let sources: Vec<(&str, azure_core::Result<Arc<dyn TokenCredential>>)> = if var("AZURE_FEDERATED_TOKEN_FILE").is_ok() {
+        vec![("workload identity", WorkloadIdentityCredential::create(options()).map(shared))]
+    } else if var("IDENTITY_ENDPOINT").is_ok() {
+        vec![("managed identity", AppServiceManagedIdentityCredential::create(options()).map(shared))]
+    } else {
+        vec![
+            ("managed identity", Ok(shared(VirtualMachineManagedIdentityCredential::new(options())))),
+            ("Azure CLI", AzureCliCredential::create().map(shared)),
+        ]
+    };
+    let scopes: Vec<&str> = scopes.iter().map(String::as_str).collect();
+    let mut problems = Vec::new();
+    for (name, source) in sources {
+        let token = match source {
+            Ok(source) => tokio::time::timeout(SOURCE_WITHIN, source.get_token(&scopes))
+                .await
+                .unwrap_or_else(|_| Err(Error::message(ErrorKind::Credential, "no answer"))),
+            Err(error) => Err(error),
+        };
+        match token {
+            Ok(token) => return Ok(token),
+            Err(error) => problems.push(format!("{name}: {}", super::told(&error))),
+        }
+    }
+    let problem = format!(
+        "no credentials: neither a connection string, a key nor a SAS is in the environment, and no identity gave a \
+         token ({})",
+        problems.join("; ")
+    );
+    Err(Error::message(ErrorKind::Credential, problem))
+}
+
+fn shared<T: TokenCredential + 'static>(credential: T) -> Arc<dyn TokenCredential> {
+    Arc::new(credential)
+}

@@ -1,0 +1,118 @@
+//! The record as a blob's metadata.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use azure_core::prelude::Metadata;
+use baton_election::{Outcome, Record};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+/// The format that this version reads and writes.
+const FORMAT: &str = "1";
+
+pub(super) fn encode(record: &Record) -> Metadata {
+    let mut metadata = Metadata::new();
+    let mut put = |key: &str, value: String| {
+        metadata.insert(key, value);
+    };
+    put("format", FORMAT.to_owned());
+    put("term", record.term.to_string());
+    put("incarnation", record.incarnation.clone());
+    put("since", since(record.since));
+    put("lease", record.lease.as_secs().to_string());
+    put("failures", record.failures.to_string());
+    if let Some(node) = &record.node {
+        put("node", node.clone());
+    }
+    if let Some(module) = &record.module {
+        put("module", module.clone());
+    }
+    if let Some(Outcome::Done) = record.outcome {
+        put("outcome", "done".to_owned());
+    }
+    metadata
+}
+
+/// The record in a blob's metadata; none in a blob that somebody else made.
+///
+/// # Errors
+/// What a person should know where the metadata is Baton's, but cannot be read.
+pub(super) fn decode(metadata: HashMap<String, String>) -> Result<Option<Record>, String> {
+    // Servers may change the case of names.
+    let metadata: HashMap<String, String> =
+        metadata.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)).collect();
+    let Some(format) = metadata.get("format") else { return Ok(None) };
+    if format != FORMAT {
+        return Err(format!(
+            "the record has format {format} and this version of Baton reads format {FORMAT}: run the version that the \
+             other hosts run"
+        ));
+    }
+    let text = |key: &str| metadata.get(key).map(String::as_str);
+    let number = |key: &str| {
+        text(key).and_then(|value| value.parse::<u64>().ok()).ok_or_else(|| format!("the record's `{key}` is damaged"))
+    };
+    let since = text("since")
+        .and_then(|value| OffsetDateTime::parse(value, &Rfc3339).ok())
+        .and_then(|since| u64::try_from(since.unix_timestamp_nanos() / 1_000).ok())
+        .ok_or("the record's `since` is damaged")?;
+    Ok(Some(Record {
+        term: number("term")?,
+        node: text("node").map(str::to_owned),
+        incarnation: text("incarnation").unwrap_or_default().to_owned(),
+        since: Duration::from_micros(since),
+        lease: Duration::from_secs(number("lease")?),
+        module: text("module").map(str::to_owned),
+        outcome: match text("outcome") {
+            None => None,
+            Some("done") => Some(Outcome::Done),
+            Some(other) => return Err(format!("the record's outcome `{other}` is unknown to this version of Baton")),
+        },
+        failures: u32::try_from(number("failures")?).unwrap_or(u32::MAX),
+    }))
+}
+
+fn since(since_epoch: Duration) -> String {
+    i64::try_from(since_epoch.as_secs())
+        .ok()
+        .and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok())
+        .and_then(|since| since.replace_microsecond(since_epoch.subsec_micros()).ok())
+        .and_then(|since| since.format(&Rfc3339).ok())
+        .unwrap_or_else(|| "1970-01-01T00:00:00Z".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_it_writes() {
+        let record = Record {
+            term: u64::MAX,
+            node: Some("web-3-0".to_owned()),
+            incarnation: "abc".to_owned(),
+            since: Duration::from_micros(1_700_000_000_123_456),
+            lease: Duration::from_secs(15),
+            module: Some("sha256:00".to_owned()),
+            outcome: Some(Outcome::Done),
+            failures: 3,
+        };
+        let metadata = encode(&record)
+            .iter()
+            .map(|entry| {
+                use azure_core::headers::Header;
+                let name = entry.name().as_str().trim_start_matches("x-ms-meta-").to_uppercase();
+                (name, entry.value().as_str().to_owned())
+            })
+            .collect();
+        assert_eq!(decode(metadata), Ok(Some(record)));
+    }
+
+    #[test]
+    fn foreign_and_future_records_are_told_apart() {
+        assert_eq!(decode(HashMap::from([("owner".to_owned(), "me".to_owned())])), Ok(None));
+        let future = decode(HashMap::from([("format".to_owned(), "2".to_owned())]));
+        assert!(future.is_err_and(|problem| problem.contains("format 2")));
+    }
+}

@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# What a change must hold to before its tests run: formatting, lints, docs, the contract's copies, the
+# core's lack of an operating system, and the dependencies' licences, bans, sources and advisories.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+deny_version=0.20.2
+tools=$PWD/.cache/tools
+not_checked=()
+
+# The repository's workspace, and those of guests that stand alone.
+mapfile -t workspaces < <(
+  find . \( -name target -o -name .git -o -name .cache \) -prune -o -name Cargo.toml -exec grep -lx '\[workspace\]' {} + | sort
+)
+
+main() {
+  step 'Formatting' formatting
+  step 'Lints' lints
+  step 'Docs' docs
+  step 'The contract is the same everywhere' contract
+  step 'The elector needs no operating system' no_std
+  step 'Dependencies' dependencies
+  for what in "${not_checked[@]}"; do
+    echo "NOT CHECKED: $what"
+  done
+}
+
+# Runs a step under a header and says how long it took.
+step() {
+  local name=$1 start=$SECONDS
+  shift
+  printf '\n== %s\n' "$name"
+  "$@"
+  printf '   %s: %d s\n' "$name" $((SECONDS - start))
+}
+
+formatting() {
+  local manifest
+  for manifest in "${workspaces[@]}"; do
+    cargo fmt --all --check --manifest-path "$manifest"
+  done
+}
+
+lints() {
+  local manifest
+  for manifest in "${workspaces[@]}"; do
+    cargo clippy --locked --manifest-path "$manifest" --workspace --all-targets -- -D warnings
+    cargo clippy --locked --manifest-path "$manifest" --workspace --exclude baton --exclude baton-election \
+      --target wasm32-wasip2 -- -D warnings
+  done
+}
+
+docs() {
+  RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --workspace
+}
+
+# A package on crates.io carries its files with it, so a copy of the contract lives beside the SDK.
+contract() {
+  local file
+  while IFS= read -r -d '' file; do
+    diff "$file" "guest-sdk/$file"
+  done < <(find wit -type f -print0)
+}
+
+no_std() {
+  local target=x86_64-unknown-none
+  if [[ ! -d "$(rustc --print sysroot)/lib/rustlib/$target/lib" ]]; then
+    rustup target add "$target"
+  fi
+  cargo build --locked --package baton-election --target "$target"
+}
+
+dependencies() {
+  local deny=$tools/bin/cargo-deny manifest
+  if [[ "$("$deny" --version 2>/dev/null || true)" != "cargo-deny $deny_version" ]]; then
+    # Unoptimised: it builds in under a minute and checks in a second.
+    cargo install --locked --debug "cargo-deny@$deny_version" --root "$tools" --target-dir "$tools/target"
+    rm -rf "$tools/target"
+  fi
+  for manifest in "${workspaces[@]}"; do
+    "$deny" --locked --manifest-path "$manifest" --config deny.toml check licenses bans sources
+  done
+  if ! timeout 120 "$deny" fetch db; then
+    not_checked+=('advisories: the database of RustSec cannot be fetched from here (see above)')
+    return
+  fi
+  for manifest in "${workspaces[@]}"; do
+    "$deny" --locked --manifest-path "$manifest" --config deny.toml check advisories
+  done
+}
+
+main
