@@ -12,9 +12,7 @@ pub struct ElectionName(String);
 
 /// Why a text is not an [`ElectionName`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` is not an election's name: use 1 to 63 of a-z, 0-9 and hyphens, starting with a letter"
-)]
+#[error("`{0}` is not an election's name: use 1 to 63 of a-z, 0-9 and hyphens, starting with a letter")]
 pub struct InvalidElectionName(pub String);
 
 impl ElectionName {

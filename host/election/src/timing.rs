@@ -94,12 +94,7 @@ impl Timing {
             Duration::from_millis(150).saturating_add(Duration::from_micros(memory.saturating_mul(200_000) >> 30));
         let room = lease * 13 / 100;
         if drop > room {
-            return Err(TimingError::Memory {
-                memory,
-                drop,
-                room,
-                lease,
-            });
+            return Err(TimingError::Memory { memory, drop, room, lease });
         }
         Ok(Self { lease, grace })
     }

@@ -22,7 +22,7 @@ pub fn print(text: &str) -> io::Result<()> {
 /// Prints a report as a JSON object, or as its own text. The text must already be harmless.
 ///
 /// # Errors
-/// As for [`print`].
+/// As for [`print()`].
 pub fn print_report<R: Serialize + Display>(report: &R, json: bool) -> io::Result<()> {
     let text = if json { serde_json::to_string_pretty(report)? } else { report.to_string() };
     print(&(text.trim_end().to_string() + "\n"))

@@ -104,7 +104,7 @@ fn as_rfc3339<S: Serializer>(since: &Option<Duration>, serializer: S) -> Result<
 /// Prints the elections, as a table or as a JSON array.
 ///
 /// # Errors
-/// As for [`print`].
+/// As for [`print()`].
 pub fn print_status(rows: &[StatusRow], json: bool) -> io::Result<()> {
     let text = if json { serde_json::to_string_pretty(rows)? + "\n" } else { table(rows) };
     print(&text)

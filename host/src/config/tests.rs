@@ -43,7 +43,7 @@ impl Case {
 
 /// Value and origin of a setting in the table.
 fn shown(config: &Config, key: Key) -> (String, String) {
-    let row = config.rows.iter().find(|row| row.key == key).expect(key.name());
+    let row = config.rows.iter().find(|row| row.key == key).unwrap_or_else(|| panic!("no row for {}", key.name()));
     (row.value.clone(), row.origin.show(key).to_string())
 }
 

@@ -9,12 +9,18 @@ use baton_election::OnDone;
 use crate::telemetry::Format;
 
 const KIB: u64 = 1 << 10;
+/// Longer is a mistake, and a bound keeps later sums of times from running over.
+const LONGEST_DURATION: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 /// One page: less is no WebAssembly memory at all.
 const LEAST_MEMORY: u64 = 64 * KIB;
 
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text.trim())
-        .map_err(|_| format!("{text:?} is not a duration: write it like 15s, 1m30s or 500ms"))
+    let duration = humantime::parse_duration(text.trim())
+        .map_err(|_| format!("{text:?} is not a duration: write it like 15s, 1m30s or 500ms"))?;
+    if duration > LONGEST_DURATION {
+        return Err(format!("{text:?} is longer than a year: write a shorter one"));
+    }
+    Ok(duration)
 }
 
 pub(super) fn show_duration(duration: &Duration) -> String {
@@ -163,6 +169,14 @@ mod tests {
         }
         for text in ["", "15", "s", "-1s", "15x", "99999999999999999999s", "1e3s", "∞"] {
             assert!(duration(text).unwrap_err().contains("15s, 1m30s or 500ms"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_duration_has_a_bound() {
+        assert!(duration("366d").is_ok());
+        for text in ["367d", "500000000000y"] {
+            assert!(duration(text).unwrap_err().contains("longer than a year"), "{text}");
         }
     }
 

@@ -268,12 +268,12 @@ fn refusal(asked: Asked, container: &str, code: Option<&str>, told: &str) -> Ref
         Some(code @ ("AuthenticationFailed" | "InvalidAuthenticationInfo")) => Refusal::Misconfigured(format!(
             "the store does not accept the credentials ({code}): check the key, the SAS and this machine's clock"
         )),
-        Some(code @ ("AuthorizationFailure" | "AuthorizationPermissionMismatch" | "InsufficientAccountPermissions")) => {
-            Refusal::Misconfigured(format!(
-                "the credentials may not use the container {container} ({code}): they need the role Storage Blob \
+        Some(
+            code @ ("AuthorizationFailure" | "AuthorizationPermissionMismatch" | "InsufficientAccountPermissions"),
+        ) => Refusal::Misconfigured(format!(
+            "the credentials may not use the container {container} ({code}): they need the role Storage Blob \
                  Data Contributor, and new roles take minutes to spread"
-            ))
-        }
+        )),
         Some("AccountIsDisabled") => Refusal::Misconfigured("the storage account is disabled".to_owned()),
         Some(code) => Refusal::Unknown(format!("the store says {code}")),
         None if told.contains("dns error") => Refusal::Misconfigured(format!(

@@ -115,7 +115,10 @@ mod tests {
         for text in ["sqlite:/var/lib/baton", "azure://account1/leases", "azurite://127.0.0.1:1000/con-tainer"] {
             assert_eq!(text.parse::<StoreUrl>().map(|url| url.to_string()).as_deref(), Ok(text));
         }
-        assert_eq!("azurite".parse::<StoreUrl>().map(|url| url.to_string()).as_deref(), Ok("azurite://127.0.0.1:10000/baton"));
+        assert_eq!(
+            "azurite".parse::<StoreUrl>().map(|url| url.to_string()).as_deref(),
+            Ok("azurite://127.0.0.1:10000/baton")
+        );
     }
 
     #[test]

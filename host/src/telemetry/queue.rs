@@ -122,3 +122,32 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use super::*;
+    use crate::node::NodeId;
+
+    #[test]
+    fn a_first_loss_is_said_at_once_and_the_rest_when_there_is_room() {
+        let scope = Arc::new(Scope { node: NodeId::new("n").unwrap(), election: None });
+        let queue = Queue::default();
+        let push = || {
+            let (at, scope) = (Duration::ZERO, Arc::clone(&scope));
+            queue.push(Entry { at, scope, term: None, event: Event::Released {} });
+        };
+        let pop = || match queue.next() {
+            Next::Write(_, dropped) => dropped,
+            Next::End(_) => panic!("not closed"),
+        };
+        (0..CAPACITY + 5).for_each(|_| push());
+        assert_eq!(pop(), 5);
+        (0..4).for_each(|_| push());
+        assert_eq!((1..CAPACITY).map(|_| pop()).sum::<u64>(), 3);
+        queue.close();
+        push();
+        assert_eq!(pop(), 0);
+        assert!(matches!(queue.next(), Next::End(0)));
+    }
+}

@@ -45,7 +45,9 @@ pub(super) fn from_environment(account: &str) -> Result<StorageCredentials, Cred
     if let Some((name, value)) = first_of(&CONNECTION_STRING) {
         let parsed = ConnectionString::new(&value).map_err(|_| unusable(&name))?;
         if let Some(other) = parsed.account_name.filter(|other| *other != account) {
-            return Err(CredentialError(format!("{name} is for the account {other}, and the store's URL names {account}")));
+            return Err(CredentialError(format!(
+                "{name} is for the account {other}, and the store's URL names {account}"
+            )));
         }
         return parsed.storage_credentials().map_err(|_| unusable(&name));
     }
@@ -150,16 +152,17 @@ impl TokenCredential for KeptToken {
 /// otherwise read it once, and the file is rotated.
 async fn fetch(scopes: Vec<String>) -> Result<AccessToken, Error> {
     let options = TokenCredentialOptions::default;
-    let sources: Vec<(&str, azure_core::Result<Arc<dyn TokenCredential>>)> = if var("AZURE_FEDERATED_TOKEN_FILE").is_ok() {
-        vec![("workload identity", WorkloadIdentityCredential::create(options()).map(shared))]
-    } else if var("IDENTITY_ENDPOINT").is_ok() {
-        vec![("managed identity", AppServiceManagedIdentityCredential::create(options()).map(shared))]
-    } else {
-        vec![
-            ("managed identity", Ok(shared(VirtualMachineManagedIdentityCredential::new(options())))),
-            ("Azure CLI", AzureCliCredential::create().map(shared)),
-        ]
-    };
+    let sources: Vec<(&str, azure_core::Result<Arc<dyn TokenCredential>>)> =
+        if var("AZURE_FEDERATED_TOKEN_FILE").is_ok() {
+            vec![("workload identity", WorkloadIdentityCredential::create(options()).map(shared))]
+        } else if var("IDENTITY_ENDPOINT").is_ok() {
+            vec![("managed identity", AppServiceManagedIdentityCredential::create(options()).map(shared))]
+        } else {
+            vec![
+                ("managed identity", Ok(shared(VirtualMachineManagedIdentityCredential::new(options())))),
+                ("Azure CLI", AzureCliCredential::create().map(shared)),
+            ]
+        };
     let scopes: Vec<&str> = scopes.iter().map(String::as_str).collect();
     let mut problems = Vec::new();
     for (name, source) in sources {

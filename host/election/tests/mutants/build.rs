@@ -1,0 +1,62 @@
+//! Copies the elector's sources and puts every mutant of `table.rs` into the copy, each behind a switch.
+//! The sources themselves know nothing of it. A mutant whose text is not found exactly once stops the
+//! build: whoever changes that place in the elector says anew how its rule would be broken there.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+include!("table.rs");
+
+fn main() {
+    let from = Path::new("../../src");
+    let to = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    println!("cargo::rerun-if-changed=../../src");
+    println!("cargo::rerun-if-changed=table.rs");
+    for file in ["lib.rs", "port.rs", "record.rs", "request.rs", "timing.rs"] {
+        copy(from, &to, file);
+    }
+    fs::create_dir_all(to.join("elector")).expect("the build folder can be written");
+    for file in ["elector/mod.rs", "elector/candidate.rs", "elector/holder.rs", "elector/ledger.rs"] {
+        copy(from, &to, file);
+    }
+}
+
+fn copy(from: &Path, to: &Path, file: &str) {
+    let mut text = fs::read_to_string(from.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+    let original = text.clone();
+    for (number, mutant) in MUTANTS.iter().enumerate().filter(|(_, mutant)| mutant.file == file) {
+        let places = places(&original, mutant.old).len();
+        assert!(places == 1, "the mutant `{}` has {places} places in {file}: mend `table.rs`", mutant.name);
+        let new = mutant.new.replace("MUTANT", &format!("crate::mutant({number})"));
+        let [place] = &self::places(&text, mutant.old)[..] else {
+            panic!("the mutant `{}` overlaps another in {file}", mutant.name)
+        };
+        text.replace_range(place.clone(), &new);
+    }
+    if file == "lib.rs" {
+        // What is included into another crate's root has no attributes of its own.
+        let keep = |line: &&str| !line.starts_with("//!") && !line.starts_with("#![");
+        text = text.lines().filter(keep).collect::<Vec<_>>().join("\n");
+    }
+    fs::write(to.join(file), text).expect("the build folder can be written");
+}
+
+/// Where `wanted` stands in `text`, however the lines are broken.
+fn places(text: &str, wanted: &str) -> Vec<Range<usize>> {
+    let words: Vec<_> = wanted.split_whitespace().collect();
+    let starts = text.match_indices(words[0]).map(|(start, _)| start);
+    starts.filter_map(|start| Some(start..end_of(text, start, &words)?)).collect()
+}
+
+fn end_of(text: &str, start: usize, words: &[&str]) -> Option<usize> {
+    let mut rest = &text[start..];
+    for (number, word) in words.iter().enumerate() {
+        let trimmed = rest.trim_start();
+        if number > 0 && trimmed.len() == rest.len() {
+            return None;
+        }
+        rest = trimmed.strip_prefix(word)?;
+    }
+    Some(text.len() - rest.len())
+}

@@ -1,0 +1,89 @@
+//! The simulation must be able to fail: for each rule of the design there is a mutant of the elector that
+//! breaks it, and the simulation must name the rule. It runs the very code of `../simulation`, against a
+//! copy of the elector's sources with the mutants of `table.rs` in it.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may end by a panic")]
+#![allow(missing_docs, dead_code, reason = "nobody links against a test, and not all of the simulation is used here")]
+
+extern crate baton_election_mutants as baton_election;
+
+#[path = "../simulation/conduct.rs"]
+mod conduct;
+#[path = "../simulation/coverage.rs"]
+mod coverage;
+#[path = "../simulation/host.rs"]
+mod host;
+#[path = "../simulation/invariants.rs"]
+mod invariants;
+#[path = "../simulation/plan.rs"]
+mod plan;
+#[path = "../simulation/rng.rs"]
+mod rng;
+#[path = "../simulation/store.rs"]
+mod store;
+#[path = "../simulation/world.rs"]
+mod world;
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use plan::Plan;
+use world::World;
+
+include!("table.rs");
+
+/// In so many runs a mutant must have been caught.
+const RUNS: u64 = 3000;
+
+#[test]
+fn every_mutant_is_caught() {
+    std::panic::set_hook(Box::new(|_| {}));
+    let next = AtomicUsize::new(0);
+    let lines = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(mutant) = MUTANTS.get(number) else { return };
+                    let result = hunt(number, mutant);
+                    lines.lock().unwrap().push((number, result));
+                }
+            });
+        }
+    });
+    let _default = std::panic::take_hook();
+    let mut lines = lines.into_inner().unwrap();
+    lines.sort();
+    for (number, result) in &lines {
+        let (Ok(how) | Err(how)) = result;
+        println!("{:<50} {how}", MUTANTS[*number].name);
+    }
+    let missed: Vec<_> = lines.iter().filter(|(_, result)| result.is_err()).map(|(number, _)| *number).collect();
+    assert!(missed.is_empty(), "not caught: {:#?}", missed.iter().map(|one| MUTANTS[*one].name).collect::<Vec<_>>());
+}
+
+#[test]
+fn without_a_mutant_nothing_is_caught() {
+    for seed in 0..200 {
+        assert_eq!(World::new(Plan::from_seed(seed)).run(), Ok(()), "seed {seed}");
+    }
+}
+
+/// Runs seeds until one breaks the rule that the mutant is about.
+fn hunt(number: usize, mutant: &Mutant) -> Result<String, String> {
+    baton_election::choose(Some(number));
+    let mut others = BTreeSet::new();
+    for seed in 0..RUNS {
+        match World::new(Plan::from_seed(seed)).run() {
+            Err(found) if found.rule == mutant.breaks => {
+                return Ok(format!("seed {seed:>4} breaks {}: {:.60}", found.rule, found.what));
+            }
+            Err(found) => {
+                others.insert(found.rule);
+            }
+            Ok(()) => {}
+        }
+    }
+    Err(format!("NOT CAUGHT by {}, though by {others:?}", mutant.breaks))
+}

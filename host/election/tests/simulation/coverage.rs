@@ -1,0 +1,62 @@
+//! What the runs have met, so that a simulation in which nothing happens does not pass for one in which
+//! nothing goes wrong.
+
+/// How often.
+#[derive(Debug, Default, Clone)]
+pub struct Coverage {
+    pub started: u64,
+    pub killed: u64,
+    pub aborted: u64,
+    pub shut_down: u64,
+    pub settled: u64,
+    pub cooled_off: u64,
+    pub held_outside: u64,
+    pub lost: u64,
+    pub released: u64,
+    pub over: u64,
+    pub renewed_late: u64,
+    pub deleted: u64,
+}
+
+impl Coverage {
+    fn all(&self) -> [(&'static str, u64); 12] {
+        [
+            ("instances started", self.started),
+            ("instances killed", self.killed),
+            ("processes that ended themselves", self.aborted),
+            ("orderly ends", self.shut_down),
+            ("unclear leases waited out", self.settled),
+            ("cool-offs", self.cooled_off),
+            ("outside holders reported", self.held_outside),
+            ("leases lost", self.lost),
+            ("leases released", self.released),
+            ("elections over", self.over),
+            ("renewals of an expired lease that succeeded", self.renewed_late),
+            ("objects deleted", self.deleted),
+        ]
+    }
+
+    pub fn add(&mut self, other: &Coverage) {
+        self.started += other.started;
+        self.killed += other.killed;
+        self.aborted += other.aborted;
+        self.shut_down += other.shut_down;
+        self.settled += other.settled;
+        self.cooled_off += other.cooled_off;
+        self.held_outside += other.held_outside;
+        self.lost += other.lost;
+        self.released += other.released;
+        self.over += other.over;
+        self.renewed_late += other.renewed_late;
+        self.deleted += other.deleted;
+    }
+
+    /// The cases that were never met.
+    pub fn missing(&self) -> Vec<&'static str> {
+        self.all().into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()
+    }
+
+    pub fn lines(&self) -> String {
+        self.all().iter().map(|(name, count)| format!("  {count:>8} {name}\n")).collect()
+    }
+}

@@ -1,0 +1,278 @@
+//! Replays: plans as text, one line for each thing that is not as it would be on a calm day. A failing
+//! run is written down so, shrunk to what it needs; it can be read, changed by hand, and outlives the
+//! generator that made it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::invariants::Violation;
+use crate::plan::{CALM, Details, Ending, Fate, Fault, HEALTHY, HostPlan, Key, Life, Outage, Plan};
+use crate::world::World;
+
+/// Writes a plan whose small decisions are written down.
+pub fn write(plan: &Plan) -> String {
+    let mut text = format!("seed {}\nheal {}\n", plan.seed, length(plan.heal_at));
+    for (number, host) in plan.hosts.iter().enumerate() {
+        let HostPlan { lease, grace, pause, drift, finish, module } = host;
+        let (lease, grace, pause) = (length(*lease), length(*grace), length(*pause));
+        line(
+            &mut text,
+            format_args!(
+                "host {number} {lease} grace {grace} pause {pause} drift {drift} finish {finish} module {module}"
+            ),
+        );
+    }
+    for (at, fault) in &plan.faults {
+        line(&mut text, format_args!("at {} {}", length(*at), fault_words(fault)));
+    }
+    if let Details::Written { fates, lives } = &plan.details {
+        for ((host, incarnation, number), fate) in fates {
+            let Fate { arrives, again, answer, answer_again, doubt } = fate;
+            let [arrives, again, answer, answer_again] = [arrives, again, answer, answer_again].map(maybe);
+            line(
+                &mut text,
+                format_args!(
+                    "request {host} {incarnation} {number} arrives {arrives} again {again} answer {answer} answer-again {answer_again} doubt {doubt}"
+                ),
+            );
+        }
+        for ((host, incarnation, number), life) in lives {
+            let ends = ending_word(life.ends);
+            let (runs, stops, gone) = (maybe(&life.runs), maybe(&life.stops), length(life.gone));
+            line(
+                &mut text,
+                format_args!(
+                    "instance {host} {incarnation} {number} runs {runs} ends {ends} stops {stops} gone {gone}"
+                ),
+            );
+        }
+    }
+    text
+}
+
+/// Reads what [`write`] wrote. Lines that start with `#` are for people.
+pub fn read(text: &str) -> Result<Plan, String> {
+    let mut plan = Plan {
+        seed: 0,
+        hosts: Vec::new(),
+        heal_at: Duration::ZERO,
+        faults: Vec::new(),
+        details: Details::Written { fates: BTreeMap::new(), lives: BTreeMap::new() },
+    };
+    for text_line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let mut words = Words(text_line.split_whitespace().collect());
+        read_line(&mut plan, &mut words).map_err(|why| format!("{why} in the line `{text_line}`"))?;
+    }
+    Ok(plan)
+}
+
+/// Drops whatever the failure does not need, as long as the same rule breaks.
+pub fn shrink(mut plan: Plan, violation: &Violation) -> Plan {
+    let fails = |plan: &Plan| World::new(plan.clone()).run().is_err_and(|found| found.rule == violation.rule);
+    let mut chunk = 64;
+    while chunk > 0 {
+        let mut start = 0;
+        while start < parts(&plan) {
+            let smaller = without(&plan, start, chunk);
+            if fails(&smaller) {
+                plan = smaller;
+            } else {
+                start += chunk;
+            }
+        }
+        chunk /= 4;
+    }
+    plan
+}
+
+fn parts(plan: &Plan) -> usize {
+    let Details::Written { fates, lives } = &plan.details else { return plan.faults.len() };
+    plan.faults.len() + fates.len() + lives.len()
+}
+
+fn without(plan: &Plan, start: usize, count: usize) -> Plan {
+    let mut plan = plan.clone();
+    let mut number = 0;
+    let mut keep = || {
+        number += 1;
+        number <= start || number > start + count
+    };
+    plan.faults.retain(|_| keep());
+    if let Details::Written { fates, lives } = &mut plan.details {
+        fates.retain(|_, _| keep());
+        lives.retain(|_, _| keep());
+    }
+    plan
+}
+
+// ---- words ----
+
+fn line(text: &mut String, words: std::fmt::Arguments<'_>) {
+    writeln!(text, "{words}").expect("a string takes all text");
+}
+
+fn length(length: Duration) -> String {
+    format!("{}ms", length.as_millis())
+}
+
+fn maybe(value: &Option<Duration>) -> String {
+    value.map_or("never".to_string(), length)
+}
+
+const ENDINGS: [(&str, Ending); 3] = [("done", Ending::Done), ("failed", Ending::Failed), ("fatal", Ending::Fatal)];
+const OUTAGES: [(&str, Outage); 4] = [
+    ("hang", Outage::Hang),
+    ("refuse", Outage::Refuse),
+    ("doubt", Outage::Doubt),
+    ("misconfigured", Outage::Misconfigured),
+];
+
+fn ending_word(wanted: Ending) -> &'static str {
+    ENDINGS.iter().find(|(_, ending)| *ending == wanted).map_or("", |(word, _)| word)
+}
+
+fn fault_words(fault: &Fault) -> String {
+    match fault {
+        Fault::Crash { host, down } => format!("crash {host} down {}", length(*down)),
+        Fault::Freeze { host, length: frozen } => format!("freeze {host} for {}", length(*frozen)),
+        Fault::Jump { host, by } => format!("jump {host} by {}", length(*by)),
+        Fault::Outage { host, length: long, kind } => {
+            let host = host.map_or("all".to_string(), |host| host.to_string());
+            let kind = OUTAGES.iter().find(|(_, one)| one == kind).map_or("", |(word, _)| word);
+            format!("outage {host} for {} {kind}", length(*long))
+        }
+        Fault::Break { period } => format!("break period {}", length(*period)),
+        Fault::Delete => "delete".to_string(),
+        Fault::Plant => "plant".to_string(),
+        Fault::StartAgain => "start-again".to_string(),
+        Fault::Outside { length: long } => format!("outside for {}", maybe(long)),
+        Fault::OutsideReturns => "outside-returns".to_string(),
+        Fault::StepDown { host } => format!("step-down {host}"),
+        Fault::Shutdown { host, down } => format!("shutdown {host} down {}", length(*down)),
+        Fault::SkipGrace { host } => format!("skip-grace {host}"),
+    }
+}
+
+struct Words<'a>(std::collections::VecDeque<&'a str>);
+
+impl Words<'_> {
+    fn next<T: FromStr>(&mut self) -> Result<T, String> {
+        let word = self.0.pop_front().ok_or("a word is missing")?;
+        word.parse().map_err(|_| format!("`{word}` is not understood"))
+    }
+
+    fn labelled<T>(&mut self, label: &str, value: impl Fn(&mut Self) -> Result<T, String>) -> Result<T, String> {
+        let word: String = self.next()?;
+        if word == label { value(self) } else { Err(format!("`{word}` stands where `{label}` should")) }
+    }
+
+    fn maybe(&mut self) -> Result<Option<Duration>, String> {
+        let word: String = self.next()?;
+        if word == "never" {
+            return Ok(None);
+        }
+        let number = word.strip_suffix("ms").and_then(|number| number.parse().ok());
+        number.map(Duration::from_millis).map(Some).ok_or(format!("`{word}` is not a length"))
+    }
+
+    fn length(&mut self) -> Result<Duration, String> {
+        self.maybe()?.ok_or("a length is missing".to_string())
+    }
+
+    fn key(&mut self) -> Result<Key, String> {
+        Ok((self.next()?, self.next()?, self.next()?))
+    }
+
+    fn one_of<T: Copy>(&mut self, names: &[(&str, T)]) -> Result<T, String> {
+        let word: String = self.next()?;
+        names.iter().find(|(name, _)| *name == word).map(|(_, one)| *one).ok_or(format!("`{word}` is not known"))
+    }
+}
+
+fn read_line(plan: &mut Plan, words: &mut Words<'_>) -> Result<(), String> {
+    let kind: String = words.next()?;
+    let Details::Written { fates, lives } = &mut plan.details else { return Ok(()) };
+    match kind.as_str() {
+        "seed" => plan.seed = words.next()?,
+        "heal" => plan.heal_at = words.length()?,
+        "host" => {
+            let _number: usize = words.next()?;
+            plan.hosts.push(HostPlan {
+                lease: words.length()?,
+                grace: words.labelled("grace", Words::length)?,
+                pause: words.labelled("pause", Words::length)?,
+                drift: words.labelled("drift", Words::next)?,
+                finish: words.labelled("finish", Words::next)?,
+                module: words.labelled("module", Words::next)?,
+            });
+        }
+        "at" => {
+            let at = words.length()?;
+            plan.faults.push((at, read_fault(words)?));
+        }
+        "request" => {
+            let key = words.key()?;
+            let fate = Fate {
+                arrives: words.labelled("arrives", Words::maybe)?,
+                again: words.labelled("again", Words::maybe)?,
+                answer: words.labelled("answer", Words::maybe)?,
+                answer_again: words.labelled("answer-again", Words::maybe)?,
+                doubt: words.labelled("doubt", Words::next)?,
+            };
+            fates.insert(key, fate);
+        }
+        "instance" => {
+            let key = words.key()?;
+            let life = Life {
+                runs: words.labelled("runs", Words::maybe)?,
+                ends: words.labelled("ends", |words| words.one_of(&ENDINGS))?,
+                stops: words.labelled("stops", Words::maybe)?,
+                gone: words.labelled("gone", Words::length)?,
+            };
+            lives.insert(key, life);
+        }
+        _ => return Err(format!("`{kind}` is not known")),
+    }
+    Ok(())
+}
+
+fn read_fault(words: &mut Words<'_>) -> Result<Fault, String> {
+    let kind: String = words.next()?;
+    Ok(match kind.as_str() {
+        "crash" => Fault::Crash { host: words.next()?, down: words.labelled("down", Words::length)? },
+        "freeze" => Fault::Freeze { host: words.next()?, length: words.labelled("for", Words::length)? },
+        "jump" => Fault::Jump { host: words.next()?, by: words.labelled("by", Words::length)? },
+        "outage" => {
+            let host: String = words.next()?;
+            Fault::Outage {
+                host: if host == "all" { None } else { Some(host.parse().map_err(|_| "no such host")?) },
+                length: words.labelled("for", Words::length)?,
+                kind: words.one_of(&OUTAGES)?,
+            }
+        }
+        "break" => Fault::Break { period: words.labelled("period", Words::length)? },
+        "delete" => Fault::Delete,
+        "plant" => Fault::Plant,
+        "start-again" => Fault::StartAgain,
+        "outside" => Fault::Outside { length: words.labelled("for", Words::maybe)? },
+        "outside-returns" => Fault::OutsideReturns,
+        "step-down" => Fault::StepDown { host: words.next()? },
+        "shutdown" => Fault::Shutdown { host: words.next()?, down: words.labelled("down", Words::length)? },
+        "skip-grace" => Fault::SkipGrace { host: words.next()? },
+        _ => return Err(format!("`{kind}` is not known")),
+    })
+}
+
+#[test]
+fn a_plan_survives_being_written_and_read() {
+    for seed in 0..100 {
+        let mut plan = Plan::from_seed(seed);
+        let keys = (0..20).map(|number| (0, 1, number));
+        let fates = keys.clone().map(|key| (key, plan.fate(key, false))).filter(|(_, fate)| *fate != CALM).collect();
+        let lives = keys.map(|key| (key, plan.life(key, false))).filter(|(_, life)| *life != HEALTHY).collect();
+        plan.details = Details::Written { fates, lives };
+        assert_eq!(read(&write(&plan)), Ok(plan));
+    }
+}

@@ -1,0 +1,53 @@
+//! Randomness without a dependency: splitmix64, as a stream and as a hash of what a decision is about.
+
+use std::time::Duration;
+
+/// A stream of numbers that its seed determines.
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// The stream for a decision: the same parts give the same stream, so that a decision does not
+    /// depend on the order in which others were taken.
+    pub fn about(parts: &[u64]) -> Self {
+        let mut rng = Rng(0);
+        for part in parts {
+            rng.0 ^= *part;
+            rng.0 = rng.number();
+        }
+        rng
+    }
+
+    pub fn number(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `limit`.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.number() % limit.max(1)
+    }
+
+    /// True in so many of a thousand cases.
+    pub fn per_mille(&mut self, cases: u64) -> bool {
+        self.below(1000) < cases
+    }
+
+    /// A length from `from` to `to`, in whole milliseconds so that replays stay readable.
+    pub fn between(&mut self, from: Duration, to: Duration) -> Duration {
+        let (from, to) = (from.as_millis() as u64, to.as_millis() as u64);
+        Duration::from_millis(from + self.below(to.saturating_sub(from) + 1))
+    }
+
+    /// The same, in milliseconds.
+    pub fn millis(&mut self, from: u64, to: u64) -> Duration {
+        self.between(Duration::from_millis(from), Duration::from_millis(to))
+    }
+
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len() as u64) as usize]
+    }
+}

@@ -1,0 +1,208 @@
+//! The lease store of the simulation: one object, true time, and the meaning of leases that Azure has.
+//!
+//! - An acquire repeated with the holder's id succeeds; with another id while held, or while breaking, it
+//!   is refused. It carries the version of the object.
+//! - A renewal after the expiry succeeds as long as nobody has written the object or taken the lease.
+//! - Lease calls leave the version alone; each write moves it, and no version is ever seen twice.
+//! - A write needs the lease's id, a lease that is valid (breaking still is) and the version.
+//! - A release frees at once, in whatever state the lease with that id is.
+
+use std::time::Duration;
+
+use baton_election::{LeaseId, LeaseState, Op, Record, Refusal, Reply, Snapshot, Version};
+
+/// True time, which no host knows: since the start of the run.
+pub type Instant = Duration;
+
+/// The store.
+#[derive(Debug, Default)]
+pub struct Store {
+    pub object: Option<Object>,
+    versions: u64,
+}
+
+/// The election's object.
+#[derive(Debug)]
+pub struct Object {
+    pub version: u64,
+    pub record: Option<Record>,
+    pub lease: Lease,
+}
+
+/// Its lease. An expired one is a held one whose end has passed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lease {
+    Free,
+    Held { id: LeaseId, length: Duration, until: Instant, version_at_start: u64 },
+    Forever { id: LeaseId },
+    Breaking { id: LeaseId, until: Instant },
+    Broken { id: LeaseId },
+}
+
+impl Store {
+    /// Carries out one request of a host.
+    pub fn execute(&mut self, now: Instant, op: &Op) -> Result<Reply, Refusal> {
+        self.settle(now);
+        match op {
+            Op::Read => Ok(Reply::Read(self.snapshot(now))),
+            Op::Create { record } => self.create(Some(record.clone())),
+            Op::Acquire { id, length, version } => self.acquire(now, *id, *length, version),
+            Op::Renew { id } => self.renew(now, *id),
+            Op::Write { id, version, record } => self.write(now, *id, version, record),
+            Op::Release { id } => self.release(*id),
+        }
+    }
+
+    pub fn snapshot(&mut self, now: Instant) -> Snapshot {
+        self.settle(now);
+        let Some(object) = &self.object else { return Snapshot::Nothing };
+        let lease = match object.lease {
+            Lease::Free => LeaseState::Free,
+            Lease::Held { until, .. } if until <= now => LeaseState::Expired,
+            Lease::Held { .. } => LeaseState::Held,
+            Lease::Forever { .. } => LeaseState::HeldForever,
+            Lease::Breaking { .. } => LeaseState::Breaking,
+            Lease::Broken { .. } => LeaseState::Broken,
+        };
+        Snapshot::Object { lease, version: version(object.version), record: object.record.clone() }
+    }
+
+    /// The end of the lease, where it has one.
+    pub fn lease_end(&self) -> Option<Instant> {
+        match self.object.as_ref()?.lease {
+            Lease::Held { until, .. } => Some(until),
+            _ => None,
+        }
+    }
+
+    // ---- what others do ----
+
+    /// Makes an object, with a record or as somebody else would.
+    pub fn create(&mut self, record: Option<Record>) -> Result<Reply, Refusal> {
+        if self.object.is_some() {
+            return Err(Refusal::Conflict);
+        }
+        self.versions += 1;
+        self.object = Some(Object { version: self.versions, record, lease: Lease::Free });
+        Ok(Reply::Version(version(self.versions)))
+    }
+
+    /// Somebody changes the record without the lease, which is possible while nobody holds it.
+    pub fn rewrite(&mut self, change: impl FnOnce(&mut Record)) {
+        if let Some(object) = &mut self.object
+            && let Some(record) = &mut object.record
+        {
+            change(record);
+            self.versions += 1;
+            object.version = self.versions;
+        }
+    }
+
+    /// An operator breaks the lease.
+    pub fn break_lease(&mut self, now: Instant, period: Duration) {
+        let Some(object) = &mut self.object else { return };
+        object.lease = match object.lease {
+            Lease::Held { id, until, .. } if until > now && !period.is_zero() => {
+                Lease::Breaking { id, until: until.min(now + period) }
+            }
+            Lease::Forever { id } if !period.is_zero() => Lease::Breaking { id, until: now + period },
+            Lease::Held { id, .. } | Lease::Forever { id } | Lease::Breaking { id, .. } => Lease::Broken { id },
+            other => other,
+        };
+    }
+
+    /// An outside client takes the lease if it can, for ever or for a while. Says whether it did.
+    pub fn take_outside(&mut self, now: Instant, id: LeaseId, length: Option<Duration>) -> bool {
+        let Some(object) = &mut self.object else { return false };
+        let is_free = match object.lease {
+            Lease::Free | Lease::Broken { .. } => true,
+            Lease::Held { until, .. } => until <= now,
+            _ => false,
+        };
+        if is_free {
+            object.lease = match length {
+                Some(length) => Lease::Held { id, length, until: now + length, version_at_start: object.version },
+                None => Lease::Forever { id },
+            };
+        }
+        is_free
+    }
+
+    // ---- what hosts do ----
+
+    fn acquire(&mut self, now: Instant, id: LeaseId, length: Duration, wanted: &Version) -> Result<Reply, Refusal> {
+        let object = self.object.as_mut().ok_or(Refusal::Conflict)?;
+        if version(object.version) != *wanted {
+            return Err(Refusal::Conflict);
+        }
+        match object.lease {
+            Lease::Held { id: holder, until, .. } if holder != id && until > now => return Err(Refusal::Held),
+            Lease::Forever { .. } | Lease::Breaking { .. } => return Err(Refusal::Held),
+            _ => {}
+        }
+        object.lease = Lease::Held { id, length, until: now + length, version_at_start: object.version };
+        Ok(Reply::Done)
+    }
+
+    fn renew(&mut self, now: Instant, wanted: LeaseId) -> Result<Reply, Refusal> {
+        let object = self.object.as_mut().ok_or_else(missing)?;
+        match &mut object.lease {
+            Lease::Held { id, until, version_at_start, length } if *id == wanted => {
+                if *until <= now && *version_at_start != object.version {
+                    return Err(Refusal::Lost("it expired, and the object was written since".to_string()));
+                }
+                *until = now + *length;
+                Ok(Reply::Done)
+            }
+            lease => Err(Refusal::Lost(format!("not held under this id: {lease:?}"))),
+        }
+    }
+
+    fn write(&mut self, now: Instant, wanted: LeaseId, old: &Version, record: &Record) -> Result<Reply, Refusal> {
+        let object = self.object.as_mut().ok_or_else(missing)?;
+        match object.lease {
+            Lease::Held { id, until, .. } if id == wanted && until > now => {}
+            Lease::Breaking { id, .. } if id == wanted => {}
+            lease => return Err(Refusal::Lost(format!("not held under this id: {lease:?}"))),
+        }
+        if version(object.version) != *old {
+            return Err(Refusal::Conflict);
+        }
+        self.versions += 1;
+        object.version = self.versions;
+        object.record = Some(record.clone());
+        if let Lease::Held { version_at_start, .. } = &mut object.lease {
+            *version_at_start = self.versions;
+        }
+        Ok(Reply::Version(version(self.versions)))
+    }
+
+    fn release(&mut self, wanted: LeaseId) -> Result<Reply, Refusal> {
+        let object = self.object.as_mut().ok_or_else(missing)?;
+        match object.lease {
+            Lease::Held { id, .. } | Lease::Breaking { id, .. } | Lease::Broken { id } if id == wanted => {
+                object.lease = Lease::Free;
+                Ok(Reply::Done)
+            }
+            lease => Err(Refusal::Lost(format!("not held under this id: {lease:?}"))),
+        }
+    }
+
+    /// A break whose period has passed is complete.
+    fn settle(&mut self, now: Instant) {
+        if let Some(object) = &mut self.object
+            && let Lease::Breaking { id, until } = object.lease
+            && until <= now
+        {
+            object.lease = Lease::Broken { id };
+        }
+    }
+}
+
+fn version(number: u64) -> Version {
+    Version(format!("v{number}"))
+}
+
+fn missing() -> Refusal {
+    Refusal::Lost("the object is gone".to_string())
+}
