@@ -6,6 +6,7 @@
 //! sections with that word in their names.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "what cannot be measured ends its section, with a reason")]
+#![allow(clippy::disallowed_methods, reason = "measures by plain clocks, and starts what it measures itself")]
 
 #[allow(dead_code, reason = "shared with the tests, which use more of it")]
 #[path = "../../tests/support/azurite.rs"]
