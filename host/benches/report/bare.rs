@@ -1,0 +1,161 @@
+//! Wasmtime without Baton around it: what stands beside the host's own numbers.
+//!
+//! The same component in an engine with the same settings, with all of WASI linked, and nothing that gates,
+//! limits or supervises.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use wasmtime::component::{
+    Component, ComponentExportIndex, InstancePre, Linker, ResourceTable, ResourceType, Type, Val,
+};
+use wasmtime::error::Context as _;
+use wasmtime::{Config, Engine, Store, StoreContextMut, Trap, bail, ensure};
+use wasmtime_wasi::p2::pipe::MemoryOutputPipe;
+use wasmtime_wasi::p2::{DynPollable, Pollable, subscribe};
+use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
+
+/// A component, ready to be instantiated.
+pub struct Bare {
+    engine: Engine,
+    module: InstancePre<Host>,
+    run: ComponentExportIndex,
+}
+
+/// The interface `term`, which a coordinator's types ask for.
+const TERM: [&str; 11] = [
+    "number",
+    "election",
+    "node",
+    "module",
+    "remaining",
+    "subscribe-stop",
+    "stop-requested",
+    "stop-message",
+    "grace",
+    "progress",
+    "step-down",
+];
+
+/// The stop that nobody asks for.
+struct Never;
+
+#[wasmtime_wasi::async_trait]
+impl Pollable for Never {
+    async fn ready(&mut self) {
+        std::future::pending().await
+    }
+}
+
+struct Host {
+    wasi: WasiCtx,
+    table: ResourceTable,
+}
+
+impl WasiView for Host {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
+    }
+}
+
+impl Bare {
+    /// Compiles the component.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn compile(module: &Path) -> wasmtime::Result<Self> {
+        let mut config = Config::new();
+        config.wasm_component_model(true).epoch_interruption(true);
+        let engine = Engine::new(&config)?;
+        let mut linker = Linker::new(&engine);
+        wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
+        let mut term = linker.instance("baton:host/term@0.1.0")?;
+        term.resource("pollable", ResourceType::host::<DynPollable>(), |_, _| Ok(()))?;
+        for function in TERM {
+            term.func_new(function, |mut store: StoreContextMut<'_, Host>, ty, _, results| {
+                for (result, ty) in results.iter_mut().zip(ty.results()) {
+                    *result = match ty {
+                        Type::U64 => Val::U64(1),
+                        Type::String => Val::String("bare".to_string()),
+                        _ => {
+                            let table = &mut store.data_mut().table;
+                            let never = table.push(Never)?;
+                            let pollable = subscribe(table, never)?;
+                            Val::Resource(pollable.try_into_resource_any(&mut store)?)
+                        }
+                    };
+                }
+                Ok(())
+            })?;
+        }
+        let component = Component::from_file(&engine, module)?;
+        let task = component.get_export_index(None, "baton:host/task@0.1.0").context("it is no coordinator")?;
+        let run = component.get_export_index(Some(&task), "run").context("it has no function to run")?;
+        let module = linker.instantiate_pre(&component)?;
+        Ok(Self { engine, module, run })
+    }
+
+    /// How long a new store with a new instance in it takes, in milliseconds.
+    ///
+    /// # Errors
+    /// If it cannot be instantiated.
+    pub async fn instantiate(&self) -> wasmtime::Result<f64> {
+        let begin = Instant::now();
+        let (mut store, _) = self.store(&[]);
+        self.module.instantiate_async(&mut store).await?;
+        let took = begin.elapsed();
+        Ok(milliseconds(took))
+    }
+
+    /// Runs a guest until it has printed a line that starts with `line`, ends it with its epoch, and says how
+    /// long it took until the call had ended, and how long dropping the store took after that, in
+    /// milliseconds.
+    ///
+    /// # Errors
+    /// If the guest ends by itself.
+    pub async fn end(&self, env: &[(&str, &str)], line: &str) -> wasmtime::Result<(f64, f64)> {
+        let (mut store, output) = self.store(env);
+        let (module, run) = (self.module.clone(), self.run);
+        let running = tokio::spawn(async move {
+            let instance = module.instantiate_async(&mut store).await?;
+            let run = instance.get_func(&mut store, run).context("it has no function to run")?;
+            let result = run.call_async(&mut store, &[], &mut [Val::Bool(false)]).await;
+            let ended = Instant::now();
+            let error = result.err().context("the guest has ended by itself")?;
+            ensure!(error.downcast_ref() == Some(&Trap::Interrupt), "the guest failed: {error:#}");
+            // Off the async threads and from where the guest ran, as a host must: dropping what another core has
+            // touched takes longer.
+            let dropping = tokio::task::spawn_blocking(move || {
+                let begin = Instant::now();
+                drop(store);
+                begin.elapsed()
+            });
+            Ok((ended, dropping.await?))
+        });
+        while !String::from_utf8_lossy(&output.contents()).lines().any(|printed| printed.starts_with(line)) {
+            if running.is_finished() {
+                running.await??;
+                bail!("the guest was interrupted before it printed `{line}`");
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let begin = Instant::now();
+        self.engine.increment_epoch();
+        let (ended, dropping) = running.await??;
+        Ok((milliseconds(ended.saturating_duration_since(begin)), milliseconds(dropping)))
+    }
+
+    fn store(&self, env: &[(&str, &str)]) -> (Store<Host>, MemoryOutputPipe) {
+        let output = MemoryOutputPipe::new(4096);
+        let wasi = WasiCtx::builder().envs(env).stdout(output.clone()).build();
+        let mut store = Store::new(&self.engine, Host { wasi, table: ResourceTable::new() });
+        store.set_epoch_deadline(1);
+        store.epoch_deadline_trap();
+        (store, output)
+    }
+}
+
+/// A duration in milliseconds.
+pub fn milliseconds(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}

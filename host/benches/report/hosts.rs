@@ -1,0 +1,77 @@
+//! Hosts as processes: how they are started, and how moments of their logs are compared.
+
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use tempfile::TempDir;
+use time::OffsetDateTime;
+
+use crate::node::{Event, Journal, Launch, Node};
+
+/// A folder for the embedded store and the homes of some hosts, and all that they say.
+pub struct Site {
+    /// What the hosts have said.
+    pub journal: Journal,
+    home: TempDir,
+    store: TempDir,
+}
+
+impl Site {
+    /// A site with an empty store.
+    pub fn new() -> Self {
+        let folder = || tempfile::tempdir().expect("a folder");
+        Self { journal: Journal::default(), home: folder(), store: folder() }
+    }
+
+    /// The folder of the embedded store.
+    pub fn store(&self) -> &Path {
+        self.store.path()
+    }
+
+    /// The URL of the embedded store.
+    pub fn url(&self) -> String {
+        format!("sqlite:{}", self.store.path().display())
+    }
+
+    /// A path in the hosts' home.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.home.path().join(name)
+    }
+
+    /// A host that is about to contend for the election `bench` on this store, all else as by default.
+    pub fn launch(&self, name: &str, module: &Path, behaviour: &str, store: &str) -> Launch {
+        Launch::run(name, self.home.path(), &self.journal)
+            .arg(module)
+            .flag("--election", "bench")
+            .flag("--store", store)
+            .flag("--env", format!("BEHAVIOUR={behaviour}"))
+            .flag("--env", format!("BEAT_MS={SILENCE}"))
+    }
+
+    /// A host that is about to run what its file says.
+    pub fn launch_file(&self, name: &str, file: &Path) -> Launch {
+        Launch::run(name, self.home.path(), &self.journal).flag("--file", file)
+    }
+}
+
+/// From one line of a guest to the next where it is to be silent, in milliseconds.
+pub const SILENCE: u64 = 24 * 60 * 60 * 1000;
+
+/// Waits until the host follows: it has read the store.
+pub fn follows(node: &Node) {
+    node.event("standby", |event| event.name == "standby");
+}
+
+/// When an event happened, in seconds since the Unix epoch.
+pub fn at(event: &Event) -> f64 {
+    seconds(event.ts)
+}
+
+/// Now, in seconds since the Unix epoch, on the clock of the hosts' logs.
+pub fn now() -> f64 {
+    seconds(SystemTime::now().into())
+}
+
+fn seconds(moment: OffsetDateTime) -> f64 {
+    moment.unix_timestamp_nanos() as f64 / 1e9
+}

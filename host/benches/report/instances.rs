@@ -1,0 +1,163 @@
+//! Starting and killing instances, in this process, beside the same done with bare wasmtime.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use baton::clock::Clock;
+use baton::gate::Watchdog;
+use baton::runtime::{Engine, Instance, InstanceEvent, Launcher, Module, Output, Stream};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use wasmtime::ensure;
+use wasmtime::error::Context as _;
+
+use crate::bare::{Bare, milliseconds};
+use crate::samples::Samples;
+use crate::table::{Bar, Row, Unit};
+
+/// How many instances are started, killed, and killed with much memory.
+pub struct Effort {
+    /// Starts.
+    pub starts: usize,
+    /// Kills of a busy loop.
+    pub kills: usize,
+    /// Kills with much memory touched.
+    pub large: usize,
+}
+
+/// The memory that a large instance touches, in MiB.
+const TOUCHED: u64 = 512;
+
+/// The behaviours of the fixture that are measured.
+const DONE: &[(&str, &str)] = &[("BEHAVIOUR", "done")];
+const BUSY: &[(&str, &str)] = &[("BEHAVIOUR", "busy")];
+
+/// What was measured in this process.
+pub struct Measured {
+    /// The rows.
+    pub rows: Vec<Row>,
+    /// The median of a bare instantiation, in milliseconds.
+    pub bare_instantiation: f64,
+}
+
+/// Measures with this module.
+///
+/// # Errors
+/// If the module does not do as it should.
+pub async fn measure(module: &Path, effort: &Effort) -> wasmtime::Result<Measured> {
+    let bare = Bare::compile(module)?;
+    let baton = Baton::new(module)?;
+
+    let (mut bare_starts, mut starts) = (Samples::default(), Samples::default());
+    for _ in 0..effort.starts {
+        bare_starts.push(bare.instantiate().await?);
+        starts.push(baton.start_to_first_line().await?);
+    }
+    let (mut bare_kills, mut kills) = (Samples::default(), Samples::default());
+    for _ in 0..effort.kills {
+        bare_kills.push(bare.end(BUSY, "busy").await?.0);
+        kills.push(baton.kill(BUSY, "busy").await?);
+    }
+    let (mut bare_drops, mut large) = (Samples::default(), Samples::default());
+    let touched = TOUCHED.to_string();
+    let touch = [("BEHAVIOUR", "touch"), ("TOUCH_MIB", touched.as_str())];
+    for _ in 0..effort.large {
+        bare_drops.push(bare.end(&touch, "touched").await?.1);
+        large.push(baton.kill(&touch, "touched").await?);
+    }
+
+    let bare_instantiation = bare_starts.median();
+    let rows = vec![
+        Row::new("wasmtime's bare instantiation", Unit::Ms, bare_starts),
+        Row::new("start of an instance → its first instruction", Unit::Ms, starts)
+            .beside("bare instantiation", bare_instantiation),
+        Row::new("kill of a busy loop → gone", Unit::Ms, kills)
+            .bar(Bar::P99(5.0))
+            .beside("bare epoch trap", bare_kills.median()),
+        Row::new(format!("kill with {TOUCHED} MiB touched → gone"), Unit::Ms, large)
+            .bar(Bar::Ratio(1.5))
+            .beside("bare drop", bare_drops.median()),
+    ];
+    Ok(Measured { rows, bare_instantiation })
+}
+
+/// The host's runtime, without lease and supervisor.
+struct Baton {
+    launcher: Launcher,
+}
+
+impl Baton {
+    fn new(module: &Path) -> wasmtime::Result<Self> {
+        let clock = Clock::default();
+        let watchdog = Watchdog::start(clock.clone(), |why| eprintln!("the watchdog ends this process: {why}"))?;
+        let launcher = Launcher {
+            module: Module::load(&Engine::start()?, module)?,
+            election: "bench".to_string(),
+            node: "bench".to_string(),
+            memory: (TOUCHED + 64) << 20,
+            env: Vec::new(),
+            guests: Handle::current(),
+            clock,
+            watchdog: Arc::new(watchdog),
+        };
+        Ok(Self { launcher })
+    }
+
+    async fn start_to_first_line(&self) -> wasmtime::Result<f64> {
+        let begin = Instant::now();
+        let (mut instance, mut lines) = self.start(DONE);
+        let first = lines.recv().await.context("the guest printed nothing")?.at;
+        gone(&mut instance).await;
+        Ok(milliseconds(first.saturating_duration_since(begin)))
+    }
+
+    /// From the kill of an instance that has printed a line that starts with `line` until it is gone.
+    async fn kill(&self, env: &[(&str, &str)], line: &str) -> wasmtime::Result<f64> {
+        let (mut instance, mut lines) = self.start(env);
+        let early = || format!("the guest ended before it printed `{line}`");
+        while !lines.recv().await.with_context(early)?.text.starts_with(line) {}
+        // It prints before it does what it is killed at.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let begin = Instant::now();
+        instance.kill();
+        let end = gone(&mut instance).await;
+        let took = begin.elapsed();
+        ensure!(end == baton_election::End::Killed, "the guest ended by itself: {end:?}");
+        Ok(milliseconds(took))
+    }
+
+    fn start(&self, env: &[(&str, &str)]) -> (Instance, mpsc::UnboundedReceiver<Line>) {
+        let mut launcher = self.launcher.clone();
+        launcher.env = env.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        let (sender, lines) = mpsc::unbounded_channel();
+        let deadline = launcher.clock.now() + Duration::from_secs(3600);
+        (launcher.start(1, deadline, deadline, Arc::new(Lines(sender))), lines)
+    }
+}
+
+async fn gone(instance: &mut Instance) -> baton_election::End {
+    loop {
+        if let InstanceEvent::Gone(gone) = instance.next_event().await {
+            return gone.end;
+        }
+    }
+}
+
+struct Line {
+    at: Instant,
+    text: String,
+}
+
+/// Takes what the guest prints, and when.
+struct Lines(mpsc::UnboundedSender<Line>);
+
+impl Output for Lines {
+    fn line(&self, _: Stream, line: &str) {
+        let at = Instant::now();
+        // Once the measurement is over, nobody listens.
+        let _ = self.0.send(Line { at, text: line.to_string() });
+    }
+
+    fn dropped(&self, _: u64) {}
+}

@@ -1,0 +1,113 @@
+//! `cargo bench --bench report`: what Baton promises in numbers, each beside its yardstick, in one table.
+//!
+//! Everything is measured in this one run, on this one machine: real processes of the real binary where
+//! the promise is about hosts, the library where it is about instances. Bars are no tests: a bar that is
+//! missed is printed, and the exit status stays 0. `-- --full` takes more samples; `-- WORD` measures only the
+//! sections with that word in their names.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "what cannot be measured ends its section, with a reason")]
+#![allow(clippy::disallowed_methods, reason = "measures by plain clocks, and starts what it measures itself")]
+
+#[allow(dead_code, reason = "shared with the tests, which use more of it")]
+#[path = "../../tests/support/azurite.rs"]
+mod azurite;
+mod bare;
+mod counter;
+mod guest;
+mod hosts;
+mod instances;
+mod machine;
+mod moves;
+#[allow(dead_code, reason = "shared with the tests, which use more of it")]
+#[path = "../../tests/support/node.rs"]
+mod node;
+mod samples;
+mod standing;
+mod table;
+mod usage;
+
+use std::fmt::Display;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use samples::Samples;
+use table::{Bar, Row, Unit};
+
+/// How much is measured.
+struct Effort {
+    instances: instances::Effort,
+    moves: moves::Effort,
+    window: Duration,
+}
+
+/// Two to three minutes.
+const QUICK: Effort = Effort {
+    instances: instances::Effort { starts: 1_000, kills: 300, large: 30 },
+    moves: moves::Effort { terms: 300, pairs: 5, rounds: 6 },
+    window: Duration::from_secs(30),
+};
+
+/// About a quarter of an hour.
+const FULL: Effort = Effort {
+    instances: instances::Effort { starts: 10_000, kills: 3_000, large: 200 },
+    moves: moves::Effort { terms: 3_000, pairs: 5, rounds: 40 },
+    window: Duration::from_secs(300),
+};
+
+fn main() -> ExitCode {
+    let effort = if std::env::args().any(|arg| arg == "--full") { FULL } else { QUICK };
+    let begin = Instant::now();
+    let machine = machine::describe();
+    let module = match guest::build() {
+        Ok(module) => module,
+        Err(error) => {
+            eprintln!("{error:#}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let rows = measure(&module, &effort);
+    println!("\n{machine}took         {:.0} s\n\n{}", begin.elapsed().as_secs_f64(), table::render(&rows));
+    ExitCode::SUCCESS
+}
+
+fn measure(module: &Path, effort: &Effort) -> Vec<Row> {
+    let mut bare = f64::NAN;
+    let instances = section("instances", || -> wasmtime::Result<Vec<Row>> {
+        let measured = tokio::runtime::Runtime::new()?.block_on(instances::measure(module, &effort.instances))?;
+        bare = measured.bare_instantiation;
+        Ok(measured.rows)
+    });
+    let sections = [
+        instances,
+        section("elections", || moves::elections(module, &effort.moves, bare)),
+        section("crashes and hand-offs", || moves::moves(module, &effort.moves)),
+        section("hosts at rest", || standing::at_rest(module, effort.window)),
+        section("requests to the store", || standing::requests(module, effort.window)),
+        section("the binary", || binary(Path::new(env!("CARGO_BIN_EXE_baton")))),
+    ];
+    sections.into_iter().flatten().collect()
+}
+
+/// Measures one section; if that fails, the table says so.
+fn section<E: Display>(name: &str, measure: impl FnOnce() -> Result<Vec<Row>, E>) -> Vec<Row> {
+    let mut words = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).peekable();
+    if words.peek().is_some() && !words.any(|word| name.contains(&word)) {
+        return Vec::new();
+    }
+    eprintln!("measuring {name} …");
+    let failed = |why: String| vec![Row::failed(name, why)];
+    match catch_unwind(AssertUnwindSafe(measure)) {
+        Ok(Ok(rows)) => rows,
+        Ok(Err(error)) => failed(format!("{error:#}")),
+        Err(_) => failed("it panicked; see above".to_string()),
+    }
+}
+
+fn binary(path: &Path) -> std::io::Result<Vec<Row>> {
+    let mebibytes = fs::metadata(path)?.len() as f64 / f64::from(1 << 20);
+    let row = Row::new("the release binary, stripped", Unit::MiB, Samples::from_iter([mebibytes]));
+    Ok(vec![row.bar(Bar::P99(30.0))])
+}

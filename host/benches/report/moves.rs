@@ -1,0 +1,176 @@
+//! How long it takes until the next instance runs: after an election, a crash, a hand-off.
+
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use baton::store::LeaseStore;
+use baton::store::sqlite::SqliteStore;
+use baton_election::{ElectionName, LeaseState, Op, Reply, Snapshot};
+use rustix::process::Signal;
+
+use crate::hosts::{Site, at, follows, now};
+use crate::node::Node;
+use crate::samples::Samples;
+use crate::table::{Bar, Row, Unit};
+
+/// How much is measured.
+pub struct Effort {
+    /// Terms of one leader whose coordinator is done at once.
+    pub terms: usize,
+    /// Pairs of hosts that crash and hand off side by side.
+    pub pairs: usize,
+    /// Crashes of each pair, and hand-offs.
+    pub rounds: usize,
+}
+
+/// The shortest lease that the embedded store keeps.
+const LEASE: &str = "2s";
+/// A standby's poll by default, in seconds.
+const POLL: f64 = 1.0;
+/// How often the watcher looks whether a lease has run out: the error that it makes.
+const LOOK: Duration = Duration::from_millis(4);
+
+/// From `elected`, when the term is written, to the first line that its guest prints with its first
+/// instructions, both as the host's log says; beside a bare instantiation (median, in milliseconds).
+pub fn elections(module: &Path, effort: &Effort, bare: f64) -> anyhow::Result<Vec<Row>> {
+    let site = Site::new();
+    let launch =
+        site.launch("leader", module, "done", &site.url()).flag("--lease", LEASE).flag("--max-memory", "64MiB");
+    let mut node = launch.flag("--pause", "5ms").start();
+    // The first term finds caches cold, as the next ones do not.
+    let wanted = effort.terms + 1;
+    let samples = site.journal.wait("terms", |events| {
+        let elected = events.iter().filter(|event| event.name == "elected");
+        let samples: Samples = elected
+            .filter_map(|elected| {
+                let mut of_term = events.iter().filter(|event| event.term == elected.term);
+                let first = of_term.find(|event| event.name == "output")?;
+                Some(1e3 * (at(first) - at(elected)))
+            })
+            .skip(1)
+            .collect();
+        (samples.len() + 1 >= wanted).then_some(samples)
+    });
+    node.terminate();
+    let row = Row::new("elected → the guest's first instruction, warm", Unit::Ms, samples);
+    Ok(vec![row.bar(Bar::P99(1.0)).beside("bare instantiation", bare)])
+}
+
+/// Crashes and hand-offs of pairs of hosts, one leading and one standing by, so that no third one helps.
+pub fn moves(module: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
+    let (mut crashes, mut hand_offs) = (Samples::default(), Samples::default());
+    thread::scope(|scope| {
+        let pairs: Vec<_> = (0..effort.pairs)
+            .map(|number| {
+                scope.spawn(move || {
+                    let mut pair = Pair::start(module);
+                    let crashes: Vec<f64> =
+                        (0..effort.rounds).map(|round| pair.crash(number + round * effort.pairs)).collect();
+                    let hand_offs: Vec<f64> = (0..effort.rounds).map(|_| pair.hand_off()).collect();
+                    (crashes, hand_offs)
+                })
+            })
+            .collect();
+        for pair in pairs {
+            let (crashed, handed) = pair.join().map_err(|_| anyhow::anyhow!("a pair of hosts failed; see above"))?;
+            crashes.extend(crashed);
+            hand_offs.extend(handed);
+        }
+        anyhow::Ok(())
+    })?;
+    let judged = |what: &str, samples| {
+        Row::new(what, Unit::S, samples).bar(Bar::Median(0.75)).bar(Bar::P99(1.6)).beside("poll", POLL)
+    };
+    Ok(vec![
+        judged("SIGKILL: the lease's own end → next instance", crashes),
+        judged("SIGTERM → next instance", hand_offs),
+    ])
+}
+
+struct Pair<'a> {
+    site: Site,
+    module: &'a Path,
+    store: SqliteStore,
+    leader: Node,
+    term: u64,
+    standby: Node,
+    started: usize,
+}
+
+impl<'a> Pair<'a> {
+    fn start(module: &'a Path) -> Self {
+        let site = Site::new();
+        let launch = |name| launch(&site, name, module).start();
+        let leader = launch("node-1");
+        let term = leader.after(0, "started").term;
+        let standby = launch("node-2");
+        follows(&standby);
+        let store = SqliteStore::new(site.store());
+        Self { site, module, store, leader, term, standby, started: 2 }
+    }
+
+    /// From the end of the lease of a leader that was killed until the standby's instance runs, in seconds.
+    fn crash(&mut self, number: usize) -> f64 {
+        // Spreads the crashes over the time between two renewals and over that between two polls.
+        thread::sleep(Duration::from_millis(400) + Duration::from_secs_f64((number as f64 * 0.618_034).fract()));
+        self.leader.signal(Signal::KILL);
+        let end = self.end_of_lease();
+        let took = self.next_instance() - end;
+        self.replace();
+        took
+    }
+
+    /// From SIGTERM to the leader until the standby's instance runs, in seconds.
+    fn hand_off(&mut self) -> f64 {
+        let sent = now();
+        self.leader.signal(Signal::TERM);
+        let took = self.next_instance() - sent;
+        self.leader.wait();
+        self.replace();
+        took
+    }
+
+    fn next_instance(&mut self) -> f64 {
+        let started = self.standby.after(self.term, "started");
+        self.term = started.term;
+        at(&started)
+    }
+
+    /// The standby leads now; another host stands by in its place.
+    fn replace(&mut self) {
+        self.started += 1;
+        let standby = launch(&self.site, &format!("node-{}", self.started), self.module).start();
+        follows(&standby);
+        self.leader = std::mem::replace(&mut self.standby, standby);
+    }
+
+    /// When the lease of the leader's term runs out: the last moment at which the store still says that it
+    /// is held, so that the error is at the cost of what is measured.
+    fn end_of_lease(&self) -> f64 {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let election = ElectionName::new("bench").expect("a legal name");
+            let mut held_at = now();
+            loop {
+                let reading = now();
+                match self.store.request(&election, Op::Read).await {
+                    Ok(Reply::Read(Snapshot::Object { lease: LeaseState::Held, record: Some(record), .. }))
+                        if record.term == self.term =>
+                    {
+                        held_at = reading
+                    }
+                    Ok(_) => return held_at,
+                    // Another's short lock: look again.
+                    Err(_) => {}
+                }
+                tokio::time::sleep(LOOK).await;
+            }
+        })
+    }
+}
+
+fn launch(site: &Site, name: &str, module: &Path) -> crate::node::Launch {
+    let launch = site.launch(name, module, "beat", &site.url());
+    launch.flag("--lease", LEASE).flag("--max-memory", "64MiB")
+}

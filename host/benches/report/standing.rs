@@ -1,0 +1,235 @@
+//! What hosts use while nothing changes: memory, processor time, requests to the store.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::azurite::Azurite;
+use crate::counter::Counter;
+use crate::hosts::{SILENCE, Site, follows};
+use crate::node::{Event, Launch, Node};
+use crate::samples::Samples;
+use crate::table::{Bar, Row, Unit};
+use crate::usage::{Cpu, memory};
+
+/// How long hosts are left alone before anything is counted: what belongs to their start has passed.
+const SETTLE: Duration = Duration::from_secs(5);
+/// The lease by default, in seconds.
+const LEASE: f64 = 15.0;
+/// Elections of which one host is leader.
+const COUNTS: [usize; 3] = [1, 10, 100];
+/// Pairs of a leader and a standby on the embedded store.
+const PAIRS: usize = 3;
+
+/// Memory and processor time on the embedded store. All is measured at once, for so long: what a process
+/// uses is its own, however many there are.
+pub fn at_rest(module: &Path, window: Duration) -> anyhow::Result<Vec<Row>> {
+    let pairs: Vec<Pair> = (0..PAIRS).map(|_| Pair::start(module)).collect();
+    let crowds = COUNTS.iter().map(|count| Crowd::start(module, *count, None)).collect::<anyhow::Result<Vec<_>>>()?;
+    thread::sleep(SETTLE);
+    let leaders: Vec<Watch> = pairs.iter().map(|pair| Watch::begin(&pair.leader, None)).collect();
+    let standbys: Vec<Watch> = pairs.iter().map(|pair| Watch::begin(&pair.standby, None)).collect();
+    let crowds: Vec<Watch> = crowds.iter().map(Crowd::watch).collect();
+    thread::sleep(window);
+    let mut rows = small(&all(&leaders)?, &all(&standbys)?);
+    let crowds = all(&crowds)?;
+    rows.extend(growth("memory", Unit::MiB, crowds.iter().map(|used| used.memory).collect()));
+    rows.extend(growth("CPU", Unit::Percent, crowds.iter().map(|used| used.cpu).collect()));
+    Ok(rows)
+}
+
+/// Requests to a store that is asked over the network, so that they can be counted on their way.
+pub fn requests(module: &Path, window: Duration) -> anyhow::Result<Vec<Row>> {
+    let azurite = Azurite::start();
+    let pair = Remote::start(module, azurite.port)?;
+    let start = |count: &usize| Crowd::start(module, *count, Some(azurite.port));
+    let crowds = COUNTS.iter().map(start).collect::<anyhow::Result<Vec<_>>>()?;
+    thread::sleep(SETTLE);
+    let leader = Watch::begin(&pair.leader.0, Some(&pair.leader.1));
+    let standby = Watch::begin(&pair.standby.0, Some(&pair.standby.1));
+    let crowds: Vec<Watch> = crowds.iter().map(Crowd::watch).collect();
+    thread::sleep(window);
+    let mut rows = counted(&leader.end()?, &standby.end()?);
+    rows.extend(growth("requests", Unit::PerSecond, all(&crowds)?.iter().map(|used| used.requests).collect()));
+    Ok(rows)
+}
+
+fn all(watches: &[Watch]) -> anyhow::Result<Vec<Used>> {
+    watches.iter().map(Watch::end).collect()
+}
+
+fn small(leaders: &[Used], standbys: &[Used]) -> Vec<Row> {
+    let of = |used: &[Used], what: fn(&Used) -> f64| used.iter().map(what).collect::<Samples>();
+    let leader_memory = of(leaders, |used| used.memory);
+    let leader_cpu = of(leaders, |used| used.cpu);
+    let row = |what: &str, unit, samples| Row::new(what, unit, samples);
+    vec![
+        row("a standby's memory", Unit::MiB, of(standbys, |used| used.memory))
+            .bar(Bar::P99(30.0))
+            .beside("a leader's", leader_memory.median()),
+        row("  of it not backed by the binary", Unit::MiB, of(standbys, |used| used.anonymous))
+            .beside("a leader's", of(leaders, |used| used.anonymous).median()),
+        row("a standby's CPU, of one core", Unit::Percent, of(standbys, |used| used.cpu))
+            .bar(Bar::P99(0.2))
+            .beside("a leader's", leader_cpu.median()),
+        row("a leader's memory, its guest asleep", Unit::MiB, leader_memory)
+            .bar(Bar::P99(40.0))
+            .beside("a standby's", of(standbys, |used| used.memory).median()),
+        row("a leader's CPU, its guest asleep", Unit::Percent, leader_cpu)
+            .beside("a standby's", of(standbys, |used| used.cpu).median()),
+    ]
+}
+
+fn counted(leader: &Used, standby: &Used) -> Vec<Row> {
+    // One for each D/6, and the one that the window's edge may cut.
+    let expected = 6.0 / LEASE;
+    let most = expected + 1.0 / leader.seconds;
+    vec![
+        Row::new("a leader's requests to the store", Unit::PerSecond, Samples::from_iter([leader.requests]))
+            .bar(Bar::P99(most))
+            .beside("one per D/6", expected),
+        Row::new("a standby's requests to the store", Unit::PerSecond, Samples::from_iter([standby.requests]))
+            .bar(Bar::P99(1.1))
+            .beside("one per poll", 1.0),
+    ]
+}
+
+/// What 1, 10 and 100 elections use; the last beside what follows from the first two.
+fn growth(what: &str, unit: Unit, values: Vec<f64>) -> Vec<Row> {
+    let [one, ten, hundred] = COUNTS.map(|count| count as f64);
+    let in_line = values[0] + (values[1] - values[0]) / (ten - one) * (hundred - one);
+    let row = |(count, value): (usize, f64)| {
+        let elections = if count == 1 { "election" } else { "elections" };
+        let row = Row::new(format!("{count} {elections} led by one host: {what}"), unit, Samples::from_iter([value]));
+        if count == COUNTS[2] { row.bar(Bar::Ratio(1.25)).beside("in line with 1 and 10", in_line) } else { row }
+    };
+    COUNTS.into_iter().zip(values).map(row).collect()
+}
+
+/// A leader and a standby on an embedded store.
+struct Pair {
+    leader: Node,
+    standby: Node,
+    _site: Site,
+}
+
+impl Pair {
+    fn start(module: &Path) -> Self {
+        let site = Site::new();
+        let leader = site.launch("leader", module, "beat", &site.url()).start();
+        leader.after(0, "started");
+        let standby = site.launch("standby", module, "beat", &site.url()).start();
+        follows(&standby);
+        Self { leader, standby, _site: site }
+    }
+}
+
+/// The same on Azurite, each behind a proxy that counts.
+struct Remote {
+    leader: (Node, Counter),
+    standby: (Node, Counter),
+    _site: Site,
+}
+
+impl Remote {
+    fn start(module: &Path, azurite: u16) -> anyhow::Result<Self> {
+        let site = Site::new();
+        let start = |name: &str| {
+            let counter = Counter::start(azurite)?;
+            let node = create(site.launch(name, module, "beat", &url(&counter, "pair"))).start();
+            anyhow::Ok((node, counter))
+        };
+        let leader = start("leader")?;
+        leader.0.after(0, "started");
+        let standby = start("standby")?;
+        follows(&standby.0);
+        Ok(Self { leader, standby, _site: site })
+    }
+}
+
+/// A host that leads in many elections.
+struct Crowd {
+    node: Node,
+    counter: Option<Counter>,
+    _site: Site,
+}
+
+impl Crowd {
+    fn start(module: &Path, count: usize, azurite: Option<u16>) -> anyhow::Result<Self> {
+        let site = Site::new();
+        let counter = azurite.map(Counter::start).transpose()?;
+        let store = counter.as_ref().map_or_else(|| site.url(), |counter| url(counter, &format!("crowd-{count}")));
+        let mut text =
+            format!("store = \"{store}\"\ncreate = true\nenv = {{ BEHAVIOUR = \"beat\", BEAT_MS = \"{SILENCE}\" }}\n");
+        for number in 0..count {
+            let _ = writeln!(text, "[coordinators.crowd-{number}]\nmodule = '{}'", module.display());
+        }
+        let file = site.path(&format!("crowd-{count}.toml"));
+        fs::write(&file, text)?;
+        let node = site.launch_file("crowd", &file).start();
+        site.journal.wait(&format!("{count} leaders in one host"), |events| {
+            let started = |event: &&Event| event.name == "started";
+            (events.iter().filter(started).count() >= count).then_some(())
+        });
+        Ok(Self { node, counter, _site: site })
+    }
+
+    fn watch(&self) -> Watch<'_> {
+        Watch::begin(&self.node, self.counter.as_ref())
+    }
+}
+
+fn create(launch: Launch) -> Launch {
+    launch.arg("--create")
+}
+
+fn url(counter: &Counter, container: &str) -> String {
+    format!("azurite://127.0.0.1:{}/{container}", counter.port)
+}
+
+/// A host that is being watched.
+struct Watch<'a> {
+    pid: u32,
+    begin: Instant,
+    cpu: Option<Cpu>,
+    counter: Option<&'a Counter>,
+    requests: u64,
+}
+
+/// What a host used meanwhile.
+struct Used {
+    /// Of the window.
+    seconds: f64,
+    /// Resident, in MiB.
+    memory: f64,
+    /// The part of it that no file backs, in MiB.
+    anonymous: f64,
+    /// In percent of a core.
+    cpu: f64,
+    /// To the store, in a second.
+    requests: f64,
+}
+
+impl<'a> Watch<'a> {
+    fn begin(node: &Node, counter: Option<&'a Counter>) -> Self {
+        let requests = counter.map_or(0, Counter::requests);
+        Self { pid: node.pid(), begin: Instant::now(), cpu: Cpu::read(node.pid()).ok(), counter, requests }
+    }
+
+    fn end(&self) -> anyhow::Result<Used> {
+        let ended = |_| anyhow::anyhow!("a host ended while it was watched");
+        let before = self.cpu.ok_or_else(|| anyhow::anyhow!("a host ended before it was watched"))?;
+        let (cpu, elapsed) = (Cpu::read(self.pid).map_err(ended)?, self.begin.elapsed());
+        let memory = memory(self.pid).map_err(ended)?;
+        let requests = self.counter.map_or(0, Counter::requests) - self.requests;
+        Ok(Used {
+            seconds: elapsed.as_secs_f64(),
+            memory: memory.all,
+            anonymous: memory.anonymous,
+            cpu: cpu.share_since(&before, elapsed),
+            requests: requests as f64 / elapsed.as_secs_f64(),
+        })
+    }
+}

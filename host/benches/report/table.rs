@@ -1,0 +1,160 @@
+//! The table: what was measured, what it may be at most, and what stands beside it.
+
+use std::fmt::Write as _;
+
+use crate::samples::Samples;
+
+/// What a row's numbers count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unit {
+    /// Milliseconds.
+    Ms,
+    /// Seconds.
+    S,
+    /// Binary megabytes.
+    MiB,
+    /// Hundredths of one core.
+    Percent,
+    /// Requests in a second.
+    PerSecond,
+}
+
+/// What a row's numbers may be at most, in the row's unit.
+#[derive(Clone, Copy, Debug)]
+pub enum Bar {
+    /// The median.
+    Median(f64),
+    /// The 99th percentile.
+    P99(f64),
+    /// The median by that of what stands beside it.
+    Ratio(f64),
+}
+
+/// One line of the table.
+pub struct Row {
+    what: String,
+    unit: Unit,
+    measured: Result<Samples, String>,
+    bars: Vec<Bar>,
+    beside: Option<(String, f64)>,
+}
+
+impl Row {
+    /// A row without a bar and with nothing beside it.
+    #[must_use]
+    pub fn new(what: impl Into<String>, unit: Unit, samples: Samples) -> Self {
+        Self { what: what.into(), unit, measured: Ok(samples), bars: Vec::new(), beside: None }
+    }
+
+    /// A row that could not be measured, which counts as missed.
+    #[must_use]
+    pub fn failed(what: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { what: what.into(), unit: Unit::S, measured: Err(why.into()), bars: Vec::new(), beside: None }
+    }
+
+    /// Adds a bar.
+    #[must_use]
+    pub fn bar(mut self, bar: Bar) -> Self {
+        self.bars.push(bar);
+        self
+    }
+
+    /// Sets what stands beside it: its name and its median, in the same unit.
+    #[must_use]
+    pub fn beside(mut self, name: impl Into<String>, median: f64) -> Self {
+        self.beside = Some((name.into(), median));
+        self
+    }
+
+    /// Whether it holds all its bars; none if it has none.
+    fn holds(&self) -> Option<bool> {
+        let Ok(samples) = &self.measured else { return Some(false) };
+        // A comparison with what is not a number is false: nothing measured, nothing held.
+        let holds = |bar: &Bar| match bar {
+            Bar::Median(most) => samples.median() <= *most,
+            Bar::P99(most) => samples.p99() <= *most,
+            Bar::Ratio(most) => self.ratio().is_some_and(|ratio| ratio <= *most),
+        };
+        (!self.bars.is_empty()).then(|| self.bars.iter().all(holds))
+    }
+
+    fn ratio(&self) -> Option<f64> {
+        let (Ok(samples), Some((_, beside))) = (&self.measured, &self.beside) else { return None };
+        Some(samples.median() / beside)
+    }
+
+    fn cells(&self) -> [String; 8] {
+        let verdict = match self.holds() {
+            Some(true) => "ok",
+            Some(false) => "MISS",
+            None => "",
+        };
+        let Ok(samples) = &self.measured else {
+            let empty = String::new;
+            return [self.what.clone(), "0".into(), empty(), empty(), empty(), empty(), empty(), verdict.into()];
+        };
+        let bars: Vec<String> = self.bars.iter().map(|bar| show_bar(*bar, self.unit)).collect();
+        let beside = self.beside.as_ref().map(|(name, median)| format!("{name}: {}", show(*median, self.unit)));
+        [
+            self.what.clone(),
+            samples.len().to_string(),
+            show(samples.median(), self.unit),
+            show(samples.p99(), self.unit),
+            bars.join(", "),
+            beside.unwrap_or_default(),
+            self.ratio().map(|ratio| format!("{ratio:.2}")).unwrap_or_default(),
+            verdict.into(),
+        ]
+    }
+}
+
+/// The table of these rows, with what was missed under it.
+pub fn render(rows: &[Row]) -> String {
+    let head = ["what", "n", "median", "p99", "bar", "beside it", "ratio", ""].map(str::to_string);
+    let lines: Vec<[String; 8]> = std::iter::once(head).chain(rows.iter().map(Row::cells)).collect();
+    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; 8] = std::array::from_fn(width);
+    let mut text = String::new();
+    for (number, line) in lines.iter().enumerate() {
+        let mut shown = String::new();
+        for (column, cell) in line.iter().enumerate() {
+            let width = widths[column];
+            // Numbers stand at the right.
+            let _ = if matches!(column, 1..=3 | 6) {
+                write!(shown, "{cell:>width$}  ")
+            } else {
+                write!(shown, "{cell:<width$}  ")
+            };
+        }
+        let _ = writeln!(text, "{}", shown.trim_end());
+        if number == 0 {
+            let _ = writeln!(text, "{}", "-".repeat(widths.iter().sum::<usize>() + 14));
+        }
+    }
+    let missed: Vec<&Row> = rows.iter().filter(|row| row.holds() == Some(false)).collect();
+    let judged = rows.iter().filter(|row| row.holds().is_some()).count();
+    let _ = writeln!(text, "\n{} of {judged} bars are held.", judged - missed.len());
+    for row in missed {
+        let why = row.measured.as_ref().err().map(|why| format!(" (not measured: {why})")).unwrap_or_default();
+        let _ = writeln!(text, "MISS: {}{why}", row.what);
+    }
+    text
+}
+
+fn show_bar(bar: Bar, unit: Unit) -> String {
+    match bar {
+        Bar::Median(most) => format!("p50 ≤ {}", show(most, unit)),
+        Bar::P99(most) => format!("p99 ≤ {}", show(most, unit)),
+        Bar::Ratio(most) => format!("ratio ≤ {most}"),
+    }
+}
+
+fn show(value: f64, unit: Unit) -> String {
+    match unit {
+        Unit::Ms => format!("{value:.3} ms"),
+        Unit::S => format!("{value:.3} s"),
+        Unit::MiB => format!("{value:.1} MiB"),
+        Unit::Percent => format!("{value:.3} %"),
+        Unit::PerSecond => format!("{value:.2}/s"),
+    }
+}
