@@ -78,6 +78,7 @@ impl Queue {
     }
 
     /// Waits for the next thing to do.
+    #[expect(clippy::disallowed_methods, reason = "it only spaces lines of the log")]
     pub fn next(&self) -> Next {
         let idle = |state: &mut State| state.entries.is_empty() && !state.closed;
         let mut state = self.filled.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner);

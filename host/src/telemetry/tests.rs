@@ -1,4 +1,4 @@
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::sync::{Arc, Mutex, mpsc};
