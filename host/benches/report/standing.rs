@@ -43,8 +43,8 @@ pub fn at_rest(module: &Path, window: Duration) -> anyhow::Result<Vec<Row>> {
 /// Requests to a store that is asked over the network, so that they can be counted on their way.
 pub fn requests(module: &Path, window: Duration) -> anyhow::Result<Vec<Row>> {
     let azurite = Azurite::start();
-    let pair = Remote::start(module, azurite.port)?;
-    let start = |count: &usize| Crowd::start(module, *count, Some(azurite.port));
+    let pair = Remote::start(module, azurite.address().port())?;
+    let start = |count: &usize| Crowd::start(module, *count, Some(azurite.address().port()));
     let crowds = COUNTS.iter().map(start).collect::<anyhow::Result<Vec<_>>>()?;
     thread::sleep(SETTLE);
     let leader = Watch::begin(&pair.leader.0, Some(&pair.leader.1));
