@@ -1,6 +1,6 @@
 //! The elector: its state, its calling contract and what its parts share.
 //!
-//! [`candidate`] is its life without the lease, [`holder`] its life with it, [`ledger`] the conditional
+//! `candidate` is its life without the lease, `holder` its life with it, `ledger` the conditional
 //! writing of the record under the lease.
 
 mod candidate;
