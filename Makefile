@@ -22,7 +22,8 @@ guests: setup ## Build the coordinators: target/wasm32-wasip2/release/*.wasm
 
 test: setup ## Run every test there is, those against Azurite included
 	host/tests/azurite.sh install
-	$(CARGO) test --locked --workspace
+	# Most tests wait for processes, so more of them run at once than there are processors.
+	RUST_TEST_THREADS=12 $(CARGO) test --locked --workspace
 
 bench: setup ## Measure what the README promises, each number beside its yardstick
 	$(CARGO) bench --locked --package baton --bench report
