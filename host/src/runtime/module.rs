@@ -19,7 +19,7 @@ pub const LARGEST_MODULE: u64 = 64 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum ModuleError {
     /// The file cannot be read.
-    #[error("cannot read the module {path}: {source}")]
+    #[error("cannot read the module {path}")]
     Unreadable {
         /// The file.
         path: PathBuf,

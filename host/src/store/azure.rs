@@ -271,8 +271,8 @@ fn refusal(asked: Asked, container: &str, code: Option<&str>, told: &str) -> Ref
         Some(
             code @ ("AuthorizationFailure" | "AuthorizationPermissionMismatch" | "InsufficientAccountPermissions"),
         ) => Refusal::Misconfigured(format!(
-            "the credentials may not use the container {container} ({code}): they need the role Storage Blob \
-                 Data Contributor, and new roles take minutes to spread"
+            "the credentials may not use the container {container} ({code}): check the key or the SAS; an identity \
+                 needs the role Storage Blob Data Contributor, and new roles take minutes to spread"
         )),
         Some("AccountIsDisabled") => Refusal::Misconfigured("the storage account is disabled".to_owned()),
         Some(code) => Refusal::Unknown(format!("the store says {code}")),
