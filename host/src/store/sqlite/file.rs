@@ -78,8 +78,12 @@ impl File {
         Ok(self.in_place()?.then_some(db))
     }
 
-    /// Keeps a connection for the next request.
+    /// Keeps a connection for the next request. Not one that SQLite opened for reading only, because the file
+    /// could not be written then: it would stay like that when the file can be.
     pub fn put_back(&self, connection: Connection) {
+        if connection.is_readonly(rusqlite::MAIN_DB).unwrap_or(true) {
+            return;
+        }
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
     }
 }
@@ -108,8 +112,10 @@ fn connect(path: &Path, extra: OpenFlags, busy: Duration) -> rusqlite::Result<Co
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | extra;
     let db = Connection::open_with_flags(path, flags)?;
     db.busy_timeout(busy)?;
-    // An acquire that was answered must survive a power cut: another host would take the lease again.
-    db.pragma_update(None, "synchronous", "FULL")?;
+    // A term that was begun must survive a power cut, or it would be begun again. With a journal that is
+    // deleted, FULL is not enough: only EXTRA also syncs the folder, without which the journal could come
+    // back after the cut and undo the commit.
+    db.pragma_update(None, "synchronous", "EXTRA")?;
     Ok(db)
 }
 
