@@ -24,7 +24,7 @@ use azure_storage_blobs::prelude::{BlobClient, ClientBuilder, ContainerClient};
 use baton_election::{ElectionName, LeaseId, LeaseState, Op, Refusal, Reply, Snapshot, Version};
 use futures::StreamExt;
 
-use super::LeaseStore;
+use super::{LeaseStore, check_length};
 pub use credentials::CredentialError;
 
 /// What Azure allows.
@@ -131,6 +131,10 @@ impl AzureStore {
     }
 
     fn refusal(&self, asked: Asked, error: &azure_core::Error) -> Refusal {
+        if matches!(error.kind(), ErrorKind::Credential) {
+            // Without them the request was not even sent.
+            return Refusal::Misconfigured(told(error));
+        }
         refusal(asked, &self.name, code(error), &told(error))
     }
 }
@@ -151,8 +155,9 @@ impl LeaseStore for AzureStore {
                 .map(|response| Reply::Version(Version(response.etag)))
                 .map_err(|error| self.refusal(Asked::ToCreate, &error)),
             Op::Acquire { id, length, version } => {
+                check_length(length, LEASE_RANGE, &"an Azure store")?;
                 let response = blob
-                    .acquire_lease(LeaseDuration::Seconds(u8::try_from(length.as_secs()).unwrap_or(60)))
+                    .acquire_lease(LeaseDuration::Seconds(u8::try_from(whole_seconds(length)).unwrap_or(u8::MAX)))
                     .proposed_lease_id(ProposedLeaseId::from(azure_id(id)?))
                     .if_match(IfMatchCondition::Match(version.0))
                     .into_future()
@@ -271,8 +276,9 @@ fn refusal(asked: Asked, container: &str, code: Option<&str>, told: &str) -> Ref
         Some(
             code @ ("AuthorizationFailure" | "AuthorizationPermissionMismatch" | "InsufficientAccountPermissions"),
         ) => Refusal::Misconfigured(format!(
-            "the credentials may not use the container {container} ({code}): check the key or the SAS; an identity \
-                 needs the role Storage Blob Data Contributor, and new roles take minutes to spread"
+            "the credentials may not use the container {container} ({code}): check the key or the SAS and its rights, \
+             and the account's network rules; an identity needs the role Storage Blob Data Contributor, and new roles \
+             take minutes to spread"
         )),
         Some("AccountIsDisabled") => Refusal::Misconfigured("the storage account is disabled".to_owned()),
         Some(code) => Refusal::Unknown(format!("the store says {code}")),
@@ -304,6 +310,11 @@ fn told(error: &azure_core::Error) -> String {
 fn azure_id(id: LeaseId) -> Result<AzureLeaseId, Refusal> {
     // An id is a UUID by construction.
     id.to_string().parse().map_err(|error| Refusal::Misconfigured(format!("the lease id {id} is not one: {error}")))
+}
+
+/// Azure counts whole seconds. Rounded up, a lease ends later there than its holder counts, never earlier.
+fn whole_seconds(length: Duration) -> u64 {
+    length.as_secs() + u64::from(length.subsec_nanos() > 0)
 }
 
 fn is_ours(answered: &AzureLeaseId, id: LeaseId) -> bool {

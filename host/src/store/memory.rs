@@ -11,8 +11,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use baton_election::{ElectionName, Op, Refusal, Reply, Version};
 
-use super::LeaseStore;
 use super::lease::{Row, apply};
+use super::{LeaseStore, check_length};
 
 /// The shortest and the longest lease of a [`MemoryStore`].
 pub const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
@@ -92,15 +92,8 @@ impl fmt::Debug for MemoryStore {
 #[async_trait]
 impl LeaseStore for MemoryStore {
     async fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, Refusal> {
-        let (shortest, longest) = LEASE_RANGE;
-        if let Op::Acquire { length, .. } = &op
-            && !(shortest..=longest).contains(length)
-        {
-            return Err(Refusal::Misconfigured(format!(
-                "a lease of {length:?} is not possible: choose {} to {} s",
-                shortest.as_secs(),
-                longest.as_secs()
-            )));
+        if let Op::Acquire { length, .. } = &op {
+            check_length(*length, LEASE_RANGE, &"memory")?;
         }
         let mut state = self.state();
         match state.faults.pop_front() {

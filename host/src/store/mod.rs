@@ -10,6 +10,7 @@ pub mod memory;
 pub mod sqlite;
 mod url;
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,4 +61,19 @@ pub fn open(url: &StoreUrl) -> Result<Arc<dyn LeaseStore>, OpenError> {
         Ok(store) => Ok(Arc::new(store)),
         Err(error) => Err(OpenError { store: url.clone(), problem: error.to_string() }),
     }
+}
+
+/// Refuses a length that a store does not keep.
+fn check_length(
+    length: Duration,
+    (shortest, longest): (Duration, Duration),
+    place: &dyn Display,
+) -> Result<(), Refusal> {
+    if (shortest..=longest).contains(&length) {
+        return Ok(());
+    }
+    let (shortest, longest) = (shortest.as_secs(), longest.as_secs());
+    Err(Refusal::Misconfigured(format!(
+        "a lease of {length:?} is not possible in {place}: choose {shortest} to {longest} s"
+    )))
 }

@@ -16,12 +16,19 @@ use std::time::Duration;
 use async_trait::async_trait;
 use baton_election::{ElectionName, LeaseId, Op, Refusal, Reply, Version};
 use rusqlite::{Connection, TransactionBehavior};
+use tokio::sync::Semaphore;
 
-use super::LeaseStore;
 use super::lease::{Row, apply};
+use super::{LeaseStore, check_length};
 pub use boot::Boot;
 use file::File;
 use row::Stamp;
+
+/// How many requests of one election may be under way. A renewal must not wait for a write, so that there
+/// is room for more than one; but if the disk hangs, each try leaves a thread behind, and all of them would
+/// come back at once when it heals. From here on a try waits without a thread, and is not sent at all if
+/// its sender gives up.
+const LANES: usize = 4;
 
 /// The shortest and the longest lease of a [`SqliteStore`].
 pub const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
@@ -45,7 +52,16 @@ impl SqliteStore {
         // Without a working directory there is nothing better than the path itself.
         let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
         let path = dir.join("lease.db");
-        Self { shared: Arc::new(Shared { dir, path, boot, file: Mutex::default(), watched: Mutex::default() }) }
+        Self {
+            shared: Arc::new(Shared {
+                dir,
+                path,
+                boot,
+                file: Mutex::default(),
+                watched: Mutex::default(),
+                lanes: Mutex::default(),
+            }),
+        }
     }
 
     /// Breaks the lease of `election`, for operators: at once if `period` is zero, else after `period`
@@ -97,8 +113,15 @@ impl SqliteStore {
 #[async_trait]
 impl LeaseStore for SqliteStore {
     async fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, Refusal> {
+        let lane = self.shared.lane(election);
         let election = election.clone();
-        self.blocking(move |shared| shared.request(&election, op)).await
+        // The permit stays with the thread, also when the sender gives up. Nobody closes a lane.
+        let permit = lane.acquire_owned().await;
+        self.blocking(move |shared| {
+            let _permit = permit;
+            shared.request(&election, op)
+        })
+        .await
     }
 
     async fn elections(&self) -> Result<Vec<ElectionName>, Refusal> {
@@ -134,6 +157,7 @@ struct Shared {
     file: Mutex<Option<Arc<File>>>,
     /// Leases that changed on another boot clock, and since when, on ours, they have been unchanged.
     watched: Mutex<HashMap<ElectionName, Watched>>,
+    lanes: Mutex<HashMap<ElectionName, Arc<Semaphore>>>,
 }
 
 struct Watched {
@@ -154,16 +178,14 @@ enum Access {
 type Step<T> = rusqlite::Result<Result<T, Refusal>>;
 
 impl Shared {
+    fn lane(&self, election: &ElectionName) -> Arc<Semaphore> {
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(lanes.entry(election.clone()).or_insert_with(|| Arc::new(Semaphore::new(LANES))))
+    }
+
     fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, Refusal> {
-        let (shortest, longest) = LEASE_RANGE;
-        if let Op::Acquire { length, .. } = &op
-            && !(shortest..=longest).contains(length)
-        {
-            let (shortest, longest) = (shortest.as_secs(), longest.as_secs());
-            return Err(Refusal::Misconfigured(format!(
-                "a lease of {length:?} is not possible in {}: choose {shortest} to {longest} s",
-                self.path.display()
-            )));
+        if let Op::Acquire { length, .. } = &op {
+            check_length(*length, LEASE_RANGE, &self.path.display())?;
         }
         let access = match op {
             Op::Read => Access::Read,

@@ -43,8 +43,8 @@ impl StoreUrl {
     /// The shortest and the longest lease that such a store keeps.
     pub fn lease_range(&self) -> (Duration, Duration) {
         match self {
-            StoreUrl::Sqlite(_) => (Duration::from_secs(2), Duration::from_secs(60)),
-            StoreUrl::Azure { .. } | StoreUrl::Azurite { .. } => (Duration::from_secs(15), Duration::from_secs(60)),
+            Self::Sqlite(_) => super::sqlite::LEASE_RANGE,
+            Self::Azure { .. } | Self::Azurite { .. } => super::azure::LEASE_RANGE,
         }
     }
 }

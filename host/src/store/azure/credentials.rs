@@ -12,6 +12,7 @@ use azure_identity::{
     VirtualMachineManagedIdentityCredential, WorkloadIdentityCredential,
 };
 use azure_storage::{ConnectionString, StorageCredentials};
+use futures::future::BoxFuture;
 use time::OffsetDateTime;
 use tokio::task::JoinHandle;
 
@@ -57,7 +58,7 @@ pub(super) fn from_environment(account: &str) -> Result<StorageCredentials, Cred
     if let Some((name, sas)) = first_of(&SAS) {
         return StorageCredentials::sas_token(sas.trim_start_matches('?')).map_err(|_| unusable(&name));
     }
-    Ok(StorageCredentials::token_credential(Arc::new(KeptToken::default())))
+    Ok(StorageCredentials::token_credential(Arc::new(KeptToken::from(Box::new(|scopes| Box::pin(fetch(scopes)))))))
 }
 
 /// The emulator's well-known key, unless the environment gives another.
@@ -78,10 +79,19 @@ const SOURCE_WITHIN: Duration = Duration::from_secs(10);
 
 type Fetch = JoinHandle<Result<AccessToken, Error>>;
 
+/// Where tokens come from.
+type Source = dyn Fn(Vec<String>) -> BoxFuture<'static, Result<AccessToken, Error>> + Send + Sync;
+
 /// Keeps a token and fetches the next one ahead of need, off the path of whoever asks.
-#[derive(Default)]
 struct KeptToken {
+    source: Box<Source>,
     state: Mutex<State>,
+}
+
+impl KeptToken {
+    fn from(source: Box<Source>) -> Self {
+        Self { source, state: Mutex::default() }
+    }
 }
 
 #[derive(Default)]
@@ -113,7 +123,7 @@ impl TokenCredential for KeptToken {
                 let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
                 let left = state.token.as_ref().map(|token| token.expires_on - OffsetDateTime::now_utc());
                 if left.is_none_or(|left| left < AHEAD) && state.fetching.is_none() {
-                    state.fetching = Some(tokio::spawn(fetch(scopes.clone())));
+                    state.fetching = Some(tokio::spawn((self.source)(scopes.clone())));
                 }
                 if state.fetching.as_ref().is_some_and(JoinHandle::is_finished) {
                     state.fetching.take()
@@ -187,4 +197,92 @@ async fn fetch(scopes: Vec<String>) -> Result<AccessToken, Error> {
 
 fn shared<T: TokenCredential + 'static>(credential: T) -> Arc<dyn TokenCredential> {
     Arc::new(credential)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
+    use std::collections::VecDeque;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    type Fetched = Result<AccessToken, Error>;
+
+    fn token(name: &str, seconds_left: i64) -> Fetched {
+        let expires_on = OffsetDateTime::now_utc() + time::Duration::seconds(seconds_left);
+        Ok(AccessToken::new(name.to_owned(), expires_on))
+    }
+
+    fn no_token() -> Fetched {
+        Err(Error::message(ErrorKind::Credential, "no token"))
+    }
+
+    /// A kept token whose source gives what the test sends, one for each fetch.
+    fn kept(fetches: usize) -> (KeptToken, Vec<oneshot::Sender<Fetched>>) {
+        let (senders, answers): (Vec<_>, VecDeque<_>) = (0..fetches).map(|_| oneshot::channel()).unzip();
+        let answers = Mutex::new(answers);
+        let source = move |_| -> BoxFuture<'static, Fetched> {
+            let answer = answers.lock().unwrap().pop_front().expect("a fetch that the test foresees");
+            Box::pin(async move { answer.await.unwrap() })
+        };
+        (KeptToken::from(Box::new(source)), senders)
+    }
+
+    async fn ask(kept: &KeptToken) -> Result<String, Error> {
+        kept.get_token(&["scope"]).await.map(|token| token.token.secret().to_owned())
+    }
+
+    #[tokio::test]
+    async fn the_next_token_is_fetched_ahead_and_nobody_waits_for_it() {
+        let (kept, mut answers) = kept(2);
+        let (first, second) = (answers.remove(0), answers.remove(0));
+        assert!(first.send(token("first", 300)).is_ok());
+        assert_eq!(ask(&kept).await.unwrap(), "first");
+        // Less than ten minutes are left: the second is under way, and may take its time.
+        for _ in 0..3 {
+            assert_eq!(ask(&kept).await.unwrap(), "first");
+        }
+        assert!(second.send(token("second", 3600)).is_ok());
+        while ask(&kept).await.unwrap() != "second" {
+            tokio::task::yield_now().await;
+        }
+        // It lasts: a third fetch would panic.
+        assert_eq!(ask(&kept).await.unwrap(), "second");
+    }
+
+    #[tokio::test]
+    async fn a_fetch_that_fails_leaves_the_token_in_use_until_it_ends() {
+        let (kept, mut answers) = kept(3);
+        let (first, second, third) = (answers.remove(0), answers.remove(0), answers.remove(0));
+        assert!(first.send(no_token()).is_ok());
+        assert!(ask(&kept).await.is_err());
+        assert!(second.send(token("second", 300)).is_ok());
+        assert!(third.send(no_token()).is_ok());
+        assert_eq!(ask(&kept).await.unwrap(), "second");
+        while kept.state.lock().unwrap().fetching.as_ref().is_some_and(|fetching| !fetching.is_finished()) {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(ask(&kept).await.unwrap(), "second");
+    }
+
+    #[tokio::test]
+    async fn a_token_that_has_ended_is_not_used() {
+        let (kept, mut answers) = kept(2);
+        let (first, second) = (answers.remove(0), answers.remove(0));
+        assert!(first.send(token("first", 3600)).is_ok());
+        assert_eq!(ask(&kept).await.unwrap(), "first");
+        kept.state.lock().unwrap().token = token("first", -1).ok();
+        assert!(second.send(no_token()).is_ok());
+        assert!(ask(&kept).await.is_err());
+    }
+
+    #[test]
+    fn it_does_not_show_what_it_keeps() {
+        let (kept, _) = kept(0);
+        kept.state.lock().unwrap().token = token("secret", 60).ok();
+        assert_eq!(format!("{kept:?}"), "KeptToken");
+    }
 }

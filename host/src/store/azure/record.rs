@@ -20,7 +20,7 @@ pub(super) fn encode(record: &Record) -> Metadata {
     put("term", record.term.to_string());
     put("incarnation", record.incarnation.clone());
     put("since", since(record.since));
-    put("lease", record.lease.as_secs().to_string());
+    put("lease", super::whole_seconds(record.lease).to_string());
     put("failures", record.failures.to_string());
     if let Some(node) = &record.node {
         put("node", node.clone());
