@@ -1,6 +1,7 @@
 //! The one suite that every lease store passes, and what only one of them can meet.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::disallowed_methods, reason = "nobody suspends the machine while it is tested")]
 
 #[path = "../support/azurite.rs"]
 mod azurite;
@@ -8,7 +9,10 @@ mod azurite;
 mod proxy;
 
 mod azure;
+mod credentials;
 mod leases;
 mod memory;
+mod processes;
+mod recovery;
 mod sqlite;
 mod suite;

@@ -172,11 +172,11 @@ async fn wait_for(file: &Path) {
 }
 
 /// A small disk of its own, unmounted when it is dropped.
-struct Disk(TempDir);
+pub struct Disk(TempDir);
 
 impl Disk {
     /// None, aloud, where this process may not mount.
-    fn mount() -> Option<Self> {
+    pub fn mount() -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         if mount(&["-t", "tmpfs", "-o", "size=64k", "tmpfs"], dir.path()) {
             return Some(Self(dir));
@@ -185,6 +185,11 @@ impl Disk {
         let said = std::io::stderr().write_all(b"SKIPPED: only root can mount the small disk that this test needs\n");
         said.unwrap();
         None
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.0.path()
     }
 
     fn store(&self) -> SqliteStore {
@@ -199,7 +204,7 @@ impl Drop for Disk {
     }
 }
 
-fn mount(arguments: &[&str], at: &Path) -> bool {
+pub fn mount(arguments: &[&str], at: &Path) -> bool {
     Command::new("mount").args(arguments).arg(at).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
