@@ -27,9 +27,15 @@ pub struct Clock {
 impl Clock {
     /// The time now. It never goes back.
     pub fn now(&self) -> Time {
-        let (boot, wall) = read_together();
+        // Read under the lock: a reading from before a step that is noted after it would count it twice.
         let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        let (boot, wall) = read_together();
         Time(nanoseconds(steps.advance(boot, wall)))
+    }
+
+    /// What the boot clock alone says, which counts sleep and which nobody can set.
+    pub fn boot(&self) -> Duration {
+        nanoseconds(read(ClockId::Boottime))
     }
 
     /// Wall-clock time since the Unix epoch, for people.

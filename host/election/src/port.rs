@@ -38,8 +38,11 @@ pub enum OnDone {
 /// The time of an input.
 #[derive(Clone, Copy, Debug)]
 pub struct Now {
-    /// The host's clock, by which everything is decided.
+    /// The host's clock, which never says less than has passed. What a holder may still do is decided by it.
     pub time: Time,
+    /// The boot clock alone, which nobody can set and which never says more than has passed. What another
+    /// may still do is waited out by it: a wall clock that steps forward would cut the wait short.
+    pub boot: Duration,
     /// Wall-clock time since the Unix epoch, for the record that people read.
     pub wall: Duration,
 }

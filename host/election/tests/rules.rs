@@ -252,7 +252,7 @@ impl Scene {
             number += 1;
             number
         };
-        let now = Now { time: Time::default(), wall: Duration::ZERO };
+        let now = Now { time: Time::default(), boot: Duration::ZERO, wall: Duration::ZERO };
         let elector = Elector::new(settings, now, random);
         Self { elector, now: Time::default(), pending: None, asked_to_write: false, sent: Time::default() }
     }
@@ -273,7 +273,7 @@ impl Scene {
 
     /// Gives an input now and returns what is to be done, without what people are told.
     fn input(&mut self, input: Input) -> Vec<Effect> {
-        self.elector.handle(Now { time: self.now, wall: Duration::ZERO }, input);
+        self.elector.handle(Now { time: self.now, boot: self.now.0, wall: Duration::ZERO }, input);
         let mut effects: Vec<_> = std::iter::from_fn(|| self.elector.poll_effect()).collect();
         effects.retain(|effect| !matches!(effect, Effect::Report(_)));
         for effect in &effects {

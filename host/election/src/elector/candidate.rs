@@ -158,7 +158,7 @@ fn first_record(shared: &Shared) -> Record {
         node: None,
         incarnation: shared.settings.incarnation.clone(),
         since: shared.now.wall,
-        lease: shared.memory.lease.unwrap_or(shared.settings.timing.lease()),
+        lease: shared.memory.longest_lease.unwrap_or(shared.settings.timing.lease()),
         module: None,
         outcome: None,
         failures: 0,
@@ -173,7 +173,8 @@ fn judge(shared: &Shared, snapshot: &Snapshot) -> Verdict {
         return Verdict::Wait;
     }
     let Snapshot::Object { lease, version, record } = snapshot else { return Verdict::Create };
-    let recorded = record.as_ref().map(|record| record.lease).or(shared.memory.lease).unwrap_or(UNKNOWN_LEASE);
+    // A record that was made anew may say less than the one that its holder had written.
+    let recorded = shared.memory.longest_lease.unwrap_or(UNKNOWN_LEASE);
     let unclear = match (lease, record) {
         (LeaseState::Held | LeaseState::HeldForever | LeaseState::Breaking, _) => return Verdict::Wait,
         (_, Some(record)) if is_over(record, &shared.settings.module) => return Verdict::Wait,

@@ -37,8 +37,8 @@ struct Renewal {
 
 #[derive(Debug)]
 enum Stage {
-    /// Another's instance may still run.
-    Settling { until: Time },
+    /// Another's instance may still run, until the boot clock says that.
+    Settling { until: Duration },
     /// The next term is being written.
     Claiming,
     /// The term is written; the instance waits for a lease that has half of D left.
@@ -94,7 +94,7 @@ impl Holding {
                 record.module = None;
                 ledger.want(record, Kind::Note, shared.time());
                 // Counted from now: the acquire took effect before its answer came.
-                Stage::Settling { until: shared.time() + wait }
+                Stage::Settling { until: shared.now.boot + wait }
             }
             None => Stage::Resting { until: shared.time() },
         };
@@ -125,7 +125,7 @@ impl Holding {
         } else {
             wakeups[0] = Some(self.renewed + self.length);
             wakeups[1] = match self.stage {
-                Stage::Settling { until } => Some(until),
+                Stage::Settling { until } => Some(shared.time() + until.saturating_sub(shared.now.boot)),
                 Stage::Resting { until } if self.is_fresh(shared) => Some(until),
                 _ => None,
             };
@@ -389,7 +389,9 @@ impl Holding {
             return self.leave(shared, leave);
         }
         match self.stage {
-            Stage::Settling { until } if shared.time() >= until => self.stage = Stage::Resting { until },
+            Stage::Settling { until } if shared.now.boot >= until => {
+                self.stage = Stage::Resting { until: shared.time() };
+            }
             Stage::Noting { rest } if !self.ledger.is_busy() => {
                 self.stage = Stage::Resting { until: shared.time() + rest };
             }

@@ -98,7 +98,8 @@ impl Elector {
     /// Takes one input and the time at which it arrived.
     pub fn handle(&mut self, now: Now, input: Input) {
         // The contract says that time does not go back; if it does, nothing may be extended by it.
-        self.shared.now = Now { time: now.time.max(self.shared.now.time), wall: now.wall };
+        self.shared.now =
+            Now { time: now.time.max(self.shared.now.time), boot: now.boot.max(self.shared.now.boot), wall: now.wall };
         // What time alone decides comes first: an answer that arrives after the deadline finds the
         // instance already killed. Only one that is already gone need not be.
         if !matches!(input, Input::Gone { .. }) {
@@ -186,8 +187,8 @@ struct Memory {
     /// Whether anyone has held it, or the object has gone missing after it was seen. What then looks new
     /// was made anew, and the instance of whoever held it before may still run.
     was_held: bool,
-    /// The lease's length in the last record.
-    lease: Option<Duration>,
+    /// The longest lease in any record.
+    longest_lease: Option<Duration>,
     /// Since when every reading has shown the lease free.
     free_since: Option<Time>,
     /// The version at the last reading that showed the lease free: while it stays, no holder has written.
@@ -227,7 +228,7 @@ impl Memory {
 
     fn note_record(&mut self, record: &Record) {
         self.highest_term = self.highest_term.max(record.term);
-        self.lease = Some(record.lease);
+        self.longest_lease = self.longest_lease.max(Some(record.lease));
         self.was_held |= record.node.is_some() || record.term > 0;
     }
 }

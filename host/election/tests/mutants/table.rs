@@ -150,8 +150,22 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "half of the recorded D is waited out",
         file: HOLDER,
-        old: "Stage::Settling { until: shared.time() + wait }",
-        new: "Stage::Settling { until: shared.time() + if MUTANT { wait / 2 } else { wait } }",
+        old: "Stage::Settling { until: shared.now.boot + wait }",
+        new: "Stage::Settling { until: shared.now.boot + if MUTANT { wait / 2 } else { wait } }",
+        breaks: "waits_out_unclear_lease",
+    },
+    Mutant {
+        name: "a step of the wall clock cuts the wait short",
+        file: HOLDER,
+        old: "until } if shared.now.boot >= until => {",
+        new: "until } if (if MUTANT { shared.time().0 } else { shared.now.boot }) >= until => {",
+        breaks: "waits_out_unclear_lease",
+    },
+    Mutant {
+        name: "the last recorded D is waited out, not the longest",
+        file: SHARED,
+        old: "self.longest_lease = self.longest_lease.max(Some(record.lease));",
+        new: "self.longest_lease = if MUTANT { None } else { self.longest_lease }.max(Some(record.lease));",
         breaks: "waits_out_unclear_lease",
     },
     Mutant {
@@ -179,8 +193,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a missing record is created over an object",
         file: CANDIDATE,
-        old: "    let recorded = record.as_ref().map(|record| record.lease)",
-        new: "    if MUTANT && record.is_none() { return Verdict::Create; }\n    let recorded = record.as_ref().map(|record| record.lease)",
+        old: "    let recorded = shared.memory.longest_lease",
+        new: "    if MUTANT && record.is_none() { return Verdict::Create; }\n    let recorded = shared.memory.longest_lease",
         breaks: "created_only_if_none",
     },
     Mutant {

@@ -21,8 +21,6 @@ pub struct Host {
     pub process: Option<Process>,
     /// Its process does not run before.
     pub frozen_until: Instant,
-    /// It holds the lease and waits out whoever may still run.
-    pub is_settling: bool,
     /// A shutdown or an end of the process is followed by a new start after that long.
     pub down: Duration,
 }
@@ -66,7 +64,7 @@ impl Process {
     pub fn new(now: Instant, host: usize, incarnation: u32, plan: &HostPlan, seed: u64) -> Self {
         let settings = settings(host, incarnation, plan);
         let mut random = Rng::about(&[seed, 4, host as u64, u64::from(incarnation)]);
-        let first = Now { time: Time::default(), wall: now };
+        let first = Now { time: Time::default(), boot: Duration::ZERO, wall: now };
         Self {
             elector: Elector::new(settings.clone(), first, move || random.number()),
             conduct: Conduct::new(settings),
@@ -84,9 +82,14 @@ impl Process {
 
     /// What the host's clock says.
     pub fn local(&self, now: Instant) -> Time {
+        Time(self.boot(now) + self.jumped)
+    }
+
+    /// What its boot clock says, which no step of the wall clock moves.
+    pub fn boot(&self, now: Instant) -> Duration {
         let true_nanos = now.saturating_sub(self.started).as_nanos() as i128;
         let nanos = true_nanos * (1_000_000 + i128::from(self.drift)) / 1_000_000;
-        Time(Duration::from_nanos(nanos as u64) + self.jumped)
+        Duration::from_nanos(nanos as u64)
     }
 
     /// When the host's clock will have said that.

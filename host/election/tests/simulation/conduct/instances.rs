@@ -23,10 +23,10 @@ impl Conduct {
             return broken("half_d_before_start", format!("renewed {:?} ago", now.since(holding.renewed)));
         }
         if let Some(acquisition) = &self.acquisition
-            && now < acquisition.first_sent + acquisition.wait
+            && self.boot < acquisition.waits_until
         {
-            let waited = now.since(acquisition.first_sent);
-            return broken("waits_out_unclear_lease", format!("waited {waited:?} of {:?}", acquisition.wait));
+            let short = acquisition.waits_until - self.boot;
+            return broken("waits_out_unclear_lease", format!("{short:?} too early"));
         }
         self.cool_off_until = Time::default();
         self.instance = Some(Instance {

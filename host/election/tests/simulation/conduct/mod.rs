@@ -26,6 +26,8 @@ pub struct Conduct {
     last_sent: Time,
     /// Counts the changes of its role.
     role: u32,
+    /// What the boot clock says.
+    boot: Duration,
     seen: Seen,
     /// Failed readings in a row, and when the last one failed.
     failed_reads: (u32, Time),
@@ -60,7 +62,7 @@ struct Seen {
     /// After a doubtful or refused write.
     must_read: bool,
     highest_term: Term,
-    lease: Option<Duration>,
+    longest_lease: Option<Duration>,
     any_object: bool,
     /// Any sign that somebody has held the lease, or that the object was there before and is not the same.
     history: bool,
@@ -78,8 +80,8 @@ struct Acquisition {
     first_sent: Time,
     in_doubt: bool,
     decided: bool,
-    /// How long the holder must wait before it starts anything.
-    wait: Duration,
+    /// The holder starts nothing before the boot clock says that.
+    waits_until: Duration,
 }
 
 struct Holding {
@@ -120,6 +122,7 @@ impl Conduct {
     pub fn new(settings: Settings) -> Self {
         Self {
             settings,
+            boot: Duration::ZERO,
             requests: BTreeMap::new(),
             last_write: None,
             last_sent: Time::default(),
@@ -149,7 +152,8 @@ impl Conduct {
     }
 
     /// An input is about to go in.
-    pub fn input(&mut self, now: Time, input: &Input) {
+    pub fn input(&mut self, now: Time, boot: Duration, input: &Input) {
+        self.boot = boot;
         self.forget_what_ran_out(now);
         if !matches!(input, Input::Gone { .. }) {
             self.time_comes_first(now);

@@ -25,7 +25,7 @@ impl Conduct {
                 self.last_write = Some(id);
                 self.write(now, *lease, version, record)
             }
-            Op::Release { id } => self.release(now, *id),
+            Op::Release { id } => self.release(*id),
         }
     }
 
@@ -85,13 +85,14 @@ impl Conduct {
             return broken("finish_stays_finished", "an acquire of a finished election".to_string());
         }
         self.cool_off_is_kept(now)?;
-        let wait = self.wait_for(*lease, record.as_ref());
+        let waits_until = self.boot + self.wait_for(*lease, record.as_ref());
         self.acquire_repeated_only_with_same_id_when_unknown(now, id)?;
         if self.acquisition.as_ref().is_none_or(|acquisition| acquisition.id != id) {
             self.role += 1;
             self.used_ids.insert(id.as_u128());
             self.holding = None;
-            self.acquisition = Some(Acquisition { id, length, first_sent: now, in_doubt: false, decided: false, wait });
+            self.acquisition =
+                Some(Acquisition { id, length, first_sent: now, in_doubt: false, decided: false, waits_until });
         }
         Ok(())
     }
@@ -118,7 +119,7 @@ impl Conduct {
 
     /// How long a new holder must wait that read this before its acquire.
     pub(super) fn wait_for(&self, lease: LeaseState, record: Option<&Record>) -> Duration {
-        let recorded = record.map(|record| record.lease).or(self.seen.lease).unwrap_or(Duration::from_secs(60));
+        let recorded = self.seen.longest_lease.unwrap_or(Duration::from_secs(60));
         match (lease, record) {
             (LeaseState::Expired, _) => Duration::ZERO,
             (LeaseState::Free, Some(record)) if record.node.is_some() => Duration::ZERO,
@@ -166,12 +167,12 @@ impl Conduct {
         Ok(())
     }
 
-    pub(super) fn release(&mut self, now: Time, id: LeaseId) -> Checked {
+    pub(super) fn release(&mut self, id: LeaseId) -> Checked {
         if self.instance.is_some() {
             return broken("release_last", "a release while an instance is not gone".to_string());
         }
         if let Some(last) = self.acquisition.as_ref().filter(|last| last.id == id)
-            && now < last.first_sent + last.wait
+            && self.boot < last.waits_until
         {
             return broken(
                 "waits_out_unclear_lease",

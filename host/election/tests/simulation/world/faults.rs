@@ -17,7 +17,7 @@ impl World {
                     instance.was_frozen_until = until;
                 }
             }
-            Fault::Jump { host, by } if !self.hosts[host].is_settling => {
+            Fault::Jump { host, by } => {
                 let incarnation = self.hosts[host].incarnation;
                 if let Some(process) = &mut self.hosts[host].process {
                     process.jump(by);
@@ -51,9 +51,7 @@ impl World {
                 return self.tell(host, Input::Shutdown, fault);
             }
             Fault::SkipGrace { host } => return self.tell(host, Input::SkipGrace, fault),
-            // A step forward would shorten the wait of a holder that waits another out by as much: the one
-            // place where a clock that is fast is not on the safe side.
-            Fault::Jump { .. } | Fault::Crash { .. } | Fault::Freeze { .. } => {}
+            Fault::Crash { .. } | Fault::Freeze { .. } => {}
         }
         Ok(())
     }

@@ -245,13 +245,14 @@ impl World {
         let incarnation = self.hosts[host].incarnation;
         let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
         let local = process.local(now);
-        process.conduct.input(local, &input);
+        let boot = process.boot(now);
+        process.conduct.input(local, boot, &input);
         if let Some(trace) = &mut self.trace {
             trace.push(format!("{now:10.3?} host {host} at {local:?} <- {input:?}"));
         }
         let elector = &mut process.elector;
         let handled = catch_unwind(AssertUnwindSafe(|| {
-            elector.handle(Now { time: local, wall: now }, input);
+            elector.handle(Now { time: local, boot, wall: now }, input);
             std::iter::from_fn(|| elector.poll_effect()).collect::<Vec<_>>()
         }));
         let Ok(effects) = handled else { return broken("host_survives", format!("host {host} panics")) };

@@ -66,11 +66,7 @@ impl World {
             }
             Effect::Report(report) => {
                 match report {
-                    Report::Settling { .. } => {
-                        self.coverage.settled += 1;
-                        self.hosts[host].is_settling = true;
-                    }
-                    Report::Standby { .. } | Report::Elected { .. } => self.hosts[host].is_settling = false,
+                    Report::Settling { .. } => self.coverage.settled += 1,
                     Report::CoolOff { .. } => self.coverage.cooled_off += 1,
                     Report::HeldOutside { .. } => self.coverage.held_outside += 1,
                     Report::Lost { .. } => self.coverage.lost += 1,
