@@ -5,7 +5,8 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use core::time::Duration;
 
-use super::holder::{Holding, Releasing};
+use super::holder::Holding;
+use super::releasing::Releasing;
 use super::{
     BACK_OFF_MAX, FREE_LONG_ENOUGH, MISCONFIGURED_BACK_OFF_MAX, Memory, POLL, Pending, Role, STANDBY_TIMEOUT, Shared,
     UNKNOWN_LEASE, answered,

@@ -1,5 +1,5 @@
-//! Life with the lease: renewing it, waiting out whoever may still run, beginning terms, ending the
-//! instance in time, and giving the lease up last of all.
+//! Life with the lease: renewing it, waiting out whoever may still run, beginning terms, and ending the
+//! instance in time.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -7,6 +7,7 @@ use core::time::Duration;
 
 use super::candidate::{Opening, back_to_standby};
 use super::ledger::{Kind, Ledger, News};
+use super::releasing::Releasing;
 use super::{FAILURES_TO_STEP_DOWN, HEALTHY_AFTER, Pending, Role, Shared, answered};
 use crate::port::{Effect, End, Input, OnDone, Report, StopReason};
 use crate::record::{LeaseId, Outcome, Version};
@@ -469,56 +470,5 @@ impl Serving {
             self.killed = Some(shared.time());
             shared.effects.push_back(Effect::Kill { reason: reason.to_string() });
         }
-    }
-}
-
-/// A node that has asked to give the lease up. The id is never used for anything else again.
-#[derive(Debug)]
-pub(super) struct Releasing {
-    id: LeaseId,
-    pending: Option<Pending>,
-    next_try: Time,
-    /// When the lease has run out by itself.
-    until: Time,
-}
-
-impl Releasing {
-    pub(super) fn new(id: LeaseId, until: Time) -> Self {
-        Self { id, pending: None, next_try: Time::default(), until }
-    }
-
-    pub(super) fn next_wakeup(&self) -> Option<Time> {
-        self.pending.is_none().then_some(self.next_try)
-    }
-
-    pub(super) fn step(&mut self, shared: &mut Shared, input: Option<Input>) -> Option<Role> {
-        match input {
-            Some(Input::SkipGrace) => return self.give_up(shared, "the host would not wait"),
-            Some(Input::Answer { id, result }) if answered(&mut self.pending, id).is_some() => match result {
-                Ok(_) => {
-                    shared.report(Report::Released);
-                    return back_to_standby(shared, "the lease was released".to_string());
-                }
-                Err(Refusal::Lost(why)) => return self.give_up(shared, &why),
-                Err(Refusal::Held | Refusal::Conflict) => return self.give_up(shared, "it is not held any more"),
-                Err(refusal @ (Refusal::Unknown(_) | Refusal::Misconfigured(_))) => {
-                    shared.store_trouble("release", &refusal);
-                    self.next_try = shared.retry_at();
-                }
-            },
-            _ => {}
-        }
-        if self.pending.is_none() && shared.time() >= self.until {
-            return self.give_up(shared, "it could not be released before it ran out");
-        }
-        if self.pending.is_none() && shared.time() >= self.next_try {
-            self.pending = Some(shared.urgent(Op::Release { id: self.id }));
-        }
-        None
-    }
-
-    fn give_up(&self, shared: &mut Shared, reason: &str) -> Option<Role> {
-        shared.report(Report::NotReleased { reason: reason.to_string() });
-        back_to_standby(shared, format!("the lease was not released: {reason}"))
     }
 }

@@ -1,11 +1,12 @@
 //! The elector: its state, its calling contract and what its parts share.
 //!
 //! `candidate` is its life without the lease, `holder` its life with it, `ledger` the conditional
-//! writing of the record under the lease.
+//! writing of the record under the lease, `releasing` the end of it.
 
 mod candidate;
 mod holder;
 mod ledger;
+mod releasing;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -19,7 +20,8 @@ use crate::request::{Op, Refusal, RequestId};
 use crate::timing::Time;
 
 use candidate::{Acquiring, Standby};
-use holder::{Holding, Releasing};
+use holder::Holding;
+use releasing::Releasing;
 
 /// The length to assume of a lease whose record is missing: the longest that any store keeps.
 const UNKNOWN_LEASE: Duration = Duration::from_secs(60);

@@ -18,6 +18,7 @@ pub struct Mutant {
 const CANDIDATE: &str = "elector/candidate.rs";
 const HOLDER: &str = "elector/holder.rs";
 const LEDGER: &str = "elector/ledger.rs";
+const RELEASING: &str = "elector/releasing.rs";
 const SHARED: &str = "elector/mod.rs";
 
 pub const MUTANTS: &[Mutant] = &[
@@ -47,7 +48,7 @@ pub const MUTANTS: &[Mutant] = &[
     // ---- Once a release was sent, whatever its outcome, its id is never used again. ----
     Mutant {
         name: "a release of unknown outcome is checked by a renewal",
-        file: HOLDER,
+        file: RELEASING,
         old: "shared.store_trouble(\"release\", &refusal);",
         new: "shared.store_trouble(\"release\", &refusal);\n                    if MUTANT { shared.urgent(Op::Renew { id: self.id }); }",
         breaks: "lease_id_never_reused_after_release_sent",
