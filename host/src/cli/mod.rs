@@ -18,6 +18,7 @@ pub use print::{columns, print, print_report};
 pub use status::{LeaseWord, StatusRow, print_status};
 
 use crate::config::{self, Config, ConfigError, Key, Layer, Surroundings};
+use crate::store::StoreUrl;
 use crate::telemetry::escape;
 use args::{Arguments, Subcommand};
 
@@ -35,8 +36,8 @@ pub enum Command {
     Status {
         /// Only in this election; none for all.
         election: Option<ElectionName>,
-        /// The lease store's URL.
-        store: String,
+        /// Where the lease store is.
+        store: StoreUrl,
         /// As JSON.
         json: bool,
     },
@@ -51,8 +52,8 @@ pub enum Command {
     Start {
         /// The election.
         election: ElectionName,
-        /// The lease store's URL.
-        store: String,
+        /// Where the lease store is.
+        store: StoreUrl,
     },
 }
 

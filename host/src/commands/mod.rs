@@ -70,9 +70,8 @@ fn block_on(command: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::
 }
 
 /// The store behind a URL.
-fn open_store(url: &str) -> anyhow::Result<Arc<dyn LeaseStore>> {
-    let url: StoreUrl = url.parse().map_err(WrongConfiguration::new)?;
-    Ok(crate::store::open(&url).map_err(WrongConfiguration::new)?)
+fn open_store(url: &StoreUrl) -> anyhow::Result<Arc<dyn LeaseStore>> {
+    Ok(crate::store::open(url).map_err(WrongConfiguration::new)?)
 }
 
 /// Asks the store, for a while again where the outcome is unknown: one that is busy answers soon. A write

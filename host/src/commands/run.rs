@@ -19,7 +19,7 @@ use crate::gate::Watchdog;
 use crate::node::NodeId;
 use crate::runtime::{Engine, Launcher, Module};
 use crate::signals::{Ask, Signals};
-use crate::store::LeaseStore;
+use crate::store::{LeaseStore, StoreUrl};
 use crate::supervisor::{Shutdown, Supervisor, last_words};
 use crate::telemetry::{Event, Log};
 
@@ -101,7 +101,7 @@ fn contend(
         }
         let mut creating = JoinSet::new();
         // A folder of one's own costs nobody anything: only what is shared must be asked for.
-        if config.create || config.store.starts_with("sqlite:") {
+        if config.create || matches!(config.store, StoreUrl::Sqlite(_)) {
             creating.spawn(create(Arc::clone(store), log.clone()));
         }
         loop {

@@ -7,9 +7,10 @@ use baton_election::{ElectionName, LeaseId, LeaseState, Op, Refusal, Snapshot};
 
 use super::{ask, open_store, read};
 use crate::cli;
+use crate::store::StoreUrl;
 
 /// The record is only ever written by the lease's holder, so the outcome is taken out as one.
-pub(super) async fn start(election: &ElectionName, store: &str) -> anyhow::Result<ExitCode> {
+pub(super) async fn start(election: &ElectionName, store: &StoreUrl) -> anyhow::Result<ExitCode> {
     let store = open_store(store)?;
     let Snapshot::Object { lease, version, record: Some(mut record) } = read(&*store, election).await? else {
         bail!("there is no election {election} in this store: no host has contended for it yet");

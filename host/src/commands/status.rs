@@ -7,8 +7,9 @@ use baton_election::ElectionName;
 
 use super::{elections, open_store, read};
 use crate::cli::{self, StatusRow};
+use crate::store::StoreUrl;
 
-pub(super) async fn status(election: Option<ElectionName>, store: &str, json: bool) -> anyhow::Result<ExitCode> {
+pub(super) async fn status(election: Option<ElectionName>, store: &StoreUrl, json: bool) -> anyhow::Result<ExitCode> {
     let store = open_store(store)?;
     let names = match &election {
         Some(election) => vec![election.clone()],

@@ -17,6 +17,8 @@ use super::{ConfigError, Key, Layer, Origin, Surroundings};
 const COORDINATORS: &str = "coordinators";
 /// The file that is read if nobody names one.
 const DEFAULT_FILE: &str = "baton.toml";
+/// The kind of store that is a path.
+const SQLITE: &str = "sqlite:";
 /// No configuration is that long; a file that is was named by mistake.
 const LONGEST: u64 = 1 << 20;
 
@@ -160,7 +162,11 @@ impl Source<'_> {
             (Key::Create, _) => {
                 return Err(self.error(at, Some(&path), "write true or false, without quotes"));
             }
-            (Key::Module, DeValue::String(module)) => self.module(at, &path, module)?,
+            (Key::Module, DeValue::String(module)) => self.path(at, &path, module)?,
+            (Key::Store, DeValue::String(store)) => match store.strip_prefix(SQLITE) {
+                Some(folder) if !folder.is_empty() => format!("{SQLITE}{}", self.path(at, &path, folder)?),
+                _ => store.to_string(),
+            },
             (_, DeValue::String(text)) => text.to_string(),
             _ => {
                 return Err(self.error(at, Some(&path), &format!("write a text in quotes{}", example(setting))));
@@ -170,13 +176,13 @@ impl Source<'_> {
         Ok(())
     }
 
-    /// A module's path is seen from the file's folder, wherever the host is started.
-    fn module(&self, at: usize, path: &str, module: &str) -> Result<String, ConfigError> {
+    /// A path in the file is seen from the file's folder, wherever the host is started.
+    fn path(&self, at: usize, key: &str, path: &str) -> Result<String, ConfigError> {
         self.folder
-            .join(module)
+            .join(path)
             .into_os_string()
             .into_string()
-            .map_err(|_| self.error(at, Some(path), "the file's folder is not UTF-8: write the whole path"))
+            .map_err(|_| self.error(at, Some(key), "the file's folder is not UTF-8: write the whole path"))
     }
 
     fn line(&self, at: usize) -> usize {

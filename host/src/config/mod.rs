@@ -39,19 +39,20 @@ use baton_election::{ElectionName, Timing};
 pub use key::Key;
 pub use layer::{Layer, Origin};
 pub use resolve::{resolve, resolve_store};
-pub use secret::{Secret, redact_store};
+pub use secret::Secret;
 pub use surroundings::Surroundings;
 pub use value::election;
 
 use crate::node::NodeChoice;
+use crate::store::StoreUrl;
 use crate::telemetry::Format;
 use table::Row;
 
 /// All that `baton run` was told, checked.
 #[derive(Clone)]
 pub struct Config {
-    /// The lease store's URL. May contain secrets: show it through [`redact_store`].
-    pub store: String,
+    /// Where the lease store is.
+    pub store: StoreUrl,
     /// Make what the store needs, such as its container, where it is missing.
     pub create: bool,
     /// Who this host is.

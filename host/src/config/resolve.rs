@@ -9,8 +9,9 @@ use baton_election::{Timing, TimingError};
 
 use super::file::{self, FileLayers};
 use super::table::Row;
-use super::{Config, ConfigError, Coordinator, Key, Layer, Origin, Secret, Surroundings, redact_store, value};
+use super::{Config, ConfigError, Coordinator, Key, Layer, Origin, Secret, Surroundings, value};
 use crate::node::{NodeChoice, NodeId};
+use crate::store::StoreUrl;
 use crate::telemetry::Format;
 
 /// Brings together what the command line says, the variables, the file and the defaults, and checks all
@@ -49,7 +50,7 @@ pub fn resolve(flags: &Layer, around: &Surroundings) -> Result<Config, ConfigErr
 ///
 /// # Errors
 /// [`ConfigError`] if the file is wrong, or there is no place for a default.
-pub fn resolve_store(flags: &Layer, around: &Surroundings) -> Result<String, ConfigError> {
+pub fn resolve_store(flags: &Layer, around: &Surroundings) -> Result<StoreUrl, ConfigError> {
     let sources = Sources::read(flags, around)?;
     let layers = vec![flags, &sources.variables, &sources.file.global];
     store(&mut Resolver::new(layers, &mut Vec::new()), around)
@@ -102,21 +103,14 @@ impl Sources {
     }
 }
 
-fn store(host: &mut Resolver<'_>, around: &Surroundings) -> Result<String, ConfigError> {
+fn store(host: &mut Resolver<'_>, around: &Surroundings) -> Result<StoreUrl, ConfigError> {
     let default = || match around.state_folder() {
-        Some(folder) => match folder.to_str() {
-            Some(folder) => Ok(format!("sqlite:{folder}")),
-            None => Err("the state folder's path is not UTF-8: name a store with --store sqlite:DIR".to_string()),
-        },
+        Some(folder) => Ok(StoreUrl::Sqlite(folder)),
         None => Err("there is no home folder to keep it in: name one with --store sqlite:DIR, or set HOME or \
                      XDG_STATE_HOME"
             .to_string()),
     };
-    let not_empty = |text: &str| match text.trim() {
-        "" => Err("is empty: write sqlite:DIR, azure://ACCOUNT/CONTAINER or azurite".to_string()),
-        text => Ok(text.to_string()),
-    };
-    Ok(host.get(Key::Store, not_empty, |store| redact_store(store), default)?.0)
+    Ok(host.get(Key::Store, value::store, StoreUrl::to_string, default)?.0)
 }
 
 fn node(host: &mut Resolver<'_>, around: &Surroundings) -> Result<NodeChoice, ConfigError> {
@@ -133,7 +127,11 @@ fn node(host: &mut Resolver<'_>, around: &Surroundings) -> Result<NodeChoice, Co
 }
 
 /// Parses one coordinator; also says where its election's name came from.
-fn coordinator(layers: Vec<&Layer>, store: &str, rows: &mut Vec<Row>) -> Result<(Coordinator, Origin), ConfigError> {
+fn coordinator(
+    layers: Vec<&Layer>,
+    store: &StoreUrl,
+    rows: &mut Vec<Row>,
+) -> Result<(Coordinator, Origin), ConfigError> {
     let mut own = Resolver::new(layers, rows);
     let path = |text: &str| match text {
         "" => Err("is empty: name the component's file".to_string()),
@@ -165,7 +163,7 @@ fn coordinator(layers: Vec<&Layer>, store: &str, rows: &mut Vec<Row>) -> Result<
     let (max_memory, memory_origin) = own.get(Key::MaxMemory, value::size, value::show_size, || Ok(256 << 20))?;
     let env = own.env();
 
-    let timing = Timing::new(lease, lease_range(store), grace, max_memory).map_err(|error| {
+    let timing = Timing::new(lease, store.lease_range(), grace, max_memory).map_err(|error| {
         let of_memory = matches!(error, TimingError::Memory { .. }) && memory_origin != Origin::Default;
         let (key, origin) = if of_memory { (Key::MaxMemory, &memory_origin) } else { (Key::Lease, &lease_origin) };
         ConfigError::at(key, origin, error.to_string())
@@ -173,12 +171,6 @@ fn coordinator(layers: Vec<&Layer>, store: &str, rows: &mut Vec<Row>) -> Result<
     let module = PathBuf::from(module);
     let coordinator = Coordinator { election, module, timing, pause, on_done, stall_after, max_memory, env };
     Ok((coordinator, election_origin))
-}
-
-/// The shortest and the longest lease that the store of that URL keeps.
-fn lease_range(store: &str) -> (Duration, Duration) {
-    let shortest = if store.starts_with("azur") { 15 } else { 2 };
-    (Duration::from_secs(shortest), Duration::from_secs(60))
 }
 
 /// Looks settings up in layers, the strongest first, and notes what it found.

@@ -138,11 +138,13 @@ fn the_file_is_the_default_one_or_the_named_one() {
     let case = Case::new("lease = '20s'");
     assert_eq!(shown(&case.run(&[], &["x.wasm"]).unwrap(), Key::File).1, "default");
     std::fs::create_dir(case.path().join("sub")).unwrap();
-    std::fs::write(case.path().join("sub/other.toml"), "module = 'm/x.wasm'\nlease = '30s'").unwrap();
+    std::fs::write(case.path().join("sub/other.toml"), "module = 'm/x.wasm'\nlease = '30s'\nstore = 'sqlite:leases'")
+        .unwrap();
     let config = case.run(&[("BATON_FILE", "sub/other.toml")], &[]).unwrap();
     assert_eq!(shown(&config, Key::Lease).0, "30s");
-    // Its module is seen from the file, not from the working folder.
+    // Its paths are seen from the file, not from the working folder.
     assert_eq!(config.coordinators[0].module, case.path().join("sub/m/x.wasm"));
+    assert_eq!(config.store, StoreUrl::Sqlite(case.path().join("sub/leases")));
     let config = case.run(&[("BATON_FILE", "sub/other.toml")], &["--file=baton.toml", "x.wasm"]).unwrap();
     assert_eq!(shown(&config, Key::Lease).0, "20s");
     assert_eq!(shown(&config, Key::File), ("baton.toml".to_string(), "flag --file".to_string()));
@@ -291,6 +293,12 @@ fn a_wrong_value_is_told_the_place_and_the_way_out() {
              and hyphens, starting with a letter",
         ),
         (&[], &[""], "MODULE: is empty: name the component's file"),
+        (
+            &[("BATON_STORE", "azure://acct/box?sig=s3cr3t")],
+            &["x.wasm"],
+            "BATON_STORE: `azure://acct/box?***` is not a store: a container is 3 to 63 of a-z, 0-9 and single hyphens; \
+             write sqlite:DIR, azure://ACCOUNT/CONTAINER or azurite",
+        ),
         (&[], &["x.wasm", "--store="], "--store: is empty: write sqlite:DIR, azure://ACCOUNT/CONTAINER or azurite"),
         (&[], &["x.wasm", "--env=SECRET"], "--env: there is no `=`: write NAME=VALUE, and repeat --env for more"),
         (
@@ -301,7 +309,7 @@ fn a_wrong_value_is_told_the_place_and_the_way_out() {
         (&[], &["x.wasm", "--lease=1s"], "--lease: a lease of 1s is not possible on this store: it takes 2s to 60s"),
         (
             &[],
-            &["x.wasm", "--lease=5s", "--store=azure://a/b"],
+            &["x.wasm", "--lease=5s", "--store=azure://account/box"],
             "--lease: a lease of 5s is not possible on this store: it takes 15s to 60s",
         ),
         (

@@ -6,6 +6,7 @@ use std::time::Duration;
 use baton_election::ElectionName;
 use baton_election::OnDone;
 
+use crate::store::{StoreUrl, StoreUrlError};
 use crate::telemetry::Format;
 
 const KIB: u64 = 1 << 10;
@@ -13,6 +14,13 @@ const KIB: u64 = 1 << 10;
 const LONGEST_DURATION: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 /// One page: less is no WebAssembly memory at all.
 const LEAST_MEMORY: u64 = 64 * KIB;
+
+pub(super) fn store(text: &str) -> Result<StoreUrl, String> {
+    match text.trim() {
+        "" => Err("is empty: write sqlite:DIR, azure://ACCOUNT/CONTAINER or azurite".to_string()),
+        text => text.parse().map_err(|error: StoreUrlError| error.to_string()),
+    }
+}
 
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let duration = humantime::parse_duration(text.trim())

@@ -5,21 +5,21 @@ use std::time::Duration;
 use baton_election::{End, StopReason, Timing};
 
 use super::Event;
-use crate::config::redact_store;
+use crate::store::StoreUrl;
 
 /// A standby polls every second with 25% jitter: the longest time that a free lease stays unseen.
 const LONGEST_POLL: Duration = Duration::from_millis(1250);
 
 impl Event {
-    /// The host begins to contend: what follows from its timing. `store` may contain secrets.
+    /// The host begins to contend: what follows from its timing.
     #[must_use]
-    pub fn starting(store: &str, module: &str, timing: &Timing) -> Self {
+    pub fn starting(store: &StoreUrl, module: &str, timing: &Timing) -> Self {
         let lease = timing.lease();
         // What is not gone by then takes its host with it, so no drop takes longer.
         let longest_drop = timing.abort_after() - timing.deadline_after();
         Self::Starting {
             version: env!("CARGO_PKG_VERSION").to_string(),
-            store: redact_store(store),
+            store: store.to_string(),
             module: module.to_string(),
             lease_s: lease.into(),
             crash_takeover_s: (lease + LONGEST_POLL).into(),
