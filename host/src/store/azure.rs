@@ -9,6 +9,7 @@
 //!   renews an expired lease for any id that asks.
 
 mod credentials;
+mod managed_identity;
 mod record;
 
 use std::sync::Arc;
@@ -54,9 +55,13 @@ impl AzureStore {
     /// # Errors
     /// [`CredentialError`] where the environment gives none that can be used.
     pub fn open(account: &str, container: &str) -> Result<Self, CredentialError> {
-        let credentials = credentials::from_environment(account)?;
-        let location = CloudLocation::Public { account: account.to_owned() };
-        Self::connect(ClientBuilder::with_location(location, credentials), container)
+        let access = credentials::from_environment(account)?;
+        let account = account.to_owned();
+        let location = match access.endpoint {
+            Some(uri) => CloudLocation::Custom { account, uri },
+            None => CloudLocation::Public { account },
+        };
+        Self::connect(ClientBuilder::with_location(location, access.credentials), container)
     }
 
     /// The same on the local emulator, with its well-known key unless the environment gives another.

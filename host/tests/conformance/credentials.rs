@@ -17,12 +17,16 @@ const ADDRESS: &str = "BATON_TEST_ADDRESS";
 const CONNECTION_STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
 const CONTAINER: &str = "container";
 
-/// Asks a store from a process with such a connection string. Returns what it says of the answers.
+/// Asks the emulator's store from a process with such a connection string. Returns what it says of the answers.
 fn answers(port: u16, connection_string: &str) -> String {
+    answers_with(&[(ADDRESS, &format!("127.0.0.1:{port}")), (CONNECTION_STRING, connection_string)])
+}
+
+/// The same with these variables; without an address, of an account that is not the emulator's.
+fn answers_with(variables: &[(&str, &str)]) -> String {
     let out = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "--nocapture", "credentials::as_a_process_of_its_own"])
-        .env(ADDRESS, format!("127.0.0.1:{port}"))
-        .env(CONNECTION_STRING, connection_string)
+        .envs(variables.iter().copied())
         .output()
         .unwrap();
     String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr)
@@ -31,8 +35,11 @@ fn answers(port: u16, connection_string: &str) -> String {
 #[tokio::test]
 #[ignore = "run by the tests beside it, as a process of its own"]
 async fn as_a_process_of_its_own() {
-    let address = std::env::var(ADDRESS).expect("it is run by other tests only");
-    let store = match AzureStore::emulator(&address, CONTAINER) {
+    let opened = match std::env::var(ADDRESS) {
+        Ok(address) => AzureStore::emulator(&address, CONTAINER),
+        Err(_) => AzureStore::open("devstoreaccount1", CONTAINER),
+    };
+    let store = match opened {
         Ok(store) => store,
         Err(error) => return println!("cannot be opened: {error} {error:?}"),
     };
@@ -81,4 +88,23 @@ async fn a_key_or_a_signature_of_the_environment_is_used_and_never_shown() {
 
     let nonsense = answers(azurite.address().port(), "AccountKey");
     assert!(nonsense.contains("cannot be opened") && nonsense.contains(CONNECTION_STRING), "{nonsense}");
+}
+
+#[tokio::test]
+async fn an_account_is_reached_where_the_environment_says_that_it_is() {
+    let azurite = Azurite::start();
+    let sas = container(&azurite).await;
+    let endpoint = format!("http://{}/devstoreaccount1", azurite.address());
+    // The key is the emulator's own, which everybody may know.
+    let key = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
+    let by_key = format!("AccountName=devstoreaccount1;AccountKey={key};BlobEndpoint={endpoint};");
+    let by_sas = format!("BlobEndpoint={endpoint}/;SharedAccessSignature={sas}");
+    for (variables, answer) in [
+        (vec![(CONNECTION_STRING, by_key.as_str())], "create: Version"),
+        (vec![(CONNECTION_STRING, &by_sas)], "create: the record has changed"),
+        (vec![("AZURE_STORAGE_KEY", key), ("AZURE_STORAGE_SERVICE_ENDPOINT", &endpoint)], "read: Read"),
+    ] {
+        let answers = answers_with(&variables);
+        assert!(answers.contains(answer) && answers.contains("term: 1"), "{answers}");
+    }
 }

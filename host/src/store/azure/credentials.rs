@@ -7,14 +7,13 @@ use std::time::Duration;
 
 use azure_core::auth::{AccessToken, Secret, TokenCredential};
 use azure_core::error::{Error, ErrorKind};
-use azure_identity::{
-    AppServiceManagedIdentityCredential, AzureCliCredential, TokenCredentialOptions,
-    VirtualMachineManagedIdentityCredential, WorkloadIdentityCredential,
-};
-use azure_storage::{ConnectionString, StorageCredentials};
+use azure_identity::{AzureCliCredential, TokenCredentialOptions, WorkloadIdentityCredential};
+use azure_storage::{ConnectionString, EndpointProtocol, StorageCredentials};
 use futures::future::BoxFuture;
 use time::OffsetDateTime;
 use tokio::task::JoinHandle;
+
+use super::managed_identity::ManagedIdentity;
 
 /// Why there are no credentials that can be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -32,50 +31,92 @@ const CONNECTION_STRING: [&str; 2] = ["BATON_STORE_CONNECTION_STRING", "AZURE_ST
 const KEY: [&str; 2] = ["AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY"];
 const SAS: [&str; 1] = ["AZURE_STORAGE_SAS_TOKEN"];
 
-fn first_of(names: &[&str]) -> Option<(String, String)> {
-    names.iter().find_map(|name| {
-        let value = var(name).ok().filter(|value| !value.is_empty())?;
-        Some(((*name).to_owned(), value))
-    })
+/// The blob service's URL where it is not the public cloud's, as for the Azure CLI.
+const ENDPOINT: [&str; 1] = ["AZURE_STORAGE_SERVICE_ENDPOINT"];
+
+/// How an account is reached.
+#[derive(Debug)]
+pub(super) struct Access {
+    pub credentials: StorageCredentials,
+    /// The blob service's URL, where it is not the public cloud's.
+    pub endpoint: Option<String>,
 }
 
-/// The credentials for an account: a connection string, a key or a SAS from the environment, else tokens
-/// of the workload's, the managed or the command line's identity.
-pub(super) fn from_environment(account: &str) -> Result<StorageCredentials, CredentialError> {
-    let unusable = |name: &str| CredentialError(format!("{name} cannot be used: check that it was copied whole"));
+/// A variable that is set and not empty.
+fn set(name: &str) -> Option<String> {
+    var(name).ok().filter(|value| !value.is_empty())
+}
+
+fn first_of(names: &[&'static str]) -> Option<(&'static str, String)> {
+    names.iter().find_map(|name| Some((*name, set(name)?)))
+}
+
+/// The access to an account: by a connection string, a key or a SAS from the environment, else by tokens of
+/// the workload's, the managed or the command line's identity.
+pub(super) fn from_environment(account: &str) -> Result<Access, CredentialError> {
     if let Some((name, value)) = first_of(&CONNECTION_STRING) {
-        let parsed = ConnectionString::new(&value).map_err(|_| unusable(&name))?;
-        if let Some(other) = parsed.account_name.filter(|other| *other != account) {
-            return Err(CredentialError(format!(
-                "{name} is for the account {other}, and the store's URL names {account}"
-            )));
-        }
-        return parsed.storage_credentials().map_err(|_| unusable(&name));
+        return from_connection_string(name, &value, account);
     }
-    if let Some((_, key)) = first_of(&KEY) {
-        return Ok(StorageCredentials::access_key(account, Secret::new(key)));
-    }
-    if let Some((name, sas)) = first_of(&SAS) {
-        return StorageCredentials::sas_token(sas.trim_start_matches('?')).map_err(|_| unusable(&name));
-    }
-    Ok(StorageCredentials::token_credential(Arc::new(KeptToken::from(Box::new(|scopes| Box::pin(fetch(scopes)))))))
+    let credentials = if let Some((_, key)) = first_of(&KEY) {
+        StorageCredentials::access_key(account, Secret::new(key))
+    } else if let Some((name, sas)) = first_of(&SAS) {
+        StorageCredentials::sas_token(sas.trim_start_matches('?')).map_err(|_| unusable(name))?
+    } else {
+        let source = Box::new(|scopes| Box::pin(fetch(scopes)) as BoxFuture<'static, _>);
+        StorageCredentials::token_credential(Arc::new(KeptToken::from(source)))
+    };
+    let endpoint = first_of(&ENDPOINT).map(|(name, url)| checked_endpoint(name, &url)).transpose()?;
+    Ok(Access { credentials, endpoint })
 }
 
 /// The emulator's well-known key, unless the environment gives another.
 pub(super) fn for_emulator() -> Result<StorageCredentials, CredentialError> {
     match first_of(&CONNECTION_STRING) {
-        Some((name, value)) => ConnectionString::new(&value)
-            .and_then(|parsed| parsed.storage_credentials())
-            .map_err(|_| CredentialError(format!("{name} cannot be used: check that it was copied whole"))),
+        Some((name, value)) => {
+            ConnectionString::new(&value).and_then(|parsed| parsed.storage_credentials()).map_err(|_| unusable(name))
+        }
         None => Ok(StorageCredentials::emulator()),
     }
+}
+
+fn from_connection_string(name: &str, text: &str, account: &str) -> Result<Access, CredentialError> {
+    let parsed = ConnectionString::new(text).map_err(|_| unusable(name))?;
+    if let Some(other) = parsed.account_name.filter(|other| *other != account) {
+        return Err(CredentialError(format!("{name} is for the account {other}, and the store's URL names {account}")));
+    }
+    let protocol = match parsed.default_endpoints_protocol {
+        Some(EndpointProtocol::Http) => "http",
+        Some(EndpointProtocol::Https) | None => "https",
+    };
+    let endpoint = match (parsed.blob_endpoint, parsed.endpoint_suffix) {
+        (Some(url), _) => Some(checked_endpoint(name, url)?),
+        (None, Some(suffix)) => Some(checked_endpoint(name, &format!("{protocol}://{account}.blob.{suffix}"))?),
+        (None, None) => None,
+    };
+    let credentials = parsed.storage_credentials().map_err(|_| unusable(name))?;
+    Ok(Access { credentials, endpoint })
+}
+
+fn checked_endpoint(name: &str, text: &str) -> Result<String, CredentialError> {
+    let url = url::Url::parse(text).ok().filter(|url| url.has_host() && ["http", "https"].contains(&url.scheme()));
+    match url {
+        // A path is kept: the emulator's ends with the account.
+        Some(url) if url.query().is_none() => Ok(url.as_str().trim_end_matches('/').to_owned()),
+        _ => Err(CredentialError(format!(
+            "{name} names no endpoint that can be used: write a URL like https://ACCOUNT.blob.core.windows.net"
+        ))),
+    }
+}
+
+fn unusable(name: &str) -> CredentialError {
+    CredentialError(format!("{name} cannot be used: check that it was copied whole"))
 }
 
 /// A token that has less than this left is fetched anew while the old one is still in use.
 const AHEAD: Duration = Duration::from_secs(600);
 
 /// How long one source of tokens may take.
-const SOURCE_WITHIN: Duration = Duration::from_secs(10);
+pub(super) const SOURCE_WITHIN: Duration = Duration::from_secs(10);
 
 type Fetch = JoinHandle<Result<AccessToken, Error>>;
 
@@ -162,29 +203,26 @@ impl TokenCredential for KeptToken {
 /// otherwise read it once, and the file is rotated.
 async fn fetch(scopes: Vec<String>) -> Result<AccessToken, Error> {
     let options = TokenCredentialOptions::default;
-    let sources: Vec<(&str, azure_core::Result<Arc<dyn TokenCredential>>)> =
-        if var("AZURE_FEDERATED_TOKEN_FILE").is_ok() {
-            vec![("workload identity", WorkloadIdentityCredential::create(options()).map(shared))]
-        } else if var("IDENTITY_ENDPOINT").is_ok() {
-            vec![("managed identity", AppServiceManagedIdentityCredential::create(options()).map(shared))]
-        } else {
-            vec![
-                ("managed identity", Ok(shared(VirtualMachineManagedIdentityCredential::new(options())))),
-                ("Azure CLI", AzureCliCredential::create().map(shared)),
-            ]
-        };
-    let scopes: Vec<&str> = scopes.iter().map(String::as_str).collect();
+    let asked: Vec<&str> = scopes.iter().map(String::as_str).collect();
     let mut problems = Vec::new();
-    for (name, source) in sources {
-        let token = match source {
-            Ok(source) => tokio::time::timeout(SOURCE_WITHIN, source.get_token(&scopes))
-                .await
-                .unwrap_or_else(|_| Err(Error::message(ErrorKind::Credential, "no answer"))),
-            Err(error) => Err(error),
-        };
-        match token {
+    if set("AZURE_FEDERATED_TOKEN_FILE").is_some() {
+        let token = async { WorkloadIdentityCredential::create(options())?.get_token(&asked).await };
+        match in_time(token).await {
             Ok(token) => return Ok(token),
-            Err(error) => problems.push(format!("{name}: {}", super::told(&error))),
+            Err(error) => problems.push(format!("workload identity: {}", super::told(&error))),
+        }
+    } else {
+        match in_time(ManagedIdentity::from_environment(set).token(&scopes)).await {
+            Ok(token) => return Ok(token),
+            Err(error) => problems.push(format!("managed identity: {}", super::told(&error))),
+        }
+        // A service that has identities has no command line.
+        if set("IDENTITY_ENDPOINT").is_none() {
+            let token = async { AzureCliCredential::create()?.get_token(&asked).await };
+            match in_time(token).await {
+                Ok(token) => return Ok(token),
+                Err(error) => problems.push(format!("Azure CLI: {}", super::told(&error))),
+            }
         }
     }
     let problem = format!(
@@ -195,8 +233,9 @@ async fn fetch(scopes: Vec<String>) -> Result<AccessToken, Error> {
     Err(Error::message(ErrorKind::Credential, problem))
 }
 
-fn shared<T: TokenCredential + 'static>(credential: T) -> Arc<dyn TokenCredential> {
-    Arc::new(credential)
+async fn in_time(token: impl Future<Output = Result<AccessToken, Error>>) -> Result<AccessToken, Error> {
+    let answer = tokio::time::timeout(SOURCE_WITHIN, token).await;
+    answer.unwrap_or_else(|_| Err(Error::message(ErrorKind::Credential, "no answer")))
 }
 
 #[cfg(test)]
@@ -284,5 +323,31 @@ mod tests {
         let (kept, _) = kept(0);
         kept.state.lock().unwrap().token = token("secret", 60).ok();
         assert_eq!(format!("{kept:?}"), "KeptToken");
+    }
+
+    #[test]
+    fn a_connection_string_says_where_the_account_is() {
+        let account = "AccountName=contoso;AccountKey=c2VjcmV0";
+        for (more, endpoint) in [
+            ("", None),
+            (
+                ";DefaultEndpointsProtocol=https;EndpointSuffix=core.chinacloudapi.cn",
+                Some("https://contoso.blob.core.chinacloudapi.cn"),
+            ),
+            (";DefaultEndpointsProtocol=http;EndpointSuffix=localhost:99", Some("http://contoso.blob.localhost:99")),
+            (";BlobEndpoint=http://127.0.0.1:10000/contoso/;EndpointSuffix=x", Some("http://127.0.0.1:10000/contoso")),
+        ] {
+            let access = from_connection_string("STRING", &format!("{account}{more}"), "contoso").unwrap();
+            assert_eq!(access.endpoint.as_deref(), endpoint, "{more}");
+        }
+        for (text, problem) in [
+            (format!("{account};BlobEndpoint=nowhere"), "STRING names no endpoint"),
+            (format!("{account};BlobEndpoint=https://a.b/?sig=s3cr3t"), "STRING names no endpoint"),
+            (account.replace("contoso", "other"), "STRING is for the account other"),
+            ("AccountName=contoso".to_owned(), "STRING cannot be used"),
+        ] {
+            let error = from_connection_string("STRING", &text, "contoso").unwrap_err().to_string();
+            assert!(error.starts_with(problem) && !error.contains("s3cr3t"), "{error}");
+        }
     }
 }
