@@ -11,7 +11,7 @@ use baton_election::{LeaseState, Op, Refusal, Reply};
 
 use super::azurite::Azurite;
 use super::proxy::{Mode, Proxy};
-use super::suite::{self, Backend, Bench, a, assert_lost, b, job, record};
+use super::suite::{self, Backend, Bench, a, assert_lost, b, job, record, version_of};
 
 /// Shorter than a lease by far, longer than any answer on loopback.
 const CALLER_WAITS: Duration = Duration::from_millis(1500);
@@ -80,7 +80,7 @@ async fn what_the_network_loses_is_unknown_and_found_out() {
     let bench = Bench { store: direct.open(), backend: Arc::new(direct) };
     let version = bench.create().await;
     let unknown = |answer: Result<Reply, Refusal>| assert!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
-    let acquire = Op::Acquire { id: a(), length: bench.shortest(), version: version.clone() };
+    let acquire = Op::Acquire { id: a(), length: bench.brief(), version: version.clone() };
 
     for mode in [Mode::Down, Mode::Hang] {
         proxy.set(mode);
@@ -104,14 +104,33 @@ async fn what_the_network_loses_is_unknown_and_found_out() {
     assert_eq!(bench.see().await.lease, LeaseState::Free);
     assert_lost(&bench.release(a()).await);
 
-    // An acquire that arrives when the record has moved on.
-    proxy.set(Mode::HoldRequest);
-    let given_up = tokio::time::timeout(CALLER_WAITS, far.request(&job(), acquire)).await;
-    assert!(given_up.is_err(), "{given_up:?}");
-    proxy.wait_held();
-    proxy.deliver();
-    let seen = bench.see().await;
-    assert_eq!((seen.lease, seen.record), (LeaseState::Free, Some(record(1))));
+    // Each request arrives when the world has moved on: another has led and written since.
+    let arrive_late = async |op: Op| {
+        proxy.set(Mode::HoldRequest);
+        let given_up = tokio::time::timeout(CALLER_WAITS, far.request(&job(), op)).await;
+        assert!(given_up.is_err(), "{given_up:?}");
+        proxy.wait_held();
+        proxy.deliver();
+    };
+    arrive_late(acquire).await;
+    assert_eq!(bench.see().await.lease, LeaseState::Free);
+    assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
+    let latest = version_of(bench.write(b(), &bench.see().await.version, 2).await);
+    for late in [
+        Op::Create { record: record(0) },
+        Op::Renew { id: a() },
+        Op::Write { id: a(), version, record: record(1) },
+        Op::Release { id: a() },
+    ] {
+        arrive_late(late.clone()).await;
+        let seen = bench.see().await;
+        assert_eq!(
+            (seen.lease, seen.version, seen.record),
+            (LeaseState::Held, latest.clone(), Some(record(2))),
+            "{late:?}"
+        );
+    }
+    assert_eq!(bench.renew(b()).await, Ok(Reply::Done));
 }
 
 #[tokio::test]

@@ -55,7 +55,7 @@ async fn faults_do_what_they_say() {
     let store = memory.store.clone();
     let bench = Bench { store: memory.open(), backend: Arc::new(memory) };
     let version = bench.create().await;
-    let acquire = || Op::Acquire { id: a(), length: bench.shortest(), version: version.clone() };
+    let acquire = || Op::Acquire { id: a(), length: bench.brief(), version: version.clone() };
     let unknown = |answer: Result<Reply, Refusal>| assert!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
 
     store.fail_next(Fault::LoseRequest);

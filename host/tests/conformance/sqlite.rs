@@ -106,7 +106,7 @@ async fn a_lease_of_another_boot_counts_from_when_it_was_first_seen() {
         let (path, bench) = held().await;
         let store = SqliteStore::with_boot(path.parent().unwrap(), elsewhere);
         let there = Bench { store: Arc::new(store), backend: Arc::clone(&bench.backend) };
-        bench.backend.wait_out(bench.shortest()).await;
+        bench.backend.wait_out(bench.brief()).await;
         assert_eq!(bench.see().await.lease, LeaseState::Expired, "on its own boot");
         assert_eq!(there.see().await.lease, LeaseState::Held, "first seen now");
         assert_eq!(there.acquire(b()).await, Err(Refusal::Held));
