@@ -38,14 +38,24 @@ impl Engine {
         &self.wasmtime
     }
 
-    /// Makes busy guests yield for as long as the guard lives.
+    /// Makes busy guests yield for as long as the guard lives, once [`Engine::wake_ticker`] was called. Two
+    /// calls, so that whoever starts an instance wakes the thread that runs it first.
     pub(super) fn ticking(&self) -> Ticking {
         Ticking::begin(&self.ticker, |ticks| &mut ticks.instances)
     }
 
-    /// Interrupts busy guests every millisecond for as long as the guard lives.
+    /// Lets the ticker see that there is something to tick for.
+    pub(super) fn wake_ticker(&self) {
+        self.ticker.shared.1.notify_one();
+    }
+
+    /// Interrupts busy guests now, without waiting for a thread to wake, and every millisecond for as long
+    /// as the guard lives.
     pub(super) fn killing(&self) -> Ticking {
-        Ticking::begin(&self.ticker, |ticks| &mut ticks.kills)
+        let killing = Ticking::begin(&self.ticker, |ticks| &mut ticks.kills);
+        self.wasmtime.increment_epoch();
+        self.wake_ticker();
+        killing
     }
 }
 
@@ -79,8 +89,9 @@ impl Ticker {
                     (0, 0) => changed.wait(state).unwrap_or_else(PoisonError::into_inner),
                     (kills, _) => {
                         let every = if kills > 0 { KILL_EVERY } else { YIELD_EVERY };
+                        let (waited, _) = changed.wait_timeout(state, every).unwrap_or_else(PoisonError::into_inner);
                         engine.increment_epoch();
-                        changed.wait_timeout(state, every).unwrap_or_else(PoisonError::into_inner).0
+                        waited
                     }
                 };
             }
@@ -109,7 +120,6 @@ pub(super) struct Ticking {
 impl Ticking {
     fn begin(ticker: &Arc<Ticker>, count: fn(&mut Ticks) -> &mut usize) -> Self {
         *count(&mut lock(&ticker.shared.0)) += 1;
-        ticker.shared.1.notify_one();
         Self { ticker: Arc::clone(ticker), count }
     }
 }

@@ -34,7 +34,7 @@ pub struct Launcher {
     pub memory: u64,
     /// The environment that they see.
     pub env: Vec<(String, String)>,
-    /// The runtime that guests run on, and nothing else.
+    /// The runtime that guests run on, and nothing else. It must have several threads.
     pub guests: Handle,
     /// The host's clock.
     pub clock: Clock,
@@ -48,7 +48,6 @@ impl Launcher {
     pub fn start(&self, term: Term, deadline: Time, abort_at: Time, output: Arc<dyn Output>) -> Instance {
         let started = self.clock.now();
         let gate = Arc::new(Gate::new(self.clock.clone(), deadline, abort_at));
-        self.watchdog.watch(&gate);
         let (stop, stopped) = watch::channel(None);
         let (kill, killed) = watch::channel(false);
         let (tell, events) = mpsc::channel(EVENTS);
@@ -66,8 +65,10 @@ impl Launcher {
         };
         let streams = guest_streams(&gate, &self.clock, &output);
         let kill_flag = Arc::new(AtomicBool::new(false));
+        let engine = self.module.engine.clone();
         let life = Life {
             module: self.module.clone(),
+            ticking: engine.ticking(),
             guest: self.guest(context, &streams),
             streams,
             killed,
@@ -75,19 +76,12 @@ impl Launcher {
             gate: Arc::clone(&gate),
             tell,
         };
+        // The guest's thread is woken first. Whoever watches it is in no hurry, and on a small machine would
+        // only be in its way.
         let task = self.guests.spawn(life.run());
-        Instance {
-            gate,
-            started,
-            stop,
-            kill,
-            kill_flag,
-            progress,
-            events,
-            task,
-            engine: self.module.engine.clone(),
-            killing: None,
-        }
+        self.watchdog.watch(&gate);
+        engine.wake_ticker();
+        Instance { gate, started, stop, kill, kill_flag, progress, events, task, engine, killing: None }
     }
 
     fn guest(&self, term: TermContext, [stdout, stderr]: &[GuestStream; 2]) -> Guest {
@@ -194,6 +188,8 @@ impl Drop for Instance {
 /// An instance's life as its own task sees it.
 struct Life {
     module: Module,
+    /// Makes it yield, for as long as it lives.
+    ticking: Ticking,
     guest: Guest,
     streams: [GuestStream; 2],
     killed: watch::Receiver<bool>,
@@ -206,10 +202,8 @@ type Returned = wasmtime::Result<Result<(), Failure>>;
 
 impl Life {
     async fn run(self) -> Gone {
-        let Self { module, guest, streams, mut killed, kill_flag, gate, tell } = self;
-        let engine = module.engine.clone();
-        let _ticking = engine.ticking();
-        let mut store = Store::new(engine.wasmtime(), guest);
+        let Self { module, ticking: _ticking, guest, streams, mut killed, kill_flag, gate, tell } = self;
+        let mut store = Store::new(module.engine.wasmtime(), guest);
         store.limiter(|guest| &mut guest.limits);
         let flag = Arc::clone(&kill_flag);
         store.epoch_deadline_callback(move |_| {
@@ -239,11 +233,9 @@ impl Life {
             Some(returned) if !was_killed => judge(returned),
             _ => Gone { end: End::Killed, backtrace: None },
         };
-        // Freeing much memory takes long: not on a thread that other guests run on.
-        if let Err(error) = tokio::task::spawn_blocking(move || drop(store)).await {
-            let end = End::Failed(format!("the host failed to drop it: {error}"));
-            return Gone { end, backtrace: None };
-        }
+        // Freeing much memory takes long: another thread takes over the other guests, and this one, which has
+        // the memory at hand, drops it without waiting for anyone.
+        tokio::task::block_in_place(move || drop(store));
         gate.set_gone();
         gone
     }

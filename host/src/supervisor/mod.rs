@@ -107,14 +107,19 @@ impl Run {
     async fn until_finished(&mut self, mut shutdown: watch::Receiver<Shutdown>) {
         let mut asked = Shutdown::No;
         loop {
+            // What is to be done comes before the lines about it are written: an instance starts, or is killed,
+            // without waking the writing thread first.
+            let hold = self.given.log.hold();
             while let Some(effect) = self.elector.poll_effect() {
                 if effect == Effect::Finished {
+                    drop(hold);
                     // What is still under way can change nothing any more: nothing runs, nothing is held.
                     self.requests.shutdown().await;
                     return;
                 }
                 self.carry_out(effect);
             }
+            drop(hold);
             if let Some(input) = self.next_input(&mut shutdown, &mut asked).await {
                 self.elector.handle(self.given.now(), input);
             }

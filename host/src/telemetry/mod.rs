@@ -91,6 +91,25 @@ impl Log {
         };
         self.queue.push(Entry { at: wall(), scope: Arc::clone(&self.scope), term, event });
     }
+
+    /// Keeps the writing thread asleep while the hold lives, whatever is said. For moments in which something
+    /// more urgent than a line is to be done, and waking another thread would cost it its turn.
+    pub fn hold(&self) -> Hold {
+        self.queue.hold();
+        Hold { queue: Arc::clone(&self.queue) }
+    }
+}
+
+/// See [`Log::hold`].
+#[derive(Debug)]
+pub struct Hold {
+    queue: Arc<Queue>,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.queue.release();
+    }
 }
 
 /// The owner of the writing thread.

@@ -52,6 +52,8 @@ pub(super) struct Queue {
 struct State {
     entries: VecDeque<Entry>,
     from_guests: usize,
+    /// How many ask that the writer sleep on.
+    holds: usize,
     dropped: u64,
     dropped_said: Option<Instant>,
     closed: bool,
@@ -73,8 +75,27 @@ impl Queue {
         }
         state.from_guests += usize::from(from_guest);
         state.entries.push_back(entry);
+        let held = state.holds > 0;
         drop(state);
-        self.filled.notify_one();
+        if !held {
+            self.filled.notify_one();
+        }
+    }
+
+    /// Lets the writer sleep, though entries come, until the hold is released.
+    pub fn hold(&self) {
+        self.lock().holds += 1;
+    }
+
+    /// Ends a hold: the writer writes what came meanwhile.
+    pub fn release(&self) {
+        let mut state = self.lock();
+        state.holds -= 1;
+        let waits = !state.entries.is_empty();
+        drop(state);
+        if waits {
+            self.filled.notify_one();
+        }
     }
 
     /// Waits for the next thing to do.
