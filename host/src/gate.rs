@@ -22,6 +22,7 @@ pub struct Gate {
     deadline: AtomicU64,
     abort_at: AtomicU64,
     closed: AtomicBool,
+    refused: AtomicBool,
     gone: AtomicBool,
 }
 
@@ -33,6 +34,7 @@ impl Gate {
             deadline: AtomicU64::new(nanoseconds(deadline)),
             abort_at: AtomicU64::new(nanoseconds(abort_at)),
             closed: AtomicBool::new(false),
+            refused: AtomicBool::new(false),
             gone: AtomicBool::new(false),
         }
     }
@@ -44,7 +46,16 @@ impl Gate {
     pub fn pass(&self) -> Result<(), Refused> {
         let is_open = !self.closed.load(Ordering::Acquire)
             && nanoseconds(self.clock.now()) < self.deadline.load(Ordering::Acquire);
-        if is_open { Ok(()) } else { Err(Refused) }
+        if !is_open {
+            self.refused.store(true, Ordering::Release);
+            return Err(Refused);
+        }
+        Ok(())
+    }
+
+    /// Whether it has refused an effect.
+    pub fn has_refused(&self) -> bool {
+        self.refused.load(Ordering::Acquire)
     }
 
     /// Moves the deadlines after a renewal. A closed gate stays closed.
@@ -183,7 +194,9 @@ mod tests {
         let past = clock.now();
         let future = past + Duration::from_secs(3600);
         let gate = Gate::new(clock, past, future);
+        assert!(!gate.has_refused());
         assert_eq!(gate.pass(), Err(Refused));
+        assert!(gate.has_refused());
         gate.extend(future, future);
         assert_eq!(gate.pass(), Ok(()));
         gate.close();

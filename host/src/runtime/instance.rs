@@ -225,14 +225,15 @@ impl Life {
                 returned = call => Some(returned),
             }
         };
+        let was_killed = kill_flag.load(Ordering::Acquire);
+        let gone = match returned.filter(|_| !was_killed).map(judge) {
+            // The refusal is the kill's first half; whatever it then failed with is no fault of its own.
+            Some(gone) if gone.end == End::Done || !gate.has_refused() => gone,
+            _ => Gone { end: End::Killed, backtrace: None },
+        };
         for stream in &streams {
             stream.finish();
         }
-        let was_killed = kill_flag.load(Ordering::Acquire);
-        let gone = match returned {
-            Some(returned) if !was_killed => judge(returned),
-            _ => Gone { end: End::Killed, backtrace: None },
-        };
         // Freeing much memory takes long: another thread takes over the other guests, and this one, which has
         // the memory at hand, drops it without waiting for anyone.
         tokio::task::block_in_place(move || drop(store));
@@ -255,6 +256,8 @@ fn judge(returned: Returned) -> Gone {
         Ok(Err(Failure::Fatal(why))) => End::Fatal(why),
         Err(error) => match error.downcast_ref::<I32Exit>() {
             Some(I32Exit(0)) => End::Done,
+            // Most guests can only say that it is not 0, and then this is all that arrives.
+            Some(I32Exit(1)) => End::Failed("it exited with an error status".to_owned()),
             Some(I32Exit(status)) => End::Failed(format!("it exited with status {status}")),
             None => {
                 let backtrace = error.downcast_ref::<WasmBacktrace>().map(ToString::to_string);

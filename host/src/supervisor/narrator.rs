@@ -44,6 +44,9 @@ impl Narrator {
     }
 
     pub(super) fn gone(&mut self, gone: &Gone, now: Time) {
+        if gone.end == End::Killed && self.killed.is_none() {
+            self.killed("its deadline passed: an effect was refused, and it ended by itself".to_owned(), now);
+        }
         let took = self.killed.take().map_or(Duration::ZERO, |killed| now.since(killed));
         let end = match (&gone.end, &gone.backtrace) {
             (End::Failed(why), Some(backtrace)) => &End::Failed(format!("{why}\n{}", backtrace.trim_end())),

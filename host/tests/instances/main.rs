@@ -1,0 +1,124 @@
+//! Instances of real guests in this process, without a lease: how they end, and what they may ask of the host.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
+#![allow(clippy::disallowed_methods, reason = "a guard against hangs need not count suspends")]
+#![allow(dead_code, reason = "the support modules serve several test targets")]
+
+#[path = "../blackbox/guests.rs"]
+mod guests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton::clock::Clock;
+use baton::gate::Watchdog;
+use baton::runtime::{Engine, Gone, Instance, InstanceEvent, Launcher, Module, Output, Stream};
+use baton_election::{End, StopReason};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use guests::Guest;
+
+/// Guards against a hang. Nothing is measured by it.
+const GUARD: Duration = Duration::from_secs(30);
+
+/// A launcher of the fixture that behaves as it is told.
+fn launcher(behaviour: &str) -> Launcher {
+    let clock = Clock::default();
+    let watchdog = Watchdog::start(clock.clone(), |why| eprintln!("the watchdog ends this process: {why}"));
+    Launcher {
+        module: Module::load(&Engine::start().unwrap(), &Guest::Beats.module()).unwrap(),
+        election: "stage".to_owned(),
+        node: "alpha".to_owned(),
+        memory: 64 << 20,
+        env: vec![("BEHAVIOUR".to_owned(), behaviour.to_owned()), ("BEAT_MS".to_owned(), "5".to_owned())],
+        guests: Handle::current(),
+        clock,
+        watchdog: Arc::new(watchdog.unwrap()),
+    }
+}
+
+/// An instance with so long to its deadline, and the lines that it prints.
+fn start(behaviour: &str, deadline: Duration) -> (Instance, mpsc::UnboundedReceiver<String>) {
+    let launcher = launcher(behaviour);
+    let (sender, lines) = mpsc::unbounded_channel();
+    let now = launcher.clock.now();
+    (launcher.start(1, now + deadline, now + deadline + GUARD * 10, Arc::new(Lines(sender))), lines)
+}
+
+async fn gone(instance: &mut Instance) -> Gone {
+    let gone = async {
+        loop {
+            if let InstanceEvent::Gone(gone) = instance.next_event().await {
+                return gone;
+            }
+        }
+    };
+    timeout(GUARD, gone).await.expect("the instance is not gone")
+}
+
+struct Lines(mpsc::UnboundedSender<String>);
+
+impl Output for Lines {
+    fn line(&self, _: Stream, line: &str) {
+        // Some tests do not listen.
+        let _ = self.0.send(line.to_owned());
+    }
+
+    fn dropped(&self, _: u64) {}
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_busy_guest_without_host_calls_is_ended_by_the_epoch_alone() {
+    let (mut instance, mut lines) = start("busy", GUARD * 10);
+    // The last thing that it asks of the host. From here on no call of it comes by where it could be dropped.
+    assert_eq!(timeout(GUARD, lines.recv()).await.unwrap().as_deref(), Some("busy in term 1"));
+    instance.stop(StopReason::Shutdown, "no answer is expected".to_owned(), instance.started());
+    instance.kill();
+    assert_eq!(gone(&mut instance).await.end, End::Killed);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_busy_guests_on_few_threads_are_all_ended() {
+    let mut instances: Vec<_> = (0..6).map(|_| start("busy", GUARD * 10)).collect();
+    for (instance, lines) in &mut instances {
+        timeout(GUARD, lines.recv()).await.expect("each gets its turn").expect("a line");
+        // Dropped store after dropped store: the threads go on with the others meanwhile.
+        instance.kill();
+    }
+    for (instance, _) in &mut instances {
+        assert_eq!(gone(instance).await.end, End::Killed);
+    }
+}
+
+/// Its deadline passes and nobody kills it: it ends by itself, since its effects are refused.
+async fn is_reported_as_killed(behaviour: &str) {
+    let (mut instance, mut lines) = start(behaviour, Duration::from_millis(300));
+    let gone = gone(&mut instance).await;
+    assert_eq!((gone.end, gone.backtrace), (End::Killed, None));
+    assert!(lines.recv().await.is_some(), "it had its time before");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guest_that_traps_since_its_write_was_refused_was_killed() {
+    is_reported_as_killed("mutter").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guest_that_fails_since_its_write_was_refused_was_killed() {
+    is_reported_as_killed("refused").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guest_that_traps_by_itself_has_failed_with_a_backtrace() {
+    let (mut instance, _lines) = start("panic", GUARD * 10);
+    let gone = gone(&mut instance).await;
+    assert!(matches!(&gone.end, End::Failed(why) if why.contains("unreachable")), "{gone:?}");
+    assert!(gone.backtrace.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_exit_has_no_number_that_nobody_said() {
+    let (mut instance, _lines) = start("exit", GUARD * 10);
+    assert_eq!(gone(&mut instance).await.end, End::Failed("it exited with an error status".to_owned()));
+}
