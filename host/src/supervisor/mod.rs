@@ -7,10 +7,12 @@
 mod narrator;
 
 use std::future::pending;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use baton_election::{Effect, ElectionName, Elector, Input, Now, Op, Refusal, Reply, RequestId, Settings, Time};
+use futures::FutureExt as _;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -146,8 +148,8 @@ impl Run {
             event = event => self.instance_event(event),
             Some(answer) = self.requests.join_next() => match answer {
                 Ok((id, result)) => Some(Input::Answer { id, result }),
-                // Requests do not panic; if one did, the elector goes by the lease's own moments.
-                Err(_) => Some(Input::Tick),
+                // They are cancelled at the end only, when nobody asks for the next.
+                Err(_) => None,
             },
             () = sleep(wait) => Some(self.stall().unwrap_or(Input::Tick)),
         }
@@ -199,11 +201,15 @@ impl Run {
         let (store, election) = (Arc::clone(&self.given.store), self.given.election.clone());
         self.requests.spawn(async move {
             let what = op.to_string();
-            let result = timeout(limit, store.request(&election, op)).await;
-            (
-                id,
-                result.unwrap_or_else(|_| Err(Refusal::Unknown(format!("no answer to the {what} within {limit:.1?}")))),
-            )
+            // Whatever becomes of it, the elector waits for an answer. Nothing that the request leaves half done
+            // is ours, so going on after its panic breaks nothing here.
+            let answer = AssertUnwindSafe(timeout(limit, store.request(&election, op))).catch_unwind().await;
+            let result = match answer {
+                Ok(Ok(result)) => result,
+                Ok(Err(_)) => Err(Refusal::Unknown(format!("no answer to the {what} within {limit:.1?}"))),
+                Err(_) => Err(Refusal::Unknown(format!("the {what} panicked: a bug in the store's client"))),
+            };
+            (id, result)
         });
     }
 

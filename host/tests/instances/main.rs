@@ -5,6 +5,7 @@
 
 #[path = "../blackbox/guests.rs"]
 mod guests;
+mod requests;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +55,11 @@ async fn gone(instance: &mut Instance) -> Gone {
             }
         }
     };
-    timeout(GUARD, gone).await.expect("the instance is not gone")
+    timeout(GUARD, gone).await.unwrap_or_else(|_| {
+        // A guest that cannot be ended would keep its runtime, and so this process, for ever.
+        eprintln!("the instance is not gone after {GUARD:?}");
+        std::process::abort()
+    })
 }
 
 struct Lines(mpsc::UnboundedSender<String>);

@@ -1,0 +1,94 @@
+//! A supervisor whose requests to the store panic.
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use baton::clock::Clock;
+
+use baton::node::NodeId;
+use baton::store::{LeaseStore, MemoryStore, memory};
+use baton::supervisor::{Shutdown, Supervisor};
+use baton::telemetry::{Format, Log, Style};
+use baton_election::{ElectionName, OnDone, Op, Refusal, Reply, Settings, Timing};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::{GUARD, launcher};
+
+/// The first request of each kind panics before it reaches the store.
+struct Panics {
+    store: MemoryStore,
+    seen: Mutex<HashSet<String>>,
+    /// The kinds that the store has answered.
+    answered: watch::Sender<HashSet<String>>,
+}
+
+#[async_trait]
+impl LeaseStore for Panics {
+    async fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, Refusal> {
+        let kind = op.to_string();
+        let first = self.seen.lock().unwrap().insert(kind.clone());
+        assert!(!first, "the first {kind} panics, as it should here");
+        let answer = self.store.request(election, op).await;
+        self.answered.send_modify(|answered| {
+            answered.insert(kind);
+        });
+        answer
+    }
+
+    async fn elections(&self) -> Result<Vec<ElectionName>, Refusal> {
+        self.store.elections().await
+    }
+
+    async fn create(&self) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn lease_range(&self) -> (Duration, Duration) {
+        memory::LEASE_RANGE
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_panics_has_an_unknown_outcome_and_is_repeated() {
+    let launcher = launcher("beat");
+    let clock: Clock = launcher.clock.clone();
+    let time = clock.clone();
+    let store = Arc::new(Panics {
+        store: MemoryStore::new(Arc::new(move || time.now().0)),
+        seen: Mutex::default(),
+        answered: watch::Sender::default(),
+    });
+    let mut answered = store.answered.subscribe();
+    let style = Style { format: Format::Json, terminal: false, colours: false };
+    let (log, writer) = Log::start(style, &NodeId::new("alpha").unwrap(), Box::new(io::sink())).unwrap();
+    let supervisor = Supervisor {
+        election: ElectionName::new("stage").unwrap(),
+        settings: Settings {
+            node: "alpha".to_owned(),
+            incarnation: "1".to_owned(),
+            timing: Timing::new(Duration::from_secs(2), memory::LEASE_RANGE, Duration::from_secs(1), 64 << 20).unwrap(),
+            lease_range: memory::LEASE_RANGE,
+            pause: Duration::from_secs(1),
+            on_done: OnDone::Repeat,
+            module: launcher.module.digest().to_owned(),
+        },
+        store,
+        launcher,
+        stall_after: None,
+        clock,
+        log,
+    };
+    let (ask, asked) = watch::channel(Shutdown::No);
+    let running = tokio::spawn(supervisor.run(asked));
+    // It reads, acquires, begins a term and renews, each after a first try that panicked.
+    let kinds = |answered: &HashSet<String>| ["write", "renew"].iter().all(|kind| answered.contains(*kind));
+    timeout(GUARD, answered.wait_for(kinds)).await.expect("it is stuck at a request without an answer").unwrap();
+    ask.send_replace(Shutdown::Requested);
+    timeout(GUARD, running).await.expect("its end is stuck, too").unwrap().unwrap();
+    assert!(answered.borrow().contains("release"), "{:?}", answered.borrow());
+    assert!(writer.shutdown(GUARD));
+}
