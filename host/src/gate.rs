@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
 use baton_election::Time;
@@ -97,19 +97,60 @@ const PAUSED: Duration = Duration::from_millis(500);
 /// After a pause of the process, the killing of its instance gets this long.
 const AFTER_PAUSE: Duration = Duration::from_secs(1);
 
+/// How long the end waits for the last words, in naps of [`NAP`].
+const NAPS: u32 = 10;
+/// See [`NAPS`].
+const NAP: Duration = Duration::from_millis(5);
+
 /// Ends the process if an instance is not gone in time, whatever all other threads do.
 ///
-/// One thread per host, asleep while no instance lives.
+/// One thread per host, asleep while no instance lives, and one that sleeps until there are last words.
 #[derive(Debug)]
 pub struct Watchdog {
     shared: Arc<Watched>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
 struct Watched {
     state: Mutex<WatchedState>,
     changed: Condvar,
+    words: Words,
+}
+
+/// Last words. Whoever speaks them may block: on a lock whose owner does not run, on memory, on whatever is
+/// written to. So a thread of its own speaks, and the end waits for it a bounded time, on nothing else.
+#[derive(Debug, Default)]
+struct Words {
+    asked: AtomicBool,
+    said: AtomicBool,
+    /// Nobody will ask any more.
+    ended: AtomicBool,
+}
+
+impl Words {
+    /// The speaker's whole life.
+    fn speak(&self, last_words: &dyn Fn(&str)) {
+        while !self.ended.load(Ordering::Acquire) {
+            if self.asked.load(Ordering::Acquire) {
+                last_words("an instance is not gone and the lease is about to end: the host ends itself");
+                self.said.store(true, Ordering::Release);
+                return;
+            }
+            std::thread::park();
+        }
+    }
+
+    fn ask(&self, speaker: &Thread) {
+        self.asked.store(true, Ordering::Release);
+        speaker.unpark();
+        for _ in 0..NAPS {
+            if self.said.load(Ordering::Acquire) {
+                return;
+            }
+            std::thread::park_timeout(NAP);
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -125,17 +166,20 @@ impl Watched {
 }
 
 impl Watchdog {
-    /// Starts the watchdog. When an instance outlives its time it calls `last_words`, which must not
-    /// block, and ends the process.
+    /// Starts the watchdog. When an instance outlives its time it calls `last_words` on a thread of its own,
+    /// and ends the process: 50 ms later if they are not said by then.
     ///
     /// # Errors
     /// Where the system has no thread left.
     pub fn start(clock: Clock, last_words: impl Fn(&str) + Send + 'static) -> std::io::Result<Self> {
-        let shared = Arc::new(Watched { state: Mutex::default(), changed: Condvar::new() });
-        let watched = Arc::clone(&shared);
-        let thread =
-            std::thread::Builder::new().name("watchdog".into()).spawn(move || watch(&watched, &clock, &last_words))?;
-        Ok(Self { shared, thread: Some(thread) })
+        let shared = Arc::new(Watched { state: Mutex::default(), changed: Condvar::new(), words: Words::default() });
+        let mut watchdog = Self { shared: Arc::clone(&shared), threads: Vec::new() };
+        let thread = |name: &str| std::thread::Builder::new().name(name.into());
+        let spoken = Arc::clone(&shared);
+        watchdog.threads.push(thread("last-words").spawn(move || spoken.words.speak(&last_words))?);
+        let speaker = watchdog.threads[0].thread().clone();
+        watchdog.threads.push(thread("watchdog").spawn(move || watch(&shared, &clock, &speaker))?);
+        Ok(watchdog)
     }
 
     /// Watches the instance behind `gate` until it is gone.
@@ -149,14 +193,16 @@ impl Drop for Watchdog {
     fn drop(&mut self) {
         self.shared.lock().ended = true;
         self.shared.changed.notify_one();
-        if let Some(thread) = self.thread.take() {
-            // A watchdog that panicked has nothing more to say here.
+        self.shared.words.ended.store(true, Ordering::Release);
+        for thread in self.threads.drain(..) {
+            thread.thread().unpark();
+            // One that panicked has nothing more to say here.
             let _ = thread.join();
         }
     }
 }
 
-fn watch(watched: &Watched, clock: &Clock, last_words: &dyn Fn(&str)) {
+fn watch(watched: &Watched, clock: &Clock, speaker: &Thread) {
     let mut state = watched.lock();
     let mut last_read = clock.now();
     let mut paused_until = Time::default();
@@ -176,7 +222,7 @@ fn watch(watched: &Watched, clock: &Clock, last_words: &dyn Fn(&str)) {
         last_read = now;
         let is_late = |gate: &Arc<Gate>| nanoseconds(now) >= gate.abort_at.load(Ordering::Acquire);
         if now >= paused_until && state.gates.iter().filter_map(Weak::upgrade).any(|gate| is_late(&gate)) {
-            last_words("an instance is not gone and the lease is about to end: the host ends itself");
+            watched.words.ask(speaker);
             std::process::abort();
         }
         let (back, _) = watched.changed.wait_timeout(state, WATCH_EVERY).unwrap_or_else(PoisonError::into_inner);

@@ -19,6 +19,8 @@ pub enum Guest {
     WaitsForEver,
     /// Prints as fast as it can, for ever.
     Floods,
+    /// Prints more than a pipe holds, then computes for ever.
+    FloodsThenLoops,
     /// Panics, which is a trap, at once.
     Traps,
     /// Calls itself until the stack ends.
@@ -55,6 +57,7 @@ impl Guest {
             Self::IgnoresStop => "mutter",
             Self::WaitsForEver => "sleep",
             Self::Floods => "flood",
+            Self::FloodsThenLoops => "flood-then-busy",
             Self::Traps => "panic",
             Self::Recurses => "recurse",
             Self::Allocates => "allocate",

@@ -14,11 +14,13 @@ mod node;
 mod bad_input;
 mod commands;
 mod coordinators;
+mod frozen;
 mod guests;
 mod guests_that_misbehave;
 mod leadership;
 mod outage;
 mod proxy;
+mod self_abort;
 mod stage;
 mod store;
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton::clock::Clock;
-use baton::gate::Watchdog;
+use baton::gate::{Gate, Watchdog};
 use baton::runtime::{Engine, Gone, Instance, InstanceEvent, Launcher, Module, Output, Stream};
 use baton_election::{End, StopReason};
 use tokio::runtime::Handle;
@@ -112,6 +112,44 @@ async fn a_guest_that_traps_since_its_write_was_refused_was_killed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guest_that_fails_since_its_write_was_refused_was_killed() {
     is_reported_as_killed("refused").await;
+}
+
+/// The process that [`last_words_that_block_do_not_keep_the_process`] starts.
+#[test]
+#[ignore = "ends its process"]
+fn the_watchdog_ends_this_process() {
+    let clock = Clock::default();
+    let watchdog = Watchdog::start(clock.clone(), |_| {
+        loop {
+            std::thread::park();
+        }
+    });
+    let watchdog = watchdog.unwrap();
+    let now = clock.now();
+    let overdue = Arc::new(Gate::new(clock, now, now));
+    watchdog.watch(&overdue);
+    std::thread::sleep(GUARD * 10);
+}
+
+#[test]
+fn last_words_that_block_do_not_keep_the_process() {
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "--ignored", "the_watchdog_ends_this_process"])
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let give_up = std::time::Instant::now() + GUARD;
+    let status = loop {
+        match child.try_wait().unwrap() {
+            Some(status) => break status,
+            None if std::time::Instant::now() > give_up => {
+                child.kill().unwrap();
+                panic!("the watchdog waits for its own words");
+            }
+            None => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGABRT), "{status:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

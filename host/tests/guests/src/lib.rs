@@ -49,11 +49,20 @@ fn run(term: &Term) -> baton_sdk::Result {
         "flood" => loop {
             println!("{}", "x".repeat(100));
         },
+        "flood-then-busy" => {
+            (0..1000).for_each(|_| println!("{}", "x".repeat(100)));
+            spin()
+        }
         "flood-without-end" => loop {
             print!("{}", "x".repeat(1 << 16));
         },
         "step-down" => {
             term.step_down("this guest wants to");
+            beat(term)
+        }
+        "long-reason" => {
+            term.step_down(&"x".repeat(number("REASON_BYTES", 8 << 20)));
+            println!("the host took it");
             beat(term)
         }
         "refused" => refused(term),

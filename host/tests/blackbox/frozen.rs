@@ -1,0 +1,87 @@
+//! Single threads of a host that are stopped, as a debugger stops them, while the others run on.
+
+use std::fs;
+use std::ptr::null_mut;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use crate::node::{Node, until};
+
+/// Threads of a host that stay stopped until its process ends. Drop it after the host.
+pub struct Frozen(Option<JoinHandle<()>>);
+
+impl Frozen {
+    /// Stops every thread of that name.
+    pub fn threads(node: &Node, name: &str) -> Self {
+        let threads: Vec<i32> = named(node, name);
+        assert!(!threads.is_empty(), "{} has no thread `{name}`", node.name);
+        let (ready, stopped) = mpsc::channel();
+        // All calls for a stopped thread must come from the one thread that has stopped it.
+        let tracer = std::thread::spawn(move || {
+            for thread in &threads {
+                freeze(*thread);
+            }
+            ready.send(()).expect("somebody waits");
+            // A stopped thread that ends must be seen to end, or its process never does.
+            for thread in threads {
+                while let Some(status) = wait(thread)
+                    && !libc::WIFEXITED(status)
+                    && !libc::WIFSIGNALED(status)
+                {}
+            }
+        });
+        stopped.recv().expect("threads can be stopped: is ptrace allowed here?");
+        Self(Some(tracer))
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        if let Some(tracer) = self.0.take() {
+            let _ = tracer.join();
+        }
+    }
+}
+
+/// Waits until a thread of that name is in the middle of writing to the host's stderr, which nobody reads.
+pub fn writes_in_vain(node: &Node, name: &str) {
+    // The call's number on x86-64 and on AArch64, and the descriptor.
+    let is_write = |call: &str| call.starts_with("1 0x2 ") || call.starts_with("64 0x2 ");
+    until("a full pipe", || {
+        let calls: Vec<String> = named(node, name)
+            .iter()
+            .map(|thread| fs::read_to_string(format!("/proc/{}/task/{thread}/syscall", node.pid())).unwrap_or_default())
+            .collect();
+        if calls.iter().any(|call| is_write(call)) { Ok(()) } else { Err(calls) }
+    });
+}
+
+/// The ids of the host's threads of that name.
+fn named(node: &Node, name: &str) -> Vec<i32> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", node.pid())).expect("the host runs");
+    tasks
+        .filter_map(|task| {
+            let path = task.ok()?.path();
+            let comm = fs::read_to_string(path.join("comm")).ok()?;
+            (comm.trim_end() == name).then(|| path.file_name()?.to_str()?.parse().ok())?
+        })
+        .collect()
+}
+
+fn freeze(thread: i32) {
+    for request in [libc::PTRACE_SEIZE, libc::PTRACE_INTERRUPT] {
+        // SAFETY: neither request reads or writes memory of this process: address and data are unused.
+        let result = unsafe { libc::ptrace(request, thread, null_mut::<libc::c_void>(), null_mut::<libc::c_void>()) };
+        assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    }
+    let status = wait(thread).expect("a stopped thread says so");
+    assert!(libc::WIFSTOPPED(status), "{status:#x}");
+}
+
+/// The next change of a stopped thread; none if there is no such thread any more.
+fn wait(thread: i32) -> Option<i32> {
+    let mut status = 0;
+    // SAFETY: `status` is this function's own and outlives the call.
+    let waited = unsafe { libc::waitpid(thread, &raw mut status, libc::__WALL) };
+    (waited == thread).then_some(status)
+}
