@@ -3,44 +3,30 @@
 use std::fs;
 use std::ptr::null_mut;
 use std::sync::mpsc;
-use std::thread::JoinHandle;
 
 use crate::node::{Node, until};
 
-/// Threads of a host that stay stopped until its process ends. Drop it after the host.
-pub struct Frozen(Option<JoinHandle<()>>);
-
-impl Frozen {
-    /// Stops every thread of that name.
-    pub fn threads(node: &Node, name: &str) -> Self {
-        let threads: Vec<i32> = named(node, name);
-        assert!(!threads.is_empty(), "{} has no thread `{name}`", node.name);
-        let (ready, stopped) = mpsc::channel();
-        // All calls for a stopped thread must come from the one thread that has stopped it.
-        let tracer = std::thread::spawn(move || {
-            for thread in &threads {
-                freeze(*thread);
-            }
-            ready.send(()).expect("somebody waits");
-            // A stopped thread that ends must be seen to end, or its process never does.
-            for thread in threads {
-                while let Some(status) = wait(thread)
-                    && !libc::WIFEXITED(status)
-                    && !libc::WIFSIGNALED(status)
-                {}
-            }
-        });
-        stopped.recv().expect("threads can be stopped: is ptrace allowed here?");
-        Self(Some(tracer))
-    }
-}
-
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        if let Some(tracer) = self.0.take() {
-            let _ = tracer.join();
+/// Stops every thread of that name, until the host's process ends.
+pub fn freeze(node: &Node, name: &str) {
+    let threads: Vec<i32> = named(node, name);
+    assert!(!threads.is_empty(), "{} has no thread `{name}`", node.name);
+    let (ready, stopped) = mpsc::channel();
+    // All calls for a stopped thread must come from the one thread that has stopped it. It ends with the host's
+    // process, which ends with its node at the latest; so whoever holds the node must not wait for it.
+    std::thread::spawn(move || {
+        for thread in &threads {
+            stop(*thread);
         }
-    }
+        ready.send(()).expect("somebody waits");
+        // A stopped thread that ends must be seen to end, or its process never does.
+        for thread in threads {
+            while let Some(status) = wait(thread)
+                && !libc::WIFEXITED(status)
+                && !libc::WIFSIGNALED(status)
+            {}
+        }
+    });
+    stopped.recv().expect("threads can be stopped: is ptrace allowed here?");
 }
 
 /// Waits until a thread of that name is in the middle of writing to the host's stderr, which nobody reads.
@@ -68,7 +54,7 @@ fn named(node: &Node, name: &str) -> Vec<i32> {
         .collect()
 }
 
-fn freeze(thread: i32) {
+fn stop(thread: i32) {
     for request in [libc::PTRACE_SEIZE, libc::PTRACE_INTERRUPT] {
         // SAFETY: neither request reads or writes memory of this process: address and data are unused.
         let result = unsafe { libc::ptrace(request, thread, null_mut::<libc::c_void>(), null_mut::<libc::c_void>()) };

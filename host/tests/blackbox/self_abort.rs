@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use rustix::process::Signal;
 use time::OffsetDateTime;
 
-use crate::frozen::{Frozen, writes_in_vain};
+use crate::frozen::{freeze, writes_in_vain};
 use crate::guests::Guest;
 use crate::node::{Event, Node};
 use crate::stage::Stage;
@@ -41,7 +41,7 @@ fn an_instance_whose_thread_does_not_run_takes_its_host_with_it() {
     let stage = Stage::new(Store::sqlite()).with(Guest::Loops);
     let mut node = stage.node("alpha");
     let term = node.after(0, "started").term;
-    let _frozen = Frozen::threads(&node, "guest");
+    freeze(&node, "guest");
     let safe = OffsetDateTime::now_utc();
     let outage = stage.store.cut();
     let killed = node.after(0, "killed");
@@ -62,7 +62,7 @@ fn a_host_whose_supervisor_does_not_run_is_ended_by_its_watchdog() {
     let mut node = stage.node("alpha");
     let term = node.after(0, "started").term;
     // Nobody renews, stops or kills any more.
-    let _frozen = Frozen::threads(&node, "control");
+    freeze(&node, "control");
     ends_itself(&stage, &mut node, OffsetDateTime::now_utc());
     is_not_released(&stage, term);
     let words = last_words(&stage);
@@ -76,7 +76,7 @@ fn words_that_nobody_reads_do_not_delay_the_end() {
     let mut node = stage.launch("alpha").start_unread();
     let held = stage.status_until("a leader", |status| status["lease"] == "held" && status["node"] == "alpha");
     writes_in_vain(&node, "baton-log");
-    let _frozen = Frozen::threads(&node, "control");
+    freeze(&node, "control");
     ends_itself(&stage, &mut node, OffsetDateTime::now_utc());
     is_not_released(&stage, held["term"].as_u64().expect("a term"));
 }
