@@ -77,6 +77,14 @@ impl Gate {
         Duration::from_nanos(self.deadline.load(Ordering::Acquire).saturating_sub(nanoseconds(self.clock.now())))
     }
 
+    /// Whether the instance should be gone by now. A process that woke at `woken` from a pause past the deadline
+    /// can cause no effect, since this gate refuses; so from then on the kill may take what it may take otherwise.
+    fn is_overdue(&self, now: Time, woken: Time) -> bool {
+        let abort_at = self.abort_at.load(Ordering::Acquire);
+        let room = abort_at.saturating_sub(self.deadline.load(Ordering::Acquire));
+        nanoseconds(now) >= abort_at.max(nanoseconds(woken).saturating_add(room))
+    }
+
     /// Says that the instance is gone: nobody need watch it any more.
     pub fn set_gone(&self) {
         self.close();
@@ -93,9 +101,6 @@ const WATCH_EVERY: Duration = Duration::from_millis(50);
 
 /// A watchdog that finds this much more time passed than it slept was itself stopped, with the process.
 const PAUSED: Duration = Duration::from_millis(500);
-
-/// After a pause of the process, the killing of its instance gets this long.
-const AFTER_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long the end waits for the last words, in naps of [`NAP`].
 const NAPS: u32 = 10;
@@ -205,7 +210,7 @@ impl Drop for Watchdog {
 fn watch(watched: &Watched, clock: &Clock, speaker: &Thread) {
     let mut state = watched.lock();
     let mut last_read = clock.now();
-    let mut paused_until = Time::default();
+    let mut woken = Time::default();
     while !state.ended {
         state.gates.retain(|gate| gate.upgrade().is_some_and(|gate| !gate.gone.load(Ordering::Acquire)));
         if state.gates.is_empty() {
@@ -214,14 +219,11 @@ fn watch(watched: &Watched, clock: &Clock, speaker: &Thread) {
             continue;
         }
         let now = clock.now();
-        // A process that was stopped past its deadline can cause no effect: its gates refuse. So it may
-        // take the time to kill, and live.
         if now.since(last_read) > WATCH_EVERY + PAUSED {
-            paused_until = now + AFTER_PAUSE;
+            woken = now;
         }
         last_read = now;
-        let is_late = |gate: &Arc<Gate>| nanoseconds(now) >= gate.abort_at.load(Ordering::Acquire);
-        if now >= paused_until && state.gates.iter().filter_map(Weak::upgrade).any(|gate| is_late(&gate)) {
+        if state.gates.iter().filter_map(Weak::upgrade).any(|gate| gate.is_overdue(now, woken)) {
             watched.words.ask(speaker);
             std::process::abort();
         }
@@ -249,5 +251,19 @@ mod tests {
         gate.extend(future, future);
         assert_eq!(gate.pass(), Err(Refused));
         assert_eq!(gate.remaining(), Duration::ZERO);
+    }
+
+    #[test]
+    fn after_a_pause_the_kill_has_what_it_has_otherwise() {
+        let clock = Clock::default();
+        let at = |seconds| clock.now() + Duration::from_secs(seconds);
+        let (deadline, abort_at) = (at(80), at(93));
+        let gate = Gate::new(clock.clone(), deadline, abort_at);
+        let never = Time::default();
+        assert!(!gate.is_overdue(at(92), never));
+        assert!(gate.is_overdue(at(94), never));
+        assert!(gate.is_overdue(at(94), at(70)), "a pause that ended before the deadline gives nothing");
+        assert!(!gate.is_overdue(at(212), at(200)));
+        assert!(gate.is_overdue(at(214), at(200)));
     }
 }
