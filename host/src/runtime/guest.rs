@@ -236,6 +236,9 @@ pub(super) struct Limits {
 const TABLE_ELEMENTS: usize = 1_000_000;
 /// Core instances, memories and tables in a component; the largest known toolchains stay under a tenth.
 const PARTS: usize = 1_000;
+/// What one call may hand over or ask for, in bytes: while the host copies it, it holds twice the memory, and
+/// nothing can end the call. Far more than a line, a message or a list of [`HANDLES`] takes.
+pub(super) const CALL_BYTES: usize = 1 << 20;
 /// Handles that an instance may hold at a time.
 pub(super) const HANDLES: usize = 10_000;
 

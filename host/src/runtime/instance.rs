@@ -12,7 +12,7 @@ use wasmtime::{Store, UpdateDeadline, WasmBacktrace};
 use wasmtime_wasi::{I32Exit, WasiCtx};
 
 use super::engine::{Engine, Ticking};
-use super::guest::{Failure, Guest, HANDLES, Limits, Progress, StopNotice, TermContext};
+use super::guest::{CALL_BYTES, Failure, Guest, HANDLES, Limits, Progress, StopNotice, TermContext};
 use super::module::Module;
 use super::output::{GuestStream, Output, guest_streams};
 use crate::clock::Clock;
@@ -92,6 +92,7 @@ impl Launcher {
             .args(&[&self.election])
             .stdout(stdout.clone())
             .stderr(stderr.clone())
+            .max_random_size(CALL_BYTES as u64)
             .build();
         Guest { wasi, table, limits: Limits::new(self.memory), term }
     }
@@ -205,6 +206,7 @@ impl Life {
         let Self { module, ticking: _ticking, guest, streams, mut killed, kill_flag, gate, tell } = self;
         let mut store = Store::new(module.engine.wasmtime(), guest);
         store.limiter(|guest| &mut guest.limits);
+        store.set_hostcall_fuel(CALL_BYTES);
         let flag = Arc::clone(&kill_flag);
         store.epoch_deadline_callback(move |_| {
             Ok(if flag.load(Ordering::Acquire) { UpdateDeadline::Interrupt } else { UpdateDeadline::Yield(1) })

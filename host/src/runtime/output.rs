@@ -113,6 +113,10 @@ impl Pollable for GuestStream {
 
 impl OutputStream for GuestStream {
     fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
+        // No call can be ended while it runs, and empty lines are the longest work for a byte.
+        if bytes.len() > CHUNK {
+            return Err(StreamError::trap("it wrote more at once than `check-write` permits"));
+        }
         self.take(&bytes)
     }
 
@@ -234,5 +238,28 @@ impl Limit {
         let admitted = self.tokens > 0;
         self.tokens = self.tokens.saturating_sub(1);
         admitted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nobody;
+
+    impl Output for Nobody {
+        fn line(&self, _: Stream, _: &str) {}
+        fn dropped(&self, _: u64) {}
+    }
+
+    #[test]
+    fn a_write_of_more_than_is_permitted_traps_before_it_takes_the_hosts_time() {
+        let clock = Clock::default();
+        let later = clock.now() + Duration::from_secs(3600);
+        let gate = Arc::new(Gate::new(clock.clone(), later, later));
+        let output: Arc<dyn Output> = Arc::new(Nobody);
+        let [mut stdout, _] = guest_streams(&gate, &clock, &output);
+        assert!(stdout.write(Bytes::from(vec![b'\n'; CHUNK])).is_ok());
+        assert!(matches!(stdout.write(Bytes::from(vec![b'\n'; CHUNK + 1])), Err(StreamError::Trap(_))));
     }
 }

@@ -161,6 +161,16 @@ async fn a_guest_that_traps_by_itself_has_failed_with_a_backtrace() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_call_cannot_make_the_host_hold_as_much_as_the_guest_likes() {
+    let (mut instance, mut lines) = start("long-reason", GUARD * 10);
+    let gone = gone(&mut instance).await;
+    assert!(matches!(&gone.end, End::Failed(why) if why.contains("fuel")), "{gone:?}");
+    while let Some(line) = lines.recv().await {
+        assert_ne!(line, "the host took it");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_exit_has_no_number_that_nobody_said() {
     let (mut instance, _lines) = start("exit", GUARD * 10);
     assert_eq!(gone(&mut instance).await.end, End::Failed("it exited with an error status".to_owned()));
