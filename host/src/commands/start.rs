@@ -19,8 +19,15 @@ pub(super) async fn start(election: &ElectionName, store: &StoreUrl) -> anyhow::
         cli::print(&format!("{election} is not finished: there is nothing to start\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
-    if !matches!(lease, LeaseState::Free | LeaseState::Expired) {
-        bail!("the lease of {election} is held or was broken ({lease:?}): try again when it is free");
+    // An outcome is taken out of the record before a new instance exists, so that none can be running, also
+    // where the lease was broken.
+    match lease {
+        LeaseState::Free | LeaseState::Expired | LeaseState::Broken => {}
+        LeaseState::Held => bail!("somebody holds the lease of {election}: try again when it is free"),
+        LeaseState::Breaking => bail!("the lease of {election} is being broken: try again in a minute"),
+        LeaseState::HeldForever => {
+            bail!("the lease of {election} is held without an end by a client that is not Baton: let it be given back")
+        }
     }
     let mut bits = [0_u8; 16];
     getrandom::fill(&mut bits)?;

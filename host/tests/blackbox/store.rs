@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use azure_core::request_options::LeaseDuration;
+use azure_storage::prelude::SasToken as _;
+use azure_storage::shared_access_signature::service_sas::BlobSasPermissions;
 use azure_storage::{CloudLocation, StorageCredentials};
 use azure_storage_blobs::prelude::{BlobClient, ClientBuilder, ContainerClient};
 use rusqlite::Connection;
@@ -142,6 +144,25 @@ impl Store {
         self.azure(async |_, blob| {
             blob.acquire_lease(LeaseDuration::Infinite).await.expect("the lease is taken");
         });
+    }
+
+    /// Gives the lease back that [`Self::hold_for_ever`] took.
+    pub fn let_go(&self) {
+        self.azure(async |_, blob| {
+            blob.break_lease().lease_break_period(Duration::ZERO).await.expect("the lease is broken");
+        });
+    }
+
+    /// A connection string that may only read and list, as the emulator's owner would give it away.
+    pub fn read_only_access(&self) -> String {
+        let mut sas = String::new();
+        self.azure(async |container, _| {
+            let rights = BlobSasPermissions { read: true, list: true, ..Default::default() };
+            let until = time::OffsetDateTime::now_utc() + time::Duration::hours(1);
+            let signed = container.shared_access_signature(rights, until).await.expect("a signature");
+            sas = signed.token().expect("its text");
+        });
+        format!("AccountName=devstoreaccount1;SharedAccessSignature={sas}")
     }
 
     /// Creates the container.
