@@ -77,12 +77,13 @@ impl Gate {
         Duration::from_nanos(self.deadline.load(Ordering::Acquire).saturating_sub(nanoseconds(self.clock.now())))
     }
 
-    /// Whether the instance should be gone by now. A process that woke at `woken` from a pause past the deadline
-    /// can cause no effect, since this gate refuses; so from then on the kill may take what it may take otherwise.
-    fn is_overdue(&self, now: Time, woken: Time) -> bool {
+    /// From when on the instance counts as not gone in time. A process that woke at `woken` from a pause past the
+    /// deadline can cause no effect, since this gate refuses; so from then on the kill may take what it may take
+    /// otherwise.
+    fn overdue_at(&self, woken: Time) -> Time {
         let abort_at = self.abort_at.load(Ordering::Acquire);
         let room = abort_at.saturating_sub(self.deadline.load(Ordering::Acquire));
-        nanoseconds(now) >= abort_at.max(nanoseconds(woken).saturating_add(room))
+        Time(Duration::from_nanos(abort_at.max(nanoseconds(woken).saturating_add(room))))
     }
 
     /// Says that the instance is gone: nobody need watch it any more.
@@ -223,11 +224,14 @@ fn watch(watched: &Watched, clock: &Clock, speaker: &Thread) {
             woken = now;
         }
         last_read = now;
-        if state.gates.iter().filter_map(Weak::upgrade).any(|gate| gate.is_overdue(now, woken)) {
+        let overdue_at = state.gates.iter().filter_map(Weak::upgrade).map(|gate| gate.overdue_at(woken)).min();
+        if overdue_at.is_some_and(|overdue_at| now >= overdue_at) {
             watched.words.ask(speaker);
             std::process::abort();
         }
-        let (back, _) = watched.changed.wait_timeout(state, WATCH_EVERY).unwrap_or_else(PoisonError::into_inner);
+        // To the point, since a short lease leaves little after it.
+        let wait = overdue_at.map_or(WATCH_EVERY, |overdue_at| overdue_at.since(now).min(WATCH_EVERY));
+        let (back, _) = watched.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner);
         state = back;
     }
 }
@@ -256,14 +260,13 @@ mod tests {
     #[test]
     fn after_a_pause_the_kill_has_what_it_has_otherwise() {
         let clock = Clock::default();
-        let at = |seconds| clock.now() + Duration::from_secs(seconds);
-        let (deadline, abort_at) = (at(80), at(93));
-        let gate = Gate::new(clock.clone(), deadline, abort_at);
+        let now = clock.now();
+        let (deadline, abort_at) = (now + Duration::from_secs(80), now + Duration::from_secs(93));
+        let gate = Gate::new(clock, deadline, abort_at);
         let never = Time::default();
-        assert!(!gate.is_overdue(at(92), never));
-        assert!(gate.is_overdue(at(94), never));
-        assert!(gate.is_overdue(at(94), at(70)), "a pause that ended before the deadline gives nothing");
-        assert!(!gate.is_overdue(at(212), at(200)));
-        assert!(gate.is_overdue(at(214), at(200)));
+        assert_eq!(gate.overdue_at(never), abort_at);
+        assert_eq!(gate.overdue_at(deadline - Duration::from_secs(10)), abort_at, "it woke before the deadline");
+        let woken = deadline + Duration::from_secs(100);
+        assert_eq!(gate.overdue_at(woken), woken + Duration::from_secs(13));
     }
 }
