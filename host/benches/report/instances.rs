@@ -153,6 +153,8 @@ struct Line {
 struct Lines(mpsc::UnboundedSender<Line>);
 
 impl Output for Lines {
+    fn started(&self, _: Duration) {}
+
     fn line(&self, _: Stream, line: &str) {
         let at = Instant::now();
         // Once the measurement is over, nobody listens.

@@ -206,7 +206,12 @@ pub enum Report {
         /// How long there was none.
         after: Duration,
     },
-    /// An instance has ended, and the next term begins under the same lease after a while.
+    /// The work is done, and the next term begins under the same lease after the pause.
+    Pausing {
+        /// How long.
+        wait: Duration,
+    },
+    /// An instance has failed, and the next term begins under the same lease after a while.
     Resting {
         /// How long.
         wait: Duration,

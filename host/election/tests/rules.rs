@@ -188,6 +188,24 @@ fn a_second_signal_skips_the_grace_and_keeps_the_order() {
 }
 
 #[test]
+fn a_second_signal_while_the_lease_is_released_waits_for_one_more_try() {
+    let mut scene = Scene::leading();
+    scene.input(Input::Shutdown);
+    scene.input(Input::Gone { end: End::Done });
+    // The one that is under way.
+    assert_eq!(scene.input(Input::SkipGrace), []);
+    assert_eq!(scene.answer(Err(unknown())), [Effect::Finished]);
+
+    let mut scene = Scene::leading();
+    scene.input(Input::Shutdown);
+    scene.input(Input::Gone { end: End::Done });
+    assert_eq!(scene.answer(Err(unknown())), []);
+    // The next, at once.
+    assert!(matches!(only_request(&scene.input(Input::SkipGrace)), Op::Release { .. }));
+    assert_eq!(scene.answer(Ok(Reply::Done)), [Effect::Finished]);
+}
+
+#[test]
 fn a_finished_election_is_recorded_before_the_release_and_not_started_again() {
     let mut scene = Scene::leading_with(OnDone::Finish);
     let noted = scene.input(Input::Gone { end: End::Done });

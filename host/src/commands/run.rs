@@ -69,7 +69,7 @@ fn contend(
         for coordinator in &config.coordinators {
             let module = modules.get(&coordinator.module).context("a module was not loaded")?;
             let log = log.for_election(&coordinator.election);
-            log.emit(None, Event::starting(&config.store, module.digest(), &coordinator.timing));
+            log.emit(None, Event::starting(node.as_str(), &config.store, module.digest(), &coordinator.timing));
             let launcher = Launcher {
                 module: module.clone(),
                 election: coordinator.election.to_string(),

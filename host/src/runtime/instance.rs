@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use baton_election::{End, StopReason, Term, Time};
 use tokio::runtime::Handle;
@@ -18,8 +19,8 @@ use super::output::{GuestStream, Output, guest_streams};
 use crate::clock::Clock;
 use crate::gate::{Gate, Watchdog};
 
-/// Events that wait for the supervisor: the start and a step-down, and a guest cannot make it more.
-const EVENTS: usize = 2;
+/// Events that wait for the supervisor: a step-down, and a guest cannot make it more.
+const EVENTS: usize = 1;
 
 /// Starts the instances of one coordinator.
 #[derive(Clone)]
@@ -61,7 +62,7 @@ impl Launcher {
             clock: self.clock.clone(),
             stop: stopped,
             progress: Arc::clone(&progress),
-            tell: tell.clone(),
+            tell,
         };
         let streams = guest_streams(&gate, &self.clock, &output);
         let kill_flag = Arc::new(AtomicBool::new(false));
@@ -74,7 +75,8 @@ impl Launcher {
             killed,
             kill_flag: Arc::clone(&kill_flag),
             gate: Arc::clone(&gate),
-            tell,
+            output,
+            started,
         };
         // The guest's thread is woken first. Whoever watches it is in no hurry, and on a small machine would
         // only be in its way.
@@ -116,8 +118,6 @@ pub struct Instance {
 /// What an instance tells its supervisor.
 #[derive(Debug)]
 pub enum InstanceEvent {
-    /// It is instantiated, and its first instruction comes next.
-    Started,
     /// It gives leadership up.
     StepDown(String),
     /// It is gone; nothing comes after this.
@@ -169,6 +169,11 @@ impl Instance {
         self.gate.extend(deadline, abort_at);
     }
 
+    /// The time until its effects are refused.
+    pub fn remaining(&self) -> Duration {
+        self.gate.remaining()
+    }
+
     /// When it last said that it did useful work; its start, if it never did.
     pub fn last_progress(&self) -> Time {
         self.progress.last()
@@ -196,14 +201,15 @@ struct Life {
     killed: watch::Receiver<bool>,
     kill_flag: Arc<AtomicBool>,
     gate: Arc<Gate>,
-    tell: mpsc::Sender<InstanceEvent>,
+    output: Arc<dyn Output>,
+    started: Time,
 }
 
 type Returned = wasmtime::Result<Result<(), Failure>>;
 
 impl Life {
     async fn run(self) -> Gone {
-        let Self { module, ticking: _ticking, guest, streams, mut killed, kill_flag, gate, tell } = self;
+        let Self { module, ticking: _ticking, guest, streams, mut killed, kill_flag, gate, output, started } = self;
         let mut store = Store::new(module.engine.wasmtime(), guest);
         store.limiter(|guest| &mut guest.limits);
         store.set_hostcall_fuel(CALL_BYTES);
@@ -216,7 +222,7 @@ impl Life {
         // A busy guest is ended by the epoch callback; a waiting one by dropping its call. Which of the two
         // it is cannot be known, so from the kill until the call has ended both are at work.
         let returned = {
-            let call = call(&module, &mut store, &tell);
+            let call = call(&module, &mut store, &*output, started);
             let interrupt = async {
                 // The sender lives as long as whoever could still kill this.
                 let _ = killed.wait_for(|killed| *killed).await;
@@ -244,10 +250,9 @@ impl Life {
     }
 }
 
-async fn call(module: &Module, store: &mut Store<Guest>, tell: &mpsc::Sender<InstanceEvent>) -> Returned {
+async fn call(module: &Module, store: &mut Store<Guest>, output: &dyn Output, started: Time) -> Returned {
     let coordinator = module.pre.instantiate_async(&mut *store).await?;
-    // There is room: it is the first event.
-    let _ = tell.try_send(InstanceEvent::Started);
+    output.started(store.data().term.clock.now().since(started));
     coordinator.baton_host_task().call_run(store).await
 }
 

@@ -46,8 +46,10 @@ impl fmt::Display for Stream {
     }
 }
 
-/// Takes what guests print. Must not block.
+/// Takes what an instance lets people know. Must not block.
 pub trait Output: Send + Sync {
+    /// Its first instruction comes next, so long after its start. Lines come later.
+    fn started(&self, took: Duration);
     /// One line, without its end.
     fn line(&self, stream: Stream, line: &str);
     /// So many lines were dropped since the last that was not, because the guest wrote too fast.
@@ -248,6 +250,7 @@ mod tests {
     struct Nobody;
 
     impl Output for Nobody {
+        fn started(&self, _: Duration) {}
         fn line(&self, _: Stream, _: &str) {}
         fn dropped(&self, _: u64) {}
     }

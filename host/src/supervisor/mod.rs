@@ -177,7 +177,8 @@ impl Run {
             }
             Effect::Stop { reason, message, grace_ends } => {
                 if let Some(instance) = &self.instance {
-                    self.narrator.stopping(reason, &message, grace_ends.since(self.given.clock.now()));
+                    let left = grace_ends.since(self.given.clock.now()).min(instance.remaining());
+                    self.narrator.stopping(reason, &message, left);
                     instance.stop(reason, message, grace_ends);
                 }
             }
@@ -215,11 +216,6 @@ impl Run {
 
     fn instance_event(&mut self, event: InstanceEvent) -> Option<Input> {
         match event {
-            InstanceEvent::Started => {
-                let started = self.instance.as_ref().map(Instance::started);
-                self.narrator.started(self.given.clock.now().since(started.unwrap_or_default()));
-                None
-            }
             InstanceEvent::StepDown(reason) => {
                 Some(Input::StepDown { reason: format!("the coordinator asked for it: {reason}") })
             }

@@ -27,11 +27,7 @@ impl Narrator {
     }
 
     pub(super) fn output(&self, term: Term) -> Arc<dyn Output> {
-        Arc::new(TermOutput { log: self.log.clone(), term })
-    }
-
-    pub(super) fn started(&self, took: Duration) {
-        self.say(Event::Started { module: self.module.clone(), took_s: took.into() });
+        Arc::new(TermOutput { log: self.log.clone(), term, module: self.module.clone() })
     }
 
     pub(super) fn stopping(&self, reason: StopReason, message: &str, grace: Duration) {
@@ -58,15 +54,13 @@ impl Narrator {
     pub(super) fn report(&mut self, report: Report) {
         match report {
             Report::Standby { reason } => {
-                self.say(Event::Standby { reason });
+                self.say(Event::Standby { reason, leader: None });
                 self.term = None;
             }
             Report::Following { leader } => {
                 let node = leader.node.unwrap_or_default();
-                self.log.emit(
-                    Some(leader.term),
-                    Event::Standby { reason: format!("{node} leads in term {}", leader.term) },
-                );
+                let reason = format!("{node} leads in term {}", leader.term);
+                self.log.emit(Some(leader.term), Event::Standby { reason, leader: Some(node.clone()) });
                 if let Some(leader_module) = leader.module.filter(|module| *module != self.module) {
                     let module = self.module.clone();
                     self.log.emit(Some(leader.term), Event::OtherModule { leader: node, leader_module, module });
@@ -88,6 +82,7 @@ impl Narrator {
                 remaining_s: remaining.into(),
             }),
             Report::RenewedAgain { after } => self.say(Event::RenewRecovered { after_s: after.into() }),
+            Report::Pausing { wait } => self.say(Event::Pausing { wait_s: wait.into() }),
             Report::Resting { wait, reason, failures } => {
                 self.say(Event::Retrying { reason, failures, wait_s: wait.into() });
             }
@@ -118,13 +113,18 @@ pub fn last_words(log: &Log, reason: &str) {
     std::thread::sleep(LAST_WORDS);
 }
 
-/// What the instance of one term prints.
+/// What the instance of one term lets people know.
 struct TermOutput {
     log: Log,
     term: Term,
+    module: String,
 }
 
 impl Output for TermOutput {
+    fn started(&self, took: Duration) {
+        self.log.emit(Some(self.term), Event::Started { module: self.module.clone(), took_s: took.into() });
+    }
+
     fn line(&self, stream: Stream, line: &str) {
         let stream = match stream {
             Stream::Stdout => GuestStream::Stdout,

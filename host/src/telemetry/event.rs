@@ -66,6 +66,9 @@ pub enum Event {
     Starting {
         /// The host's version.
         version: String,
+        /// This node, which JSON has in each line.
+        #[serde(skip)]
+        node: String,
         /// The store, without its secrets.
         store: String,
         /// The module's digest.
@@ -87,6 +90,9 @@ pub enum Event {
     Standby {
         /// Why, or who leads.
         reason: String,
+        /// The node that leads, where one is known to.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        leader: Option<String>,
     },
     /// The lease is held by a client that is no host of Baton.
     Outside {
@@ -172,6 +178,11 @@ pub enum Event {
         reason: String,
         /// Since the last renewal that succeeded.
         since_renewal_s: Seconds,
+    },
+    /// The work is done; the next term begins under the same lease after the pause.
+    Pausing {
+        /// Until then.
+        wait_s: Seconds,
     },
     /// The next term begins under the same lease, after a while: the instance failed.
     Retrying {
@@ -263,6 +274,7 @@ impl Event {
             Self::Released {} => ("released", Info),
             Self::NotReleased { .. } => ("not_released", Warn),
             Self::Lost { .. } => ("lost", Warn),
+            Self::Pausing { .. } => ("pausing", Info),
             Self::Retrying { .. } => ("retrying", Warn),
             Self::CoolOff { .. } => ("cool_off", Warn),
             Self::Finished { .. } => ("finished", Info),
@@ -284,6 +296,7 @@ impl fmt::Display for Event {
         match self {
             Self::Starting {
                 version,
+                node,
                 store,
                 module,
                 lease_s,
@@ -294,15 +307,16 @@ impl fmt::Display for Event {
                 tolerated_drift_percent,
             } => write!(
                 f,
-                "baton {version} on {store}, module {module}, lease {lease_s}; at worst a crash is taken over in \
+                "baton {version}, node {node}, on {store}, module {module}, lease {lease_s}; at worst a crash is taken over in \
                  {crash_takeover_s} and a hand-off takes {hand_off_s}; a leader survives a store outage of \
                  {tolerated_outage_s}; tolerated are a hidden pause of {tolerated_pause_s} and a clock that is \
                  {tolerated_drift_percent}% slow"
             ),
-            Self::Standby { reason } => f.write_str(reason),
+            Self::Standby { reason, .. } => f.write_str(reason),
             Self::Outside { reason } => write!(f, "an outside client holds the lease: {reason}"),
             Self::Settling { reason, wait_s } => write!(f, "the term begins in {wait_s}: {reason}"),
             Self::Elected { module, failures: 0 } => write!(f, "leading with module {module}"),
+            Self::Elected { module, failures: 1 } => write!(f, "leading with module {module}, after a failure"),
             Self::Elected { module, failures } => {
                 write!(f, "leading with module {module}, after {failures} failures in a row")
             }
@@ -323,10 +337,11 @@ impl fmt::Display for Event {
             Self::NotReleased { reason } => f.write_str(reason),
             Self::Released {} => f.write_str("the lease is free"),
             Self::Lost { reason, since_renewal_s } => write!(f, "{reason}; last renewed {since_renewal_s} ago"),
+            Self::Pausing { wait_s } => write!(f, "done; the next term begins in {wait_s}"),
             Self::Retrying { reason, failures, wait_s } => {
                 write!(f, "the next term begins in {wait_s}, failure {failures} in a row: {reason}")
             }
-            Self::CoolOff { reason, wait_s } => write!(f, "stepping back for {wait_s}: {reason}"),
+            Self::CoolOff { reason, wait_s } => write!(f, "stepped down, and does not contend for {wait_s}: {reason}"),
             Self::Finished { reason } => f.write_str(reason),
             Self::OtherModule { leader, leader_module, module } => {
                 write!(f, "{leader} leads with module {leader_module}, this node would run {module}")

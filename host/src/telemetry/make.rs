@@ -13,12 +13,13 @@ const LONGEST_POLL: Duration = Duration::from_millis(1250);
 impl Event {
     /// The host begins to contend: what follows from its timing.
     #[must_use]
-    pub fn starting(store: &StoreUrl, module: &str, timing: &Timing) -> Self {
+    pub fn starting(node: &str, store: &StoreUrl, module: &str, timing: &Timing) -> Self {
         let lease = timing.lease();
         // What is not gone by then takes its host with it, so no drop takes longer.
         let longest_drop = timing.abort_after() - timing.deadline_after();
         Self::Starting {
             version: env!("CARGO_PKG_VERSION").to_string(),
+            node: node.to_string(),
             store: store.to_string(),
             module: module.to_string(),
             lease_s: lease.into(),

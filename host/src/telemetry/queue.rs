@@ -32,6 +32,7 @@ pub(super) struct Entry {
 
 /// What the writer is to do next.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is taken apart where it is returned")]
 pub(super) enum Next {
     /// Write it, then say that so many were dropped before (0: say nothing).
     Write(Entry, u64),

@@ -71,7 +71,7 @@ fn json_has_the_common_fields_first_and_in_order() {
 fn text_is_aligned_and_escaped_and_guests_look_different() {
     let lines = lines(TEXT, |log| {
         log.emit(Some(7), Event::Killed { reason: "evil\n12:00 INFO fake\x1b[2J".to_string() });
-        log.emit(None, Event::Standby { reason: "web-1-0 leads".to_string() });
+        log.emit(None, Event::Standby { reason: "web-1-0 leads".to_string(), leader: None });
         log.emit(Some(7), output("a\rb"));
         log.emit(Some(7), Event::Output { stream: GuestStream::Stderr, line: "c".to_string() });
     });
@@ -176,11 +176,11 @@ fn a_reader_that_went_away_ends_nothing() {
 fn starting_says_what_the_timing_promises() {
     let second = Duration::from_secs(1);
     let timing = baton_election::Timing::new(15 * second, (2 * second, 60 * second), 5 * second, 1 << 28);
-    let event = Event::starting(&"azure://account/box".parse().unwrap(), "sha256:ab", &timing.unwrap());
+    let event = Event::starting("web-1-0", &"azure://account/box".parse().unwrap(), "sha256:ab", &timing.unwrap());
     assert_eq!(
         event.to_string(),
         format!(
-            "baton {} on azure://account/box, module sha256:ab, lease 15s; at worst a crash is taken over in 16.25s and a \
+            "baton {}, node web-1-0, on azure://account/box, module sha256:ab, lease 15s; at worst a crash is taken over in 16.25s and a \
              hand-off takes 8.2s; a leader survives a store outage of 8s; tolerated are a hidden pause of 1.05s and a \
              clock that is 7% slow",
             env!("CARGO_PKG_VERSION")
@@ -202,7 +202,7 @@ fn names_follow_from_the_variants() {
     let text = String::new;
     let s = || Seconds(Duration::ZERO);
     for event in [
-        Event::Standby { reason: text() },
+        Event::Standby { reason: text(), leader: None },
         Event::RenewFailed { error: text(), since_renewal_s: s(), remaining_s: s() },
         Event::CoolOff { reason: text(), wait_s: s() },
         Event::StoreUnreachable { error: text() },
@@ -219,5 +219,23 @@ fn names_follow_from_the_variants() {
             name.push(c.to_ascii_lowercase());
         }
         assert_eq!(event.kind().0, name);
+    }
+}
+
+#[test]
+fn the_readme_names_every_event_and_no_other() {
+    let code = include_str!("event.rs");
+    let kinds = code.split("pub fn kind(&self)").nth(1).unwrap().split("\n    }\n").next().unwrap();
+    let events: Vec<&str> = kinds.lines().filter_map(|line| line.split_once("=> (\"")?.1.split('"').next()).collect();
+    assert!(events.len() > 20, "{events:?}");
+    let readme = include_str!("../../../README.md");
+    let section = readme.split("\n## Logs\n").nth(1).unwrap().split("\n## ").next().unwrap();
+    for event in &events {
+        assert!(section.contains(&format!("`{event}`")), "the README does not name {event}");
+    }
+    let (table, others) = section.split_once("The others tell").unwrap();
+    let of_table = table.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    for name in of_table.chain(others.split('`').skip(1).step_by(2)) {
+        assert!(events.contains(&name), "the README names {name}, which is no event");
     }
 }

@@ -65,6 +65,8 @@ async fn gone(instance: &mut Instance) -> Gone {
 struct Lines(mpsc::UnboundedSender<String>);
 
 impl Output for Lines {
+    fn started(&self, _: Duration) {}
+
     fn line(&self, _: Stream, line: &str) {
         // Some tests do not listen.
         let _ = self.0.send(line.to_owned());

@@ -329,10 +329,13 @@ impl Holding {
         let (failures, rest) = match end {
             End::Killed => (failures, Duration::ZERO),
             End::Done => {
-                if shared.settings.on_done == OnDone::Finish {
-                    self.leave.get_or_insert(Leave::Over);
+                let wait = shared.settings.pause;
+                match (shared.settings.on_done, &self.leave) {
+                    (OnDone::Finish, _) => drop(self.leave.get_or_insert(Leave::Over)),
+                    (OnDone::Repeat, None) => shared.report(Report::Pausing { wait }),
+                    (OnDone::Repeat, Some(_)) => {}
                 }
-                (0, shared.settings.pause)
+                (0, wait)
             }
             End::Failed(why) | End::Fatal(why) if failures + 1 >= FAILURES_TO_STEP_DOWN => {
                 let why = format!("{} failures in a row, the last: {why}", failures + 1);

@@ -18,11 +18,13 @@ pub(super) struct Releasing {
     next_try: Time,
     /// When the lease has run out by itself.
     until: Time,
+    /// The host has no patience: one more try, then no other.
+    hurried: bool,
 }
 
 impl Releasing {
     pub(super) fn new(id: LeaseId, until: Time) -> Self {
-        Self { id, pending: None, next_try: Time::default(), until }
+        Self { id, pending: None, next_try: Time::default(), until, hurried: false }
     }
 
     pub(super) fn next_wakeup(&self) -> Option<Time> {
@@ -31,7 +33,10 @@ impl Releasing {
 
     pub(super) fn step(&mut self, shared: &mut Shared, input: Option<Input>) -> Option<Role> {
         match input {
-            Some(Input::SkipGrace) => return self.give_up(shared, "the host would not wait"),
+            Some(Input::SkipGrace) => {
+                self.hurried = true;
+                self.next_try = shared.time();
+            }
             Some(Input::Answer { id, result }) if answered(&mut self.pending, id).is_some() => match result {
                 Ok(_) => {
                     shared.report(Report::Released);
@@ -39,6 +44,9 @@ impl Releasing {
                 }
                 Err(Refusal::Lost(why)) => return self.give_up(shared, &why),
                 Err(Refusal::Held | Refusal::Conflict) => return self.give_up(shared, "it is not held any more"),
+                Err(refusal) if self.hurried => {
+                    return self.give_up(shared, &format!("the host would not wait for another try ({refusal})"));
+                }
                 Err(refusal @ (Refusal::Unknown(_) | Refusal::Misconfigured(_))) => {
                     shared.store_trouble("release", &refusal);
                     self.next_try = shared.retry_at();
