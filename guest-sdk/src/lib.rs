@@ -1,5 +1,4 @@
-//! Write coordinators for [Baton](https://github.com/baton-host/baton): the one job of a fleet that must
-//! run in exactly one place at a time.
+//! Write coordinators for Baton: the one job of a fleet that must run in exactly one place at a time.
 //!
 //! A coordinator is a function that gets a [`Term`] and returns when its work is done. Baton calls it on
 //! the node that leads, and ends it there before any other node can start it.
@@ -109,7 +108,8 @@ impl Term {
         host::progress();
     }
 
-    /// Gives up leadership. The stop arrives as for any other step-down.
+    /// Gives up leadership. The stop arrives as for any other step-down, and this node does not contend again
+    /// for ten seconds or more.
     pub fn step_down(&self, reason: &str) {
         host::step_down(reason);
     }

@@ -118,7 +118,7 @@ pub enum NodeError {
     #[error("{0:?} is not a node's id: use 1 to 128 printable ASCII characters without spaces")]
     Invalid(String),
     /// The lock files cannot be used.
-    #[error("cannot hold a slot for this node's name in {folder:?}; name the node with --node")]
+    #[error("cannot write the lock file of this node's name in {folder:?}; name the node with --node")]
     Folder {
         /// Where they should be.
         folder: PathBuf,

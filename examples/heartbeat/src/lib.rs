@@ -19,7 +19,7 @@ fn run(term: &Term) -> baton_sdk::Result {
         println!("beat {beat} of term {} on {}", term.number(), term.node());
         term.progress();
         if let Err(stop) = term.sleep(Duration::from_millis(every)) {
-            println!("{stop}; {} beats were enough", beat);
+            println!("{stop}; the last beat was {beat}");
             return Ok(());
         }
     }

@@ -61,7 +61,7 @@ pub enum TimingError {
     },
     /// Dropping that much memory may take longer than there is between the deadline and 0.93 D.
     #[error(
-        "dropping {memory} bytes of guest memory may take {drop:?}, but a lease of {lease:?} leaves {room:?} between its deadline (0.8 D) and the host's own end (0.93 D): make the lease longer or --max-memory smaller"
+        "dropping {} MiB of guest memory may take {drop:?}, but a lease of {lease:?} leaves {room:?} between its deadline (0.8 D) and the host's own end (0.93 D): make the lease longer or --max-memory smaller", memory.div_ceil(1 << 20)
     )]
     Memory {
         /// The memory limit in bytes.

@@ -92,7 +92,7 @@ pub(super) struct Run {
     pub election: Option<String>,
     #[command(flatten)]
     pub store: Store,
-    /// Make the store's container or folder if it is missing [env: BATON_CREATE] [default: false]
+    /// Make the container of an Azure store if it is missing; a folder is always made [env: BATON_CREATE] [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub create: Option<String>,
     /// This node's id [env: BATON_NODE] [default: the host's name and a slot number]
@@ -132,8 +132,8 @@ pub(super) struct Run {
 
 #[derive(Args, Debug)]
 pub(super) struct Store {
-    /// The lease store: sqlite:DIR, azure://ACCOUNT/CONTAINER, azurite [env: BATON_STORE] [default: sqlite: in
-    /// the state folder]
+    /// The lease store, the same for all nodes: sqlite:DIR, azure://ACCOUNT/CONTAINER, azurite [env: BATON_STORE]
+    /// [default: sqlite: in the user's state folder, for the nodes of one user on one machine]
     #[arg(long, value_name = "URL")]
     pub store: Option<String>,
     /// The configuration file [env: BATON_FILE] [default: baton.toml, if there is one]

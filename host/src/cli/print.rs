@@ -15,7 +15,8 @@ pub fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => result,
+        Err(error) => Err(io::Error::new(error.kind(), format!("cannot write the result: {error}"))),
+        Ok(()) => Ok(()),
     }
 }
 

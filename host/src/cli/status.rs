@@ -70,6 +70,9 @@ pub struct StatusRow {
     pub module: Option<String>,
     /// How the election ended, where it has.
     pub outcome: Option<String>,
+    /// Failures in a row, over all nodes, for people; none if the store has no record.
+    #[serde(skip)]
+    pub failures: Option<u32>,
 }
 
 impl StatusRow {
@@ -82,7 +85,16 @@ impl StatusRow {
         let lease = LeaseWord::of(lease, record.is_some());
         let election = election.to_string();
         Some(match record {
-            None => Self { election, lease, term: None, node: None, since: None, module: None, outcome: None },
+            None => Self {
+                election,
+                lease,
+                term: None,
+                node: None,
+                since: None,
+                module: None,
+                outcome: None,
+                failures: None,
+            },
             Some(record) => Self {
                 election,
                 lease,
@@ -92,6 +104,7 @@ impl StatusRow {
                 node: record.node,
                 module: record.module,
                 outcome: record.outcome.map(|Outcome::Done| "done".to_string()),
+                failures: Some(record.failures),
             },
         })
     }
@@ -125,10 +138,18 @@ fn table(rows: &[StatusRow]) -> String {
             // A person does not miss the microseconds.
             dash(row.since.map(|since| rfc3339(Duration::from_secs(since.as_secs())).replace(".000000", ""))),
             dash(row.module.as_deref().map(short)),
-            dash(row.outcome.clone()),
+            dash(row.outcome.clone().or(row.failures.and_then(in_a_row))),
         ]);
     }
     columns(&lines)
+}
+
+fn in_a_row(failures: u32) -> Option<String> {
+    match failures {
+        0 => None,
+        1 => Some("failed once".to_string()),
+        _ => Some(format!("failed {failures} times in a row")),
+    }
 }
 
 /// Enough of a digest to tell modules apart.
@@ -151,6 +172,7 @@ mod tests {
                 since: Some(Duration::from_micros(1_709_210_096_000_042)),
                 module: Some(format!("sha256:{}", "ab".repeat(32))),
                 outcome: None,
+                failures: Some(3),
             },
             StatusRow {
                 election: "x".to_string(),
@@ -160,6 +182,7 @@ mod tests {
                 since: None,
                 module: None,
                 outcome: Some("done".to_string()),
+                failures: None,
             },
         ]
     }
@@ -169,7 +192,7 @@ mod tests {
         assert_eq!(
             table(&rows()),
             "ELECTION   LEASE    TERM  NODE            SINCE                 MODULE               OUTCOME\n\
-             heartbeat  held     7     web-3\\u{1b}[2J  2024-02-29T12:34:56Z  sha256:abababababab  -\n\
+             heartbeat  held     7     web-3\\u{1b}[2J  2024-02-29T12:34:56Z  sha256:abababababab  failed 3 times in a row\n\
              x          outside  -     -               -                     -                    done\n"
         );
         assert_eq!(table(&[]), "There are no elections in this store.\n");
@@ -205,6 +228,7 @@ mod tests {
                 since: Some(Duration::from_secs(9)),
                 module: Some("sha256:ab".to_string()),
                 outcome: Some("done".to_string()),
+                failures: Some(0),
             }
         );
     }

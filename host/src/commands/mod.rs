@@ -55,7 +55,17 @@ impl WrongConfiguration {
 
 fn check(module: &Path, json: bool) -> anyhow::Result<ExitCode> {
     let engine = Engine::start().map_err(|error| anyhow::anyhow!("{error:#}"))?;
-    let inspection = Module::inspect(&engine, module)?;
+    let inspection = match Module::inspect(&engine, module) {
+        Ok(inspection) => inspection,
+        // Whoever asked for JSON reads stdout.
+        Err(error) if json => {
+            let problems = [format!("{:#}", anyhow::Error::from(error))];
+            let report = serde_json::json!({ "module": module, "runs": false, "problems": problems });
+            cli::print(&format!("{report:#}\n"))?;
+            return Ok(ExitCode::FAILURE);
+        }
+        Err(error) => return Err(error.into()),
+    };
     cli::print_report(&inspection, json)?;
     Ok(if inspection.runs { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

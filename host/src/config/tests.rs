@@ -315,7 +315,7 @@ fn a_wrong_value_is_told_the_place_and_the_way_out() {
         (
             &[("BATON_MAX_MEMORY", "16GiB")],
             &["x.wasm"],
-            "BATON_MAX_MEMORY: dropping 17179869184 bytes of guest memory may take 3.35s, but a lease of 15s leaves 1.95s \
+            "BATON_MAX_MEMORY: dropping 16384 MiB of guest memory may take 3.35s, but a lease of 15s leaves 1.95s \
              between its deadline (0.8 D) and the host's own end (0.93 D): make the lease longer or --max-memory smaller",
         ),
         (

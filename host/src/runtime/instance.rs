@@ -22,6 +22,9 @@ use crate::gate::{Gate, Watchdog};
 /// Events that wait for the supervisor: a step-down, and a guest cannot make it more.
 const EVENTS: usize = 1;
 
+/// How much of a guest's backtrace is told.
+const BACKTRACE_LINES: usize = 12;
+
 /// Starts the instances of one coordinator.
 #[derive(Clone)]
 pub struct Launcher {
@@ -267,10 +270,20 @@ fn judge(returned: Returned) -> Gone {
             Some(I32Exit(1)) => End::Failed("it exited with an error status".to_owned()),
             Some(I32Exit(status)) => End::Failed(format!("it exited with status {status}")),
             None => {
-                let backtrace = error.downcast_ref::<WasmBacktrace>().map(ToString::to_string);
+                let backtrace = error.downcast_ref::<WasmBacktrace>().map(shortened);
                 return Gone { end: End::Failed(error.root_cause().to_string()), backtrace };
             }
         },
     };
     Gone { end, backtrace: None }
+}
+
+/// The frames that a person looks at first: a recursion's others are alike.
+fn shortened(backtrace: &WasmBacktrace) -> String {
+    let text = backtrace.to_string();
+    let mut lines: Vec<&str> = text.lines().take(BACKTRACE_LINES).collect();
+    if text.lines().count() > BACKTRACE_LINES {
+        lines.push("  ...");
+    }
+    lines.join("\n")
 }

@@ -1,5 +1,6 @@
 //! Modules: reading, judging and compiling components.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -27,13 +28,13 @@ pub enum ModuleError {
         source: std::io::Error,
     },
     /// It is not a file with bytes in it.
-    #[error("the module {0} is not a regular file")]
+    #[error("the module {0} is a folder or a device, not a regular file")]
     NotAFile(PathBuf),
     /// It has no bytes.
     #[error("the module {0} is empty: was the build interrupted?")]
     Empty(PathBuf),
     /// It has too many.
-    #[error("the module {path} has {size} bytes; the limit is {LARGEST_MODULE}")]
+    #[error("the module {path} has {} MiB; the limit is {} MiB", .size.div_ceil(1 << 20), LARGEST_MODULE >> 20)]
     TooLarge {
         /// The file.
         path: PathBuf,
@@ -219,26 +220,39 @@ fn judge(engine: &Engine, component: &Component) -> (Vec<Import>, Vec<String>, V
         })
         .collect();
     let exports: Vec<String> = ty.exports(engine.wasmtime()).map(|(name, _)| name.to_owned()).collect();
-    let mut problems: Vec<String> = imports
-        .iter()
-        .filter(|import| !import.granted)
-        .map(|import| format!("it imports {}: {}", import.name, import.needs))
-        .collect();
+    let mut problems: Vec<String> = what_it_lacks(&exports).into_iter().collect();
+    // By package: a language's runtime may import a dozen interfaces of one.
+    let mut missing: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+    for import in imports.iter().filter(|import| !import.granted) {
+        let package = import.name.split('/').next().unwrap_or_default();
+        missing.entry((package, &import.needs)).or_default().push(&import.name);
+    }
+    problems.extend(missing.into_iter().map(|((package, needs), names)| match names[..] {
+        [name] => format!("it imports {name}: {needs}"),
+        _ => format!("it imports {package} ({} interfaces): {needs}", names.len()),
+    }));
+    (imports, exports, problems)
+}
+
+/// Why it is no coordinator, if it is none.
+fn what_it_lacks(exports: &[String]) -> Option<String> {
     let task = format!("{CONTRACT}/task@");
     let wanted = format!("{task}{CONTRACT_VERSION}");
-    if !exports.contains(&wanted) {
-        problems.push(match exports.iter().find_map(|export| export.strip_prefix(&task)) {
-            Some(version) => format!(
-                "it is made for version {version} of {CONTRACT}, and this host knows {CONTRACT_VERSION}: \
-                 build it with another version of the SDK, or run it on another version of Baton"
-            ),
-            None => format!(
-                "it does not export {wanted}, the function that a coordinator lives in: the guest SDK's \
-                 `baton_sdk::coordinator!` exports it"
-            ),
-        });
+    if exports.contains(&wanted) {
+        return None;
     }
-    (imports, exports, problems)
+    if let Some(version) = exports.iter().find_map(|export| export.strip_prefix(&task)) {
+        return Some(format!(
+            "it is made for version {version} of {CONTRACT}, and this host knows {CONTRACT_VERSION}: build it with \
+             another version of the SDK, or run it on another version of Baton"
+        ));
+    }
+    let is_command = exports.iter().any(|export| export.starts_with("wasi:cli/run@"));
+    let what = if is_command { "it is a command (`fn main`), not a coordinator: it" } else { "it" };
+    Some(format!(
+        "{what} does not export {wanted}, the function that a coordinator lives in: make it a library of type cdylib \
+         with the guest SDK's `baton_sdk::coordinator!`"
+    ))
 }
 
 /// What it takes for an import to be granted; nothing where it is.

@@ -57,10 +57,16 @@ pub(super) fn from_environment(account: &str) -> Result<Access, CredentialError>
     if let Some((name, value)) = first_of(&CONNECTION_STRING) {
         return from_connection_string(name, &value, account);
     }
-    let credentials = if let Some((_, key)) = first_of(&KEY) {
-        StorageCredentials::access_key(account, Secret::new(key))
+    let credentials = if let Some((name, key)) = first_of(&KEY) {
+        StorageCredentials::access_key(account, Secret::new(checked_key(name, &key)?.to_owned()))
     } else if let Some((name, sas)) = first_of(&SAS) {
-        StorageCredentials::sas_token(sas.trim_start_matches('?')).map_err(|_| unusable(name))?
+        let sas = sas.trim().trim_start_matches('?');
+        if !sas.contains("sig=") {
+            return Err(CredentialError(format!(
+                "{name} is no signature (it has no `sig=`): check that it was copied whole"
+            )));
+        }
+        StorageCredentials::sas_token(sas).map_err(|_| unusable(name))?
     } else {
         let source = Box::new(|scopes| Box::pin(fetch(scopes)) as BoxFuture<'static, _>);
         StorageCredentials::token_credential(Arc::new(KeptToken::from(source)))
@@ -93,8 +99,20 @@ fn from_connection_string(name: &str, text: &str, account: &str) -> Result<Acces
         (None, Some(suffix)) => Some(checked_endpoint(name, &format!("{protocol}://{account}.blob.{suffix}"))?),
         (None, None) => None,
     };
+    if let Some(key) = parsed.account_key {
+        checked_key(name, key)?;
+    }
     let credentials = parsed.storage_credentials().map_err(|_| unusable(name))?;
     Ok(Access { credentials, endpoint })
+}
+
+/// A key that is not Base64 would be found out when the first request is signed, and again with each one.
+fn checked_key<'a>(name: &str, key: &'a str) -> Result<&'a str, CredentialError> {
+    let key = key.trim();
+    match azure_core::base64::decode(key) {
+        Ok(bytes) if !bytes.is_empty() => Ok(key),
+        _ => Err(CredentialError(format!("{name} has no key (it is not Base64): check that it was copied whole"))),
+    }
 }
 
 fn checked_endpoint(name: &str, text: &str) -> Result<String, CredentialError> {
@@ -344,6 +362,7 @@ mod tests {
             (format!("{account};BlobEndpoint=nowhere"), "STRING names no endpoint"),
             (format!("{account};BlobEndpoint=https://a.b/?sig=s3cr3t"), "STRING names no endpoint"),
             (account.replace("contoso", "other"), "STRING is for the account other"),
+            (account.replace("c2VjcmV0", "s3cr3t!"), "STRING has no key"),
             ("AccountName=contoso".to_owned(), "STRING cannot be used"),
         ] {
             let error = from_connection_string("STRING", &text, "contoso").unwrap_err().to_string();

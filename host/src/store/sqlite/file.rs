@@ -41,9 +41,10 @@ impl File {
     pub fn open(path: &Path) -> Result<Self, Refusal> {
         let pin =
             rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(|error| match error {
-                Errno::NOENT | Errno::NOTDIR => {
-                    misconfigured(path, "there is no such store: make it with --create, or correct the path")
-                }
+                Errno::NOENT | Errno::NOTDIR => misconfigured(
+                    path,
+                    "there is no store yet: correct the path, or let a host run on it, which makes it",
+                ),
                 error => misconfigured(path, format!("cannot be opened ({error}): {RIGHTS}")),
             })?;
         refuse_network(path, rustix::fs::fstatfs(&pin))?;
@@ -135,7 +136,9 @@ fn identity(db: &Connection) -> rusqlite::Result<Identity> {
 
 fn check(path: &Path, identity: Identity) -> Result<(), Refusal> {
     match identity {
-        Identity { empty: true, .. } => Err(misconfigured(path, "the file is empty: complete it with --create")),
+        Identity { empty: true, .. } => {
+            Err(misconfigured(path, "the file is empty: let a host run on it, which completes it"))
+        }
         Identity { application: APPLICATION, format: FORMAT, .. } => Ok(()),
         Identity { application: APPLICATION, format, .. } => Err(misconfigured(
             path,
@@ -158,7 +161,7 @@ fn refusal(path: &Path, error: &rusqlite::Error) -> Refusal {
     match error.sqlite_error_code() {
         Some(NotADatabase | DatabaseCorrupt) => misconfigured(
             path,
-            format!("is damaged or not a database ({error}): move it away and make a new one with --create"),
+            format!("is damaged or not a database ({error}): move it away, and the next host to run makes a new one"),
         ),
         Some(CannotOpen | ReadOnly | PermissionDenied) => {
             misconfigured(path, format!("cannot be written ({error}): {RIGHTS}"))
