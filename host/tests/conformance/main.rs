@@ -10,6 +10,7 @@ mod proxy;
 
 mod azure;
 mod credentials;
+mod fuse;
 mod leases;
 mod memory;
 mod processes;

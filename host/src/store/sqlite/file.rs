@@ -184,15 +184,20 @@ fn refuse_network(path: &Path, found: rustix::io::Result<rustix::fs::StatFs>) ->
     let found = found.map_err(|error| misconfigured(path, format!("its file system cannot be told ({error})")))?;
     // The field's type differs between machines; the numbers have 32 bits everywhere.
     let magic = found.f_type as u32;
-    match NETWORK.iter().find(|(number, _)| *number == magic) {
+    match network(magic) {
         None => Ok(()),
-        Some((_, name)) => Err(misconfigured(
+        Some(name) => Err(misconfigured(
             path,
             format!(
                 "is on a {name} file system, where file locks are not safe: use a local disk, or an azure:// store"
             ),
         )),
     }
+}
+
+/// The name of a file system that others may write from elsewhere, by its magic number.
+fn network(magic: u32) -> Option<&'static str> {
+    NETWORK.iter().find(|(number, _)| *number == magic).map(|(_, name)| *name)
 }
 
 /// Numbers from the kernel's `magic.h` and the file systems' own sources.
@@ -214,3 +219,38 @@ const NETWORK: &[(u32, &str)] = &[
     (0x4750_4653, "GPFS"),
     (0x786f_4256, "VirtualBox shared folder"),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_file_system_is_told_from_a_local_one() {
+        for (magic, name) in [
+            (0x6969, "NFS"),
+            (0x517b, "SMB"),
+            (0xff53_4d42, "CIFS"),
+            (0xfe53_4d42, "SMB2"),
+            (0x6573_5546, "FUSE"),
+            (0x0102_1997, "9P"),
+            (0x00c3_6400, "Ceph"),
+            (0x786f_4256, "VirtualBox shared folder"),
+        ] {
+            assert_eq!(network(magic), Some(name));
+        }
+        let local = [
+            ("ext4", 0xef53),
+            ("xfs", 0x5846_5342),
+            ("btrfs", 0x9123_683e),
+            ("tmpfs", 0x0102_1994),
+            ("overlayfs", 0x794c_7630),
+            ("zfs", 0x2fc1_2fc1),
+            ("f2fs", 0xf2f5_2010),
+            ("bcachefs", 0xca45_1a4e),
+            ("vfat", 0x4d44),
+        ];
+        for (name, magic) in local {
+            assert_eq!(network(magic), None, "{name}");
+        }
+    }
+}
