@@ -8,9 +8,10 @@
 //! * The answer to an acquire or renewal names the holder's id, and it must be compared: the emulator
 //!   renews an expired lease for any id that asks.
 
-mod credentials;
-mod managed_identity;
+mod access;
+mod identity;
 mod record;
+mod tokens;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,13 +21,13 @@ use azure_core::error::ErrorKind;
 use azure_core::prelude::IfMatchCondition;
 use azure_core::request_options::{LeaseDuration, LeaseId as AzureLeaseId, ProposedLeaseId};
 use azure_core::{RetryOptions, TransportOptions};
-use azure_storage::CloudLocation;
 use azure_storage_blobs::prelude::{BlobClient, ClientBuilder, ContainerClient};
 use baton_election::{ElectionName, LeaseId, LeaseState, Op, Refusal, Reply, Snapshot, Version};
 use futures::StreamExt;
 
 use super::{LeaseStore, check_length};
-pub use credentials::CredentialError;
+use access::Access;
+pub use access::CredentialError;
 
 /// What Azure allows.
 pub const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(60));
@@ -50,18 +51,12 @@ pub struct AzureStore {
 }
 
 impl AzureStore {
-    /// The store in a container, with the credentials that the environment gives. Asks it nothing yet.
+    /// The store in a container, where and with the credentials that the environment says. Asks it nothing yet.
     ///
     /// # Errors
     /// [`CredentialError`] where the environment gives none that can be used.
     pub fn open(account: &str, container: &str) -> Result<Self, CredentialError> {
-        let access = credentials::from_environment(account)?;
-        let account = account.to_owned();
-        let location = match access.endpoint {
-            Some(uri) => CloudLocation::Custom { account, uri },
-            None => CloudLocation::Public { account },
-        };
-        Self::connect(ClientBuilder::with_location(location, access.credentials), container)
+        Self::connect(Access::of_account(account, &access::of_process)?, container)
     }
 
     /// The same on the local emulator, with its well-known key unless the environment gives another.
@@ -69,14 +64,10 @@ impl AzureStore {
     /// # Errors
     /// As for [`Self::open`].
     pub fn emulator(address: &str, container: &str) -> Result<Self, CredentialError> {
-        let (host, port) = address.rsplit_once(':').unwrap_or((address, "10000"));
-        let port = port.parse().map_err(|_| CredentialError::new(format!("`{port}` is not a port")))?;
-        let location = CloudLocation::Emulator { address: host.to_owned(), port };
-        let credentials = credentials::for_emulator()?;
-        Self::connect(ClientBuilder::with_location(location, credentials), container)
+        Self::connect(Access::of_emulator(address, &access::of_process)?, container)
     }
 
-    fn connect(builder: ClientBuilder, container: &str) -> Result<Self, CredentialError> {
+    fn connect(access: Access, container: &str) -> Result<Self, CredentialError> {
         // Connections are kept between renewals. A proxy that the environment names is not used: nobody
         // expects the lease to depend on one.
         let client = reqwest::Client::builder()
@@ -85,7 +76,7 @@ impl AzureStore {
             .no_proxy()
             .build()
             .map_err(|error| CredentialError::new(format!("no HTTP client can be made: {error}")))?;
-        let container_client = builder
+        let container_client = ClientBuilder::with_location(access.location, access.credentials)
             .retry(RetryOptions::none())
             .transport(TransportOptions::new(Arc::new(client)))
             .container_client(container);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 use crate::guests::Guest;
-use crate::node::{Event, Finished, Journal, Launch, Node, baton, finish};
+use crate::node::{Finished, Journal, Launch, Node, baton, finish};
 use crate::stage::Stage;
 use crate::store::Store;
 
@@ -218,22 +218,6 @@ fn a_wrong_key() {
     stays_and_says(&mut node, &["AuthorizationFailure"]);
     let log = format!("{:?}", stage.journal.events());
     assert!(!log.contains(key), "a key is never logged: {log}");
-}
-
-#[test]
-fn a_container_that_may_be_read_only() {
-    let stage = Stage::new(Store::azurite());
-    let access = stage.store.read_only_access();
-    let mut node = stage.launch("alpha").env("AZURE_STORAGE_CONNECTION_STRING", &access).start();
-    stays_and_says(&mut node, &["may not use the container stage", "AuthorizationPermissionMismatch", "rights"]);
-    let (_, signature) = access.split_once("sig=").expect("a signature");
-    let log = format!("{:?}", stage.journal.events());
-    assert!(!log.contains(signature), "a signature is never logged: {log}");
-    // What it may, it does: to look who leads takes no more.
-    let (_beta, term) = stage.leader("beta");
-    let follows = |event: &Event| event.from == "alpha" && event.name == "standby" && event.term == term;
-    stage.journal.event("a node that only reads follows", follows);
-    stage.check_promises();
 }
 
 #[test]

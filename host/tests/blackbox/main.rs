@@ -11,6 +11,7 @@ mod azurite;
 #[path = "../support/node.rs"]
 mod node;
 
+mod azure_access;
 mod bad_input;
 mod commands;
 mod coordinators;

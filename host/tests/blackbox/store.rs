@@ -66,6 +66,12 @@ impl Store {
         }
     }
 
+    /// Where the nodes reach the emulator's account.
+    pub fn endpoint(&self) -> String {
+        let Self::Azurite { proxy, .. } = self else { panic!("a scenario for Azurite only") };
+        format!("http://127.0.0.1:{}/devstoreaccount1", proxy.port)
+    }
+
     /// The shortest lease that it keeps.
     pub fn lease(&self) -> Duration {
         match self {
@@ -153,16 +159,15 @@ impl Store {
         });
     }
 
-    /// A connection string that may only read and list, as the emulator's owner would give it away.
-    pub fn read_only_access(&self) -> String {
-        let mut sas = String::new();
+    /// A shared access signature with these rights to the container.
+    pub fn signature(&self, rights: BlobSasPermissions) -> String {
+        let mut signature = String::new();
         self.azure(async |container, _| {
-            let rights = BlobSasPermissions { read: true, list: true, ..Default::default() };
             let until = time::OffsetDateTime::now_utc() + time::Duration::hours(1);
-            let signed = container.shared_access_signature(rights, until).await.expect("a signature");
-            sas = signed.token().expect("its text");
+            let signed = container.shared_access_signature(rights, until).await.expect("the key signs");
+            signature = signed.token().expect("a token");
         });
-        format!("AccountName=devstoreaccount1;SharedAccessSignature={sas}")
+        signature
     }
 
     /// Creates the container.

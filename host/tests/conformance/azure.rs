@@ -1,5 +1,6 @@
 //! The store on a real emulator: the suite, and what a network and a server can do to it.
 
+use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use baton::store::{AzureStore, LeaseStore};
-use baton_election::{LeaseState, Op, Refusal, Reply};
+use baton_election::{LeaseState, Op, Refusal, Reply, Version};
 
 use super::azurite::Azurite;
 use super::proxy::{Mode, Proxy};
@@ -63,7 +64,7 @@ impl Backend for Container {
 #[tokio::test]
 async fn passes_the_suite() {
     let azurite = Azurite::start();
-    let made = std::cell::Cell::new(0);
+    let made = Cell::new(0);
     suite::run(async || {
         made.set(made.get() + 1);
         container(&azurite, &format!("case-{}", made.get())).await
@@ -103,34 +104,125 @@ async fn what_the_network_loses_is_unknown_and_found_out() {
     unknown(far.request(&job(), Op::Release { id: a() }).await);
     assert_eq!(bench.see().await.lease, LeaseState::Free);
     assert_lost(&bench.release(a()).await);
+}
 
-    // Each request arrives when the world has moved on: another has led and written since.
-    let arrive_late = async |op: Op| {
-        proxy.set(Mode::HoldRequest);
-        let given_up = tokio::time::timeout(CALLER_WAITS, far.request(&job(), op)).await;
-        assert!(given_up.is_err(), "{given_up:?}");
-        proxy.wait_held();
-        proxy.deliver();
-    };
-    arrive_late(acquire).await;
-    assert_eq!(bench.see().await.lease, LeaseState::Free);
-    assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
-    let latest = version_of(bench.write(b(), &bench.see().await.version, 2).await);
-    for late in [
-        Op::Create { record: record(0) },
-        Op::Renew { id: a() },
-        Op::Write { id: a(), version, record: record(1) },
-        Op::Release { id: a() },
-    ] {
-        arrive_late(late.clone()).await;
-        let seen = bench.see().await;
-        assert_eq!(
-            (seen.lease, seen.version, seen.record),
-            (LeaseState::Held, latest.clone(), Some(record(2))),
-            "{late:?}"
-        );
+/// Requests that the network keeps until the world has moved on.
+struct Late {
+    bench: Bench,
+    far: Arc<dyn LeaseStore>,
+    proxy: Proxy,
+}
+
+impl Late {
+    async fn new(azurite: &Azurite, name: &str) -> Self {
+        let direct = container(azurite, name).await;
+        let proxy = Proxy::start(azurite.address());
+        let far = Arc::new(handle(proxy.address(), name));
+        Self { bench: Bench { store: direct.open(), backend: Arc::new(direct) }, far, proxy }
     }
-    assert_eq!(bench.renew(b()).await, Ok(Reply::Done));
+
+    /// Sends a request that gets stuck, gives it up, lets the world move on, and then it arrives.
+    async fn arrives(&self, op: Op, after: impl AsyncFnOnce(&Bench)) {
+        self.proxy.set(Mode::HoldRequest);
+        let far = Arc::clone(&self.far);
+        let sent = tokio::spawn(async move { far.request(&job(), op).await });
+        // Blocks this thread; the request goes on another.
+        self.proxy.wait_held();
+        sent.abort();
+        assert!(sent.await.is_err_and(|error| error.is_cancelled()), "nobody has answered it");
+        after(&self.bench).await;
+        self.proxy.deliver();
+    }
+
+    async fn assert_unharmed(&self, lease: LeaseState, version: &Version, term: u64) {
+        let seen = self.bench.see().await;
+        assert_eq!((seen.lease, &seen.version, seen.record), (lease, version, Some(record(term))));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_create_makes_nothing_anew() {
+    let azurite = Azurite::start();
+    let late = Late::new(&azurite, "late-create").await;
+    late.arrives(Op::Create { record: record(7) }, async |bench| drop(bench.create().await)).await;
+    let version = late.bench.see().await.version;
+    late.assert_unharmed(LeaseState::Free, &version, 0).await;
+    // While another holds it, too.
+    let create = Op::Create { record: record(7) };
+    late.arrives(create, async |bench| assert_eq!(bench.acquire(b()).await, Ok(Reply::Done))).await;
+    late.assert_unharmed(LeaseState::Held, &version, 0).await;
+    assert_eq!(late.bench.renew(b()).await, Ok(Reply::Done));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_acquire_takes_nothing_once_a_term_has_begun() {
+    let azurite = Azurite::start();
+    let late = Late::new(&azurite, "late-acquire").await;
+    let version = late.bench.create().await;
+    let acquire = Op::Acquire { id: a(), length: late.bench.brief(), version: version.clone() };
+    let begun = Cell::new(None);
+    late.arrives(acquire, async |bench| {
+        assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
+        begun.set(Some(version_of(bench.write(b(), &version, 1).await)));
+        assert_eq!(bench.release(b()).await, Ok(Reply::Done));
+    })
+    .await;
+    late.assert_unharmed(LeaseState::Free, &begun.take().unwrap(), 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_renewal_takes_nothing_from_who_came_next() {
+    let azurite = Azurite::start();
+    let late = Late::new(&azurite, "late-renew").await;
+    let version = late.bench.held_by(a()).await;
+    let renew = || Op::Renew { id: a() };
+    late.arrives(renew(), async |bench| assert_eq!(bench.release(a()).await, Ok(Reply::Done))).await;
+    late.assert_unharmed(LeaseState::Free, &version, 0).await;
+    late.arrives(renew(), async |bench| assert_eq!(bench.acquire(b()).await, Ok(Reply::Done))).await;
+    late.assert_unharmed(LeaseState::Held, &version, 0).await;
+    assert_eq!(late.bench.renew(b()).await, Ok(Reply::Done));
+    // Nor does it mend what an operator broke.
+    assert_eq!(late.bench.release(b()).await, Ok(Reply::Done));
+    assert_eq!(late.bench.acquire(a()).await, Ok(Reply::Done));
+    late.arrives(renew(), async |bench| assert_eq!(bench.backend.break_lease(Duration::ZERO).await, Ok(()))).await;
+    late.assert_unharmed(LeaseState::Broken, &version, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_release_frees_nothing_of_who_came_next() {
+    let azurite = Azurite::start();
+    let late = Late::new(&azurite, "late-release").await;
+    let version = late.bench.held_by(a()).await;
+    late.arrives(Op::Release { id: a() }, async |bench| {
+        assert_eq!(bench.release(a()).await, Ok(Reply::Done), "the second try was faster");
+        assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
+    })
+    .await;
+    late.assert_unharmed(LeaseState::Held, &version, 0).await;
+    assert_eq!(late.bench.renew(b()).await, Ok(Reply::Done));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_write_changes_nothing_after_the_next_one_or_under_anothers_lease() {
+    let azurite = Azurite::start();
+    let late = Late::new(&azurite, "late-write").await;
+    let first = late.bench.held_by(a()).await;
+    let write = |version: &Version| Op::Write { id: a(), version: version.clone(), record: record(7) };
+    let second = Cell::new(None);
+    late.arrives(write(&first), async |bench| {
+        second.set(Some(version_of(bench.write(a(), &first, 1).await)));
+    })
+    .await;
+    let second = second.take().unwrap();
+    late.assert_unharmed(LeaseState::Held, &second, 1).await;
+    // The version is still the right one, and the lease is another's.
+    late.arrives(write(&second), async |bench| {
+        assert_eq!(bench.release(a()).await, Ok(Reply::Done));
+        assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
+    })
+    .await;
+    late.assert_unharmed(LeaseState::Held, &second, 1).await;
+    assert_eq!(late.bench.renew(b()).await, Ok(Reply::Done));
 }
 
 #[tokio::test]

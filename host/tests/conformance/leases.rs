@@ -157,16 +157,43 @@ pub async fn a_lease_being_broken_is_free_after_its_period(bench: Bench) {
     assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
 }
 
-/// What an operator breaks, nobody takes for handed over: whoever comes next waits.
-pub async fn a_lease_that_is_broken_after_its_end_is_broken(bench: Bench) {
-    bench.held_by(a()).await;
+/// Its holder could renew it still: an operator can be sure that it will not.
+pub async fn breaking_an_expired_lease_breaks_it_at_once(bench: Bench) {
+    let version = bench.held_by(a()).await;
     bench.outlive().await;
-    for _ in 0..2 {
-        assert_eq!(bench.backend.break_lease(Duration::ZERO).await, Ok(()));
-        assert_eq!(bench.see().await.lease, LeaseState::Broken);
+    assert_eq!(bench.backend.break_lease(bench.brief()).await, Ok(()), "whatever the period");
+    assert_eq!(bench.see().await.lease, LeaseState::Broken);
+    assert_lost(&bench.renew(a()).await);
+    assert_lost(&bench.write(a(), &version, 1).await);
+    assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
+    let seen = bench.see().await;
+    assert_eq!((seen.lease, seen.version, seen.record), (LeaseState::Held, version, Some(record(0))));
+}
+
+pub async fn breaking_a_broken_lease_changes_nothing(bench: Bench) {
+    let version = bench.held_by(a()).await;
+    for period in [Duration::ZERO, Duration::ZERO, bench.brief()] {
+        assert_eq!(bench.backend.break_lease(period).await, Ok(()));
+        let seen = bench.see().await;
+        assert_eq!((seen.lease, &seen.version), (LeaseState::Broken, &version), "{period:?}");
     }
     assert_lost(&bench.renew(a()).await);
     assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
+}
+
+pub async fn breaking_again_never_takes_longer(bench: Bench) {
+    bench.held_by(a()).await;
+    let period = bench.brief() / 2;
+    assert_eq!(bench.backend.break_lease(period).await, Ok(()));
+    assert_eq!(bench.backend.break_lease(bench.brief()).await, Ok(()));
+    assert_eq!(bench.see().await.lease, LeaseState::Breaking);
+    bench.backend.wait_out(period).await;
+    assert_eq!(bench.see().await.lease, LeaseState::Broken);
+    // Sooner, it may.
+    assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
+    assert_eq!(bench.backend.break_lease(period).await, Ok(()));
+    assert_eq!(bench.backend.break_lease(Duration::ZERO).await, Ok(()));
+    assert_eq!(bench.see().await.lease, LeaseState::Broken);
 }
 
 pub async fn a_release_frees_at_once(bench: Bench) {

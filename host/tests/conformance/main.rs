@@ -11,6 +11,7 @@ mod proxy;
 mod azure;
 mod credentials;
 mod fuse;
+mod identities;
 mod leases;
 mod memory;
 mod processes;

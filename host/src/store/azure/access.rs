@@ -1,0 +1,325 @@
+//! Where a storage account is, and how the host proves there who it is: what users expect to work, in the
+//! order in which it is tried.
+//!
+//! All of it comes from the environment, under the names that the Azure CLI and SDKs use. A connection
+//! string says both; for the rest, one variable says where the account is if it is not in the public cloud.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use azure_core::Url;
+use azure_core::auth::Secret;
+use azure_storage::{CloudLocation, ConnectionString, EndpointProtocol, StorageCredentials};
+
+use super::tokens::KeptToken;
+
+/// Why an account cannot be used as the environment says.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct CredentialError(String);
+
+impl CredentialError {
+    pub(super) fn new(problem: impl Into<String>) -> Self {
+        Self(problem.into())
+    }
+}
+
+/// Variables that hold a connection string, the strongest first.
+const CONNECTION_STRING: [&str; 2] = ["BATON_STORE_CONNECTION_STRING", "AZURE_STORAGE_CONNECTION_STRING"];
+const KEY: [&str; 2] = ["AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY"];
+const SAS: [&str; 1] = ["AZURE_STORAGE_SAS_TOKEN"];
+/// Where the account is, for all credentials but a connection string.
+const ENDPOINT: &str = "AZURE_STORAGE_SERVICE_ENDPOINT";
+/// Where accounts are unless somebody says otherwise.
+const PUBLIC_SUFFIX: &str = "core.windows.net";
+/// The one account of the emulator.
+const EMULATOR_ACCOUNT: &str = "devstoreaccount1";
+
+/// The environment. An empty variable is like none.
+pub(super) type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// The variables of this process.
+pub(super) fn of_process(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// An account that can be asked.
+#[derive(Debug)]
+pub(super) struct Access {
+    pub location: CloudLocation,
+    pub credentials: StorageCredentials,
+}
+
+impl Access {
+    /// By a connection string, a key or a SAS, else by tokens of the workload's, the managed or the command
+    /// line's identity.
+    pub fn of_account(account: &str, variables: Variables<'_>) -> Result<Self, CredentialError> {
+        if let Some((name, text)) = first_of(variables, &CONNECTION_STRING) {
+            let parsed = parse(name, &text, account)?;
+            if parsed.use_development_storage == Some(true) {
+                return Err(CredentialError(format!("{name} is for the emulator: write --store azurite")));
+            }
+            let uri = endpoint_of(&parsed, account)
+                .and_then(|uri| check_endpoint(&uri, account))
+                .map_err(|problem| CredentialError(format!("the endpoint in {name} {problem}")))?;
+            return Ok(Self {
+                location: location(account, &uri),
+                credentials: credentials_of(name, &parsed, account)?,
+            });
+        }
+        let uri = match variables(ENDPOINT) {
+            Some(uri) => uri,
+            None => format!("https://{account}.blob.{PUBLIC_SUFFIX}"),
+        };
+        let uri = check_endpoint(&uri, account).map_err(|problem| CredentialError(format!("{ENDPOINT} {problem}")))?;
+        let credentials = if let Some((name, key)) = first_of(variables, &KEY) {
+            StorageCredentials::access_key(account, checked_key(name, &key)?)
+        } else if let Some((name, sas)) = first_of(variables, &SAS) {
+            sas_token(&sas).ok_or_else(|| unusable(name))?
+        } else if is_safe_for_tokens(&uri) {
+            StorageCredentials::token_credential(Arc::new(KeptToken::of_this_machine()))
+        } else {
+            return Err(CredentialError(format!(
+                "{ENDPOINT} is an http:// address, and a token is not sent to another machine unencrypted: write https://"
+            )));
+        };
+        Ok(Self { location: location(account, &uri), credentials })
+    }
+
+    /// Of the emulator at an address: by its well-known key, unless a connection string gives another.
+    pub fn of_emulator(address: &str, variables: Variables<'_>) -> Result<Self, CredentialError> {
+        let (host, port) = address.rsplit_once(':').unwrap_or((address, "10000"));
+        let port = port.parse().map_err(|_| CredentialError(format!("`{port}` is not a port")))?;
+        let location = CloudLocation::Emulator { address: host.to_owned(), port };
+        let Some((name, text)) = first_of(variables, &CONNECTION_STRING) else {
+            return Ok(Self { location, credentials: StorageCredentials::emulator() });
+        };
+        let parsed = parse(name, &text, EMULATOR_ACCOUNT)?;
+        let credentials = match parsed.use_development_storage {
+            Some(true) => StorageCredentials::emulator(),
+            _ => credentials_of(name, &parsed, EMULATOR_ACCOUNT)?,
+        };
+        Ok(Self { location, credentials })
+    }
+}
+
+fn first_of(variables: Variables<'_>, names: &[&'static str]) -> Option<(&'static str, String)> {
+    names.iter().find_map(|name| Some((*name, variables(name)?)))
+}
+
+/// What is wrong with a secret is not repeated.
+fn unusable(name: &str) -> CredentialError {
+    CredentialError(format!("{name} cannot be used: check that it was copied whole"))
+}
+
+fn parse<'a>(name: &str, text: &'a str, account: &str) -> Result<ConnectionString<'a>, CredentialError> {
+    let parsed = ConnectionString::new(text).map_err(|_| unusable(name))?;
+    match parsed.account_name {
+        Some(other) if other != account => {
+            Err(CredentialError(format!("{name} is for the account {other}, and the store is one of {account}")))
+        }
+        _ => Ok(parsed),
+    }
+}
+
+fn credentials_of(
+    name: &str,
+    parsed: &ConnectionString<'_>,
+    account: &str,
+) -> Result<StorageCredentials, CredentialError> {
+    match (parsed.sas, parsed.account_key) {
+        (Some(sas), _) => sas_token(sas).ok_or_else(|| unusable(name)),
+        (None, Some(key)) => Ok(StorageCredentials::access_key(account, checked_key(name, key)?)),
+        (None, None) => {
+            Err(CredentialError(format!("{name} has neither an AccountKey nor a SharedAccessSignature: add one")))
+        }
+    }
+}
+
+fn sas_token(sas: &str) -> Option<StorageCredentials> {
+    let sas = sas.trim().trim_start_matches('?');
+    StorageCredentials::sas_token(sas).ok().filter(|_| sas.contains("sig="))
+}
+
+/// A key that is not Base64 would be found out only when the first request is signed, and again with each one.
+fn checked_key(name: &str, key: &str) -> Result<Secret, CredentialError> {
+    let key = key.trim();
+    match azure_core::base64::decode(key) {
+        Ok(bytes) if !bytes.is_empty() => Ok(Secret::new(key.to_owned())),
+        _ => Err(CredentialError(format!("{name} has no key (it is not Base64): check that it was copied whole"))),
+    }
+}
+
+/// Where a connection string says that the account is.
+fn endpoint_of(parsed: &ConnectionString<'_>, account: &str) -> Result<String, String> {
+    if let Some(uri) = parsed.blob_endpoint {
+        return Ok(uri.to_owned());
+    }
+    let protocol = parsed.default_endpoints_protocol.as_ref().unwrap_or(&EndpointProtocol::Https);
+    let suffix = parsed.endpoint_suffix.unwrap_or(PUBLIC_SUFFIX);
+    if suffix.contains(['/', '?', '#', '@', ':']) {
+        return Err("has an EndpointSuffix that is none: write it like core.windows.net".to_owned());
+    }
+    Ok(format!("{protocol}://{account}.blob.{suffix}"))
+}
+
+/// An endpoint of that account, without the slash at its end; or what is wrong with it. The text is not
+/// repeated: a SAS may stand in it.
+fn check_endpoint(text: &str, account: &str) -> Result<String, String> {
+    const FORM: &str = "is none: write it like https://ACCOUNT.blob.core.windows.net";
+    let url = Url::parse(text).map_err(|error| format!("{FORM} ({error})"))?;
+    let host = url.host_str().filter(|_| ["http", "https"].contains(&url.scheme())).ok_or(FORM)?;
+    if url.query().is_some() || url.fragment().is_some() || !url.username().is_empty() || url.password().is_some() {
+        return Err("holds more than an address: a signature is given as SharedAccessSignature or \
+                    AZURE_STORAGE_SAS_TOKEN"
+            .to_owned());
+    }
+    // Addresses that are no names carry the account in the path; a name of one's own carries none at all.
+    let in_path = url.path_segments().and_then(|mut segments| segments.next()).filter(|first| !first.is_empty());
+    let in_host = host.split_once('.').filter(|(_, rest)| format!(".{rest}").contains(".blob."));
+    match in_path.or(in_host.map(|(first, _)| first)) {
+        Some(other) if other != account => {
+            Err(format!("is one of the account {other}, and the store is one of {account}"))
+        }
+        _ => Ok(text.trim_end_matches('/').to_owned()),
+    }
+}
+
+fn location(account: &str, uri: &str) -> CloudLocation {
+    CloudLocation::Custom { account: account.to_owned(), uri: uri.to_owned() }
+}
+
+/// Whether nobody between here and there can read a token: whoever has it can do what this host can.
+pub(super) fn is_safe_for_tokens(uri: &str) -> bool {
+    let Ok(url) = Url::parse(uri) else { return false };
+    let is_here = |host: &str| {
+        host == "localhost" || host.trim_matches(['[', ']']).parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
+    };
+    url.scheme() == "https" || url.host_str().is_some_and(is_here)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+    use azure_storage::clients::ServiceType;
+
+    use super::*;
+
+    /// Where an account is in such an environment, or why not.
+    fn place(account: &str, environment: &[(&str, &str)]) -> Result<String, String> {
+        let variables =
+            |name: &str| environment.iter().find(|(own, _)| *own == name).map(|(_, text)| (*text).to_owned());
+        match Access::of_account(account, &variables) {
+            Ok(access) => Ok(access.location.url(ServiceType::Blob).unwrap().to_string()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    #[test]
+    fn a_connection_string_says_where_its_account_is() {
+        for (string, uri) in [
+            ("AccountName=acct;AccountKey=a2V5", "https://acct.blob.core.windows.net/"),
+            (
+                "DefaultEndpointsProtocol=https;AccountName=acct;AccountKey=a2V5;EndpointSuffix=core.windows.net",
+                "https://acct.blob.core.windows.net/",
+            ),
+            (
+                "AccountName=acct;AccountKey=a2V5;EndpointSuffix=core.usgovcloudapi.net",
+                "https://acct.blob.core.usgovcloudapi.net/",
+            ),
+            (
+                "DefaultEndpointsProtocol=http;AccountName=acct;AccountKey=a2V5;EndpointSuffix=core.chinacloudapi.cn",
+                "http://acct.blob.core.chinacloudapi.cn/",
+            ),
+            (
+                // As the portal makes it for a SAS: without a name.
+                "BlobEndpoint=https://acct.blob.core.windows.net/;QueueEndpoint=https://acct.queue.core.windows.net/;\
+                 SharedAccessSignature=sv=2024&sig=c2ln",
+                "https://acct.blob.core.windows.net/",
+            ),
+            (
+                "AccountName=acct;AccountKey=a2V5;BlobEndpoint=https://acct.z13.blob.storage.azure.net;\
+                 EndpointSuffix=core.windows.net",
+                "https://acct.z13.blob.storage.azure.net/",
+            ),
+            (
+                "AccountName=acct;AccountKey=a2V5;BlobEndpoint=https://acct.privatelink.blob.core.windows.net",
+                "https://acct.privatelink.blob.core.windows.net/",
+            ),
+            ("AccountName=acct;AccountKey=a2V5;BlobEndpoint=https://blobs.contoso.com", "https://blobs.contoso.com/"),
+            ("AccountName=acct;AccountKey=a2V5;BlobEndpoint=http://127.0.0.1:10/acct/", "http://127.0.0.1:10/acct"),
+        ] {
+            assert_eq!(place("acct", &[(CONNECTION_STRING[1], string)]).as_deref(), Ok(uri), "{string}");
+        }
+    }
+
+    #[test]
+    fn a_connection_string_of_another_account_or_none_is_refused() {
+        for (string, problem) in [
+            ("AccountName=other;AccountKey=a2V5", "AZURE_STORAGE_CONNECTION_STRING is for the account other"),
+            (
+                "BlobEndpoint=https://other.blob.core.windows.net/;SharedAccessSignature=sig=c2VjcmV0",
+                "the endpoint in AZURE_STORAGE_CONNECTION_STRING is one of the account other",
+            ),
+            ("BlobEndpoint=http://127.0.0.1:10/other;SharedAccessSignature=sig=c2VjcmV0", "the account other"),
+            ("AccountName=acct;AccountKey=a2V5;BlobEndpoint=acct.blob.core.windows.net", "write it like https://"),
+            (
+                "AccountName=acct;AccountKey=a2V5;BlobEndpoint=ftp://acct.blob.core.windows.net",
+                "write it like https://",
+            ),
+            (
+                "AccountName=acct;BlobEndpoint=https://acct.blob.core.windows.net?sig=c2VjcmV0",
+                "given as SharedAccessSignature",
+            ),
+            ("AccountName=acct;AccountKey=a2V5;EndpointSuffix=https://core.windows.net", "EndpointSuffix that is none"),
+            ("AccountName=acct;EndpointSuffix=core.windows.net", "neither an AccountKey nor"),
+            ("UseDevelopmentStorage=true", "--store azurite"),
+            ("AccountKey", "copied whole"),
+            ("AccountName=acct;AccountKey=c2VjcmV0!", "not Base64"),
+            ("AccountName=acct;SharedAccessSignature=c2VjcmV0", "copied whole"),
+        ] {
+            let error = place("acct", &[(CONNECTION_STRING[1], string)]).unwrap_err();
+            assert!(error.contains(problem) && !error.contains("c2VjcmV0"), "{string}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_other_credentials_are_used_where_the_endpoint_says() {
+        let gov = (ENDPOINT, "https://acct.blob.core.usgovcloudapi.net/");
+        for credential in [("AZURE_STORAGE_KEY", "a2V5"), ("AZURE_STORAGE_SAS_TOKEN", "?sv=2024&sig=c2ln"), ("", "")] {
+            assert_eq!(place("acct", &[credential]).as_deref(), Ok("https://acct.blob.core.windows.net/"));
+            assert_eq!(place("acct", &[credential, gov]).as_deref(), Ok("https://acct.blob.core.usgovcloudapi.net/"));
+            let error = place("other", &[credential, gov]).unwrap_err();
+            assert!(error.starts_with(ENDPOINT) && error.contains("the account acct"), "{error}");
+        }
+        // A connection string says it by itself.
+        let string = (CONNECTION_STRING[0], "AccountName=acct;AccountKey=a2V5");
+        assert_eq!(place("acct", &[string, gov]).as_deref(), Ok("https://acct.blob.core.windows.net/"));
+    }
+
+    #[test]
+    fn a_token_is_not_sent_unencrypted_to_another_machine() {
+        let far = (ENDPOINT, "http://acct.blob.contoso.com");
+        assert!(place("acct", &[far]).unwrap_err().contains("write https://"));
+        // A key is never sent, it signs.
+        assert!(place("acct", &[far, ("AZURE_STORAGE_KEY", "a2V5")]).is_ok());
+        for here in ["http://127.0.0.1:10/acct", "http://[::1]:10/acct", "http://localhost:10/acct"] {
+            assert_eq!(place("acct", &[(ENDPOINT, here)]).as_deref(), Ok(here));
+        }
+    }
+
+    #[test]
+    fn the_emulator_has_one_account() {
+        let open = |string: &str| {
+            Access::of_emulator("127.0.0.1:10", &|name| (name == CONNECTION_STRING[0]).then(|| string.to_owned()))
+                .map(|access| access.location.url(ServiceType::Blob).unwrap().to_string())
+                .map_err(|error| error.to_string())
+        };
+        // The store's URL says where it is.
+        for string in ["UseDevelopmentStorage=true", "AccountKey=a2V5;BlobEndpoint=http://elsewhere/devstoreaccount1"] {
+            assert_eq!(open(string).as_deref(), Ok("http://127.0.0.1:10/devstoreaccount1"));
+        }
+        assert!(open("AccountName=acct;AccountKey=a2V5").unwrap_err().contains("is for the account acct"));
+    }
+}

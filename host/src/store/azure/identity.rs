@@ -1,0 +1,143 @@
+//! Tokens of the identity that a machine, a workload or a person has.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use azure_core::auth::{AccessToken, TokenCredential};
+use azure_core::error::{Error, ErrorKind, ResultExt};
+use azure_core::{HttpClient, Request, Response, Url};
+use azure_identity::{
+    AppServiceManagedIdentityCredential, AzureCliCredential, TokenCredentialOptions,
+    VirtualMachineManagedIdentityCredential, WorkloadIdentityCredential,
+};
+
+use super::access::{is_safe_for_tokens, of_process};
+
+/// How long one source of tokens may take.
+const SOURCE_WITHIN: Duration = Duration::from_secs(10);
+/// The endpoint of a machine's identities is on the machine or its host: where there is none, that is soon
+/// known, and the next source is asked.
+const ENDPOINT_WITHIN: Duration = Duration::from_secs(2);
+
+/// Which of the identities that are assigned to the machine or the workload is meant.
+const CLIENT_ID: &str = "AZURE_CLIENT_ID";
+/// Who issues tokens, in clouds of their own.
+const AUTHORITY_HOST: &str = "AZURE_AUTHORITY_HOST";
+/// Who issues them in the public cloud.
+const PUBLIC_AUTHORITY: &str = "https://login.microsoftonline.com";
+/// Tells that this is a Kubernetes workload with an identity.
+const FEDERATED_TOKEN_FILE: &str = "AZURE_FEDERATED_TOKEN_FILE";
+/// Tells that this is an App Service, a function or a container app.
+const IDENTITY_ENDPOINT: &str = "IDENTITY_ENDPOINT";
+/// In place of the address that every virtual machine finds its endpoint at.
+const MACHINE_ENDPOINT: &str = "AZURE_POD_IDENTITY_AUTHORITY_HOST";
+
+type Source = (String, azure_core::Result<Arc<dyn TokenCredential>>);
+
+/// Asks each source that this machine may have. Each credential is made anew: one that reads a file would
+/// otherwise read it once, and the file is rotated.
+pub(super) async fn token(scopes: Vec<String>) -> Result<AccessToken, Error> {
+    let scopes: Vec<&str> = scopes.iter().map(String::as_str).collect();
+    let mut problems = Vec::new();
+    for (name, source) in sources() {
+        let token = match source {
+            Ok(source) => tokio::time::timeout(SOURCE_WITHIN, source.get_token(&scopes))
+                .await
+                .unwrap_or_else(|_| Err(Error::message(ErrorKind::Credential, "no answer"))),
+            Err(error) => Err(error),
+        };
+        match token {
+            Ok(token) => return Ok(token),
+            Err(error) => problems.push(format!("{name}: {}", super::told(&error))),
+        }
+    }
+    let problem = format!(
+        "no credentials: neither a connection string, a key nor a SAS is in the environment, and no identity gave a \
+         token ({})",
+        problems.join("; ")
+    );
+    Err(Error::message(ErrorKind::Credential, problem))
+}
+
+fn sources() -> Vec<Source> {
+    if of_process(FEDERATED_TOKEN_FILE).is_some() {
+        let workload = authority().and_then(WorkloadIdentityCredential::create).map(shared);
+        return vec![("workload identity".to_owned(), workload)];
+    }
+    let name = match of_process(CLIENT_ID) {
+        Some(id) => format!("managed identity {id} of {CLIENT_ID}"),
+        None => format!("managed identity of the system (for another one, set {CLIENT_ID})"),
+    };
+    if of_process(IDENTITY_ENDPOINT).is_some() {
+        let service = AssignedClient::at(None).and_then(AppServiceManagedIdentityCredential::create).map(shared);
+        return vec![(name, service)];
+    }
+    let endpoint = of_process(MACHINE_ENDPOINT)
+        .map(|url| Url::parse(&url).with_context(ErrorKind::Credential, || format!("{MACHINE_ENDPOINT} is not a URL")))
+        .transpose();
+    let machine = endpoint.and_then(AssignedClient::at).map(VirtualMachineManagedIdentityCredential::new).map(shared);
+    vec![(name, machine), ("Azure CLI".to_owned(), AzureCliCredential::create().map(shared))]
+}
+
+/// Who issues tokens. Some write the authority's name without its scheme, as the SDKs' own constants do.
+fn authority() -> azure_core::Result<TokenCredentialOptions> {
+    let host = match of_process(AUTHORITY_HOST) {
+        None => PUBLIC_AUTHORITY.to_owned(),
+        Some(host) if host.contains("://") => host,
+        Some(host) => format!("https://{host}"),
+    };
+    if !is_safe_for_tokens(&host) {
+        let problem = format!("{AUTHORITY_HOST} is no https:// address");
+        return Err(Error::message(ErrorKind::Credential, problem));
+    }
+    let mut options = TokenCredentialOptions::default();
+    options.set_authority_host(host);
+    Ok(options)
+}
+
+fn shared<T: TokenCredential + 'static>(credential: T) -> Arc<dyn TokenCredential> {
+    Arc::new(credential)
+}
+
+/// Asks the endpoint of a machine's identities, never through a proxy, and names the one that is wanted,
+/// which the credentials of `azure_identity` cannot.
+struct AssignedClient {
+    client: reqwest::Client,
+    client_id: Option<String>,
+    endpoint: Option<Url>,
+}
+
+impl AssignedClient {
+    fn at(endpoint: Option<Url>) -> azure_core::Result<Arc<dyn HttpClient>> {
+        let client = reqwest::Client::builder()
+            .connect_timeout(ENDPOINT_WITHIN)
+            .no_proxy()
+            .build()
+            .context(ErrorKind::Credential, "no HTTP client can be made")?;
+        Ok(Arc::new(Self { client, client_id: of_process(CLIENT_ID), endpoint }))
+    }
+}
+
+impl fmt::Debug for AssignedClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AssignedClient")
+    }
+}
+
+#[async_trait::async_trait]
+impl HttpClient for AssignedClient {
+    async fn execute_request(&self, request: &Request) -> azure_core::Result<Response> {
+        let mut request = request.clone();
+        if let Some(id) = &self.client_id {
+            request.url_mut().query_pairs_mut().append_pair("client_id", id);
+        }
+        if let Some(endpoint) = &self.endpoint {
+            let mut url = endpoint.clone();
+            url.set_path(&format!("{}{}", endpoint.path().trim_end_matches('/'), request.url().path()));
+            url.set_query(request.url().query());
+            *request.url_mut() = url;
+        }
+        self.client.execute_request(&request).await
+    }
+}

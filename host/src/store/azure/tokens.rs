@@ -1,0 +1,190 @@
+//! Keeps the token that the store is asked with, and has the next one before it is needed.
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use azure_core::auth::{AccessToken, TokenCredential};
+use azure_core::error::{Error, ErrorKind};
+use futures::future::BoxFuture;
+use time::OffsetDateTime;
+use tokio::task::JoinHandle;
+
+use super::identity;
+
+/// A token that has less than this left is fetched anew while the old one is still in use.
+const AHEAD: Duration = Duration::from_secs(600);
+
+type Fetch = JoinHandle<Result<AccessToken, Error>>;
+
+/// Where tokens come from.
+type Source = dyn Fn(Vec<String>) -> BoxFuture<'static, Result<AccessToken, Error>> + Send + Sync;
+
+/// Keeps a token and fetches the next one ahead of need, off the path of whoever asks.
+pub(super) struct KeptToken {
+    source: Box<Source>,
+    state: Mutex<State>,
+}
+
+impl KeptToken {
+    /// Of the identity of this machine, its workload or its user.
+    pub fn of_this_machine() -> Self {
+        Self::from(Box::new(|scopes| Box::pin(identity::token(scopes))))
+    }
+
+    fn from(source: Box<Source>) -> Self {
+        Self { source, state: Mutex::default() }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    token: Option<AccessToken>,
+    fetching: Option<Fetch>,
+}
+
+impl fmt::Debug for KeptToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeptToken")
+    }
+}
+
+impl Drop for KeptToken {
+    fn drop(&mut self) {
+        if let Some(fetching) = &self.state.get_mut().unwrap_or_else(PoisonError::into_inner).fetching {
+            fetching.abort();
+        }
+    }
+}
+
+#[async_trait::async_trait]
+impl TokenCredential for KeptToken {
+    async fn get_token(&self, scopes: &[&str]) -> azure_core::Result<AccessToken> {
+        let scopes: Vec<String> = scopes.iter().map(|scope| (*scope).to_owned()).collect();
+        loop {
+            let fetching = {
+                let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                let left = state.token.as_ref().map(|token| token.expires_on - OffsetDateTime::now_utc());
+                if left.is_none_or(|left| left < AHEAD) && state.fetching.is_none() {
+                    state.fetching = Some(tokio::spawn((self.source)(scopes.clone())));
+                }
+                if state.fetching.as_ref().is_some_and(JoinHandle::is_finished) {
+                    state.fetching.take()
+                } else if let (Some(token), Some(true)) = (&state.token, left.map(time::Duration::is_positive)) {
+                    return Ok(token.clone());
+                } else {
+                    None
+                }
+            };
+            match fetching {
+                Some(fetching) => {
+                    let fetched = fetching.await.map_err(|error| Error::new(ErrorKind::Credential, error))?;
+                    let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                    match (fetched, &state.token) {
+                        (Ok(token), _) => state.token = Some(token),
+                        // The old token is good for a while, and the next request asks again.
+                        (Err(_), Some(token)) if token.expires_on > OffsetDateTime::now_utc() => {
+                            return Ok(token.clone());
+                        }
+                        (Err(error), _) => return Err(error),
+                    }
+                }
+                // Nothing to go on with until the first token is there.
+                None => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    }
+
+    async fn clear_cache(&self) -> azure_core::Result<()> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).token = None;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
+    use std::collections::VecDeque;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    type Fetched = Result<AccessToken, Error>;
+
+    fn token(name: &str, seconds_left: i64) -> Fetched {
+        let expires_on = OffsetDateTime::now_utc() + time::Duration::seconds(seconds_left);
+        Ok(AccessToken::new(name.to_owned(), expires_on))
+    }
+
+    fn no_token() -> Fetched {
+        Err(Error::message(ErrorKind::Credential, "no token"))
+    }
+
+    /// A kept token whose source gives what the test sends, one for each fetch.
+    fn kept(fetches: usize) -> (KeptToken, Vec<oneshot::Sender<Fetched>>) {
+        let (senders, answers): (Vec<_>, VecDeque<_>) = (0..fetches).map(|_| oneshot::channel()).unzip();
+        let answers = Mutex::new(answers);
+        let source = move |_| -> BoxFuture<'static, Fetched> {
+            let answer = answers.lock().unwrap().pop_front().expect("a fetch that the test foresees");
+            Box::pin(async move { answer.await.unwrap() })
+        };
+        (KeptToken::from(Box::new(source)), senders)
+    }
+
+    async fn ask(kept: &KeptToken) -> Result<String, Error> {
+        kept.get_token(&["scope"]).await.map(|token| token.token.secret().to_owned())
+    }
+
+    #[tokio::test]
+    async fn the_next_token_is_fetched_ahead_and_nobody_waits_for_it() {
+        let (kept, mut answers) = kept(2);
+        let (first, second) = (answers.remove(0), answers.remove(0));
+        assert!(first.send(token("first", 300)).is_ok());
+        assert_eq!(ask(&kept).await.unwrap(), "first");
+        // Less than ten minutes are left: the second is under way, and may take its time.
+        for _ in 0..3 {
+            assert_eq!(ask(&kept).await.unwrap(), "first");
+        }
+        assert!(second.send(token("second", 3600)).is_ok());
+        while ask(&kept).await.unwrap() != "second" {
+            tokio::task::yield_now().await;
+        }
+        // It lasts: a third fetch would panic.
+        assert_eq!(ask(&kept).await.unwrap(), "second");
+    }
+
+    #[tokio::test]
+    async fn a_fetch_that_fails_leaves_the_token_in_use_until_it_ends() {
+        let (kept, mut answers) = kept(3);
+        let (first, second, third) = (answers.remove(0), answers.remove(0), answers.remove(0));
+        assert!(first.send(no_token()).is_ok());
+        assert!(ask(&kept).await.is_err());
+        assert!(second.send(token("second", 300)).is_ok());
+        assert!(third.send(no_token()).is_ok());
+        assert_eq!(ask(&kept).await.unwrap(), "second");
+        while kept.state.lock().unwrap().fetching.as_ref().is_some_and(|fetching| !fetching.is_finished()) {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(ask(&kept).await.unwrap(), "second");
+    }
+
+    #[tokio::test]
+    async fn a_token_that_has_ended_is_not_used() {
+        let (kept, mut answers) = kept(2);
+        let (first, second) = (answers.remove(0), answers.remove(0));
+        assert!(first.send(token("first", 3600)).is_ok());
+        assert_eq!(ask(&kept).await.unwrap(), "first");
+        kept.state.lock().unwrap().token = token("first", -1).ok();
+        assert!(second.send(no_token()).is_ok());
+        assert!(ask(&kept).await.is_err());
+    }
+
+    #[test]
+    fn it_does_not_show_what_it_keeps() {
+        let (kept, _) = kept(0);
+        kept.state.lock().unwrap().token = token("secret", 60).ok();
+        assert_eq!(format!("{kept:?}"), "KeptToken");
+    }
+}

@@ -1,0 +1,109 @@
+//! A storage account at an endpoint of its own, and credentials that may not do everything.
+
+use azure_storage::shared_access_signature::service_sas::BlobSasPermissions;
+
+use crate::node::{Event, Finished, Node, baton, finish};
+use crate::stage::{ELECTION, Stage};
+use crate::store::Store;
+
+/// The store of every scenario here, by its account and container.
+const ACCOUNT: &str = "azure://devstoreaccount1/stage";
+const CONNECTION_STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
+/// The emulator's well-known key.
+const KEY: &str = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
+
+/// A node that reaches the stage's store by a connection string.
+fn node(stage: &Stage, name: &str, connection_string: &str) -> Node {
+    stage.launch_with(name, &[("--store", ACCOUNT)]).env(CONNECTION_STRING, connection_string).start()
+}
+
+/// `baton ARGS` on the same way.
+fn command(stage: &Stage, connection_string: &str, args: &[&str]) -> Finished {
+    let mut command = baton(stage.home.path());
+    command.args(args).args(["--store", ACCOUNT]).env(CONNECTION_STRING, connection_string);
+    finish(command)
+}
+
+#[test]
+fn a_connection_string_says_where_the_account_is() {
+    let stage = Stage::new(Store::azurite());
+    let by_key = format!("AccountName=devstoreaccount1;AccountKey={KEY};BlobEndpoint={}", stage.store.endpoint());
+    let mut alpha = node(&stage, "alpha", &by_key);
+    let term = stage.beat_above(0).term;
+    let status = command(&stage, &by_key, &["status", ELECTION, "--json"]);
+    assert_eq!(status.code, Some(0), "{status:?}");
+    assert_eq!((&status.json()[0]["node"], &status.json()[0]["term"]), (&"alpha".into(), &term.into()), "{status:?}");
+    // The same election as seen through the emulator's own URL.
+    assert_eq!(stage.status()["term"], term);
+    assert_eq!(alpha.terminate().code(), Some(0));
+    stage.check_promises();
+
+    let other = by_key.replace("AccountName=devstoreaccount1;", "").replace("/devstoreaccount1", "/contoso");
+    for args in [&["status"][..], &["start", ELECTION]] {
+        let refused = command(&stage, &other, args);
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        assert!(refused.stderr.contains(CONNECTION_STRING) && refused.stderr.contains("contoso"), "{refused:?}");
+        assert!(!refused.stderr.contains(KEY), "{refused:?}");
+    }
+}
+
+/// What the host needs.
+fn enough() -> BlobSasPermissions {
+    BlobSasPermissions { read: true, write: true, create: true, add: true, list: true, ..Default::default() }
+}
+
+/// What is said of a container that is forbidden.
+const FORBIDDEN: [&str; 3] = ["AuthorizationPermissionMismatch", "container stage", "its rights"];
+
+#[test]
+fn a_signature_that_may_not_write_is_said_once_and_waited_for() {
+    let stage = Stage::new(Store::azurite());
+    let by_sas = |rights| {
+        format!("BlobEndpoint={};SharedAccessSignature={}", stage.store.endpoint(), stage.store.signature(rights))
+    };
+    let reads = by_sas(BlobSasPermissions { write: false, create: false, add: false, ..enough() });
+    let mut alpha = node(&stage, "alpha", &reads);
+    let complaints = |events: &[Event]| {
+        let of_alpha = events.iter().filter(|event| event.name == "misconfigured" && event.from == "alpha");
+        of_alpha.cloned().collect::<Vec<_>>()
+    };
+    let first = stage.journal.wait("a complaint", |events| complaints(events).first().cloned());
+    for word in FORBIDDEN {
+        assert!(first.raw.contains(word), "`{word}` is not said: {first:?}");
+    }
+    // Who may write leads meanwhile, and the other one follows: it may read.
+    let mut beta = node(&stage, "beta", &by_sas(enough()));
+    let term = stage.beat_above(0).term;
+    alpha.event("to follow beta", |event| event.name == "standby" && event.text("reason").contains("beta"));
+    let status = command(&stage, &reads, &["status", "--json"]);
+    assert_eq!((status.code, &status.json()[0]["term"]), (Some(0), &term.into()), "{status:?}");
+    assert!(alpha.is_running(), "a host outlives what is wrong with its store");
+    assert_eq!((alpha.terminate().code(), beta.terminate().code()), (Some(0), Some(0)));
+    assert_eq!(complaints(&stage.journal.events()).len(), 1, "the same trouble is said once");
+    let signature = reads.split("sig=").nth(1).expect("a signature");
+    assert!(!format!("{:?}", stage.journal.events()).contains(signature), "a signature is never logged");
+    stage.check_promises();
+}
+
+#[test]
+fn a_signature_that_may_not_read_shows_no_status() {
+    let stage = Stage::new(Store::azurite());
+    let (_alpha, _) = stage.leader("alpha");
+    let status = |rights, args: &[&str]| {
+        let by_sas =
+            format!("BlobEndpoint={};SharedAccessSignature={}", stage.store.endpoint(), stage.store.signature(rights));
+        command(&stage, &by_sas, &[&["status"], args].concat())
+    };
+    let forbidden = |finished: Finished| {
+        assert_eq!((finished.code, finished.stdout.as_str()), (Some(1), ""), "{finished:?}");
+        for word in FORBIDDEN {
+            assert!(finished.stderr.contains(word), "`{word}` is not said: {finished:?}");
+        }
+    };
+    forbidden(status(BlobSasPermissions { read: false, ..enough() }, &[ELECTION]));
+    // One election is read without a list of them.
+    let unlisted = BlobSasPermissions { list: false, ..enough() };
+    forbidden(status(unlisted, &[]));
+    let one = status(BlobSasPermissions { list: false, ..enough() }, &[ELECTION]);
+    assert!(one.code == Some(0) && one.stdout.contains("alpha"), "{one:?}");
+}
