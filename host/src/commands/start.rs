@@ -23,10 +23,16 @@ pub(super) async fn start(election: &ElectionName, store: &StoreUrl) -> anyhow::
     // where the lease was broken.
     match lease {
         LeaseState::Free | LeaseState::Expired | LeaseState::Broken => {}
-        LeaseState::Held => bail!("somebody holds the lease of {election}: try again when it is free"),
+        LeaseState::Held => bail!(
+            "the lease of {election} is held, and its holder may be about to release it: try again, and if this goes \
+             on, look at `baton status {election}`"
+        ),
         LeaseState::Breaking => bail!("the lease of {election} is being broken: try again in a minute"),
         LeaseState::HeldForever => {
-            bail!("the lease of {election} is held without an end by a client that is not Baton: let it be given back")
+            bail!(
+                "the lease of {election} is held without an end, by a client that is no host of Baton: have it \
+                 released or broken, then try again"
+            )
         }
     }
     let mut bits = [0_u8; 16];

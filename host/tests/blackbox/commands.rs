@@ -112,33 +112,6 @@ fn a_finished_election_runs_again_only_when_it_is_started() {
 }
 
 #[test]
-fn start_touches_no_lease_that_is_not_free() {
-    let stage = Stage::new(Store::azurite()).with(Guest::Done);
-    let refused = |words: &str| {
-        let start = stage.command(&["start", ELECTION]);
-        assert_eq!((start.code, start.stdout.as_str()), (Some(1), ""), "{start:?}");
-        assert!(start.stderr.contains(words), "{start:?}");
-    };
-    let mut a = stage.launch_with("alpha", &[("--on-done", "finish")]).start();
-    a.event("released", |event| event.name == "released");
-    a.terminate();
-
-    stage.store.hold_for_ever();
-    refused("not Baton");
-    assert_eq!(stage.status()["outcome"], "done");
-
-    // Broken, it would stay so: nobody takes the lease of a finished election.
-    stage.store.let_go();
-    assert_eq!(stage.status()["lease"], "broken");
-    let start = stage.command(&["start", ELECTION]);
-    assert_eq!((start.code, start.stdout.as_str()), (Some(0), "stage will run again\n"), "{start:?}");
-    assert_eq!(stage.status()["outcome"], serde_json::Value::Null);
-
-    let start = stage.command(&["start", ELECTION]);
-    assert_eq!(start.stdout, "stage is not finished: there is nothing to start\n", "{start:?}");
-}
-
-#[test]
 fn start_of_an_election_that_is_not_there() {
     let stage = Stage::new(Store::sqlite());
     let start = stage.command(&["start", "nightly"]);

@@ -23,6 +23,7 @@ mod outage;
 mod proxy;
 mod self_abort;
 mod stage;
+mod start;
 mod store;
 
 /// Runs each scenario on the embedded store and on Azurite.

@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use azure_core::request_options::LeaseDuration;
-use azure_storage::prelude::SasToken as _;
+use azure_storage::prelude::SasToken;
 use azure_storage::shared_access_signature::service_sas::BlobSasPermissions;
 use azure_storage::{CloudLocation, StorageCredentials};
 use azure_storage_blobs::prelude::{BlobClient, ClientBuilder, ContainerClient};
+use baton::store::{LeaseStore, SqliteStore};
+use baton_election::{ElectionName, LeaseId, Op, Reply, Snapshot};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
@@ -145,18 +147,50 @@ impl Store {
         }
     }
 
-    /// Takes the lease without an end, as no Baton does.
-    pub fn hold_for_ever(&self) {
-        self.azure(async |_, blob| {
-            blob.acquire_lease(LeaseDuration::Infinite).await.expect("the lease is taken");
-        });
+    /// Breaks the lease in such a time.
+    pub fn break_lease_after(&self, period: Duration) {
+        match self {
+            Self::Sqlite(folder) => {
+                let store = SqliteStore::new(folder.path());
+                block_on(async { store.break_lease(&election(), period).await.expect("the lease is broken") });
+            }
+            Self::Azurite { .. } => self.azure(async |_, blob| {
+                blob.break_lease().lease_break_period(period).await.expect("the lease is broken");
+            }),
+        }
     }
 
-    /// Gives the lease back that [`Self::hold_for_ever`] took.
-    pub fn let_go(&self) {
-        self.azure(async |_, blob| {
-            blob.break_lease().lease_break_period(Duration::ZERO).await.expect("the lease is broken");
-        });
+    /// Takes the lease for so long and writes nothing, as a host that ends at once.
+    pub fn hold(&self, length: Duration) {
+        match self {
+            Self::Sqlite(folder) => {
+                let store = SqliteStore::new(folder.path());
+                block_on(async {
+                    let read = store.request(&election(), Op::Read).await;
+                    let Ok(Reply::Read(Snapshot::Object { version, .. })) = read else { panic!("{read:?}") };
+                    let op = Op::Acquire { id: LeaseId::from_random(7), length, version };
+                    assert_eq!(store.request(&election(), op).await, Ok(Reply::Done));
+                });
+            }
+            Self::Azurite { .. } => self.azure(async |_, blob| {
+                let seconds = length.as_secs().try_into().expect("60 at most");
+                blob.acquire_lease(LeaseDuration::Seconds(seconds)).await.expect("the lease is taken");
+            }),
+        }
+    }
+
+    /// Takes the lease without an end, as no Baton does.
+    pub fn hold_for_ever(&self) {
+        match self {
+            Self::Sqlite(_) => {
+                self.hold(Duration::from_secs(60));
+                let changed = self.open().execute(ENDLESS, [ELECTION]).expect("the lease gets no end");
+                assert_eq!(changed, 1, "there was no lease");
+            }
+            Self::Azurite { .. } => self.azure(async |_, blob| {
+                blob.acquire_lease(LeaseDuration::Infinite).await.expect("the lease is taken");
+            }),
+        }
     }
 
     /// A shared access signature with these rights to the container.
@@ -189,8 +223,7 @@ impl Store {
         let container =
             ClientBuilder::with_location(location, StorageCredentials::emulator()).container_client(CONTAINER);
         let blob = container.blob_client(format!("{ELECTION}/lease"));
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        runtime.block_on(act(container, blob));
+        block_on(act(container, blob));
     }
 }
 
@@ -203,6 +236,16 @@ impl Drop for Outage<'_> {
     }
 }
 
+fn election() -> ElectionName {
+    ElectionName::new(ELECTION).expect("a name")
+}
+
+fn block_on(act: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(act);
+}
+
+/// How nobody holds a lease of the embedded store.
+const ENDLESS: &str = "UPDATE lease SET length = NULL, changes = changes + 1 WHERE election = ?1";
 /// How an operator breaks a lease of the embedded store.
 const BREAK: &str = "UPDATE lease SET broken_after = 0, changes = changes + 1 WHERE election = ?1";
 /// How an operator deletes a record of the embedded store.
