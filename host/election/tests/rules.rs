@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use baton_election::{
-    Effect, Elector, End, Input, LeaseId, LeaseState, Now, OnDone, Op, Outcome, Record, Refusal, Reply, RequestId,
-    Settings, Snapshot, StopReason, Term, Time, Timing, Version,
+    Effect, Elector, End, Input, LeaseId, LeaseState, Now, OnDone, Op, Outcome, Record, Refusal, Reply, Report,
+    RequestId, Settings, Snapshot, StopReason, Term, Time, Timing, Version,
 };
 
 const D: Duration = Duration::from_secs(15);
@@ -206,6 +206,31 @@ fn a_second_signal_while_the_lease_is_released_waits_for_one_more_try() {
 }
 
 #[test]
+fn what_is_refused_is_said_once_and_asked_for_ever_more_seldom_though_it_can_be_read() {
+    let refused = || Err(Refusal::Misconfigured("not allowed".to_string()));
+    for nothing in [true, false] {
+        let mut scene = Scene::with(OnDone::Repeat);
+        let mut waits = Vec::new();
+        for _ in 0..7 {
+            let asked_at = scene.now;
+            let free = object(LeaseState::Free, Some(record(1, "other")));
+            scene.reads(if nothing { Snapshot::Nothing } else { free });
+            waits.push(scene.now.since(asked_at));
+            assert_eq!(scene.answer(refused()), []);
+        }
+        assert!(waits[1] < SECOND * 2 && waits[6] > SECOND * 20, "{waits:?}");
+        let troubles = |scene: &Scene| {
+            let trouble = |report: &&Report| matches!(report, Report::StoreTrouble { .. } | Report::StoreBack { .. });
+            scene.told.iter().filter(trouble).count()
+        };
+        assert_eq!(troubles(&scene), 1, "{:?}", scene.told);
+        // Somebody who may has it: nothing is refused any more.
+        scene.reads(object(LeaseState::Held, Some(record(2, "other"))));
+        assert!(matches!(scene.told[..], [.., Report::StoreBack { .. }]), "{:?}", scene.told);
+    }
+}
+
+#[test]
 fn a_finished_election_is_recorded_before_the_release_and_not_started_again() {
     let mut scene = Scene::leading_with(OnDone::Finish);
     let noted = scene.input(Input::Gone { end: End::Done });
@@ -248,6 +273,8 @@ struct Scene {
     asked_to_write: bool,
     /// When the last acquire or renewal was sent.
     sent: Time,
+    /// What people were told.
+    told: Vec<Report>,
 }
 
 impl Scene {
@@ -272,7 +299,14 @@ impl Scene {
         };
         let now = Now { time: Time::default(), boot: Duration::ZERO, wall: Duration::ZERO };
         let elector = Elector::new(settings, now, random);
-        Self { elector, now: Time::default(), pending: None, asked_to_write: false, sent: Time::default() }
+        Self {
+            elector,
+            now: Time::default(),
+            pending: None,
+            asked_to_write: false,
+            sent: Time::default(),
+            told: Vec::new(),
+        }
     }
 
     /// A node that has just started its instance.
@@ -293,7 +327,10 @@ impl Scene {
     fn input(&mut self, input: Input) -> Vec<Effect> {
         self.elector.handle(Now { time: self.now, boot: self.now.0, wall: Duration::ZERO }, input);
         let mut effects: Vec<_> = std::iter::from_fn(|| self.elector.poll_effect()).collect();
-        effects.retain(|effect| !matches!(effect, Effect::Report(_)));
+        for effect in effects.extract_if(.., |effect| matches!(effect, Effect::Report(_))) {
+            let Effect::Report(report) = effect else { unreachable!() };
+            self.told.push(report);
+        }
         for effect in &effects {
             if let Effect::Request { id, op, .. } = effect {
                 self.pending = Some(*id);

@@ -8,8 +8,8 @@ use core::time::Duration;
 use super::holder::Holding;
 use super::releasing::Releasing;
 use super::{
-    BACK_OFF_MAX, FREE_LONG_ENOUGH, MISCONFIGURED_BACK_OFF_MAX, Memory, POLL, Pending, Role, STANDBY_TIMEOUT, Shared,
-    UNKNOWN_LEASE, answered,
+    ACQUIRE, CREATE, FREE_LONG_ENOUGH, Memory, POLL, Pending, READ, Role, STANDBY_TIMEOUT, Shared, UNKNOWN_LEASE,
+    answered,
 };
 use crate::port::{Input, Report};
 use crate::record::{LeaseId, LeaseState, Outcome, Record, Snapshot, Term, Version};
@@ -21,6 +21,8 @@ use crate::timing::Time;
 pub(super) struct Standby {
     next_poll: Time,
     pending: Option<Pending>,
+    /// What is pending is no reading: it makes the object.
+    creating: bool,
     /// Failed readings in a row.
     failures: u32,
     /// What was last said of the election, so that it is said once.
@@ -55,7 +57,7 @@ pub(super) struct Opening {
 
 impl Standby {
     pub(super) fn new(next_poll: Time) -> Self {
-        Self { next_poll, pending: None, failures: 0, said: None }
+        Self { next_poll, pending: None, creating: false, failures: 0, said: None }
     }
 
     pub(super) fn next_wakeup(&self) -> Option<Time> {
@@ -81,30 +83,40 @@ impl Standby {
         match result {
             Ok(Reply::Read(snapshot)) => {
                 self.failures = 0;
-                shared.store_answers();
+                shared.store_answers(READ);
                 shared.memory.note(&snapshot, shared.now.time);
                 self.say(shared, &snapshot);
                 match judge(shared, &snapshot) {
-                    Verdict::Wait => self.next_poll = shared.time() + shared.jittered(POLL),
+                    Verdict::Wait => {
+                        // Nothing more is asked for, so that nothing is refused any more.
+                        shared.refused = 0;
+                        shared.store_answers(ACQUIRE);
+                        self.next_poll = shared.time() + shared.jittered(POLL);
+                    }
                     Verdict::Create => {
                         let record = first_record(shared);
+                        self.creating = true;
                         self.pending = Some(shared.request(Op::Create { record }, STANDBY_TIMEOUT));
                     }
                     Verdict::Acquire(opening) => return Some(Role::Acquiring(Acquiring::new(shared, opening))),
                 }
             }
             // Created. It is read before it is asked for, so that one rule judges all openings.
-            Ok(_) | Err(Refusal::Conflict) => self.next_poll = shared.time(),
+            Ok(_) | Err(Refusal::Conflict) => {
+                self.creating = false;
+                shared.refused = 0;
+                shared.store_answers(CREATE);
+                self.next_poll = shared.time();
+            }
+            Err(refusal) if core::mem::take(&mut self.creating) => {
+                shared.store_trouble(CREATE, &refusal);
+                self.next_poll = shared.time() + shared.back_off(shared.refused, &refusal);
+                shared.refused += 1;
+            }
             Err(refusal) => {
-                let longest = match refusal {
-                    Refusal::Misconfigured(_) => MISCONFIGURED_BACK_OFF_MAX,
-                    _ => BACK_OFF_MAX,
-                };
-                shared.store_trouble("read", &refusal);
-                let doubled = POLL.saturating_mul(1 << self.failures.min(5));
-                let wait = shared.jittered(doubled.min(longest)).clamp(POLL, longest);
+                shared.store_trouble(READ, &refusal);
+                self.next_poll = shared.time() + shared.back_off(self.failures, &refusal);
                 self.failures += 1;
-                self.next_poll = shared.time() + wait;
             }
         }
         None
@@ -256,7 +268,8 @@ impl Acquiring {
     fn answer(&mut self, shared: &mut Shared, pending: Pending, result: Result<Reply, Refusal>) -> Option<Role> {
         match result {
             Ok(_) => {
-                shared.store_answers();
+                shared.refused = 0;
+                shared.store_answers(ACQUIRE);
                 shared.memory.was_held = true;
                 shared.memory.free_since = None;
                 let holding = Holding::new(
@@ -274,19 +287,23 @@ impl Acquiring {
                 if self.in_doubt || matches!(refusal, Refusal::Unknown(_)) =>
             {
                 self.in_doubt = true;
-                shared.store_trouble("acquire", &refusal);
+                shared.store_trouble(ACQUIRE, &refusal);
                 self.next_try = shared.retry_at();
                 None
             }
             Err(Refusal::Held) => {
+                shared.refused = 0;
                 shared.memory.was_held = true;
                 let next_poll = shared.time() + shared.jittered(POLL);
                 Some(Role::Standby(Standby::new(next_poll)))
             }
             Err(Refusal::Conflict | Refusal::Lost(_)) => Some(Role::Standby(Standby::new(shared.time()))),
+            // Nothing is said of a change of role: the trouble was, and it is asked for again, ever more seldom.
             Err(refusal) => {
-                shared.store_trouble("acquire", &refusal);
-                back_to_standby(shared, refusal.to_string())
+                shared.store_trouble(ACQUIRE, &refusal);
+                let next_poll = shared.time() + shared.back_off(shared.refused, &refusal);
+                shared.refused += 1;
+                Some(Role::Standby(Standby::new(next_poll)))
             }
         }
     }

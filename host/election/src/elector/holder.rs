@@ -245,7 +245,7 @@ impl Holding {
             self.renewal.failing = false;
             shared.report(Report::RenewedAgain { after: shared.time().since(self.renewed) });
         }
-        shared.store_answers();
+        shared.store_answers("renew");
         self.renewed = self.renewed.max(sent);
         self.renewal.next_try = (sent + shared.settings.timing.renew_after()).max(shared.time());
         if matches!(self.stage, Stage::Serving(_)) {

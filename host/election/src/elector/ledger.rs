@@ -130,7 +130,7 @@ impl Ledger {
 
     fn reached(&mut self, shared: &mut Shared, version: Version) -> News {
         if let Some(goal) = self.goal.take() {
-            shared.store_answers();
+            shared.store_answers("write");
             shared.memory.note_record(&goal.record);
             self.record = Some(goal.record);
             self.version = version;

@@ -89,6 +89,7 @@ impl Elector {
             cool_off: None,
             cool_offs: 0,
             trouble: None,
+            refused: 0,
             shutting_down: false,
         };
         let first_poll = now.time + shared.up_to(POLL);
@@ -174,8 +175,9 @@ struct Shared {
     cool_off: Option<Time>,
     /// Cool-offs since this node was last healthy.
     cool_offs: u32,
-    /// Since when and with what the store has been in trouble.
-    trouble: Option<(Time, Refusal)>,
+    trouble: Option<Trouble>,
+    /// Creates and acquires in a row that the store refused or did not answer.
+    refused: u32,
     shutting_down: bool,
 }
 
@@ -304,19 +306,45 @@ impl Shared {
 
     fn store_trouble(&mut self, asked: &'static str, error: &Refusal) {
         let since = match &self.trouble {
-            Some((_, known)) if known == error => return,
-            Some((since, _)) => *since,
+            Some(known) if (known.asked, &known.error) == (asked, error) => return,
+            Some(known) => known.since,
             None => self.time(),
         };
-        self.trouble = Some((since, error.clone()));
+        self.trouble = Some(Trouble { since, asked, error: error.clone() });
         self.report(Report::StoreTrouble { error: error.clone(), asked });
     }
 
-    fn store_answers(&mut self) {
-        if let Some((since, _)) = self.trouble.take() {
-            self.report(Report::StoreBack { after: self.time().since(since) });
+    /// The store has answered this. That it can be read says nothing of what else it refuses.
+    fn store_answers(&mut self, asked: &'static str) {
+        if let Some(trouble) = self.trouble.take_if(|trouble| asked != READ || trouble.asked == READ) {
+            self.report(Report::StoreBack { after: self.time().since(trouble.since) });
         }
     }
+
+    /// How long to wait after so many failures in a row, the last of which was this.
+    fn back_off(&mut self, failures: u32, last: &Refusal) -> Duration {
+        let longest = match last {
+            Refusal::Misconfigured(_) => MISCONFIGURED_BACK_OFF_MAX,
+            _ => BACK_OFF_MAX,
+        };
+        let doubled = POLL.saturating_mul(1 << failures.min(5));
+        self.jittered(doubled.min(longest)).clamp(POLL, longest)
+    }
+}
+
+/// What the store is asked for, in the words of [`Report::StoreTrouble`].
+const READ: &str = "read";
+/// See [`READ`].
+const CREATE: &str = "create";
+/// See [`READ`].
+const ACQUIRE: &str = "acquire";
+
+/// The store is not as it should be.
+#[derive(Debug)]
+struct Trouble {
+    since: Time,
+    asked: &'static str,
+    error: Refusal,
 }
 
 /// A request without an answer so far.

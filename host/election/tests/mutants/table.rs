@@ -209,8 +209,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a standby polls without a pause",
         file: CANDIDATE,
-        old: "Verdict::Wait => self.next_poll = shared.time() + shared.jittered(POLL),",
-        new: "Verdict::Wait => self.next_poll = shared.time() + if MUTANT { POLL / 10 } else { shared.jittered(POLL) },",
+        old: "shared.store_answers(ACQUIRE);\n                        self.next_poll = shared.time() + shared.jittered(POLL);",
+        new: "shared.store_answers(ACQUIRE);\n                        self.next_poll = shared.time() + if MUTANT { POLL / 10 } else { shared.jittered(POLL) };",
         breaks: "standby_backs_off",
     },
     Mutant {
@@ -222,16 +222,16 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a standby's errors do not back off",
-        file: CANDIDATE,
-        old: "let doubled = POLL.saturating_mul(1 << self.failures.min(5));",
-        new: "let doubled = if MUTANT { POLL } else { POLL.saturating_mul(1 << self.failures.min(5)) };",
+        file: SHARED,
+        old: "let doubled = POLL.saturating_mul(1 << failures.min(5));",
+        new: "let doubled = if MUTANT { POLL } else { POLL.saturating_mul(1 << failures.min(5)) };",
         breaks: "standby_backs_off",
     },
     Mutant {
         name: "a standby's errors back off without a limit",
         file: CANDIDATE,
-        old: "                self.failures += 1;\n                self.next_poll = shared.time() + wait;",
-        new: "                self.failures += 1;\n                self.next_poll = shared.time() + if MUTANT { wait * 1000 } else { wait };",
+        old: "                self.next_poll = shared.time() + shared.back_off(self.failures, &refusal);",
+        new: "                self.next_poll = shared.time() + shared.back_off(self.failures, &refusal) * if MUTANT { 1000 } else { 1 };",
         breaks: "host_survives",
     },
     Mutant {
