@@ -98,6 +98,41 @@ fn a_wrong_duration_is_named_with_its_place() {
 }
 
 #[test]
+fn a_wrong_store_is_named_with_its_place_by_every_command() {
+    let folder = folder("store = 'azure://acct'\n");
+    let wrong = |store: &str, problem: &str| {
+        format!("`{store}` is not a store: {problem}; write sqlite:DIR, azure://ACCOUNT/CONTAINER or azurite")
+    };
+    for command in [&["run", "x.wasm"][..], &["status"], &["start", "job"]] {
+        let missing = wrong("azure://acct", "the container is missing");
+        assert_wrong(&baton(folder.path(), &[], command), &format!("baton.toml:1: store: {missing}"));
+        let unknown = wrong("s3://box", "it begins with no known kind of store");
+        let output = baton(folder.path(), &[("BATON_STORE", "s3://box")], command);
+        assert_wrong(&output, &format!("BATON_STORE: {unknown}"));
+        // What opens a store is never repeated.
+        let arguments = [command, &["--store=azure://acct/box?sig=s3cr3t"]].concat();
+        let secret = wrong("azure://acct/box?***", "credentials come from the environment, never from the URL");
+        assert_wrong(&baton(folder.path(), &[], &arguments), &format!("--store: {secret}"));
+    }
+}
+
+#[test]
+fn a_relative_store_of_the_file_is_seen_from_the_file() {
+    let folder = folder("");
+    std::fs::create_dir(folder.path().join("etc")).unwrap();
+    std::fs::write(folder.path().join("etc/other.toml"), "store = 'sqlite:leases'").unwrap();
+    let status = |arguments: &[&str]| {
+        let output = baton(folder.path(), &[], &[&["status", "--file=etc/other.toml"], arguments].concat());
+        assert_eq!(output.status.code(), Some(1));
+        stderr(&output).to_string()
+    };
+    let lease = |store: &str| folder.path().join(store).join("lease.db").display().to_string();
+    let (from_file, from_flag) = (status(&[]), status(&["--store=sqlite:leases"]));
+    assert!(from_file.contains(&lease("etc/leases")), "{from_file}");
+    assert!(from_flag.contains(&lease("leases")), "{from_flag}");
+}
+
+#[test]
 fn a_missing_file_is_an_error_only_if_it_was_named() {
     let folder = folder("");
     let output = baton(folder.path(), &[], &["run", "x.wasm", "--file=no.toml"]);

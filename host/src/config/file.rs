@@ -164,7 +164,9 @@ impl Source<'_> {
             }
             (Key::Module, DeValue::String(module)) => self.path(at, &path, module)?,
             (Key::Store, DeValue::String(store)) => match store.strip_prefix(SQLITE) {
-                Some(folder) if !folder.is_empty() => format!("{SQLITE}{}", self.path(at, &path, folder)?),
+                Some(folder) if !folder.is_empty() && !folder.starts_with('~') => {
+                    format!("{SQLITE}{}", self.path(at, &path, folder)?)
+                }
                 _ => store.to_string(),
             },
             (_, DeValue::String(text)) => text.to_string(),

@@ -296,7 +296,7 @@ fn a_wrong_value_is_told_the_place_and_the_way_out() {
         (
             &[("BATON_STORE", "azure://acct/box?sig=s3cr3t")],
             &["x.wasm"],
-            "BATON_STORE: `azure://acct/box?***` is not a store: a container is 3 to 63 of a-z, 0-9 and single hyphens; \
+            "BATON_STORE: `azure://acct/box?***` is not a store: credentials come from the environment, never from the URL; \
              write sqlite:DIR, azure://ACCOUNT/CONTAINER or azurite",
         ),
         (&[], &["x.wasm", "--store="], "--store: is empty: write sqlite:DIR, azure://ACCOUNT/CONTAINER or azurite"),

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 /// The container that `azurite` stands for.
 const AZURITE_CONTAINER: &str = "baton";
+/// What the embedded store's URL begins with.
+const SQLITE: &str = "sqlite:";
 /// Where the emulator listens unless told otherwise.
 const AZURITE_ADDRESS: &str = "127.0.0.1:10000";
 
@@ -54,16 +56,26 @@ impl FromStr for StoreUrl {
 
     fn from_str(text: &str) -> Result<Self, StoreUrlError> {
         let wrong = |problem| StoreUrlError { text: redacted(text), problem };
+        if text.contains(['?', '#', ';', '@']) && !text.starts_with(SQLITE) {
+            return Err(wrong("credentials come from the environment, never from the URL"));
+        }
         if text == "azurite" {
             return Ok(Self::Azurite { address: AZURITE_ADDRESS.to_owned(), container: AZURITE_CONTAINER.to_owned() });
         }
-        if let Some(folder) = text.strip_prefix("sqlite:") {
+        if let Some(folder) = text.strip_prefix(SQLITE) {
             return match folder {
                 "" => Err(wrong("the folder is missing")),
+                // No shell replaces it there, and a folder of that name is not what anybody wants.
+                "~" => Err(wrong("`~` is nobody's home here, so write the whole path")),
+                folder if folder.starts_with("~/") => Err(wrong("`~` is nobody's home here, so write the whole path")),
                 folder => Ok(Self::Sqlite(PathBuf::from(folder))),
             };
         }
-        let (scheme, rest) = text.split_once("://").ok_or_else(|| wrong("it begins with no known kind of store"))?;
+        let unknown = || wrong("it begins with no known kind of store");
+        let (scheme, rest) = text.split_once("://").ok_or_else(unknown)?;
+        if !["azure", "azurite"].contains(&scheme) {
+            return Err(unknown());
+        }
         let (place, container) = rest.split_once('/').ok_or_else(|| wrong("the container is missing"))?;
         if !is_container(container) {
             return Err(wrong("a container is 3 to 63 of a-z, 0-9 and single hyphens"));
@@ -75,8 +87,7 @@ impl FromStr for StoreUrl {
             "azurite" if place.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) => {
                 Ok(Self::Azurite { address: place.to_owned(), container })
             }
-            "azurite" => Err(wrong("the emulator's HOST:PORT is missing")),
-            _ => Err(wrong("it begins with no known kind of store")),
+            _ => Err(wrong("the emulator's HOST:PORT is missing")),
         }
     }
 }
@@ -99,15 +110,15 @@ fn is_container(name: &str) -> bool {
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Sqlite(folder) => write!(f, "sqlite:{}", folder.display()),
+            Self::Sqlite(folder) => write!(f, "{SQLITE}{}", folder.display()),
             Self::Azure { account, container } => write!(f, "azure://{account}/{container}"),
             Self::Azurite { address, container } => write!(f, "azurite://{address}/{container}"),
         }
     }
 }
 
-/// What somebody took for a store's URL, without what could open it: user and password, query (a SAS),
-/// fragment, and the values of a connection string.
+/// A store's URL without what could open it: user and password, query (a SAS), fragment, and the
+/// values of a connection string.
 fn redacted(store: &str) -> String {
     if store.contains(';') {
         return store.split(';').map(redact_pair).collect::<Vec<_>>().join(";");
@@ -157,26 +168,9 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_wrong() {
-        for (text, problem) in [
-            ("sqlit:/tmp", "no known kind"),
-            ("sqlite:", "folder is missing"),
-            ("azure:account/container", "no known kind"),
-            ("azure://account", "container is missing"),
-            ("azure://Account/container", "storage account"),
-            ("azure://account/a", "a container is"),
-            ("azurite://localhost/container", "HOST:PORT"),
-            ("s3://bucket/container", "no known kind"),
-        ] {
-            let error = text.parse::<StoreUrl>().map_err(|error| error.to_string());
-            assert!(error.as_ref().is_err_and(|error| error.contains(problem)), "{text}: {error:?}");
-        }
-    }
-
-    #[test]
     fn what_opens_a_store_is_hidden_and_the_rest_is_not() {
         for (store, shown) in [
-            ("sqlit:/var/lib/baton", "sqlit:/var/lib/baton"),
+            ("sqlite:/var/lib/baton", "sqlite:/var/lib/baton"),
             ("azure://acct/box", "azure://acct/box"),
             ("azurite", "azurite"),
             ("azure://acct/box?sv=2024&sig=abc%3D", "azure://acct/box?***"),
@@ -193,6 +187,28 @@ mod tests {
             ("AccountKey=S3cr3t==", "AccountKey=***"),
         ] {
             assert_eq!(redacted(store), shown);
+        }
+    }
+
+    #[test]
+    fn says_what_is_wrong() {
+        for (text, problem) in [
+            ("sqlit:/tmp", "no known kind"),
+            ("sqlite:", "folder is missing"),
+            ("azure:account/container", "no known kind"),
+            ("azure://account", "container is missing"),
+            ("azure://Account/container", "storage account"),
+            ("azure://account/a", "a container is"),
+            ("azurite://localhost/container", "HOST:PORT"),
+            ("s3://bucket/container", "no known kind"),
+            ("sqlite:~/leases", "whole path"),
+            ("azure://account/container?sv=2024&sig=c2VjcmV0", "never from the URL"),
+            ("azure://key:c2VjcmV0@account/container", "never from the URL"),
+            ("AccountName=account;AccountKey=c2VjcmV0", "never from the URL"),
+        ] {
+            let error = text.parse::<StoreUrl>().map_err(|error| error.to_string());
+            assert!(error.as_ref().is_err_and(|error| error.contains(problem)), "{text}: {error:?}");
+            assert!(!format!("{error:?}").contains("c2VjcmV0"), "{error:?}");
         }
     }
 }
