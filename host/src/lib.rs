@@ -8,6 +8,7 @@ pub mod gate;
 pub mod node;
 pub mod runtime;
 pub mod signals;
+pub mod state;
 pub mod store;
 pub mod supervisor;
 pub mod telemetry;

@@ -86,6 +86,11 @@ pub enum End {
     Fatal(String),
     /// It was killed.
     Killed,
+    /// The coordinator's state was claimed by another, in this term or while it served: its term is over.
+    Superseded {
+        /// The term that the state names.
+        term: Term,
+    },
 }
 
 /// Why an instance is asked to stop. The same as `stop-reason` in `wit/world.wit`.

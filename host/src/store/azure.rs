@@ -11,6 +11,7 @@
 mod access;
 mod identity;
 mod record;
+mod state;
 mod tokens;
 
 use std::sync::Arc;

@@ -10,9 +10,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use baton_election::{ElectionName, Op, Refusal, Reply, Version};
+use bytes::Bytes;
 
 use super::lease::{Row, apply};
 use super::{LeaseStore, check_length};
+use crate::state::StateStore;
 
 /// The shortest and the longest lease of a [`MemoryStore`].
 pub const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
@@ -54,6 +56,13 @@ impl MemoryStore {
         let mut state = self.state();
         let held = std::mem::take(&mut state.held);
         held.into_iter().map(|(election, op)| state.carry_out(election, op, (self.clock)())).collect()
+    }
+
+    /// The same for writes of state.
+    pub fn deliver_writes(&self) -> Vec<Result<Version, Refusal>> {
+        let mut state = self.state();
+        let held = std::mem::take(&mut state.held_writes);
+        held.into_iter().map(|write| state.save(write)).collect()
     }
 
     /// Breaks the lease of `election`: at once if `period` is zero, else after `period` or when it ends
@@ -119,9 +128,42 @@ impl LeaseStore for MemoryStore {
     }
 }
 
+#[async_trait]
+impl StateStore for MemoryStore {
+    async fn read(&self, election: &ElectionName) -> Result<Option<(Version, Bytes)>, Refusal> {
+        Ok(self.state().states.get(election).cloned())
+    }
+
+    async fn write(
+        &self,
+        election: &ElectionName,
+        version: Option<&Version>,
+        content: Bytes,
+    ) -> Result<Version, Refusal> {
+        let write = StateWrite { election: election.clone(), version: version.cloned(), content };
+        let mut state = self.state();
+        match state.faults.pop_front() {
+            None => return state.save(write),
+            Some(Fault::LoseRequest) => {}
+            Some(Fault::LoseAnswer) => drop(state.save(write)),
+            Some(Fault::Hold) => state.held_writes.push(write),
+        }
+        Err(Refusal::Unknown("the request or its answer was lost".to_owned()))
+    }
+}
+
+/// A conditional write of an election's state.
+struct StateWrite {
+    election: ElectionName,
+    version: Option<Version>,
+    content: Bytes,
+}
+
 #[derive(Default)]
 struct State {
     objects: BTreeMap<ElectionName, Object>,
+    states: BTreeMap<ElectionName, (Version, Bytes)>,
+    held_writes: Vec<StateWrite>,
     versions: u64,
     faults: VecDeque<Fault>,
     held: Vec<(ElectionName, Op)>,
@@ -134,6 +176,16 @@ struct Object {
 }
 
 impl State {
+    fn save(&mut self, StateWrite { election, version, content }: StateWrite) -> Result<Version, Refusal> {
+        if self.states.get(&election).map(|(version, _)| version) != version.as_ref() {
+            return Err(Refusal::Conflict);
+        }
+        self.versions += 1;
+        let next = Version(format!("v{}", self.versions));
+        self.states.insert(election, (next.clone(), content));
+        Ok(next)
+    }
+
     fn carry_out(&mut self, election: ElectionName, op: Op, now: Duration) -> Result<Reply, Refusal> {
         self.versions += 1;
         let next = Version(format!("v{}", self.versions));

@@ -1,27 +1,29 @@
 //! The embedded store: a SQLite file for the hosts of one machine, with nothing to install.
 //!
-//! `DIR/lease.db` holds leases and their records and nothing else. Time is the boot clock's, which all
+//! `DIR/lease.db` holds leases and their records and nothing else, `DIR/state.db` the coordinators' state. Time is the boot clock's, which all
 //! processes of one boot share and no one sets. A lease that was last changed on another boot clock
 //! (before a reboot, in another time namespace) counts from when this store first saw it as it is.
 
 mod boot;
+mod database;
 mod file;
 mod row;
+mod state;
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use baton_election::{ElectionName, LeaseId, Op, Refusal, Reply, Version};
-use rusqlite::{Connection, TransactionBehavior};
+use rusqlite::Connection;
 use tokio::sync::Semaphore;
 
 use super::lease::{Row, apply};
 use super::{LeaseStore, check_length};
 pub use boot::Boot;
-use file::File;
+use database::{Access, Database, Step};
 use row::Stamp;
 
 /// How many requests of one election may be under way. A renewal must not wait for a write, so that there
@@ -51,13 +53,11 @@ impl SqliteStore {
         let dir = dir.as_ref();
         // Without a working directory there is nothing better than the path itself.
         let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
-        let path = dir.join("lease.db");
         Self {
             shared: Arc::new(Shared {
-                dir,
-                path,
+                leases: Database::new(dir.join("lease.db"), row::SCHEMA),
+                states: Database::new(dir.join("state.db"), state::SCHEMA),
                 boot,
-                file: Mutex::default(),
                 watched: Mutex::default(),
                 lanes: Mutex::default(),
             }),
@@ -72,7 +72,7 @@ impl SqliteStore {
     pub async fn break_lease(&self, election: &ElectionName, period: Duration) -> Result<(), Refusal> {
         let election = election.clone();
         self.blocking(move |shared| {
-            shared.transact(Access::Write, |db| {
+            shared.leases.transact(Access::Write, |db| {
                 shared.change(db, &election, |object, elapsed| match object {
                     Some(row) => Ok(row.lease.break_after(period, elapsed)),
                     None => Ok(Err(Refusal::Lost("there is no lease to break".to_owned()))),
@@ -89,7 +89,7 @@ impl SqliteStore {
     pub async fn delete(&self, election: &ElectionName) -> Result<(), Refusal> {
         let election = election.clone();
         self.blocking(move |shared| {
-            shared.transact(Access::Write, |db| {
+            shared.leases.transact(Access::Write, |db| {
                 db.execute("DELETE FROM lease WHERE election = ?1", [election.as_str()]).map(|_| Ok(()))
             })
         })
@@ -126,7 +126,7 @@ impl LeaseStore for SqliteStore {
 
     async fn elections(&self) -> Result<Vec<ElectionName>, Refusal> {
         self.blocking(|shared| {
-            shared.transact(Access::Read, |db| {
+            shared.leases.transact(Access::Read, |db| {
                 let mut names = db.prepare_cached("SELECT election FROM lease ORDER BY election")?;
                 let names = names.query_map([], |row| row.get::<_, String>(0))?;
                 // Names that Baton could not have written are nobody's elections.
@@ -140,7 +140,7 @@ impl LeaseStore for SqliteStore {
     }
 
     async fn create(&self) -> Result<(), Refusal> {
-        self.blocking(|shared| file::create(&shared.dir, &shared.path)).await
+        self.blocking(|shared| shared.leases.create().and_then(|()| shared.states.create())).await
     }
 
     fn lease_range(&self) -> (Duration, Duration) {
@@ -149,12 +149,10 @@ impl LeaseStore for SqliteStore {
 }
 
 struct Shared {
-    dir: PathBuf,
-    path: PathBuf,
+    leases: Database,
+    /// A file of its own, so that no commit delays a renewal.
+    states: Database,
     boot: Boot,
-    /// The file that was last found at the path. It stays when the path no longer names it, until a
-    /// new one is there: that is how a renewal finds out.
-    file: Mutex<Option<Arc<File>>>,
     /// Leases that changed on another boot clock, and since when, on ours, they have been unchanged.
     watched: Mutex<HashMap<ElectionName, Watched>>,
     lanes: Mutex<HashMap<ElectionName, Arc<Semaphore>>>,
@@ -165,18 +163,6 @@ struct Watched {
     since: Duration,
 }
 
-/// What a request needs of the file.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Access {
-    Read,
-    Write,
-    /// Writes for a holder, whose lease is in the file that it was taken in and in no other.
-    Holder,
-}
-
-/// What a step in a transaction comes to: an error of the database, or the request's answer.
-type Step<T> = rusqlite::Result<Result<T, Refusal>>;
-
 impl Shared {
     fn lane(&self, election: &ElectionName) -> Arc<Semaphore> {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -185,7 +171,7 @@ impl Shared {
 
     fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, Refusal> {
         if let Op::Acquire { length, .. } = &op {
-            check_length(*length, LEASE_RANGE, &self.path.display())?;
+            check_length(*length, LEASE_RANGE, &self.leases)?;
         }
         let access = match op {
             Op::Read => Access::Read,
@@ -193,7 +179,8 @@ impl Shared {
             Op::Renew { .. } | Op::Write { .. } | Op::Release { .. } => Access::Holder,
         };
         let next = new_version()?;
-        self.transact(access, |db| self.change(db, election, |object, elapsed| Ok(apply(object, op, elapsed, next))))
+        self.leases
+            .transact(access, |db| self.change(db, election, |object, elapsed| Ok(apply(object, op, elapsed, next))))
     }
 
     /// Lets `step` change an election's object, and writes down what it changed.
@@ -243,63 +230,6 @@ impl Shared {
             }
         }
     }
-
-    /// Runs `step` in a transaction on the file that is at the path.
-    fn transact<T>(&self, access: Access, step: impl FnOnce(&Connection) -> Step<T>) -> Result<T, Refusal> {
-        let file = self.file(access)?;
-        let Some(mut db) = file.connection()? else { return Err(self.moved(access)) };
-        match attempt(&file, &mut db, access, step) {
-            Ok(Some(answer)) => {
-                file.put_back(db);
-                answer
-            }
-            Ok(None) => Err(self.moved(access)),
-            // The connection goes with the error: nobody knows what state it is in.
-            Err(error) => Err(file::unless_moved(&self.path, &error).unwrap_or_else(|| self.moved(access))),
-        }
-    }
-
-    fn file(&self, access: Access) -> Result<Arc<File>, Refusal> {
-        let mut current = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*current {
-            Some(file) if file.in_place()? => return Ok(Arc::clone(file)),
-            Some(_) if access == Access::Holder => return Err(self.moved(access)),
-            Some(_) | None => {}
-        }
-        let file = Arc::new(File::open(&self.path)?);
-        *current = Some(Arc::clone(&file));
-        Ok(file)
-    }
-
-    fn moved(&self, access: Access) -> Refusal {
-        let why = format!("the file {} was moved or replaced", self.path.display());
-        match access {
-            Access::Holder => Refusal::Lost(why),
-            Access::Read | Access::Write => Refusal::Unknown(why),
-        }
-    }
-}
-
-/// One transaction; `None` if the file was moved away before it could begin.
-fn attempt<T>(
-    file: &File,
-    db: &mut Connection,
-    access: Access,
-    step: impl FnOnce(&Connection) -> Step<T>,
-) -> rusqlite::Result<Option<Result<T, Refusal>>> {
-    let behavior = match access {
-        Access::Read => TransactionBehavior::Deferred,
-        Access::Write | Access::Holder => TransactionBehavior::Immediate,
-    };
-    let transaction = db.transaction_with_behavior(behavior)?;
-    match file.in_place() {
-        Ok(true) => {}
-        Ok(false) => return Ok(None),
-        Err(refusal) => return Ok(Some(Err(refusal))),
-    }
-    let answer = step(&transaction)?;
-    transaction.commit()?;
-    Ok(Some(answer))
 }
 
 /// A version that no write has had before.

@@ -317,6 +317,9 @@ impl Holding {
 
     fn gone(&mut self, shared: &mut Shared, end: End) -> Option<Role> {
         let Stage::Serving(serving) = &mut self.stage else { return None };
+        if let End::Superseded { term } = end {
+            shared.memory.highest_term = shared.memory.highest_term.max(term);
+        }
         if let Some(why) = serving.lost.take() {
             return back_to_standby(shared, why);
         }
@@ -327,7 +330,7 @@ impl Holding {
         // An instance that was asked to stop has not failed, whatever it says.
         let end = if was_stopped { End::Killed } else { end };
         let (failures, rest) = match end {
-            End::Killed => (failures, Duration::ZERO),
+            End::Killed | End::Superseded { .. } => (failures, Duration::ZERO),
             End::Done => {
                 let wait = shared.settings.pause;
                 match (shared.settings.on_done, &self.leave) {

@@ -156,6 +156,13 @@ pub const MUTANTS: &[Mutant] = &[
         breaks: "waits_out_unclear_lease",
     },
     Mutant {
+        name: "the term that the state names is forgotten",
+        file: HOLDER,
+        old: "shared.memory.highest_term = shared.memory.highest_term.max(term);",
+        new: "shared.memory.highest_term = if MUTANT { shared.memory.highest_term } else { shared.memory.highest_term.max(term) };",
+        breaks: "terms_only_rise",
+    },
+    Mutant {
         name: "a step of the wall clock cuts the wait short",
         file: HOLDER,
         old: "until } if shared.now.boot >= until => {",

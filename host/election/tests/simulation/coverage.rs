@@ -16,10 +16,11 @@ pub struct Coverage {
     pub over: u64,
     pub renewed_late: u64,
     pub deleted: u64,
+    pub restored: u64,
 }
 
 impl Coverage {
-    fn all(&self) -> [(&'static str, u64); 12] {
+    fn all(&self) -> [(&'static str, u64); 13] {
         [
             ("instances started", self.started),
             ("instances killed", self.killed),
@@ -33,6 +34,7 @@ impl Coverage {
             ("elections over", self.over),
             ("renewals of an expired lease that succeeded", self.renewed_late),
             ("objects deleted", self.deleted),
+            ("states restored", self.restored),
         ]
     }
 
@@ -49,6 +51,7 @@ impl Coverage {
         self.over += other.over;
         self.renewed_late += other.renewed_late;
         self.deleted += other.deleted;
+        self.restored += other.restored;
     }
 
     /// The cases that were never met.

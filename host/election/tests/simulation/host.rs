@@ -50,6 +50,8 @@ pub struct Instance {
     pub term: Term,
     pub lease: Option<LeaseId>,
     pub life: Life,
+    /// The term that its state turned out to be claimed by.
+    pub superseded: Option<Term>,
     /// Effects pass until then, by the host's clock.
     pub deadline: Time,
     /// Closed for good by a kill or by its end.

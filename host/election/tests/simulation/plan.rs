@@ -73,6 +73,10 @@ pub enum Fault {
     Plant,
     /// An operator lets a finished election run again; also the way in which a free record is rewritten.
     StartAgain,
+    /// An operator restores a state that a later term has claimed.
+    Restore {
+        ahead: u64,
+    },
     /// A client that is not Baton takes the lease if it is to be had.
     Outside {
         length: Option<Duration>,
@@ -294,7 +298,7 @@ fn draw_weather(rng: &mut Rng) -> Weather {
 }
 
 fn draw_faults(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, longest: Duration) -> Vec<(Instant, Fault)> {
-    const KINDS: u64 = 10;
+    const KINDS: u64 = 11;
     let enabled: Vec<u64> = (0..KINDS).filter(|_| rng.per_mille(450)).collect();
     if enabled.is_empty() {
         return Vec::new();
@@ -328,11 +332,12 @@ fn draw_faults(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, longest: Dur
                 Fault::Delete
             }
             6 => Fault::StartAgain,
-            7 => {
+            7 => Fault::Restore { ahead: rng.below(4) },
+            8 => {
                 faults.push((at + rng.between(Duration::from_secs(1), longest * 3), Fault::OutsideReturns));
                 Fault::Outside { length: rng.per_mille(500).then(|| rng.between(lease, longest * 4)) }
             }
-            8 => Fault::StepDown { host },
+            9 => Fault::StepDown { host },
             _ => {
                 if rng.per_mille(300) {
                     faults.push((at + rng.millis(0, 3000), Fault::SkipGrace { host }));

@@ -13,9 +13,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::row;
-
-/// The layout of the table, in the file's `user_version`.
+/// The layout of the tables, in the file's `user_version`.
 const FORMAT: i64 = 1;
 /// Marks the file as Baton's (`Batn`), in the file's `application_id`.
 const APPLICATION: i64 = 0x4261_746e;
@@ -89,8 +87,9 @@ impl File {
     }
 }
 
-/// Makes the folder and the file, if they do not exist.
-pub(super) fn create(dir: &Path, path: &Path) -> Result<(), Refusal> {
+/// Makes the folder, the file and its tables, if they do not exist.
+pub(super) fn create(path: &Path, schema: &str) -> Result<(), Refusal> {
+    let dir = path.parent().unwrap_or(path);
     let no_folder = |error| misconfigured(dir, format!("the folder cannot be made ({error}): {RIGHTS}"));
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(no_folder)?;
     refuse_network(dir, rustix::fs::statfs(dir))?;
@@ -98,7 +97,7 @@ pub(super) fn create(dir: &Path, path: &Path) -> Result<(), Refusal> {
         let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let mut found = identity(&transaction)?;
         if found.empty {
-            transaction.execute_batch(row::SCHEMA)?;
+            transaction.execute_batch(schema)?;
             transaction.pragma_update(None, "application_id", APPLICATION)?;
             transaction.pragma_update(None, "user_version", FORMAT)?;
             found = identity(&transaction)?;

@@ -142,6 +142,9 @@ impl Conduct {
 
     pub(super) fn gone(&mut self, now: Time, end: &End) {
         let (Some(instance), Some(holding)) = (self.instance.take(), &mut self.holding) else { return };
+        if let End::Superseded { term } = end {
+            self.seen.highest_term = self.seen.highest_term.max(*term);
+        }
         let count = &mut holding.failures;
         if now.since(instance.started) >= Duration::from_secs(60) {
             count.expected = 0;
@@ -158,7 +161,7 @@ impl Conduct {
                 count.expected += 1;
                 holding.must_step_down = count.expected >= 5 || matches!(end, End::Fatal(_));
             }
-            End::Killed => {}
+            End::Killed | End::Superseded { .. } => {}
         }
     }
 }

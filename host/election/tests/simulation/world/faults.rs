@@ -38,6 +38,7 @@ impl World {
                 }
             }
             Fault::StartAgain => self.start_again(),
+            Fault::Restore { ahead } => self.restore_state(ahead),
             Fault::Outside { length } => self.take_outside(length),
             Fault::OutsideReturns => self.return_outside(),
             Fault::StepDown { host } => return self.tell(host, Input::StepDown { reason: "asked".to_string() }, fault),
@@ -90,6 +91,20 @@ impl World {
             && record.outcome.is_some()
         {
             self.store.rewrite(|record| record.outcome = None);
+        }
+    }
+
+    /// An operator writes the coordinator's state, as of a term that may be later than the record's: whoever
+    /// has claimed it is superseded.
+    fn restore_state(&mut self, ahead: u64) {
+        self.state_term += ahead;
+        self.coverage.restored += 1;
+        for host in 0..self.hosts.len() {
+            let (incarnation, term) = (self.hosts[host].incarnation, self.state_term);
+            if let Some(instance) = self.instance(host) {
+                instance.superseded = Some(term);
+                self.end_instance(host, incarnation, false);
+            }
         }
     }
 

@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use baton_election::{Effect, End, Input, LeaseId, LeaseState, Now, Op, Refusal, Reply, Report, RequestId, Snapshot};
+use baton_election::{
+    Effect, End, Input, LeaseId, LeaseState, Now, Op, Refusal, Reply, Report, RequestId, Snapshot, Term,
+};
 
 use crate::coverage::Coverage;
 use crate::host::{Host, Instance, Process};
@@ -27,6 +29,8 @@ pub struct World {
     hosts: Vec<Host>,
     store: Store,
     history: History,
+    /// The term that claimed the coordinator's state last.
+    state_term: Term,
     outages: Vec<(Instant, Option<usize>, Outage)>,
     /// Creates that may still reach the store.
     creates_under_way: u32,
@@ -91,6 +95,7 @@ impl World {
             hosts: plan.hosts.iter().map(|_| Host::default()).collect(),
             store: Store::default(),
             history: History::default(),
+            state_term: 0,
             outages: Vec::new(),
             creates_under_way: 0,
             deleted: false,

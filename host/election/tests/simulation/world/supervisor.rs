@@ -22,11 +22,13 @@ impl World {
                     term,
                     lease: process.lease,
                     life,
+                    superseded: None,
                     deadline,
                     closed: false,
                     ending: false,
                     was_frozen_until: Duration::ZERO,
                 });
+                self.claim_state(host, incarnation, term);
                 if let Some(runs) = life.runs {
                     self.push(self.now + runs, Event::Ends { key });
                 }
@@ -79,6 +81,17 @@ impl World {
         }
     }
 
+    /// A term claims the state before its instance exists, unless a later one has.
+    fn claim_state(&mut self, host: usize, incarnation: u32, term: Term) {
+        let claimed = self.state_term;
+        if claimed < term {
+            self.state_term = term;
+        } else if let Some(instance) = self.instance(host) {
+            instance.superseded = Some(claimed);
+            self.end_instance(host, incarnation, false);
+        }
+    }
+
     fn send(&mut self, host: usize, incarnation: u32, id: RequestId, op: Op, timeout: Duration) -> Checked {
         let key = (host, incarnation, id.0);
         let fate = self.plan.fate(key, self.now >= self.plan.heal_at);
@@ -105,7 +118,7 @@ impl World {
     }
 
     /// An instance has ended or is killed: nothing of it passes any more, and it is gone a little later.
-    fn end_instance(&mut self, host: usize, incarnation: u32, killed: bool) {
+    pub(super) fn end_instance(&mut self, host: usize, incarnation: u32, killed: bool) {
         let now = self.now;
         let Some(instance) = self.instance(host) else { return };
         instance.closed = true;
@@ -144,6 +157,7 @@ impl World {
                 let Some(instance) = process.instance.take_if(|one| one.number == number) else { return Ok(()) };
                 let end = match instance.life.ends {
                     _ if killed => End::Killed,
+                    _ if instance.superseded.is_some() => End::Superseded { term: instance.superseded.unwrap_or(0) },
                     Ending::Done => End::Done,
                     Ending::Failed => End::Failed("it failed".to_string()),
                     Ending::Fatal => End::Fatal("it failed for good".to_string()),

@@ -1,0 +1,297 @@
+//! The claim: one term's right to change the document, and the document as it knows it.
+//!
+//! All that this rests on is the conditional write. A write of unknown outcome is repeated as it is, until
+//! the store says that it succeeded or that its condition failed; only then is the document read, and a
+//! version is adopted from it only if this claim's own mark is on it. Any other mark means that the term
+//! is over.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_election::{ElectionName, Refusal, Term, Version};
+use bytes::Bytes;
+use tokio::time::{sleep, timeout};
+
+use super::StateStore;
+use super::document::{Document, DocumentError, KEY, Limits, Mark};
+use crate::gate::Gate;
+
+/// How long one try may take: several megabytes go over a slow line.
+const TRY: Duration = Duration::from_secs(4);
+/// From one try to the next; each further wait is twice as long.
+const RETRY: Duration = Duration::from_millis(100);
+/// The longest wait.
+const RETRY_MAX: Duration = Duration::from_secs(1);
+/// Tries that the store refuses without having written, before it is given up.
+const TRIES: u32 = 5;
+
+/// One term's hold on its election's state.
+pub struct Claim {
+    store: Arc<dyn StateStore>,
+    election: ElectionName,
+    gate: Arc<Gate>,
+    limits: Limits,
+    document: Document,
+    version: Version,
+    /// A commit that may have been written, whose answer nobody waited for.
+    unsettled: Option<Document>,
+}
+
+/// One change of a commit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// Saves a value under a key.
+    Put(String, Bytes),
+    /// Removes a key. Harmless if there is none.
+    Delete(String),
+}
+
+/// Why a term could not claim the state: its instance is not started.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ClaimError {
+    /// A term as high as this one or higher has claimed it: the record of the election was lost or set back.
+    #[error("the state was claimed by term {0} already")]
+    Superseded(Term),
+    /// What is stored cannot be used.
+    #[error(transparent)]
+    Document(#[from] DocumentError),
+    /// The term ended first.
+    #[error("the term was over before its state was claimed")]
+    TermOver,
+    /// The store cannot be used.
+    #[error("the state cannot be claimed: {0}")]
+    Store(String),
+}
+
+/// Why a commit was not saved.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum CommitError {
+    /// It breaks a rule. Nothing was saved.
+    #[error("{0}")]
+    Invalid(String),
+    /// It is larger than the limits allow. Nothing was saved.
+    #[error("{0}")]
+    TooLarge(String),
+    /// The term's deadline has passed. Nothing was saved.
+    #[error("the term is over: effects of this instance are refused")]
+    Refused,
+    /// The store refuses it. Nothing was saved.
+    #[error("the state cannot be saved: {0}")]
+    Store(String),
+    /// The term ended before the store answered: it may have been saved, or not.
+    #[error("the term ended before the store answered: the commit may have been saved, or not")]
+    Unknown,
+    /// Another has claimed the state, or changed it for an operator: the term is over.
+    #[error("another has claimed the state: the term is over")]
+    Superseded(Term),
+}
+
+impl Claim {
+    /// Claims the election's state for `term`.
+    ///
+    /// # Errors
+    /// [`ClaimError`] where there is no claim.
+    pub async fn take(
+        store: Arc<dyn StateStore>,
+        election: ElectionName,
+        term: Term,
+        gate: Arc<Gate>,
+        limits: Limits,
+    ) -> Result<Self, ClaimError> {
+        let claim = Mark::new().map_err(|error| ClaimError::Store(error.to_string()))?;
+        let mut pace = Pace::default();
+        loop {
+            gate.pass().map_err(|_| ClaimError::TermOver)?;
+            let read = tried(store.read(&election)).await;
+            let (version, found) = match read {
+                Ok(Some((version, content))) => (Some(version), Document::decode(&content)?),
+                Ok(None) => (None, Document::default()),
+                Err(refusal) => {
+                    pace.wait(&refusal).await.map_err(ClaimError::Store)?;
+                    continue;
+                }
+            };
+            let mine = |document| Self {
+                store: Arc::clone(&store),
+                election: election.clone(),
+                gate: Arc::clone(&gate),
+                limits,
+                document,
+                version: Version(String::new()),
+                unsettled: None,
+            };
+            if found.claim == claim
+                && let Some(version) = version
+            {
+                return Ok(Self { version, ..mine(found) });
+            }
+            if found.term >= term {
+                return Err(ClaimError::Superseded(found.term));
+            }
+            let document = Document { term, claim, commit: claim, ..found };
+            let content = document.encode()?;
+            gate.pass().map_err(|_| ClaimError::TermOver)?;
+            match tried(store.write(&election, version.as_ref(), content)).await {
+                Ok(version) => return Ok(Self { version, ..mine(document) }),
+                // Somebody else wrote, or an earlier try of this did: the next reading tells.
+                Err(Refusal::Conflict) => {}
+                Err(refusal) => pace.wait(&refusal).await.map_err(ClaimError::Store)?,
+            }
+        }
+    }
+
+    /// The value under a key.
+    pub fn get(&self, key: &str) -> Option<&Bytes> {
+        self.document.entries.get(key)
+    }
+
+    /// All keys that begin with `prefix`, in order.
+    pub fn list<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a str> {
+        let from =
+            self.document.entries.range::<str, _>((std::ops::Bound::Included(prefix), std::ops::Bound::Unbounded));
+        from.map(|(key, _)| key.as_str()).take_while(move |key| key.starts_with(prefix))
+    }
+
+    /// Saves all changes, or none. Ends when the store has answered, or with the term.
+    ///
+    /// # Errors
+    /// [`CommitError`] says why not, and whether it is known that nothing was saved.
+    pub async fn commit(&mut self, changes: Vec<Change>) -> Result<(), CommitError> {
+        if self.unsettled.is_some() {
+            self.settle(true).await?;
+        }
+        let next = self.changed(changes)?;
+        self.unsettled = Some(next);
+        self.settle(false).await
+    }
+
+    fn changed(&self, changes: Vec<Change>) -> Result<Document, CommitError> {
+        let mut document = self.document.clone();
+        for change in changes {
+            let (Change::Put(key, _) | Change::Delete(key)) = &change;
+            check_key(key)?;
+            match change {
+                Change::Put(key, value) if value.len() as u64 > self.limits.value => {
+                    return Err(CommitError::TooLarge(format!(
+                        "the value of {key:?} has {} bytes; the limit is {}, and --max-state-value raises it",
+                        value.len(),
+                        self.limits.value
+                    )));
+                }
+                Change::Put(key, value) => drop(document.entries.insert(key, value)),
+                Change::Delete(key) => drop(document.entries.remove(&key)),
+            }
+        }
+        let (size, before) = (document.size(), self.document.size());
+        // What is too large already, because the limit was lowered, may still shrink.
+        if size > self.limits.total && size > before {
+            return Err(CommitError::TooLarge(format!(
+                "the state would have {size} bytes; the limit is {}, and --max-state raises it",
+                self.limits.total
+            )));
+        }
+        document.commit = Mark::new().map_err(|error| CommitError::Store(error.to_string()))?;
+        Ok(document)
+    }
+
+    /// Writes what is unsettled until it is known whether it was written. `in_doubt`: an earlier try may
+    /// have been.
+    async fn settle(&mut self, mut in_doubt: bool) -> Result<(), CommitError> {
+        let Some(next) = self.unsettled.clone() else { return Ok(()) };
+        let content = next.encode().map_err(|error| CommitError::Store(error.to_string()))?;
+        let mut pace = Pace::default();
+        loop {
+            if self.gate.pass().is_err() {
+                return Err(self.end(in_doubt, CommitError::Refused));
+            }
+            match tried(self.store.write(&self.election, Some(&self.version), content.clone())).await {
+                Ok(version) => {
+                    self.adopt(next, version);
+                    return Ok(());
+                }
+                Err(Refusal::Conflict) => return self.after_conflict(next, in_doubt).await,
+                Err(refusal) => {
+                    in_doubt |= matches!(refusal, Refusal::Unknown(_));
+                    if let Err(why) = pace.wait(&refusal).await
+                        && !in_doubt
+                    {
+                        return Err(self.end(false, CommitError::Store(why)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The document has another version: because an earlier try was written, or another's claim.
+    async fn after_conflict(&mut self, next: Document, in_doubt: bool) -> Result<(), CommitError> {
+        let mut pace = Pace::default();
+        loop {
+            if self.gate.pass().is_err() {
+                return Err(self.end(in_doubt, CommitError::Refused));
+            }
+            match tried(self.store.read(&self.election)).await {
+                Ok(found) => {
+                    let found = found.and_then(|(version, content)| Some((version, Document::decode(&content).ok()?)));
+                    return match found {
+                        Some((version, found)) if (found.claim, found.commit) == (next.claim, next.commit) => {
+                            self.adopt(next, version);
+                            Ok(())
+                        }
+                        other => {
+                            let term = other.map_or(0, |(_, found)| found.term);
+                            self.gate.close();
+                            Err(self.end(in_doubt, CommitError::Superseded(term)))
+                        }
+                    };
+                }
+                // Nothing is lost by asking again: the condition has failed for good.
+                Err(refusal) => drop(pace.wait(&refusal).await),
+            }
+        }
+    }
+
+    fn adopt(&mut self, document: Document, version: Version) {
+        self.document = document;
+        self.version = version;
+        self.unsettled = None;
+    }
+
+    /// What a commit ended with. One in doubt stays unsettled, and is not reported as failed.
+    fn end(&mut self, in_doubt: bool, error: CommitError) -> CommitError {
+        match error {
+            CommitError::Superseded(_) => error,
+            _ if in_doubt => CommitError::Unknown,
+            _ => {
+                self.unsettled = None;
+                error
+            }
+        }
+    }
+}
+
+fn check_key(key: &str) -> Result<(), CommitError> {
+    if key.is_empty() || key.len() > KEY {
+        return Err(CommitError::Invalid(format!("a key has 1 to {KEY} bytes, not {}", key.len())));
+    }
+    Ok(())
+}
+
+/// One try, which is unknown if it takes too long.
+async fn tried<T>(request: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
+    timeout(TRY, request).await.unwrap_or_else(|_| Err(Refusal::Unknown(format!("no answer within {TRY:?}"))))
+}
+
+/// The pace of repeated tries.
+#[derive(Default)]
+struct Pace {
+    tries: u32,
+}
+
+impl Pace {
+    /// Waits before the next try; or says why there should be none.
+    async fn wait(&mut self, refusal: &Refusal) -> Result<(), String> {
+        self.tries += 1;
+        sleep((RETRY * (1 << self.tries.min(5))).min(RETRY_MAX)).await;
+        if self.tries >= TRIES { Err(refusal.to_string()) } else { Ok(()) }
+    }
+}

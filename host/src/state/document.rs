@@ -1,0 +1,104 @@
+//! The document: a coordinator's keys and values, and who may change them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use baton_election::Term;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+/// What every document starts with.
+const MAGIC: &[u8] = b"baton state ";
+/// How the rest is written: Postcard, <https://postcard.jamesmunns.com/wire-format>.
+const FORMAT: u8 = b'1';
+/// The longest key, in bytes.
+pub(super) const KEY: usize = 512;
+
+/// How much a coordinator may save.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// All keys and values together, in bytes.
+    pub total: u64,
+    /// One value, in bytes.
+    pub value: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { total: 4 << 20, value: 1 << 20 }
+    }
+}
+
+/// A random id of a claim or a commit: two are never alike.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Mark(u128);
+
+impl Mark {
+    pub(super) fn new() -> Result<Self, getrandom::Error> {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes)?;
+        Ok(Self(u128::from_be_bytes(bytes)))
+    }
+}
+
+impl fmt::Debug for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// An election's state.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Document {
+    /// The term that claimed it last.
+    pub term: Term,
+    /// That claim.
+    pub claim: Mark,
+    /// The last commit, or the claim if there was none since.
+    pub commit: Mark,
+    /// What the coordinator saved.
+    pub entries: BTreeMap<String, Bytes>,
+}
+
+/// A stored document that this version of Baton cannot use.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DocumentError {
+    /// Somebody else wrote it, or it is damaged.
+    #[error("the stored state is damaged, or not written by baton: restore it with `baton state import`")]
+    Damaged,
+    /// It is of another version.
+    #[error("the stored state has format {0:?}, this version of baton reads '1': use the version that wrote it")]
+    Format(char),
+    /// It cannot be put into bytes.
+    #[error("the state cannot be encoded: {0}")]
+    Unwritable(postcard::Error),
+}
+
+impl Document {
+    /// As it is stored.
+    pub(super) fn encode(&self) -> Result<Bytes, DocumentError> {
+        let size = usize::try_from(self.size()).unwrap_or(0);
+        let mut content = Vec::with_capacity(size + self.entries.len() * 8 + 64);
+        content.extend_from_slice(MAGIC);
+        content.push(FORMAT);
+        postcard::to_extend(self, content).map(Bytes::from).map_err(DocumentError::Unwritable)
+    }
+
+    /// From what is stored.
+    ///
+    /// # Errors
+    /// [`DocumentError`] where it cannot be read.
+    pub fn decode(content: &[u8]) -> Result<Self, DocumentError> {
+        let rest = content.strip_prefix(MAGIC).ok_or(DocumentError::Damaged)?;
+        match rest.split_first() {
+            Some((&FORMAT, rest)) => postcard::from_bytes(rest).map_err(|_| DocumentError::Damaged),
+            Some((&other, _)) => Err(DocumentError::Format(char::from(other))),
+            None => Err(DocumentError::Damaged),
+        }
+    }
+
+    /// The size that counts against [`Limits::total`]: all keys and values, in bytes.
+    pub fn size(&self) -> u64 {
+        self.entries.iter().map(|(key, value)| key.len() as u64 + value.len() as u64).sum()
+    }
+}

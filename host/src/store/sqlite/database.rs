@@ -1,0 +1,106 @@
+//! A database file of the store, and transactions on whatever file is at its path.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use baton_election::Refusal;
+use rusqlite::{Connection, TransactionBehavior};
+
+use super::file::{self, File};
+
+/// A path, and the file that was last found there.
+pub(super) struct Database {
+    path: PathBuf,
+    /// What makes its tables.
+    schema: &'static str,
+    /// It stays when the path no longer names it, until a new one is there: that is how a renewal finds out.
+    file: Mutex<Option<Arc<File>>>,
+}
+
+/// What a request needs of the file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    Read,
+    Write,
+    /// Writes for a holder, whose lease is in the file that it was taken in and in no other.
+    Holder,
+}
+
+/// What a step in a transaction comes to: an error of the database, or the request's answer.
+pub(super) type Step<T> = rusqlite::Result<Result<T, Refusal>>;
+
+impl Database {
+    /// The database at an absolute path. Touches nothing yet.
+    pub fn new(path: PathBuf, schema: &'static str) -> Self {
+        Self { path, schema, file: Mutex::default() }
+    }
+
+    /// Makes the folder, the file and its tables, if they do not exist.
+    pub fn create(&self) -> Result<(), Refusal> {
+        file::create(&self.path, self.schema)
+    }
+
+    /// Runs `step` in a transaction on the file that is at the path.
+    pub fn transact<T>(&self, access: Access, step: impl FnOnce(&Connection) -> Step<T>) -> Result<T, Refusal> {
+        let file = self.file(access)?;
+        let Some(mut db) = file.connection()? else { return Err(self.moved(access)) };
+        match attempt(&file, &mut db, access, step) {
+            Ok(Some(answer)) => {
+                file.put_back(db);
+                answer
+            }
+            Ok(None) => Err(self.moved(access)),
+            // The connection goes with the error: nobody knows what state it is in.
+            Err(error) => Err(file::unless_moved(&self.path, &error).unwrap_or_else(|| self.moved(access))),
+        }
+    }
+
+    fn file(&self, access: Access) -> Result<Arc<File>, Refusal> {
+        let mut current = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*current {
+            Some(file) if file.in_place()? => return Ok(Arc::clone(file)),
+            Some(_) if access == Access::Holder => return Err(self.moved(access)),
+            Some(_) | None => {}
+        }
+        let file = Arc::new(File::open(&self.path)?);
+        *current = Some(Arc::clone(&file));
+        Ok(file)
+    }
+
+    fn moved(&self, access: Access) -> Refusal {
+        let why = format!("the file {} was moved or replaced", self.path.display());
+        match access {
+            Access::Holder => Refusal::Lost(why),
+            Access::Read | Access::Write => Refusal::Unknown(why),
+        }
+    }
+}
+
+/// One transaction; `None` if the file was moved away before it could begin.
+fn attempt<T>(
+    file: &File,
+    db: &mut Connection,
+    access: Access,
+    step: impl FnOnce(&Connection) -> Step<T>,
+) -> rusqlite::Result<Option<Result<T, Refusal>>> {
+    let behavior = match access {
+        Access::Read => TransactionBehavior::Deferred,
+        Access::Write | Access::Holder => TransactionBehavior::Immediate,
+    };
+    let transaction = db.transaction_with_behavior(behavior)?;
+    match file.in_place() {
+        Ok(true) => {}
+        Ok(false) => return Ok(None),
+        Err(refusal) => return Ok(Some(Err(refusal))),
+    }
+    let answer = step(&transaction)?;
+    transaction.commit()?;
+    Ok(Some(answer))
+}
+
+impl fmt::Display for Database {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.path.display(), f)
+    }
+}
