@@ -53,6 +53,7 @@ impl Event {
             End::Failed(message) => ("failed", Some(message.clone())),
             End::Fatal(message) => ("fatal", Some(message.clone())),
             End::Killed => ("killed", None),
+            End::Superseded { term } => ("superseded", Some(format!("the state was claimed by term {term}"))),
         };
         Self::Gone { outcome: outcome.to_string(), message, took_s: took.into() }
     }
