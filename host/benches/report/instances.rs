@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 use baton::clock::Clock;
 use baton::gate::Watchdog;
 use baton::runtime::{Engine, Instance, InstanceEvent, Launcher, Module, Output, Stream};
+use baton::state::Limits;
+use baton::store::MemoryStore;
+use baton_election::{ElectionName, Refusal};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use wasmtime::ensure;
@@ -93,9 +96,11 @@ impl Baton {
         let watchdog = Watchdog::start(clock.clone(), |why| eprintln!("the watchdog ends this process: {why}"))?;
         let launcher = Launcher {
             module: Module::load(&Engine::start()?, module)?,
-            election: "bench".to_string(),
+            election: ElectionName::new("bench")?,
             node: "bench".to_string(),
             memory: (TOUCHED + 64) << 20,
+            states: Arc::new(MemoryStore::new(Arc::new(|| Duration::ZERO))),
+            state_limits: Limits::default(),
             env: Vec::new(),
             guests: Handle::current(),
             clock,
@@ -162,4 +167,5 @@ impl Output for Lines {
     }
 
     fn dropped(&self, _: u64) {}
+    fn state_delayed(&self, _: &Refusal) {}
 }

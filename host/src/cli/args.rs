@@ -116,6 +116,12 @@ pub(super) struct Run {
     /// The memory that the coordinator may use * [env: BATON_MAX_MEMORY] [default: 256MiB]
     #[arg(long, value_name = "SIZE")]
     pub max_memory: Option<String>,
+    /// The state that the coordinator may keep, keys and values together * [env: BATON_MAX_STATE] [default: 4MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub max_state: Option<String>,
+    /// One value of it * [env: BATON_MAX_STATE_VALUE] [default: 1MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub max_state_value: Option<String>,
     /// A variable for the coordinator; repeat it for more * [env: BATON_ENV, one K=V on each line]
     ///
     /// It sees no other variables. Those of BATON_ENV and of the file's table `env` are added; of a name

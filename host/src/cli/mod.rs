@@ -129,6 +129,8 @@ impl args::Run {
             .flag(Key::OnDone, self.on_done)
             .flag(Key::StallAfter, self.stall_after)
             .flag(Key::MaxMemory, self.max_memory)
+            .flag(Key::MaxState, self.max_state)
+            .flag(Key::MaxStateValue, self.max_state_value)
             .flag(Key::LogFormat, self.log_format)
             .flag_env(&self.env)
     }

@@ -15,7 +15,7 @@ use baton_election::{ElectionName, Op, Refusal, Reply, Snapshot};
 
 use crate::cli::{self, Command, WRONG_CONFIGURATION};
 use crate::runtime::{Engine, Module};
-use crate::store::{LeaseStore, StoreUrl};
+use crate::store::{LeaseStore, Store, StoreUrl};
 
 /// How long a command waits for each answer of the store.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
@@ -80,7 +80,7 @@ fn block_on(command: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::
 }
 
 /// The store behind a URL.
-fn open_store(url: &StoreUrl) -> anyhow::Result<Arc<dyn LeaseStore>> {
+fn open_store(url: &StoreUrl) -> anyhow::Result<Arc<dyn Store>> {
     Ok(crate::store::open(url).map_err(WrongConfiguration::new)?)
 }
 

@@ -19,6 +19,7 @@ use crate::gate::Watchdog;
 use crate::node::NodeId;
 use crate::runtime::{Engine, Launcher, Module};
 use crate::signals::{Ask, Signals};
+use crate::state::StateStore;
 use crate::store::{LeaseStore, StoreUrl};
 use crate::supervisor::{Shutdown, Supervisor, last_words};
 use crate::telemetry::{Event, Log};
@@ -27,12 +28,13 @@ use crate::telemetry::{Event, Log};
 const LAST_LINES: Duration = Duration::from_millis(500);
 
 pub(super) fn run(config: &Config) -> anyhow::Result<ExitCode> {
-    let store = open_store(&config.store)?;
+    let leases: Arc<dyn LeaseStore> = open_store(&config.store)?;
+    let states: Arc<dyn StateStore> = open_store(&config.store)?;
     let engine = Engine::start().map_err(|error| anyhow::anyhow!("{error:#}"))?;
     let modules = load(&engine, &config.coordinators)?;
     let node = config.node.claim().map_err(WrongConfiguration::new)?;
     let (log, writer) = Log::to_stderr(config.log_format, node.id())?;
-    let ended = contend(config, &store, &modules, node.id(), &log);
+    let ended = contend(config, &leases, &states, &modules, node.id(), &log);
     writer.shutdown(LAST_LINES);
     ended.map(|()| ExitCode::SUCCESS)
 }
@@ -50,7 +52,8 @@ fn load(engine: &Engine, coordinators: &[Coordinator]) -> anyhow::Result<HashMap
 
 fn contend(
     config: &Config,
-    store: &Arc<dyn LeaseStore>,
+    leases: &Arc<dyn LeaseStore>,
+    states: &Arc<dyn StateStore>,
     modules: &HashMap<PathBuf, Module>,
     node: &NodeId,
     log: &Log,
@@ -72,9 +75,11 @@ fn contend(
             log.emit(None, Event::starting(node.as_str(), &config.store, module.digest(), &coordinator.timing));
             let launcher = Launcher {
                 module: module.clone(),
-                election: coordinator.election.to_string(),
+                election: coordinator.election.clone(),
                 node: node.to_string(),
                 memory: coordinator.max_memory,
+                states: Arc::clone(states),
+                state_limits: coordinator.state_limits,
                 env: coordinator.env.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect(),
                 guests: guests.handle().clone(),
                 clock: clock.clone(),
@@ -86,12 +91,12 @@ fn contend(
                     node: node.to_string(),
                     incarnation: incarnation.clone(),
                     timing: coordinator.timing,
-                    lease_range: store.lease_range(),
+                    lease_range: leases.lease_range(),
                     pause: coordinator.pause,
                     on_done: coordinator.on_done,
                     module: module.digest().to_owned(),
                 },
-                store: Arc::clone(store),
+                store: Arc::clone(leases),
                 launcher,
                 stall_after: coordinator.stall_after,
                 clock: clock.clone(),
@@ -102,7 +107,7 @@ fn contend(
         let mut creating = JoinSet::new();
         // A folder of one's own costs nobody anything: only what is shared must be asked for.
         if config.create || matches!(config.store, StoreUrl::Sqlite(_)) {
-            creating.spawn(create(Arc::clone(store), log.clone()));
+            creating.spawn(create(Arc::clone(leases), log.clone()));
         }
         loop {
             tokio::select! {

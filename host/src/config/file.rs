@@ -220,7 +220,7 @@ fn example(key: Key) -> &'static str {
     match key {
         Key::Lease | Key::Grace | Key::Pause => ", such as \"15s\"",
         Key::StallAfter => ", such as \"5m\" or \"off\"",
-        Key::MaxMemory => ", such as \"256MiB\"",
+        Key::MaxMemory | Key::MaxState | Key::MaxStateValue => ", such as \"256MiB\"",
         _ => "",
     }
 }

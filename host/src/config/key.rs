@@ -29,13 +29,17 @@ pub enum Key {
     StallAfter,
     /// The memory that an instance may use.
     MaxMemory,
+    /// The state that a coordinator may keep.
+    MaxState,
+    /// One value of it.
+    MaxStateValue,
     /// A variable of the coordinator's environment.
     Env,
 }
 
 impl Key {
     /// All settings: those of the host first, then those of a coordinator.
-    pub const ALL: [Key; 14] = [
+    pub const ALL: [Key; 16] = [
         Key::File,
         Key::Store,
         Key::Create,
@@ -49,6 +53,8 @@ impl Key {
         Key::OnDone,
         Key::StallAfter,
         Key::MaxMemory,
+        Key::MaxState,
+        Key::MaxStateValue,
         Key::Env,
     ];
 
@@ -69,6 +75,8 @@ impl Key {
             Key::OnDone => "on-done",
             Key::StallAfter => "stall-after",
             Key::MaxMemory => "max-memory",
+            Key::MaxState => "max-state",
+            Key::MaxStateValue => "max-state-value",
             Key::Env => "env",
         }
     }

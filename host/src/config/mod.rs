@@ -44,6 +44,7 @@ pub use surroundings::Surroundings;
 pub use value::election;
 
 use crate::node::NodeChoice;
+use crate::state::Limits;
 use crate::store::StoreUrl;
 use crate::telemetry::Format;
 use table::Row;
@@ -95,6 +96,8 @@ pub struct Coordinator {
     pub stall_after: Option<Duration>,
     /// The memory that an instance may use, in bytes.
     pub max_memory: u64,
+    /// The state that it may keep.
+    pub state_limits: Limits,
     /// Its environment variables, sorted by name.
     pub env: Vec<(String, Secret)>,
 }

@@ -11,6 +11,7 @@ use super::file::{self, FileLayers};
 use super::table::Row;
 use super::{Config, ConfigError, Coordinator, Key, Layer, Origin, Secret, Surroundings, value};
 use crate::node::{NodeChoice, NodeId};
+use crate::state::Limits;
 use crate::store::StoreUrl;
 use crate::telemetry::Format;
 
@@ -161,6 +162,10 @@ fn coordinator(
     let (on_done, _) = own.get(Key::OnDone, value::on_done, value::show_on_done, || Ok(OnDone::Repeat))?;
     let (stall_after, _) = own.get(Key::StallAfter, value::stall, value::show_stall, || Ok(None))?;
     let (max_memory, memory_origin) = own.get(Key::MaxMemory, value::size, value::show_size, || Ok(256 << 20))?;
+    let usual = Limits::default();
+    let mut state = |key, usual| own.get(key, value::state_size, value::show_size, || Ok(usual));
+    let state_limits =
+        Limits { total: state(Key::MaxState, usual.total)?.0, value: state(Key::MaxStateValue, usual.value)?.0 };
     let env = own.env();
 
     let timing = Timing::new(lease, store.lease_range(), grace, max_memory).map_err(|error| {
@@ -169,7 +174,8 @@ fn coordinator(
         ConfigError::at(key, origin, error.to_string())
     })?;
     let module = PathBuf::from(module);
-    let coordinator = Coordinator { election, module, timing, pause, on_done, stall_after, max_memory, env };
+    let coordinator =
+        Coordinator { election, module, timing, pause, on_done, stall_after, max_memory, state_limits, env };
     Ok((coordinator, election_origin))
 }
 

@@ -48,7 +48,7 @@ fn shown(config: &Config, key: Key) -> (String, String) {
 }
 
 /// For each setting: what flag, variable, table and top of the file say, and the default. All different.
-const SETTINGS: [(Key, [&str; 4], &str); 12] = [
+const SETTINGS: [(Key, [&str; 4], &str); 14] = [
     (Key::Store, ["sqlite:/f", "sqlite:/v", "", "sqlite:/g"], "sqlite:HOME/.local/state/baton"),
     (Key::Create, ["true", "false", "", "true"], "false"),
     (Key::Node, ["f", "v", "", "g"], "MACHINE-N (N: the first free slot)"),
@@ -60,6 +60,8 @@ const SETTINGS: [(Key, [&str; 4], &str); 12] = [
     (Key::OnDone, ["finish", "repeat", "finish", "finish"], "repeat"),
     (Key::StallAfter, ["1m", "off", "2m", "3m"], "off"),
     (Key::MaxMemory, ["1MiB", "2MiB", "3MiB", "1GiB"], "256MiB"),
+    (Key::MaxState, ["1MiB", "2MiB", "3MiB", "16KiB"], "4MiB"),
+    (Key::MaxStateValue, ["2MiB", "3MiB", "512B", "1KiB"], "1MiB"),
     (Key::Module, ["f.wasm", "v.wasm", "", "HOME/g.wasm"], ""),
 ];
 
@@ -203,7 +205,7 @@ fn a_wrong_file_is_told_the_place_and_the_way_out() {
         (
             "colour-scheme = 'dark'",
             "baton.toml:1: colour-scheme: there is no such key; there are store, create, node, log-format, module, \
-             election, lease, grace, pause, on-done, stall-after, max-memory, env, coordinators",
+             election, lease, grace, pause, on-done, stall-after, max-memory, max-state, max-state-value, env, coordinators",
         ),
         ("file = 'x'", "baton.toml:1: file: cannot be set in the file itself: use --file or BATON_FILE"),
         ("lease = 15", "baton.toml:1: lease: write a text in quotes, such as \"15s\""),
@@ -242,7 +244,7 @@ fn a_wrong_file_is_told_the_place_and_the_way_out() {
         ),
         (
             "\"a\\u001b\\n\" = 'x'",
-            "baton.toml:1: a\\u{1b}\\n: there is no such key; there are store, create, node, log-format, module, election, lease, grace, pause, on-done, stall-after, max-memory, env, coordinators",
+            "baton.toml:1: a\\u{1b}\\n: there is no such key; there are store, create, node, log-format, module, election, lease, grace, pause, on-done, stall-after, max-memory, max-state, max-state-value, env, coordinators",
         ),
     ] {
         assert_eq!(Case::new(file).error(&[], &[]), error, "{file}");

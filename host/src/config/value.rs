@@ -12,6 +12,8 @@ use crate::telemetry::Format;
 const KIB: u64 = 1 << 10;
 /// Longer is a mistake, and a bound keeps later sums of times from running over.
 const LONGEST_DURATION: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+/// The largest state that may be allowed, in bytes.
+const LARGEST_STATE: u64 = 64 * KIB * KIB;
 /// One page: less is no WebAssembly memory at all.
 const LEAST_MEMORY: u64 = 64 * KIB;
 
@@ -52,6 +54,23 @@ pub(super) fn show_stall(stall: &Option<Duration>) -> String {
 }
 
 pub(super) fn size(text: &str) -> Result<u64, String> {
+    let bytes = bytes(text)?;
+    if bytes < LEAST_MEMORY {
+        return Err(format!("{text:?} is less than the 64KiB of the smallest memory there is"));
+    }
+    Ok(bytes)
+}
+
+/// The size of a state, or of a value in it.
+pub(super) fn state_size(text: &str) -> Result<u64, String> {
+    let bytes = bytes(text)?;
+    if bytes > LARGEST_STATE {
+        return Err(format!("{text:?} is too much: each commit writes the state whole, and 64MiB is the limit"));
+    }
+    Ok(bytes)
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not a size: write it like 256MiB or 1GiB");
     let text_trimmed = text.trim();
     let unit_at = text_trimmed.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
@@ -67,11 +86,7 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
         _ => return Err(wrong()),
     };
     let number: u64 = digits.parse().map_err(|_| wrong())?;
-    let bytes = number.checked_mul(unit).ok_or_else(wrong)?;
-    if bytes < LEAST_MEMORY {
-        return Err(format!("{text:?} is less than the 64KiB of the smallest memory there is"));
-    }
-    Ok(bytes)
+    number.checked_mul(unit).ok_or_else(wrong)
 }
 
 pub(super) fn show_size(bytes: &u64) -> String {

@@ -17,18 +17,20 @@ use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 use super::instance::InstanceEvent;
 use crate::clock::Clock;
 use crate::gate::Gate;
+use crate::state::Claim;
 
 mod bindings {
     wasmtime::component::bindgen!({
         path: "../wit",
         world: "baton:host/coordinator",
-        imports: { default: trappable },
+        imports: { default: trappable, "baton:host/state.commit": async | trappable },
         exports: { default: async },
         with: { "wasi:io": wasmtime_wasi::p2::bindings::io },
     });
 }
 
 pub(super) use bindings::CoordinatorPre;
+pub(super) use bindings::baton::host::state as state_contract;
 use bindings::baton::host::term as contract;
 pub(super) use bindings::exports::baton::host::task::Failure;
 
@@ -40,6 +42,7 @@ pub(super) const CONTRACT_VERSION: &str = "0.1.0";
 /// Interfaces that every coordinator is granted: its own contract, and what a program needs to start,
 /// print, wait and be unpredictable. No network, no files.
 pub(super) const GRANTED: &[&str] = &[
+    "baton:host/state",
     "baton:host/term",
     "wasi:cli/environment",
     "wasi:cli/exit",
@@ -83,7 +86,8 @@ pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     cli::terminal_stdin::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
     cli::terminal_stdout::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
     cli::terminal_stderr::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
-    contract::add_to_linker::<Guest, HasSelf<Guest>>(linker, |guest| guest)
+    contract::add_to_linker::<Guest, HasSelf<Guest>>(linker, |guest| guest)?;
+    state_contract::add_to_linker::<Guest, HasSelf<Guest>>(linker, |guest| guest)
 }
 
 /// Tells the linker that `wasi:io` needs the table of resources only.
@@ -141,6 +145,8 @@ pub(super) struct Guest {
     pub(super) table: ResourceTable,
     pub(super) limits: Limits,
     pub(super) term: TermContext,
+    /// There from before the instance exists, where its module uses it.
+    pub(super) state: Option<Claim>,
 }
 
 impl WasiView for Guest {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use baton_election::{End, StopReason, Term, Time};
+use baton_election::{ElectionName, End, StopReason, Term, Time};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -18,6 +18,7 @@ use super::module::Module;
 use super::output::{GuestStream, Output, guest_streams};
 use crate::clock::Clock;
 use crate::gate::{Gate, Watchdog};
+use crate::state::{self, ClaimError, Claimant, CommitError, StateStore};
 
 /// Events that wait for the supervisor: a step-down, and a guest cannot make it more.
 const EVENTS: usize = 1;
@@ -31,11 +32,15 @@ pub struct Launcher {
     /// What they run.
     pub module: Module,
     /// The election that they serve.
-    pub election: String,
+    pub election: ElectionName,
     /// The node that they run on.
     pub node: String,
     /// The memory that each may use, in bytes.
     pub memory: u64,
+    /// Where their state is kept.
+    pub states: Arc<dyn StateStore>,
+    /// How much state they may keep.
+    pub state_limits: state::Limits,
     /// The environment that they see.
     pub env: Vec<(String, String)>,
     /// The runtime that guests run on, and nothing else. It must have several threads.
@@ -58,7 +63,7 @@ impl Launcher {
         let progress = Arc::new(Progress::new(started));
         let context = TermContext {
             number: term,
-            election: self.election.clone(),
+            election: self.election.to_string(),
             node: self.node.clone(),
             module: self.module.digest().to_owned(),
             gate: Arc::clone(&gate),
@@ -74,6 +79,8 @@ impl Launcher {
             module: self.module.clone(),
             ticking: engine.ticking(),
             guest: self.guest(context, &streams),
+            states: self.module.uses_state().then(|| self.states_of(&output)),
+            call_bytes: self.call_bytes(),
             streams,
             killed,
             kill_flag: Arc::clone(&kill_flag),
@@ -94,12 +101,28 @@ impl Launcher {
         table.set_max_capacity(HANDLES);
         let wasi = WasiCtx::builder()
             .envs(&self.env)
-            .args(&[&self.election])
+            .args(&[self.election.as_str()])
             .stdout(stdout.clone())
             .stderr(stderr.clone())
             .max_random_size(CALL_BYTES as u64)
             .build();
-        Guest { wasi, table, limits: Limits::new(self.memory), term }
+        Guest { wasi, table, limits: Limits::new(self.memory), term, state: None }
+    }
+
+    fn states_of(&self, output: &Arc<dyn Output>) -> Claimant {
+        let output = Arc::clone(output);
+        Claimant {
+            store: Arc::clone(&self.states),
+            election: self.election.clone(),
+            limits: self.state_limits,
+            tell: Arc::new(move |refusal| output.state_delayed(refusal)),
+        }
+    }
+
+    /// What one call may hand over, in bytes: a commit that is too large must arrive to be told so.
+    fn call_bytes(&self) -> usize {
+        let state = usize::try_from(self.state_limits.total).unwrap_or(usize::MAX);
+        if self.module.uses_state() { CALL_BYTES.saturating_add(state.saturating_mul(2)) } else { CALL_BYTES }
     }
 }
 
@@ -200,6 +223,9 @@ struct Life {
     /// Makes it yield, for as long as it lives.
     ticking: Ticking,
     guest: Guest,
+    /// Claims the state first, where the module uses it.
+    states: Option<Claimant>,
+    call_bytes: usize,
     streams: [GuestStream; 2],
     killed: watch::Receiver<bool>,
     kill_flag: Arc<AtomicBool>,
@@ -212,10 +238,22 @@ type Returned = wasmtime::Result<Result<(), Failure>>;
 
 impl Life {
     async fn run(self) -> Gone {
-        let Self { module, ticking: _ticking, guest, streams, mut killed, kill_flag, gate, output, started } = self;
+        let Self {
+            module,
+            ticking: _ticking,
+            guest,
+            states,
+            call_bytes,
+            streams,
+            mut killed,
+            kill_flag,
+            gate,
+            output,
+            started,
+        } = self;
         let mut store = Store::new(module.engine.wasmtime(), guest);
         store.limiter(|guest| &mut guest.limits);
-        store.set_hostcall_fuel(CALL_BYTES);
+        store.set_hostcall_fuel(call_bytes);
         let flag = Arc::clone(&kill_flag);
         store.epoch_deadline_callback(move |_| {
             Ok(if flag.load(Ordering::Acquire) { UpdateDeadline::Interrupt } else { UpdateDeadline::Yield(1) })
@@ -225,7 +263,7 @@ impl Life {
         // A busy guest is ended by the epoch callback; a waiting one by dropping its call. Which of the two
         // it is cannot be known, so from the kill until the call has ended both are at work.
         let returned = {
-            let call = call(&module, &mut store, &*output, started);
+            let call = call(&module, &mut store, states, &*output, started);
             let interrupt = async {
                 // The sender lives as long as whoever could still kill this.
                 let _ = killed.wait_for(|killed| *killed).await;
@@ -239,7 +277,7 @@ impl Life {
         let was_killed = kill_flag.load(Ordering::Acquire);
         let gone = match returned.filter(|_| !was_killed).map(judge) {
             // The refusal is the kill's first half; whatever it then failed with is no fault of its own.
-            Some(gone) if gone.end == End::Done || !gate.has_refused() => gone,
+            Some(gone) if matches!(gone.end, End::Done | End::Superseded { .. }) || !gate.has_refused() => gone,
             _ => Gone { end: End::Killed, backtrace: None },
         };
         for stream in &streams {
@@ -253,7 +291,18 @@ impl Life {
     }
 }
 
-async fn call(module: &Module, store: &mut Store<Guest>, output: &dyn Output, started: Time) -> Returned {
+async fn call(
+    module: &Module,
+    store: &mut Store<Guest>,
+    states: Option<Claimant>,
+    output: &dyn Output,
+    started: Time,
+) -> Returned {
+    if let Some(states) = states {
+        let (term, gate) = (store.data().term.number, Arc::clone(&store.data().term.gate));
+        let claim = states.claim(term, gate).await.map_err(wasmtime::Error::new)?;
+        store.data_mut().state = Some(claim);
+    }
     let coordinator = module.pre.instantiate_async(&mut *store).await?;
     output.started(store.data().term.clock.now().since(started));
     coordinator.baton_host_task().call_run(store).await
@@ -264,6 +313,7 @@ fn judge(returned: Returned) -> Gone {
         Ok(Ok(())) => End::Done,
         Ok(Err(Failure::Retryable(why))) => End::Failed(why),
         Ok(Err(Failure::Fatal(why))) => End::Fatal(why),
+        Err(error) if let Some(end) = end_of_state(&error) => end,
         Err(error) => match error.downcast_ref::<I32Exit>() {
             Some(I32Exit(0)) => End::Done,
             // Most guests can only say that it is not 0, and then this is all that arrives.
@@ -276,6 +326,18 @@ fn judge(returned: Returned) -> Gone {
         },
     };
     Gone { end, backtrace: None }
+}
+
+/// The end that the state's claim led to, if it did.
+fn end_of_state(error: &wasmtime::Error) -> Option<End> {
+    match (error.downcast_ref(), error.downcast_ref()) {
+        (Some(ClaimError::Superseded(term)), _) | (_, Some(CommitError::Superseded(term))) => {
+            Some(End::Superseded { term: *term })
+        }
+        // Trying again here would find the same bytes.
+        (Some(ClaimError::Document(_)), _) => Some(End::Fatal(error.to_string())),
+        _ => None,
+    }
 }
 
 /// The frames that a person looks at first: a recursion's others are alike.

@@ -4,13 +4,14 @@
 //! store is dropped and everything that it had started has ended; until then it can be asked to stop, and
 //! killed at any moment, whatever it is doing. `engine` holds what instances share and drives the
 //! epochs by which a busy guest is ended; `module` compiles and judges components; `guest` is the
-//! host's side of the contract; `output` is where a guest's standard streams go.
+//! host's side of the contract, `state` that of its state; `output` is where a guest's standard streams go.
 
 mod engine;
 mod guest;
 mod instance;
 mod module;
 mod output;
+mod state;
 
 pub use engine::Engine;
 pub use instance::{Gone, Instance, InstanceEvent, Launcher};

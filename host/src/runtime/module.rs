@@ -16,6 +16,9 @@ use super::guest::{self, CONTRACT, CONTRACT_VERSION, CoordinatorPre, GRANTED, Gu
 /// A larger module is refused before it is read whole, in bytes.
 pub const LARGEST_MODULE: u64 = 64 << 20;
 
+/// What an import of the state's interface begins with.
+const STATE: &str = "baton:host/state@";
+
 /// Why a module cannot run here.
 #[derive(Debug, thiserror::Error)]
 pub enum ModuleError {
@@ -74,6 +77,7 @@ pub enum ModuleError {
 pub struct Module {
     digest: String,
     size: u64,
+    uses_state: bool,
     pub(super) engine: Engine,
     pub(super) pre: CoordinatorPre<Guest>,
 }
@@ -121,12 +125,13 @@ impl Module {
     pub fn load(engine: &Engine, path: &Path) -> Result<Self, ModuleError> {
         let bytes = read(path)?;
         let component = compile(engine, path, &bytes)?;
-        let (_, _, mut problems) = judge(engine, &component);
+        let (imports, _, mut problems) = judge(engine, &component);
         if problems.is_empty() {
             match prepare(engine, &component) {
                 Ok(pre) => {
                     let size = bytes.len() as u64;
-                    return Ok(Self { digest: digest(&bytes), size, engine: engine.clone(), pre });
+                    let uses_state = imports.iter().any(|import| import.name.starts_with(STATE));
+                    return Ok(Self { digest: digest(&bytes), size, uses_state, engine: engine.clone(), pre });
                 }
                 Err(error) => problems.push(plain(&error)),
             }
@@ -170,6 +175,11 @@ impl Module {
     /// `sha256:` and 64 hexadecimal digits: what the module is.
     pub fn digest(&self) -> &str {
         &self.digest
+    }
+
+    /// Whether it has a state, which its term claims first.
+    pub(super) fn uses_state(&self) -> bool {
+        self.uses_state
     }
 
     /// Its size in bytes.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use baton_election::Time;
+use baton_election::{Refusal, Time};
 use bytes::Bytes;
 use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
@@ -54,6 +54,8 @@ pub trait Output: Send + Sync {
     fn line(&self, stream: Stream, line: &str);
     /// So many lines were dropped since the last that was not, because the guest wrote too fast.
     fn dropped(&self, lines: u64);
+    /// Its state cannot be claimed or saved yet, and is tried again. Told once of each claim and commit.
+    fn state_delayed(&self, refusal: &Refusal);
 }
 
 /// One of an instance's streams as the guest sees it. Clones write to the same.
@@ -253,6 +255,7 @@ mod tests {
         fn started(&self, _: Duration) {}
         fn line(&self, _: Stream, _: &str) {}
         fn dropped(&self, _: u64) {}
+        fn state_delayed(&self, _: &Refusal) {}
     }
 
     #[test]

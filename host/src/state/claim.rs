@@ -25,12 +25,23 @@ const RETRY_MAX: Duration = Duration::from_secs(1);
 /// Tries that the store refuses without having written, before it is given up.
 const TRIES: u32 = 5;
 
+/// Whoever claims an election's state.
+#[derive(Clone)]
+pub struct Claimant {
+    /// Where it is.
+    pub store: Arc<dyn StateStore>,
+    /// Whose it is.
+    pub election: ElectionName,
+    /// How large it may become.
+    pub limits: Limits,
+    /// Told once of each claim and commit that the store does not take at the first try.
+    pub tell: Arc<dyn Fn(&Refusal) + Send + Sync>,
+}
+
 /// One term's hold on its election's state.
 pub struct Claim {
-    store: Arc<dyn StateStore>,
-    election: ElectionName,
+    home: Claimant,
     gate: Arc<Gate>,
-    limits: Limits,
     document: Document,
     version: Version,
     /// A commit that may have been written, whose answer nobody waited for.
@@ -68,7 +79,7 @@ pub enum ClaimError {
 pub enum CommitError {
     /// It breaks a rule. Nothing was saved.
     #[error("{0}")]
-    Invalid(String),
+    InvalidKey(String),
     /// It is larger than the limits allow. Nothing was saved.
     #[error("{0}")]
     TooLarge(String),
@@ -77,7 +88,7 @@ pub enum CommitError {
     Refused,
     /// The store refuses it. Nothing was saved.
     #[error("the state cannot be saved: {0}")]
-    Store(String),
+    Unavailable(String),
     /// The term ended before the store answered: it may have been saved, or not.
     #[error("the term ended before the store answered: the commit may have been saved, or not")]
     Unknown,
@@ -86,24 +97,17 @@ pub enum CommitError {
     Superseded(Term),
 }
 
-impl Claim {
-    /// Claims the election's state for `term`.
+impl Claimant {
+    /// Claims the state for `term`, whose effects pass `gate`.
     ///
     /// # Errors
     /// [`ClaimError`] where there is no claim.
-    pub async fn take(
-        store: Arc<dyn StateStore>,
-        election: ElectionName,
-        term: Term,
-        gate: Arc<Gate>,
-        limits: Limits,
-    ) -> Result<Self, ClaimError> {
+    pub async fn claim(self, term: Term, gate: Arc<Gate>) -> Result<Claim, ClaimError> {
         let claim = Mark::new().map_err(|error| ClaimError::Store(error.to_string()))?;
-        let mut pace = Pace::default();
-        loop {
+        let mut pace = Pace::new(&self.tell);
+        let (version, document) = loop {
             gate.pass().map_err(|_| ClaimError::TermOver)?;
-            let read = tried(store.read(&election)).await;
-            let (version, found) = match read {
+            let (version, found) = match tried(self.store.read(&self.election)).await {
                 Ok(Some((version, content))) => (Some(version), Document::decode(&content)?),
                 Ok(None) => (None, Document::default()),
                 Err(refusal) => {
@@ -111,19 +115,10 @@ impl Claim {
                     continue;
                 }
             };
-            let mine = |document| Self {
-                store: Arc::clone(&store),
-                election: election.clone(),
-                gate: Arc::clone(&gate),
-                limits,
-                document,
-                version: Version(String::new()),
-                unsettled: None,
-            };
             if found.claim == claim
                 && let Some(version) = version
             {
-                return Ok(Self { version, ..mine(found) });
+                break (version, found);
             }
             if found.term >= term {
                 return Err(ClaimError::Superseded(found.term));
@@ -131,22 +126,25 @@ impl Claim {
             let document = Document { term, claim, commit: claim, ..found };
             let content = document.encode()?;
             gate.pass().map_err(|_| ClaimError::TermOver)?;
-            match tried(store.write(&election, version.as_ref(), content)).await {
-                Ok(version) => return Ok(Self { version, ..mine(document) }),
+            match tried(self.store.write(&self.election, version.as_ref(), content)).await {
+                Ok(version) => break (version, document),
                 // Somebody else wrote, or an earlier try of this did: the next reading tells.
                 Err(Refusal::Conflict) => {}
                 Err(refusal) => pace.wait(&refusal).await.map_err(ClaimError::Store)?,
             }
-        }
+        };
+        Ok(Claim { home: self, gate, document, version, unsettled: None })
     }
+}
 
+impl Claim {
     /// The value under a key.
     pub fn get(&self, key: &str) -> Option<&Bytes> {
         self.document.entries.get(key)
     }
 
     /// All keys that begin with `prefix`, in order.
-    pub fn list<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a str> {
+    pub fn keys<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a str> {
         let from =
             self.document.entries.range::<str, _>((std::ops::Bound::Included(prefix), std::ops::Bound::Unbounded));
         from.map(|(key, _)| key.as_str()).take_while(move |key| key.starts_with(prefix))
@@ -171,11 +169,11 @@ impl Claim {
             let (Change::Put(key, _) | Change::Delete(key)) = &change;
             check_key(key)?;
             match change {
-                Change::Put(key, value) if value.len() as u64 > self.limits.value => {
+                Change::Put(key, value) if value.len() as u64 > self.home.limits.value => {
                     return Err(CommitError::TooLarge(format!(
                         "the value of {key:?} has {} bytes; the limit is {}, and --max-state-value raises it",
                         value.len(),
-                        self.limits.value
+                        self.home.limits.value
                     )));
                 }
                 Change::Put(key, value) => drop(document.entries.insert(key, value)),
@@ -184,13 +182,13 @@ impl Claim {
         }
         let (size, before) = (document.size(), self.document.size());
         // What is too large already, because the limit was lowered, may still shrink.
-        if size > self.limits.total && size > before {
+        if size > self.home.limits.total && size > before {
             return Err(CommitError::TooLarge(format!(
                 "the state would have {size} bytes; the limit is {}, and --max-state raises it",
-                self.limits.total
+                self.home.limits.total
             )));
         }
-        document.commit = Mark::new().map_err(|error| CommitError::Store(error.to_string()))?;
+        document.commit = Mark::new().map_err(|error| CommitError::Unavailable(error.to_string()))?;
         Ok(document)
     }
 
@@ -198,13 +196,14 @@ impl Claim {
     /// have been.
     async fn settle(&mut self, mut in_doubt: bool) -> Result<(), CommitError> {
         let Some(next) = self.unsettled.clone() else { return Ok(()) };
-        let content = next.encode().map_err(|error| CommitError::Store(error.to_string()))?;
-        let mut pace = Pace::default();
+        let content = next.encode().map_err(|error| CommitError::Unavailable(error.to_string()))?;
+        let tell = Arc::clone(&self.home.tell);
+        let mut pace = Pace::new(&tell);
         loop {
             if self.gate.pass().is_err() {
                 return Err(self.end(in_doubt, CommitError::Refused));
             }
-            match tried(self.store.write(&self.election, Some(&self.version), content.clone())).await {
+            match tried(self.home.store.write(&self.home.election, Some(&self.version), content.clone())).await {
                 Ok(version) => {
                     self.adopt(next, version);
                     return Ok(());
@@ -215,7 +214,7 @@ impl Claim {
                     if let Err(why) = pace.wait(&refusal).await
                         && !in_doubt
                     {
-                        return Err(self.end(false, CommitError::Store(why)));
+                        return Err(self.end(false, CommitError::Unavailable(why)));
                     }
                 }
             }
@@ -224,12 +223,13 @@ impl Claim {
 
     /// The document has another version: because an earlier try was written, or another's claim.
     async fn after_conflict(&mut self, next: Document, in_doubt: bool) -> Result<(), CommitError> {
-        let mut pace = Pace::default();
+        let tell = Arc::clone(&self.home.tell);
+        let mut pace = Pace::new(&tell);
         loop {
             if self.gate.pass().is_err() {
                 return Err(self.end(in_doubt, CommitError::Refused));
             }
-            match tried(self.store.read(&self.election)).await {
+            match tried(self.home.store.read(&self.home.election)).await {
                 Ok(found) => {
                     let found = found.and_then(|(version, content)| Some((version, Document::decode(&content).ok()?)));
                     return match found {
@@ -271,7 +271,7 @@ impl Claim {
 
 fn check_key(key: &str) -> Result<(), CommitError> {
     if key.is_empty() || key.len() > KEY {
-        return Err(CommitError::Invalid(format!("a key has 1 to {KEY} bytes, not {}", key.len())));
+        return Err(CommitError::InvalidKey(format!("a key has 1 to {KEY} bytes, not {}", key.len())));
     }
     Ok(())
 }
@@ -282,14 +282,21 @@ async fn tried<T>(request: impl Future<Output = Result<T, Refusal>>) -> Result<T
 }
 
 /// The pace of repeated tries.
-#[derive(Default)]
-struct Pace {
+struct Pace<'a> {
     tries: u32,
+    tell: &'a (dyn Fn(&Refusal) + Send + Sync),
 }
 
-impl Pace {
+impl<'a> Pace<'a> {
+    fn new(tell: &'a Arc<dyn Fn(&Refusal) + Send + Sync>) -> Self {
+        Self { tries: 0, tell: &**tell }
+    }
+
     /// Waits before the next try; or says why there should be none.
     async fn wait(&mut self, refusal: &Refusal) -> Result<(), String> {
+        if self.tries == 0 {
+            (self.tell)(refusal);
+        }
         self.tries += 1;
         sleep((RETRY * (1 << self.tries.min(5))).min(RETRY_MAX)).await;
         if self.tries >= TRIES { Err(refusal.to_string()) } else { Ok(()) }

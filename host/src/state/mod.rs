@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use baton_election::{ElectionName, Refusal, Version};
 use bytes::Bytes;
 
-pub use claim::{Change, Claim, ClaimError, CommitError};
+pub use claim::{Change, Claim, ClaimError, Claimant, CommitError};
 pub use document::{Document, Limits};
 
 /// A place that keeps one versioned object for each election, which only conditional writes change.

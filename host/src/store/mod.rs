@@ -1,4 +1,4 @@
-//! The lease store: where an election's lease and record are kept.
+//! The store: where an election's lease and record are kept, and its coordinator's state.
 //!
 //! A store answers the elector's requests, each as one atomic step, and never decides anything itself:
 //! it does not retry, it does not interpret, and it maps its errors to the elector's [`Refusal`]s by
@@ -16,6 +16,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use baton_election::{ElectionName, Op, Refusal, Reply};
+
+use crate::state::StateStore;
 
 pub use azure::AzureStore;
 pub use memory::MemoryStore;
@@ -47,11 +49,17 @@ pub struct OpenError {
     problem: String,
 }
 
-/// Opens the store at `url`. Asks it nothing yet.
+/// All that a store keeps.
+pub trait Store: LeaseStore + StateStore {}
+
+impl<T: LeaseStore + StateStore> Store for T {}
+
+/// Opens the store at `url`. Asks it nothing yet. Each handle has connections and threads of its own: who
+/// uses one for leases and another for state has no guest's commit in a renewal's way.
 ///
 /// # Errors
 /// [`OpenError`] where what it takes is not configured.
-pub fn open(url: &StoreUrl) -> Result<Arc<dyn LeaseStore>, OpenError> {
+pub fn open(url: &StoreUrl) -> Result<Arc<dyn Store>, OpenError> {
     let opened = match url {
         StoreUrl::Sqlite(folder) => return Ok(Arc::new(SqliteStore::new(folder))),
         StoreUrl::Azure { account, container } => AzureStore::open(account, container),

@@ -1,8 +1,9 @@
 //! The embedded store: a SQLite file for the hosts of one machine, with nothing to install.
 //!
-//! `DIR/lease.db` holds leases and their records and nothing else, `DIR/state.db` the coordinators' state. Time is the boot clock's, which all
-//! processes of one boot share and no one sets. A lease that was last changed on another boot clock
-//! (before a reboot, in another time namespace) counts from when this store first saw it as it is.
+//! `DIR/lease.db` holds leases and their records and nothing else, `DIR/state.db` the coordinators' state.
+//! Time is the boot clock's, which all processes of one boot share and no one sets. A lease that was last
+//! changed on another boot clock (before a reboot, in another time namespace) counts from when this store
+//! first saw it as it is.
 
 mod boot;
 mod database;
@@ -96,6 +97,21 @@ impl SqliteStore {
         .await
     }
 
+    /// Works for one election, in its turn.
+    async fn in_lane<T: Send + 'static>(
+        &self,
+        election: &ElectionName,
+        work: impl FnOnce(&Shared) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        // The permit stays with the thread, also when the sender gives up. Nobody closes a lane.
+        let permit = self.shared.lane(election).acquire_owned().await;
+        self.blocking(move |shared| {
+            let _permit = permit;
+            work(shared)
+        })
+        .await
+    }
+
     /// Whoever drops the future leaves the work to its thread, which ends by itself: the store's
     /// contract is that the request may then be under way.
     async fn blocking<T: Send + 'static>(
@@ -113,15 +129,8 @@ impl SqliteStore {
 #[async_trait]
 impl LeaseStore for SqliteStore {
     async fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, Refusal> {
-        let lane = self.shared.lane(election);
-        let election = election.clone();
-        // The permit stays with the thread, also when the sender gives up. Nobody closes a lane.
-        let permit = lane.acquire_owned().await;
-        self.blocking(move |shared| {
-            let _permit = permit;
-            shared.request(&election, op)
-        })
-        .await
+        let name = election.clone();
+        self.in_lane(election, move |shared| shared.request(&name, op)).await
     }
 
     async fn elections(&self) -> Result<Vec<ElectionName>, Refusal> {
@@ -140,7 +149,11 @@ impl LeaseStore for SqliteStore {
     }
 
     async fn create(&self) -> Result<(), Refusal> {
-        self.blocking(|shared| shared.leases.create().and_then(|()| shared.states.create())).await
+        self.blocking(|shared| {
+            shared.leases.create()?;
+            shared.states.create()
+        })
+        .await
     }
 
     fn lease_range(&self) -> (Duration, Duration) {

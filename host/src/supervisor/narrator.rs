@@ -136,4 +136,8 @@ impl Output for TermOutput {
     fn dropped(&self, lines: u64) {
         self.log.emit(Some(self.term), Event::Dropped { lines });
     }
+
+    fn state_delayed(&self, refusal: &Refusal) {
+        self.log.emit(Some(self.term), Event::StateDelayed { error: refusal.to_string() });
+    }
 }

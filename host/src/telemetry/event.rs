@@ -241,6 +241,11 @@ pub enum Event {
         /// How many.
         lines: u64,
     },
+    /// The coordinator's state cannot be claimed or saved yet, and is tried again.
+    StateDelayed {
+        /// What the store said.
+        error: String,
+    },
     /// The host ends its own process: an instance is not gone and the lease is about to end.
     Aborting {
         /// Why.
@@ -284,6 +289,7 @@ impl Event {
             Self::Misconfigured { .. } => ("misconfigured", Error),
             Self::ShuttingDown { .. } => ("shutting_down", Info),
             Self::Dropped { .. } => ("dropped", Warn),
+            Self::StateDelayed { .. } => ("state_delayed", Warn),
             Self::Aborting { .. } => ("aborting", Error),
             Self::Error { .. } => ("error", Error),
         }
@@ -355,6 +361,7 @@ impl fmt::Display for Event {
             }
             Self::ShuttingDown { signal, grace: false } => write!(f, "{signal}: without grace"),
             Self::Dropped { lines } => write!(f, "{lines} lines came faster than they were read"),
+            Self::StateDelayed { error } => write!(f, "the state is not claimed or saved yet, trying again: {error}"),
             Self::Aborting { reason } => f.write_str(reason),
         }
     }

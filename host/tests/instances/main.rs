@@ -13,7 +13,9 @@ use std::time::Duration;
 use baton::clock::Clock;
 use baton::gate::{Gate, Watchdog};
 use baton::runtime::{Engine, Gone, Instance, InstanceEvent, Launcher, Module, Output, Stream};
-use baton_election::{End, StopReason};
+use baton::state::Limits;
+use baton::store::MemoryStore;
+use baton_election::{ElectionName, End, Refusal, StopReason};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -29,9 +31,11 @@ fn launcher(behaviour: &str) -> Launcher {
     let watchdog = Watchdog::start(clock.clone(), |why| eprintln!("the watchdog ends this process: {why}"));
     Launcher {
         module: Module::load(&Engine::start().unwrap(), &Guest::Beats.module()).unwrap(),
-        election: "stage".to_owned(),
+        election: ElectionName::new("stage").unwrap(),
         node: "alpha".to_owned(),
         memory: 64 << 20,
+        states: Arc::new(MemoryStore::new(Arc::new(|| Duration::ZERO))),
+        state_limits: Limits::default(),
         env: vec![("BEHAVIOUR".to_owned(), behaviour.to_owned()), ("BEAT_MS".to_owned(), "5".to_owned())],
         guests: Handle::current(),
         clock,
@@ -73,6 +77,7 @@ impl Output for Lines {
     }
 
     fn dropped(&self, _: u64) {}
+    fn state_delayed(&self, _: &Refusal) {}
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -16,11 +16,11 @@ CREATE TABLE state (election TEXT PRIMARY KEY, version TEXT NOT NULL, content BL
 #[async_trait]
 impl StateStore for SqliteStore {
     async fn read(&self, election: &ElectionName) -> Result<Option<(Version, Bytes)>, Refusal> {
-        let election = election.clone();
-        self.blocking(move |shared| {
+        let name = election.clone();
+        self.in_lane(election, move |shared| {
             shared.states.transact(Access::Read, |db| {
                 db.prepare_cached("SELECT version, content FROM state WHERE election = ?1")?
-                    .query_row([election.as_str()], |row| Ok((Version(row.get(0)?), row.get::<_, Vec<u8>>(1)?.into())))
+                    .query_row([name.as_str()], |row| Ok((Version(row.get(0)?), row.get::<_, Vec<u8>>(1)?.into())))
                     .optional()
                     .map(Ok)
             })
@@ -34,8 +34,8 @@ impl StateStore for SqliteStore {
         version: Option<&Version>,
         content: Bytes,
     ) -> Result<Version, Refusal> {
-        let (election, version) = (election.clone(), version.cloned());
-        self.blocking(move |shared| {
+        let (name, version) = (election.clone(), version.cloned());
+        self.in_lane(election, move |shared| {
             let next = new_version()?;
             shared.states.transact(Access::Write, |db| {
                 let changed =
@@ -44,10 +44,10 @@ impl StateStore for SqliteStore {
                             .prepare_cached(
                                 "UPDATE state SET version = ?2, content = ?3 WHERE election = ?1 AND version = ?4",
                             )?
-                            .execute(params![election.as_str(), next.0, &content[..], version.0])?,
+                            .execute(params![name.as_str(), next.0, &content[..], version.0])?,
                         None => db
                             .prepare_cached("INSERT OR IGNORE INTO state VALUES (?1, ?2, ?3)")?
-                            .execute(params![election.as_str(), next.0, &content[..]])?,
+                            .execute(params![name.as_str(), next.0, &content[..]])?,
                     };
                 Ok(if changed == 0 { Err(Refusal::Conflict) } else { Ok(next) })
             })
