@@ -56,6 +56,9 @@ Example:
         #[arg(long)]
         json: bool,
     },
+    /// Look at a coordinator's state, or change it
+    #[command(subcommand)]
+    State(State),
     /// Let a finished election run again
     ///
     /// With `--on-done finish` no node starts a module again that is done, until this is said.
@@ -134,6 +137,87 @@ pub(super) struct Run {
     /// Show each setting and where it came from, with secrets hidden, and exit
     #[arg(long)]
     pub print_config: bool,
+}
+
+/// What to do with a coordinator's state.
+///
+/// Values are bytes: `get` prints them as they are, and `put` takes them from standard input too.
+#[derive(clap::Subcommand, Debug)]
+#[command(after_help = "\
+Examples:
+  baton state list scheduler
+  baton state get scheduler partitions/7
+  baton state export scheduler >scheduler.json")]
+pub(super) enum State {
+    /// Print the keys and the sizes of their values
+    List {
+        #[command(flatten)]
+        of: StateOf,
+        /// Only keys that begin with this
+        #[arg(default_value = "")]
+        prefix: String,
+        /// Print a JSON array of objects
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the value under a key, as it is
+    Get {
+        #[command(flatten)]
+        of: StateOf,
+        /// The key
+        key: String,
+    },
+    /// Save a value under a key
+    Put {
+        #[command(flatten)]
+        of: StateOf,
+        /// The key: 1 to 512 bytes
+        key: String,
+        /// The value [default: what standard input holds]
+        value: Option<String>,
+        #[command(flatten)]
+        force: Force,
+    },
+    /// Remove keys, all at once
+    Delete {
+        #[command(flatten)]
+        of: StateOf,
+        /// The keys
+        #[arg(required = true)]
+        keys: Vec<String>,
+        #[command(flatten)]
+        force: Force,
+    },
+    /// Print the whole state as a JSON object, which `import` reads
+    Export {
+        #[command(flatten)]
+        of: StateOf,
+    },
+    /// Replace the whole state by an exported one
+    Import {
+        #[command(flatten)]
+        of: StateOf,
+        /// The file [default: what standard input holds]
+        from: Option<PathBuf>,
+        #[command(flatten)]
+        force: Force,
+    },
+}
+
+/// Whose state.
+#[derive(Args, Debug)]
+pub(super) struct StateOf {
+    /// The election
+    pub election: String,
+    #[command(flatten)]
+    pub store: Store,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct Force {
+    /// Also while a coordinator leads: its term ends at its next commit, and the next term starts from what was changed
+    #[arg(long)]
+    pub force: bool,
 }
 
 #[derive(Args, Debug)]

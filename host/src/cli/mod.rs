@@ -48,12 +48,50 @@ pub enum Command {
         /// As JSON.
         json: bool,
     },
+    /// Look at a coordinator's state, or change it.
+    State {
+        /// Whose it is.
+        election: ElectionName,
+        /// Where the store is.
+        store: StoreUrl,
+        /// What to do.
+        action: StateAction,
+    },
     /// Let a finished election run again.
     Start {
         /// The election.
         election: ElectionName,
         /// Where the lease store is.
         store: StoreUrl,
+    },
+}
+
+/// What to do with a coordinator's state. `force`: also while a coordinator leads.
+#[derive(Debug)]
+#[expect(missing_docs, reason = "the arguments of the commands of these names")]
+pub enum StateAction {
+    List {
+        prefix: String,
+        json: bool,
+    },
+    Get {
+        key: String,
+    },
+    /// Without a value, it is read from standard input.
+    Put {
+        key: String,
+        value: Option<String>,
+        force: bool,
+    },
+    Delete {
+        keys: Vec<String>,
+        force: bool,
+    },
+    Export,
+    /// Without a file, the state is read from standard input.
+    Import {
+        from: Option<PathBuf>,
+        force: bool,
     },
 }
 
@@ -103,6 +141,14 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Surrounding
             json,
         },
         Subcommand::Check { module, json } => Command::Check { module, json },
+        Subcommand::State(state) => {
+            let (of, action) = state.action();
+            Command::State {
+                election: election_argument(&of.election)?,
+                store: config::resolve_store(&of.store.layer(), around)?,
+                action,
+            }
+        }
         Subcommand::Start { election, store } => Command::Start {
             election: election_argument(&election)?,
             store: config::resolve_store(&store.layer(), around)?,
@@ -133,6 +179,19 @@ impl args::Run {
             .flag(Key::MaxStateValue, self.max_state_value)
             .flag(Key::LogFormat, self.log_format)
             .flag_env(&self.env)
+    }
+}
+
+impl args::State {
+    fn action(self) -> (args::StateOf, StateAction) {
+        match self {
+            Self::List { of, prefix, json } => (of, StateAction::List { prefix, json }),
+            Self::Get { of, key } => (of, StateAction::Get { key }),
+            Self::Put { of, key, value, force } => (of, StateAction::Put { key, value, force: force.force }),
+            Self::Delete { of, keys, force } => (of, StateAction::Delete { keys, force: force.force }),
+            Self::Export { of } => (of, StateAction::Export),
+            Self::Import { of, from, force } => (of, StateAction::Import { from, force: force.force }),
+        }
     }
 }
 

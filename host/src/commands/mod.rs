@@ -2,6 +2,7 @@
 
 mod run;
 mod start;
+mod state;
 mod status;
 
 use std::io::Write;
@@ -32,6 +33,7 @@ pub fn run(command: Command) -> ExitCode {
         Command::Run(config) => run::run(&config),
         Command::Status { election, store, json } => block_on(status::status(election, &store, json)),
         Command::Check { module, json } => check(&module, json),
+        Command::State { election, store, action } => block_on(state::state(&election, &store, action)),
         Command::Start { election, store } => block_on(start::start(&election, &store)),
     };
     result.unwrap_or_else(|error| {

@@ -6,24 +6,14 @@
 //! is over.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use baton_election::{ElectionName, Refusal, Term, Version};
 use bytes::Bytes;
-use tokio::time::{sleep, timeout};
 
 use super::StateStore;
 use super::document::{Document, DocumentError, KEY, Limits, Mark};
+use super::pace::{Pace, tried};
 use crate::gate::Gate;
-
-/// How long one try may take: several megabytes go over a slow line.
-const TRY: Duration = Duration::from_secs(4);
-/// From one try to the next; each further wait is twice as long.
-const RETRY: Duration = Duration::from_millis(100);
-/// The longest wait.
-const RETRY_MAX: Duration = Duration::from_secs(1);
-/// Tries that the store refuses without having written, before it is given up.
-const TRIES: u32 = 5;
 
 /// Whoever claims an election's state.
 #[derive(Clone)]
@@ -104,7 +94,7 @@ impl Claimant {
     /// [`ClaimError`] where there is no claim.
     pub async fn claim(self, term: Term, gate: Arc<Gate>) -> Result<Claim, ClaimError> {
         let claim = Mark::new().map_err(|error| ClaimError::Store(error.to_string()))?;
-        let mut pace = Pace::new(&self.tell);
+        let mut pace = Pace::new(&*self.tell);
         let (version, document) = loop {
             gate.pass().map_err(|_| ClaimError::TermOver)?;
             let (version, found) = match tried(self.store.read(&self.election)).await {
@@ -198,7 +188,7 @@ impl Claim {
         let Some(next) = self.unsettled.clone() else { return Ok(()) };
         let content = next.encode().map_err(|error| CommitError::Unavailable(error.to_string()))?;
         let tell = Arc::clone(&self.home.tell);
-        let mut pace = Pace::new(&tell);
+        let mut pace = Pace::new(&*tell);
         loop {
             if self.gate.pass().is_err() {
                 return Err(self.end(in_doubt, CommitError::Refused));
@@ -224,7 +214,7 @@ impl Claim {
     /// The document has another version: because an earlier try was written, or another's claim.
     async fn after_conflict(&mut self, next: Document, in_doubt: bool) -> Result<(), CommitError> {
         let tell = Arc::clone(&self.home.tell);
-        let mut pace = Pace::new(&tell);
+        let mut pace = Pace::new(&*tell);
         loop {
             if self.gate.pass().is_err() {
                 return Err(self.end(in_doubt, CommitError::Refused));
@@ -274,31 +264,4 @@ fn check_key(key: &str) -> Result<(), CommitError> {
         return Err(CommitError::InvalidKey(format!("a key has 1 to {KEY} bytes, not {}", key.len())));
     }
     Ok(())
-}
-
-/// One try, which is unknown if it takes too long.
-async fn tried<T>(request: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
-    timeout(TRY, request).await.unwrap_or_else(|_| Err(Refusal::Unknown(format!("no answer within {TRY:?}"))))
-}
-
-/// The pace of repeated tries.
-struct Pace<'a> {
-    tries: u32,
-    tell: &'a (dyn Fn(&Refusal) + Send + Sync),
-}
-
-impl<'a> Pace<'a> {
-    fn new(tell: &'a Arc<dyn Fn(&Refusal) + Send + Sync>) -> Self {
-        Self { tries: 0, tell: &**tell }
-    }
-
-    /// Waits before the next try; or says why there should be none.
-    async fn wait(&mut self, refusal: &Refusal) -> Result<(), String> {
-        if self.tries == 0 {
-            (self.tell)(refusal);
-        }
-        self.tries += 1;
-        sleep((RETRY * (1 << self.tries.min(5))).min(RETRY_MAX)).await;
-        if self.tries >= TRIES { Err(refusal.to_string()) } else { Ok(()) }
-    }
 }

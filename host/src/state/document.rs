@@ -12,7 +12,7 @@ const MAGIC: &[u8] = b"baton state ";
 /// How the rest is written: Postcard, <https://postcard.jamesmunns.com/wire-format>.
 const FORMAT: u8 = b'1';
 /// The longest key, in bytes.
-pub(super) const KEY: usize = 512;
+pub const KEY: usize = 512;
 
 /// How much a coordinator may save.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

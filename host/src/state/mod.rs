@@ -4,17 +4,21 @@
 //! from memory afterwards; each commit is one conditional write on top of the last. So whoever claims
 //! fences off all before it: what they still have under way finds a version that is gone.
 //!
-//! `document` is what is stored, `claim` the right to change it, and [`StateStore`] the place.
+//! `document` is what is stored, `claim` a term's right to change it, `edit` an operator's, and
+//! [`StateStore`] the place.
 
 mod claim;
 mod document;
+mod edit;
+mod pace;
 
 use async_trait::async_trait;
 use baton_election::{ElectionName, Refusal, Version};
 use bytes::Bytes;
 
 pub use claim::{Change, Claim, ClaimError, Claimant, CommitError};
-pub use document::{Document, Limits};
+pub use document::{Document, DocumentError, KEY, Limits};
+pub use edit::{EditError, edit, read};
 
 /// A place that keeps one versioned object for each election, which only conditional writes change.
 #[async_trait]

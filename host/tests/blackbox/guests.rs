@@ -35,13 +35,21 @@ pub enum Guest {
     FailsRetryable,
     /// Returns a failure that is not.
     FailsFatally,
+    /// Saves one state after the other until it is asked to stop, and says which were saved.
+    KeepsHistory,
+    /// Saves more than it may, in each way.
+    SavesTooMuch,
 }
 
 impl Guest {
-    /// The component: built when it is first asked for.
+    /// Its component: all are built when it is first asked for.
     pub fn module(self) -> PathBuf {
         static BUILT: OnceLock<PathBuf> = OnceLock::new();
-        BUILT.get_or_init(build).clone()
+        let built = BUILT.get_or_init(build);
+        match self {
+            Self::KeepsHistory | Self::SavesTooMuch => built.join("examples/keeper.wasm"),
+            _ => built.join("fixtures.wasm"),
+        }
     }
 
     /// Its variables: what it does, and how fast.
@@ -65,6 +73,8 @@ impl Guest {
             Self::StepsDown => "step-down",
             Self::FailsRetryable => "retryable",
             Self::FailsFatally => "fatal",
+            Self::KeepsHistory => "history",
+            Self::SavesTooMuch => "too-much",
         }
     }
 }
@@ -73,12 +83,12 @@ fn build() -> PathBuf {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guests");
     let built = Command::new(env!("CARGO"))
-        .args(["build", "--package", "fixtures", "--release", "--target", "wasm32-wasip2"])
+        .args(["build", "--package", "fixtures", "--lib", "--examples", "--release", "--target", "wasm32-wasip2"])
         .env("CARGO_TARGET_DIR", &target)
         .current_dir(workspace)
         .output()
         .expect("cargo starts");
     let said = String::from_utf8_lossy(&built.stderr);
     assert!(built.status.success(), "the guest does not build; is the target wasm32-wasip2 installed?\n{said}");
-    target.join("wasm32-wasip2/release/fixtures.wasm")
+    target.join("wasm32-wasip2/release")
 }

@@ -24,6 +24,7 @@ mod proxy;
 mod self_abort;
 mod stage;
 mod start;
+mod state;
 mod store;
 
 /// Runs each scenario on the embedded store and on Azurite.

@@ -1,5 +1,6 @@
 //! A stage for one scenario: a store that is its own, an election, and what the nodes on it have said.
 
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -92,9 +93,14 @@ impl Stage {
 
     /// Runs `baton ARGS`, with this stage's store.
     pub fn command(&self, args: &[&str]) -> Finished {
+        finish(self.baton(args))
+    }
+
+    /// `baton ARGS`, with this stage's store.
+    pub fn baton(&self, args: &[&str]) -> Command {
         let mut command = baton(self.home.path());
         command.args(args).arg("--store").arg(self.store.url());
-        finish(command)
+        command
     }
 
     /// What `baton status` says of the election.

@@ -100,6 +100,29 @@ impl Store {
         self.take_away(Mode::Hang)
     }
 
+    /// The same store for a node that no outage meets, where there is such a way.
+    pub fn url_around_the_proxy(&self) -> String {
+        match self {
+            Self::Sqlite(_) => self.url(),
+            Self::Azurite { azurite, .. } => format!("azurite://127.0.0.1:{}/{CONTAINER}", azurite.address().port()),
+        }
+    }
+
+    /// Like [`Self::cut`], the coordinators' state included.
+    pub fn cut_all(&self) -> Vec<Outage<'_>> {
+        match self {
+            Self::Sqlite(folder) => {
+                let lock = |name: &str| {
+                    let connection = Self::connection(&folder.path().join(name));
+                    connection.execute_batch("BEGIN EXCLUSIVE").expect("the lock");
+                    Outage::Lock(connection)
+                };
+                vec![lock("state.db"), lock("lease.db")]
+            }
+            Self::Azurite { .. } => vec![self.cut()],
+        }
+    }
+
     /// Connections are cut, until the outage is dropped.
     pub fn cut(&self) -> Outage<'_> {
         self.take_away(Mode::Cut)
@@ -211,7 +234,11 @@ impl Store {
 
     /// The connection of an outside client, which waits for the hosts' short locks.
     fn open(&self) -> Connection {
-        let connection = Connection::open(self.lease_file()).expect("the file with the leases");
+        Self::connection(&self.lease_file())
+    }
+
+    fn connection(file: &Path) -> Connection {
+        let connection = Connection::open(file).expect("a file of the store");
         connection.busy_timeout(Duration::from_secs(10)).expect("a timeout");
         connection
     }

@@ -9,7 +9,7 @@
 
 use std::ffi::OsStr;
 use std::fmt::{self, Write as _};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -351,9 +351,21 @@ pub fn with_mounts(command: &Command, setup: &str) -> Command {
 ///
 /// # Panics
 /// If it has not ended within [`GUARD`]; it is killed then.
-pub fn finish(mut command: Command) -> Finished {
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+pub fn finish(command: Command) -> Finished {
+    finish_with_input(command, b"")
+}
+
+/// The same, with something on its standard input, less than a pipe holds.
+///
+/// # Panics
+/// As [`finish`].
+pub fn finish_with_input(mut command: Command, input: &[u8]) -> Finished {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the command starts");
+    if let Some(mut stdin) = child.stdin.take() {
+        // A command that reads nothing may have closed it.
+        let _ = stdin.write_all(input);
+    }
     let stdout = drain(child.stdout.take());
     let stderr = drain(child.stderr.take());
     let status = wait_for_end(&mut child, GUARD);

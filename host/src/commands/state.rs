@@ -1,0 +1,205 @@
+//! `baton state`: a coordinator's state in an operator's hands.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use azure_core::base64;
+use baton_election::{ElectionName, LeaseState, Snapshot};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
+
+use super::{ANSWER_WITHIN, open_store, read};
+use crate::cli::{self, StateAction};
+use crate::state::{self, Document, DocumentError, KEY, StateStore};
+use crate::store::{LeaseStore, Store, StoreUrl};
+
+pub(super) async fn state(election: &ElectionName, store: &StoreUrl, action: StateAction) -> anyhow::Result<ExitCode> {
+    let store = open_store(store)?;
+    match action {
+        StateAction::List { prefix, json } => list(&saved(&*store, election).await?, &prefix, json)?,
+        StateAction::Get { key } => get(election, &saved(&*store, election).await?, &key)?,
+        StateAction::Export => export(election, &saved(&*store, election).await?)?,
+        StateAction::Put { key, value, force } => {
+            check_key(&key)?;
+            let value = Bytes::from(value.map_or_else(|| input(None), |value| Ok(value.into_bytes()))?);
+            change(&store, election, force, |found| {
+                let mut document = found?;
+                document.entries.insert(key.clone(), value.clone());
+                Ok(document)
+            })
+            .await?;
+        }
+        StateAction::Delete { keys, force } => {
+            change(&store, election, force, |found| {
+                let mut document = found?;
+                let missing: Vec<&String> = keys.iter().filter(|key| !document.entries.contains_key(*key)).collect();
+                if !missing.is_empty() {
+                    bail!("the state of {election} has no key {missing:?}: nothing was deleted");
+                }
+                keys.iter().for_each(|key| drop(document.entries.remove(key)));
+                Ok(document)
+            })
+            .await?;
+        }
+        StateAction::Import { from, force } => {
+            let import = imported(from.as_deref())?;
+            change(&store, election, force, |found| {
+                // What is damaged cannot be kept, and is what an import is for.
+                let found = match found {
+                    Err(DocumentError::Damaged) => Document::default(),
+                    found => found?,
+                };
+                // Term numbers only rise, also where the state comes from another store.
+                Ok(Document { term: found.term.max(import.term), entries: import.entries.clone(), ..found })
+            })
+            .await?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The state as it was saved last.
+async fn saved(store: &dyn StateStore, election: &ElectionName) -> anyhow::Result<Document> {
+    match timeout(ANSWER_WITHIN, state::read(store, election)).await {
+        Ok(read) => read.with_context(|| format!("cannot read the state of {election}")),
+        Err(_) => bail!("cannot read the state of {election}: the store did not answer within {ANSWER_WITHIN:?}"),
+    }
+}
+
+/// Changes the state, unless a coordinator leads.
+async fn change(
+    store: &Arc<dyn Store>,
+    election: &ElectionName,
+    force: bool,
+    change: impl Fn(Result<Document, DocumentError>) -> anyhow::Result<Document>,
+) -> anyhow::Result<()> {
+    let leases: &dyn LeaseStore = &**store;
+    let may_change = async || if force { Ok(()) } else { nobody_leads(leases, election).await };
+    let states: &dyn StateStore = &**store;
+    match timeout(ANSWER_WITHIN, state::edit(states, election, may_change, change)).await {
+        Ok(changed) => changed.with_context(|| format!("cannot change the state of {election}")),
+        Err(_) => bail!(
+            "the store did not answer within {ANSWER_WITHIN:?}: the state of {election} may be changed or not; look at \
+             it with `baton state`"
+        ),
+    }
+}
+
+async fn nobody_leads(leases: &dyn LeaseStore, election: &ElectionName) -> anyhow::Result<()> {
+    let Snapshot::Object { lease, record, .. } = read(leases, election).await? else { return Ok(()) };
+    match lease {
+        LeaseState::Free | LeaseState::Expired | LeaseState::Broken => Ok(()),
+        LeaseState::Held | LeaseState::HeldForever | LeaseState::Breaking => {
+            let leader = record.and_then(|record| Some(format!(" ({} in term {})", record.node?, record.term)));
+            bail!(
+                "a coordinator leads {election}{}: stop its hosts first, or say --force, which ends its term",
+                leader.unwrap_or_default()
+            )
+        }
+    }
+}
+
+fn list(document: &Document, prefix: &str, json: bool) -> anyhow::Result<()> {
+    #[derive(Serialize)]
+    struct Row<'a> {
+        key: &'a str,
+        bytes: usize,
+    }
+    let entries = document.entries.iter().filter(|(key, _)| key.starts_with(prefix));
+    let rows: Vec<Row<'_>> = entries.map(|(key, value)| Row { key, bytes: value.len() }).collect();
+    if json {
+        return Ok(cli::print(&format!("{}\n", serde_json::to_string_pretty(&rows)?))?);
+    }
+    let head = ["KEY".to_owned(), "BYTES".to_owned()];
+    let lines = rows.iter().map(|row| [row.key.to_owned(), row.bytes.to_string()]);
+    let lines: Vec<_> = std::iter::once(head).chain(lines).collect();
+    Ok(cli::print(&cli::columns(&lines))?)
+}
+
+fn get(election: &ElectionName, document: &Document, key: &str) -> anyhow::Result<()> {
+    let Some(value) = document.entries.get(key) else {
+        bail!("the state of {election} has no key {key:?}; `baton state list {election}` shows which it has");
+    };
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(value).and_then(|()| stdout.flush()).context("cannot print the value")
+}
+
+/// A state as a file.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Exported {
+    format: String,
+    election: String,
+    term: u64,
+    entries: BTreeMap<String, Value>,
+}
+
+/// What `format` says.
+const FORMAT: &str = "baton state 1";
+
+/// A value, readable where it is text.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Value {
+    Text(String),
+    Bytes { base64: String },
+}
+
+fn export(election: &ElectionName, document: &Document) -> anyhow::Result<()> {
+    let value = |bytes: &Bytes| match std::str::from_utf8(bytes) {
+        Ok(text) => Value::Text(text.to_owned()),
+        Err(_) => Value::Bytes { base64: base64::encode(bytes) },
+    };
+    let exported = Exported {
+        format: FORMAT.to_owned(),
+        election: election.to_string(),
+        term: document.term,
+        entries: document.entries.iter().map(|(key, bytes)| (key.clone(), value(bytes))).collect(),
+    };
+    Ok(cli::print(&format!("{}\n", serde_json::to_string_pretty(&exported)?))?)
+}
+
+/// The entries and the term of an exported state.
+fn imported(from: Option<&Path>) -> anyhow::Result<Document> {
+    let place = from.map_or_else(|| "standard input".to_owned(), |path| path.display().to_string());
+    let exported: Exported = serde_json::from_slice(&input(from)?)
+        .with_context(|| format!("{place} holds no exported state: make one with `baton state export`"))?;
+    if exported.format != FORMAT {
+        bail!("{place} has the format {:?}, and this version of baton reads {FORMAT:?}", exported.format);
+    }
+    let mut document = Document { term: exported.term, ..Document::default() };
+    for (key, value) in exported.entries {
+        check_key(&key)?;
+        let bytes = match value {
+            Value::Text(text) => text.into_bytes(),
+            Value::Bytes { base64: text } => {
+                base64::decode(&text).with_context(|| format!("{place}: the value of {key:?} is not Base64"))?
+            }
+        };
+        document.entries.insert(key, bytes.into());
+    }
+    Ok(document)
+}
+
+fn check_key(key: &str) -> anyhow::Result<()> {
+    if key.is_empty() || key.len() > KEY {
+        bail!("a key has 1 to {KEY} bytes, not {}", key.len());
+    }
+    Ok(())
+}
+
+fn input(from: Option<&Path>) -> anyhow::Result<Vec<u8>> {
+    match from {
+        Some(path) => std::fs::read(path).with_context(|| format!("cannot read {}", path.display())),
+        None => {
+            let mut bytes = Vec::new();
+            std::io::stdin().lock().read_to_end(&mut bytes).context("cannot read standard input")?;
+            Ok(bytes)
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! What a coordinator saved, across the loss of its node, its store and its lease.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::guests::Guest;
+use crate::node::{Event, finish_with_input};
+use crate::on_both_stores;
+use crate::stage::{ELECTION, Stage};
+
+on_both_stores! {
+    commits_outlive_sigkill,
+    a_partition_with_a_commit_in_flight_leaves_one_history,
+    an_operator_reads_and_changes_the_state,
+}
+
+/// Kills the leader at moments that nobody chose until so many commits were made, and finds all that were
+/// acknowledged.
+fn commits_outlive_sigkill(stage: Stage) {
+    let stage = stage.with(Guest::KeepsHistory);
+    // On Azure a takeover takes 15 s and more.
+    let (enough, kills) = if stage.lease() < Duration::from_secs(10) { (10_000, 8) } else { (1_000, 2) };
+    let mut nodes: Vec<_> = ["alpha", "beta"].map(|name| stage.node(name)).into_iter().collect();
+    let mut term = 0;
+    for kill in 1..=kills {
+        let saved = stage.beat("a commit of a new term", |event| event.term > term && saved(event).is_some());
+        term = saved.term;
+        let upto = enough * kill / kills;
+        let leads = stage.beat("enough commits of this term", |event| {
+            event.term == term
+                && self::saved(event).is_some_and(|count| count >= upto || count > saved_count(&saved) + enough / kills)
+        });
+        let position = nodes.iter().position(|node| node.name == leads.from).expect("a node of ours leads");
+        let killed = nodes.remove(position);
+        killed.signal(Signal::KILL);
+        drop(killed);
+        nodes.push(stage.node(&format!("{}-{kill}", leads.from)));
+    }
+    stage.beat("all commits", |event| saved(event).is_some_and(|count| count >= enough));
+    for node in &mut nodes {
+        // Before that it does not know the signal yet.
+        node.event("to contend", |event| event.name == "starting");
+        assert!(node.terminate().success());
+    }
+    one_history(&stage);
+    stage.check_promises();
+}
+
+/// The leader alone loses the store, while its guest commits all the time.
+fn a_partition_with_a_commit_in_flight_leaves_one_history(stage: Stage) {
+    let stage = stage.with(Guest::KeepsHistory);
+    let mut alpha = stage.node("alpha");
+    let term = stage.beat("commits", |event| saved(event).is_some_and(|count| count >= 20)).term;
+    // The embedded store cannot be away for one process only.
+    let around = stage.store.url_around_the_proxy();
+    let mut beta = stage.launch_with("beta", &[("--store", &around)]).start();
+    beta.event("to follow alpha", |event| event.name == "standby" && event.text("reason").contains("alpha"));
+    let outage = stage.store.cut_all();
+    alpha.event("gone", |event| event.name == "gone" && event.term == term);
+    if around != stage.store.url() {
+        beta.event("a commit in a higher term", |event| event.term > term && saved(event).is_some());
+    }
+    drop(outage);
+    stage.beat("commits of a higher term", |event| event.term > term && saved(event).is_some_and(|count| count >= 40));
+    assert!(alpha.terminate().success() && beta.terminate().success());
+    one_history(&stage);
+    stage.check_promises();
+}
+
+fn an_operator_reads_and_changes_the_state(stage: Stage) {
+    let stage = stage.with(Guest::KeepsHistory);
+    let state = |args: &[&str]| stage.command(&[&["state"], args].concat());
+    let (mut alpha, _) = (stage.node("alpha"), ());
+    let first = stage.beat("commits", |event| saved(event).is_some_and(|count| count >= 10));
+
+    // While it leads, its state is only for reading.
+    let listed = state(&["list", ELECTION]);
+    assert!(
+        listed.code == Some(0) && listed.stdout.starts_with("KEY") && listed.stdout.contains("count"),
+        "{listed:?}"
+    );
+    for change in [&["put", ELECTION, "count", "1"][..], &["delete", ELECTION, "count"]] {
+        let refused = state(change);
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        let leader = format!("alpha in term {}", first.term);
+        assert!(refused.stderr.contains(&leader) && refused.stderr.contains("--force"), "{refused:?}");
+    }
+    // By force, the term ends and the next goes on from there.
+    let forced = state(&["put", ELECTION, "count", "1000000", "--force"]);
+    assert_eq!(forced.code, Some(0), "{forced:?}");
+    let gone = alpha.event("gone", |event| event.name == "gone" && event.text("outcome") == "superseded");
+    assert_eq!(gone.term, first.term);
+    let resumed =
+        stage.beat("the next term", |event| event.term > first.term && event.text("line").starts_with("resumed"));
+    assert_eq!(resumed.text("line"), "resumed 1000000");
+    stage.beat("its commits", |event| event.term > first.term && saved(event).is_some());
+    assert!(alpha.terminate().success());
+
+    // Nobody leads now.
+    let exported = state(&["export", ELECTION]);
+    assert_eq!(exported.json()["entries"]["count"], Value::from(read(&stage, "count")), "{exported:?}");
+    assert_eq!(state(&["put", ELECTION, "note", "of an operator"]).code, Some(0));
+    assert_eq!(read(&stage, "note"), "of an operator");
+    assert_eq!(state(&["delete", ELECTION, "note"]).code, Some(0));
+    let missing = state(&["get", ELECTION, "note"]);
+    assert!(missing.code == Some(1) && missing.stdout.is_empty() && missing.stderr.contains("note"), "{missing:?}");
+    let bytes = b"\x00\xff\n";
+    let put = finish_with_input(stage.baton(&["state", "put", ELECTION, "bytes"]), bytes);
+    assert_eq!(put.code, Some(0), "{put:?}");
+    let whole = state(&["export", ELECTION]);
+    assert_eq!(whole.json()["entries"]["bytes"]["base64"], "AP8K");
+
+    // An import puts all back as it was, bytes included, and nothing else.
+    assert_eq!(state(&["put", ELECTION, "later", "x"]).code, Some(0));
+    let import = finish_with_input(stage.baton(&["state", "import", ELECTION]), whole.stdout.as_bytes());
+    assert_eq!(import.code, Some(0), "{import:?}");
+    assert_eq!(state(&["export", ELECTION]).stdout, whole.stdout);
+    let broken = finish_with_input(stage.baton(&["state", "import", ELECTION]), b"{}");
+    assert!(broken.code == Some(1) && broken.stderr.contains("baton state export"), "{broken:?}");
+    assert_eq!(state(&["export", ELECTION]).stdout, whole.stdout);
+}
+
+#[test]
+fn a_state_that_is_too_large_is_refused_by_the_limits_name() {
+    let stage = Stage::new(crate::store::Store::sqlite()).with(Guest::SavesTooMuch);
+    let mut alpha = stage.node("alpha");
+    stage.beat("the last line", |event| event.text("line").starts_with("keys: [\"large/"));
+    let lines: Vec<String> = stage.journal.events().iter().map(|event| event.text("line").to_owned()).collect();
+    for (what, said) in [
+        (
+            "one value of 5 MiB",
+            "too-large: the value of \"large\" has 5242880 bytes; the limit is 1048576, and --max-state-value",
+        ),
+        ("five values of 1 MiB", "too-large: the state would have"),
+        ("an empty key", "invalid-key: a key has 1 to 512 bytes, not 0"),
+        ("a key of 513 bytes", "invalid-key: a key has 1 to 512 bytes, not 513"),
+        ("keys", "[]"),
+        ("three values of 1 MiB", "saved"),
+        (
+            "two more of 1 MiB",
+            "too-large: the state would have 5242915 bytes; the limit is 4194304, and --max-state raises",
+        ),
+        ("keys", "[\"large/0\", \"large/1\", \"large/2\"]"),
+    ] {
+        let line = format!("{what}: {said}");
+        assert!(lines.iter().any(|other| other.starts_with(&line)), "{line} is missing in {lines:#?}");
+    }
+    assert!(alpha.terminate().success());
+    stage.check_promises();
+}
+
+/// Which commit the event says was saved.
+fn saved(event: &Event) -> Option<u64> {
+    event.text("line").strip_prefix("saved ")?.parse().ok()
+}
+
+fn saved_count(event: &Event) -> u64 {
+    saved(event).unwrap_or_default()
+}
+
+/// A value, as `baton state` prints it.
+fn read(stage: &Stage, key: &str) -> String {
+    let got = stage.command(&["state", "get", ELECTION, key]);
+    assert_eq!(got.code, Some(0), "{got:?}");
+    got.stdout
+}
+
+/// Checks in the final document that all commits of all terms are one history, and that none is missing that
+/// a guest was told of.
+fn one_history(stage: &Stage) {
+    let exported = stage.command(&["state", "export", ELECTION]).json();
+    let entries = exported["entries"].as_object().expect("entries");
+    let text = |key: &str| entries[key].as_str().expect("text");
+    let count: u64 = text("count").parse().expect("a number");
+    let mut parts: BTreeMap<u64, RangeInclusive<u64>> = BTreeMap::new();
+    for key in entries.keys().filter(|key| key.starts_with("terms/")) {
+        let term = key["terms/".len()..].parse().expect("a term");
+        let (from, to) = text(key).split_once("..").expect("a part");
+        parts.insert(term, from.parse().expect("a number")..=to.parse().expect("a number"));
+    }
+    let mut next = 1;
+    for (term, part) in &parts {
+        assert_eq!(*part.start(), next, "term {term} does not go on where the one before ended: {parts:?}");
+        next = part.end() + 1;
+    }
+    assert_eq!(next, count + 1, "the count is not what the terms made of it: {parts:?}");
+    for event in stage.journal.events() {
+        if let Some(told) = saved(&event).filter(|told| *told > 0) {
+            // A term that ended before its first commit tells what it found.
+            let is_its_own = parts.get(&event.term).is_none_or(|part| part.contains(&told) || told < *part.start());
+            assert!(is_its_own, "{event:?} is not in {parts:?}");
+            assert!(told <= count, "{event:?} was lost: the count is {count}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! A guest that keeps state: `BEHAVIOUR` names how.
+
+use std::time::{Duration, Instant};
+
+use baton_sdk::bindings::baton::host::state::{Change, Error, commit, get, keys};
+use baton_sdk::{Failure, Term};
+
+baton_sdk::coordinator!(run);
+
+fn run(term: &Term) -> baton_sdk::Result {
+    match std::env::var("BEHAVIOUR").as_deref() {
+        Ok("history") => history(term),
+        Ok("too-much") => too_much(term),
+        Ok("time-commits") => time(200, || save(&[put("progress", vec![7; 100])])),
+        Ok("time-reads") => {
+            save(&[put("progress", vec![7; 100])])?;
+            time(1000, || Ok(drop(get("progress"))))
+        }
+        other => Err(Failure::fatal(format!("no behaviour is called {other:?}"))),
+    }
+}
+
+/// Counts in the state. Each term's part of the count has an entry, so that whoever reads the state in the end
+/// sees whether all commits are one history.
+fn history(term: &Term) -> baton_sdk::Result {
+    let mut count: u64 = match get("count") {
+        Some(count) => String::from_utf8(count)?.parse()?,
+        None => 0,
+    };
+    println!("resumed {count}");
+    let first = count + 1;
+    while term.check().is_ok() {
+        count += 1;
+        let part = format!("{first}..{count}");
+        save(&[
+            put("count", count.to_string()),
+            put(&format!("terms/{:06}", term.number()), part),
+            Change::Delete("padding".to_owned()),
+        ])?;
+        // The host takes some hundred lines a second.
+        if count % 5 == 0 {
+            println!("saved {count}");
+        }
+    }
+    println!("saved {count}");
+    Ok(())
+}
+
+fn too_much(term: &Term) -> baton_sdk::Result {
+    let mib = |count: usize| vec![1_u8; count << 20];
+    let say = |line: String| {
+        println!("{line}");
+        // The tests' journal keeps few of the lines that come at once.
+        let _ = term.sleep(Duration::from_millis(20));
+    };
+    let told = |what: &str, changes: &[Change]| {
+        say(match commit(changes) {
+            Ok(()) => format!("{what}: saved"),
+            Err(Error::TooLarge(why)) => format!("{what}: too-large: {why}"),
+            Err(Error::InvalidKey(why)) => format!("{what}: invalid-key: {why}"),
+            Err(other) => format!("{what}: {other:?}"),
+        });
+    };
+    told("one value of 5 MiB", &[put("large", mib(5))]);
+    let five: Vec<Change> = (0..5).map(|n| put(&format!("large/{n}"), mib(1))).collect();
+    told("five values of 1 MiB", &five);
+    told("an empty key", &[put("", "x")]);
+    told("a key of 513 bytes", &[put(&"k".repeat(513), "x")]);
+    say(format!("keys: {:?}", keys("")));
+    told("three values of 1 MiB", &five[..3]);
+    told("two more of 1 MiB", &five[3..]);
+    say(format!("keys: {:?}", keys("large/")));
+    while term.sleep(Duration::from_secs(1)).is_ok() {}
+    Ok(())
+}
+
+/// Does something so many times, and prints how long each time took, in nanoseconds, in one line.
+fn time(times: usize, mut what: impl FnMut() -> baton_sdk::Result) -> baton_sdk::Result {
+    let mut took = Vec::with_capacity(times);
+    for _ in 0..times {
+        let begin = Instant::now();
+        what()?;
+        took.push(begin.elapsed().as_nanos().to_string());
+    }
+    println!("{}", took.join(" "));
+    Ok(())
+}
+
+fn put(key: &str, value: impl Into<Vec<u8>>) -> Change {
+    Change::Put((key.to_owned(), value.into()))
+}
+
+fn save(changes: &[Change]) -> baton_sdk::Result {
+    commit(changes).map_err(|error| Failure::retryable(format!("{error:?}")))
+}
