@@ -265,3 +265,7 @@ fn check_key(key: &str) -> Result<(), CommitError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "claim_tests.rs"]
+mod tests;
