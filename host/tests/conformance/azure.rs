@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use baton::state::StateStore;
 use baton::store::{AzureStore, LeaseStore};
 use baton_election::{LeaseState, Op, Refusal, Reply, Version};
 
 use super::azurite::Azurite;
 use super::proxy::{Mode, Proxy};
+use super::states;
 use super::suite::{self, Backend, Bench, a, assert_lost, b, job, record, version_of};
 
 /// Shorter than a lease by far, longer than any answer on loopback.
@@ -70,6 +72,44 @@ async fn passes_the_suite() {
         container(&azurite, &format!("case-{}", made.get())).await
     })
     .await;
+}
+
+#[tokio::test]
+async fn keeps_state() {
+    let azurite = Azurite::start();
+    let container = container(&azurite, "state").await;
+    states::run(|| Arc::new(container.handle())).await;
+}
+
+#[tokio::test]
+async fn a_write_of_state_whose_answer_is_lost_is_unknown_and_conflicts_when_repeated() {
+    let azurite = Azurite::start();
+    let direct = container(&azurite, "lost").await.handle();
+    let proxy = Proxy::start(azurite.address());
+    let far = handle(proxy.address(), "lost");
+    let job = states::election("job");
+    let version = direct.write(&job, None, states::text("a")).await.unwrap();
+    proxy.set(Mode::Down);
+    let answer = far.write(&job, Some(&version), states::text("b")).await;
+    assert!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
+    proxy.set(Mode::CutAfterRequest);
+    let answer = far.write(&job, Some(&version), states::text("b")).await;
+    assert!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
+    proxy.set(Mode::Pass);
+    assert_eq!(far.write(&job, Some(&version), states::text("b")).await, Err(Refusal::Conflict));
+    let (found, content) = StateStore::read(&far, &job).await.unwrap().unwrap();
+    assert!(found != version && content == states::text("b"));
+}
+
+#[tokio::test]
+async fn state_in_a_container_that_is_missing_is_misconfigured() {
+    let azurite = Azurite::start();
+    let store = handle(azurite.address(), "missing");
+    let job = states::election("job");
+    let read = StateStore::read(&store, &job).await;
+    assert!(matches!(read, Err(Refusal::Misconfigured(_))), "{read:?}");
+    let written = store.write(&job, None, states::text("a")).await;
+    assert!(matches!(written, Err(Refusal::Misconfigured(_))), "{written:?}");
 }
 
 #[tokio::test]

@@ -17,4 +17,5 @@ mod memory;
 mod processes;
 mod recovery;
 mod sqlite;
+mod states;
 mod suite;

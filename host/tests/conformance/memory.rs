@@ -9,6 +9,7 @@ use baton::store::LeaseStore;
 use baton::store::memory::{Fault, MemoryStore};
 use baton_election::{LeaseState, Op, Refusal, Reply};
 
+use super::states;
 use super::suite::{self, Backend, Bench, a, b, job, record};
 
 struct Memory {
@@ -47,6 +48,12 @@ impl Backend for Memory {
 #[tokio::test]
 async fn passes_the_suite() {
     suite::run(async || memory()).await;
+}
+
+#[tokio::test]
+async fn keeps_state() {
+    let memory = memory();
+    states::run(|| Arc::new(memory.store.clone())).await;
 }
 
 #[tokio::test]

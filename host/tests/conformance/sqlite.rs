@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use baton::state::StateStore;
 use baton::store::sqlite::Boot;
 use baton::store::{LeaseStore, SqliteStore};
 use baton_election::{LeaseId, LeaseState, Op, Refusal, Reply, Version};
 use tempfile::TempDir;
 
+use super::states;
 use super::suite::{self, Backend, Bench, a, assert_lost, b, job, record};
 
 /// A store in a folder of its own, and a handle for each [`Backend::open`], as other processes have.
@@ -52,6 +54,39 @@ impl Backend for Folder {
 #[tokio::test]
 async fn passes_the_suite() {
     suite::run(folder).await;
+}
+
+#[tokio::test]
+async fn keeps_state() {
+    let folder = folder().await;
+    states::run(|| Arc::new(folder.handle())).await;
+}
+
+/// A folder that an earlier version made has no file for state.
+#[tokio::test]
+async fn state_gets_its_file_where_leases_have_theirs() {
+    let folder = folder().await;
+    std::fs::remove_file(folder.0.path().join("state.db")).unwrap();
+    let store = folder.handle();
+    let job = states::election("job");
+    assert!(matches!(StateStore::read(&store, &job).await, Err(Refusal::Misconfigured(_))));
+    store.create().await.unwrap();
+    states::run(|| Arc::new(folder.handle())).await;
+}
+
+/// State has a file of its own, so that no commit is in a renewal's way.
+#[tokio::test]
+async fn a_lock_on_the_state_delays_no_renewal() {
+    let folder = folder().await;
+    let (store, lock) = (folder.handle(), rusqlite::Connection::open(folder.0.path().join("state.db")).unwrap());
+    let bench = Bench { store: Arc::new(store.clone()), backend: Arc::new(folder) };
+    bench.held_by(a()).await;
+    lock.execute_batch("BEGIN EXCLUSIVE").unwrap();
+    let answer = store.write(&states::election("job"), None, states::text("x")).await;
+    assert!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
+    assert_eq!(bench.renew(a()).await, Ok(Reply::Done));
+    lock.execute_batch("ROLLBACK").unwrap();
+    store.write(&states::election("job"), None, states::text("x")).await.unwrap();
 }
 
 async fn held() -> (std::path::PathBuf, Bench) {

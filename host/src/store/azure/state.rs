@@ -26,10 +26,19 @@ impl AzureStore {
 impl StateStore for AzureStore {
     async fn read(&self, election: &ElectionName) -> Result<Option<(Version, Bytes)>, Refusal> {
         let failed = |error: &azure_core::Error| self.refusal(Asked::ToRead, error);
-        let mut answers = self.state_blob(election).get().chunk_size(LARGEST).into_stream();
+        let blob = self.state_blob(election);
+        let mut answers = blob.get().chunk_size(LARGEST).into_stream();
         let answer = match answers.next().await {
             Some(Ok(answer)) => answer,
             Some(Err(error)) if code(&error) == Some("BlobNotFound") => return Ok(None),
+            // Of an empty blob no range can be read. Baton writes none, and whoever did is told so.
+            Some(Err(error)) if code(&error) == Some("InvalidRange") => {
+                let found = blob.get_properties().await.map_err(|error| failed(&error))?;
+                return match found.blob.properties.content_length {
+                    0 => Ok(Some((Version(found.blob.properties.etag.to_string()), Bytes::new()))),
+                    _ => Err(Refusal::Unknown("the state was written while it was read".to_owned())),
+                };
+            }
             Some(Err(error)) => return Err(failed(&error)),
             None => return Err(Refusal::Unknown("the store did not answer".to_owned())),
         };
