@@ -1,5 +1,7 @@
 //! Claims against a store whose requests and answers get lost.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
