@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use baton::clock::Clock;
@@ -86,12 +87,13 @@ pub async fn measure(module: &Path, effort: &Effort) -> wasmtime::Result<Measure
 }
 
 /// The host's runtime, without lease and supervisor.
-struct Baton {
-    launcher: Launcher,
+pub struct Baton {
+    pub launcher: Launcher,
+    terms: AtomicU64,
 }
 
 impl Baton {
-    fn new(module: &Path) -> wasmtime::Result<Self> {
+    pub fn new(module: &Path) -> wasmtime::Result<Self> {
         let clock = Clock::default();
         let watchdog = Watchdog::start(clock.clone(), |why| eprintln!("the watchdog ends this process: {why}"))?;
         let launcher = Launcher {
@@ -106,7 +108,7 @@ impl Baton {
             clock,
             watchdog: Arc::new(watchdog),
         };
-        Ok(Self { launcher })
+        Ok(Self { launcher, terms: AtomicU64::new(0) })
     }
 
     async fn start_to_first_line(&self) -> wasmtime::Result<f64> {
@@ -132,12 +134,22 @@ impl Baton {
         Ok(milliseconds(took))
     }
 
+    /// The first line of an instance that ends by itself.
+    pub async fn first_line(&self, env: &[(&str, &str)]) -> wasmtime::Result<String> {
+        let (mut instance, mut lines) = self.start(env);
+        let end = gone(&mut instance).await;
+        let line = lines.recv().await.with_context(|| format!("the guest printed nothing: {end:?}"))?;
+        Ok(line.text)
+    }
+
     fn start(&self, env: &[(&str, &str)]) -> (Instance, mpsc::UnboundedReceiver<Line>) {
         let mut launcher = self.launcher.clone();
         launcher.env = env.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
         let (sender, lines) = mpsc::unbounded_channel();
         let deadline = launcher.clock.now() + Duration::from_secs(3600);
-        (launcher.start(1, deadline, deadline, Arc::new(Lines(sender))), lines)
+        // No two instances have the same, or the state of one would not be claimed by the next.
+        let term = self.terms.fetch_add(1, Ordering::Relaxed) + 1;
+        (launcher.start(term, deadline, deadline, Arc::new(Lines(sender))), lines)
     }
 }
 

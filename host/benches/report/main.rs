@@ -23,6 +23,7 @@ mod moves;
 mod node;
 mod samples;
 mod standing;
+mod state;
 mod table;
 mod usage;
 
@@ -33,12 +34,14 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use guest::Guests;
 use samples::Samples;
 use table::{Bar, Row, Unit};
 
 /// How much is measured.
 struct Effort {
     instances: instances::Effort,
+    state: state::Effort,
     moves: moves::Effort,
     window: Duration,
 }
@@ -46,6 +49,7 @@ struct Effort {
 /// Two to three minutes.
 const QUICK: Effort = Effort {
     instances: instances::Effort { starts: 1_000, kills: 300, large: 30 },
+    state: state::Effort { rounds: 10, commits: 50 },
     moves: moves::Effort { terms: 300, pairs: 5, rounds: 6 },
     window: Duration::from_secs(30),
 };
@@ -53,6 +57,7 @@ const QUICK: Effort = Effort {
 /// About a quarter of an hour.
 const FULL: Effort = Effort {
     instances: instances::Effort { starts: 10_000, kills: 3_000, large: 200 },
+    state: state::Effort { rounds: 40, commits: 100 },
     moves: moves::Effort { terms: 3_000, pairs: 5, rounds: 40 },
     window: Duration::from_secs(300),
 };
@@ -61,19 +66,20 @@ fn main() -> ExitCode {
     let effort = if std::env::args().any(|arg| arg == "--full") { FULL } else { QUICK };
     let begin = Instant::now();
     let machine = machine::describe();
-    let module = match guest::build() {
-        Ok(module) => module,
+    let guests = match guest::build() {
+        Ok(guests) => guests,
         Err(error) => {
             eprintln!("{error:#}");
             return ExitCode::FAILURE;
         }
     };
-    let rows = measure(&module, &effort);
+    let rows = measure(&guests, &effort);
     println!("\n{machine}took         {:.0} s\n\n{}", begin.elapsed().as_secs_f64(), table::render(&rows));
     ExitCode::SUCCESS
 }
 
-fn measure(module: &Path, effort: &Effort) -> Vec<Row> {
+fn measure(guests: &Guests, effort: &Effort) -> Vec<Row> {
+    let module = &*guests.fixtures;
     let mut bare = f64::NAN;
     let instances = section("instances", || -> wasmtime::Result<Vec<Row>> {
         let measured = tokio::runtime::Runtime::new()?.block_on(instances::measure(module, &effort.instances))?;
@@ -82,6 +88,7 @@ fn measure(module: &Path, effort: &Effort) -> Vec<Row> {
     });
     let sections = [
         instances,
+        section("state", || tokio::runtime::Runtime::new()?.block_on(state::measure(&guests.keeper, &effort.state))),
         section("elections", || moves::elections(module, &effort.moves, bare)),
         section("crashes and hand-offs", || moves::moves(module, &effort.moves)),
         section("hosts at rest", || standing::at_rest(module, effort.window)),

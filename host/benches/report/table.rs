@@ -7,6 +7,8 @@ use crate::samples::Samples;
 /// What a row's numbers count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
+    /// Microseconds.
+    Us,
     /// Milliseconds.
     Ms,
     /// Seconds.
@@ -151,6 +153,7 @@ fn show_bar(bar: Bar, unit: Unit) -> String {
 
 fn show(value: f64, unit: Unit) -> String {
     match unit {
+        Unit::Us => format!("{value:.2} µs"),
         Unit::Ms => format!("{value:.3} ms"),
         Unit::S => format!("{value:.3} s"),
         Unit::MiB => format!("{value:.1} MiB"),

@@ -11,10 +11,10 @@ fn run(term: &Term) -> baton_sdk::Result {
     match std::env::var("BEHAVIOUR").as_deref() {
         Ok("history") => history(term),
         Ok("too-much") => too_much(term),
-        Ok("time-commits") => time(200, || save(&[put("progress", vec![7; 100])])),
+        Ok("time-commits") => time(|| save(&[put("progress", vec![7; 100])])),
         Ok("time-reads") => {
             save(&[put("progress", vec![7; 100])])?;
-            time(1000, || Ok(drop(get("progress"))))
+            time(|| Ok(drop(get("progress"))))
         }
         other => Err(Failure::fatal(format!("no behaviour is called {other:?}"))),
     }
@@ -74,8 +74,9 @@ fn too_much(term: &Term) -> baton_sdk::Result {
     Ok(())
 }
 
-/// Does something so many times, and prints how long each time took, in nanoseconds, in one line.
-fn time(times: usize, mut what: impl FnMut() -> baton_sdk::Result) -> baton_sdk::Result {
+/// Does something `TIMES` times, and prints how long each time took, in nanoseconds, in one line.
+fn time(mut what: impl FnMut() -> baton_sdk::Result) -> baton_sdk::Result {
+    let times: usize = std::env::var("TIMES")?.parse()?;
     let mut took = Vec::with_capacity(times);
     for _ in 0..times {
         let begin = Instant::now();

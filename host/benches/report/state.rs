@@ -1,0 +1,70 @@
+//! What a guest's state costs: a commit beside one conditional write of the same size, and a read.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use baton::state::StateStore;
+use baton::store::{AzureStore, LeaseStore};
+use baton_election::ElectionName;
+use bytes::Bytes;
+use wasmtime::error::Context as _;
+
+use crate::azurite::Azurite;
+use crate::bare::milliseconds;
+use crate::instances::Baton;
+use crate::samples::Samples;
+use crate::table::{Bar, Row, Unit};
+
+/// How many commits are made, in rounds with as many writes between them.
+pub struct Effort {
+    /// Rounds.
+    pub rounds: usize,
+    /// Commits in each.
+    pub commits: usize,
+}
+
+/// The size of the stored state that the guest's one value of 100 bytes makes, in bytes.
+const STORED: usize = 164;
+
+/// Measures with the guest that keeps state.
+///
+/// # Errors
+/// If the guest or the emulator do not do as they should.
+pub async fn measure(keeper: &Path, effort: &Effort) -> wasmtime::Result<Vec<Row>> {
+    let azurite = Azurite::start();
+    let store = || AzureStore::emulator(&azurite.address().to_string(), "bench");
+    let raw = store()?;
+    raw.create().await?;
+    let mut baton = Baton::new(keeper)?;
+    let mut reads = Samples::default();
+    reads.extend(times(&baton, "time-reads", 1000).await?.into_iter().map(|read| read * 1000.0));
+
+    baton.launcher.states = Arc::new(store()?);
+    let election = ElectionName::new("raw")?;
+    let content = Bytes::from(vec![7; STORED]);
+    let mut version = raw.write(&election, None, content.clone()).await?;
+    let (mut writes, mut commits) = (Samples::default(), Samples::default());
+    for _ in 0..effort.rounds {
+        for _ in 0..effort.commits {
+            let begin = Instant::now();
+            version = raw.write(&election, Some(&version), content.clone()).await?;
+            writes.push(milliseconds(begin.elapsed()));
+        }
+        commits.extend(times(&baton, "time-commits", effort.commits).await?);
+    }
+    Ok(vec![
+        Row::new("a commit, on Azurite", Unit::Ms, commits)
+            .bar(Bar::Ratio(1.3))
+            .beside("one conditional write", writes.median()),
+        Row::new("a read from state", Unit::Us, reads).bar(Bar::Median(2.0)),
+    ])
+}
+
+/// How long each took the guest, in milliseconds.
+async fn times(baton: &Baton, behaviour: &str, times: usize) -> wasmtime::Result<Vec<f64>> {
+    let times = times.to_string();
+    let line = baton.first_line(&[("BEHAVIOUR", behaviour), ("TIMES", &times)]).await?;
+    let nanoseconds = line.split(' ').map(str::parse::<f64>).collect::<Result<Vec<_>, _>>();
+    Ok(nanoseconds.with_context(|| line.clone())?.into_iter().map(|nanoseconds| nanoseconds / 1e6).collect())
+}
