@@ -1,5 +1,6 @@
 //! Starting and killing instances, in this process, beside the same done with bare wasmtime.
 
+use std::hint::black_box;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +18,7 @@ use wasmtime::ensure;
 use wasmtime::error::Context as _;
 
 use crate::bare::{Bare, milliseconds};
+use crate::compute;
 use crate::samples::Samples;
 use crate::table::{Bar, Row, Unit};
 
@@ -32,6 +34,9 @@ pub struct Effort {
 
 /// The memory that a large instance touches, in MiB.
 const TOUCHED: u64 = 512;
+
+/// The size of the job that is compared with the same in this process.
+const PRIMES_BELOW: usize = 5_000_000;
 
 /// The behaviours of the fixture that are measured.
 const DONE: &[(&str, &str)] = &[("BEHAVIOUR", "done")];
@@ -71,6 +76,18 @@ pub async fn measure(module: &Path, effort: &Effort) -> wasmtime::Result<Measure
         large.push(baton.kill(&touch, "touched").await?);
     }
 
+    let (mut natives, mut computes) = (Samples::default(), Samples::default());
+    let limit = PRIMES_BELOW.to_string();
+    for _ in 0..effort.large {
+        let begin = Instant::now();
+        let native = compute::primes(black_box(PRIMES_BELOW));
+        natives.push(milliseconds(begin.elapsed()));
+        let line = baton.last_line(&[("BEHAVIOUR", "compute"), ("LIMIT", &limit)]).await?;
+        let line = computed(&line).with_context(|| line.clone())?;
+        ensure!(line.1 == native, "the guest and the host disagree");
+        computes.push(line.0);
+    }
+
     let bare_instantiation = bare_starts.median();
     let rows = vec![
         Row::new("wasmtime's bare instantiation", Unit::Ms, bare_starts),
@@ -82,8 +99,15 @@ pub async fn measure(module: &Path, effort: &Effort) -> wasmtime::Result<Measure
         Row::new(format!("kill with {TOUCHED} MiB touched → gone"), Unit::Ms, large)
             .bar(Bar::Ratio(1.5))
             .beside("bare drop", bare_drops.median()),
+        Row::new("a job for the processor, in a guest", Unit::Ms, computes).beside("native", natives.median()),
     ];
     Ok(Measured { rows, bare_instantiation })
+}
+
+/// How long the guest's job took, in milliseconds, and what it came to.
+fn computed(line: &str) -> Option<(f64, u64)> {
+    let (took, result) = line.split_once(' ')?;
+    Some((took.parse::<f64>().ok()? / 1e6, result.parse().ok()?))
 }
 
 /// The host's runtime, without lease and supervisor.
@@ -134,12 +158,15 @@ impl Baton {
         Ok(milliseconds(took))
     }
 
-    /// The first line of an instance that ends by itself.
-    pub async fn first_line(&self, env: &[(&str, &str)]) -> wasmtime::Result<String> {
+    /// The last line of an instance that ends by itself.
+    pub async fn last_line(&self, env: &[(&str, &str)]) -> wasmtime::Result<String> {
         let (mut instance, mut lines) = self.start(env);
         let end = gone(&mut instance).await;
-        let line = lines.recv().await.with_context(|| format!("the guest printed nothing: {end:?}"))?;
-        Ok(line.text)
+        let mut last = None;
+        while let Some(line) = lines.recv().await {
+            last = Some(line.text);
+        }
+        last.with_context(|| format!("the guest printed nothing: {end:?}"))
     }
 
     fn start(&self, env: &[(&str, &str)]) -> (Instance, mpsc::UnboundedReceiver<Line>) {

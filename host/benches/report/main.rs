@@ -12,6 +12,8 @@
 #[path = "../../tests/support/azurite.rs"]
 mod azurite;
 mod bare;
+#[path = "../../tests/guests/src/compute.rs"]
+mod compute;
 mod counter;
 mod guest;
 mod hosts;

@@ -64,7 +64,7 @@ pub async fn measure(keeper: &Path, effort: &Effort) -> wasmtime::Result<Vec<Row
 /// How long each took the guest, in milliseconds.
 async fn times(baton: &Baton, behaviour: &str, times: usize) -> wasmtime::Result<Vec<f64>> {
     let times = times.to_string();
-    let line = baton.first_line(&[("BEHAVIOUR", behaviour), ("TIMES", &times)]).await?;
+    let line = baton.last_line(&[("BEHAVIOUR", behaviour), ("TIMES", &times)]).await?;
     let nanoseconds = line.split(' ').map(str::parse::<f64>).collect::<Result<Vec<_>, _>>();
     Ok(nanoseconds.with_context(|| line.clone())?.into_iter().map(|nanoseconds| nanoseconds / 1e6).collect())
 }

@@ -1,8 +1,10 @@
 //! One guest for all misbehaviour: `BEHAVIOUR` names what it does.
 
+mod compute;
+
 use std::hint::black_box;
 use std::process;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use baton_sdk::{Failure, Term};
 
@@ -27,6 +29,12 @@ fn run(term: &Term) -> baton_sdk::Result {
         "mutter" => mutter(term),
         "sleep" => {
             std::thread::sleep(Duration::from_secs(1_000_000));
+            Ok(())
+        }
+        "compute" => {
+            let begin = Instant::now();
+            let mixed = compute::primes(black_box(number("LIMIT", 1)));
+            println!("{} {mixed}", begin.elapsed().as_nanos());
             Ok(())
         }
         "allocate" => {
