@@ -205,6 +205,7 @@ impl Output for Lines {
         let _ = self.0.send(Line { at, text: line.to_string() });
     }
 
+    fn denied(&self, _: &str, _: &str) {}
     fn dropped(&self, _: u64) {}
     fn state_delayed(&self, _: &Refusal) {}
 }

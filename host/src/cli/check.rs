@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::columns;
-use crate::runtime::Inspection;
+use crate::runtime::{Inspection, Kind, Wrapped};
 use crate::telemetry::escape;
 
 impl fmt::Display for Inspection {
@@ -11,6 +11,7 @@ impl fmt::Display for Inspection {
         let verdict = if self.runs { "runs here" } else { "cannot run here" };
         writeln!(f, "{}: {verdict}", escape(&self.module.display().to_string()))?;
         let facts = [
+            ["  kind".to_owned(), what_it_is(self.kind, self.wrapped)],
             ["  world".to_owned(), self.world.clone().unwrap_or("-".to_owned())],
             ["  digest".to_owned(), self.digest.clone()],
             ["  size".to_owned(), format!("{} bytes", self.size)],
@@ -33,5 +34,18 @@ impl fmt::Display for Inspection {
             writeln!(f, "problem: {}", escape(problem))?;
         }
         Ok(())
+    }
+}
+
+fn what_it_is(kind: Option<Kind>, wrapped: Option<Wrapped>) -> String {
+    let kind = match kind {
+        Some(Kind::Coordinator) => "coordinator",
+        Some(Kind::Command) => "command",
+        None => "nothing that Baton runs",
+    };
+    match wrapped {
+        Some(Wrapped::ComponentTypes) => format!("{kind}, wrapped: a core module that carries component types"),
+        Some(Wrapped::WasiPreview1) => format!("{kind}, wrapped: a core module for WASI preview 1"),
+        None => kind.to_owned(),
     }
 }

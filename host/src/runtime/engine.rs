@@ -1,10 +1,13 @@
 //! The engine that all instances share, and the thread that drives its epochs.
 
+use std::num::NonZeroUsize;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use wasmtime::Config;
+
+use super::backtrace::FRAMES;
 
 /// While instances run, a busy one is made to yield this often.
 const YIELD_EVERY: Duration = Duration::from_millis(10);
@@ -28,6 +31,7 @@ impl Engine {
     pub fn start() -> wasmtime::Result<Self> {
         let mut config = Config::new();
         config.wasm_component_model(true).epoch_interruption(true);
+        config.wasm_backtrace_max_frames(NonZeroUsize::new(FRAMES));
         let wasmtime = wasmtime::Engine::new(&config)?;
         let ticker = Arc::new(Ticker::start(wasmtime.clone())?);
         Ok(Self { wasmtime, ticker })

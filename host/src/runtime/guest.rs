@@ -14,6 +14,7 @@ use wasmtime_wasi::p2::{DynPollable, Pollable, subscribe};
 use wasmtime_wasi::random::WasiRandom;
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 
+use super::empty::{self, Denials};
 use super::instance::InstanceEvent;
 use crate::clock::Clock;
 use crate::gate::Gate;
@@ -64,10 +65,11 @@ pub(super) const GRANTED: &[&str] = &[
     "wasi:random/random",
 ];
 
-/// Links what is granted, and nothing else.
+/// Links what is granted, what is there with nothing in it, and nothing else.
 pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     use wasmtime_wasi::p2::bindings::{cli, clocks, io, random};
 
+    empty::link(linker)?;
     io::error::add_to_linker::<Guest, Resources>(linker, |guest| &mut guest.table)?;
     io::poll::add_to_linker::<Guest, Resources>(linker, |guest| &mut guest.table)?;
     io::streams::add_to_linker::<Guest, Resources>(linker, |guest| &mut guest.table)?;
@@ -130,7 +132,7 @@ impl Progress {
         progress
     }
 
-    fn note(&self, now: Time) {
+    pub(super) fn note(&self, now: Time) {
         self.0.store(u64::try_from(now.0.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
@@ -144,6 +146,7 @@ pub(super) struct Guest {
     pub(super) wasi: WasiCtx,
     pub(super) table: ResourceTable,
     pub(super) limits: Limits,
+    pub(super) denials: Denials,
     pub(super) term: TermContext,
     /// There from before the instance exists, where its module uses it.
     pub(super) state: Option<Claim>,

@@ -12,9 +12,11 @@ use wasmtime::component::ResourceTable;
 use wasmtime::{Store, UpdateDeadline, WasmBacktrace};
 use wasmtime_wasi::{I32Exit, WasiCtx};
 
+use super::backtrace::shortened;
+use super::empty::Denials;
 use super::engine::{Engine, Ticking};
 use super::guest::{CALL_BYTES, Failure, Guest, HANDLES, Limits, Progress, StopNotice, TermContext};
-use super::module::Module;
+use super::module::{Entry, Kind, Module};
 use super::output::{GuestStream, Output, guest_streams};
 use crate::clock::Clock;
 use crate::gate::{Gate, Watchdog};
@@ -22,9 +24,6 @@ use crate::state::{self, ClaimError, Claimant, CommitError, StateStore};
 
 /// Events that wait for the supervisor: a step-down, and a guest cannot make it more.
 const EVENTS: usize = 1;
-
-/// How much of a guest's backtrace is told.
-const BACKTRACE_LINES: usize = 12;
 
 /// Starts the instances of one coordinator.
 #[derive(Clone)]
@@ -72,13 +71,16 @@ impl Launcher {
             progress: Arc::clone(&progress),
             tell,
         };
-        let streams = guest_streams(&gate, &self.clock, &output);
+        let mut streams = guest_streams(&gate, &self.clock, &output);
+        if self.module.kind() == Kind::Command {
+            streams = streams.map(|stream| stream.counting(&progress, &self.clock));
+        }
         let kill_flag = Arc::new(AtomicBool::new(false));
         let engine = self.module.engine.clone();
         let life = Life {
             module: self.module.clone(),
             ticking: engine.ticking(),
-            guest: self.guest(context, &streams),
+            guest: self.guest(context, &streams, &output),
             states: self.module.uses_state().then(|| self.states_of(&output)),
             call_bytes: self.call_bytes(),
             streams,
@@ -96,17 +98,35 @@ impl Launcher {
         Instance { gate, started, stop, kill, kill_flag, progress, events, task, engine, killing: None }
     }
 
-    fn guest(&self, term: TermContext, [stdout, stderr]: &[GuestStream; 2]) -> Guest {
+    fn guest(&self, term: TermContext, [stdout, stderr]: &[GuestStream; 2], output: &Arc<dyn Output>) -> Guest {
         let mut table = ResourceTable::new();
         table.set_max_capacity(HANDLES);
         let wasi = WasiCtx::builder()
-            .envs(&self.env)
+            .envs(&self.environment(term.number))
             .args(&[self.election.as_str()])
             .stdout(stdout.clone())
             .stderr(stderr.clone())
             .max_random_size(CALL_BYTES as u64)
+            .allow_tcp(false)
+            .allow_udp(false)
             .build();
-        Guest { wasi, table, limits: Limits::new(self.memory), term, state: None }
+        let denials = Denials::new(Arc::clone(output), self.module.asks_for_folders);
+        Guest { wasi, table, limits: Limits::new(self.memory), denials, term, state: None }
+    }
+
+    /// What was given, and for a command, which knows no other way to learn of them, its fencing token and whom
+    /// it serves. Nobody else sets these.
+    fn environment(&self, term: Term) -> Vec<(String, String)> {
+        if self.module.kind() == Kind::Coordinator {
+            return self.env.clone();
+        }
+        let own = [
+            ("BATON_TERM", term.to_string()),
+            ("BATON_ELECTION", self.election.to_string()),
+            ("BATON_NODE", self.node.clone()),
+        ];
+        let given = self.env.iter().filter(|(name, _)| own.iter().all(|(other, _)| name != other)).cloned();
+        own.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).chain(given).collect()
     }
 
     fn states_of(&self, output: &Arc<dyn Output>) -> Claimant {
@@ -303,10 +323,24 @@ async fn call(
         let claim = states.claim(term, gate).await.map_err(wasmtime::Error::new)?;
         store.data_mut().state = Some(claim);
     }
-    let coordinator = module.pre.instantiate_async(&mut *store).await?;
-    output.started(store.data().term.clock.now().since(started));
-    coordinator.baton_host_task().call_run(store).await
+    let is_started = |store: &Store<Guest>| output.started(store.data().term.clock.now().since(started));
+    match &module.entry {
+        Entry::Coordinator(pre) => {
+            let coordinator = pre.instantiate_async(&mut *store).await?;
+            is_started(store);
+            coordinator.baton_host_task().call_run(store).await
+        }
+        Entry::Command(pre) => {
+            let command = pre.instantiate_async(&mut *store).await?;
+            is_started(store);
+            let ended = command.wasi_cli_run().call_run(store).await?;
+            Ok(ended.map_err(|()| Failure::Retryable(ERROR_STATUS.to_owned())))
+        }
+    }
 }
+
+/// What is known where a guest can only say that it failed.
+const ERROR_STATUS: &str = "it exited with an error status";
 
 fn judge(returned: Returned) -> Gone {
     let end = match returned {
@@ -317,10 +351,11 @@ fn judge(returned: Returned) -> Gone {
         Err(error) => match error.downcast_ref::<I32Exit>() {
             Some(I32Exit(0)) => End::Done,
             // Most guests can only say that it is not 0, and then this is all that arrives.
-            Some(I32Exit(1)) => End::Failed("it exited with an error status".to_owned()),
+            Some(I32Exit(1)) => End::Failed(ERROR_STATUS.to_owned()),
             Some(I32Exit(status)) => End::Failed(format!("it exited with status {status}")),
             None => {
-                let backtrace = error.downcast_ref::<WasmBacktrace>().map(shortened);
+                let backtrace =
+                    error.downcast_ref::<WasmBacktrace>().map(|backtrace| shortened(&backtrace.to_string()));
                 return Gone { end: End::Failed(error.root_cause().to_string()), backtrace };
             }
         },
@@ -338,14 +373,4 @@ fn end_of_state(error: &wasmtime::Error) -> Option<End> {
         (Some(ClaimError::Document(_)), _) => Some(End::Fatal(error.to_string())),
         _ => None,
     }
-}
-
-/// The frames that a person looks at first: a recursion's others are alike.
-fn shortened(backtrace: &WasmBacktrace) -> String {
-    let text = backtrace.to_string();
-    let mut lines: Vec<&str> = text.lines().take(BACKTRACE_LINES).collect();
-    if text.lines().count() > BACKTRACE_LINES {
-        lines.push("  ...");
-    }
-    lines.join("\n")
 }

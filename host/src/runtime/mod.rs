@@ -3,17 +3,22 @@
 //! It knows nothing of leases. An [`Instance`] is started with a term and a gate, and is gone when its
 //! store is dropped and everything that it had started has ended; until then it can be asked to stop, and
 //! killed at any moment, whatever it is doing. `engine` holds what instances share and drives the
-//! epochs by which a busy guest is ended; `module` compiles and judges components; `guest` is the
-//! host's side of the contract, `state` that of its state; `output` is where a guest's standard streams go.
+//! epochs by which a busy guest is ended; `module` compiles and judges components, `wrap` makes components of
+//! core modules; `guest` is the host's side of the contract, `state` that of its state, `empty` what is there
+//! without being granted; `output` is where a guest's standard streams go, `backtrace` makes a trap's readable.
 
+mod backtrace;
+mod empty;
 mod engine;
 mod guest;
 mod instance;
 mod module;
 mod output;
 mod state;
+mod wrap;
 
 pub use engine::Engine;
 pub use instance::{Gone, Instance, InstanceEvent, Launcher};
-pub use module::{Import, Inspection, Module, ModuleError};
+pub use module::{Import, Inspection, Kind, Module, ModuleError};
 pub use output::{Output, Stream};
+pub use wrap::Wrapped;

@@ -1,4 +1,4 @@
-//! Modules: reading, judging and compiling components.
+//! Modules: reading, judging and compiling components, and what can be made one.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -9,15 +9,20 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use wasmtime::component::{Component, Linker};
+use wasmtime_wasi::p2::bindings::CommandPre;
 
+use super::empty::EMPTY;
 use super::engine::Engine;
 use super::guest::{self, CONTRACT, CONTRACT_VERSION, CoordinatorPre, GRANTED, Guest};
+use super::wrap::{Unwrappable, Wrapped, is_for_preview1, wrap};
 
 /// A larger module is refused before it is read whole, in bytes.
 pub const LARGEST_MODULE: u64 = 64 << 20;
 
 /// What an import of the state's interface begins with.
 const STATE: &str = "baton:host/state@";
+/// What a command exports, up to its version.
+const COMMAND: &str = "wasi:cli/run@";
 
 /// Why a module cannot run here.
 #[derive(Debug, thiserror::Error)]
@@ -49,11 +54,21 @@ pub enum ModuleError {
         "the module {0} is not WebAssembly: it must be a component, as `cargo build --target wasm32-wasip2` makes it"
     )]
     NotWasm(PathBuf),
-    /// It is a core module.
+    /// It is a core module that nothing tells how to wrap.
     #[error(
-        "the module {0} is a core module, not a component: build it with `--target wasm32-wasip2`, or wrap it with `wasm-tools component new`"
+        "the module {0} is a core module and no component, and it can be wrapped as none: it carries no component types and does not import WASI preview 1; build it with `--target wasm32-wasip2`, or wrap it with `wasm-tools component new`"
     )]
     CoreModule(PathBuf),
+    /// It is a core module whose wrapping failed.
+    #[error(
+        "the core module {path} cannot be wrapped as a component: {why}; build it with tools of one release, or wrap it with `wasm-tools component new`"
+    )]
+    Unwrappable {
+        /// The file.
+        path: PathBuf,
+        /// What the wrapping stumbled over.
+        why: String,
+    },
     /// It is a component that wasmtime does not take.
     #[error("the module {path} cannot be compiled: {why}")]
     Invalid {
@@ -79,7 +94,26 @@ pub struct Module {
     size: u64,
     uses_state: bool,
     pub(super) engine: Engine,
-    pub(super) pre: CoordinatorPre<Guest>,
+    pub(super) entry: Entry,
+    /// Whether it asks for folders before it does anything: preview 1 must, whatever its program wants.
+    pub(super) asks_for_folders: bool,
+}
+
+/// What a component is, by its exports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// It is made for Baton: it exports the contract's `task`.
+    Coordinator,
+    /// It knows nothing of Baton: it is a program with a `main`, and exports `wasi:cli/run`.
+    Command,
+}
+
+/// Where a component is entered.
+#[derive(Clone)]
+pub(super) enum Entry {
+    Coordinator(CoordinatorPre<Guest>),
+    Command(CommandPre<Guest>),
 }
 
 /// What is known of a component, for `baton check`.
@@ -89,6 +123,10 @@ pub struct Inspection {
     pub module: PathBuf,
     /// Whether it would run here.
     pub runs: bool,
+    /// What it is; none where it is nothing that this host can run.
+    pub kind: Option<Kind>,
+    /// How the file became a component; none where it is one.
+    pub wrapped: Option<Wrapped>,
     /// The world that it is made for, with its version.
     pub world: Option<String>,
     /// `sha256:` and 64 hexadecimal digits.
@@ -112,8 +150,11 @@ pub struct Import {
     pub name: String,
     /// Whether it is granted.
     pub granted: bool,
-    /// What it takes to be granted; empty where it is.
+    /// What it takes to be granted, or what it comes to without; empty where it is granted.
     pub needs: String,
+    /// Whether it is there, granted or with nothing in it.
+    #[serde(skip)]
+    is_there: bool,
 }
 
 impl Module {
@@ -124,19 +165,22 @@ impl Module {
     /// [`ModuleError`] says what is wrong with it.
     pub fn load(engine: &Engine, path: &Path) -> Result<Self, ModuleError> {
         let bytes = read(path)?;
-        let component = compile(engine, path, &bytes)?;
-        let (imports, _, mut problems) = judge(engine, &component);
-        if problems.is_empty() {
-            match prepare(engine, &component) {
-                Ok(pre) => {
-                    let size = bytes.len() as u64;
-                    let uses_state = imports.iter().any(|import| import.name.starts_with(STATE));
-                    return Ok(Self { digest: digest(&bytes), size, uses_state, engine: engine.clone(), pre });
-                }
-                Err(error) => problems.push(plain(&error)),
-            }
-        }
-        Err(ModuleError::Unsuitable { path: path.to_owned(), problems })
+        let (component, _) = compile(engine, path, &bytes)?;
+        let judged = judge(engine, &component);
+        let unsuitable = |problems| ModuleError::Unsuitable { path: path.to_owned(), problems };
+        let kind = match judged.kind {
+            Some(kind) if judged.problems.is_empty() => kind,
+            _ => return Err(unsuitable(judged.problems)),
+        };
+        let entry = prepare(engine, &component, kind).map_err(|error| unsuitable(vec![plain(&error)]))?;
+        Ok(Self {
+            digest: digest(&bytes),
+            size: bytes.len() as u64,
+            uses_state: judged.imports.iter().any(|import| import.name.starts_with(STATE)),
+            engine: engine.clone(),
+            entry,
+            asks_for_folders: is_for_preview1(&bytes),
+        })
     }
 
     /// Tells what is known of the component in a file, whether it would run or not.
@@ -147,21 +191,27 @@ impl Module {
     pub fn inspect(engine: &Engine, path: &Path) -> Result<Inspection, ModuleError> {
         let bytes = read(path)?;
         let started = Instant::now();
-        let component = compile(engine, path, &bytes)?;
+        let (component, wrapped) = compile(engine, path, &bytes)?;
         let compile_time = started.elapsed();
-        let (imports, exports, mut problems) = judge(engine, &component);
+        let Judged { kind, imports, exports, mut problems } = judge(engine, &component);
         if problems.is_empty()
-            && let Err(error) = prepare(engine, &component)
+            && let Some(kind) = kind
+            && let Err(error) = prepare(engine, &component, kind)
         {
             problems.push(plain(&error));
         }
         let world = exports.iter().find_map(|export| {
-            let version = export.strip_prefix(CONTRACT)?.strip_prefix("/task@")?;
-            Some(format!("{CONTRACT}/coordinator@{version}"))
+            let world = |prefix: &str, name: &str| Some(format!("{name}@{}", export.strip_prefix(prefix)?));
+            match kind {
+                Some(Kind::Command) => world(COMMAND, "wasi:cli/command"),
+                _ => world(&format!("{CONTRACT}/task@"), &format!("{CONTRACT}/coordinator")),
+            }
         });
         Ok(Inspection {
             module: path.to_owned(),
             runs: problems.is_empty(),
+            kind,
+            wrapped,
             world,
             digest: digest(&bytes),
             size: bytes.len() as u64,
@@ -170,6 +220,14 @@ impl Module {
             exports,
             problems,
         })
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> Kind {
+        match self.entry {
+            Entry::Coordinator(_) => Kind::Coordinator,
+            Entry::Command(_) => Kind::Command,
+        }
     }
 
     /// `sha256:` and 64 hexadecimal digits: what the module is.
@@ -208,32 +266,42 @@ fn read(path: &Path) -> Result<Vec<u8>, ModuleError> {
     }
 }
 
-fn compile(engine: &Engine, path: &Path, bytes: &[u8]) -> Result<Component, ModuleError> {
+/// Compiles what is in a file, and tells how it had to be wrapped for that.
+fn compile(engine: &Engine, path: &Path, bytes: &[u8]) -> Result<(Component, Option<Wrapped>), ModuleError> {
+    let invalid = |error| ModuleError::Invalid { path: path.to_owned(), why: plain(&error) };
+    let component = |bytes: &[u8]| Component::from_binary(engine.wasmtime(), bytes).map_err(invalid);
     // The preamble: the magic, then a version and a layer of two bytes each.
     match bytes {
-        [0, b'a', b's', b'm', _, _, 1, 0, ..] => {}
-        [0, b'a', b's', b'm', _, _, 0, 0, ..] => return Err(ModuleError::CoreModule(path.to_owned())),
-        _ => return Err(ModuleError::NotWasm(path.to_owned())),
+        [0, b'a', b's', b'm', _, _, 1, 0, ..] => Ok((component(bytes)?, None)),
+        [0, b'a', b's', b'm', _, _, 0, 0, ..] => {
+            wasmtime::Module::validate(engine.wasmtime(), bytes).map_err(invalid)?;
+            let (wrapped, how) = wrap(bytes).map_err(|error| match error {
+                Unwrappable::Unmarked => ModuleError::CoreModule(path.to_owned()),
+                Unwrappable::Wrong(why) => ModuleError::Unwrappable { path: path.to_owned(), why: one_line(&why) },
+            })?;
+            Ok((component(&wrapped)?, Some(how)))
+        }
+        _ => Err(ModuleError::NotWasm(path.to_owned())),
     }
-    Component::from_binary(engine.wasmtime(), bytes)
-        .map_err(|error| ModuleError::Invalid { path: path.to_owned(), why: plain(&error) })
 }
 
-/// What the component needs and offers, and what of that this host cannot give or take.
-fn judge(engine: &Engine, component: &Component) -> (Vec<Import>, Vec<String>, Vec<String>) {
+/// What a component is, what it needs and offers, and what of that this host cannot give or take.
+struct Judged {
+    kind: Option<Kind>,
+    imports: Vec<Import>,
+    exports: Vec<String>,
+    problems: Vec<String>,
+}
+
+fn judge(engine: &Engine, component: &Component) -> Judged {
     let ty = component.component_type();
-    let imports: Vec<Import> = ty
-        .imports(engine.wasmtime())
-        .map(|(name, _)| {
-            let needs = what_it_needs(name);
-            Import { name: name.to_owned(), granted: needs.is_empty(), needs }
-        })
-        .collect();
+    let imports: Vec<Import> = ty.imports(engine.wasmtime()).map(|(name, _)| import(name)).collect();
     let exports: Vec<String> = ty.exports(engine.wasmtime()).map(|(name, _)| name.to_owned()).collect();
-    let mut problems: Vec<String> = what_it_lacks(&exports).into_iter().collect();
+    let (kind, lack) = kind(&exports).map_or_else(|lack| (None, Some(lack)), |kind| (Some(kind), None));
+    let mut problems: Vec<String> = lack.into_iter().collect();
     // By package: a language's runtime may import a dozen interfaces of one.
     let mut missing: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
-    for import in imports.iter().filter(|import| !import.granted) {
+    for import in imports.iter().filter(|import| !import.is_there) {
         let package = import.name.split('/').next().unwrap_or_default();
         missing.entry((package, &import.needs)).or_default().push(&import.name);
     }
@@ -241,28 +309,48 @@ fn judge(engine: &Engine, component: &Component) -> (Vec<Import>, Vec<String>, V
         [name] => format!("it imports {name}: {needs}"),
         _ => format!("it imports {package} ({} interfaces): {needs}", names.len()),
     }));
-    (imports, exports, problems)
+    Judged { kind, imports, exports, problems }
 }
 
-/// Why it is no coordinator, if it is none.
-fn what_it_lacks(exports: &[String]) -> Option<String> {
+/// What a component is by its exports, or why it is nothing that can run here. One that is both was made for
+/// Baton.
+fn kind(exports: &[String]) -> Result<Kind, String> {
     let task = format!("{CONTRACT}/task@");
     let wanted = format!("{task}{CONTRACT_VERSION}");
     if exports.contains(&wanted) {
-        return None;
+        return Ok(Kind::Coordinator);
     }
     if let Some(version) = exports.iter().find_map(|export| export.strip_prefix(&task)) {
-        return Some(format!(
+        return Err(format!(
             "it is made for version {version} of {CONTRACT}, and this host knows {CONTRACT_VERSION}: build it with \
              another version of the SDK, or run it on another version of Baton"
         ));
     }
-    let is_command = exports.iter().any(|export| export.starts_with("wasi:cli/run@"));
-    let what = if is_command { "it is a command (`fn main`), not a coordinator: it" } else { "it" };
-    Some(format!(
-        "{what} does not export {wanted}, the function that a coordinator lives in: make it a library of type cdylib \
-         with the guest SDK's `baton_sdk::coordinator!`"
-    ))
+    match exports.iter().find_map(|export| export.strip_prefix(COMMAND)) {
+        Some(version) if version.starts_with("0.2.") => Ok(Kind::Command),
+        Some(version) => Err(format!(
+            "it is a command for version {version} of WASI, and this host knows 0.2: build it for the target \
+             wasm32-wasip2"
+        )),
+        None => Err(format!(
+            "it exports neither {wanted}, the function that a coordinator lives in, nor wasi:cli/run, the `main` of \
+             a command: make it a program, or a library of type cdylib with the guest SDK's `baton_sdk::coordinator!`"
+        )),
+    }
+}
+
+fn import(name: &str) -> Import {
+    let empty = EMPTY.iter().find(|(package, _)| name.split('/').next() == Some(package));
+    let (needs, is_there) = match empty {
+        Some((_, what_it_comes_to)) if is_wasi_0_2(name) => ((*what_it_comes_to).to_owned(), true),
+        _ => (what_it_needs(name), false),
+    };
+    let granted = needs.is_empty();
+    Import { name: name.to_owned(), granted, needs, is_there: is_there || granted }
+}
+
+fn is_wasi_0_2(name: &str) -> bool {
+    name.rsplit_once('@').is_some_and(|(_, version)| version.starts_with("0.2."))
 }
 
 /// What it takes for an import to be granted; nothing where it is.
@@ -271,25 +359,29 @@ fn what_it_needs(import: &str) -> String {
     if GRANTED.contains(&interface) {
         return if interface.starts_with(CONTRACT) && version != CONTRACT_VERSION {
             format!("this host knows version {CONTRACT_VERSION}")
-        } else if interface.starts_with("wasi:") && !version.starts_with("0.2.") {
+        } else if interface.starts_with("wasi:") && !is_wasi_0_2(import) {
             "this host knows WASI 0.2: build it for the target wasm32-wasip2".to_owned()
         } else {
             String::new()
         };
     }
     match interface.split('/').next() {
-        Some("wasi:filesystem") => "a coordinator has no files in this version; leave out what opens them".to_owned(),
-        Some("wasi:sockets" | "wasi:http") => {
-            "a coordinator has no network in this version; leave out what connects".to_owned()
-        }
+        Some("wasi:http") => "a coordinator has no network in this version; leave out what connects".to_owned(),
         _ => "this host does not have it".to_owned(),
     }
 }
 
-fn prepare(engine: &Engine, component: &Component) -> wasmtime::Result<CoordinatorPre<Guest>> {
+/// Does all that an instance need not do when its term begins.
+fn prepare(engine: &Engine, component: &Component, kind: Kind) -> wasmtime::Result<Entry> {
     let mut linker = Linker::new(engine.wasmtime());
     guest::link(&mut linker)?;
-    CoordinatorPre::new(linker.instantiate_pre(component)?)
+    let pre = linker.instantiate_pre(component)?;
+    let entry = match kind {
+        Kind::Coordinator => Entry::Coordinator(CoordinatorPre::new(pre)?),
+        Kind::Command => Entry::Command(CommandPre::new(pre)?),
+    };
+    component.initialize_copy_on_write_image()?;
+    Ok(entry)
 }
 
 fn digest(bytes: &[u8]) -> String {
@@ -303,7 +395,11 @@ fn digest(bytes: &[u8]) -> String {
 
 /// An error of wasmtime with its causes, in one line.
 fn plain(error: &wasmtime::Error) -> String {
-    format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ")
+    one_line(&format!("{error:#}"))
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn milliseconds(length: Duration) -> u64 {

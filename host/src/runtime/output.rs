@@ -12,6 +12,7 @@ use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
 
+use super::guest::Progress;
 use crate::clock::Clock;
 use crate::gate::Gate;
 
@@ -52,6 +53,9 @@ pub trait Output: Send + Sync {
     fn started(&self, took: Duration);
     /// One line, without its end.
     fn line(&self, stream: Stream, line: &str);
+    /// It asked for something that it was not granted, and was refused; what would grant it. Told of each kind
+    /// once.
+    fn denied(&self, what: &str, remedy: &str);
     /// So many lines were dropped since the last that was not, because the guest wrote too fast.
     fn dropped(&self, lines: u64);
     /// Its state cannot be claimed or saved yet, and is tried again. Told once of each claim and commit.
@@ -63,6 +67,8 @@ pub trait Output: Send + Sync {
 pub(super) struct GuestStream {
     gate: Arc<Gate>,
     lines: Arc<Mutex<Lines>>,
+    /// What output is noted as, where it counts as progress.
+    progress: Option<(Arc<Progress>, Clock)>,
 }
 
 /// Both streams of an instance; they share one limit.
@@ -76,12 +82,23 @@ pub(super) fn guest_streams(gate: &Arc<Gate>, clock: &Clock, output: &Arc<dyn Ou
             limit: Arc::clone(&limit),
             output: Arc::clone(output),
         })),
+        progress: None,
     })
 }
 
 impl GuestStream {
+    /// Counts what is written from now on as progress: its guest has no other way to say that it works.
+    #[must_use]
+    pub(super) fn counting(mut self, progress: &Arc<Progress>, clock: &Clock) -> Self {
+        self.progress = Some((Arc::clone(progress), clock.clone()));
+        self
+    }
+
     fn take(&self, bytes: &[u8]) -> StreamResult<()> {
         self.gate.pass().map_err(|refused| StreamError::LastOperationFailed(refused.into()))?;
+        if let Some((progress, clock)) = &self.progress {
+            progress.note(clock.now());
+        }
         self.lines.lock().unwrap_or_else(PoisonError::into_inner).take(bytes);
         Ok(())
     }
@@ -254,6 +271,7 @@ mod tests {
     impl Output for Nobody {
         fn started(&self, _: Duration) {}
         fn line(&self, _: Stream, _: &str) {}
+        fn denied(&self, _: &str, _: &str) {}
         fn dropped(&self, _: u64) {}
         fn state_delayed(&self, _: &Refusal) {}
     }

@@ -133,6 +133,10 @@ impl Output for TermOutput {
         self.log.emit(Some(self.term), Event::Output { stream, line: line.to_owned() });
     }
 
+    fn denied(&self, what: &str, remedy: &str) {
+        self.log.emit(Some(self.term), Event::Denied { what: what.to_owned(), remedy: remedy.to_owned() });
+    }
+
     fn dropped(&self, lines: u64) {
         self.log.emit(Some(self.term), Event::Dropped { lines });
     }

@@ -236,6 +236,13 @@ pub enum Event {
         /// Whether instances still get their grace.
         grace: bool,
     },
+    /// The guest asked for something that it was not granted, and was refused.
+    Denied {
+        /// What it asked for.
+        what: String,
+        /// What would grant it, or that nothing does.
+        remedy: String,
+    },
     /// Lines were lost because they came faster than they were read.
     Dropped {
         /// How many.
@@ -288,6 +295,7 @@ impl Event {
             Self::StoreRecovered { .. } => ("store_recovered", Info),
             Self::Misconfigured { .. } => ("misconfigured", Error),
             Self::ShuttingDown { .. } => ("shutting_down", Info),
+            Self::Denied { .. } => ("denied", Warn),
             Self::Dropped { .. } => ("dropped", Warn),
             Self::StateDelayed { .. } => ("state_delayed", Warn),
             Self::Aborting { .. } => ("aborting", Error),
@@ -360,6 +368,7 @@ impl fmt::Display for Event {
                 write!(f, "{signal}: orderly end; a second signal skips the grace")
             }
             Self::ShuttingDown { signal, grace: false } => write!(f, "{signal}: without grace"),
+            Self::Denied { what, remedy } => write!(f, "it asked for {what}, which it is not granted: {remedy}"),
             Self::Dropped { lines } => write!(f, "{lines} lines came faster than they were read"),
             Self::StateDelayed { error } => write!(f, "the state is not claimed or saved yet, trying again: {error}"),
             Self::Aborting { reason } => f.write_str(reason),

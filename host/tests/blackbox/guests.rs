@@ -44,11 +44,9 @@ pub enum Guest {
 impl Guest {
     /// Its component: all are built when it is first asked for.
     pub fn module(self) -> PathBuf {
-        static BUILT: OnceLock<PathBuf> = OnceLock::new();
-        let built = BUILT.get_or_init(build);
         match self {
-            Self::KeepsHistory | Self::SavesTooMuch => built.join("examples/keeper.wasm"),
-            _ => built.join("fixtures.wasm"),
+            Self::KeepsHistory | Self::SavesTooMuch => components().join("examples/keeper.wasm"),
+            _ => components().join("fixtures.wasm"),
         }
     }
 
@@ -79,16 +77,51 @@ impl Guest {
     }
 }
 
-fn build() -> PathBuf {
+/// A program that knows nothing of Baton (`src/bin/program.rs`), as a component.
+pub fn program() -> PathBuf {
+    components().join("program.wasm")
+}
+
+/// The same program as a core module for WASI preview 1.
+pub fn program_for_preview1() -> PathBuf {
+    core_modules().join("program.wasm")
+}
+
+/// The guest of the scenarios as a core module that carries component types.
+pub fn coordinator_for_preview1() -> PathBuf {
+    core_modules().join("fixtures.wasm")
+}
+
+fn components() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| build("wasm32-wasip2"))
+}
+
+fn core_modules() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| build("wasm32-wasip1"))
+}
+
+fn build(architecture: &str) -> PathBuf {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guests");
     let built = Command::new(env!("CARGO"))
-        .args(["build", "--package", "fixtures", "--lib", "--examples", "--release", "--target", "wasm32-wasip2"])
+        .args([
+            "build",
+            "--package",
+            "fixtures",
+            "--lib",
+            "--bins",
+            "--examples",
+            "--release",
+            "--target",
+            architecture,
+        ])
         .env("CARGO_TARGET_DIR", &target)
         .current_dir(workspace)
         .output()
         .expect("cargo starts");
     let said = String::from_utf8_lossy(&built.stderr);
-    assert!(built.status.success(), "the guest does not build; is the target wasm32-wasip2 installed?\n{said}");
-    target.join("wasm32-wasip2/release")
+    assert!(built.status.success(), "the guest does not build; is the target {architecture} installed?\n{said}");
+    target.join(architecture).join("release")
 }

@@ -11,6 +11,7 @@ mod azurite;
 #[path = "../support/node.rs"]
 mod node;
 
+mod any_component;
 mod azure_access;
 mod bad_input;
 mod commands;

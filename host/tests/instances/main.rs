@@ -76,6 +76,7 @@ impl Output for Lines {
         let _ = self.0.send(line.to_owned());
     }
 
+    fn denied(&self, _: &str, _: &str) {}
     fn dropped(&self, _: u64) {}
     fn state_delayed(&self, _: &Refusal) {}
 }

@@ -1,0 +1,151 @@
+//! Interfaces that are there with nothing in them: a program may import files and sockets, since its language
+//! always does, but there are none until some are granted. Whoever uses them meets an error of its own
+//! language at that call, and the host's log names what was not granted.
+
+use std::sync::Arc;
+
+use wasmtime::component::{HasData, Linker, Resource};
+use wasmtime_wasi::filesystem::{Descriptor, WasiFilesystem, WasiFilesystemView as _};
+use wasmtime_wasi::p2::bindings::filesystem::{preopens, types};
+use wasmtime_wasi::p2::bindings::sockets::network::{ErrorCode, IpAddress, IpAddressFamily, Network};
+use wasmtime_wasi::p2::bindings::sockets::{
+    instance_network, ip_name_lookup, network, tcp, tcp_create_socket, udp, udp_create_socket,
+};
+use wasmtime_wasi::p2::{DynPollable, SocketError, TcpSocket, UdpSocket};
+use wasmtime_wasi::sockets::{WasiSockets, WasiSocketsView as _};
+
+use super::guest::Guest;
+use super::output::Output;
+
+/// The packages that are there with nothing in them, and what that comes to.
+pub(super) const EMPTY: &[(&str, &str)] = &[
+    ("wasi:filesystem", "no files unless folders are granted with --dir: opening one fails"),
+    ("wasi:sockets", "no sockets: opening one fails"),
+];
+
+const FILES: &str = "files";
+const NO_FOLDERS: &str = "--dir HOST::GUEST grants a folder";
+const NO_SOCKETS: &str = "no flag grants sockets; --allow-http grants requests through wasi:http";
+
+/// Links files, of which there are none without a granted folder, and sockets, which nobody gets.
+pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
+    types::add_to_linker::<Guest, WasiFilesystem>(linker, Guest::filesystem)?;
+    preopens::add_to_linker::<Guest, Refuser>(linker, |guest| Refused(guest))?;
+    network::add_to_linker::<Guest, WasiSockets>(linker, &network::LinkOptions::default(), Guest::sockets)?;
+    instance_network::add_to_linker::<Guest, WasiSockets>(linker, Guest::sockets)?;
+    tcp::add_to_linker::<Guest, WasiSockets>(linker, Guest::sockets)?;
+    udp::add_to_linker::<Guest, WasiSockets>(linker, Guest::sockets)?;
+    tcp_create_socket::add_to_linker::<Guest, Refuser>(linker, |guest| Refused(guest))?;
+    udp_create_socket::add_to_linker::<Guest, Refuser>(linker, |guest| Refused(guest))?;
+    ip_name_lookup::add_to_linker::<Guest, Refuser>(linker, |guest| Refused(guest))
+}
+
+/// Tells of each kind of thing that an instance asked for and was not granted, once.
+pub(super) struct Denials {
+    output: Arc<dyn Output>,
+    told: Vec<&'static str>,
+}
+
+impl Denials {
+    /// One that asks for folders whatever it wants is not told of for that.
+    pub(super) fn new(output: Arc<dyn Output>, asks_for_folders: bool) -> Self {
+        let told = if asks_for_folders { vec![FILES] } else { Vec::new() };
+        Self { output, told }
+    }
+
+    fn tell(&mut self, kind: &'static str, detail: &str, remedy: &str) {
+        if !self.told.contains(&kind) {
+            self.told.push(kind);
+            self.output.denied(&format!("{kind}{detail}"), remedy);
+        }
+    }
+}
+
+/// Tells the linker whose calls are refused.
+struct Refuser;
+
+impl HasData for Refuser {
+    type Data<'a> = Refused<'a>;
+}
+
+/// The guest whose calls are refused.
+struct Refused<'a>(&'a mut Guest);
+
+impl Refused<'_> {
+    fn refuse<T>(&mut self, kind: &'static str, detail: &str) -> Result<T, SocketError> {
+        self.0.denials.tell(kind, detail, NO_SOCKETS);
+        Err(ErrorCode::AccessDenied.into())
+    }
+}
+
+impl preopens::Host for Refused<'_> {
+    fn get_directories(&mut self) -> wasmtime::Result<Vec<(Resource<Descriptor>, String)>> {
+        let folders = preopens::Host::get_directories(&mut self.0.filesystem())?;
+        if folders.is_empty() {
+            self.0.denials.tell(FILES, "", NO_FOLDERS);
+        }
+        Ok(folders)
+    }
+}
+
+impl tcp_create_socket::Host for Refused<'_> {
+    fn create_tcp_socket(&mut self, _: IpAddressFamily) -> Result<Resource<TcpSocket>, SocketError> {
+        self.refuse("a TCP socket", "")
+    }
+}
+
+impl udp_create_socket::Host for Refused<'_> {
+    async fn create_udp_socket(&mut self, _: IpAddressFamily) -> Result<Resource<UdpSocket>, SocketError> {
+        self.refuse("a UDP socket", "")
+    }
+}
+
+impl ip_name_lookup::Host for Refused<'_> {
+    fn resolve_addresses(
+        &mut self,
+        _: Resource<Network>,
+        name: String,
+    ) -> Result<Resource<ip_name_lookup::ResolveAddressStream>, SocketError> {
+        // A name of the DNS is no longer than this.
+        let name: String = name.chars().take(253).collect();
+        self.refuse("the address of a name", &format!(" ({name})"))
+    }
+}
+
+/// There are no such streams; what a wrong handle leads to is the table's to say.
+impl ip_name_lookup::HostResolveAddressStream for Refused<'_> {
+    fn resolve_next_address(
+        &mut self,
+        stream: Resource<ip_name_lookup::ResolveAddressStream>,
+    ) -> Result<Option<IpAddress>, SocketError> {
+        self.0.sockets().resolve_next_address(stream)
+    }
+
+    fn subscribe(
+        &mut self,
+        stream: Resource<ip_name_lookup::ResolveAddressStream>,
+    ) -> wasmtime::Result<Resource<DynPollable>> {
+        ip_name_lookup::HostResolveAddressStream::subscribe(&mut self.0.sockets(), stream)
+    }
+
+    fn drop(&mut self, stream: Resource<ip_name_lookup::ResolveAddressStream>) -> wasmtime::Result<()> {
+        ip_name_lookup::HostResolveAddressStream::drop(&mut self.0.sockets(), stream)
+    }
+}
+
+/// The bindings ask it of whoever may fail with a code.
+impl network::Host for Refused<'_> {
+    fn convert_error_code(&mut self, error: SocketError) -> wasmtime::Result<ErrorCode> {
+        error.downcast()
+    }
+
+    fn network_error_code(&mut self, error: Resource<wasmtime::Error>) -> wasmtime::Result<Option<ErrorCode>> {
+        self.0.sockets().network_error_code(error)
+    }
+}
+
+impl network::HostNetwork for Refused<'_> {
+    fn drop(&mut self, network: Resource<Network>) -> wasmtime::Result<()> {
+        network::HostNetwork::drop(&mut self.0.sockets(), network)
+    }
+}
