@@ -1,0 +1,394 @@
+//! The host that a coordinator meets in a native test: it holds the clock, the term and the state.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::panic::resume_unwind;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::{Duration, SystemTime};
+
+use crate::bindings::baton::host::state::Change;
+use crate::bindings::baton::host::term::StopReason;
+use crate::testing::Harness;
+use crate::{Failure, Result, StateError};
+
+/// What a call takes that does not wait, where a coordinator could else go on for ever without time passing.
+const INSTANT: Duration = Duration::from_millis(1);
+
+/// How long a coordinator may go on after all that the test has scripted.
+const PATIENCE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The limits of the real host by default.
+const LARGEST_KEY: usize = 512;
+const LARGEST_VALUE: usize = 1 << 20;
+const LARGEST_STATE: usize = 4 << 20;
+
+/// A handle; all handles of a harness share one world.
+#[derive(Clone)]
+pub(crate) struct Host {
+    world: Arc<Mutex<World>>,
+    /// Whether the test asks, which nothing is refused and no kill ends.
+    by_test: bool,
+}
+
+pub(crate) struct World {
+    pub(crate) term: u64,
+    pub(crate) next_term: u64,
+    pub(crate) election: String,
+    pub(crate) node: String,
+    pub(crate) remaining: Duration,
+    pub(crate) grace: Duration,
+    /// The wall clock when this world began.
+    pub(crate) began: SystemTime,
+    /// Since this world began.
+    pub(crate) now: Duration,
+    pub(crate) progress: usize,
+    pub(crate) commits: usize,
+    pub(crate) step_down: Option<String>,
+    /// What the next commits meet instead of being saved.
+    pub(crate) refusals: VecDeque<StateError>,
+    values: BTreeMap<String, Vec<u8>>,
+    running: bool,
+    stop: Option<(StopReason, String)>,
+    stopped_at: Duration,
+    killed: Option<String>,
+    /// What happens when; of the same moment, in the order in which it was said.
+    script: BTreeMap<(Duration, usize), Action>,
+    scripted: usize,
+    /// Futures that wait for the stop, and perhaps for a time.
+    waits: BTreeMap<usize, (Option<Duration>, Waker)>,
+    began_waits: usize,
+}
+
+/// What a test scripts.
+pub(crate) enum Action {
+    Do(Box<dyn FnOnce(&Harness) + Send>),
+    Kill(String),
+}
+
+/// What unwinds a coordinator that is killed.
+struct Kill;
+
+impl Host {
+    pub(crate) fn new() -> Self {
+        let world = World {
+            term: 0,
+            next_term: 1,
+            election: "test".to_owned(),
+            node: "test-0".to_owned(),
+            remaining: Duration::from_secs(12),
+            grace: Duration::from_secs(5),
+            // The first moment of 2026: any, but always the same.
+            began: SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_225_600),
+            now: Duration::ZERO,
+            progress: 0,
+            commits: 0,
+            step_down: None,
+            refusals: VecDeque::new(),
+            values: BTreeMap::new(),
+            running: false,
+            stop: None,
+            stopped_at: Duration::ZERO,
+            killed: None,
+            script: BTreeMap::new(),
+            scripted: 0,
+            waits: BTreeMap::new(),
+            began_waits: 0,
+        };
+        Self { world: Arc::new(Mutex::new(world)), by_test: true }
+    }
+
+    pub(crate) fn world(&self) -> MutexGuard<'_, World> {
+        // A coordinator that panics leaves the world as it is, which the test may want to see.
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.world().term
+    }
+
+    pub(crate) fn election(&self) -> String {
+        self.world().election.clone()
+    }
+
+    pub(crate) fn node(&self) -> String {
+        self.world().node.clone()
+    }
+
+    pub(crate) fn module(&self) -> String {
+        format!("sha256:{:064}", 0)
+    }
+
+    pub(crate) fn remaining(&self) -> Duration {
+        self.world().remaining
+    }
+
+    pub(crate) fn now(&self) -> SystemTime {
+        let world = self.world();
+        world.began + world.now
+    }
+
+    /// Asked over and over, it takes time: a loop around it comes to the stop.
+    pub(crate) fn check(&self) {
+        self.pass(INSTANT);
+        self.live();
+    }
+
+    pub(crate) fn stop_requested(&self) -> Option<(StopReason, String)> {
+        self.world().stop.clone()
+    }
+
+    pub(crate) fn grace(&self) -> Duration {
+        let world = self.world();
+        if world.stop.is_some() { (world.stopped_at + world.grace).saturating_sub(world.now) } else { Duration::ZERO }
+    }
+
+    pub(crate) fn progress(&self) {
+        self.world().progress += 1;
+    }
+
+    pub(crate) fn step_down(&self, reason: &str) {
+        self.world().step_down.get_or_insert_with(|| reason.to_owned());
+        self.stop(StopReason::StepDown, format!("the coordinator steps down: {reason}"));
+    }
+
+    pub(crate) fn sleep(&self, length: Duration) {
+        let stopped = self.world().stop.is_some();
+        self.pass(if stopped { INSTANT } else { length });
+        self.live();
+    }
+
+    pub(crate) fn get(&self, key: &str) -> Option<Vec<u8>> {
+        self.world().values.get(key).cloned()
+    }
+
+    pub(crate) fn keys(&self, prefix: &str) -> Vec<String> {
+        self.world().values.keys().filter(|key| key.starts_with(prefix)).cloned().collect()
+    }
+
+    pub(crate) fn commit(&self, changes: Vec<Change>) -> Result<(), StateError> {
+        self.live();
+        let mut world = self.world();
+        if !self.by_test
+            && let Some(refusal) = world.refusals.pop_front()
+        {
+            return Err(refusal);
+        }
+        let mut values = world.values.clone();
+        for change in changes {
+            let (Change::Put((key, _)) | Change::Delete(key)) = &change;
+            if key.is_empty() || key.len() > LARGEST_KEY {
+                return Err(StateError::InvalidKey(format!("a key has 1 to {LARGEST_KEY} bytes, and not {}", key.len())));
+            }
+            match change {
+                Change::Put((key, value)) if value.len() > LARGEST_VALUE => {
+                    let length = value.len();
+                    let why = format!("the value for `{key}` has {length} bytes, and {LARGEST_VALUE} are allowed");
+                    return Err(StateError::TooLarge(why));
+                }
+                Change::Put((key, value)) => values.insert(key, value),
+                Change::Delete(key) => values.remove(&key),
+            };
+        }
+        let size: usize = values.iter().map(|(key, value)| key.len() + value.len()).sum();
+        if size > LARGEST_STATE {
+            let why = format!("the state would have {size} bytes, and {LARGEST_STATE} are allowed");
+            return Err(StateError::TooLarge(why));
+        }
+        world.values = values;
+        if !self.by_test {
+            world.commits += 1;
+        }
+        Ok(())
+    }
+
+    /// Asks the coordinator to stop, and kills it when the grace is over.
+    pub(crate) fn stop(&self, reason: StopReason, message: String) {
+        let mut world = self.world();
+        if !world.running || world.stop.is_some() {
+            return;
+        }
+        world.stop = Some((reason, message));
+        world.stopped_at = world.now;
+        let grace = world.grace;
+        world.script(grace, Action::Kill(format!("it went on for {grace:?} after it was asked to stop")));
+        drop(world);
+        self.wake();
+    }
+
+    /// Lets time pass, and what is scripted happen; a stop cuts it short, unless it was there before.
+    pub(crate) fn pass(&self, length: Duration) {
+        let until = self.world().now.saturating_add(length);
+        let was_stopped = self.world().stop.is_some();
+        loop {
+            let mut world = self.world();
+            if world.killed.is_some() || (!was_stopped && world.stop.is_some()) {
+                return;
+            }
+            let due = world.script.first_entry().filter(|first| first.key().0 <= until).map(|first| first.remove_entry());
+            let Some(((at, _), action)) = due else {
+                world.now = world.now.max(until);
+                drop(world);
+                return self.wake();
+            };
+            world.now = world.now.max(at);
+            match action {
+                Action::Kill(why) => world.killed = Some(why),
+                Action::Do(act) => {
+                    drop(world);
+                    self.wake();
+                    act(&Harness::of(Self { by_test: true, ..self.clone() }));
+                }
+            }
+        }
+    }
+
+    /// Runs one term: a coordinator, in the form in which it is told how it ended.
+    pub(crate) fn serve(&self, run: impl FnOnce(Self) -> Result) -> Result {
+        self.world().begin();
+        let host = Self { by_test: false, ..self.clone() };
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(host)));
+        let killed = self.world().end();
+        match ended {
+            Ok(result) => result,
+            Err(panic) if panic.is::<Kill>() => Err(Failure::killed(killed.unwrap_or_default())),
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+
+    /// A killed instance executes nothing any more.
+    fn live(&self) {
+        if !self.by_test && self.world().killed.is_some() && !std::thread::panicking() {
+            // It is not an error in the coordinator: no message, no backtrace.
+            resume_unwind(Box::new(Kill));
+        }
+    }
+
+    /// Wakes the futures whose time has come.
+    fn wake(&self) {
+        let mut world = self.world();
+        let (now, stopped) = (world.now, world.stop.is_some());
+        let due = world.waits.extract_if(.., |_, (until, _)| stopped || until.is_some_and(|until| until <= now));
+        let wakers: Vec<Waker> = due.map(|(_, (_, waker))| waker).collect();
+        drop(world);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl World {
+    /// Has something happen after a while.
+    pub(crate) fn script(&mut self, after: Duration, action: Action) {
+        self.scripted += 1;
+        let key = (self.now.saturating_add(after), self.scripted);
+        self.script.insert(key, action);
+    }
+
+    fn begin(&mut self) {
+        assert!(!self.running, "this harness runs a coordinator already: a second one needs a harness of its own");
+        self.running = true;
+        self.term = self.next_term;
+        self.next_term += 1;
+        (self.stop, self.killed, self.step_down) = (None, None, None);
+        (self.progress, self.commits) = (0, 0);
+        let last = self.script.last_key_value().map_or(self.now, |((at, _), _)| *at);
+        let why = "nothing in this test has ended it for a day of the test's time: see `Harness::stop_after`";
+        self.script(last.saturating_sub(self.now).saturating_add(PATIENCE), Action::Kill(why.to_owned()));
+    }
+
+    /// What of the script was not reached goes with the term.
+    fn end(&mut self) -> Option<String> {
+        self.running = false;
+        self.script.clear();
+        self.waits.clear();
+        self.killed.take()
+    }
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Host").finish_non_exhaustive()
+    }
+}
+
+#[cfg(feature = "async")]
+mod futures {
+    use std::pin::{Pin, pin};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::{Context, Poll, Wake};
+
+    use super::*;
+
+    impl Host {
+        /// Waits for a time, but not past a request to stop; without a length for the stop alone.
+        pub(crate) fn wait(&self, length: Option<Duration>) -> Wait {
+            if self.world().stop.is_some() {
+                self.pass(INSTANT);
+            }
+            let mut world = self.world();
+            world.began_waits += 1;
+            let until = length.map(|length| world.now.saturating_add(length));
+            Wait { host: self.clone(), id: world.began_waits, until }
+        }
+
+        /// Runs a future to its end. Whenever it can only wait, the clock moves on to what it waits for.
+        pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {
+            let mut future = pin!(future);
+            let woken = Arc::new(Woken(AtomicBool::new(false)));
+            let waker = Waker::from(woken.clone());
+            loop {
+                if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                    return output;
+                }
+                while !woken.0.swap(false, Ordering::Relaxed) {
+                    self.pass_to_next();
+                    self.live();
+                }
+            }
+        }
+
+        fn pass_to_next(&self) {
+            let world = self.world();
+            let timer = world.waits.values().filter_map(|(until, _)| *until).min();
+            let scripted = world.script.first_key_value().map(|((at, _), _)| *at);
+            // Something is scripted as long as a term runs: its end, at the latest.
+            let next = timer.into_iter().chain(scripted).min().unwrap_or(world.now);
+            let length = next.saturating_sub(world.now).max(INSTANT);
+            drop(world);
+            self.pass(length);
+        }
+    }
+
+    pub(crate) struct Wait {
+        host: Host,
+        id: usize,
+        until: Option<Duration>,
+    }
+
+    impl Future for Wait {
+        type Output = ();
+
+        fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+            self.host.live();
+            let mut world = self.host.world();
+            if world.stop.is_some() || self.until.is_some_and(|until| until <= world.now) {
+                return Poll::Ready(());
+            }
+            world.waits.insert(self.id, (self.until, cx.waker().clone()));
+            Poll::Pending
+        }
+    }
+
+    impl Drop for Wait {
+        fn drop(&mut self) {
+            self.host.world().waits.remove(&self.id);
+        }
+    }
+
+    struct Woken(AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The host that runs this instance, as the contract has it.
+
+use std::time::{Duration, SystemTime};
+
+use wasip2::clocks::monotonic_clock::subscribe_duration;
+use wasip2::io::poll::{Pollable, poll};
+
+use crate::StateError;
+use crate::bindings::baton::host::state::{self, Change};
+use crate::bindings::baton::host::term::{self, StopReason};
+
+/// There is but one, so it has no fields: all that it is asked goes through the component's imports.
+#[derive(Debug, Clone)]
+pub(crate) struct Host;
+
+impl Host {
+    pub(crate) fn number(&self) -> u64 {
+        term::number()
+    }
+
+    pub(crate) fn election(&self) -> String {
+        term::election()
+    }
+
+    pub(crate) fn node(&self) -> String {
+        term::node()
+    }
+
+    pub(crate) fn module(&self) -> String {
+        term::module()
+    }
+
+    pub(crate) fn remaining(&self) -> Duration {
+        Duration::from_millis(term::remaining())
+    }
+
+    pub(crate) fn now(&self) -> SystemTime {
+        SystemTime::now()
+    }
+
+    /// Only in a test does a check take time.
+    pub(crate) fn check(&self) {}
+
+    pub(crate) fn stop_requested(&self) -> Option<(StopReason, String)> {
+        Some((term::stop_requested()?, term::stop_message().unwrap_or_default()))
+    }
+
+    pub(crate) fn grace(&self) -> Duration {
+        Duration::from_millis(term::grace().unwrap_or(0))
+    }
+
+    pub(crate) fn progress(&self) {
+        term::progress();
+    }
+
+    pub(crate) fn step_down(&self, reason: &str) {
+        term::step_down(reason);
+    }
+
+    /// Waits for a time, but not past a request to stop.
+    pub(crate) fn sleep(&self, length: Duration) {
+        poll(&[&term::subscribe_stop(), &timer(length)]);
+    }
+
+    /// The same for a future; without a length for the stop alone.
+    #[cfg(feature = "async")]
+    pub(crate) async fn wait(&self, length: Option<Duration>) {
+        use wstd::runtime::AsyncPollable;
+
+        let stop = AsyncPollable::new(term::subscribe_stop());
+        match length.map(|length| AsyncPollable::new(timer(length))) {
+            None => stop.wait_for().await,
+            Some(timer) => {
+                crate::async_term::either(stop.wait_for(), timer.wait_for()).await;
+            }
+        }
+    }
+
+    pub(crate) fn get(&self, key: &str) -> Option<Vec<u8>> {
+        state::get(key)
+    }
+
+    pub(crate) fn keys(&self, prefix: &str) -> Vec<String> {
+        state::keys(prefix)
+    }
+
+    pub(crate) fn commit(&self, changes: Vec<Change>) -> Result<(), StateError> {
+        state::commit(&changes).map_err(StateError::from)
+    }
+}
+
+fn timer(length: Duration) -> Pollable {
+    subscribe_duration(u64::try_from(length.as_nanos()).unwrap_or(u64::MAX))
+}
