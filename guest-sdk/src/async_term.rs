@@ -22,6 +22,11 @@ impl AsyncTerm {
         Self { term }
     }
 
+    /// What requests are sent with.
+    pub fn http(&self) -> crate::http::Client {
+        crate::http::Client::new(self.term.host().clone())
+    }
+
     /// Sleeps, but not past a request to stop.
     ///
     /// # Errors

@@ -47,6 +47,10 @@ pub(crate) struct World {
     pub(crate) step_down: Option<String>,
     /// What the next commits meet instead of being saved.
     pub(crate) refusals: VecDeque<StateError>,
+    #[cfg(feature = "async")]
+    pub(crate) answer: Option<futures::Answer>,
+    #[cfg(feature = "async")]
+    pub(crate) latency: Duration,
     values: BTreeMap<String, Vec<u8>>,
     running: bool,
     stop: Option<(StopReason, String)>,
@@ -55,8 +59,8 @@ pub(crate) struct World {
     /// What happens when; of the same moment, in the order in which it was said.
     script: BTreeMap<(Duration, usize), Action>,
     scripted: usize,
-    /// Futures that wait for the stop, and perhaps for a time.
-    waits: BTreeMap<usize, (Option<Duration>, Waker)>,
+    /// Futures that wait.
+    waits: BTreeMap<usize, (Until, Waker)>,
     began_waits: usize,
 }
 
@@ -64,6 +68,19 @@ pub(crate) struct World {
 pub(crate) enum Action {
     Do(Box<dyn FnOnce(&Harness) + Send>),
     Kill(String),
+}
+
+/// What a future waits for: whichever comes first.
+#[derive(Clone, Copy)]
+struct Until {
+    time: Option<Duration>,
+    stop: bool,
+}
+
+impl Until {
+    fn has_come(self, world: &World) -> bool {
+        (self.stop && world.stop.is_some()) || self.time.is_some_and(|time| time <= world.now)
+    }
 }
 
 /// What unwinds a coordinator that is killed.
@@ -85,6 +102,10 @@ impl Host {
             commits: 0,
             step_down: None,
             refusals: VecDeque::new(),
+            #[cfg(feature = "async")]
+            answer: None,
+            #[cfg(feature = "async")]
+            latency: Duration::ZERO,
             values: BTreeMap::new(),
             running: false,
             stop: None,
@@ -178,7 +199,10 @@ impl Host {
         for change in changes {
             let (Change::Put((key, _)) | Change::Delete(key)) = &change;
             if key.is_empty() || key.len() > LARGEST_KEY {
-                return Err(StateError::InvalidKey(format!("a key has 1 to {LARGEST_KEY} bytes, and not {}", key.len())));
+                return Err(StateError::InvalidKey(format!(
+                    "a key has 1 to {LARGEST_KEY} bytes, and not {}",
+                    key.len()
+                )));
             }
             match change {
                 Change::Put((key, value)) if value.len() > LARGEST_VALUE => {
@@ -225,7 +249,8 @@ impl Host {
             if world.killed.is_some() || (!was_stopped && world.stop.is_some()) {
                 return;
             }
-            let due = world.script.first_entry().filter(|first| first.key().0 <= until).map(|first| first.remove_entry());
+            let due =
+                world.script.first_entry().filter(|first| first.key().0 <= until).map(|first| first.remove_entry());
             let Some(((at, _), action)) = due else {
                 world.now = world.now.max(until);
                 drop(world);
@@ -267,11 +292,11 @@ impl Host {
     /// Wakes the futures whose time has come.
     fn wake(&self) {
         let mut world = self.world();
-        let (now, stopped) = (world.now, world.stop.is_some());
-        let due = world.waits.extract_if(.., |_, (until, _)| stopped || until.is_some_and(|until| until <= now));
-        let wakers: Vec<Waker> = due.map(|(_, (_, waker))| waker).collect();
+        let mut waits = std::mem::take(&mut world.waits);
+        let due: Vec<_> = waits.extract_if(.., |_, (until, _)| until.has_come(&world)).collect();
+        world.waits = waits;
         drop(world);
-        wakers.into_iter().for_each(Waker::wake);
+        due.into_iter().for_each(|(_, (_, waker))| waker.wake());
     }
 }
 
@@ -317,6 +342,10 @@ mod futures {
     use std::task::{Context, Poll, Wake};
 
     use super::*;
+    use crate::http::{Body, Error, Request, Response};
+
+    /// What answers requests in the place of servers.
+    pub(crate) type Answer = Box<dyn FnMut(Request<Vec<u8>>) -> Result<Response<Vec<u8>>, Error> + Send>;
 
     impl Host {
         /// Waits for a time, but not past a request to stop; without a length for the stop alone.
@@ -324,10 +353,30 @@ mod futures {
             if self.world().stop.is_some() {
                 self.pass(INSTANT);
             }
+            self.wait_until(length, true)
+        }
+
+        /// Sends a request, of which only the test knows.
+        pub(crate) async fn send<B: Into<Body>>(&self, request: Request<B>) -> Result<Response<Body>, Error> {
+            let (head, body) = request.into_parts();
+            let body = body.into().bytes_contents().await?.to_vec();
+            let latency = self.world().latency;
+            self.wait_until(Some(latency), false).await;
+            // Not locked while it answers: it may ask the harness.
+            let answer = self.world().answer.take();
+            let Some(mut answer) = answer else {
+                return Err(Error::msg("this test answers no requests: see `Harness::answer`"));
+            };
+            let response = answer(Request::from_parts(head, body));
+            self.world().answer.get_or_insert(answer);
+            Ok(response?.map(Body::from))
+        }
+
+        fn wait_until(&self, length: Option<Duration>, stop: bool) -> Wait {
             let mut world = self.world();
             world.began_waits += 1;
-            let until = length.map(|length| world.now.saturating_add(length));
-            Wait { host: self.clone(), id: world.began_waits, until }
+            let time = length.map(|length| world.now.saturating_add(length));
+            Wait { host: self.clone(), id: world.began_waits, until: Until { time, stop } }
         }
 
         /// Runs a future to its end. Whenever it can only wait, the clock moves on to what it waits for.
@@ -348,7 +397,7 @@ mod futures {
 
         fn pass_to_next(&self) {
             let world = self.world();
-            let timer = world.waits.values().filter_map(|(until, _)| *until).min();
+            let timer = world.waits.values().filter_map(|(until, _)| until.time).min();
             let scripted = world.script.first_key_value().map(|((at, _), _)| *at);
             // Something is scripted as long as a term runs: its end, at the latest.
             let next = timer.into_iter().chain(scripted).min().unwrap_or(world.now);
@@ -361,7 +410,7 @@ mod futures {
     pub(crate) struct Wait {
         host: Host,
         id: usize,
-        until: Option<Duration>,
+        until: Until,
     }
 
     impl Future for Wait {
@@ -370,7 +419,7 @@ mod futures {
         fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
             self.host.live();
             let mut world = self.host.world();
-            if world.stop.is_some() || self.until.is_some_and(|until| until <= world.now) {
+            if self.until.has_come(&world) {
                 return Poll::Ready(());
             }
             world.waits.insert(self.id, (self.until, cx.waker().clone()));

@@ -11,6 +11,8 @@ mod term;
 
 #[cfg(feature = "async")]
 mod async_term;
+#[cfg(feature = "async")]
+pub mod http;
 #[cfg(not(target_family = "wasm"))]
 pub mod testing;
 

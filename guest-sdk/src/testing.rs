@@ -180,6 +180,25 @@ impl Harness {
         self.host.world().refusals.push_back(error);
     }
 
+    /// Answers the coordinator's requests from now on, or has them fail.
+    #[cfg(feature = "async")]
+    pub fn answer(
+        &self,
+        answer: impl FnMut(
+            crate::http::Request<Vec<u8>>,
+        ) -> std::result::Result<crate::http::Response<Vec<u8>>, crate::http::Error>
+        + Send
+        + 'static,
+    ) {
+        self.host.world().answer = Some(Box::new(answer));
+    }
+
+    /// How long requests take from now on until they are answered; no time by default.
+    #[cfg(feature = "async")]
+    pub fn latency(&self, time: Duration) {
+        self.host.world().latency = time;
+    }
+
     /// Moves the clock, and has happen what is scripted until then: between runs, or for work that takes its
     /// time.
     pub fn advance(&self, time: Duration) {

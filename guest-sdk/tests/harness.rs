@@ -92,8 +92,10 @@ fn who_is_never_stopped_is_told_what_the_test_lacks() {
 fn a_loop_of_checks_gets_to_the_stop() {
     let test = Harness::new();
     test.stop_after(SECOND, StopReason::LeaseAtRisk);
-    test.run(|term| loop {
-        term.check()?;
+    test.run(|term| {
+        loop {
+            term.check()?;
+        }
     })
     .unwrap();
 }
@@ -279,6 +281,7 @@ mod state {
 #[cfg(feature = "async")]
 mod futures {
     use baton_sdk::AsyncTerm;
+    use baton_sdk::http::{Request, Response};
     use futures_lite::future;
 
     use super::*;
@@ -356,5 +359,46 @@ mod futures {
         });
         assert!(failure.unwrap_err().is_kill());
         assert_eq!(test.state().get("minutes").unwrap(), Some(1));
+    }
+
+    #[test]
+    fn the_test_answers_requests() {
+        let test = Harness::new();
+        let unanswered = test.run_async(async |term| {
+            term.http().send(Request::get("http://worker/").body(())?).await?;
+            Ok(())
+        });
+        assert!(unanswered.unwrap_err().to_string().contains("Harness::answer"));
+
+        test.answer(|request| {
+            assert_eq!((request.method().as_str(), request.uri().path()), ("POST", "/jobs"));
+            Ok(Response::builder().status(202).body([b"got ", request.body().as_slice()].concat())?)
+        });
+        let begin = test.now();
+        test.latency(3 * SECOND);
+        test.run_async(async |term| {
+            let request = Request::post("http://worker/jobs").body("job 7")?;
+            let mut response = term.http().first_byte_timeout(SECOND).send(request).await?;
+            assert_eq!(response.status(), 202);
+            assert_eq!(response.body_mut().str_contents().await?, "got job 7");
+            assert_eq!(term.now(), begin + 3 * SECOND);
+            Ok(())
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn a_request_that_hangs_is_cut_off_by_the_stop() {
+        let test = Harness::new();
+        test.answer(|_| panic!("it is not reached"));
+        test.latency(3_600 * SECOND);
+        test.stop_after(SECOND, StopReason::LeaseAtRisk);
+        let begin = test.now();
+        test.run_async(async |term| {
+            term.until_stop(term.http().send(Request::get("http://worker/").body(())?)).await??;
+            panic!("it is cut off")
+        })
+        .unwrap();
+        assert_eq!(test.now(), begin + SECOND);
     }
 }
