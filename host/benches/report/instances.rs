@@ -128,6 +128,8 @@ impl Baton {
             states: Arc::new(MemoryStore::new(Arc::new(|| Duration::ZERO))),
             state_limits: Limits::default(),
             env: Vec::new(),
+            config: Vec::new(),
+            secrets: Vec::new(),
             guests: Handle::current(),
             clock,
             watchdog: Arc::new(watchdog),

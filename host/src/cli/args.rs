@@ -131,6 +131,17 @@ pub(super) struct Run {
     /// that is given in several places, the flag counts, else BATON_ENV, else the file.
     #[arg(long, value_name = "K=V")]
     pub env: Vec<String>,
+    /// A value of the coordinator's configuration; repeat it for more * [env: BATON_CONFIG, one K=V on each line]
+    ///
+    /// It sees them as variables and through wasi:config/store. Merged like --env.
+    #[arg(long, value_name = "K=V")]
+    pub config: Vec<String>,
+    /// Where a secret is: file:PATH or env:VARIABLE; repeat it for more * [env: BATON_SECRET, one on each line]
+    ///
+    /// The coordinator sees it like a value of --config; it is shown nowhere. In the file: the table
+    /// `secrets`, as in `secrets = { token = { file = "PATH" } }`. A file is read anew for each term.
+    #[arg(long, value_name = "K=SOURCE")]
+    pub secret: Vec<String>,
     /// How log lines look: text, json [env: BATON_LOG_FORMAT] [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<String>,

@@ -178,7 +178,9 @@ impl args::Run {
             .flag(Key::MaxState, self.max_state)
             .flag(Key::MaxStateValue, self.max_state_value)
             .flag(Key::LogFormat, self.log_format)
-            .flag_env(&self.env)
+            .flag_pairs(Key::Env, &self.env)?
+            .flag_pairs(Key::Config, &self.config)?
+            .flag_pairs(Key::Secrets, &self.secret)
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use super::{WrongConfiguration, open_store};
 use crate::clock::Clock;
-use crate::config::{Config, Coordinator};
+use crate::config::{Config, Coordinator, Secret};
 use crate::gate::Watchdog;
 use crate::node::NodeId;
 use crate::runtime::{Engine, Launcher, Module};
@@ -80,7 +80,9 @@ fn contend(
                 memory: coordinator.max_memory,
                 states: Arc::clone(states),
                 state_limits: coordinator.state_limits,
-                env: coordinator.env.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect(),
+                env: exposed(&coordinator.env),
+                config: coordinator.config.clone(),
+                secrets: coordinator.secrets.clone(),
                 guests: guests.handle().clone(),
                 clock: clock.clone(),
                 watchdog: Arc::clone(&watchdog),
@@ -132,6 +134,11 @@ fn contend(
     control.shutdown_background();
     guests.shutdown_timeout(Duration::from_secs(1));
     result
+}
+
+/// For the coordinator alone.
+fn exposed(values: &[(String, Secret)]) -> Vec<(String, String)> {
+    values.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect()
 }
 
 fn runtime(name: &str, threads: usize) -> std::io::Result<Runtime> {

@@ -11,7 +11,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::key::nearest;
 use super::layer::Given;
-use super::{ConfigError, Key, Layer, Origin, Surroundings};
+use super::{ConfigError, Key, Layer, Origin, Surroundings, secrets};
 
 /// The name of the tables, one for each coordinator.
 const COORDINATORS: &str = "coordinators";
@@ -143,20 +143,22 @@ impl Source<'_> {
         };
         let origin = Origin::File { path: self.name.to_string(), line: self.line(at), key: path.clone() };
         let text = match (setting, value.get_ref()) {
-            (Key::Env, DeValue::Table(variables)) => {
-                for (name, value) in variables {
+            (Key::Env | Key::Config | Key::Secrets, DeValue::Table(values)) => {
+                for (name, value) in values {
                     let path = format!("{path}.{}", name.get_ref().escape_debug());
                     let at = name.span().start;
-                    let DeValue::String(text) = value.get_ref() else {
-                        return Err(self.error(at, Some(&path), "write the value as a text in quotes"));
-                    };
+                    let text = self.named(setting, at, &path, value.get_ref())?;
                     let origin = Origin::File { path: self.name.to_string(), line: self.line(at), key: path };
-                    layer.set_env(name.get_ref(), text, origin)?;
+                    layer.set_named(setting, name.get_ref(), &text, origin)?;
                 }
                 return Ok(());
             }
-            (Key::Env, _) => {
-                return Err(self.error(at, Some(&path), "write a table: env = { NAME = \"VALUE\" }"));
+            (Key::Env | Key::Config, _) => {
+                let problem = format!("write a table: {word} = {{ NAME = \"VALUE\" }}");
+                return Err(self.error(at, Some(&path), &problem));
+            }
+            (Key::Secrets, _) => {
+                return Err(self.error(at, Some(&path), "write a table: secrets = { NAME = { file = \"PATH\" } }"));
             }
             (Key::Create, DeValue::Boolean(on)) => on.to_string(),
             (Key::Create, _) => {
@@ -176,6 +178,30 @@ impl Source<'_> {
         };
         layer.set(setting, text, origin);
         Ok(())
+    }
+
+    /// One of the values of a setting that has many, as the text that a flag would have for it.
+    fn named(&self, setting: Key, at: usize, path: &str, value: &DeValue<'_>) -> Result<String, ConfigError> {
+        let wrong = |problem| Err(self.error(at, Some(path), problem));
+        match (setting, value) {
+            (Key::Secrets, DeValue::Table(source)) => {
+                let mut source = source.iter().map(|(key, value)| (key.get_ref().as_ref(), value.get_ref()));
+                match (source.next(), source.next()) {
+                    (Some(("file", DeValue::String(file))), None) => {
+                        Ok(format!("{}{}", secrets::FILE, self.path(at, path, file)?))
+                    }
+                    (Some(("env", DeValue::String(variable))), None) => Ok(format!("{}{variable}", secrets::ENV)),
+                    _ => wrong(secrets::TABLE),
+                }
+            }
+            (Key::Secrets, _) => wrong(secrets::TABLE),
+            (_, DeValue::String(text)) => Ok(text.to_string()),
+            (Key::Config, DeValue::Integer(number)) => Ok(number.to_string()),
+            (Key::Config, DeValue::Float(number)) => Ok(number.to_string()),
+            (Key::Config, DeValue::Boolean(on)) => Ok(on.to_string()),
+            (Key::Config, _) => wrong("write a text in quotes, a number, true or false"),
+            _ => wrong("write the value as a text in quotes"),
+        }
     }
 
     /// A path in the file is seen from the file's folder, wherever the host is started.

@@ -35,11 +35,15 @@ pub enum Key {
     MaxStateValue,
     /// A variable of the coordinator's environment.
     Env,
+    /// A value of the coordinator's configuration.
+    Config,
+    /// Where one of the coordinator's secrets is.
+    Secrets,
 }
 
 impl Key {
     /// All settings: those of the host first, then those of a coordinator.
-    pub const ALL: [Key; 16] = [
+    pub const ALL: [Key; 18] = [
         Key::File,
         Key::Store,
         Key::Create,
@@ -56,6 +60,8 @@ impl Key {
         Key::MaxState,
         Key::MaxStateValue,
         Key::Env,
+        Key::Config,
+        Key::Secrets,
     ];
 
     /// Its name in the file.
@@ -78,6 +84,8 @@ impl Key {
             Key::MaxState => "max-state",
             Key::MaxStateValue => "max-state-value",
             Key::Env => "env",
+            Key::Config => "config",
+            Key::Secrets => "secrets",
         }
     }
 
@@ -86,6 +94,7 @@ impl Key {
     pub fn flag(self) -> String {
         match self {
             Key::Module => "MODULE".to_string(),
+            Key::Secrets => "--secret".to_string(),
             _ => format!("--{}", self.name()),
         }
     }
@@ -93,7 +102,17 @@ impl Key {
     /// Its name as a variable.
     #[must_use]
     pub fn variable(self) -> String {
-        format!("BATON_{}", self.name().replace('-', "_").to_ascii_uppercase())
+        let word = match self {
+            Key::Secrets => "secret",
+            _ => self.name(),
+        };
+        format!("BATON_{}", word.replace('-', "_").to_ascii_uppercase())
+    }
+
+    /// Whether it has many values, each under a name of its own.
+    #[must_use]
+    pub fn is_named(self) -> bool {
+        matches!(self, Key::Env | Key::Config | Key::Secrets)
     }
 
     /// Whether each coordinator has its own.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::{ConfigError, Key, Surroundings};
+use super::{ConfigError, Key, Surroundings, secrets};
 
 /// Where a value came from.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -59,8 +59,8 @@ pub(super) struct Given {
 #[derive(Clone, Default)]
 pub struct Layer {
     values: BTreeMap<Key, Given>,
-    /// The coordinator's environment: the one setting that has many values.
-    env: BTreeMap<String, Given>,
+    /// The settings that have many values, by name.
+    named: BTreeMap<Key, BTreeMap<String, Given>>,
 }
 
 impl Layer {
@@ -79,13 +79,13 @@ impl Layer {
         self
     }
 
-    /// Takes the pairs `K=V` of `--env`; of two for one name the last one counts.
+    /// Takes the pairs `K=V` of a flag such as `--env`; of two for one name the last one counts.
     ///
     /// # Errors
     /// [`ConfigError`] for what is no pair.
-    pub fn flag_env(mut self, pairs: &[String]) -> Result<Self, ConfigError> {
+    pub fn flag_pairs(mut self, key: Key, pairs: &[String]) -> Result<Self, ConfigError> {
         for pair in pairs {
-            self.set_pair(pair, Origin::Flag)?;
+            self.set_pair(key, pair, Origin::Flag)?;
         }
         Ok(self)
     }
@@ -100,9 +100,9 @@ impl Layer {
                 continue;
             };
             let text = text.to_str().ok_or_else(|| ConfigError::new(&name, "is not UTF-8: write it in plain text"))?;
-            if key == Key::Env {
+            if key.is_named() {
                 for pair in text.lines().filter(|line| !line.trim().is_empty()) {
-                    layer.set_pair(pair, Origin::Variable)?;
+                    layer.set_pair(key, pair, Origin::Variable)?;
                 }
             } else {
                 layer.set(key, text.to_string(), Origin::Variable);
@@ -115,35 +115,40 @@ impl Layer {
         self.values.get(&key)
     }
 
-    pub(super) fn env(&self) -> &BTreeMap<String, Given> {
-        &self.env
+    /// The values of a setting that has many, by name.
+    pub(super) fn named(&self, key: Key) -> impl Iterator<Item = (&String, &Given)> {
+        self.named.get(&key).into_iter().flatten()
     }
 
     pub(super) fn set(&mut self, key: Key, text: String, origin: Origin) {
         self.values.insert(key, Given { text, origin });
     }
 
-    /// Takes one variable of the coordinator's environment.
-    pub(super) fn set_env(&mut self, name: &str, value: &str, origin: Origin) -> Result<(), ConfigError> {
+    /// Takes one value of a setting that has many. All of them become variables of the coordinator.
+    pub(super) fn set_named(&mut self, key: Key, name: &str, value: &str, origin: Origin) -> Result<(), ConfigError> {
         let illegal = name.is_empty() || name.contains(['=', '\0']) || value.contains('\0');
         if illegal {
             let problem = "a variable's name must not be empty, and neither it nor the value may contain NUL \
                            (nor the name `=`)";
-            return Err(ConfigError::at(Key::Env, &origin, problem));
+            return Err(ConfigError::at(key, &origin, problem));
         }
-        self.env.insert(name.to_string(), Given { text: value.to_string(), origin });
+        self.named.entry(key).or_default().insert(name.to_string(), Given { text: value.to_string(), origin });
         Ok(())
     }
 
     /// A pair is never shown in an error: it may well be a secret.
-    fn set_pair(&mut self, pair: &str, origin: Origin) -> Result<(), ConfigError> {
+    fn set_pair(&mut self, key: Key, pair: &str, origin: Origin) -> Result<(), ConfigError> {
         let Some((name, value)) = pair.split_once('=') else {
+            let form = if key == Key::Secrets { secrets::FORM } else { "NAME=VALUE" };
             let problem = match origin {
-                Origin::Variable => "a line has no `=`: write one NAME=VALUE on each line",
-                _ => "there is no `=`: write NAME=VALUE, and repeat --env for more",
+                Origin::Variable => format!("a line has no `=`: write one {form} on each line"),
+                _ if key == Key::Config => {
+                    format!("there is no `=`: write {form}, and repeat it for more; the file of settings is --file")
+                }
+                _ => format!("there is no `=`: write {form}, and repeat {} for more", key.flag()),
             };
-            return Err(ConfigError::at(Key::Env, &origin, problem));
+            return Err(ConfigError::at(key, &origin, problem));
         };
-        self.set_env(name, value, origin)
+        self.set_named(key, name, value, origin)
     }
 }

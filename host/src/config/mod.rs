@@ -7,8 +7,8 @@
 //! that needs no store.
 //!
 //! In the file, keys at the top hold for all coordinators, and a table `[coordinators.NAME]` overrides
-//! them for its own; NAME is the election unless the table says otherwise. The environment of a
-//! coordinator is the one setting whose layers are merged, variable by variable.
+//! them for its own; NAME is the election unless the table says otherwise. Environment, configuration and
+//! secrets of a coordinator are settings with many values: their layers are merged, name by name.
 //!
 //! ```toml
 //! store = "azure://myaccount/leases"
@@ -17,7 +17,8 @@
 //! [coordinators.nightly-report]
 //! module = "report.wasm"            # seen from this file's folder
 //! on-done = "finish"
-//! env = { REGION = "west" }
+//! config = { region = "west", batch = 100 }
+//! secrets = { token = { file = "/run/secrets/token" } }
 //! ```
 
 mod file;
@@ -25,6 +26,7 @@ mod key;
 mod layer;
 mod resolve;
 mod secret;
+mod secrets;
 mod surroundings;
 mod table;
 mod value;
@@ -40,6 +42,7 @@ pub use key::Key;
 pub use layer::{Layer, Origin};
 pub use resolve::{resolve, resolve_store};
 pub use secret::Secret;
+pub use secrets::SecretSource;
 pub use surroundings::Surroundings;
 pub use value::election;
 
@@ -100,6 +103,10 @@ pub struct Coordinator {
     pub state_limits: Limits,
     /// Its environment variables, sorted by name.
     pub env: Vec<(String, Secret)>,
+    /// Its configuration, sorted by name.
+    pub config: Vec<(String, String)>,
+    /// Where its secrets are, sorted by name. No name is also one of `env` or `config`.
+    pub secrets: Vec<SecretSource>,
 }
 
 /// A wrong configuration: where it is, what is wrong and what to do.

@@ -8,8 +8,9 @@ use baton_election::OnDone;
 use baton_election::{Timing, TimingError};
 
 use super::file::{self, FileLayers};
+use super::layer::Given;
 use super::table::Row;
-use super::{Config, ConfigError, Coordinator, Key, Layer, Origin, Secret, Surroundings, value};
+use super::{Config, ConfigError, Coordinator, Key, Layer, Origin, Secret, SecretSource, Surroundings, value};
 use crate::node::{NodeChoice, NodeId};
 use crate::state::Limits;
 use crate::store::StoreUrl;
@@ -33,7 +34,7 @@ pub fn resolve(flags: &Layer, around: &Surroundings) -> Result<Config, ConfigErr
     let mut coordinators = Vec::new();
     for layers in sources.coordinators(flags)? {
         let mut own = Vec::new();
-        let (coordinator, origin) = coordinator(layers, &store, &mut own)?;
+        let (coordinator, origin) = coordinator(layers, &store, around, &mut own)?;
         for row in &mut own {
             row.election = Some(coordinator.election.to_string());
         }
@@ -131,6 +132,7 @@ fn node(host: &mut Resolver<'_>, around: &Surroundings) -> Result<NodeChoice, Co
 fn coordinator(
     layers: Vec<&Layer>,
     store: &StoreUrl,
+    around: &Surroundings,
     rows: &mut Vec<Row>,
 ) -> Result<(Coordinator, Origin), ConfigError> {
     let mut own = Resolver::new(layers, rows);
@@ -166,7 +168,13 @@ fn coordinator(
     let mut state = |key, usual| own.get(key, value::state_size, value::show_size, || Ok(usual));
     let state_limits =
         Limits { total: state(Key::MaxState, usual.total)?.0, value: state(Key::MaxStateValue, usual.value)?.0 };
-    let env = own.env();
+    let mut taken = BTreeSet::new();
+    let pair = |name: &str, text: &str| Ok((name.to_string(), text.to_string()));
+    let hidden = |name: &str, text: &str| Ok((name.to_string(), Secret::new(text)));
+    let secret = |name: &str, text: &str| SecretSource::find(name, text, around);
+    let env = own.variables(Key::Env, &mut taken, hidden, |(_, value)| value.to_string())?;
+    let config = own.variables(Key::Config, &mut taken, pair, |(_, value)| value.clone())?;
+    let secrets = own.variables(Key::Secrets, &mut taken, secret, SecretSource::to_string)?;
 
     let timing = Timing::new(lease, store.lease_range(), grace, max_memory).map_err(|error| {
         let of_memory = matches!(error, TimingError::Memory { .. }) && memory_origin != Origin::Default;
@@ -174,8 +182,19 @@ fn coordinator(
         ConfigError::at(key, origin, error.to_string())
     })?;
     let module = PathBuf::from(module);
-    let coordinator =
-        Coordinator { election, module, timing, pause, on_done, stall_after, max_memory, state_limits, env };
+    let coordinator = Coordinator {
+        election,
+        module,
+        timing,
+        pause,
+        on_done,
+        stall_after,
+        max_memory,
+        state_limits,
+        env,
+        config,
+        secrets,
+    };
     Ok((coordinator, election_origin))
 }
 
@@ -210,19 +229,35 @@ impl<'a> Resolver<'a> {
         Ok((value, origin))
     }
 
-    /// The environment: all layers together, the strongest one's value for each name.
-    fn env(&mut self) -> Vec<(String, Secret)> {
-        let layers = self.layers.clone();
-        let names: BTreeSet<&String> = layers.iter().flat_map(|layer| layer.env().keys()).collect();
-        let mut env = BTreeMap::new();
-        for name in names {
-            if let Some(given) = layers.iter().find_map(|layer| layer.env().get(name)) {
-                let value = Secret::new(&given.text);
-                self.note(Key::Env, Some(name.clone()), value.to_string(), given.origin.clone());
-                env.insert(name.clone(), value);
+    /// What a setting that has many values says, each value made of its name and text. All of them become
+    /// variables of the coordinator: a name that another such setting has is refused.
+    fn variables<T>(
+        &mut self,
+        key: Key,
+        taken: &mut BTreeSet<String>,
+        make: impl Fn(&str, &str) -> Result<T, String>,
+        show: impl Fn(&T) -> String,
+    ) -> Result<Vec<T>, ConfigError> {
+        let mut values = Vec::new();
+        for (name, given) in self.named(key) {
+            let value = make(name, &given.text).map_err(|problem| ConfigError::at(key, &given.origin, problem))?;
+            if !taken.insert(name.clone()) {
+                let problem = format!("{name:?} is given more than once among env, config and secrets: leave one");
+                return Err(ConfigError::at(key, &given.origin, problem));
             }
+            self.note(key, Some(name.clone()), show(&value), given.origin.clone());
+            values.push(value);
         }
-        env.into_iter().collect()
+        Ok(values)
+    }
+
+    /// The values of a setting that has many: all layers together, the strongest one's value for each name.
+    fn named(&self, key: Key) -> BTreeMap<&'a String, &'a Given> {
+        let mut values = BTreeMap::new();
+        for layer in self.layers.iter().rev() {
+            values.extend(layer.named(key));
+        }
+        values
     }
 
     fn note(&mut self, key: Key, part: Option<String>, value: String, origin: Origin) {

@@ -13,6 +13,7 @@ use wasmtime_wasi::clocks::{WasiClocks, WasiClocksView as _};
 use wasmtime_wasi::p2::{DynPollable, Pollable, subscribe};
 use wasmtime_wasi::random::WasiRandom;
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
+use wasmtime_wasi_config::{WasiConfig, WasiConfigVariables};
 
 use super::empty::{self, Denials};
 use super::instance::InstanceEvent;
@@ -57,6 +58,7 @@ pub(super) const GRANTED: &[&str] = &[
     "wasi:cli/terminal-stdout",
     "wasi:clocks/monotonic-clock",
     "wasi:clocks/wall-clock",
+    "wasi:config/store",
     "wasi:io/error",
     "wasi:io/poll",
     "wasi:io/streams",
@@ -64,6 +66,9 @@ pub(super) const GRANTED: &[&str] = &[
     "wasi:random/insecure-seed",
     "wasi:random/random",
 ];
+
+/// Drafts among them: another version is another interface.
+pub(super) const DRAFTS: &[(&str, &str)] = &[("wasi:config/store", "0.2.0-rc.1")];
 
 /// Links what is granted, what is there with nothing in it, and nothing else.
 pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
@@ -88,6 +93,7 @@ pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     cli::terminal_stdin::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
     cli::terminal_stdout::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
     cli::terminal_stderr::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
+    wasmtime_wasi_config::add_to_linker(linker, |guest| WasiConfig::from(&guest.config))?;
     contract::add_to_linker::<Guest, HasSelf<Guest>>(linker, |guest| guest)?;
     state_contract::add_to_linker::<Guest, HasSelf<Guest>>(linker, |guest| guest)
 }
@@ -144,6 +150,7 @@ impl Progress {
 /// The data of an instance's store.
 pub(super) struct Guest {
     pub(super) wasi: WasiCtx,
+    pub(super) config: WasiConfigVariables,
     pub(super) table: ResourceTable,
     pub(super) limits: Limits,
     pub(super) denials: Denials,

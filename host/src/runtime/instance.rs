@@ -18,7 +18,9 @@ use super::engine::{Engine, Ticking};
 use super::guest::{CALL_BYTES, Failure, Guest, HANDLES, Limits, Progress, StopNotice, TermContext};
 use super::module::{Entry, Kind, Module};
 use super::output::{GuestStream, Output, guest_streams};
+use super::own::Own;
 use crate::clock::Clock;
+use crate::config::SecretSource;
 use crate::gate::{Gate, Watchdog};
 use crate::state::{self, ClaimError, Claimant, CommitError, StateStore};
 
@@ -42,6 +44,10 @@ pub struct Launcher {
     pub state_limits: state::Limits,
     /// The environment that they see.
     pub env: Vec<(String, String)>,
+    /// Their configuration: variables, too, and what `wasi:config/store` answers them.
+    pub config: Vec<(String, String)>,
+    /// The secrets in it, read anew for each instance.
+    pub secrets: Vec<SecretSource>,
     /// The runtime that guests run on, and nothing else. It must have several threads.
     pub guests: Handle,
     /// The host's clock.
@@ -78,11 +84,10 @@ impl Launcher {
         let kill_flag = Arc::new(AtomicBool::new(false));
         let engine = self.module.engine.clone();
         let life = Life {
-            module: self.module.clone(),
+            launcher: self.clone(),
+            context,
             ticking: engine.ticking(),
-            guest: self.guest(context, &streams, &output),
             states: self.module.uses_state().then(|| self.states_of(&output)),
-            call_bytes: self.call_bytes(),
             streams,
             killed,
             kill_flag: Arc::clone(&kill_flag),
@@ -98,11 +103,17 @@ impl Launcher {
         Instance { gate, started, stop, kill, kill_flag, progress, events, task, engine, killing: None }
     }
 
-    fn guest(&self, term: TermContext, [stdout, stderr]: &[GuestStream; 2], output: &Arc<dyn Output>) -> Guest {
+    fn guest(
+        &self,
+        term: TermContext,
+        secrets: Vec<(String, String)>,
+        [stdout, stderr]: &[GuestStream; 2],
+        output: &Arc<dyn Output>,
+    ) -> Guest {
         let mut table = ResourceTable::new();
         table.set_max_capacity(HANDLES);
         let wasi = WasiCtx::builder()
-            .envs(&self.environment(term.number))
+            .envs(&self.environment(term.number, &secrets))
             .args(&[self.election.as_str()])
             .stdout(stdout.clone())
             .stderr(stderr.clone())
@@ -111,21 +122,23 @@ impl Launcher {
             .allow_udp(false)
             .build();
         let denials = Denials::new(Arc::clone(output), self.module.asks_for_folders);
-        Guest { wasi, table, limits: Limits::new(self.memory), denials, term, state: None }
+        let config = self.config.iter().cloned().chain(secrets).collect();
+        Guest { wasi, config, table, limits: Limits::new(self.memory), denials, term, state: None }
     }
 
     /// What was given, and for a command, which knows no other way to learn of them, its fencing token and whom
     /// it serves. Nobody else sets these.
-    fn environment(&self, term: Term) -> Vec<(String, String)> {
+    fn environment(&self, term: Term, secrets: &[(String, String)]) -> Vec<(String, String)> {
+        let given = self.env.iter().chain(&self.config).chain(secrets).cloned();
         if self.module.kind() == Kind::Coordinator {
-            return self.env.clone();
+            return given.collect();
         }
         let own = [
             ("BATON_TERM", term.to_string()),
             ("BATON_ELECTION", self.election.to_string()),
             ("BATON_NODE", self.node.clone()),
         ];
-        let given = self.env.iter().filter(|(name, _)| own.iter().all(|(other, _)| name != other)).cloned();
+        let given = given.filter(|(name, _)| own.iter().all(|(other, _)| name != other));
         own.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).chain(given).collect()
     }
 
@@ -239,13 +252,12 @@ impl Drop for Instance {
 
 /// An instance's life as its own task sees it.
 struct Life {
-    module: Module,
+    launcher: Launcher,
+    context: TermContext,
     /// Makes it yield, for as long as it lives.
     ticking: Ticking,
-    guest: Guest,
     /// Claims the state first, where the module uses it.
     states: Option<Claimant>,
-    call_bytes: usize,
     streams: [GuestStream; 2],
     killed: watch::Receiver<bool>,
     kill_flag: Arc<AtomicBool>,
@@ -258,32 +270,20 @@ type Returned = wasmtime::Result<Result<(), Failure>>;
 
 impl Life {
     async fn run(self) -> Gone {
-        let Self {
-            module,
-            ticking: _ticking,
-            guest,
-            states,
-            call_bytes,
-            streams,
-            mut killed,
-            kill_flag,
-            gate,
-            output,
-            started,
-        } = self;
-        let mut store = Store::new(module.engine.wasmtime(), guest);
-        store.limiter(|guest| &mut guest.limits);
-        store.set_hostcall_fuel(call_bytes);
-        let flag = Arc::clone(&kill_flag);
-        store.epoch_deadline_callback(move |_| {
-            Ok(if flag.load(Ordering::Acquire) { UpdateDeadline::Interrupt } else { UpdateDeadline::Yield(1) })
-        });
-        store.set_epoch_deadline(1);
+        let Self { launcher, context, ticking: _ticking, states, streams, mut killed, .. } = self;
+        let Self { kill_flag, gate, output, started, .. } = self;
+        let own = Own::default();
+        let mut store = None;
 
         // A busy guest is ended by the epoch callback; a waiting one by dropping its call. Which of the two
         // it is cannot be known, so from the kill until the call has ended both are at work.
         let returned = {
-            let call = call(&module, &mut store, states, &*output, started);
+            let call = async {
+                let secrets = own.secrets(&launcher.secrets).await?;
+                let guest = launcher.guest(context, secrets, &streams, &output);
+                let store = store.insert(new_store(&launcher, guest, &kill_flag));
+                call(&launcher.module, store, states, &*output, started).await
+            };
             let interrupt = async {
                 // The sender lives as long as whoever could still kill this.
                 let _ = killed.wait_for(|killed| *killed).await;
@@ -304,11 +304,26 @@ impl Life {
             stream.finish();
         }
         // Freeing much memory takes long: another thread takes over the other guests, and this one, which has
-        // the memory at hand, drops it without waiting for anyone.
-        tokio::task::block_in_place(move || drop(store));
+        // the memory at hand, drops it without waiting for anyone but the calls that it had started.
+        tokio::task::block_in_place(move || {
+            drop(store);
+            drop(own);
+        });
         gate.set_gone();
         gone
     }
+}
+
+fn new_store(launcher: &Launcher, guest: Guest, kill_flag: &Arc<AtomicBool>) -> Store<Guest> {
+    let mut store = Store::new(launcher.module.engine.wasmtime(), guest);
+    store.limiter(|guest| &mut guest.limits);
+    store.set_hostcall_fuel(launcher.call_bytes());
+    let flag = Arc::clone(kill_flag);
+    store.epoch_deadline_callback(move |_| {
+        Ok(if flag.load(Ordering::Acquire) { UpdateDeadline::Interrupt } else { UpdateDeadline::Yield(1) })
+    });
+    store.set_epoch_deadline(1);
+    store
 }
 
 async fn call(

@@ -5,7 +5,8 @@
 //! killed at any moment, whatever it is doing. `engine` holds what instances share and drives the
 //! epochs by which a busy guest is ended; `module` compiles and judges components, `wrap` makes components of
 //! core modules; `guest` is the host's side of the contract, `state` that of its state, `empty` what is there
-//! without being granted; `output` is where a guest's standard streams go, `backtrace` makes a trap's readable.
+//! without being granted; `output` is where a guest's standard streams go, `backtrace` makes a trap's readable; `own` has the
+//! calls of the system that may block, which nothing but their own end can end.
 
 mod backtrace;
 mod empty;
@@ -14,6 +15,7 @@ mod guest;
 mod instance;
 mod module;
 mod output;
+mod own;
 mod state;
 mod wrap;
 

@@ -13,7 +13,7 @@ use wasmtime_wasi::p2::bindings::CommandPre;
 
 use super::empty::EMPTY;
 use super::engine::Engine;
-use super::guest::{self, CONTRACT, CONTRACT_VERSION, CoordinatorPre, GRANTED, Guest};
+use super::guest::{self, CONTRACT, CONTRACT_VERSION, CoordinatorPre, DRAFTS, GRANTED, Guest};
 use super::wrap::{Unwrappable, Wrapped, is_for_preview1, wrap};
 
 /// A larger module is refused before it is read whole, in bytes.
@@ -357,8 +357,14 @@ fn is_wasi_0_2(name: &str) -> bool {
 fn what_it_needs(import: &str) -> String {
     let (interface, version) = import.split_once('@').unwrap_or((import, ""));
     if GRANTED.contains(&interface) {
+        let draft = DRAFTS.iter().find(|(draft, _)| *draft == interface);
         return if interface.starts_with(CONTRACT) && version != CONTRACT_VERSION {
             format!("this host knows version {CONTRACT_VERSION}")
+        } else if let Some((_, known)) = draft {
+            match *known == version {
+                true => String::new(),
+                false => format!("this host knows version {known}, and a draft's versions do not go together"),
+            }
         } else if interface.starts_with("wasi:") && !is_wasi_0_2(import) {
             "this host knows WASI 0.2: build it for the target wasm32-wasip2".to_owned()
         } else {

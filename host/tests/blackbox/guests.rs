@@ -9,6 +9,8 @@ use std::sync::OnceLock;
 pub enum Guest {
     /// Prints a line every 20 ms until it is asked to stop.
     Beats,
+    /// Prints its variables and its configuration in one line, and returns ok.
+    TellsConfig,
     /// Returns ok at once.
     Done,
     /// Computes for ever.
@@ -58,6 +60,7 @@ impl Guest {
     fn behaviour(self) -> &'static str {
         match self {
             Self::Beats => "beat",
+            Self::TellsConfig => "config",
             Self::Done => "done",
             Self::Loops => "busy",
             Self::IgnoresStop => "mutter",

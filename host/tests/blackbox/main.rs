@@ -15,6 +15,7 @@ mod any_component;
 mod azure_access;
 mod bad_input;
 mod commands;
+mod configuration;
 mod coordinators;
 mod frozen;
 mod guests;

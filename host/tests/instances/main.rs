@@ -37,6 +37,8 @@ fn launcher(behaviour: &str) -> Launcher {
         states: Arc::new(MemoryStore::new(Arc::new(|| Duration::ZERO))),
         state_limits: Limits::default(),
         env: vec![("BEHAVIOUR".to_owned(), behaviour.to_owned()), ("BEAT_MS".to_owned(), "5".to_owned())],
+        config: Vec::new(),
+        secrets: Vec::new(),
         guests: Handle::current(),
         clock,
         watchdog: Arc::new(watchdog.unwrap()),

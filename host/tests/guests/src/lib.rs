@@ -7,6 +7,26 @@ use std::process;
 use std::time::{Duration, Instant};
 
 use baton_sdk::{Failure, Term};
+use imports::wasi::config::store;
+
+/// Interfaces of WASI that a coordinator may use, and the SDK does not.
+mod imports {
+    #![allow(missing_docs, reason = "generated")]
+    wit_bindgen::generate!({
+        inline: "
+            package wasi:config@0.2.0-rc.1;
+
+            interface store {
+                variant error { upstream(string), io(string) }
+                get: func(key: string) -> result<option<string>, error>;
+                get-all: func() -> result<list<tuple<string, string>>, error>;
+            }
+
+            world imports { import store; }
+        ",
+        world: "wasi:config/imports",
+    });
+}
 
 baton_sdk::coordinator!(run);
 
@@ -74,6 +94,14 @@ fn run(term: &Term) -> baton_sdk::Result {
             beat(term)
         }
         "refused" => refused(term),
+        "config" => {
+            let variables = std::env::vars().map(|(name, value)| format!("variable {name}={value}"));
+            let stored = store::get_all().map_err(|error| Failure::fatal(format!("{error:?}")))?;
+            let stored = stored.into_iter().map(|(name, value)| format!("config {name}={value}"));
+            // One line, so that whoever reads it has all of it.
+            println!("{}", variables.chain(stored).collect::<Vec<_>>().join("; "));
+            Ok(())
+        }
         "env" => {
             for (name, value) in std::env::vars() {
                 println!("{name}={value}");

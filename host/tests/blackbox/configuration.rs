@@ -1,0 +1,188 @@
+//! Configuration and secrets: they reach the coordinator, and secrets reach nobody else.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+
+use crate::guests::Guest;
+use crate::node::{Event, Finished, baton, finish};
+use crate::stage::Stage;
+use crate::store::Store;
+
+/// What must not be seen outside of the coordinator.
+const SECRET: &str = "s3cr3t-0f-the-c00rdinator";
+
+fn stage(guest: Guest) -> Stage {
+    Stage::new(Store::sqlite()).with(guest)
+}
+
+/// The line in which the guest tells what it sees, once it has all of `words`.
+fn told(stage: &Stage, words: &[&str]) -> Event {
+    stage.beat(&format!("a line with {words:?}"), |event| words.iter().all(|word| event.text("line").contains(word)))
+}
+
+#[test]
+fn configuration_and_secrets_reach_the_guest_as_variables_and_through_the_store() {
+    let stage = stage(Guest::TellsConfig);
+    fs::write(stage.home.path().join("token"), format!("{SECRET}\n")).expect("a secret");
+    let file = "config = { region = 'west', batch = 100, ratio = 0.5, dry-run = true, shown = 'file' }\n\
+                secrets = { token = { file = 'token' }, password = { env = 'DB_PASSWORD' } }\n";
+    fs::write(stage.home.path().join("baton.toml"), file).expect("a file");
+    let launch = stage.launch_with("alpha", &[("--config", "shown=flag"), ("--secret", "other=file:token")]);
+    let mut node = launch.env("DB_PASSWORD", "pa ss=word").start();
+    for (name, value) in [
+        ("region", "west"),
+        ("batch", "100"),
+        ("ratio", "0.5"),
+        ("dry-run", "true"),
+        ("shown", "flag"),
+        ("token", SECRET),
+        ("password", "pa ss=word"),
+        ("other", SECRET),
+    ] {
+        let line = told(&stage, &[&format!("variable {name}={value}; "), &format!("config {name}={value}")]);
+        // What is given with --env is no configuration, and the host's own variables are nobody's business.
+        let line = line.text("line");
+        assert!(!line.contains("config BEHAVIOUR") && line.contains("variable BEHAVIOUR=config"), "{line}");
+        assert!(!line.contains("DB_PASSWORD") && !line.contains("PATH="), "{line}");
+    }
+    assert_eq!(node.terminate().code(), Some(0));
+}
+
+#[test]
+fn the_file_of_a_secret_is_read_for_each_term() {
+    let stage = stage(Guest::TellsConfig);
+    let file = stage.home.path().join("token");
+    fs::write(&file, "old").expect("a secret");
+    let _node = stage.launch_with("alpha", &[("--secret", "token=file:token")]).start();
+    told(&stage, &["config token=old"]);
+    let replace = |text: &str| {
+        fs::write(file.with_extension("new"), text).expect("a secret");
+        fs::rename(file.with_extension("new"), &file).expect("it is replaced");
+    };
+    replace("new\r\n");
+    let line = told(&stage, &["config token=new"]);
+    assert!(!line.text("line").contains('\r'), "the end of the last line is no part of it: {line:?}");
+    // Gone while the host runs: that term fails, says why, and a later one finds it again.
+    fs::remove_file(&file).expect("it is removed");
+    let gone = stage.journal.event("a failed term", |e| e.name == "gone" && e.text("outcome") == "failed");
+    for word in ["the secret \\\"token\\\"", "token", "No such file"] {
+        assert!(gone.raw.contains(word), "`{word}` is not said: {gone:?}");
+    }
+    replace("again");
+    told(&stage, &["config token=again"]);
+    stage.check_promises();
+}
+
+#[test]
+fn a_secret_is_seen_nowhere_but_in_the_guest() {
+    let stage = stage(Guest::Beats);
+    fs::write(stage.home.path().join("token"), SECRET).expect("a secret");
+    let flags = [("--secret", "token=file:token"), ("--config", "region=west")];
+    let mut node = stage.launch_with("alpha", &flags).env("BATON_SECRET", "other=env:MINE").env("MINE", SECRET).start();
+    stage.beat_above(0);
+    let status = [stage.command(&["status"]), stage.command(&["status", "--json"])];
+    assert_eq!(node.terminate().code(), Some(0));
+    let log: String = stage.journal.events().iter().map(|event| format!("{}\n", event.raw)).collect();
+    let cmdline = ["run", "x.wasm", "--print-config", "--secret", "token=file:token", "--secret", "other=env:MINE"];
+    let mut command = baton(stage.home.path());
+    command.args(cmdline).args(["--config", "region=west"]).env("MINE", SECRET);
+    let table = finish(command);
+    assert_eq!(table.code, Some(0), "{table:?}");
+    for row in ["config.region  west", "secrets.other  ***", "secrets.token  ***"] {
+        assert!(table.stdout.contains(row), "`{row}` is missing: {table:?}");
+    }
+    let seen = format!("{log}{status:?}{table:?}");
+    assert!(seen.contains("beat in term 1") && !seen.contains(SECRET), "{seen}");
+}
+
+// ---- wrong secrets: the place is named, and nothing that was found there is repeated ----
+
+/// `baton run` with these arguments in that folder.
+fn run(folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Finished {
+    let mut command: Command = baton(folder);
+    command.arg("run").arg(Guest::Beats.module()).args(arguments).envs(variables.iter().copied());
+    finish(command)
+}
+
+#[track_caller]
+fn refused(finished: &Finished, error: &str) {
+    assert_eq!(finished.stderr, format!("error: wrong configuration: {error}\n"));
+    assert_eq!((finished.code, finished.stdout.as_str()), (Some(2), ""));
+}
+
+#[test]
+fn a_wrong_secret_is_told_its_place_and_not_repeated() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let home = folder.path();
+    let file = |name: &str, content: &[u8]| fs::write(home.join(name), content).expect("a file");
+    file("empty", b"\n");
+    file("binary", b"\xff\xfe");
+    file("nul", b"a\0b");
+    File::create(home.join("large")).and_then(|file| file.set_len(100 << 20)).expect("a large file");
+    let pipe = Command::new("mkfifo").arg(home.join("pipe")).status().expect("mkfifo runs");
+    assert!(pipe.success());
+
+    for (path, problem) in [
+        ("missing", "cannot be read: No such file or directory (os error 2)"),
+        ("empty", "is empty"),
+        ("binary", "is not UTF-8: a secret must be text"),
+        ("nul", "contains NUL, which no variable can"),
+        ("large", "is longer than 64 KiB: is it a secret?"),
+        ("pipe", "is not a regular file"),
+        (".", "is not a regular file"),
+    ] {
+        let whole = home.join(path).display().to_string();
+        let error =
+            |place: &str, whole: &str| format!("{place}: \"t\" is to come from the file {whole:?}, which {problem}");
+        refused(&run(home, &["--secret", &format!("t=file:{path}")], &[]), &error("--secret", path));
+        let toml = format!("[secrets]\nt = {{ file = {path:?} }}\n");
+        file("other.toml", toml.as_bytes());
+        refused(&run(home, &[&format!("--file={}/other.toml", home.display())], &[]), &{
+            error(&format!("{}/other.toml:2: secrets.t", home.display()), &whole)
+        });
+    }
+    let unset = r#"--secret: "t" is to come from the host's variable "T", which is not set"#;
+    refused(&run(home, &["--secret", "t=env:T"], &[]), unset);
+    let empty = r#"BATON_SECRET: "t" is to come from the host's variable "T", which is empty"#;
+    refused(&run(home, &[], &[("BATON_SECRET", "t=env:T"), ("T", "")]), empty);
+
+    // Who writes the secret itself is told how to do better, without an echo.
+    let form = "write NAME=file:PATH or NAME=env:VARIABLE";
+    let says = |problem: &str| format!("--secret: {problem}: {form}");
+    refused(&run(home, &["--secret", &format!("t={SECRET}")], &[]), &says(r#"does not say where "t" is"#));
+    refused(&run(home, &["--secret", "t=file:"], &[]), &says(r#"does not say where "t" is"#));
+    let no_pair = format!("--secret: there is no `=`: {form}, and repeat --secret for more");
+    refused(&run(home, &["--secret", SECRET], &[]), &no_pair);
+    let table = r#"say where the secret is, not what it is: { file = "PATH" } or { env = "VARIABLE" }"#;
+    for text in
+        [format!("t = {SECRET:?}"), format!("t = {{ value = {SECRET:?} }}"), "t = { file = 'a', env = 'b' }".into()]
+    {
+        file("baton.toml", format!("[secrets]\n{text}\n").as_bytes());
+        refused(&run(home, &[], &[]), &format!("baton.toml:2: secrets.t: {table}"));
+    }
+    // Not even where the file is no TOML at all.
+    for text in [
+        format!("secrets = {SECRET}"),
+        format!("[secrets]\nt = {{ file = {SECRET} }}"),
+        format!("secrets = '{SECRET}'"),
+    ] {
+        file("baton.toml", text.as_bytes());
+        let finished = run(home, &[], &[]);
+        assert_eq!(finished.code, Some(2), "{finished:?}");
+        assert!(!finished.stderr.contains(SECRET), "{finished:?}");
+    }
+}
+
+#[test]
+fn a_name_that_is_given_twice_and_a_value_that_is_no_text_are_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let twice = r#""token" is given more than once among env, config and secrets: leave one"#;
+    let run = |arguments: &[&str]| run(folder.path(), arguments, &[("T", SECRET)]);
+    refused(&run(&["--secret", "token=env:T", "--config", "token=x"]), &format!("--secret: {twice}"));
+    refused(&run(&["--config", "token=x", "--env", "token=y"]), &format!("--config: {twice}"));
+    let file = "--config: there is no `=`: write NAME=VALUE, and repeat it for more; the file of settings is --file";
+    refused(&run(&["--config", "baton.toml"]), file);
+    fs::write(folder.path().join("baton.toml"), "[config]\nlist = [1, 2]\n").expect("a file");
+    refused(&run(&[]), "baton.toml:2: config.list: write a text in quotes, a number, true or false");
+}
