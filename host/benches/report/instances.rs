@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use baton::clock::Clock;
 use baton::gate::Watchdog;
-use baton::runtime::{Engine, Instance, InstanceEvent, Launcher, Module, Output, Stream};
+use baton::runtime::{Engine, Instance, InstanceEvent, Launcher, LogLevel, Module, Output, Stream};
 use baton::state::Limits;
 use baton::store::MemoryStore;
 use baton_election::{ElectionName, Refusal};
@@ -208,6 +208,7 @@ impl Output for Lines {
     }
 
     fn denied(&self, _: &str, _: &str) {}
-    fn dropped(&self, _: u64) {}
+    fn log(&self, _: LogLevel, _: &str, _: &str) {}
+    fn dropped(&self, _: u64, _: u32) {}
     fn state_delayed(&self, _: &Refusal) {}
 }

@@ -17,6 +17,7 @@ use wasmtime_wasi_config::{WasiConfig, WasiConfigVariables};
 
 use super::empty::{self, Denials};
 use super::instance::InstanceEvent;
+use super::logging::{self, GuestLog};
 use crate::clock::Clock;
 use crate::gate::Gate;
 use crate::state::Claim;
@@ -62,13 +63,15 @@ pub(super) const GRANTED: &[&str] = &[
     "wasi:io/error",
     "wasi:io/poll",
     "wasi:io/streams",
+    "wasi:logging/logging",
     "wasi:random/insecure",
     "wasi:random/insecure-seed",
     "wasi:random/random",
 ];
 
 /// Drafts among them: another version is another interface.
-pub(super) const DRAFTS: &[(&str, &str)] = &[("wasi:config/store", "0.2.0-rc.1")];
+pub(super) const DRAFTS: &[(&str, &str)] =
+    &[("wasi:config/store", "0.2.0-rc.1"), ("wasi:logging/logging", "0.1.0-draft")];
 
 /// Links what is granted, what is there with nothing in it, and nothing else.
 pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
@@ -93,6 +96,7 @@ pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     cli::terminal_stdin::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
     cli::terminal_stdout::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
     cli::terminal_stderr::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
+    logging::link(linker)?;
     wasmtime_wasi_config::add_to_linker(linker, |guest| WasiConfig::from(&guest.config))?;
     contract::add_to_linker::<Guest, HasSelf<Guest>>(linker, |guest| guest)?;
     state_contract::add_to_linker::<Guest, HasSelf<Guest>>(linker, |guest| guest)
@@ -151,6 +155,7 @@ impl Progress {
 pub(super) struct Guest {
     pub(super) wasi: WasiCtx,
     pub(super) config: WasiConfigVariables,
+    pub(super) log: GuestLog,
     pub(super) table: ResourceTable,
     pub(super) limits: Limits,
     pub(super) denials: Denials,

@@ -16,8 +16,9 @@ use super::backtrace::shortened;
 use super::empty::Denials;
 use super::engine::{Engine, Ticking};
 use super::guest::{CALL_BYTES, Failure, Guest, HANDLES, Limits, Progress, StopNotice, TermContext};
+use super::logging::GuestLog;
 use super::module::{Entry, Kind, Module};
-use super::output::{GuestStream, Output, guest_streams};
+use super::output::{GuestStream, Outlet, Output, guest_streams};
 use super::own::Own;
 use crate::clock::Clock;
 use crate::config::SecretSource;
@@ -77,7 +78,9 @@ impl Launcher {
             progress: Arc::clone(&progress),
             tell,
         };
-        let mut streams = guest_streams(&gate, &self.clock, &output);
+        let outlet = Outlet::new(&self.clock, &output);
+        let mut streams = guest_streams(&gate, &outlet);
+        let log = GuestLog::new(&gate, &outlet);
         if self.module.kind() == Kind::Command {
             streams = streams.map(|stream| stream.counting(&progress, &self.clock));
         }
@@ -89,6 +92,8 @@ impl Launcher {
             ticking: engine.ticking(),
             states: self.module.uses_state().then(|| self.states_of(&output)),
             streams,
+            log,
+            outlet,
             killed,
             kill_flag: Arc::clone(&kill_flag),
             gate: Arc::clone(&gate),
@@ -109,6 +114,7 @@ impl Launcher {
         secrets: Vec<(String, String)>,
         [stdout, stderr]: &[GuestStream; 2],
         output: &Arc<dyn Output>,
+        log: GuestLog,
     ) -> Guest {
         let mut table = ResourceTable::new();
         table.set_max_capacity(HANDLES);
@@ -123,7 +129,7 @@ impl Launcher {
             .build();
         let denials = Denials::new(Arc::clone(output), self.module.asks_for_folders);
         let config = self.config.iter().cloned().chain(secrets).collect();
-        Guest { wasi, config, table, limits: Limits::new(self.memory), denials, term, state: None }
+        Guest { wasi, config, log, table, limits: Limits::new(self.memory), denials, term, state: None }
     }
 
     /// What was given, and for a command, which knows no other way to learn of them, its fencing token and whom
@@ -259,6 +265,8 @@ struct Life {
     /// Claims the state first, where the module uses it.
     states: Option<Claimant>,
     streams: [GuestStream; 2],
+    log: GuestLog,
+    outlet: Arc<Outlet>,
     killed: watch::Receiver<bool>,
     kill_flag: Arc<AtomicBool>,
     gate: Arc<Gate>,
@@ -270,7 +278,7 @@ type Returned = wasmtime::Result<Result<(), Failure>>;
 
 impl Life {
     async fn run(self) -> Gone {
-        let Self { launcher, context, ticking: _ticking, states, streams, mut killed, .. } = self;
+        let Self { launcher, context, ticking: _ticking, states, streams, log, outlet, mut killed, .. } = self;
         let Self { kill_flag, gate, output, started, .. } = self;
         let own = Own::default();
         let mut store = None;
@@ -280,7 +288,7 @@ impl Life {
         let returned = {
             let call = async {
                 let secrets = own.secrets(&launcher.secrets).await?;
-                let guest = launcher.guest(context, secrets, &streams, &output);
+                let guest = launcher.guest(context, secrets, &streams, &output, log);
                 let store = store.insert(new_store(&launcher, guest, &kill_flag));
                 call(&launcher.module, store, states, &*output, started).await
             };
@@ -303,6 +311,7 @@ impl Life {
         for stream in &streams {
             stream.finish();
         }
+        outlet.finish();
         // Freeing much memory takes long: another thread takes over the other guests, and this one, which has
         // the memory at hand, drops it without waiting for anyone but the calls that it had started.
         tokio::task::block_in_place(move || {

@@ -5,14 +5,15 @@
 //! killed at any moment, whatever it is doing. `engine` holds what instances share and drives the
 //! epochs by which a busy guest is ended; `module` compiles and judges components, `wrap` makes components of
 //! core modules; `guest` is the host's side of the contract, `state` that of its state, `empty` what is there
-//! without being granted; `output` is where a guest's standard streams go, `backtrace` makes a trap's readable; `own` has the
-//! calls of the system that may block, which nothing but their own end can end.
+//! without being granted; `output` is where a guest's standard streams go, `logging` its log, `backtrace` makes a
+//! trap's readable; `own` has the calls of the system that may block, which nothing but their own end can end.
 
 mod backtrace;
 mod empty;
 mod engine;
 mod guest;
 mod instance;
+mod logging;
 mod module;
 mod output;
 mod own;
@@ -21,6 +22,7 @@ mod wrap;
 
 pub use engine::Engine;
 pub use instance::{Gone, Instance, InstanceEvent, Launcher};
+pub use logging::LogLevel;
 pub use module::{Import, Inspection, Kind, Module, ModuleError};
 pub use output::{Output, Stream};
 pub use wrap::Wrapped;

@@ -1,8 +1,9 @@
-//! Where a guest's standard output and error go: by line, through the gate, and no faster than a limit.
+//! Where a guest's standard output and error, and its log, go: by line, through the gate, and no faster than a
+//! limit that they share.
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
 
 use super::guest::Progress;
+use super::logging::LogLevel;
 use crate::clock::Clock;
 use crate::gate::Gate;
 
@@ -53,11 +55,13 @@ pub trait Output: Send + Sync {
     fn started(&self, took: Duration);
     /// One line, without its end.
     fn line(&self, stream: Stream, line: &str);
+    /// What it logged, as one line, however long and whatever is in it.
+    fn log(&self, level: LogLevel, context: &str, message: &str);
     /// It asked for something that it was not granted, and was refused; what would grant it. Told of each kind
     /// once.
     fn denied(&self, what: &str, remedy: &str);
-    /// So many lines were dropped since the last that was not, because the guest wrote too fast.
-    fn dropped(&self, lines: u64);
+    /// So many lines were dropped since the last that was not, because the guest wrote more than `limit` a second.
+    fn dropped(&self, lines: u64, limit: u32);
     /// Its state cannot be claimed or saved yet, and is tried again. Told once of each claim and commit.
     fn state_delayed(&self, refusal: &Refusal);
 }
@@ -71,17 +75,11 @@ pub(super) struct GuestStream {
     progress: Option<(Arc<Progress>, Clock)>,
 }
 
-/// Both streams of an instance; they share one limit.
-pub(super) fn guest_streams(gate: &Arc<Gate>, clock: &Clock, output: &Arc<dyn Output>) -> [GuestStream; 2] {
-    let limit = Arc::new(Mutex::new(Limit::new(clock.clone())));
+/// Both streams of an instance.
+pub(super) fn guest_streams(gate: &Arc<Gate>, outlet: &Arc<Outlet>) -> [GuestStream; 2] {
     [Stream::Stdout, Stream::Stderr].map(|stream| GuestStream {
         gate: Arc::clone(gate),
-        lines: Arc::new(Mutex::new(Lines {
-            stream,
-            unfinished: Vec::new(),
-            limit: Arc::clone(&limit),
-            output: Arc::clone(output),
-        })),
+        lines: Arc::new(Mutex::new(Lines { stream, unfinished: Vec::new(), outlet: Arc::clone(outlet) })),
         progress: None,
     })
 }
@@ -104,10 +102,13 @@ impl GuestStream {
     }
 
     /// Writes out a last line that has no end, if the gate lets it pass: a line is an effect when it is
-    /// written out, not when its bytes are taken. The count of lines that were dropped is the host's own.
+    /// written out, not when its bytes are taken.
     pub(super) fn finish(&self) {
         let is_open = self.gate.pass().is_ok();
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner).finish(is_open);
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_open && !lines.unfinished.is_empty() {
+            lines.emit();
+        }
     }
 }
 
@@ -169,8 +170,7 @@ impl AsyncWrite for GuestStream {
 struct Lines {
     stream: Stream,
     unfinished: Vec<u8>,
-    limit: Arc<Mutex<Limit>>,
-    output: Arc<dyn Output>,
+    outlet: Arc<Outlet>,
 }
 
 impl Lines {
@@ -194,28 +194,50 @@ impl Lines {
     }
 
     fn emit(&mut self) {
-        let line = std::mem::take(&mut self.unfinished);
-        let mut limit = self.limit.lock().unwrap_or_else(PoisonError::into_inner);
+        let line = &self.unfinished;
+        self.outlet.put(|output| output.line(self.stream, String::from_utf8_lossy(line).trim_end_matches('\r')));
+        self.unfinished.clear();
+    }
+}
+
+/// Where all lines of an instance go, and where those that come too fast end.
+pub(super) struct Outlet {
+    limit: Mutex<Limit>,
+    output: Arc<dyn Output>,
+}
+
+impl Outlet {
+    pub(super) fn new(clock: &Clock, output: &Arc<dyn Output>) -> Arc<Self> {
+        Arc::new(Self { limit: Mutex::new(Limit::new(clock.clone())), output: Arc::clone(output) })
+    }
+
+    /// Puts one line out, or counts it as dropped.
+    pub(super) fn put(&self, line: impl FnOnce(&dyn Output)) {
+        let mut limit = self.limit();
         if !limit.admit() {
             limit.dropped += 1;
             return;
         }
         let dropped = limit.dropped_to_tell();
         drop(limit);
-        if dropped > 0 {
-            self.output.dropped(dropped);
-        }
-        self.output.line(self.stream, String::from_utf8_lossy(&line).trim_end_matches('\r'));
+        self.tell_dropped(dropped);
+        line(&*self.output);
     }
 
-    fn finish(&mut self, is_open: bool) {
-        if is_open && !self.unfinished.is_empty() {
-            self.emit();
+    /// Tells how many were dropped in the end. This is the host's own word: no gate keeps it.
+    pub(super) fn finish(&self) {
+        let dropped = std::mem::take(&mut self.limit().dropped);
+        self.tell_dropped(dropped);
+    }
+
+    fn tell_dropped(&self, lines: u64) {
+        if lines > 0 {
+            self.output.dropped(lines, LINES_PER_SECOND);
         }
-        let dropped = std::mem::take(&mut self.limit.lock().unwrap_or_else(PoisonError::into_inner).dropped);
-        if dropped > 0 {
-            self.output.dropped(dropped);
-        }
+    }
+
+    fn limit(&self) -> MutexGuard<'_, Limit> {
+        self.limit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -272,7 +294,8 @@ mod tests {
         fn started(&self, _: Duration) {}
         fn line(&self, _: Stream, _: &str) {}
         fn denied(&self, _: &str, _: &str) {}
-        fn dropped(&self, _: u64) {}
+        fn log(&self, _: LogLevel, _: &str, _: &str) {}
+        fn dropped(&self, _: u64, _: u32) {}
         fn state_delayed(&self, _: &Refusal) {}
     }
 
@@ -282,7 +305,7 @@ mod tests {
         let later = clock.now() + Duration::from_secs(3600);
         let gate = Arc::new(Gate::new(clock.clone(), later, later));
         let output: Arc<dyn Output> = Arc::new(Nobody);
-        let [mut stdout, _] = guest_streams(&gate, &clock, &output);
+        let [mut stdout, _] = guest_streams(&gate, &Outlet::new(&clock, &output));
         assert!(stdout.write(Bytes::from(vec![b'\n'; CHUNK])).is_ok());
         assert!(matches!(stdout.write(Bytes::from(vec![b'\n'; CHUNK + 1])), Err(StreamError::Trap(_))));
     }

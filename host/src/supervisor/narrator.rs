@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use baton_election::{End, Refusal, Report, StopReason, Term, Time};
 
-use crate::runtime::{Gone, Output, Stream};
-use crate::telemetry::{Event, GuestStream, Log};
+use crate::runtime::{Gone, LogLevel, Output, Stream};
+use crate::telemetry::{Event, GuestStream, Level, Log};
 
 /// How long a host that must end itself waits for its last words to be written.
 const LAST_WORDS: Duration = Duration::from_millis(30);
@@ -130,15 +130,28 @@ impl Output for TermOutput {
             Stream::Stdout => GuestStream::Stdout,
             Stream::Stderr => GuestStream::Stderr,
         };
-        self.log.emit(Some(self.term), Event::Output { stream, line: line.to_owned() });
+        self.log.emit(Some(self.term), Event::printed(stream, line));
     }
 
     fn denied(&self, what: &str, remedy: &str) {
         self.log.emit(Some(self.term), Event::Denied { what: what.to_owned(), remedy: remedy.to_owned() });
     }
 
-    fn dropped(&self, lines: u64) {
-        self.log.emit(Some(self.term), Event::Dropped { lines });
+    fn log(&self, level: LogLevel, context: &str, message: &str) {
+        let level = match level {
+            LogLevel::Trace => Level::Trace,
+            LogLevel::Debug => Level::Debug,
+            LogLevel::Info => Level::Info,
+            LogLevel::Warn => Level::Warn,
+            LogLevel::Error => Level::Error,
+            LogLevel::Critical => Level::Critical,
+        };
+        self.log.emit(Some(self.term), Event::logged(level, context, message));
+    }
+
+    fn dropped(&self, lines: u64, limit: u32) {
+        let reason = format!("the coordinator printed more than {limit} a second; --max-output allows more");
+        self.log.emit(Some(self.term), Event::Dropped { lines, reason });
     }
 
     fn state_delayed(&self, refusal: &Refusal) {

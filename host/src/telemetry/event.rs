@@ -10,12 +10,18 @@ use serde::{Serialize, Serializer};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
+    /// A guest's: each step.
+    Trace,
+    /// A guest's: for whoever looks for a mistake.
+    Debug,
     /// As it should be.
     Info,
     /// Something went wrong that the host deals with.
     Warn,
     /// A person should look.
     Error,
+    /// A guest's: nothing works any more.
+    Critical,
 }
 
 /// Where a guest printed a line.
@@ -26,6 +32,8 @@ pub enum GuestStream {
     Stdout,
     /// Its standard error.
     Stderr,
+    /// Its log, `wasi:logging`.
+    Log,
 }
 
 /// A length of time: seconds as a number in JSON (fields that end in `_s`), readable in text.
@@ -120,10 +128,16 @@ pub enum Event {
         /// From the election until the instance's first instruction.
         took_s: Seconds,
     },
-    /// The guest printed a line.
+    /// The guest printed or logged a line.
     Output {
+        /// How much it says that it matters, if it logged it.
+        #[serde(skip)]
+        level: Level,
         /// Where it printed it.
         stream: GuestStream,
+        /// What it says that this is about, if it logged it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        context: Option<String>,
         /// The line, without its end.
         line: String,
     },
@@ -243,10 +257,12 @@ pub enum Event {
         /// What would grant it, or that nothing does.
         remedy: String,
     },
-    /// Lines were lost because they came faster than they were read.
+    /// Lines were lost.
     Dropped {
         /// How many.
         lines: u64,
+        /// Why, and what may help.
+        reason: String,
     },
     /// The coordinator's state cannot be claimed or saved yet, and is tried again.
     StateDelayed {
@@ -277,7 +293,7 @@ impl Event {
             Self::Settling { .. } => ("settling", Info),
             Self::Elected { .. } => ("elected", Info),
             Self::Started { .. } => ("started", Info),
-            Self::Output { .. } => ("output", Info),
+            Self::Output { level, .. } => ("output", *level),
             Self::RenewFailed { .. } => ("renew_failed", Warn),
             Self::RenewRecovered { .. } => ("renew_recovered", Info),
             Self::Stopping { .. } => ("stopping", Info),
@@ -335,7 +351,8 @@ impl fmt::Display for Event {
                 write!(f, "leading with module {module}, after {failures} failures in a row")
             }
             Self::Started { module, took_s } => write!(f, "module {module} runs, after {took_s}"),
-            Self::Output { line, .. } => f.write_str(line),
+            Self::Output { context: Some(context), line, .. } => write!(f, "{context}: {line}"),
+            Self::Output { context: None, line, .. } => f.write_str(line),
             Self::RenewFailed { error, since_renewal_s, remaining_s } => {
                 write!(f, "{error}; last renewed {since_renewal_s} ago, {remaining_s} left")
             }
@@ -369,7 +386,7 @@ impl fmt::Display for Event {
             }
             Self::ShuttingDown { signal, grace: false } => write!(f, "{signal}: without grace"),
             Self::Denied { what, remedy } => write!(f, "it asked for {what}, which it is not granted: {remedy}"),
-            Self::Dropped { lines } => write!(f, "{lines} lines came faster than they were read"),
+            Self::Dropped { lines, reason } => write!(f, "{lines} lines: {reason}"),
             Self::StateDelayed { error } => write!(f, "the state is not claimed or saved yet, trying again: {error}"),
             Self::Aborting { reason } => f.write_str(reason),
         }

@@ -57,14 +57,29 @@ impl Formatter {
         let (tag, colour, rest) = match &entry.event {
             Event::Output { stream: GuestStream::Stdout, .. } => ("out", "36", format!("| {message}")),
             Event::Output { stream: GuestStream::Stderr, .. } => ("err", "36", format!("| {message}")),
-            _ => match level {
-                Level::Info => ("INFO", "32", format!("{name}: {message}")),
-                Level::Warn => ("WARN", "33", format!("{name}: {message}")),
-                Level::Error => ("ERROR", "31", format!("{name}: {message}")),
-            },
+            Event::Output { stream: GuestStream::Log, .. } => {
+                let (tag, colour) = tag(level);
+                (tag, colour, format!("| {message}"))
+            }
+            _ => {
+                let (tag, colour) = tag(level);
+                (tag, colour, format!("{name}: {message}"))
+            }
         };
         let (on, off) = if self.style.colours { (format!("\x1b[{colour}m"), "\x1b[0m") } else { (String::new(), "") };
         format!("{time} {on}{tag:>5}{off} {who:<width$}  {rest}", width = self.width)
+    }
+}
+
+/// The level as people read it, and its colour.
+fn tag(level: Level) -> (&'static str, &'static str) {
+    match level {
+        Level::Trace => ("TRACE", "90"),
+        Level::Debug => ("DEBUG", "90"),
+        Level::Info => ("INFO", "32"),
+        Level::Warn => ("WARN", "33"),
+        Level::Error => ("ERROR", "31"),
+        Level::Critical => ("CRIT", "31"),
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use baton_election::{End, StopReason, Timing};
 
-use super::Event;
+use super::{Event, GuestStream, Level};
 use crate::store::StoreUrl;
 
 /// A standby polls every second with 25% jitter: the longest time that a free lease stays unseen.
@@ -30,6 +30,19 @@ impl Event {
             // The host's 0.93 D must not be longer than the store's D.
             tolerated_drift_percent: 7.0,
         }
+    }
+
+    /// The guest printed a line.
+    #[must_use]
+    pub fn printed(stream: GuestStream, line: &str) -> Self {
+        Self::Output { level: Level::Info, stream, context: None, line: line.to_string() }
+    }
+
+    /// The guest logged something; without a context where it gave none.
+    #[must_use]
+    pub fn logged(level: Level, context: &str, message: &str) -> Self {
+        let context = Some(context).filter(|context| !context.is_empty()).map(str::to_string);
+        Self::Output { level, stream: GuestStream::Log, context, line: message.to_string() }
     }
 
     /// The instance is asked to stop, and will be killed after `grace`.

@@ -29,6 +29,8 @@ use queue::{Entry, Queue};
 
 /// A line of output that is longer (in bytes) is cut: the queue's memory has a bound.
 const LONGEST_LINE: usize = 8 << 10;
+/// What a guest says that it is about is shorter, in bytes.
+const LONGEST_CONTEXT: usize = 256;
 
 /// How lines look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,7 +88,10 @@ impl Log {
     /// call it.
     pub fn emit(&self, term: Option<Term>, event: Event) {
         let event = match event {
-            Event::Output { stream, line } => Event::Output { stream, line: cut(line) },
+            Event::Output { level, stream, context, line } => {
+                let context = context.map(|context| cut(context, LONGEST_CONTEXT));
+                Event::Output { level, stream, context, line: cut(line, LONGEST_LINE) }
+            }
             event => event,
         };
         self.queue.push(Entry { at: wall(), scope: Arc::clone(&self.scope), term, event });
@@ -131,12 +136,12 @@ impl LogWriter {
     }
 }
 
-/// Shortens a line to [`LONGEST_LINE`] and says by how much.
-fn cut(line: String) -> String {
-    if line.len() <= LONGEST_LINE {
+/// Shortens a line and says by how much.
+fn cut(line: String, longest: usize) -> String {
+    if line.len() <= longest {
         return line;
     }
-    let end = line.floor_char_boundary(LONGEST_LINE);
+    let end = line.floor_char_boundary(longest);
     format!("{} … and {} bytes more", &line[..end], line.len() - end)
 }
 

@@ -38,7 +38,7 @@ fn lines(style: Style, say: impl FnOnce(&Log)) -> Vec<String> {
 }
 
 fn output(line: impl Into<String>) -> Event {
-    Event::Output { stream: GuestStream::Stdout, line: line.into() }
+    Event::printed(GuestStream::Stdout, &line.into())
 }
 
 #[test]
@@ -73,7 +73,9 @@ fn text_is_aligned_and_escaped_and_guests_look_different() {
         log.emit(Some(7), Event::Killed { reason: "evil\n12:00 INFO fake\x1b[2J".to_string() });
         log.emit(None, Event::Standby { reason: "web-1-0 leads".to_string(), leader: None });
         log.emit(Some(7), output("a\rb"));
-        log.emit(Some(7), Event::Output { stream: GuestStream::Stderr, line: "c".to_string() });
+        log.emit(Some(7), Event::printed(GuestStream::Stderr, "c"));
+        log.emit(Some(7), Event::logged(Level::Trace, "billing", "d\ne"));
+        log.emit(Some(7), Event::logged(Level::Critical, "", "f"));
     });
     let after_time: Vec<&str> = lines.iter().map(|line| line.split_once('Z').unwrap().1).collect();
     assert_eq!(
@@ -83,6 +85,8 @@ fn text_is_aligned_and_escaped_and_guests_look_different() {
             r"  INFO heartbeat         standby: web-1-0 leads",
             r"   out heartbeat term 7  | a\rb",
             r"   err heartbeat term 7  | c",
+            r" TRACE heartbeat term 7  | billing: d\ne",
+            r"  CRIT heartbeat term 7  | f",
         ]
     );
     assert_eq!(lines[0].find('Z'), Some("12:00:01.234567".len()));

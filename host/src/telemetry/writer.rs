@@ -49,7 +49,8 @@ impl Writer {
             return;
         }
         let scope = Arc::clone(&self.scope);
-        if !self.write(&Entry { at: wall(), scope, term: None, event: Event::Dropped { lines } }) {
+        let event = Event::Dropped { lines, reason: "they came faster than they were read".to_string() };
+        if !self.write(&Entry { at: wall(), scope, term: None, event }) {
             self.queue.add_dropped(lines);
         }
     }

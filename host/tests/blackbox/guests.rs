@@ -21,6 +21,12 @@ pub enum Guest {
     WaitsForEver,
     /// Prints as fast as it can, for ever.
     Floods,
+    /// Logs and prints as fast as it can, for ever.
+    FloodsItsLog,
+    /// Prints 1 GiB, then a line each 20 ms.
+    PrintsAGigabyte,
+    /// Logs something at each level, then prints a line each 20 ms.
+    Logs,
     /// Prints more than a pipe holds, then computes for ever.
     FloodsThenLoops,
     /// Panics, which is a trap, at once.
@@ -66,6 +72,9 @@ impl Guest {
             Self::IgnoresStop => "mutter",
             Self::WaitsForEver => "sleep",
             Self::Floods => "flood",
+            Self::FloodsItsLog => "flood-log",
+            Self::PrintsAGigabyte => "gigabyte",
+            Self::Logs => "log",
             Self::FloodsThenLoops => "flood-then-busy",
             Self::Traps => "panic",
             Self::Recurses => "recurse",

@@ -22,6 +22,7 @@ mod guests;
 mod guests_that_misbehave;
 mod leadership;
 mod outage;
+mod output;
 mod proxy;
 mod self_abort;
 mod stage;

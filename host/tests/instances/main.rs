@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use baton::clock::Clock;
 use baton::gate::{Gate, Watchdog};
-use baton::runtime::{Engine, Gone, Instance, InstanceEvent, Launcher, Module, Output, Stream};
+use baton::runtime::{Engine, Gone, Instance, InstanceEvent, Launcher, LogLevel, Module, Output, Stream};
 use baton::state::Limits;
 use baton::store::MemoryStore;
 use baton_election::{ElectionName, End, Refusal, StopReason};
@@ -79,7 +79,8 @@ impl Output for Lines {
     }
 
     fn denied(&self, _: &str, _: &str) {}
-    fn dropped(&self, _: u64) {}
+    fn log(&self, _: LogLevel, _: &str, _: &str) {}
+    fn dropped(&self, _: u64, _: u32) {}
     fn state_delayed(&self, _: &Refusal) {}
 }
 

@@ -8,23 +8,36 @@ use std::time::{Duration, Instant};
 
 use baton_sdk::{Failure, Term};
 use imports::wasi::config::store;
+use imports::wasi::logging::logging::{Level, log};
 
 /// Interfaces of WASI that a coordinator may use, and the SDK does not.
 mod imports {
     #![allow(missing_docs, reason = "generated")]
     wit_bindgen::generate!({
         inline: "
-            package wasi:config@0.2.0-rc.1;
+            package fixtures:guests;
 
-            interface store {
-                variant error { upstream(string), io(string) }
-                get: func(key: string) -> result<option<string>, error>;
-                get-all: func() -> result<list<tuple<string, string>>, error>;
+            world imports {
+                import wasi:config/store@0.2.0-rc.1;
+                import wasi:logging/logging@0.1.0-draft;
             }
 
-            world imports { import store; }
+            package wasi:config@0.2.0-rc.1 {
+                interface store {
+                    variant error { upstream(string), io(string) }
+                    get: func(key: string) -> result<option<string>, error>;
+                    get-all: func() -> result<list<tuple<string, string>>, error>;
+                }
+            }
+
+            package wasi:logging@0.1.0-draft {
+                interface logging {
+                    enum level { trace, debug, info, warn, error, critical }
+                    log: func(level: level, context: string, message: string);
+                }
+            }
         ",
-        world: "wasi:config/imports",
+        generate_all,
     });
 }
 
@@ -101,6 +114,35 @@ fn run(term: &Term) -> baton_sdk::Result {
             // One line, so that whoever reads it has all of it.
             println!("{}", variables.chain(stored).collect::<Vec<_>>().join("; "));
             Ok(())
+        }
+        "log" => {
+            use Level::{Critical, Debug, Error, Info, Trace, Warn};
+            let levels = [Trace, Debug, Info, Warn, Error, Critical];
+            let mut said = levels.map(|level| (level, "billing".to_owned(), format!("this is {level:?}"))).to_vec();
+            said.push((Info, String::new(), "no context".to_owned()));
+            said.push((Info, "c".repeat(1000), format!("two\nlines and {}", "x".repeat(100_000))));
+            for (level, context, message) in said {
+                // Slowly enough that whoever reads it keeps each.
+                std::thread::sleep(Duration::from_millis(15));
+                log(level, &context, &message);
+            }
+            std::thread::sleep(Duration::from_millis(15));
+            beat(term)
+        }
+        "flood-log" => loop {
+            log(Level::Debug, "flood", &"x".repeat(100));
+            println!("{}", "y".repeat(100));
+        },
+        "gigabyte" => {
+            use std::io::Write;
+            // Half in lines, half in one line that never ends, as much in a call as can be.
+            for text in [format!("{}\n", "x".repeat(99)).repeat(600), "y".repeat(60_000)] {
+                (0..(1 << 29) / text.len()).try_for_each(|_| std::io::stdout().lock().write_all(text.as_bytes()))?;
+            }
+            println!();
+            std::thread::sleep(Duration::from_secs(2));
+            println!("1 GiB is written");
+            beat(term)
         }
         "env" => {
             for (name, value) in std::env::vars() {

@@ -1,0 +1,89 @@
+//! `wasi:logging`: what a coordinator says with a level.
+//!
+//! The interface is a draft that was never released, so its version says little. It is written down here as the
+//! proposal has it.
+
+use std::sync::Arc;
+
+use wasmtime::component::{HasSelf, Linker};
+
+use super::guest::Guest;
+use super::output::Outlet;
+use crate::gate::Gate;
+
+mod bindings {
+    wasmtime::component::bindgen!({
+        inline: "
+            package wasi:logging@0.1.0-draft;
+
+            interface logging {
+                enum level { trace, debug, info, warn, error, critical }
+                log: func(level: level, context: string, message: string);
+            }
+
+            world imports { import logging; }
+        ",
+        world: "wasi:logging/imports",
+        imports: { default: trappable },
+    });
+}
+
+use bindings::wasi::logging::logging;
+
+/// How much a guest says that something matters, from the least.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum LogLevel {
+    /// Each step.
+    Trace,
+    /// For whoever looks for a mistake.
+    Debug,
+    /// As it should be.
+    Info,
+    /// Something went wrong that it deals with.
+    Warn,
+    /// Something failed.
+    Error,
+    /// Nothing works any more.
+    Critical,
+}
+
+/// Links it.
+pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
+    logging::add_to_linker::<Guest, HasSelf<GuestLog>>(linker, |guest| &mut guest.log)
+}
+
+/// An instance's log as the guest sees it.
+#[derive(Clone)]
+pub(super) struct GuestLog {
+    gate: Arc<Gate>,
+    outlet: Arc<Outlet>,
+}
+
+impl GuestLog {
+    pub(super) fn new(gate: &Arc<Gate>, outlet: &Arc<Outlet>) -> Self {
+        Self { gate: Arc::clone(gate), outlet: Arc::clone(outlet) }
+    }
+}
+
+impl logging::Host for GuestLog {
+    fn log(&mut self, level: logging::Level, context: String, message: String) -> wasmtime::Result<()> {
+        // It has no way to say that it was refused. The next effect that has one says so.
+        if self.gate.pass().is_ok() {
+            self.outlet.put(|output| output.log(level.into(), &context, &message));
+        }
+        Ok(())
+    }
+}
+
+impl From<logging::Level> for LogLevel {
+    fn from(level: logging::Level) -> Self {
+        match level {
+            logging::Level::Trace => Self::Trace,
+            logging::Level::Debug => Self::Debug,
+            logging::Level::Info => Self::Info,
+            logging::Level::Warn => Self::Warn,
+            logging::Level::Error => Self::Error,
+            logging::Level::Critical => Self::Critical,
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! What a coordinator prints and logs: each line with its term, and no more lines than the host can take.
+
+use std::time::Duration;
+
+use crate::guests::Guest;
+use crate::node::{Event, Node};
+use crate::stage::Stage;
+use crate::store::Store;
+
+fn stage(guest: Guest) -> Stage {
+    Stage::new(Store::sqlite()).with(guest)
+}
+
+/// What the guest has logged, in order.
+fn logged(events: &[Event]) -> Vec<Event> {
+    events.iter().filter(|event| event.text("stream") == "log").cloned().collect()
+}
+
+#[test]
+fn a_log_arrives_with_its_level_its_context_and_its_term() {
+    let stage = stage(Guest::Logs);
+    let (_node, term) = stage.leader("alpha");
+    let all = |events: &[Event]| Some(logged(events)).filter(|logged| logged.len() >= 8);
+    let logged = stage.journal.wait("eight lines of the log", all);
+    for (event, level) in logged.iter().zip(["trace", "debug", "info", "warn", "error", "critical"]) {
+        assert_eq!((event.name.as_str(), event.term), ("output", term), "{event:?}");
+        assert_eq!((event.text("level"), event.text("context")), (level, "billing"), "{event:?}");
+        assert_eq!(event.text("line").to_lowercase(), format!("this is level::{level}"), "{event:?}");
+    }
+    assert!(logged[6].fields.get("context").is_none() && logged[6].text("line") == "no context", "{:?}", logged[6]);
+    // Whatever is in it, it is one line, and no longer than what is printed may be.
+    let (line, context) = (logged[7].text("line"), logged[7].text("context"));
+    assert!(line.starts_with("two\nlines and xxx") && line.ends_with(" bytes more"), "{line}");
+    assert!(line.len() < 8300 && context.starts_with("ccc") && context.len() < 300, "{} {context}", line.len());
+    stage.check_promises();
+}
+
+#[test]
+fn a_flood_of_both_kinds_meets_one_limit_and_what_was_dropped_is_counted() {
+    let stage = stage(Guest::FloodsItsLog);
+    let mut node = stage.node("alpha");
+    let dropped = |events: &[Event]| -> Vec<Event> {
+        events.iter().filter(|event| event.name == "dropped" && event.term > 0).cloned().collect()
+    };
+    let told = stage.journal.wait("two counts", |events| Some(dropped(events)).filter(|told| told.len() >= 2));
+    for event in &told {
+        assert!(event.fields["lines"].as_u64() > Some(0), "{event:?}");
+        assert!(event.text("reason").contains("more than 500 a second; --max-output"), "{event:?}");
+    }
+    assert_eq!(node.terminate().code(), Some(0));
+    let events = stage.journal.events();
+    assert!(!logged(&events).is_empty() && events.iter().any(|event| event.text("stream") == "stdout"));
+    stage.check_promises();
+}
+
+/// Resident memory, in MiB.
+fn memory(node: &Node) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", node.pid())).expect("a running process");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the peak of the resident memory");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") >> 10
+}
+
+#[test]
+fn a_gigabyte_of_output_leaves_the_host_well() {
+    let stage = stage(Guest::PrintsAGigabyte);
+    // A lease that outlasts what else this machine may be busy with, and is renewed meanwhile.
+    let mut node = stage.launch_with("alpha", &[("--lease", "15s")]).start();
+    node.after(0, "started");
+    let before = memory(&node);
+    let end = stage.journal.wait_within(Duration::from_secs(300), "the end of it", |events| {
+        events.iter().find(|event| event.text("line") == "1 GiB is written").cloned()
+    });
+    // It led all the time, in one term, without trouble; what it could not print is counted.
+    assert_eq!(end.term, 1, "{end:?}");
+    let events = stage.journal.events();
+    for trouble in ["lost", "stopping", "killed"] {
+        assert!(events.iter().all(|event| event.name != trouble), "{trouble}: {events:?}");
+    }
+    let lines = |event: &Event| event.fields["lines"].as_u64().unwrap_or(0);
+    let dropped: u64 = events.iter().filter(|event| event.name == "dropped").map(lines).sum();
+    assert!(dropped > 5_000_000, "only {dropped} lines of more than 5 million are counted as dropped");
+    let grown = memory(&node).saturating_sub(before);
+    assert!(grown < 100, "the host grew by {grown} MiB");
+    assert_eq!(node.terminate().code(), Some(0));
+    stage.check_promises();
+}
