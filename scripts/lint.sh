@@ -51,7 +51,7 @@ lints() {
 }
 
 docs() {
-  RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --workspace
+  RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --workspace --all-features
 }
 
 # A package on crates.io carries its files with it, so a copy of the contract lives beside the SDK.

@@ -61,6 +61,7 @@ pub(crate) struct World {
     scripted: usize,
     /// Futures that wait.
     waits: BTreeMap<usize, (Until, Waker)>,
+    #[cfg(feature = "async")]
     began_waits: usize,
 }
 
@@ -114,6 +115,7 @@ impl Host {
             script: BTreeMap::new(),
             scripted: 0,
             waits: BTreeMap::new(),
+            #[cfg(feature = "async")]
             began_waits: 0,
         };
         Self { world: Arc::new(Mutex::new(world)), by_test: true }

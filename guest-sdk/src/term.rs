@@ -50,7 +50,7 @@ impl Term {
         self.host.remaining()
     }
 
-    /// The wall clock's time, which in a test is the test's: see [`testing`](crate#testing).
+    /// The wall clock's time; in a test, [the test's](crate#testing).
     pub fn now(&self) -> SystemTime {
         self.host.now()
     }

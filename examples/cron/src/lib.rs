@@ -9,7 +9,7 @@
 
 mod schedule;
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use baton_sdk::{Failure, Term};
 
@@ -20,21 +20,68 @@ baton_sdk::coordinator!(run);
 fn run(term: &Term) -> baton_sdk::Result {
     let jobs =
         std::env::var("JOBS").map_err(|_| Failure::fatal("JOBS is not set: --env JOBS=report=60,cleanup=3600"))?;
+    announce(term, &jobs, |line| println!("{line}"))
+}
+
+/// Says which of the jobs are due when they are, until the stop.
+fn announce(term: &Term, jobs: &str, mut say: impl FnMut(String)) -> baton_sdk::Result {
     // Another node has the same settings: trying again would not help.
-    let mut schedule = Schedule::parse(&jobs, now()?).map_err(Failure::fatal)?;
+    let mut schedule = Schedule::parse(jobs, now(term)?).map_err(Failure::fatal)?;
     loop {
-        if let Err(stop) = term.sleep(schedule.next_due().saturating_sub(now()?)) {
-            println!("{stop}");
+        if let Err(stop) = term.sleep(schedule.next_due().saturating_sub(now(term)?)) {
+            say(stop.to_string());
             return Ok(());
         }
-        for (job, due) in schedule.take_due(now()?) {
-            println!(r#"{{"job":"{job}","due":{},"term":{}}}"#, due.as_secs(), term.number());
+        for (job, due) in schedule.take_due(now(term)?) {
+            say(format!(r#"{{"job":"{job}","due":{},"term":{}}}"#, due.as_secs(), term.number()));
         }
         term.progress();
     }
 }
 
 /// Wall-clock time since the Unix epoch.
-fn now() -> baton_sdk::Result<std::time::Duration> {
-    Ok(SystemTime::now().duration_since(UNIX_EPOCH)?)
+fn now(term: &Term) -> baton_sdk::Result<Duration> {
+    Ok(term.now().duration_since(UNIX_EPOCH)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use baton_sdk::StopReason;
+    use baton_sdk::testing::Harness;
+
+    use super::*;
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn each_job_is_due_once_for_the_whole_fleet_across_a_takeover() -> baton_sdk::Result {
+        let test = Harness::new().term(7).clock(UNIX_EPOCH + seconds(1_000));
+        let mut said = Vec::new();
+        test.stop_after(seconds(70), StopReason::Shutdown);
+        test.run(|term| announce(term, "report=60,tick=25", |line| said.push(line)))?;
+        // Nobody leads for a while, in which a tick is due.
+        test.advance(seconds(10));
+        test.stop_after(seconds(25), StopReason::LeaseAtRisk);
+        test.run(|term| announce(term, "report=60,tick=25", |line| said.push(line)))?;
+        assert_eq!(
+            said,
+            [
+                r#"{"job":"report","due":1020,"term":7}"#,
+                r#"{"job":"tick","due":1025,"term":7}"#,
+                r#"{"job":"tick","due":1050,"term":7}"#,
+                "asked to stop: the host is shutting down",
+                r#"{"job":"tick","due":1100,"term":8}"#,
+                "asked to stop: the lease could not be renewed for a while",
+            ]
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn jobs_that_are_none_are_no_reason_to_try_again() {
+        let failure = Harness::new().run(|term| announce(term, "report", drop)).err();
+        assert!(failure.is_some_and(|failure| failure.is_fatal()));
+    }
 }
