@@ -71,6 +71,33 @@ Example:
         #[command(flatten)]
         store: Store,
     },
+    /// Write a coordinator to start from, into a new folder
+    ///
+    /// It says with which commands the project is tested, built and run.
+    #[command(after_help = "\
+Example:
+  baton new nightly-report --lang python")]
+    New {
+        /// The folder and the election: 1 to 63 of a-z, 0-9 and hyphens, starting with a letter
+        name: String,
+        /// The language that it is written in
+        #[arg(long, value_enum, default_value_t = Lang::Rust)]
+        lang: Lang,
+        /// Where baton-sdk is, for Rust: the folder guest-sdk of a checkout of Baton [default: crates.io]
+        #[arg(long, value_name = "PATH")]
+        sdk: Option<PathBuf>,
+    },
+}
+
+/// The languages that a coordinator can be started in.
+#[derive(clap::ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lang {
+    /// Rust, with baton-sdk
+    Rust,
+    /// JavaScript, with componentize-js
+    Js,
+    /// Python, with componentize-py
+    Python,
 }
 
 /// Contend for leadership and run the coordinator while leading

@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use baton_election::ElectionName;
 use clap::Parser;
 
+pub use args::Lang;
 pub use print::{columns, print, print_report};
 pub use status::{LeaseWord, StatusRow, print_status};
 
@@ -63,6 +64,15 @@ pub enum Command {
         election: ElectionName,
         /// Where the lease store is.
         store: StoreUrl,
+    },
+    /// Write a project to start from.
+    New {
+        /// Its folder and its election.
+        name: ElectionName,
+        /// What it is written in.
+        lang: Lang,
+        /// Where the SDK is; none for crates.io.
+        sdk: Option<PathBuf>,
     },
 }
 
@@ -153,6 +163,14 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Surrounding
             election: election_argument(&election)?,
             store: config::resolve_store(&store.layer(), around)?,
         },
+        Subcommand::New { lang, sdk: Some(_), .. } if lang != Lang::Rust => {
+            let problem = "only a project in Rust takes the SDK: leave it out".to_owned();
+            return Err(ConfigError::of_argument("--sdk", problem).into());
+        }
+        Subcommand::New { name, lang, sdk } => {
+            let name = config::election(&name).map_err(|problem| ConfigError::of_argument("NAME", problem))?;
+            Command::New { name, lang, sdk }
+        }
     })
 }
 

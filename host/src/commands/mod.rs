@@ -1,5 +1,6 @@
 //! Carries commands out: here the parts of the host meet.
 
+mod new;
 mod run;
 mod start;
 mod state;
@@ -34,6 +35,7 @@ pub fn run(command: Command) -> ExitCode {
         Command::Status { election, store, json } => block_on(status::status(election, &store, json)),
         Command::Check { module, json } => check(&module, json),
         Command::State { election, store, action } => block_on(state::state(&election, &store, action)),
+        Command::New { name, lang, sdk } => new::new(&name, lang, sdk.as_deref()),
         Command::Start { election, store } => block_on(start::start(&election, &store)),
     };
     result.unwrap_or_else(|error| {

@@ -176,6 +176,11 @@ impl Launch {
         Self { name: name.to_string(), journal: journal.clone(), command }
     }
 
+    /// A host that some other command becomes.
+    pub fn of(name: &str, command: Command, journal: &Journal) -> Self {
+        Self { name: name.to_string(), journal: journal.clone(), command }
+    }
+
     /// Adds a flag and its value.
     #[must_use]
     pub fn flag(mut self, flag: &str, value: impl AsRef<OsStr>) -> Self {

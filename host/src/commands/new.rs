@@ -1,0 +1,177 @@
+//! `baton new`: writes a project to start from.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use baton_election::ElectionName;
+
+use super::WrongConfiguration;
+use crate::cli::{self, Lang};
+
+/// Files by their places in the project, with `{{…}}` for what differs.
+type Files = &'static [(&'static str, &'static str)];
+
+const RUST: Template = Template {
+    what: "Rust",
+    module: "target/wasm32-wasip2/release/coordinator.wasm",
+    files: &[
+        ("Cargo.toml", include_str!("../../templates/rust/manifest.toml")),
+        ("src/lib.rs", include_str!("../../templates/rust/lib.rs")),
+        ("README.md", include_str!("../../templates/rust/README.md")),
+        (".gitignore", include_str!("../../templates/rust/gitignore")),
+    ],
+    commands: &[
+        "cargo test",
+        "rustup target add wasm32-wasip2",
+        "cargo build --release --target wasm32-wasip2",
+        "baton run",
+    ],
+};
+
+const JS: Template = Template {
+    what: "JavaScript",
+    module: "coordinator.wasm",
+    files: &[
+        ("package.json", include_str!("../../templates/js/package.json")),
+        ("coordinator.js", include_str!("../../templates/js/coordinator.js")),
+        ("coordinator.test.js", include_str!("../../templates/js/coordinator.test.js")),
+        ("main.js", include_str!("../../templates/js/main.js")),
+        ("README.md", include_str!("../../templates/js/README.md")),
+        (".gitignore", include_str!("../../templates/js/gitignore")),
+    ],
+    commands: &["npm install", "npm test", "npm run build", "baton run"],
+};
+
+const PYTHON: Template = Template {
+    what: "Python",
+    module: "coordinator.wasm",
+    files: &[
+        ("coordinator.py", include_str!("../../templates/python/coordinator.py")),
+        ("test_coordinator.py", include_str!("../../templates/python/test_coordinator.py")),
+        ("app.py", include_str!("../../templates/python/app.py")),
+        ("requirements.txt", include_str!("../../templates/python/requirements.txt")),
+        ("README.md", include_str!("../../templates/python/README.md")),
+        (".gitignore", include_str!("../../templates/python/gitignore")),
+    ],
+    commands: &[
+        "python3 -m venv .venv",
+        ".venv/bin/pip install -r requirements.txt",
+        ".venv/bin/python -m unittest",
+        ".venv/bin/componentize-py -d wit -w coordinator componentize app -o coordinator.wasm",
+        "baton run",
+    ],
+};
+
+/// What all projects have.
+const COMMON: Files = &[("baton.toml", include_str!("../../templates/baton.toml"))];
+
+/// The contract, for languages without an SDK that brings it.
+const CONTRACT: Files = &[
+    ("wit/coordinator.wit", include_str!("../../templates/wit/coordinator.wit")),
+    ("wit/deps/baton-host.wit", include_str!("../../../wit/world.wit")),
+    ("wit/deps/wasi-clocks.wit", include_str!("../../templates/wit/clocks.wit")),
+    ("wit/deps/wasi-io.wit", include_str!("../../../wit/deps/io.wit")),
+];
+
+struct Template {
+    what: &'static str,
+    /// Where the build puts the component.
+    module: &'static str,
+    files: Files,
+    /// What tests, builds and runs it, from its folder.
+    commands: &'static [&'static str],
+}
+
+/// Writes a project into a new folder of the working folder, and says how it is built, tested and run.
+pub(super) fn new(name: &ElectionName, lang: Lang, sdk: Option<&Path>) -> anyhow::Result<ExitCode> {
+    let template = match lang {
+        Lang::Rust => RUST,
+        Lang::Js => JS,
+        Lang::Python => PYTHON,
+    };
+    let contract = if lang == Lang::Rust { &[][..] } else { CONTRACT };
+    let dependency = dependency(sdk)?;
+    let fill = |text: &str| {
+        text.replace("{{name}}", name.as_str())
+            .replace("{{module}}", template.module)
+            .replace("{{commands}}", &template.commands.join("\n"))
+            .replace("{{sdk}}", &dependency)
+    };
+    let folder = PathBuf::from(name.as_str());
+    let files: Vec<_> = [template.files, COMMON, contract]
+        .into_iter()
+        .flatten()
+        .map(|(place, text)| (folder.join(place), fill(text)))
+        .collect();
+    write(&folder, &files)?;
+
+    let mut said = format!(
+        "Wrote {name}: a coordinator in {} that beats once a second and counts its beats in the state.\n\n\
+         Test, build and run it:\n\n  cd {name}\n",
+        template.what
+    );
+    for command in template.commands {
+        said.push_str(&format!("  {command}\n"));
+    }
+    if lang == Lang::Rust && sdk.is_none() {
+        said.push_str(
+            "\nIt depends on baton-sdk from crates.io, where no version is yet: until then, take it from a checkout \
+             of Baton,\nwith `--sdk PATH/TO/baton/guest-sdk`, or change the line in Cargo.toml.\n",
+        );
+    }
+    cli::print(&said)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What comes after `baton-sdk = ` in the manifest.
+fn dependency(sdk: Option<&Path>) -> anyhow::Result<String> {
+    let Some(path) = sdk else {
+        // The SDK's versions are the host's: both follow the contract.
+        return Ok(format!("\"{}.{}\"", env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR")));
+    };
+    let wrong = |why: String| {
+        WrongConfiguration::new(anyhow::anyhow!(
+            "--sdk {}: {why}; give it the folder guest-sdk of a checkout of Baton",
+            path.display()
+        ))
+    };
+    let manifest =
+        fs::read_to_string(path.join("Cargo.toml")).map_err(|error| wrong(format!("its Cargo.toml: {error}")))?;
+    let manifest: toml::Table = manifest.parse().map_err(|error| wrong(format!("its Cargo.toml: {error}")))?;
+    let package = manifest.get("package").and_then(|package| package.get("name")).and_then(toml::Value::as_str);
+    if package != Some("baton-sdk") {
+        return Err(wrong("this is not the package baton-sdk".to_owned()).into());
+    }
+    let path = fs::canonicalize(path).map_err(|error| wrong(error.to_string()))?;
+    let path = path.to_str().ok_or_else(|| wrong("its path is not UTF-8".to_owned()))?;
+    Ok(format!("{{ path = {} }}", toml::Value::from(path)))
+}
+
+/// Writes all files, or none if one of them is there already.
+fn write(folder: &Path, files: &[(PathBuf, String)]) -> anyhow::Result<()> {
+    for (place, _) in files {
+        if place.symlink_metadata().is_ok() {
+            bail!(
+                "{} is there already, and nothing was written: choose another name, or move it away",
+                place.display()
+            );
+        }
+    }
+    for (place, text) in files {
+        let written = || {
+            fs::create_dir_all(place.parent().unwrap_or(folder))?;
+            OpenOptions::new().write(true).create_new(true).open(place)?.write_all(text.as_bytes())
+        };
+        written().with_context(|| {
+            format!(
+                "cannot write {}: see to it that the folder can be written to, then remove {} and try again",
+                place.display(),
+                folder.display()
+            )
+        })?;
+    }
+    Ok(())
+}

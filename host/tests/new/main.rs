@@ -1,0 +1,213 @@
+//! `baton new`, as a user goes on: the commands that it prints are read from what it prints, and run.
+//!
+//! npm and pip keep what they fetch in `.cache`, and cargo what it builds in the target folder: a second run
+//! is quick.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
+#![allow(dead_code, reason = "the support modules serve several test targets")]
+
+#[path = "../support/node.rs"]
+mod node;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use node::{Event, Finished, Journal, Launch, Node, baton, finish};
+use tempfile::TempDir;
+
+/// A machine that does other things compiles 19 MB of Python slowly.
+const START: Duration = Duration::from_secs(240);
+
+#[test]
+fn a_project_in_rust_tests_builds_and_runs() {
+    let sdk = repository().join("guest-sdk");
+    let project = Project::new("fn", &["--lang", "rust", "--sdk", sdk.to_str().unwrap()]);
+    // What cargo has built in one run serves the next.
+    let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join("new");
+    fs::create_dir_all(&built).unwrap();
+    std::os::unix::fs::symlink(built, project.folder().join("target")).unwrap();
+    let said = project.tests_builds_and_runs();
+    assert!(said.contains("test tests::a_term_goes_on_where_the_one_before_it_ended ... ok"), "{said}");
+}
+
+#[test]
+fn a_project_in_javascript_tests_builds_and_runs() {
+    needs("npm", "Node.js 20 or newer, with npm");
+    let said = Project::new("web-2", &["--lang", "js"]).tests_builds_and_runs();
+    assert!(said.contains("# pass 1\n"), "{said}");
+}
+
+#[test]
+fn a_project_in_python_tests_builds_and_runs() {
+    needs("python3", "Python 3.10 or newer, with venv (Debian: python3-venv)");
+    let said = Project::new("nightly-report", &["--lang", "python"]).tests_builds_and_runs();
+    assert!(said.contains("Ran 1 test "), "{said}");
+}
+
+#[test]
+fn rust_is_the_default_and_where_its_sdk_is_to_be_had_is_said() {
+    let project = Project::new("job", &[]);
+    let manifest: toml::Table = project.read("Cargo.toml").parse().unwrap();
+    assert_eq!(manifest["dependencies"]["baton-sdk"].as_str(), Some("0.1"));
+    assert!(project.said.contains("--sdk PATH/TO/baton/guest-sdk"), "{}", project.said);
+}
+
+#[test]
+fn nothing_is_overwritten() {
+    for lang in ["rust", "js", "python"] {
+        let project = Project::new("job", &["--lang", lang]);
+        let again = project.baton(&["new", "job", "--lang", lang]);
+        assert_eq!(again.code, Some(1));
+        assert!(again.stderr.contains("is there already, and nothing was written: choose another name"), "{again:?}");
+
+        // Also where one file alone is in the way, be it a link to nowhere.
+        let home = tempfile::tempdir().unwrap();
+        fs::create_dir(home.path().join("job")).unwrap();
+        std::os::unix::fs::symlink("nowhere", home.path().join("job/baton.toml")).unwrap();
+        let refused = run(home.path(), &["new", "job", "--lang", lang]);
+        assert!(refused.stderr.starts_with("error: job/baton.toml is there already"), "{refused:?}");
+        assert_eq!(fs::read_dir(home.path().join("job")).unwrap().count(), 1);
+    }
+}
+
+#[test]
+fn what_is_wrong_is_said_with_the_way_out() {
+    let home = tempfile::tempdir().unwrap();
+    let wrong = |arguments: &[&str], problem: &str| {
+        let refused = run(home.path(), arguments);
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        assert!(refused.stderr.contains(problem), "{refused:?}");
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0, "{arguments:?}");
+    };
+    let long = "n".repeat(64);
+    for name in ["Job", "my_job", "7up", "../job", "", "a/b", &long] {
+        wrong(&["new", name], "use 1 to 63 of a-z, 0-9 and hyphens, starting with a letter");
+    }
+    wrong(&["new", "job", "--lang", "cobol"], "[possible values: rust, js, python]");
+    wrong(&["new", "job", "--lang", "js", "--sdk", "."], "--sdk: only a project in Rust takes the SDK");
+    let folder = "give it the folder guest-sdk of a checkout of Baton";
+    wrong(&["new", "job", "--sdk", "/nowhere"], folder);
+    wrong(&["new", "job", "--sdk", env!("CARGO_MANIFEST_DIR")], folder);
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_to_is_named() {
+    let home = tempfile::tempdir().unwrap();
+    // Where folders are forbidden to nobody, as for root, a file in the place of one is in the way.
+    fs::write(home.path().join("job"), "").unwrap();
+    let refused = run(home.path(), &["new", "job"]);
+    assert_eq!(refused.code, Some(1));
+    assert!(refused.stderr.starts_with("error: cannot write job/Cargo.toml: "), "{refused:?}");
+}
+
+/// A project that `baton new` wrote.
+struct Project {
+    home: TempDir,
+    name: &'static str,
+    said: String,
+}
+
+impl Project {
+    fn new(name: &'static str, flags: &[&str]) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let written = run(home.path(), &[&["new", name], flags].concat());
+        assert_eq!(written.code, Some(0), "{written:?}");
+        Self { home, name, said: written.stdout }
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.home.path().join(self.name)
+    }
+
+    fn read(&self, file: &str) -> String {
+        fs::read_to_string(self.folder().join(file)).unwrap()
+    }
+
+    fn baton(&self, arguments: &[&str]) -> Finished {
+        run(self.home.path(), arguments)
+    }
+
+    /// Does what was printed, line by line. Gives what that said until the host was started.
+    fn tests_builds_and_runs(&self) -> String {
+        let commands: Vec<&str> = self.said.lines().filter_map(|line| line.strip_prefix("  ")).collect();
+        let [change, build @ .., run] = commands.as_slice() else { panic!("it prints commands:\n{}", self.said) };
+        assert_eq!(*change, format!("cd {}", self.name));
+        assert_eq!(*run, "baton run");
+        let readme = self.read("README.md");
+        assert!(readme.contains(&[build, &[*run]].concat().join("\n")), "{readme}");
+
+        let mut said = String::new();
+        for command in build {
+            let Output { status, stdout, stderr } = self.shell(command).output().unwrap();
+            said += &format!("$ {command}\n{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+            assert!(status.success(), "{status}\n{said}");
+        }
+        let journal = Journal::default();
+        let first = self.runs(run, &journal, |event| event.text("line") == "beat 2");
+        let goes_on = |line: &str| line.strip_prefix("term 2 goes on from beat ").and_then(|beat| beat.parse().ok());
+        // It may have beaten once more before it stopped.
+        self.runs(run, &journal, |event| goes_on(event.text("line")).is_some_and(|beat: u32| beat >= 2));
+        assert_eq!(first, self.name, "the election");
+        said
+    }
+
+    /// Runs the host until the guest says something, and ends it in order. Gives the election's name.
+    fn runs(&self, command: &str, journal: &Journal, says: impl Fn(&Event) -> bool) -> String {
+        let mut shell = self.shell(&format!("exec {command}"));
+        let store = format!("sqlite:{}", self.home.path().join("store").display());
+        shell.env("BATON_STORE", store).env("BATON_LEASE", "2s").env("BATON_LOG_FORMAT", "json");
+        let mut node: Node = Launch::of("node", shell, journal).start();
+        let said = journal.wait_within(START, "the guest to say it", |events| {
+            let said = events.iter().find(|event| event.name == "output" && says(event)).cloned();
+            said.map(Some).or_else(|| (!node.is_running()).then_some(None))
+        });
+        let Some(said) = said else {
+            node.wait();
+            journal.fail("the host has ended before the guest said it");
+        };
+        let status = node.terminate();
+        if !status.success() {
+            journal.fail(&format!("the host ended with {status}"));
+        }
+        said.text("election").to_owned()
+    }
+
+    /// A command line in the project's folder, on a machine where `baton` is installed.
+    fn shell(&self, command: &str) -> Command {
+        let baton = Path::new(env!("CARGO_BIN_EXE_baton")).parent().unwrap();
+        let path = std::env::join_paths(
+            [baton.to_path_buf()].into_iter().chain(std::env::split_paths(&std::env::var_os("PATH").unwrap())),
+        );
+        let cache = repository().join(".cache");
+        let mut shell = Command::new("sh");
+        shell.args(["-ec", command]).current_dir(self.folder()).env("PATH", path.unwrap());
+        shell.env("npm_config_cache", cache.join("npm")).env("PIP_CACHE_DIR", cache.join("pip"));
+        // This run's own settings are not meant for the project.
+        let ours =
+            |name: &std::ffi::OsStr| name == "CARGO_TARGET_DIR" || name.as_encoded_bytes().starts_with(b"BATON_");
+        for (name, _) in std::env::vars_os().filter(|(name, _)| ours(name)) {
+            shell.env_remove(name);
+        }
+        shell
+    }
+}
+
+fn run(home: &Path, arguments: &[&str]) -> Finished {
+    let mut command = baton(home);
+    command.args(arguments);
+    finish(command)
+}
+
+fn repository() -> PathBuf {
+    fs::canonicalize(Path::new(env!("CARGO_MANIFEST_DIR")).join("..")).unwrap()
+}
+
+/// A test that does not run shows nothing.
+fn needs(program: &str, install: &str) {
+    let found = Command::new(program).arg("--version").output();
+    assert!(
+        found.is_ok_and(|found| found.status.success()),
+        "{program} is missing: install {install}, then run this again"
+    );
+}
