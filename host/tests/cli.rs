@@ -67,6 +67,8 @@ grace            3s                env BATON_GRACE
 pause            1m30s             file baton.toml:pause
 on-done          repeat            default
 stall-after      off               default
+coredump         off               default
+profile          off               default
 max-memory       256MiB            default
 max-state        4MiB              default
 max-state-value  1MiB              default

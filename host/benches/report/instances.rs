@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use baton::clock::Clock;
 use baton::gate::Watchdog;
-use baton::runtime::{Engine, Instance, InstanceEvent, Launcher, LogLevel, Module, Output, Stream};
+use baton::runtime::{Engine, Instance, InstanceEvent, Launcher, LogLevel, Module, Output, Postmortem, Stream};
 use baton::state::Limits;
 use baton::store::MemoryStore;
 use baton_election::{ElectionName, Refusal};
@@ -127,6 +127,7 @@ impl Baton {
             memory: (TOUCHED + 64) << 20,
             states: Arc::new(MemoryStore::new(Arc::new(|| Duration::ZERO))),
             state_limits: Limits::default(),
+            postmortem: Postmortem::default(),
             env: Vec::new(),
             config: Vec::new(),
             secrets: Vec::new(),
@@ -207,6 +208,8 @@ impl Output for Lines {
         let _ = self.0.send(Line { at, text: line.to_string() });
     }
 
+    fn saved(&self, _: &'static str, _: &Path) {}
+    fn not_saved(&self, _: &'static str, _: &Path, _: &str) {}
     fn denied(&self, _: &str, _: &str) {}
     fn log(&self, _: LogLevel, _: &str, _: &str) {}
     fn dropped(&self, _: u64, _: u32) {}

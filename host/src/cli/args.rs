@@ -143,6 +143,14 @@ pub(super) struct Run {
     /// Step down after so long without progress; off for never * [env: BATON_STALL_AFTER] [default: off]
     #[arg(long, value_name = "DURATION")]
     pub stall_after: Option<String>,
+    /// Write a core dump of an instance that traps into this folder; off for none * [env: BATON_COREDUMP] [default: off]
+    ///
+    /// The file is ELECTION-TERM.coredump; the newest 5 of an election are kept.
+    #[arg(long, value_name = "DIR")]
+    pub coredump: Option<String>,
+    /// Write the last instance's profile to this file, for Firefox's profiler; off for none * [env: BATON_PROFILE] [default: off]
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<String>,
     /// The memory that the coordinator may use * [env: BATON_MAX_MEMORY] [default: 256MiB]
     #[arg(long, value_name = "SIZE")]
     pub max_memory: Option<String>,

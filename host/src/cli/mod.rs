@@ -192,6 +192,8 @@ impl args::Run {
             .flag(Key::Pause, self.pause)
             .flag(Key::OnDone, self.on_done)
             .flag(Key::StallAfter, self.stall_after)
+            .flag(Key::Coredump, self.coredump)
+            .flag(Key::Profile, self.profile)
             .flag(Key::MaxMemory, self.max_memory)
             .flag(Key::MaxState, self.max_state)
             .flag(Key::MaxStateValue, self.max_state_value)

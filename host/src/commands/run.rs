@@ -17,12 +17,15 @@ use crate::clock::Clock;
 use crate::config::{Config, Coordinator, Secret};
 use crate::gate::Watchdog;
 use crate::node::NodeId;
-use crate::runtime::{Engine, Launcher, Module};
+use crate::runtime::{Engine, Launcher, Module, Postmortem, PostmortemWriter};
 use crate::signals::{Ask, Signals};
 use crate::state::StateStore;
 use crate::store::{LeaseStore, StoreUrl};
 use crate::supervisor::{Shutdown, Supervisor, last_words};
 use crate::telemetry::{Event, Log};
+
+/// How long the end waits for the last core dump and the last profile.
+const LAST_FILES: Duration = Duration::from_secs(5);
 
 /// How long the end waits for somebody to read the last lines.
 const LAST_LINES: Duration = Duration::from_millis(500);
@@ -30,11 +33,18 @@ const LAST_LINES: Duration = Duration::from_millis(500);
 pub(super) fn run(config: &Config) -> anyhow::Result<ExitCode> {
     let leases: Arc<dyn LeaseStore> = open_store(&config.store)?;
     let states: Arc<dyn StateStore> = open_store(&config.store)?;
-    let engine = Engine::start().map_err(|error| anyhow::anyhow!("{error:#}"))?;
+    let dumps = config.coordinators.iter().any(|coordinator| coordinator.core_dumps.is_some());
+    let engine = Engine::start_with(dumps).map_err(|error| anyhow::anyhow!("{error:#}"))?;
     let modules = load(&engine, &config.coordinators)?;
+    let files = PostmortemWriter::start()?;
+    let postmortems = postmortems(&config.coordinators, &files)?;
     let node = config.node.claim().map_err(WrongConfiguration::new)?;
     let (log, writer) = Log::to_stderr(config.log_format, node.id())?;
-    let ended = contend(config, &leases, &states, &modules, node.id(), &log);
+    let ended = contend(config, &leases, &states, &modules, &postmortems, node.id(), &log);
+    if !files.shutdown(LAST_FILES) {
+        let error = format!("a core dump or a profile is not written after {LAST_FILES:?}, and is given up");
+        log.emit(None, Event::Error { error });
+    }
     writer.shutdown(LAST_LINES);
     ended.map(|()| ExitCode::SUCCESS)
 }
@@ -50,11 +60,19 @@ fn load(engine: &Engine, coordinators: &[Coordinator]) -> anyhow::Result<HashMap
     Ok(modules)
 }
 
+/// What is kept of each coordinator's instances, in their order.
+fn postmortems(coordinators: &[Coordinator], files: &PostmortemWriter) -> Result<Vec<Postmortem>, WrongConfiguration> {
+    let of =
+        |coordinator: &Coordinator| Postmortem::new(coordinator.core_dumps.clone(), coordinator.profile.clone(), files);
+    coordinators.iter().map(of).collect::<Result<_, _>>().map_err(WrongConfiguration::new)
+}
+
 fn contend(
     config: &Config,
     leases: &Arc<dyn LeaseStore>,
     states: &Arc<dyn StateStore>,
     modules: &HashMap<PathBuf, Module>,
+    postmortems: &[Postmortem],
     node: &NodeId,
     log: &Log,
 ) -> anyhow::Result<()> {
@@ -69,7 +87,7 @@ fn contend(
         let mut signals = Signals::listen()?;
         let (ask, asked) = watch::channel(Shutdown::No);
         let mut supervisors = JoinSet::new();
-        for coordinator in &config.coordinators {
+        for (coordinator, postmortem) in config.coordinators.iter().zip(postmortems) {
             let module = modules.get(&coordinator.module).context("a module was not loaded")?;
             let log = log.for_election(&coordinator.election);
             log.emit(None, Event::starting(node.as_str(), &config.store, module.digest(), &coordinator.timing));
@@ -80,6 +98,7 @@ fn contend(
                 memory: coordinator.max_memory,
                 states: Arc::clone(states),
                 state_limits: coordinator.state_limits,
+                postmortem: postmortem.clone(),
                 env: exposed(&coordinator.env),
                 config: coordinator.config.clone(),
                 secrets: coordinator.secrets.clone(),

@@ -11,6 +11,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::key::nearest;
 use super::layer::Given;
+use super::value::OFF;
 use super::{ConfigError, Key, Layer, Origin, Surroundings, secrets};
 
 /// The name of the tables, one for each coordinator.
@@ -164,6 +165,7 @@ impl Source<'_> {
             (Key::Create, _) => {
                 return Err(self.error(at, Some(&path), "write true or false, without quotes"));
             }
+            (Key::Coredump | Key::Profile, DeValue::String(place)) if place != OFF => self.path(at, &path, place)?,
             (Key::Module, DeValue::String(module)) => self.path(at, &path, module)?,
             (Key::Store, DeValue::String(store)) => match store.strip_prefix(SQLITE) {
                 Some(folder) if !folder.is_empty() && !folder.starts_with('~') => {
@@ -245,6 +247,8 @@ fn unknown(word: &str, at_top: bool, legal: impl Fn(&Key) -> bool) -> String {
 fn example(key: Key) -> &'static str {
     match key {
         Key::Lease | Key::Grace | Key::Pause => ", such as \"15s\"",
+        Key::Coredump => ", such as \"dumps\" or \"off\"",
+        Key::Profile => ", such as \"profile.json\" or \"off\"",
         Key::StallAfter => ", such as \"5m\" or \"off\"",
         Key::MaxMemory | Key::MaxState | Key::MaxStateValue => ", such as \"256MiB\"",
         _ => "",

@@ -27,6 +27,10 @@ pub enum Key {
     OnDone,
     /// How long an instance may go without progress.
     StallAfter,
+    /// Where the core dumps of instances that trap go.
+    Coredump,
+    /// Where the profile of the last instance goes.
+    Profile,
     /// The memory that an instance may use.
     MaxMemory,
     /// The state that a coordinator may keep.
@@ -43,7 +47,7 @@ pub enum Key {
 
 impl Key {
     /// All settings: those of the host first, then those of a coordinator.
-    pub const ALL: [Key; 18] = [
+    pub const ALL: [Key; 20] = [
         Key::File,
         Key::Store,
         Key::Create,
@@ -56,6 +60,8 @@ impl Key {
         Key::Pause,
         Key::OnDone,
         Key::StallAfter,
+        Key::Coredump,
+        Key::Profile,
         Key::MaxMemory,
         Key::MaxState,
         Key::MaxStateValue,
@@ -80,6 +86,8 @@ impl Key {
             Key::Pause => "pause",
             Key::OnDone => "on-done",
             Key::StallAfter => "stall-after",
+            Key::Coredump => "coredump",
+            Key::Profile => "profile",
             Key::MaxMemory => "max-memory",
             Key::MaxState => "max-state",
             Key::MaxStateValue => "max-state-value",

@@ -97,6 +97,10 @@ pub struct Coordinator {
     pub on_done: OnDone,
     /// How long an instance may go without progress, counted from its start; none for as long as it likes.
     pub stall_after: Option<Duration>,
+    /// The folder for the core dumps of instances that trap.
+    pub core_dumps: Option<PathBuf>,
+    /// The file for the profile of the last instance. No other coordinator has the same.
+    pub profile: Option<PathBuf>,
     /// The memory that an instance may use, in bytes.
     pub max_memory: u64,
     /// The state that it may keep.

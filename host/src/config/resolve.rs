@@ -42,6 +42,12 @@ pub fn resolve(flags: &Layer, around: &Surroundings) -> Result<Config, ConfigErr
             let problem = format!("two coordinators for the election `{}`: give each its own", coordinator.election);
             return Err(ConfigError::at(Key::Election, &origin, problem));
         }
+        let profile = coordinator.profile.as_ref();
+        if profile.is_some() && coordinators.iter().any(|other: &Coordinator| other.profile.as_ref() == profile) {
+            let problem = "two coordinators would write to one file: give each its own in its table";
+            let given = own.iter().find(|row| row.key == Key::Profile);
+            return Err(ConfigError::at(Key::Profile, given.map_or(&Origin::Default, |row| &row.origin), problem));
+        }
         coordinators.push(coordinator);
         rows.append(&mut own);
     }
@@ -163,6 +169,9 @@ fn coordinator(
     let (pause, _) = duration(Key::Pause, 60)?;
     let (on_done, _) = own.get(Key::OnDone, value::on_done, value::show_on_done, || Ok(OnDone::Repeat))?;
     let (stall_after, _) = own.get(Key::StallAfter, value::stall, value::show_stall, || Ok(None))?;
+    let mut place = |key| own.get(key, value::place, value::show_place, || Ok(None));
+    let (core_dumps, _) = place(Key::Coredump)?;
+    let (profile, _) = place(Key::Profile)?;
     let (max_memory, memory_origin) = own.get(Key::MaxMemory, value::size, value::show_size, || Ok(256 << 20))?;
     let usual = Limits::default();
     let mut state = |key, usual| own.get(key, value::state_size, value::show_size, || Ok(usual));
@@ -189,6 +198,8 @@ fn coordinator(
         pause,
         on_done,
         stall_after,
+        core_dumps,
+        profile,
         max_memory,
         state_limits,
         env,

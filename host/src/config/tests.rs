@@ -48,7 +48,7 @@ fn shown(config: &Config, key: Key) -> (String, String) {
 }
 
 /// For each setting: what flag, variable, table and top of the file say, and the default. All different.
-const SETTINGS: [(Key, [&str; 4], &str); 14] = [
+const SETTINGS: [(Key, [&str; 4], &str); 16] = [
     (Key::Store, ["sqlite:/f", "sqlite:/v", "", "sqlite:/g"], "sqlite:HOME/.local/state/baton"),
     (Key::Create, ["true", "false", "", "true"], "false"),
     (Key::Node, ["f", "v", "", "g"], "MACHINE-N (N: the first free slot)"),
@@ -59,6 +59,8 @@ const SETTINGS: [(Key, [&str; 4], &str); 14] = [
     (Key::Pause, ["1s", "2s", "3s", "1m30s"], "1m"),
     (Key::OnDone, ["finish", "repeat", "finish", "finish"], "repeat"),
     (Key::StallAfter, ["1m", "off", "2m", "3m"], "off"),
+    (Key::Coredump, ["f", "off", "/t", "off"], "off"),
+    (Key::Profile, ["f.json", "off", "/t.json", "off"], "off"),
     (Key::MaxMemory, ["1MiB", "2MiB", "3MiB", "1GiB"], "256MiB"),
     (Key::MaxState, ["1MiB", "2MiB", "3MiB", "16KiB"], "4MiB"),
     (Key::MaxStateValue, ["2MiB", "3MiB", "512B", "1KiB"], "1MiB"),
@@ -195,6 +197,21 @@ fn several_coordinators_run_from_one_file() {
     assert_eq!(
         Case::new(&file.replace("other", "a")).error(&[], &[]),
         "baton.toml:6: coordinators.b.election: two coordinators for the election `a`: give each its own"
+    );
+}
+
+#[test]
+fn where_things_are_written_is_seen_from_the_file_and_no_two_write_the_same() {
+    let file = "coredump = 'dumps'\n[coordinators.a]\nmodule = 'm'\nprofile = 'p'\n\
+                [coordinators.b]\nmodule = 'm'\nprofile = 'q'\n";
+    let case = Case::new(file);
+    let config = case.run(&[], &[]).unwrap();
+    let at = |name: &str| Some(case.path().join(name));
+    let seen: Vec<_> = config.coordinators.iter().map(|one| (&one.core_dumps, &one.profile)).collect();
+    assert_eq!(seen, [(&at("dumps"), &at("p")), (&at("dumps"), &at("q"))]);
+    assert_eq!(
+        Case::new(&file.replace('q', "p")).error(&[], &[]),
+        "baton.toml:7: coordinators.b.profile: two coordinators would write to one file: give each its own in its table"
     );
 }
 

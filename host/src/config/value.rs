@@ -1,6 +1,6 @@
 //! From text to value, and back to the text that people read. Errors say what to write instead.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use baton_election::ElectionName;
@@ -14,6 +14,8 @@ const KIB: u64 = 1 << 10;
 const LONGEST_DURATION: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 /// The largest state that may be allowed, in bytes.
 const LARGEST_STATE: u64 = 64 * KIB * KIB;
+/// What a setting that has a default of nothing says for that.
+pub(super) const OFF: &str = "off";
 /// One page: less is no WebAssembly memory at all.
 const LEAST_MEMORY: u64 = 64 * KIB;
 
@@ -51,6 +53,19 @@ pub(super) fn stall(text: &str) -> Result<Option<Duration>, String> {
 
 pub(super) fn show_stall(stall: &Option<Duration>) -> String {
     stall.as_ref().map_or("off".to_string(), show_duration)
+}
+
+/// `off`, or a path.
+pub(super) fn place(text: &str) -> Result<Option<PathBuf>, String> {
+    match text {
+        OFF => Ok(None),
+        "" => Err("is empty: write off, or a path".to_string()),
+        path => Ok(Some(PathBuf::from(path))),
+    }
+}
+
+pub(super) fn show_place(place: &Option<PathBuf>) -> String {
+    place.as_ref().map_or(OFF.to_string(), |path| path.display().to_string())
 }
 
 pub(super) fn size(text: &str) -> Result<u64, String> {

@@ -10,7 +10,7 @@ use wasmtime::Config;
 use super::backtrace::FRAMES;
 
 /// While instances run, a busy one is made to yield this often.
-const YIELD_EVERY: Duration = Duration::from_millis(10);
+pub(super) const YIELD_EVERY: Duration = Duration::from_millis(10);
 
 /// While one is being killed, it is interrupted this often: a single bump can be lost to a callback that
 /// has just looked.
@@ -29,7 +29,16 @@ impl Engine {
     /// # Errors
     /// Where the processor is not supported, or the system has no thread left.
     pub fn start() -> wasmtime::Result<Self> {
+        Self::start_with(false)
+    }
+
+    /// Starts an engine whose instances' traps can be dumped, or not.
+    ///
+    /// # Errors
+    /// As for [`Engine::start`].
+    pub fn start_with(core_dumps: bool) -> wasmtime::Result<Self> {
         let mut config = Config::new();
+        config.coredump_on_trap(core_dumps);
         config.wasm_component_model(true).epoch_interruption(true);
         config.wasm_backtrace_max_frames(NonZeroUsize::new(FRAMES));
         let wasmtime = wasmtime::Engine::new(&config)?;

@@ -268,6 +268,11 @@ impl Limits {
     pub(super) fn new(memory: u64) -> Self {
         Self { memory, used: 0 }
     }
+
+    /// All linear memories together, in bytes.
+    pub(super) fn used(&self) -> u64 {
+        self.used
+    }
 }
 
 impl ResourceLimiter for Limits {

@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use wasmtime::component::ResourceTable;
-use wasmtime::{Store, UpdateDeadline, WasmBacktrace};
+use wasmtime::{Store, UpdateDeadline, WasmBacktrace, WasmCoreDump};
 use wasmtime_wasi::{I32Exit, WasiCtx};
 
 use super::backtrace::shortened;
@@ -20,6 +20,7 @@ use super::logging::GuestLog;
 use super::module::{Entry, Kind, Module};
 use super::output::{GuestStream, Outlet, Output, guest_streams};
 use super::own::Own;
+use super::postmortem::{Postmortem, Profiler, time_to_dump};
 use crate::clock::Clock;
 use crate::config::SecretSource;
 use crate::gate::{Gate, Watchdog};
@@ -43,6 +44,8 @@ pub struct Launcher {
     pub states: Arc<dyn StateStore>,
     /// How much state they may keep.
     pub state_limits: state::Limits,
+    /// What is kept of those that end.
+    pub postmortem: Postmortem,
     /// The environment that they see.
     pub env: Vec<(String, String)>,
     /// Their configuration: variables, too, and what `wasi:config/store` answers them.
@@ -282,6 +285,9 @@ impl Life {
         let Self { kill_flag, gate, output, started, .. } = self;
         let own = Own::default();
         let mut store = None;
+        let Launcher { postmortem, election, module, .. } = &launcher;
+        let term = context.number;
+        let profiler = postmortem.profiler(election, term, module.component());
 
         // A busy guest is ended by the epoch callback; a waiting one by dropping its call. Which of the two
         // it is cannot be known, so from the kill until the call has ended both are at work.
@@ -289,8 +295,8 @@ impl Life {
             let call = async {
                 let secrets = own.secrets(&launcher.secrets).await?;
                 let guest = launcher.guest(context, secrets, &streams, &output, log);
-                let store = store.insert(new_store(&launcher, guest, &kill_flag));
-                call(&launcher.module, store, states, &*output, started).await
+                let store = store.insert(new_store(&launcher, guest, &kill_flag, &profiler));
+                call(module, store, states, &*output, started).await
             };
             let interrupt = async {
                 // The sender lives as long as whoever could still kill this.
@@ -303,6 +309,12 @@ impl Life {
             }
         };
         let was_killed = kill_flag.load(Ordering::Acquire);
+        let core_dump = match &returned {
+            Some(Err(error)) if postmortem.wants_core_dump() && !was_killed && !gate.has_refused() => {
+                store.as_mut().and_then(|store| core_dump(error, store, election, &gate))
+            }
+            _ => None,
+        };
         let gone = match returned.filter(|_| !was_killed).map(judge) {
             // The refusal is the kill's first half; whatever it then failed with is no fault of its own.
             Some(gone) if matches!(gone.end, End::Done | End::Superseded { .. }) || !gate.has_refused() => gone,
@@ -319,17 +331,22 @@ impl Life {
             drop(own);
         });
         gate.set_gone();
+        postmortem.keep((election, term), core_dump, &profiler, &output);
         gone
     }
 }
 
-fn new_store(launcher: &Launcher, guest: Guest, kill_flag: &Arc<AtomicBool>) -> Store<Guest> {
+fn new_store(launcher: &Launcher, guest: Guest, kill_flag: &Arc<AtomicBool>, profiler: &Profiler) -> Store<Guest> {
     let mut store = Store::new(launcher.module.engine.wasmtime(), guest);
     store.limiter(|guest| &mut guest.limits);
     store.set_hostcall_fuel(launcher.call_bytes());
-    let flag = Arc::clone(kill_flag);
-    store.epoch_deadline_callback(move |_| {
-        Ok(if flag.load(Ordering::Acquire) { UpdateDeadline::Interrupt } else { UpdateDeadline::Yield(1) })
+    let (flag, sampler) = (Arc::clone(kill_flag), profiler.clone());
+    store.epoch_deadline_callback(move |store| {
+        if flag.load(Ordering::Acquire) {
+            return Ok(UpdateDeadline::Interrupt);
+        }
+        sampler.sample(store);
+        Ok(UpdateDeadline::Yield(1))
     });
     store.set_epoch_deadline(1);
     store
@@ -365,6 +382,23 @@ async fn call(
 
 /// What is known where a guest can only say that it failed.
 const ERROR_STATUS: &str = "it exited with an error status";
+
+/// The core dump of an instance that trapped, or why there is none. While it is made nothing can end the
+/// instance: there must be time enough for that.
+fn core_dump(
+    error: &wasmtime::Error,
+    store: &mut Store<Guest>,
+    election: &ElectionName,
+    gate: &Gate,
+) -> Option<Result<Vec<u8>, String>> {
+    let dump = error.downcast_ref::<WasmCoreDump>().filter(|_| !error.is::<I32Exit>())?;
+    let takes = time_to_dump(store.data().limits.used());
+    let left = gate.remaining();
+    if left < takes {
+        return Some(Err(format!("making it may take {takes:?}, and there are {left:?} until the deadline")));
+    }
+    Some(Ok(tokio::task::block_in_place(|| dump.serialize(store, election.as_str()))))
+}
 
 fn judge(returned: Returned) -> Gone {
     let end = match returned {

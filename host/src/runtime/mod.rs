@@ -6,7 +6,8 @@
 //! epochs by which a busy guest is ended; `module` compiles and judges components, `wrap` makes components of
 //! core modules; `guest` is the host's side of the contract, `state` that of its state, `empty` what is there
 //! without being granted; `output` is where a guest's standard streams go, `logging` its log, `backtrace` makes a
-//! trap's readable; `own` has the calls of the system that may block, which nothing but their own end can end.
+//! trap's readable, `postmortem` writes core dumps and profiles; `own` has the calls of the system that may block,
+//! which nothing but their own end can end.
 
 mod backtrace;
 mod empty;
@@ -17,6 +18,7 @@ mod logging;
 mod module;
 mod output;
 mod own;
+mod postmortem;
 mod state;
 mod wrap;
 
@@ -25,4 +27,5 @@ pub use instance::{Gone, Instance, InstanceEvent, Launcher};
 pub use logging::LogLevel;
 pub use module::{Import, Inspection, Kind, Module, ModuleError};
 pub use output::{Output, Stream};
+pub use postmortem::{Postmortem, PostmortemError, PostmortemWriter};
 pub use wrap::Wrapped;

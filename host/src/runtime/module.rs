@@ -230,6 +230,13 @@ impl Module {
         }
     }
 
+    pub(super) fn component(&self) -> &Component {
+        match &self.entry {
+            Entry::Coordinator(pre) => pre.instance_pre().component(),
+            Entry::Command(pre) => pre.instance_pre().component(),
+        }
+    }
+
     /// `sha256:` and 64 hexadecimal digits: what the module is.
     pub fn digest(&self) -> &str {
         &self.digest

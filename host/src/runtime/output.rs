@@ -2,6 +2,7 @@
 //! limit that they share.
 
 use std::fmt;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -60,6 +61,10 @@ pub trait Output: Send + Sync {
     /// It asked for something that it was not granted, and was refused; what would grant it. Told of each kind
     /// once.
     fn denied(&self, what: &str, remedy: &str);
+    /// Something of it was written to a file, for people to look at.
+    fn saved(&self, what: &'static str, path: &Path);
+    /// Something of it was to be written to a file, and could not be.
+    fn not_saved(&self, what: &'static str, path: &Path, why: &str);
     /// So many lines were dropped since the last that was not, because the guest wrote more than `limit` a second.
     fn dropped(&self, lines: u64, limit: u32);
     /// Its state cannot be claimed or saved yet, and is tried again. Told once of each claim and commit.
@@ -293,6 +298,8 @@ mod tests {
     impl Output for Nobody {
         fn started(&self, _: Duration) {}
         fn line(&self, _: Stream, _: &str) {}
+        fn saved(&self, _: &'static str, _: &Path) {}
+        fn not_saved(&self, _: &'static str, _: &Path, _: &str) {}
         fn denied(&self, _: &str, _: &str) {}
         fn log(&self, _: LogLevel, _: &str, _: &str) {}
         fn dropped(&self, _: u64, _: u32) {}

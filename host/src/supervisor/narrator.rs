@@ -1,5 +1,6 @@
 //! Tells people what happens in an election, in the words of the log's events.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -131,6 +132,15 @@ impl Output for TermOutput {
             Stream::Stderr => GuestStream::Stderr,
         };
         self.log.emit(Some(self.term), Event::printed(stream, line));
+    }
+
+    fn saved(&self, what: &'static str, path: &Path) {
+        self.log.emit(Some(self.term), Event::Saved { what: what.to_owned(), path: path.display().to_string() });
+    }
+
+    fn not_saved(&self, what: &'static str, path: &Path, why: &str) {
+        let (what, path) = (what.to_owned(), path.display().to_string());
+        self.log.emit(Some(self.term), Event::NotSaved { what, path, error: why.to_owned() });
     }
 
     fn denied(&self, what: &str, remedy: &str) {

@@ -250,6 +250,22 @@ pub enum Event {
         /// Whether instances still get their grace.
         grace: bool,
     },
+    /// Something of an instance was written to a file.
+    Saved {
+        /// `core dump` or `profile`.
+        what: String,
+        /// The file.
+        path: String,
+    },
+    /// Something of an instance could not be written to a file.
+    NotSaved {
+        /// `core dump` or `profile`.
+        what: String,
+        /// The file.
+        path: String,
+        /// Why.
+        error: String,
+    },
     /// The guest asked for something that it was not granted, and was refused.
     Denied {
         /// What it asked for.
@@ -311,6 +327,8 @@ impl Event {
             Self::StoreRecovered { .. } => ("store_recovered", Info),
             Self::Misconfigured { .. } => ("misconfigured", Error),
             Self::ShuttingDown { .. } => ("shutting_down", Info),
+            Self::Saved { .. } => ("saved", Info),
+            Self::NotSaved { .. } => ("not_saved", Warn),
             Self::Denied { .. } => ("denied", Warn),
             Self::Dropped { .. } => ("dropped", Warn),
             Self::StateDelayed { .. } => ("state_delayed", Warn),
@@ -385,6 +403,8 @@ impl fmt::Display for Event {
                 write!(f, "{signal}: orderly end; a second signal skips the grace")
             }
             Self::ShuttingDown { signal, grace: false } => write!(f, "{signal}: without grace"),
+            Self::Saved { what, path } => write!(f, "a {what} is in {path}"),
+            Self::NotSaved { what, path, error } => write!(f, "no {what} in {path}: {error}"),
             Self::Denied { what, remedy } => write!(f, "it asked for {what}, which it is not granted: {remedy}"),
             Self::Dropped { lines, reason } => write!(f, "{lines} lines: {reason}"),
             Self::StateDelayed { error } => write!(f, "the state is not claimed or saved yet, trying again: {error}"),

@@ -29,6 +29,7 @@ mod stage;
 mod start;
 mod state;
 mod store;
+mod when_it_dies;
 
 /// Runs each scenario on the embedded store and on Azurite.
 macro_rules! on_both_stores {

@@ -7,12 +7,13 @@
 mod guests;
 mod requests;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use baton::clock::Clock;
 use baton::gate::{Gate, Watchdog};
-use baton::runtime::{Engine, Gone, Instance, InstanceEvent, Launcher, LogLevel, Module, Output, Stream};
+use baton::runtime::{Engine, Gone, Instance, InstanceEvent, Launcher, LogLevel, Module, Output, Postmortem, Stream};
 use baton::state::Limits;
 use baton::store::MemoryStore;
 use baton_election::{ElectionName, End, Refusal, StopReason};
@@ -36,6 +37,7 @@ fn launcher(behaviour: &str) -> Launcher {
         memory: 64 << 20,
         states: Arc::new(MemoryStore::new(Arc::new(|| Duration::ZERO))),
         state_limits: Limits::default(),
+        postmortem: Postmortem::default(),
         env: vec![("BEHAVIOUR".to_owned(), behaviour.to_owned()), ("BEAT_MS".to_owned(), "5".to_owned())],
         config: Vec::new(),
         secrets: Vec::new(),
@@ -78,6 +80,8 @@ impl Output for Lines {
         let _ = self.0.send(line.to_owned());
     }
 
+    fn saved(&self, _: &'static str, _: &Path) {}
+    fn not_saved(&self, _: &'static str, _: &Path, _: &str) {}
     fn denied(&self, _: &str, _: &str) {}
     fn log(&self, _: LogLevel, _: &str, _: &str) {}
     fn dropped(&self, _: u64, _: u32) {}

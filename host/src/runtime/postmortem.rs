@@ -1,0 +1,353 @@
+//! What is kept of an instance that has ended: a core dump where it trapped, and a profile of where it spent its
+//! time.
+//!
+//! Both are for people, and nothing waits for them: a thread of its own writes them, so that neither the
+//! instance's end nor the next term depends on a disk. What of it cannot be written is said and forgotten.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use baton_election::{ElectionName, Term};
+use rustix::fs::Access;
+use wasmtime::component::Component;
+use wasmtime::{AsContext, GuestProfiler};
+
+use super::engine::YIELD_EVERY;
+use super::output::Output;
+
+/// Of each election, only the newest core dumps stay in their folder: as many as there are failures in a row
+/// before its node steps down.
+const KEPT: usize = 5;
+
+/// What follows an election's name and the term in the name of a core dump's file.
+const CORE_DUMP: &str = ".coredump";
+
+/// After so many samples a profile is full: an hour of computing, and 15 MB of memory.
+const MOST_SAMPLES: u32 = 360_000;
+
+/// How long the making of a core dump may take at most: this, and [`DUMPING_A_GIB`] for the memory in use. Twice
+/// what it takes on a small machine.
+const DUMPING: Duration = Duration::from_millis(200);
+/// See [`DUMPING`].
+const DUMPING_A_GIB: Duration = Duration::from_secs(16);
+
+/// What of a coordinator's instances is kept, and where. Nothing by default.
+#[derive(Clone, Default)]
+pub struct Postmortem {
+    core_dumps: Option<PathBuf>,
+    profile: Option<PathBuf>,
+    queue: Option<Arc<Queue>>,
+}
+
+impl Postmortem {
+    /// Core dumps into a folder, and the profile of the last instance into a file.
+    ///
+    /// # Errors
+    /// What is wrong with the folder or with the file's place, and what to do.
+    pub fn new(
+        core_dumps: Option<PathBuf>,
+        profile: Option<PathBuf>,
+        writer: &PostmortemWriter,
+    ) -> Result<Self, PostmortemError> {
+        if let Some(folder) = &core_dumps {
+            check_folder(folder).map_err(|why| PostmortemError::CoreDumps { folder: folder.clone(), why })?;
+        }
+        if let Some(file) = &profile {
+            check_file(file).map_err(|why| PostmortemError::Profile { file: file.clone(), why })?;
+        }
+        Ok(Self { core_dumps, profile, queue: Some(Arc::clone(&writer.queue)) })
+    }
+
+    /// Begins to profile an instance, if that is wanted.
+    pub(super) fn profiler(&self, election: &ElectionName, term: Term, component: &Component) -> Profiler {
+        let profiler = self.profile.as_ref().and_then(|_| {
+            let name = format!("{election}, term {term}");
+            // It fails only under a debugger, which this engine has none of.
+            GuestProfiler::new_component(component.engine(), &name, YIELD_EVERY, component.clone(), []).ok()
+        });
+        Profiler(Arc::new(Mutex::new(profiler.map(|profiler| (profiler, 0)))))
+    }
+
+    /// Whether a core dump is wanted.
+    pub(super) fn wants_core_dump(&self) -> bool {
+        self.core_dumps.is_some()
+    }
+
+    /// Takes what is left of an instance. Never blocks on a disk.
+    pub(super) fn keep(
+        &self,
+        (election, term): (&ElectionName, Term),
+        core_dump: Option<Result<Vec<u8>, String>>,
+        profiler: &Profiler,
+        output: &Arc<dyn Output>,
+    ) {
+        let mut remains = Box::new(Remains { core_dump: None, profile: None, output: Arc::clone(output) });
+        if let (Some(folder), Some(core_dump)) = (&self.core_dumps, core_dump) {
+            let path = folder.join(format!("{election}-{term}{CORE_DUMP}"));
+            match core_dump {
+                Ok(bytes) => remains.core_dump = Some(CoreDump { path, election: election.clone(), bytes }),
+                Err(why) => output.not_saved(CORE_DUMP_OF, &path, &why),
+            }
+        }
+        if let (Some(path), Some(profiler)) = (&self.profile, profiler.take()) {
+            remains.profile = Some((path.clone(), profiler));
+        }
+        if let Some(queue) = &self.queue
+            && let Err(remains) = queue.push(remains)
+        {
+            remains.give_up("what the instance before left is still being written");
+        }
+    }
+}
+
+/// Why nothing could be kept.
+#[derive(Debug, thiserror::Error)]
+pub enum PostmortemError {
+    /// The folder does not take files.
+    #[error("core dumps cannot be written to {}: {why}; make the folder, or name another with --coredump", .folder.display())]
+    CoreDumps {
+        /// The folder.
+        folder: PathBuf,
+        /// What is wrong.
+        why: io::Error,
+    },
+    /// The file cannot be made or replaced.
+    #[error("the profile cannot be written to {}: {why}; name another file with --profile", .file.display())]
+    Profile {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        why: io::Error,
+    },
+}
+
+fn check_folder(folder: &Path) -> io::Result<()> {
+    if !fs::metadata(folder)?.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    Ok(rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK)?)
+}
+
+fn check_file(file: &Path) -> io::Result<()> {
+    match fs::metadata(file) {
+        Ok(metadata) if !metadata.is_file() => return Err(io::Error::other("it is no regular file")),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    check_folder(folder)
+}
+
+/// How long making a core dump of an instance with so much memory may take.
+pub(super) fn time_to_dump(memory: u64) -> Duration {
+    let millis = u128::from(memory) * DUMPING_A_GIB.as_millis() / (1 << 30);
+    DUMPING + Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
+}
+
+/// Samples where an instance is, while it computes. Clones share it.
+#[derive(Clone)]
+pub(super) struct Profiler(Arc<Mutex<Option<(GuestProfiler, u32)>>>);
+
+impl Profiler {
+    /// Takes a sample, from within the instance's epoch callback.
+    pub(super) fn sample(&self, store: impl AsContext) {
+        if let Some((profiler, samples)) = self.lock().as_mut().filter(|(_, samples)| *samples < MOST_SAMPLES) {
+            *samples += 1;
+            profiler.sample(store, YIELD_EVERY);
+        }
+    }
+
+    fn take(&self) -> Option<GuestProfiler> {
+        self.lock().take().map(|(profiler, _)| profiler)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<(GuestProfiler, u32)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What an instance left.
+struct Remains {
+    core_dump: Option<CoreDump>,
+    profile: Option<(PathBuf, GuestProfiler)>,
+    output: Arc<dyn Output>,
+}
+
+struct CoreDump {
+    path: PathBuf,
+    election: ElectionName,
+    bytes: Vec<u8>,
+}
+
+/// How people are told of one.
+const CORE_DUMP_OF: &str = "core dump";
+const PROFILE_OF: &str = "profile";
+
+impl Remains {
+    fn is_empty(&self) -> bool {
+        self.core_dump.is_none() && self.profile.is_none()
+    }
+
+    fn write(self) {
+        let Self { core_dump, profile, output } = self;
+        let tell = |what, path: &Path, written: io::Result<()>| match written {
+            Ok(()) => output.saved(what, path),
+            Err(error) => output.not_saved(what, path, &error.to_string()),
+        };
+        if let Some(CoreDump { path, election, bytes }) = core_dump {
+            let written = replace(&path, |file| file.write_all(&bytes));
+            drop(bytes);
+            tell(CORE_DUMP_OF, &path, written.and_then(|()| forget_oldest(&path, &election)));
+        }
+        if let Some((path, profiler)) = profile {
+            let written = replace(&path, |file| {
+                let mut file = BufWriter::new(file);
+                profiler.finish(&mut file).map_err(io::Error::other)?;
+                file.flush()
+            });
+            tell(PROFILE_OF, &path, written);
+        }
+    }
+
+    fn give_up(&self, why: &str) {
+        if let Some(CoreDump { path, .. }) = &self.core_dump {
+            self.output.not_saved(CORE_DUMP_OF, path, why);
+        }
+        if let Some((path, _)) = &self.profile {
+            self.output.not_saved(PROFILE_OF, path, why);
+        }
+    }
+}
+
+/// Writes a file whole, or leaves what was there. Only its owner may read it: memory holds secrets.
+fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(".part");
+    let written = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&unfinished)
+        .and_then(|mut file| write(&mut file))
+        .and_then(|()| fs::rename(&unfinished, path));
+    if written.is_err() {
+        // Half of it is of no use and takes the room that is missing. It may not even be there.
+        let _ = fs::remove_file(&unfinished);
+    }
+    written
+}
+
+/// Removes an election's oldest core dumps from the folder of `newest`.
+fn forget_oldest(newest: &Path, election: &ElectionName) -> io::Result<()> {
+    let Some(folder) = newest.parent() else { return Ok(()) };
+    let mut dumps = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let rest = name.to_str().and_then(|name| name.strip_prefix(election.as_str()));
+        let term = rest.and_then(|rest| rest.strip_prefix('-')?.strip_suffix(CORE_DUMP)?.parse::<Term>().ok());
+        // By their age: a store that was made anew counts its terms from 1 again.
+        if let (Some(term), Ok(modified)) = (term, entry.metadata().and_then(|metadata| metadata.modified())) {
+            dumps.push((modified, term, entry.path()));
+        }
+    }
+    dumps.sort_unstable();
+    let oldest = dumps.len().saturating_sub(KEPT);
+    dumps.iter().take(oldest).try_for_each(|(.., path)| fs::remove_file(path))
+}
+
+/// The thread that writes what is kept, and its owner.
+pub struct PostmortemWriter {
+    queue: Arc<Queue>,
+    /// None once it was shut down.
+    thread: Option<JoinHandle<()>>,
+}
+
+impl PostmortemWriter {
+    /// Starts the thread, which sleeps until there is something to write.
+    ///
+    /// # Errors
+    /// What the system says where it has no thread to give.
+    pub fn start() -> io::Result<Self> {
+        let queue = Arc::new(Queue::default());
+        let its = Arc::clone(&queue);
+        let thread = std::thread::Builder::new().name("postmortem".into()).spawn(move || {
+            while let Some(remains) = its.next() {
+                remains.write();
+            }
+            its.lock().ended = true;
+            its.changed.notify_all();
+        })?;
+        Ok(Self { queue, thread: Some(thread) })
+    }
+
+    /// Writes what there is and ends the thread. Gives up after `longest` where a disk hangs: the thread is then
+    /// left behind by the process. Says whether all was written. Blocks.
+    pub fn shutdown(mut self, longest: Duration) -> bool {
+        self.queue.close();
+        let waited = self.queue.changed.wait_timeout_while(self.queue.lock(), longest, |state| !state.ended);
+        let ended = waited.unwrap_or_else(PoisonError::into_inner).0.ended;
+        let thread = self.thread.take();
+        ended && thread.is_none_or(|thread| thread.join().is_ok())
+    }
+}
+
+impl Drop for PostmortemWriter {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            self.queue.close();
+            // Without a shutdown no instance ever ran, and there is nothing to write.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Holds what one instance left, so that a slow disk costs no more memory than that.
+#[derive(Default)]
+struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    next: Option<Box<Remains>>,
+    closed: bool,
+    ended: bool,
+}
+
+impl Queue {
+    fn push(&self, remains: Box<Remains>) -> Result<(), Box<Remains>> {
+        if remains.is_empty() {
+            return Ok(());
+        }
+        let mut state = self.lock();
+        if state.closed || state.next.is_some() {
+            return Err(remains);
+        }
+        state.next = Some(remains);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_all();
+    }
+
+    fn next(&self) -> Option<Box<Remains>> {
+        let nothing = |state: &mut State| state.next.is_none() && !state.closed;
+        let waited = self.changed.wait_while(self.lock(), nothing);
+        waited.unwrap_or_else(PoisonError::into_inner).next.take()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,236 @@
+//! What is left when an instance dies: the backtrace in the log, a core dump and a profile.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use wasmparser::{KnownCustom, Parser, Payload};
+
+use crate::guests::{self, Guest};
+use crate::node::{Event, Launch, baton, finish, until};
+use crate::stage::Stage;
+use crate::store::Store;
+
+/// A stage on the embedded store with that guest, and a folder.
+fn stage(guest: Guest) -> (Stage, PathBuf) {
+    let stage = Stage::new(Store::sqlite()).with(guest);
+    let folder = stage.home.path().join("kept");
+    fs::create_dir(&folder).expect("the folder is made");
+    (stage, folder)
+}
+
+fn names(folder: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(folder).expect("the folder is there");
+    entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// Waits until something was written, or was not.
+fn told(stage: &Stage, name: &str, what: &str) -> Event {
+    stage.journal.event(name, |event| event.name == name && event.text("what") == what)
+}
+
+#[test]
+fn a_recursion_is_told_by_its_functions_name_and_once() {
+    let (stage, _) = stage(Guest::Recurses);
+    let node = stage.node("alpha");
+    let gone = node.after(0, "gone");
+    let message = gone.text("message");
+    assert_eq!(message.matches("fixtures::recurse").count(), 1, "{message}");
+    assert!(message.contains("more of the same"), "{message}");
+}
+
+#[test]
+fn a_trap_leaves_a_core_dump_that_can_be_read_by_its_owner_alone() {
+    let (stage, folder) = stage(Guest::Traps);
+    let _node = stage.launch("alpha").flag("--coredump", &folder).start();
+    let saved = told(&stage, "saved", "core dump");
+    let path = folder.join(format!("stage-{}.coredump", saved.term));
+    assert_eq!(Path::new(saved.text("path")), path);
+    assert_eq!(fs::metadata(&path).expect("it is there").permissions().mode() & 0o777, 0o600);
+
+    let dump = fs::read(&path).expect("it can be read");
+    let (mut name, mut frames, mut memory) = (String::new(), 0, 0);
+    for payload in Parser::new(0).parse_all(&dump) {
+        match payload.expect("a core dump is a module by its form") {
+            Payload::CustomSection(section) => match section.as_known() {
+                KnownCustom::CoreDump(of) => name = of.name.to_owned(),
+                KnownCustom::CoreDumpStack(stack) => frames = stack.frames.len(),
+                _ => {}
+            },
+            Payload::DataSection(data) => {
+                memory = data.into_iter().map(|part| part.expect("data").data.len()).sum();
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(name, "stage");
+    assert!(frames > 1, "{frames} frames of a panic");
+    assert!(memory > 1000, "{memory} bytes of memory");
+    // What the guest had in its hands is in there, for whoever looks for the cause.
+    let text = b"this guest panics";
+    assert!(dump.windows(text.len()).any(|window| window == text));
+    stage.check_promises();
+}
+
+#[test]
+fn only_the_newest_core_dumps_of_an_election_are_kept() {
+    let (stage, folder) = stage(Guest::Traps);
+    let others = ["stage-2-7.coredump", "stage-x.coredump", "stage-700", "other-7.coredump"];
+    for name in others {
+        fs::write(folder.join(name), "of someone else").expect("written");
+    }
+    for term in 701..708 {
+        fs::write(folder.join(format!("stage-{term}.coredump")), "from an earlier store").expect("written");
+    }
+    let _node = stage.launch("alpha").flag("--coredump", &folder).start();
+    let saved = told(&stage, "saved", "core dump");
+    let left = names(&folder);
+    assert!(others.iter().all(|name| left.contains(*name)), "{left:?}");
+    assert!(left.contains(&format!("stage-{}.coredump", saved.term)), "{left:?}");
+    let own = left.iter().filter(|name| !others.contains(&name.as_str()));
+    assert_eq!(own.count(), 5, "{left:?}");
+}
+
+#[test]
+fn what_did_not_trap_leaves_no_core_dump() {
+    for guest in [Guest::Exits, Guest::FailsRetryable, Guest::Loops] {
+        let (stage, folder) = stage(guest);
+        let mut node = stage.launch("alpha").flag("--coredump", &folder).start();
+        let started = node.after(0, "started");
+        if guest != Guest::Loops {
+            node.after(started.term, "started");
+        }
+        assert_eq!(node.terminate().code(), Some(0));
+        assert!(names(&folder).is_empty(), "{guest:?}: {:?}", names(&folder));
+        let told = stage.journal.events().iter().any(|event| event.name.contains("saved"));
+        assert!(!told, "{guest:?}: {:?}", stage.journal.events());
+    }
+}
+
+#[test]
+fn a_core_dump_that_may_take_longer_than_there_is_time_is_not_made() {
+    let (stage, folder) = stage(Guest::Allocates);
+    let node = stage.launch_with("alpha", &[("--max-memory", "128MiB")]).flag("--coredump", &folder).start();
+    let not_saved = told(&stage, "not_saved", "core dump");
+    assert!(not_saved.text("error").contains("until the deadline"), "{not_saved:?}");
+    node.after(not_saved.term, "started");
+    assert!(names(&folder).is_empty(), "{:?}", names(&folder));
+    stage.check_promises();
+}
+
+#[test]
+fn a_full_disk_costs_the_core_dump_and_nothing_else() {
+    let (stage, folder) = stage(Guest::Traps);
+    let folder = folder.display().to_string();
+    // Room for the beginning of a dump.
+    let full = format!("mount -t tmpfs -o size=8k tmpfs {folder}");
+    let node = stage.launch("alpha").flag("--coredump", &folder).with_mounts(&full).start();
+    let not_saved = told(&stage, "not_saved", "core dump");
+    assert!(not_saved.text("error").contains("No space left"), "{not_saved:?}");
+    let gone = node.after(0, "gone");
+    assert_eq!(gone.text("outcome"), "failed", "{gone:?}");
+    node.after(gone.term, "started");
+    let inside = PathBuf::from(format!("/proc/{}/root/{folder}", node.pid()));
+    // Between two attempts nothing is left of either.
+    until("an empty folder", || Some(names(&inside)).filter(BTreeSet::is_empty).ok_or_else(|| names(&inside)));
+    stage.check_promises();
+}
+
+/// The functions on the stack of any sample of a profile, in the form that Firefox's profiler opens.
+fn sampled_functions(profile: &Value) -> BTreeSet<String> {
+    let thread = &profile["threads"][0];
+    let column = |table: &str, name: &str, at: u64| thread[table][name][usize::try_from(at).expect("an index")].clone();
+    let mut functions = BTreeSet::new();
+    for stack in thread["samples"]["stack"].as_array().expect("samples") {
+        let mut stack = stack.as_u64();
+        while let Some(at) = stack {
+            let frame = column("stackTable", "frame", at).as_u64().expect("a frame");
+            let function = column("frameTable", "func", frame).as_u64().expect("a function");
+            let name = column("funcTable", "name", function).as_u64().expect("a name");
+            let name = &thread["stringArray"][usize::try_from(name).expect("an index")];
+            functions.insert(name.as_str().expect("a text").to_owned());
+            stack = column("stackTable", "prefix", at).as_u64();
+        }
+    }
+    functions
+}
+
+fn profile(file: &Path) -> Value {
+    serde_json::from_str(&fs::read_to_string(file).expect("it is there")).expect("it is JSON")
+}
+
+#[test]
+fn a_profile_names_the_functions_that_computed() {
+    for module in [guests::program(), guests::program_for_preview1()] {
+        let (stage, folder) = stage(Guest::Beats);
+        let file = folder.join("profile.json");
+        let mut node = Launch::run("alpha", stage.home.path(), &stage.journal)
+            .arg(module)
+            .flag("--store", stage.store.url())
+            .flag("--env", "BEHAVIOUR=compute")
+            .flag("--profile", &file)
+            .start();
+        let saved = told(&stage, "saved", "profile");
+        assert_eq!(Path::new(saved.text("path")), file);
+        // At the end of the host the next instance's profile takes the place of this one.
+        let first = profile(&file);
+        assert_eq!(node.terminate().code(), Some(0));
+        let functions = sampled_functions(&first);
+        assert!(functions.iter().any(|name| name.contains("program::compute_something")), "{functions:?}");
+        for field in ["meta", "libs", "threads"] {
+            assert!(!first[field].is_null(), "{field} is missing");
+        }
+        assert_eq!(names(&folder), BTreeSet::from(["profile.json".to_owned()]), "nothing half-written is left");
+    }
+}
+
+#[test]
+fn an_instance_that_is_killed_leaves_its_profile_before_the_host_ends() {
+    let (stage, folder) = stage(Guest::Loops);
+    let file = folder.join("profile.json");
+    let mut node = stage.launch("alpha").flag("--profile", &file).start();
+    node.after(0, "started");
+    assert_eq!(node.terminate().code(), Some(0));
+    let saved = told(&stage, "saved", "profile");
+    let gone = stage.journal.event("gone", |event| event.name == "gone" && event.term == saved.term);
+    assert_eq!(gone.text("outcome"), "killed", "{gone:?}");
+    let functions = sampled_functions(&profile(&file));
+    assert!(functions.iter().any(|name| name.contains("fixtures::")), "{functions:?}");
+    stage.check_promises();
+}
+
+/// Checks that a place that cannot be written is a wrong configuration, told by the flag.
+fn refused(flag: &str, place: &str, says: &str) {
+    let home = tempfile::tempdir().expect("a folder");
+    let mut command = baton(home.path());
+    command.arg("run").arg(Guest::Beats.module()).args([flag, place]);
+    let finished = finish(command);
+    assert_eq!(finished.code, Some(2), "{finished:?}");
+    for word in [flag, place, says] {
+        assert!(finished.stderr.contains(word), "`{word}` is not said: {finished:?}");
+    }
+}
+
+#[test]
+fn places_that_cannot_be_written_are_refused_at_the_start() {
+    refused("--coredump", "/nowhere/dumps", "No such file");
+    refused("--coredump", "/etc/hostname", "not a directory");
+    refused("--profile", "/nowhere/profile.json", "No such file");
+    refused("--profile", "/etc", "no regular file");
+    refused("--profile", "/dev/null", "no regular file");
+    refused("--profile", "", "is empty");
+}
+
+#[test]
+fn a_read_only_folder_is_refused_at_the_start() {
+    let (stage, folder) = stage(Guest::Beats);
+    let folder = folder.display().to_string();
+    let read_only = format!("mount -t tmpfs -o ro tmpfs {folder}");
+    let mut node = stage.launch("alpha").flag("--coredump", &folder).with_mounts(&read_only).start();
+    assert_eq!(node.wait().code(), Some(2));
+    let said =
+        stage.journal.events().iter().any(|event| event.raw.contains("Read-only") && event.raw.contains(&folder));
+    assert!(said, "{:?}", stage.journal.events());
+}
