@@ -131,6 +131,7 @@ impl Baton {
             env: Vec::new(),
             config: Vec::new(),
             secrets: Vec::new(),
+            folders: Vec::new(),
             guests: Handle::current(),
             clock,
             watchdog: Arc::new(watchdog),

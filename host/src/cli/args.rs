@@ -177,6 +177,12 @@ pub(super) struct Run {
     /// `secrets`, as in `secrets = { token = { file = "PATH" } }`. A file is read anew for each term.
     #[arg(long, value_name = "K=SOURCE")]
     pub secret: Vec<String>,
+    /// A folder that the coordinator may use, and where it finds it; repeat it for more * [env: BATON_DIR, one on each line]
+    ///
+    /// With `:ro` it may only read there. In the file: a list, as in `dirs = ["/srv/data::/data"]`. What the
+    /// system was told to do with a file is not taken back when the term ends.
+    #[arg(long, value_name = "HOST::GUEST[:ro]")]
+    pub dir: Vec<String>,
     /// How log lines look: text, json [env: BATON_LOG_FORMAT] [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<String>,

@@ -200,7 +200,8 @@ impl args::Run {
             .flag(Key::LogFormat, self.log_format)
             .flag_pairs(Key::Env, &self.env)?
             .flag_pairs(Key::Config, &self.config)?
-            .flag_pairs(Key::Secrets, &self.secret)
+            .flag_pairs(Key::Secrets, &self.secret)?
+            .flag_pairs(Key::Dirs, &self.dir)
     }
 }
 

@@ -102,6 +102,7 @@ fn contend(
                 env: exposed(&coordinator.env),
                 config: coordinator.config.clone(),
                 secrets: coordinator.secrets.clone(),
+                folders: coordinator.folders.clone(),
                 guests: guests.handle().clone(),
                 clock: clock.clone(),
                 watchdog: Arc::clone(&watchdog),

@@ -12,7 +12,7 @@ use toml::de::{DeTable, DeValue};
 use super::key::nearest;
 use super::layer::Given;
 use super::value::OFF;
-use super::{ConfigError, Key, Layer, Origin, Surroundings, secrets};
+use super::{ConfigError, Key, Layer, Origin, Surroundings, folders, secrets};
 
 /// The name of the tables, one for each coordinator.
 const COORDINATORS: &str = "coordinators";
@@ -153,6 +153,31 @@ impl Source<'_> {
                     layer.set_named(setting, name.get_ref(), &text, origin)?;
                 }
                 return Ok(());
+            }
+            (Key::Dirs, DeValue::Array(texts)) => {
+                for text in texts {
+                    let (at, DeValue::String(text)) = (text.span().start, text.get_ref()) else {
+                        return Err(self.error(
+                            text.span().start,
+                            Some(&path),
+                            "write each folder as a text in quotes",
+                        ));
+                    };
+                    let origin = Origin::File { path: self.name.to_string(), line: self.line(at), key: path.clone() };
+                    // What has no such form is refused where it is taken.
+                    let text = match folders::Parts::of(text) {
+                        Ok(parts) => {
+                            let host = self.path(at, &path, parts.host)?;
+                            folders::Parts { host: &host, ..parts }.to_string()
+                        }
+                        Err(_) => text.to_string(),
+                    };
+                    layer.set_folder(&text, origin)?;
+                }
+                return Ok(());
+            }
+            (Key::Dirs, _) => {
+                return Err(self.error(at, Some(&path), "write a list: dirs = [\"HOST::GUEST\"]"));
             }
             (Key::Env | Key::Config, _) => {
                 let problem = format!("write a table: {word} = {{ NAME = \"VALUE\" }}");

@@ -43,11 +43,13 @@ pub enum Key {
     Config,
     /// Where one of the coordinator's secrets is.
     Secrets,
+    /// A folder that the coordinator may use.
+    Dirs,
 }
 
 impl Key {
     /// All settings: those of the host first, then those of a coordinator.
-    pub const ALL: [Key; 20] = [
+    pub const ALL: [Key; 21] = [
         Key::File,
         Key::Store,
         Key::Create,
@@ -68,6 +70,7 @@ impl Key {
         Key::Env,
         Key::Config,
         Key::Secrets,
+        Key::Dirs,
     ];
 
     /// Its name in the file.
@@ -94,6 +97,7 @@ impl Key {
             Key::Env => "env",
             Key::Config => "config",
             Key::Secrets => "secrets",
+            Key::Dirs => "dirs",
         }
     }
 
@@ -103,6 +107,7 @@ impl Key {
         match self {
             Key::Module => "MODULE".to_string(),
             Key::Secrets => "--secret".to_string(),
+            Key::Dirs => "--dir".to_string(),
             _ => format!("--{}", self.name()),
         }
     }
@@ -112,6 +117,7 @@ impl Key {
     pub fn variable(self) -> String {
         let word = match self {
             Key::Secrets => "secret",
+            Key::Dirs => "dir",
             _ => self.name(),
         };
         format!("BATON_{}", word.replace('-', "_").to_ascii_uppercase())
@@ -120,7 +126,7 @@ impl Key {
     /// Whether it has many values, each under a name of its own.
     #[must_use]
     pub fn is_named(self) -> bool {
-        matches!(self, Key::Env | Key::Config | Key::Secrets)
+        matches!(self, Key::Env | Key::Config | Key::Secrets | Key::Dirs)
     }
 
     /// Whether each coordinator has its own.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::{ConfigError, Key, Surroundings, secrets};
+use super::{ConfigError, Key, Surroundings, folders, secrets};
 
 /// Where a value came from.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -79,10 +79,11 @@ impl Layer {
         self
     }
 
-    /// Takes the pairs `K=V` of a flag such as `--env`; of two for one name the last one counts.
+    /// Takes the pairs `K=V` of a flag such as `--env`, or the folders of `--dir`; of two for one name the last one
+    /// counts.
     ///
     /// # Errors
-    /// [`ConfigError`] for what is no pair.
+    /// [`ConfigError`] for what is none.
     pub fn flag_pairs(mut self, key: Key, pairs: &[String]) -> Result<Self, ConfigError> {
         for pair in pairs {
             self.set_pair(key, pair, Origin::Flag)?;
@@ -136,8 +137,19 @@ impl Layer {
         Ok(())
     }
 
+    /// Takes a folder, under the name of its place.
+    pub(super) fn set_folder(&mut self, text: &str, origin: Origin) -> Result<(), ConfigError> {
+        let parts = folders::Parts::of(text).map_err(|problem| ConfigError::at(Key::Dirs, &origin, problem))?;
+        let given = Given { text: text.to_string(), origin };
+        self.named.entry(Key::Dirs).or_default().insert(parts.guest.to_string(), given);
+        Ok(())
+    }
+
     /// A pair is never shown in an error: it may well be a secret.
     fn set_pair(&mut self, key: Key, pair: &str, origin: Origin) -> Result<(), ConfigError> {
+        if key == Key::Dirs {
+            return self.set_folder(pair, origin);
+        }
         let Some((name, value)) = pair.split_once('=') else {
             let form = if key == Key::Secrets { secrets::FORM } else { "NAME=VALUE" };
             let problem = match origin {

@@ -22,6 +22,7 @@
 //! ```
 
 mod file;
+mod folders;
 mod key;
 mod layer;
 mod resolve;
@@ -38,6 +39,7 @@ use std::time::Duration;
 use baton_election::OnDone;
 use baton_election::{ElectionName, Timing};
 
+pub use folders::Folder;
 pub use key::Key;
 pub use layer::{Layer, Origin};
 pub use resolve::{resolve, resolve_store};
@@ -111,6 +113,8 @@ pub struct Coordinator {
     pub config: Vec<(String, String)>,
     /// Where its secrets are, sorted by name. No name is also one of `env` or `config`.
     pub secrets: Vec<SecretSource>,
+    /// The folders that it may use, each at another place.
+    pub folders: Vec<Folder>,
 }
 
 /// A wrong configuration: where it is, what is wrong and what to do.

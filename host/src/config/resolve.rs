@@ -10,7 +10,7 @@ use baton_election::{Timing, TimingError};
 use super::file::{self, FileLayers};
 use super::layer::Given;
 use super::table::Row;
-use super::{Config, ConfigError, Coordinator, Key, Layer, Origin, Secret, SecretSource, Surroundings, value};
+use super::{Config, ConfigError, Coordinator, Folder, Key, Layer, Origin, Secret, SecretSource, Surroundings, value};
 use crate::node::{NodeChoice, NodeId};
 use crate::state::Limits;
 use crate::store::StoreUrl;
@@ -181,9 +181,11 @@ fn coordinator(
     let pair = |name: &str, text: &str| Ok((name.to_string(), text.to_string()));
     let hidden = |name: &str, text: &str| Ok((name.to_string(), Secret::new(text)));
     let secret = |name: &str, text: &str| SecretSource::find(name, text, around);
-    let env = own.variables(Key::Env, &mut taken, hidden, |(_, value)| value.to_string())?;
-    let config = own.variables(Key::Config, &mut taken, pair, |(_, value)| value.clone())?;
-    let secrets = own.variables(Key::Secrets, &mut taken, secret, SecretSource::to_string)?;
+    let env = own.many(Key::Env, &mut taken, hidden, |(_, value)| value.to_string())?;
+    let config = own.many(Key::Config, &mut taken, pair, |(_, value)| value.clone())?;
+    let secrets = own.many(Key::Secrets, &mut taken, secret, SecretSource::to_string)?;
+    let folder = |_: &str, text: &str| Folder::find(text, around);
+    let folders = own.many(Key::Dirs, &mut BTreeSet::new(), folder, Folder::to_string)?;
 
     let timing = Timing::new(lease, store.lease_range(), grace, max_memory).map_err(|error| {
         let of_memory = matches!(error, TimingError::Memory { .. }) && memory_origin != Origin::Default;
@@ -205,6 +207,7 @@ fn coordinator(
         env,
         config,
         secrets,
+        folders,
     };
     Ok((coordinator, election_origin))
 }
@@ -240,9 +243,9 @@ impl<'a> Resolver<'a> {
         Ok((value, origin))
     }
 
-    /// What a setting that has many values says, each value made of its name and text. All of them become
-    /// variables of the coordinator: a name that another such setting has is refused.
-    fn variables<T>(
+    /// What a setting that has many values says, each value made of its name and text. Those that become
+    /// variables of the coordinator share what is `taken`: a name that another such setting has is refused.
+    fn many<T>(
         &mut self,
         key: Key,
         taken: &mut BTreeSet<String>,

@@ -5,8 +5,6 @@
 use std::sync::Arc;
 
 use wasmtime::component::{HasData, Linker, Resource};
-use wasmtime_wasi::filesystem::{Descriptor, WasiFilesystem, WasiFilesystemView as _};
-use wasmtime_wasi::p2::bindings::filesystem::{preopens, types};
 use wasmtime_wasi::p2::bindings::sockets::network::{ErrorCode, IpAddress, IpAddressFamily, Network};
 use wasmtime_wasi::p2::bindings::sockets::{
     instance_network, ip_name_lookup, network, tcp, tcp_create_socket, udp, udp_create_socket,
@@ -27,10 +25,9 @@ const FILES: &str = "files";
 const NO_FOLDERS: &str = "--dir HOST::GUEST grants a folder";
 const NO_SOCKETS: &str = "no flag grants sockets; --allow-http grants requests through wasi:http";
 
-/// Links files, of which there are none without a granted folder, and sockets, which nobody gets.
+/// Links sockets, which nobody gets. Files, of which there are none without a granted folder, are linked by
+/// `files`.
 pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
-    types::add_to_linker::<Guest, WasiFilesystem>(linker, Guest::filesystem)?;
-    preopens::add_to_linker::<Guest, Refuser>(linker, |guest| Refused(guest))?;
     network::add_to_linker::<Guest, WasiSockets>(linker, &network::LinkOptions::default(), Guest::sockets)?;
     instance_network::add_to_linker::<Guest, WasiSockets>(linker, Guest::sockets)?;
     tcp::add_to_linker::<Guest, WasiSockets>(linker, Guest::sockets)?;
@@ -51,6 +48,11 @@ impl Denials {
     pub(super) fn new(output: Arc<dyn Output>, asks_for_folders: bool) -> Self {
         let told = if asks_for_folders { vec![FILES] } else { Vec::new() };
         Self { output, told }
+    }
+
+    /// It asked for folders, and there are none.
+    pub(super) fn tell_no_folders(&mut self) {
+        self.tell(FILES, "", NO_FOLDERS);
     }
 
     fn tell(&mut self, kind: &'static str, detail: &str, remedy: &str) {
@@ -75,16 +77,6 @@ impl Refused<'_> {
     fn refuse<T>(&mut self, kind: &'static str, detail: &str) -> Result<T, SocketError> {
         self.0.denials.tell(kind, detail, NO_SOCKETS);
         Err(ErrorCode::AccessDenied.into())
-    }
-}
-
-impl preopens::Host for Refused<'_> {
-    fn get_directories(&mut self) -> wasmtime::Result<Vec<(Resource<Descriptor>, String)>> {
-        let folders = preopens::Host::get_directories(&mut self.0.filesystem())?;
-        if folders.is_empty() {
-            self.0.denials.tell(FILES, "", NO_FOLDERS);
-        }
-        Ok(folders)
     }
 }
 

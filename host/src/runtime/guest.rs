@@ -16,6 +16,7 @@ use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 use wasmtime_wasi_config::{WasiConfig, WasiConfigVariables};
 
 use super::empty::{self, Denials};
+use super::files::{self, Folders};
 use super::instance::InstanceEvent;
 use super::logging::{self, GuestLog};
 use crate::clock::Clock;
@@ -97,6 +98,7 @@ pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     cli::terminal_stdout::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
     cli::terminal_stderr::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
     logging::link(linker)?;
+    files::link(linker)?;
     wasmtime_wasi_config::add_to_linker(linker, |guest| WasiConfig::from(&guest.config))?;
     contract::add_to_linker::<Guest, HasSelf<Guest>>(linker, |guest| guest)?;
     state_contract::add_to_linker::<Guest, HasSelf<Guest>>(linker, |guest| guest)
@@ -156,6 +158,7 @@ pub(super) struct Guest {
     pub(super) wasi: WasiCtx,
     pub(super) config: WasiConfigVariables,
     pub(super) log: GuestLog,
+    pub(super) folders: Folders,
     pub(super) table: ResourceTable,
     pub(super) limits: Limits,
     pub(super) denials: Denials,

@@ -15,6 +15,7 @@ use wasmtime_wasi::{I32Exit, WasiCtx};
 use super::backtrace::shortened;
 use super::empty::Denials;
 use super::engine::{Engine, Ticking};
+use super::files::Folders;
 use super::guest::{CALL_BYTES, Failure, Guest, HANDLES, Limits, Progress, StopNotice, TermContext};
 use super::logging::GuestLog;
 use super::module::{Entry, Kind, Module};
@@ -22,7 +23,7 @@ use super::output::{GuestStream, Outlet, Output, guest_streams};
 use super::own::Own;
 use super::postmortem::{Postmortem, Profiler, time_to_dump};
 use crate::clock::Clock;
-use crate::config::SecretSource;
+use crate::config::{Folder, SecretSource};
 use crate::gate::{Gate, Watchdog};
 use crate::state::{self, ClaimError, Claimant, CommitError, StateStore};
 
@@ -52,6 +53,8 @@ pub struct Launcher {
     pub config: Vec<(String, String)>,
     /// The secrets in it, read anew for each instance.
     pub secrets: Vec<SecretSource>,
+    /// The folders that they may use, opened anew for each instance.
+    pub folders: Vec<Folder>,
     /// The runtime that guests run on, and nothing else. It must have several threads.
     pub guests: Handle,
     /// The host's clock.
@@ -114,10 +117,9 @@ impl Launcher {
     fn guest(
         &self,
         term: TermContext,
-        secrets: Vec<(String, String)>,
+        Provided { secrets, folders, log }: Provided,
         [stdout, stderr]: &[GuestStream; 2],
         output: &Arc<dyn Output>,
-        log: GuestLog,
     ) -> Guest {
         let mut table = ResourceTable::new();
         table.set_max_capacity(HANDLES);
@@ -132,7 +134,7 @@ impl Launcher {
             .build();
         let denials = Denials::new(Arc::clone(output), self.module.asks_for_folders);
         let config = self.config.iter().cloned().chain(secrets).collect();
-        Guest { wasi, config, log, table, limits: Limits::new(self.memory), denials, term, state: None }
+        Guest { wasi, config, log, folders, table, limits: Limits::new(self.memory), denials, term, state: None }
     }
 
     /// What was given, and for a command, which knows no other way to learn of them, its fencing token and whom
@@ -259,6 +261,13 @@ impl Drop for Instance {
     }
 }
 
+/// What is made for each instance anew.
+struct Provided {
+    secrets: Vec<(String, String)>,
+    folders: Folders,
+    log: GuestLog,
+}
+
 /// An instance's life as its own task sees it.
 struct Life {
     launcher: Launcher,
@@ -294,7 +303,12 @@ impl Life {
         let returned = {
             let call = async {
                 let secrets = own.secrets(&launcher.secrets).await?;
-                let guest = launcher.guest(context, secrets, &streams, &output, log);
+                let folders = match &launcher.folders[..] {
+                    [] => Folders::none(&gate),
+                    folders => Folders::open(&gate, own.handle()?, folders).await?,
+                };
+                let provided = Provided { secrets, folders, log };
+                let guest = launcher.guest(context, provided, &streams, &output);
                 let store = store.insert(new_store(&launcher, guest, &kill_flag, &profiler));
                 call(module, store, states, &*output, started).await
             };

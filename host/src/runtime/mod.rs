@@ -5,13 +5,14 @@
 //! killed at any moment, whatever it is doing. `engine` holds what instances share and drives the
 //! epochs by which a busy guest is ended; `module` compiles and judges components, `wrap` makes components of
 //! core modules; `guest` is the host's side of the contract, `state` that of its state, `empty` what is there
-//! without being granted; `output` is where a guest's standard streams go, `logging` its log, `backtrace` makes a
-//! trap's readable, `postmortem` writes core dumps and profiles; `own` has the calls of the system that may block,
-//! which nothing but their own end can end.
+//! without being granted, `files` those in granted folders; `output` is where a guest's standard streams go, `logging`
+//! its log, `backtrace` makes a trap's readable, `postmortem` writes core dumps and profiles; `own` has the calls of
+//! the system that may block, which nothing but their own end can end.
 
 mod backtrace;
 mod empty;
 mod engine;
+mod files;
 mod guest;
 mod instance;
 mod logging;

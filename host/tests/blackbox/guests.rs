@@ -25,6 +25,8 @@ pub enum Guest {
     FloodsItsLog,
     /// Prints 1 GiB, then a line each 20 ms.
     PrintsAGigabyte,
+    /// Does with files what the variable `SCRIPT` says and tells how it went, then prints a line each 20 ms.
+    UsesFiles,
     /// Logs something at each level, then prints a line each 20 ms.
     Logs,
     /// Prints more than a pipe holds, then computes for ever.
@@ -74,6 +76,7 @@ impl Guest {
             Self::Floods => "flood",
             Self::FloodsItsLog => "flood-log",
             Self::PrintsAGigabyte => "gigabyte",
+            Self::UsesFiles => "files",
             Self::Logs => "log",
             Self::FloodsThenLoops => "flood-then-busy",
             Self::Traps => "panic",

@@ -17,6 +17,7 @@ mod bad_input;
 mod commands;
 mod configuration;
 mod coordinators;
+mod files;
 mod frozen;
 mod guests;
 mod guests_that_misbehave;

@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "a guard against hangs need not count suspends")]
 #![allow(dead_code, reason = "the support modules serve several test targets")]
 
+mod files;
 #[path = "../blackbox/guests.rs"]
 mod guests;
 mod requests;
@@ -41,6 +42,7 @@ fn launcher(behaviour: &str) -> Launcher {
         env: vec![("BEHAVIOUR".to_owned(), behaviour.to_owned()), ("BEAT_MS".to_owned(), "5".to_owned())],
         config: Vec::new(),
         secrets: Vec::new(),
+        folders: Vec::new(),
         guests: Handle::current(),
         clock,
         watchdog: Arc::new(watchdog.unwrap()),

@@ -146,6 +146,25 @@ fn run(term: &Term) -> baton_sdk::Result {
             println!("1 GiB is written");
             beat(term)
         }
+        "files" => {
+            for call in variable("SCRIPT").unwrap_or_default().split(';') {
+                println!("{}: {}", call.trim(), on_file(call.trim()).unwrap_or_else(|error| format!("error: {error}")));
+                // Slowly enough that whoever reads it keeps each.
+                std::thread::sleep(Duration::from_millis(15));
+            }
+            beat(term)
+        }
+        "appends" => {
+            use std::io::Write;
+            let mut file = std::fs::File::options().append(true).create(true).open("/data/log")?;
+            println!("appending");
+            loop {
+                if let Err(error) = file.write_all(b"still allowed\n") {
+                    return Err(Failure::fatal(format!("refused: {error}")));
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
         "env" => {
             for (name, value) in std::env::vars() {
                 println!("{name}={value}");
@@ -193,6 +212,30 @@ fn refused(term: &Term) -> baton_sdk::Result {
         }
         let _ = term.check();
         std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Does something with a file, as `CALL PATH REST`.
+fn on_file(call: &str) -> std::io::Result<String> {
+    use std::fs;
+    use std::io::Write;
+    let mut words = call.splitn(3, ' ');
+    let (call, path, rest) =
+        (words.next().unwrap_or_default(), words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    match call {
+        "read" => fs::read_to_string(path),
+        "write" => fs::write(path, rest).map(|()| "ok".to_owned()),
+        "append" => fs::File::options().append(true).open(path)?.write_all(rest.as_bytes()).map(|()| "ok".to_owned()),
+        "rename" => fs::rename(path, rest).map(|()| "ok".to_owned()),
+        "remove" => fs::remove_file(path).map(|()| "ok".to_owned()),
+        "mkdir" => fs::create_dir(path).map(|()| "ok".to_owned()),
+        "list" => {
+            let names = fs::read_dir(path)?.map(|entry| entry.map(|entry| entry.file_name().display().to_string()));
+            let mut names: Vec<String> = names.collect::<Result<_, _>>()?;
+            names.sort();
+            Ok(names.join(" "))
+        }
+        unknown => Err(std::io::Error::other(format!("no call is called `{unknown}`"))),
     }
 }
 

@@ -1,0 +1,340 @@
+//! Files in the folders that a coordinator was granted.
+//!
+//! wasmtime's implementation does the work. This one stands before it: each call passes the gate, and is made on
+//! the instance's own threads, so that the instance is gone only once it has ended. What the system was told to do
+//! is out of the gate's reach.
+
+use std::path::Path;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use bytes::Bytes;
+use tokio::runtime::Handle;
+use wasmtime::component::{HasData, Linker, Resource};
+use wasmtime_wasi::filesystem::{Descriptor, Dir, OpenMode, WasiFilesystemCtxView};
+use wasmtime_wasi::p2::bindings::filesystem::{preopens, types};
+use wasmtime_wasi::p2::{
+    DynInputStream, DynOutputStream, FsError, FsResult, InputStream, OutputStream, Pollable, StreamError, StreamResult,
+};
+use wasmtime_wasi::{FsPerms, async_trait};
+
+use super::empty::Denials;
+use super::guest::Guest;
+use crate::config::Folder;
+use crate::gate::Gate;
+
+/// Links files.
+pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
+    types::add_to_linker::<Guest, Files>(linker, Access::of)?;
+    preopens::add_to_linker::<Guest, Files>(linker, Access::of)
+}
+
+/// The folders of an instance, and how they are accessed.
+#[derive(Clone)]
+pub(super) struct Folders {
+    gate: Arc<Gate>,
+    /// Whose threads make the calls. Without one there is no folder either.
+    own: Option<Handle>,
+    open: Vec<(Dir, String)>,
+}
+
+impl Folders {
+    /// None.
+    pub(super) fn none(gate: &Arc<Gate>) -> Self {
+        Self { gate: Arc::clone(gate), own: None, open: Vec::new() }
+    }
+
+    /// Opens folders anew, since what is found at a path may change.
+    ///
+    /// # Errors
+    /// Which one cannot be opened, and why.
+    pub(super) async fn open(gate: &Arc<Gate>, own: Handle, folders: &[Folder]) -> wasmtime::Result<Self> {
+        let folders = folders.to_vec();
+        let open = own.spawn_blocking(move || folders.iter().map(open).collect::<Result<_, _>>()).await??;
+        Ok(Self { gate: Arc::clone(gate), own: Some(own), open })
+    }
+}
+
+fn open(folder: &Folder) -> wasmtime::Result<(Dir, String)> {
+    let path: &Path = &folder.host;
+    let (perms, mode) = match folder.read_only {
+        true => (FsPerms::ReadOnly, OpenMode::READ),
+        false => (FsPerms::ReadWrite, OpenMode::READ | OpenMode::WRITE),
+    };
+    let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
+    let dir = rustix::fs::open(path, flags, rustix::fs::Mode::empty()).map_err(|error| {
+        wasmtime::format_err!("the folder {:?} of --dir cannot be opened: {error}", path.display().to_string())
+    })?;
+    Ok((Dir::new(dir.into(), perms, mode, false), folder.guest.clone()))
+}
+
+/// Tells the linker whose calls they are.
+struct Files;
+
+impl HasData for Files {
+    type Data<'a> = Access<'a>;
+}
+
+/// One guest's way to its files.
+struct Access<'a> {
+    inner: WasiFilesystemCtxView<'a>,
+    folders: &'a Folders,
+    denials: &'a mut Denials,
+}
+
+impl Access<'_> {
+    fn of(guest: &mut Guest) -> Access<'_> {
+        let inner = WasiFilesystemCtxView { ctx: guest.wasi.filesystem(), table: &mut guest.table };
+        Access { inner, folders: &guest.folders, denials: &mut guest.denials }
+    }
+}
+
+impl preopens::Host for Access<'_> {
+    fn get_directories(&mut self) -> wasmtime::Result<Vec<(Resource<Descriptor>, String)>> {
+        if self.folders.open.is_empty() {
+            self.denials.tell_no_folders();
+        }
+        let mut granted = Vec::new();
+        for (dir, guest) in &self.folders.open {
+            granted.push((self.inner.table.push(Descriptor::Dir(dir.clone()))?, guest.clone()));
+        }
+        Ok(granted)
+    }
+}
+
+impl Access<'_> {
+    fn pass(&self) -> FsResult<()> {
+        self.folders.gate.pass().map_err(|_| types::ErrorCode::NotPermitted.into())
+    }
+
+    /// What a stream of that file needs to be the instance's own, if it has any files.
+    fn guard(&self, file: &Resource<Descriptor>) -> wasmtime::Result<Option<Guard>> {
+        let kept = Kept(Some(self.inner.table.get(file)?.clone()));
+        let guard = |own: &Handle| Guard { gate: Arc::clone(&self.folders.gate), own: own.clone(), _kept: kept };
+        Ok(self.folders.own.as_ref().map(guard))
+    }
+
+    fn guard_writes(
+        &mut self,
+        stream: Resource<DynOutputStream>,
+        guard: Option<Guard>,
+    ) -> FsResult<Resource<DynOutputStream>> {
+        let Some(guard) = guard else { return Ok(stream) };
+        let stream = self.inner.table.delete(stream)?;
+        let guarded: DynOutputStream = Box::new(Guarded { stream, guard });
+        Ok(self.inner.table.push(guarded)?)
+    }
+}
+
+/// Calls as they are, but through the gate and on the instance's own threads.
+macro_rules! calls {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $answer:ty;)*) => {$(
+        async fn $name(&mut self, $($argument: $type),*) -> FsResult<$answer> {
+            self.pass()?;
+            let own = self.folders.own.clone();
+            within(own.as_ref(), types::HostDescriptor::$name(&mut self.inner, $($argument),*)).await
+        }
+    )*};
+}
+
+impl types::HostDescriptor for Access<'_> {
+    calls! {
+        advise(file: Resource<Descriptor>, at: u64, length: u64, advice: types::Advice) -> ();
+        sync_data(file: Resource<Descriptor>) -> ();
+        get_flags(file: Resource<Descriptor>) -> types::DescriptorFlags;
+        get_type(file: Resource<Descriptor>) -> types::DescriptorType;
+        set_size(file: Resource<Descriptor>, size: u64) -> ();
+        set_times(file: Resource<Descriptor>, accessed: types::NewTimestamp, modified: types::NewTimestamp) -> ();
+        read(file: Resource<Descriptor>, length: u64, at: u64) -> (Vec<u8>, bool);
+        write(file: Resource<Descriptor>, bytes: Vec<u8>, at: u64) -> u64;
+        read_directory(folder: Resource<Descriptor>) -> Resource<types::DirectoryEntryStream>;
+        sync(file: Resource<Descriptor>) -> ();
+        create_directory_at(folder: Resource<Descriptor>, path: String) -> ();
+        stat(file: Resource<Descriptor>) -> types::DescriptorStat;
+        stat_at(folder: Resource<Descriptor>, how: types::PathFlags, path: String) -> types::DescriptorStat;
+        set_times_at(
+            folder: Resource<Descriptor>,
+            how: types::PathFlags,
+            path: String,
+            accessed: types::NewTimestamp,
+            modified: types::NewTimestamp
+        ) -> ();
+        link_at(
+            folder: Resource<Descriptor>,
+            how: types::PathFlags,
+            path: String,
+            to: Resource<Descriptor>,
+            new_path: String
+        ) -> ();
+        open_at(
+            folder: Resource<Descriptor>,
+            how: types::PathFlags,
+            path: String,
+            open: types::OpenFlags,
+            flags: types::DescriptorFlags
+        ) -> Resource<Descriptor>;
+        readlink_at(folder: Resource<Descriptor>, path: String) -> String;
+        remove_directory_at(folder: Resource<Descriptor>, path: String) -> ();
+        rename_at(folder: Resource<Descriptor>, path: String, to: Resource<Descriptor>, new_path: String) -> ();
+        symlink_at(folder: Resource<Descriptor>, path: String, new_path: String) -> ();
+        unlink_file_at(folder: Resource<Descriptor>, path: String) -> ();
+        metadata_hash(file: Resource<Descriptor>) -> types::MetadataHashValue;
+        metadata_hash_at(folder: Resource<Descriptor>, how: types::PathFlags, path: String) -> types::MetadataHashValue;
+    }
+
+    async fn is_same_object(&mut self, a: Resource<Descriptor>, b: Resource<Descriptor>) -> wasmtime::Result<bool> {
+        let own = self.folders.own.clone();
+        within(own.as_ref(), self.inner.is_same_object(a, b)).await
+    }
+
+    fn read_via_stream(&mut self, file: Resource<Descriptor>, at: u64) -> FsResult<Resource<DynInputStream>> {
+        let guard = self.guard(&file).map_err(FsError::trap)?;
+        let stream = self.inner.read_via_stream(file, at)?;
+        let Some(guard) = guard else { return Ok(stream) };
+        let stream = self.inner.table.delete(stream)?;
+        let guarded: DynInputStream = Box::new(Guarded { stream, guard });
+        Ok(self.inner.table.push(guarded)?)
+    }
+
+    fn write_via_stream(&mut self, file: Resource<Descriptor>, at: u64) -> FsResult<Resource<DynOutputStream>> {
+        let guard = self.guard(&file).map_err(FsError::trap)?;
+        let stream = self.inner.write_via_stream(file, at)?;
+        self.guard_writes(stream, guard)
+    }
+
+    fn append_via_stream(&mut self, file: Resource<Descriptor>) -> FsResult<Resource<DynOutputStream>> {
+        let guard = self.guard(&file).map_err(FsError::trap)?;
+        let stream = self.inner.append_via_stream(file)?;
+        self.guard_writes(stream, guard)
+    }
+
+    fn drop(&mut self, file: Resource<Descriptor>) -> wasmtime::Result<()> {
+        drop(Kept(Some(self.inner.table.delete(file)?)));
+        Ok(())
+    }
+}
+
+impl types::HostDirectoryEntryStream for Access<'_> {
+    async fn read_directory_entry(
+        &mut self,
+        entries: Resource<types::DirectoryEntryStream>,
+    ) -> FsResult<Option<types::DirectoryEntry>> {
+        self.inner.read_directory_entry(entries).await
+    }
+
+    fn drop(&mut self, entries: Resource<types::DirectoryEntryStream>) -> wasmtime::Result<()> {
+        types::HostDirectoryEntryStream::drop(&mut self.inner, entries)
+    }
+}
+
+impl types::Host for Access<'_> {
+    fn convert_error_code(&mut self, error: FsError) -> wasmtime::Result<types::ErrorCode> {
+        self.inner.convert_error_code(error)
+    }
+
+    fn filesystem_error_code(
+        &mut self,
+        error: Resource<wasmtime::Error>,
+    ) -> wasmtime::Result<Option<types::ErrorCode>> {
+        self.inner.filesystem_error_code(error)
+    }
+}
+
+/// A stream of a file, through the gate and on the instance's own threads.
+struct Guarded<S> {
+    stream: S,
+    guard: Guard,
+}
+
+/// What a [`Guarded`] stream needs. It outlives the stream, and so does the file in it.
+struct Guard {
+    gate: Arc<Gate>,
+    own: Handle,
+    _kept: Kept,
+}
+
+impl Guard {
+    fn pass(&self) -> StreamResult<()> {
+        self.gate.pass().map_err(|refused| StreamError::LastOperationFailed(refused.into()))
+    }
+}
+
+/// An open file. Closing one may block, as a write does; the thread's other guests go on meanwhile.
+struct Kept(Option<Descriptor>);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if let Some(file) = self.0.take() {
+            tokio::task::block_in_place(|| drop(file));
+        }
+    }
+}
+
+#[async_trait]
+impl Pollable for Guarded<DynInputStream> {
+    async fn ready(&mut self) {
+        within(Some(&self.guard.own), self.stream.ready()).await;
+    }
+}
+
+#[async_trait]
+impl InputStream for Guarded<DynInputStream> {
+    fn read(&mut self, size: usize) -> StreamResult<Bytes> {
+        self.guard.pass()?;
+        let _entered = self.guard.own.enter();
+        self.stream.read(size)
+    }
+
+    async fn blocking_read(&mut self, size: usize) -> StreamResult<Bytes> {
+        self.guard.pass()?;
+        within(Some(&self.guard.own), self.stream.blocking_read(size)).await
+    }
+
+    async fn cancel(&mut self) {
+        within(Some(&self.guard.own), self.stream.cancel()).await;
+    }
+}
+
+#[async_trait]
+impl Pollable for Guarded<DynOutputStream> {
+    async fn ready(&mut self) {
+        within(Some(&self.guard.own), self.stream.ready()).await;
+    }
+}
+
+#[async_trait]
+impl OutputStream for Guarded<DynOutputStream> {
+    fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
+        self.guard.pass()?;
+        let _entered = self.guard.own.enter();
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> StreamResult<()> {
+        self.stream.flush()
+    }
+
+    fn check_write(&mut self) -> StreamResult<usize> {
+        self.stream.check_write()
+    }
+
+    async fn blocking_write_and_flush(&mut self, bytes: Bytes) -> StreamResult<()> {
+        self.guard.pass()?;
+        within(Some(&self.guard.own), self.stream.blocking_write_and_flush(bytes)).await
+    }
+
+    async fn cancel(&mut self) {
+        within(Some(&self.guard.own), self.stream.cancel()).await;
+    }
+}
+
+/// Runs a future so that the blocking calls that it starts are made on those threads.
+async fn within<T>(own: Option<&Handle>, future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    std::future::poll_fn(|context| -> Poll<T> {
+        let _entered = own.map(Handle::enter);
+        future.as_mut().poll(context)
+    })
+    .await
+}

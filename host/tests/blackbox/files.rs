@@ -1,0 +1,291 @@
+//! Files: only in the folders that were granted, and no instance is gone while one of its calls hangs.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+use time::OffsetDateTime;
+
+use crate::guests::Guest;
+use crate::node::{Finished, Node, baton, finish};
+use crate::stage::Stage;
+use crate::store::Store;
+
+fn stage() -> Stage {
+    Stage::new(Store::sqlite()).with(Guest::UsesFiles)
+}
+
+/// A leader that does what `script` says in `folder`, which it finds as `place`.
+fn start(stage: &Stage, folder: &Path, place: &str, script: &[&str]) -> Node {
+    let flags =
+        [("--dir", format!("{}::{place}", folder.display())), ("--env", format!("SCRIPT={}", script.join(";")))];
+    let flags = flags.each_ref().map(|(flag, value)| (*flag, value.as_str()));
+    stage.launch_with("alpha", &flags).start()
+}
+
+/// Waits for how each call went: `says` is what its answer begins with.
+#[track_caller]
+fn went(stage: &Stage, calls: &[(&str, &str)]) {
+    for (call, says) in calls {
+        let answer = format!("{call}: ");
+        let line = stage.beat(call, |event| event.text("line").starts_with(&answer));
+        let answer = line.text("line").strip_prefix(&answer).expect("it begins so");
+        assert!(answer.starts_with(says), "`{call}` should answer `{says}`: {answer}");
+    }
+}
+
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::create_dir(folder.path().join("granted")).expect("a folder in it");
+    fs::write(folder.path().join("granted/a"), "first").expect("a file");
+    fs::write(folder.path().join("outside"), "not for guests").expect("a file");
+    folder
+}
+
+const REFUSED: &str = "error: Operation not permitted";
+
+#[test]
+fn a_granted_folder_is_read_and_written() {
+    let (stage, folder) = (stage(), folder());
+    let granted = folder.path().join("granted");
+    let calls = [
+        ("read /data/a", "first"),
+        ("write /data/b one,", "ok"),
+        ("append /data/b  two", "ok"),
+        ("read /data/b", "one, two"),
+        ("mkdir /data/in", "ok"),
+        ("rename /data/b /data/in/c", "ok"),
+        ("list /data", "a in"),
+        ("remove /data/a", "ok"),
+    ];
+    let mut node = start(&stage, &granted, "/data", &calls.map(|(call, _)| call));
+    went(&stage, &calls);
+    assert_eq!(fs::read_to_string(granted.join("in/c")).expect("the file"), "one, two");
+    assert!(!granted.join("a").exists());
+    assert_eq!(node.terminate().code(), Some(0));
+    stage.check_promises();
+}
+
+#[test]
+fn a_folder_to_read_only_is_not_written() {
+    let (stage, folder) = (stage(), folder());
+    let granted = folder.path().join("granted");
+    let calls = [
+        ("read /data/a", "first"),
+        ("list /data", "a"),
+        ("write /data/a x", REFUSED),
+        ("append /data/a x", REFUSED),
+        ("write /data/b x", REFUSED),
+        ("mkdir /data/in", REFUSED),
+        ("rename /data/a /data/b", REFUSED),
+        ("remove /data/a", REFUSED),
+    ];
+    let _node = start(&stage, &granted, "/data:ro", &calls.map(|(call, _)| call));
+    went(&stage, &calls);
+    assert_eq!(fs::read_to_string(granted.join("a")).expect("the file"), "first");
+    assert_eq!(fs::read_dir(&granted).expect("the folder").count(), 1);
+}
+
+#[test]
+fn nothing_outside_of_the_folder_is_reached() {
+    let (stage, folder) = (stage(), folder());
+    let granted = folder.path().join("granted");
+    let outside = folder.path().join("outside");
+    symlink(&outside, granted.join("absolute")).expect("a link");
+    symlink("../outside", granted.join("relative")).expect("a link");
+    symlink("..", granted.join("up")).expect("a link");
+    let script = [
+        "read /data/../outside",
+        "read /data/absolute",
+        "read /data/relative",
+        "read /data/up/outside",
+        "write /data/relative x",
+        "write /data/absolute x",
+        "list /data/..",
+        "list /data/up",
+        "rename /data/a /data/../b",
+        "read /etc/passwd",
+        &format!("read {}", outside.display()),
+        "read /data/a",
+    ];
+    let _node = start(&stage, &granted, "/data", &script);
+    let (last, refused) = script.split_last().expect("some");
+    went(&stage, &refused.iter().map(|call| (*call, "error: ")).collect::<Vec<_>>());
+    went(&stage, &[(last, "first")]);
+    assert_eq!(fs::read_to_string(&outside).expect("the file"), "not for guests");
+    let there = |path: &Path| fs::read_dir(path).expect("the folder").count();
+    assert_eq!((there(folder.path()), there(&granted)), (2, 4), "nothing was made");
+}
+
+#[test]
+fn without_a_grant_there_is_no_file() {
+    let stage = stage();
+    let _node = stage.launch_with("alpha", &[("--env", "SCRIPT=read /etc/passwd;list /;write /x y")]).start();
+    went(&stage, &[("read /etc/passwd", "error: "), ("list /", "error: "), ("write /x y", "error: ")]);
+}
+
+#[test]
+fn a_folder_is_opened_anew_for_each_term() {
+    let (stage, folder) = (stage(), folder());
+    let granted = folder.path().join("granted");
+    let node = start(&stage, &granted, "/data", &["read /data/a"]);
+    went(&stage, &[("read /data/a", "first")]);
+    // Replaced while the host runs, and away for a while.
+    fs::rename(&granted, folder.path().join("old")).expect("it is moved");
+    stage.store.break_lease();
+    let gone = node.event("a failed term", |event| event.name == "gone" && event.text("outcome") == "failed");
+    for word in [&granted.display().to_string(), "--dir", "cannot be opened", "No such file"] {
+        assert!(gone.raw.contains(word), "`{word}` is not said: {gone:?}");
+    }
+    let term = gone.term;
+    fs::rename(folder.path().join("old"), &granted).expect("it is moved back");
+    stage.beat("the file in a later term", |event| event.term > term && event.text("line") == "read /data/a: first");
+    stage.check_promises();
+}
+
+// ---- calls that hang ----
+
+/// A folder with a pipe that nobody reads: opening it to write hangs.
+fn hanging() -> TempDir {
+    let folder = folder();
+    let made = Command::new("mkfifo").arg(folder.path().join("granted/pipe")).status().expect("mkfifo runs");
+    assert!(made.success());
+    folder
+}
+
+/// Waits until a thread of the host hangs in a call on a file.
+fn hangs(node: &Node) {
+    crate::node::until("a call that hangs", || {
+        let tasks = fs::read_dir(format!("/proc/{}/task", node.pid())).map_err(|error| error.to_string())?;
+        let waits = |task: fs::DirEntry| {
+            let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
+            read("comm").trim() == "files" && read("wchan").trim() == "wait_for_partner"
+        };
+        tasks.flatten().any(waits).then_some(()).ok_or("no thread `files` waits for the pipe".to_owned())
+    });
+}
+
+#[test]
+fn an_instance_is_not_gone_while_a_call_on_a_file_hangs() {
+    let (stage, folder) = (stage(), hanging());
+    let mut node = start(&stage, &folder.path().join("granted"), "/data", &["write /data/pipe x"]);
+    let term = node.after(0, "started").term;
+    hangs(&node);
+    node.signal(Signal::TERM);
+    let killed = node.after(0, "killed");
+    // Far longer than it takes to be gone otherwise.
+    let standby = stage.standby("beta", &node);
+    let released = OffsetDateTime::now_utc();
+    let reader = fs::File::open(folder.path().join("granted/pipe")).expect("the pipe has a reader");
+    let gone = node.after(0, "gone");
+    assert!(gone.ts >= released, "gone at {}, before its call ended at {released}", gone.ts);
+    assert!(gone.ts - killed.ts < Duration::from_secs(30) && gone.text("outcome") == "killed", "{gone:?}");
+    assert_eq!(node.wait().code(), Some(0));
+    drop(reader);
+    assert!(standby.after(term, "started").ts > gone.ts);
+    stage.check_promises();
+}
+
+#[test]
+fn a_call_that_hangs_for_too_long_takes_its_host_with_it() {
+    let (stage, folder) = (stage(), hanging());
+    let mut node = start(&stage, &folder.path().join("granted"), "/data", &["write /data/pipe x"]);
+    let term = node.after(0, "started").term;
+    hangs(&node);
+    let outage = stage.store.cut();
+    let safe = OffsetDateTime::now_utc();
+    let status = node.wait();
+    assert_eq!(status.signal(), Some(Signal::ABORT.as_raw()), "{status:?}");
+    assert!(OffsetDateTime::now_utc() < safe + stage.lease(), "it ended later than D after its last safe moment");
+    drop(outage);
+    let events = stage.journal.events();
+    assert!(events.iter().any(|event| event.name == "aborting" && event.text("reason").contains("not gone")));
+    assert!(events.iter().all(|event| event.name != "gone" && event.name != "released"), "{events:?}");
+    assert_eq!(stage.status()["term"], term);
+    stage.check_promises();
+}
+
+#[test]
+fn a_guest_whose_call_hangs_does_not_hold_up_others() {
+    let folder = hanging();
+    let store = Store::sqlite();
+    let home = tempfile::tempdir().expect("a folder");
+    let table = |name: &str, guest: Guest, more: &str| {
+        let env = guest.env().map(|(key, value)| format!("{key} = {value:?}")).join(", ");
+        format!("[coordinators.{name}]\nmodule = {:?}\nenv = {{ {env}, {more} }}\n", guest.module())
+    };
+    // More that hang than the guests' runtime has threads.
+    let hangs: String = (0..8)
+        .map(|n| {
+            let table = table(&format!("hangs-{n}"), Guest::UsesFiles, "SCRIPT = 'write /data/pipe x'");
+            format!("{table}dirs = [\"{}/granted::/data\"]\n", folder.path().display())
+        })
+        .collect();
+    let config = format!("store = {:?}\ngrace = \"300ms\"\n{}{hangs}", store.url(), table("beats", Guest::Beats, ""));
+    fs::write(home.path().join("baton.toml"), config).expect("the file is written");
+    let journal = crate::node::Journal::default();
+    let mut node = crate::node::Launch::run("alpha", home.path(), &journal).start();
+    let started =
+        |n: usize| journal.event("it starts", |e| e.name == "started" && e.text("election") == format!("hangs-{n}"));
+    let last = (0..8).map(started).map(|event| event.ts).max().expect("some");
+    let beats = |event: &crate::node::Event| event.name == "output" && event.text("election") == "beats";
+    journal.event("beats go on", |event| beats(event) && event.ts > last + Duration::from_secs(2));
+    node.signal(Signal::TERM);
+    journal.event("one that hangs is killed", |event| event.name == "killed");
+    let _reader = fs::File::open(folder.path().join("granted/pipe")).expect("the pipe has a reader");
+    assert_eq!(node.wait().code(), Some(0));
+}
+
+// ---- wrong folders ----
+
+#[track_caller]
+fn refused(finished: &Finished, error: &str) {
+    assert_eq!(finished.stderr, format!("error: wrong configuration: {error}\n"));
+    assert_eq!(finished.code, Some(2));
+}
+
+#[test]
+fn a_wrong_folder_is_told_what_to_do() {
+    let folder = folder();
+    let run = |arguments: &[&str], variables: &[(&str, &str)]| {
+        let mut command = baton(folder.path());
+        command.arg("run").arg(Guest::UsesFiles.module()).args(arguments).envs(variables.iter().copied());
+        finish(command)
+    };
+    let form =
+        "is not a folder and its place: write HOST::GUEST, or HOST::GUEST:ro to read only, as in /srv/data::/data";
+    for text in ["/srv", "/srv:/data", "::/data", "granted::data", "granted::/data:rw", "granted::/data/.."] {
+        refused(&run(&["--dir", text], &[]), &format!("--dir: {text:?} {form}"));
+    }
+    let missing = r#"there is no folder "missing": make it, or mend the path"#;
+    refused(&run(&["--dir", "missing::/data"], &[]), &format!("--dir: {missing}"));
+    refused(&run(&[], &[("BATON_DIR", "granted::/a\nmissing::/data:ro")]), &format!("BATON_DIR: {missing}"));
+    let file = r#"--dir: "outside" is not a folder: name the one that it is in"#;
+    refused(&run(&["--dir", "outside::/data"], &[]), file);
+
+    let file = |text: &str| fs::write(folder.path().join("baton.toml"), text).expect("a file");
+    file("\ndirs = '/srv::/srv'\n");
+    refused(&run(&[], &[]), r#"baton.toml:2: dirs: write a list: dirs = ["HOST::GUEST"]"#);
+    file("dirs = [\n 'granted::/data',\n 7 ]\n");
+    refused(&run(&[], &[]), "baton.toml:3: dirs: write each folder as a text in quotes");
+    file("dirs = [\n 'granted::/data', 'here' ]\n");
+    refused(&run(&[], &[]), &format!("baton.toml:2: dirs: \"here\" {form}"));
+
+    // Seen from the file, merged by place; the flag counts.
+    fs::create_dir(folder.path().join("etc")).expect("a folder");
+    fs::create_dir(folder.path().join("etc/own")).expect("a folder");
+    fs::write(folder.path().join("etc/b.toml"), "dirs = ['own::/own:ro', 'own::/data/']").expect("a file");
+    let shown = run(&["--file", "etc/b.toml", "--dir", "granted::/data", "--print-config"], &[]);
+    let rows: Vec<Vec<&str>> = shown.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
+    for row in [
+        vec!["dirs./own", "etc/own::/own:ro", "file", "etc/b.toml:dirs"],
+        vec!["dirs./data", "granted::/data", "flag", "--dir"],
+    ] {
+        assert!(rows.contains(&row), "{row:?} is missing: {shown:?}");
+    }
+}

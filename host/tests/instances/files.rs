@@ -1,0 +1,28 @@
+//! Files of an instance whose deadline passes: refused like any effect, and then nothing more is written.
+
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton::config::Folder;
+use baton_election::End;
+use tokio::sync::mpsc;
+
+use crate::{GUARD, Lines, gone, launcher};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn from_the_deadline_on_nothing_is_written_to_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut launcher = launcher("appends");
+    launcher.folders = vec![Folder { host: folder.path().to_owned(), guest: "/data".to_owned(), read_only: false }];
+    let (sender, _lines) = mpsc::unbounded_channel();
+    let now = launcher.clock.now();
+    let deadline = now + Duration::from_millis(500);
+    // Nobody kills it: it ends because a write is refused.
+    let mut instance = launcher.start(1, deadline, now + GUARD * 10, Arc::new(Lines(sender)));
+    let gone = gone(&mut instance).await;
+    assert_eq!(gone.end, End::Killed);
+    assert!(launcher.clock.now() >= deadline, "it had its time before");
+    let written = fs::read_to_string(folder.path().join("log")).unwrap();
+    assert!(written.starts_with("still allowed\n") && written.ends_with("still allowed\n"), "{written:?}");
+}
