@@ -1,4 +1,5 @@
-# Each target is one command and sets up what it needs: Rust with rustup, and for `test` Node with npm.
+# Each target is one command and sets up what it needs: Rust with rustup, and for `test` Node with npm
+# and Python with venv.
 # `make` alone says what there is.
 
 CARGO ?= cargo

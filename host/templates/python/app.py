@@ -22,6 +22,10 @@ class Host:
             poll.poll([stop, timer])
         return term.stop_requested() is None
 
+    def log(self, line: str) -> None:
+        """Has the host log a line."""
+        print(line, flush=True)
+
     def progress(self) -> None:
         """Tells that useful work was done."""
         term.progress()

@@ -6,9 +6,9 @@ import json
 
 def run(host) -> None:
     beats = json.loads(host.get("beats") or b"0")
-    print(f"term {host.term_number} goes on from beat {beats}", flush=True)
+    host.log(f"term {host.term_number} goes on from beat {beats}")
     while host.sleep(1):
         beats += 1
         host.put("beats", json.dumps(beats).encode())
-        print(f"beat {beats}", flush=True)
+        host.log(f"beat {beats}")
         host.progress()

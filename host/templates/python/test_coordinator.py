@@ -20,6 +20,9 @@ class FakeHost:
         self.sleeps -= 1
         return self.sleeps >= 0
 
+    def log(self, line: str) -> None:
+        pass
+
     def progress(self) -> None:
         pass
 

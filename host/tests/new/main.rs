@@ -54,6 +54,13 @@ fn rust_is_the_default_and_where_its_sdk_is_to_be_had_is_said() {
 }
 
 #[test]
+fn the_readme_shows_what_is_written() {
+    let readme = fs::read_to_string(repository().join("README.md")).unwrap();
+    let written = Project::new("job", &[]).read("src/lib.rs");
+    assert!(readme.contains(&format!("```rust\n{written}```\n")), "copy host/templates/rust/lib.rs into the README");
+}
+
+#[test]
 fn nothing_is_overwritten() {
     for lang in ["rust", "js", "python"] {
         let project = Project::new("job", &["--lang", lang]);
