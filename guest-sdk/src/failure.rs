@@ -90,13 +90,17 @@ mod tests {
 
     #[derive(Debug, thiserror::Error)]
     #[error("the report was not written")]
-    struct Outer(#[source] fmt::Error);
+    struct Outer(#[source] Middle);
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("its table is wrong")]
+    struct Middle(#[source] fmt::Error);
 
     #[test]
     fn a_failure_tells_all_causes() {
-        let failure = Failure::from(Outer(fmt::Error));
-        assert_eq!(failure.to_string(), format!("the report was not written: {}", fmt::Error));
+        let failure = Failure::from(Outer(Middle(fmt::Error)));
+        assert_eq!(failure.to_string(), format!("the report was not written: its table is wrong: {}", fmt::Error));
         assert!(!failure.is_fatal() && !failure.is_kill());
-        assert!(Failure::fatal(Outer(fmt::Error)).is_fatal());
+        assert!(Failure::fatal(fmt::Error).is_fatal());
     }
 }

@@ -131,17 +131,26 @@ fn a_kill_drops_what_runs_and_leaves_what_was_saved() {
 #[test]
 fn each_run_is_the_next_term_with_its_own_script() {
     let test = Harness::new().term(41).election("billing").node("web-3");
-    for number in [41, 42] {
-        test.stop_after(2 * SECOND, StopReason::Shutdown);
-        test.run(|term| {
-            assert_eq!((term.number(), term.election(), term.node()), (number, "billing".into(), "web-3".into()));
-            // The first one is not there to see its stop.
-            term.sleep(if number == 41 { SECOND } else { 3 * SECOND })?;
-            assert_eq!(number, 41);
-            Ok(())
-        })
-        .unwrap();
-    }
+    test.stop_after(2 * SECOND, StopReason::Shutdown);
+    test.run(|term| {
+        assert_eq!((term.number(), term.election(), term.node()), (41, "billing".into(), "web-3".into()));
+        term.progress();
+        term.state().put("k", &0)?;
+        // It is not there to see its stop.
+        Ok(term.sleep(SECOND)?)
+    })
+    .unwrap();
+    assert_eq!((test.progress_count(), test.commit_count()), (1, 1));
+
+    let begin = test.now();
+    test.stop_after(20 * SECOND, StopReason::Shutdown);
+    test.run(|term| {
+        assert_eq!(term.number(), 42);
+        Ok(term.sleep(60 * SECOND)?)
+    })
+    .unwrap();
+    assert_eq!(test.now(), begin + 20 * SECOND);
+    assert_eq!((test.progress_count(), test.commit_count()), (0, 0));
 }
 
 #[test]
@@ -236,10 +245,11 @@ mod state {
     fn a_commit_is_saved_whole_and_in_order_or_not_at_all() -> Result {
         let test = Harness::new();
         let state = test.state();
-        state.commit().put("b/2", &2).put("b/1", &1).put("a", &0).delete("a").put("b/1", &11).save()?;
+        state.commit().put("b/2", &2).put("b/1", &1).put("a", &0).delete("a").put("b/1", &11).put("c/1", &1).save()?;
         assert_eq!(state.keys("b/"), ["b/1", "b/2"]);
-        assert_eq!(state.keys(""), ["b/1", "b/2"]);
+        assert_eq!(state.keys(""), ["b/1", "b/2", "c/1"]);
         assert_eq!(state.get("b/1")?, Some(11));
+        state.delete("c/1")?;
 
         let error = state.commit().put("c", &1).put("", &1).save().unwrap_err();
         assert!(matches!(error, StateError::InvalidKey(_)), "{error}");
