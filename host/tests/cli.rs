@@ -69,6 +69,9 @@ on-done          repeat            default
 stall-after      off               default
 coredump         off               default
 profile          off               default
+allow-http       none              default
+http-ca          none              default
+max-requests     64                default
 max-memory       256MiB            default
 max-state        4MiB              default
 max-state-value  1MiB              default

@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 
 use baton::clock::Clock;
 use baton::gate::Watchdog;
-use baton::runtime::{Engine, Instance, InstanceEvent, Launcher, LogLevel, Module, Output, Postmortem, Stream};
+use baton::runtime::{
+    Engine, Grants, HttpPolicy, Instance, InstanceEvent, Launcher, LogLevel, Module, Output, Postmortem,
+    RefusedRequest, Stream,
+};
 use baton::state::Limits;
 use baton::store::MemoryStore;
 use baton_election::{ElectionName, Refusal};
@@ -132,6 +135,7 @@ impl Baton {
             config: Vec::new(),
             secrets: Vec::new(),
             folders: Vec::new(),
+            http: Arc::new(HttpPolicy::new(Grants::default(), 64, None)?),
             guests: Handle::current(),
             clock,
             watchdog: Arc::new(watchdog),
@@ -215,4 +219,5 @@ impl Output for Lines {
     fn log(&self, _: LogLevel, _: &str, _: &str) {}
     fn dropped(&self, _: u64, _: u32) {}
     fn state_delayed(&self, _: &Refusal) {}
+    fn refused_request(&self, _: &RefusedRequest) {}
 }

@@ -151,6 +151,18 @@ pub(super) struct Run {
     /// Write the last instance's profile to this file, for Firefox's profiler; off for none * [env: BATON_PROFILE] [default: off]
     #[arg(long, value_name = "FILE")]
     pub profile: Option<String>,
+    /// A server that the coordinator may ask over HTTP; repeat it for more * [env: BATON_ALLOW_HTTP] [default: none]
+    ///
+    /// Scheme, host, and if need be port and start of the path: https://api.example.com/v1. https://*.example.com
+    /// is all subdomains. A name may have private addresses if #private follows: http://worker:8080#private.
+    #[arg(long, value_name = "URL")]
+    pub allow_http: Vec<String>,
+    /// A file of certificates (PEM) that such servers may be certified by, too * [env: BATON_HTTP_CA]
+    #[arg(long, value_name = "PATH")]
+    pub http_ca: Option<String>,
+    /// The requests over HTTP that the coordinator may have in flight * [env: BATON_MAX_REQUESTS] [default: 64]
+    #[arg(long, value_name = "NUMBER")]
+    pub max_requests: Option<String>,
     /// The memory that the coordinator may use * [env: BATON_MAX_MEMORY] [default: 256MiB]
     #[arg(long, value_name = "SIZE")]
     pub max_memory: Option<String>,

@@ -1,7 +1,8 @@
 //! `baton run`: contends for elections until told to end.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::collections::hash_map::Entry;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use crate::clock::Clock;
 use crate::config::{Config, Coordinator, Secret};
 use crate::gate::Watchdog;
 use crate::node::NodeId;
-use crate::runtime::{Engine, Launcher, Module, Postmortem, PostmortemWriter};
+use crate::runtime::{Engine, HttpPolicy, Launcher, Module, Postmortem, PostmortemWriter};
 use crate::signals::{Ask, Signals};
 use crate::state::StateStore;
 use crate::store::{LeaseStore, StoreUrl};
@@ -31,16 +32,12 @@ const LAST_FILES: Duration = Duration::from_secs(5);
 const LAST_LINES: Duration = Duration::from_millis(500);
 
 pub(super) fn run(config: &Config) -> anyhow::Result<ExitCode> {
-    let leases: Arc<dyn LeaseStore> = open_store(&config.store)?;
-    let states: Arc<dyn StateStore> = open_store(&config.store)?;
-    let dumps = config.coordinators.iter().any(|coordinator| coordinator.core_dumps.is_some());
-    let engine = Engine::start_with(dumps).map_err(|error| anyhow::anyhow!("{error:#}"))?;
-    let modules = load(&engine, &config.coordinators)?;
+    let stores = Stores { leases: open_store(&config.store)?, states: open_store(&config.store)? };
     let files = PostmortemWriter::start()?;
-    let postmortems = postmortems(&config.coordinators, &files)?;
+    let prepared = prepare(&config.coordinators, &files)?;
     let node = config.node.claim().map_err(WrongConfiguration::new)?;
     let (log, writer) = Log::to_stderr(config.log_format, node.id())?;
-    let ended = contend(config, &leases, &states, &modules, &postmortems, node.id(), &log);
+    let ended = contend(config, &stores, &prepared, node.id(), &log);
     if !files.shutdown(LAST_FILES) {
         let error = format!("a core dump or a profile is not written after {LAST_FILES:?}, and is given up");
         log.emit(None, Event::Error { error });
@@ -49,30 +46,51 @@ pub(super) fn run(config: &Config) -> anyhow::Result<ExitCode> {
     ended.map(|()| ExitCode::SUCCESS)
 }
 
-/// Compiles each module once, however many coordinators run it.
-fn load(engine: &Engine, coordinators: &[Coordinator]) -> anyhow::Result<HashMap<PathBuf, Module>> {
-    let mut modules = HashMap::new();
-    for Coordinator { module, .. } in coordinators {
-        if !modules.contains_key(module) {
-            modules.insert(module.clone(), Module::load(engine, module).map_err(WrongConfiguration::new)?);
-        }
-    }
-    Ok(modules)
+/// Two handles of one store: nothing that is done to the state is in a renewal's way.
+struct Stores {
+    leases: Arc<dyn LeaseStore>,
+    states: Arc<dyn StateStore>,
 }
 
-/// What is kept of each coordinator's instances, in their order.
-fn postmortems(coordinators: &[Coordinator], files: &PostmortemWriter) -> Result<Vec<Postmortem>, WrongConfiguration> {
-    let of =
-        |coordinator: &Coordinator| Postmortem::new(coordinator.core_dumps.clone(), coordinator.profile.clone(), files);
-    coordinators.iter().map(of).collect::<Result<_, _>>().map_err(WrongConfiguration::new)
+/// A coordinator, and what is made for it before anybody contends.
+struct Prepared<'a> {
+    coordinator: &'a Coordinator,
+    module: Module,
+    http: Arc<HttpPolicy>,
+    postmortem: Postmortem,
+}
+
+/// Finds out what is wrong with a coordinator while nothing depends on it yet. Compiles each module once,
+/// however many coordinators run it.
+fn prepare<'a>(coordinators: &'a [Coordinator], files: &PostmortemWriter) -> anyhow::Result<Vec<Prepared<'a>>> {
+    let dumps = coordinators.iter().any(|coordinator| coordinator.core_dumps.is_some());
+    let engine = Engine::start_with(dumps).map_err(|error| anyhow::anyhow!("{error:#}"))?;
+    let mut modules: HashMap<&Path, Module> = HashMap::new();
+    let mut prepared = Vec::new();
+    for coordinator in coordinators {
+        let Coordinator { module, allow_http, max_requests, http_ca, core_dumps, profile, .. } = coordinator;
+        let module = match modules.entry(module) {
+            Entry::Occupied(loaded) => loaded.get().clone(),
+            Entry::Vacant(place) => {
+                place.insert(Module::load(&engine, module).map_err(WrongConfiguration::new)?).clone()
+            }
+        };
+        let http = HttpPolicy::new(allow_http.clone(), *max_requests, http_ca.as_deref());
+        let postmortem = Postmortem::new(core_dumps.clone(), profile.clone(), files);
+        prepared.push(Prepared {
+            coordinator,
+            module,
+            http: Arc::new(http.map_err(WrongConfiguration::new)?),
+            postmortem: postmortem.map_err(WrongConfiguration::new)?,
+        });
+    }
+    Ok(prepared)
 }
 
 fn contend(
     config: &Config,
-    leases: &Arc<dyn LeaseStore>,
-    states: &Arc<dyn StateStore>,
-    modules: &HashMap<PathBuf, Module>,
-    postmortems: &[Postmortem],
+    Stores { leases, states }: &Stores,
+    prepared: &[Prepared<'_>],
     node: &NodeId,
     log: &Log,
 ) -> anyhow::Result<()> {
@@ -87,8 +105,7 @@ fn contend(
         let mut signals = Signals::listen()?;
         let (ask, asked) = watch::channel(Shutdown::No);
         let mut supervisors = JoinSet::new();
-        for (coordinator, postmortem) in config.coordinators.iter().zip(postmortems) {
-            let module = modules.get(&coordinator.module).context("a module was not loaded")?;
+        for Prepared { coordinator, module, http, postmortem } in prepared {
             let log = log.for_election(&coordinator.election);
             log.emit(None, Event::starting(node.as_str(), &config.store, module.digest(), &coordinator.timing));
             let launcher = Launcher {
@@ -103,6 +120,7 @@ fn contend(
                 config: coordinator.config.clone(),
                 secrets: coordinator.secrets.clone(),
                 folders: coordinator.folders.clone(),
+                http: Arc::clone(http),
                 guests: guests.handle().clone(),
                 clock: clock.clone(),
                 watchdog: Arc::clone(&watchdog),

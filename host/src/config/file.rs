@@ -186,12 +186,19 @@ impl Source<'_> {
             (Key::Secrets, _) => {
                 return Err(self.error(at, Some(&path), "write a table: secrets = { NAME = { file = \"PATH\" } }"));
             }
+            (Key::AllowHttp, DeValue::Array(grants)) => {
+                let texts: Option<Vec<&str>> = grants.iter().map(|grant| grant.get_ref().as_str()).collect();
+                let form = "write a list of texts in quotes: allow-http = [\"https://api.example.com\"]";
+                texts.ok_or_else(|| self.error(at, Some(&path), form))?.join("\n")
+            }
+            (Key::MaxRequests, DeValue::Integer(number)) => number.to_string(),
             (Key::Create, DeValue::Boolean(on)) => on.to_string(),
             (Key::Create, _) => {
                 return Err(self.error(at, Some(&path), "write true or false, without quotes"));
             }
             (Key::Coredump | Key::Profile, DeValue::String(place)) if place != OFF => self.path(at, &path, place)?,
             (Key::Module, DeValue::String(module)) => self.path(at, &path, module)?,
+            (Key::HttpCa, DeValue::String(file)) => self.path(at, &path, file)?,
             (Key::Store, DeValue::String(store)) => match store.strip_prefix(SQLITE) {
                 Some(folder) if !folder.is_empty() && !folder.starts_with('~') => {
                     format!("{SQLITE}{}", self.path(at, &path, folder)?)
@@ -276,6 +283,8 @@ fn example(key: Key) -> &'static str {
         Key::Profile => ", such as \"profile.json\" or \"off\"",
         Key::StallAfter => ", such as \"5m\" or \"off\"",
         Key::MaxMemory | Key::MaxState | Key::MaxStateValue => ", such as \"256MiB\"",
+        Key::AllowHttp => ", such as \"https://api.example.com\", or a list of them in brackets",
+        Key::MaxRequests => " or a number, such as 64",
         _ => "",
     }
 }

@@ -31,6 +31,12 @@ pub enum Key {
     Coredump,
     /// Where the profile of the last instance goes.
     Profile,
+    /// The servers that a coordinator may ask over HTTP.
+    AllowHttp,
+    /// Whom such servers may be certified by, besides those whom everybody trusts.
+    HttpCa,
+    /// The requests that an instance may have in flight.
+    MaxRequests,
     /// The memory that an instance may use.
     MaxMemory,
     /// The state that a coordinator may keep.
@@ -49,7 +55,7 @@ pub enum Key {
 
 impl Key {
     /// All settings: those of the host first, then those of a coordinator.
-    pub const ALL: [Key; 21] = [
+    pub const ALL: [Key; 24] = [
         Key::File,
         Key::Store,
         Key::Create,
@@ -64,6 +70,9 @@ impl Key {
         Key::StallAfter,
         Key::Coredump,
         Key::Profile,
+        Key::AllowHttp,
+        Key::HttpCa,
+        Key::MaxRequests,
         Key::MaxMemory,
         Key::MaxState,
         Key::MaxStateValue,
@@ -91,6 +100,9 @@ impl Key {
             Key::StallAfter => "stall-after",
             Key::Coredump => "coredump",
             Key::Profile => "profile",
+            Key::AllowHttp => "allow-http",
+            Key::HttpCa => "http-ca",
+            Key::MaxRequests => "max-requests",
             Key::MaxMemory => "max-memory",
             Key::MaxState => "max-state",
             Key::MaxStateValue => "max-state-value",

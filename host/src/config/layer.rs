@@ -79,6 +79,12 @@ impl Layer {
         self
     }
 
+    /// Takes what a flag says that may be repeated: one text on each line.
+    #[must_use]
+    pub fn flags(self, key: Key, texts: &[String]) -> Self {
+        self.flag(key, (!texts.is_empty()).then(|| texts.join("\n")))
+    }
+
     /// Takes the pairs `K=V` of a flag such as `--env`, or the folders of `--dir`; of two for one name the last one
     /// counts.
     ///

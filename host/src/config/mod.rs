@@ -49,6 +49,7 @@ pub use surroundings::Surroundings;
 pub use value::election;
 
 use crate::node::NodeChoice;
+use crate::runtime::Grants;
 use crate::state::Limits;
 use crate::store::StoreUrl;
 use crate::telemetry::Format;
@@ -103,6 +104,12 @@ pub struct Coordinator {
     pub core_dumps: Option<PathBuf>,
     /// The file for the profile of the last instance. No other coordinator has the same.
     pub profile: Option<PathBuf>,
+    /// The servers that it may ask over HTTP.
+    pub allow_http: Grants,
+    /// A file of certificates, by which such servers may be certified.
+    pub http_ca: Option<PathBuf>,
+    /// The requests that an instance may have in flight.
+    pub max_requests: usize,
     /// The memory that an instance may use, in bytes.
     pub max_memory: u64,
     /// The state that it may keep.

@@ -12,6 +12,7 @@ use super::layer::Given;
 use super::table::Row;
 use super::{Config, ConfigError, Coordinator, Folder, Key, Layer, Origin, Secret, SecretSource, Surroundings, value};
 use crate::node::{NodeChoice, NodeId};
+use crate::runtime::Grants;
 use crate::state::Limits;
 use crate::store::StoreUrl;
 use crate::telemetry::Format;
@@ -172,6 +173,9 @@ fn coordinator(
     let mut place = |key| own.get(key, value::place, value::show_place, || Ok(None));
     let (core_dumps, _) = place(Key::Coredump)?;
     let (profile, _) = place(Key::Profile)?;
+    let (allow_http, _) = own.get(Key::AllowHttp, value::grants, value::show_grants, || Ok(Grants::default()))?;
+    let (http_ca, _) = own.get(Key::HttpCa, value::file, value::show_file, || Ok(None))?;
+    let (max_requests, _) = own.get(Key::MaxRequests, value::requests, usize::to_string, || Ok(64))?;
     let (max_memory, memory_origin) = own.get(Key::MaxMemory, value::size, value::show_size, || Ok(256 << 20))?;
     let usual = Limits::default();
     let mut state = |key, usual| own.get(key, value::state_size, value::show_size, || Ok(usual));
@@ -208,6 +212,9 @@ fn coordinator(
         config,
         secrets,
         folders,
+        allow_http,
+        http_ca,
+        max_requests,
     };
     Ok((coordinator, election_origin))
 }

@@ -48,7 +48,7 @@ fn shown(config: &Config, key: Key) -> (String, String) {
 }
 
 /// For each setting: what flag, variable, table and top of the file say, and the default. All different.
-const SETTINGS: [(Key, [&str; 4], &str); 16] = [
+const SETTINGS: [(Key, [&str; 4], &str); 19] = [
     (Key::Store, ["sqlite:/f", "sqlite:/v", "", "sqlite:/g"], "sqlite:HOME/.local/state/baton"),
     (Key::Create, ["true", "false", "", "true"], "false"),
     (Key::Node, ["f", "v", "", "g"], "MACHINE-N (N: the first free slot)"),
@@ -61,6 +61,9 @@ const SETTINGS: [(Key, [&str; 4], &str); 16] = [
     (Key::StallAfter, ["1m", "off", "2m", "3m"], "off"),
     (Key::Coredump, ["f", "off", "/t", "off"], "off"),
     (Key::Profile, ["f.json", "off", "/t.json", "off"], "off"),
+    (Key::AllowHttp, ["http://a http://b", "https://c", "http://d", "http://*.e.f"], "none"),
+    (Key::HttpCa, ["f.pem", "v.pem", "", "HOME/g.pem"], "none"),
+    (Key::MaxRequests, ["1", "2", "3", "4"], "64"),
     (Key::MaxMemory, ["1MiB", "2MiB", "3MiB", "1GiB"], "256MiB"),
     (Key::MaxState, ["1MiB", "2MiB", "3MiB", "16KiB"], "4MiB"),
     (Key::MaxStateValue, ["2MiB", "3MiB", "512B", "1KiB"], "1MiB"),
@@ -88,7 +91,7 @@ fn each_setting_comes_from_the_strongest_layer_that_has_it() {
         }
         let mut file = String::new();
         if !global.is_empty() {
-            let text = if key == Key::Module { "g.wasm".to_string() } else { global.to_string() };
+            let text = global.trim_start_matches("HOME/").to_string();
             file = format!("{name} = {}\n", quote(&text));
             let case = Case::new(&file);
             let config = case.run(&[], &[module][..usize::from(!module.is_empty())]).unwrap();

@@ -6,6 +6,7 @@ use std::time::Duration;
 use baton_election::ElectionName;
 use baton_election::OnDone;
 
+use crate::runtime::{Grant, GrantError, Grants};
 use crate::store::{StoreUrl, StoreUrlError};
 use crate::telemetry::Format;
 
@@ -111,6 +112,38 @@ pub(super) fn show_size(bytes: &u64) -> String {
         _ if bytes.is_multiple_of(KIB * KIB) => format!("{}MiB", bytes >> 20),
         _ if bytes.is_multiple_of(KIB) => format!("{}KiB", bytes >> 10),
         _ => format!("{bytes}B"),
+    }
+}
+
+/// Grants of HTTP, with white space between them.
+pub(super) fn grants(text: &str) -> Result<Grants, String> {
+    let grants: Result<Vec<Grant>, GrantError> = text.split_whitespace().map(str::parse).collect();
+    grants.map(Grants::new).map_err(|error| error.to_string())
+}
+
+pub(super) fn show_grants(grants: &Grants) -> String {
+    let grants: Vec<String> = grants.iter().map(Grant::to_string).collect();
+    if grants.is_empty() { "none".to_owned() } else { grants.join(" ") }
+}
+
+pub(super) fn file(text: &str) -> Result<Option<PathBuf>, String> {
+    match text {
+        "" => Err("is empty: name a file, or leave it out".to_owned()),
+        text => Ok(Some(PathBuf::from(text))),
+    }
+}
+
+pub(super) fn show_file(file: &Option<PathBuf>) -> String {
+    file.as_ref().map_or("none".to_owned(), |file| file.display().to_string())
+}
+
+/// More at a time would be more than the host has descriptors for.
+const MOST_REQUESTS: usize = 10_000;
+
+pub(super) fn requests(text: &str) -> Result<usize, String> {
+    match text.trim().parse() {
+        Ok(number @ 1..=MOST_REQUESTS) => Ok(number),
+        _ => Err(format!("{text:?} is not a number from 1 to {MOST_REQUESTS}")),
     }
 }
 
@@ -236,6 +269,23 @@ mod tests {
         }
         for text in ["", "256", "MiB", "1.5GiB", "-1MiB", "20000000000GiB", "1TiB", "0MiB", "99999999999999999999B"] {
             assert!(size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn grants_stand_between_white_space() {
+        let parsed = grants("https://a.example\n http://b:81/x/  http://c#private").unwrap();
+        assert_eq!(show_grants(&parsed), "https://a.example http://b:81/x http://c#private");
+        assert_eq!(show_grants(&grants("").unwrap()), "none");
+        assert!(grants("https://a.example, https://b.example").is_err());
+        assert!(grants("api.example.com").unwrap_err().contains("https://api.example.com"));
+    }
+
+    #[test]
+    fn requests_have_a_bound() {
+        assert_eq!(requests(" 64 "), Ok(64));
+        for text in ["", "0", "-1", "10001", "many", "64MiB"] {
+            assert!(requests(text).unwrap_err().contains("1 to 10000"), "{text}");
         }
     }
 

@@ -17,6 +17,9 @@ use wasmtime_wasi_config::{WasiConfig, WasiConfigVariables};
 
 use super::empty::{self, Denials};
 use super::files::{self, Folders};
+use wasmtime_wasi_http::{WasiHttp, WasiHttpCtxView, WasiHttpView};
+
+use super::http::Http;
 use super::instance::InstanceEvent;
 use super::logging::{self, GuestLog};
 use crate::clock::Clock;
@@ -77,6 +80,7 @@ pub(super) const DRAFTS: &[(&str, &str)] =
 /// Links what is granted, what is there with nothing in it, and nothing else.
 pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     use wasmtime_wasi::p2::bindings::{cli, clocks, io, random};
+    use wasmtime_wasi_http::p2::bindings::http;
 
     empty::link(linker)?;
     io::error::add_to_linker::<Guest, Resources>(linker, |guest| &mut guest.table)?;
@@ -84,6 +88,8 @@ pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     io::streams::add_to_linker::<Guest, Resources>(linker, |guest| &mut guest.table)?;
     clocks::wall_clock::add_to_linker::<Guest, WasiClocks>(linker, Guest::clocks)?;
     clocks::monotonic_clock::add_to_linker::<Guest, WasiClocks>(linker, Guest::clocks)?;
+    http::outgoing_handler::add_to_linker::<Guest, WasiHttp>(linker, Guest::http)?;
+    http::types::add_to_linker::<Guest, WasiHttp>(linker, &http::types::LinkOptions::default(), Guest::http)?;
     random::random::add_to_linker::<Guest, WasiRandom>(linker, |guest| guest.wasi.random())?;
     random::insecure::add_to_linker::<Guest, WasiRandom>(linker, |guest| guest.wasi.random())?;
     random::insecure_seed::add_to_linker::<Guest, WasiRandom>(linker, |guest| guest.wasi.random())?;
@@ -165,6 +171,13 @@ pub(super) struct Guest {
     pub(super) term: TermContext,
     /// There from before the instance exists, where its module uses it.
     pub(super) state: Option<Claim>,
+    pub(super) http: Http,
+}
+
+impl WasiHttpView for Guest {
+    fn http(&mut self) -> WasiHttpCtxView<'_> {
+        self.http.view(&mut self.table)
+    }
 }
 
 impl WasiView for Guest {

@@ -17,6 +17,7 @@ use super::empty::Denials;
 use super::engine::{Engine, Ticking};
 use super::files::Folders;
 use super::guest::{CALL_BYTES, Failure, Guest, HANDLES, Limits, Progress, StopNotice, TermContext};
+use super::http::{Http, HttpPolicy, Lifeline};
 use super::logging::GuestLog;
 use super::module::{Entry, Kind, Module};
 use super::output::{GuestStream, Outlet, Output, guest_streams};
@@ -55,6 +56,8 @@ pub struct Launcher {
     pub secrets: Vec<SecretSource>,
     /// The folders that they may use, opened anew for each instance.
     pub folders: Vec<Folder>,
+    /// What they may do over HTTP.
+    pub http: Arc<HttpPolicy>,
     /// The runtime that guests run on, and nothing else. It must have several threads.
     pub guests: Handle,
     /// The host's clock.
@@ -90,6 +93,7 @@ impl Launcher {
         if self.module.kind() == Kind::Command {
             streams = streams.map(|stream| stream.counting(&progress, &self.clock));
         }
+        let (http, lifeline) = Http::new(Arc::clone(&self.http), &context, Arc::clone(&output));
         let kill_flag = Arc::new(AtomicBool::new(false));
         let engine = self.module.engine.clone();
         let life = Life {
@@ -97,6 +101,8 @@ impl Launcher {
             context,
             ticking: engine.ticking(),
             states: self.module.uses_state().then(|| self.states_of(&output)),
+            http,
+            lifeline,
             streams,
             log,
             outlet,
@@ -117,7 +123,7 @@ impl Launcher {
     fn guest(
         &self,
         term: TermContext,
-        Provided { secrets, folders, log }: Provided,
+        Provided { secrets, folders, log, http }: Provided,
         [stdout, stderr]: &[GuestStream; 2],
         output: &Arc<dyn Output>,
     ) -> Guest {
@@ -134,7 +140,7 @@ impl Launcher {
             .build();
         let denials = Denials::new(Arc::clone(output), self.module.asks_for_folders);
         let config = self.config.iter().cloned().chain(secrets).collect();
-        Guest { wasi, config, log, folders, table, limits: Limits::new(self.memory), denials, term, state: None }
+        Guest { wasi, config, log, folders, table, limits: Limits::new(self.memory), denials, term, state: None, http }
     }
 
     /// What was given, and for a command, which knows no other way to learn of them, its fencing token and whom
@@ -266,6 +272,7 @@ struct Provided {
     secrets: Vec<(String, String)>,
     folders: Folders,
     log: GuestLog,
+    http: Http,
 }
 
 /// An instance's life as its own task sees it.
@@ -276,6 +283,9 @@ struct Life {
     ticking: Ticking,
     /// Claims the state first, where the module uses it.
     states: Option<Claimant>,
+    http: Http,
+    /// Ends when its last request has.
+    lifeline: Lifeline,
     streams: [GuestStream; 2],
     log: GuestLog,
     outlet: Arc<Outlet>,
@@ -290,7 +300,9 @@ type Returned = wasmtime::Result<Result<(), Failure>>;
 
 impl Life {
     async fn run(self) -> Gone {
-        let Self { launcher, context, ticking: _ticking, states, streams, log, outlet, mut killed, .. } = self;
+        let Self {
+            launcher, context, ticking: _ticking, states, streams, log, outlet, http, lifeline, mut killed, ..
+        } = self;
         let Self { kill_flag, gate, output, started, .. } = self;
         let own = Own::default();
         let mut store = None;
@@ -307,7 +319,7 @@ impl Life {
                     [] => Folders::none(&gate),
                     folders => Folders::open(&gate, own.handle()?, folders).await?,
                 };
-                let provided = Provided { secrets, folders, log };
+                let provided = Provided { secrets, folders, log, http };
                 let guest = launcher.guest(context, provided, &streams, &output);
                 let store = store.insert(new_store(&launcher, guest, &kill_flag, &profiler));
                 call(module, store, states, &*output, started).await
@@ -344,6 +356,7 @@ impl Life {
             drop(store);
             drop(own);
         });
+        lifeline.ended().await;
         gate.set_gone();
         postmortem.keep((election, term), core_dump, &profiler, &output);
         gone

@@ -5,7 +5,8 @@
 //! killed at any moment, whatever it is doing. `engine` holds what instances share and drives the
 //! epochs by which a busy guest is ended; `module` compiles and judges components, `wrap` makes components of
 //! core modules; `guest` is the host's side of the contract, `state` that of its state, `empty` what is there
-//! without being granted, `files` those in granted folders; `output` is where a guest's standard streams go, `logging`
+//! without being granted, `files` those in granted folders, `http` what it may ask of
+//! other servers; `output` is where a guest's standard streams go, `logging`
 //! its log, `backtrace` makes a trap's readable, `postmortem` writes core dumps and profiles; `own` has the calls of
 //! the system that may block, which nothing but their own end can end.
 
@@ -14,6 +15,7 @@ mod empty;
 mod engine;
 mod files;
 mod guest;
+mod http;
 mod instance;
 mod logging;
 mod module;
@@ -24,6 +26,7 @@ mod state;
 mod wrap;
 
 pub use engine::Engine;
+pub use http::{CaError, Grant, GrantError, Grants, HttpPolicy, RefusedRequest};
 pub use instance::{Gone, Instance, InstanceEvent, Launcher};
 pub use logging::LogLevel;
 pub use module::{Import, Inspection, Kind, Module, ModuleError};

@@ -378,10 +378,7 @@ fn what_it_needs(import: &str) -> String {
             String::new()
         };
     }
-    match interface.split('/').next() {
-        Some("wasi:http") => "a coordinator has no network in this version; leave out what connects".to_owned(),
-        _ => "this host does not have it".to_owned(),
-    }
+    "this host does not have it".to_owned()
 }
 
 /// Does all that an instance need not do when its term begins.

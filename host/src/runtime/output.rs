@@ -15,6 +15,7 @@ use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
 
 use super::guest::Progress;
+use super::http::RefusedRequest;
 use super::logging::LogLevel;
 use crate::clock::Clock;
 use crate::gate::Gate;
@@ -69,6 +70,8 @@ pub trait Output: Send + Sync {
     fn dropped(&self, lines: u64, limit: u32);
     /// Its state cannot be claimed or saved yet, and is tried again. Told once of each claim and commit.
     fn state_delayed(&self, refusal: &Refusal);
+    /// A request was refused. Told once for each origin.
+    fn refused_request(&self, refused: &RefusedRequest);
 }
 
 /// One of an instance's streams as the guest sees it. Clones write to the same.
@@ -304,6 +307,7 @@ mod tests {
         fn log(&self, _: LogLevel, _: &str, _: &str) {}
         fn dropped(&self, _: u64, _: u32) {}
         fn state_delayed(&self, _: &Refusal) {}
+        fn refused_request(&self, _: &RefusedRequest) {}
     }
 
     #[test]

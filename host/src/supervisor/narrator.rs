@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use baton_election::{End, Refusal, Report, StopReason, Term, Time};
 
-use crate::runtime::{Gone, LogLevel, Output, Stream};
+use crate::runtime::{Gone, LogLevel, Output, RefusedRequest, Stream};
 use crate::telemetry::{Event, GuestStream, Level, Log};
 
 /// How long a host that must end itself waits for its last words to be written.
@@ -132,6 +132,12 @@ impl Output for TermOutput {
             Stream::Stderr => GuestStream::Stderr,
         };
         self.log.emit(Some(self.term), Event::printed(stream, line));
+    }
+
+    fn refused_request(&self, refused: &RefusedRequest) {
+        let RefusedRequest { origin, reason, allow } = refused.clone();
+        let [setting, flag] = allow.map_or([None, None], |lines| lines.map(Some));
+        self.log.emit(Some(self.term), Event::RequestRefused { origin, reason, setting, flag });
     }
 
     fn saved(&self, what: &'static str, path: &Path) {

@@ -141,6 +141,19 @@ pub enum Event {
         /// The line, without its end.
         line: String,
     },
+    /// A request over HTTP was refused. Said once for each origin in a term.
+    RequestRefused {
+        /// Where it was going to; empty where that does not matter.
+        origin: String,
+        /// Why.
+        reason: String,
+        /// The line of the file that would allow it; none if nothing would.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        setting: Option<String>,
+        /// The same as flags.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        flag: Option<String>,
+    },
     /// A renewal did not succeed; it is tried again.
     RenewFailed {
         /// Why.
@@ -310,6 +323,7 @@ impl Event {
             Self::Elected { .. } => ("elected", Info),
             Self::Started { .. } => ("started", Info),
             Self::Output { level, .. } => ("output", *level),
+            Self::RequestRefused { .. } => ("request_refused", Warn),
             Self::RenewFailed { .. } => ("renew_failed", Warn),
             Self::RenewRecovered { .. } => ("renew_recovered", Info),
             Self::Stopping { .. } => ("stopping", Info),
@@ -371,6 +385,10 @@ impl fmt::Display for Event {
             Self::Started { module, took_s } => write!(f, "module {module} runs, after {took_s}"),
             Self::Output { context: Some(context), line, .. } => write!(f, "{context}: {line}"),
             Self::Output { context: None, line, .. } => f.write_str(line),
+            Self::RequestRefused { reason, setting: Some(setting), flag: Some(flag), .. } => {
+                write!(f, "{reason}; to allow it: {setting} in baton.toml, or {flag}")
+            }
+            Self::RequestRefused { reason, .. } => f.write_str(reason),
             Self::RenewFailed { error, since_renewal_s, remaining_s } => {
                 write!(f, "{error}; last renewed {since_renewal_s} ago, {remaining_s} left")
             }

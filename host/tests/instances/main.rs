@@ -14,7 +14,10 @@ use std::time::Duration;
 
 use baton::clock::Clock;
 use baton::gate::{Gate, Watchdog};
-use baton::runtime::{Engine, Gone, Instance, InstanceEvent, Launcher, LogLevel, Module, Output, Postmortem, Stream};
+use baton::runtime::{
+    Engine, Gone, Grants, HttpPolicy, Instance, InstanceEvent, Launcher, LogLevel, Module, Output, Postmortem,
+    RefusedRequest, Stream,
+};
 use baton::state::Limits;
 use baton::store::MemoryStore;
 use baton_election::{ElectionName, End, Refusal, StopReason};
@@ -43,6 +46,7 @@ fn launcher(behaviour: &str) -> Launcher {
         config: Vec::new(),
         secrets: Vec::new(),
         folders: Vec::new(),
+        http: Arc::new(HttpPolicy::new(Grants::default(), 64, None).unwrap()),
         guests: Handle::current(),
         clock,
         watchdog: Arc::new(watchdog.unwrap()),
@@ -88,6 +92,7 @@ impl Output for Lines {
     fn log(&self, _: LogLevel, _: &str, _: &str) {}
     fn dropped(&self, _: u64, _: u32) {}
     fn state_delayed(&self, _: &Refusal) {}
+    fn refused_request(&self, _: &RefusedRequest) {}
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,0 +1,128 @@
+//! Which addresses a granted name may have: a name that somebody else controls must not lead into this machine,
+//! its network, or to the place where a cloud gives out its machines' credentials.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::grant::Reach;
+
+/// Where clouds answer their machines, outside the ranges that are known as link-local: Azure's platform,
+/// Alibaba's metadata, Amazon's metadata.
+const PLATFORMS: [IpAddr; 3] = [
+    IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
+    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+];
+
+/// What an address is to whoever asks for it by a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// On the internet.
+    Public,
+    /// This machine.
+    Loopback,
+    /// In a private network.
+    Private,
+    /// Nothing that a name should stand for: link-local (where metadata is), multicast, reserved.
+    Special,
+}
+
+impl Reach {
+    /// Whether a connection may go there.
+    pub(super) fn includes(self, address: IpAddr) -> bool {
+        match self {
+            Self::Exactly(granted) => granted == address,
+            Self::Public => kind(address) == Kind::Public,
+            Self::Loopback => kind(address) == Kind::Loopback,
+            Self::Private => kind(address) != Kind::Special,
+        }
+    }
+}
+
+/// What an address is. One that carries another inside it is what that is.
+pub(super) fn kind(address: IpAddr) -> Kind {
+    let address = address.to_canonical();
+    match address {
+        _ if PLATFORMS.contains(&address) => Kind::Special,
+        IpAddr::V4(v4) => kind_v4(v4),
+        IpAddr::V6(v6) => kind_v6(v6),
+    }
+}
+
+fn kind_v4(address: Ipv4Addr) -> Kind {
+    match address.octets() {
+        [127, ..] => Kind::Loopback,
+        // The last is for carriers, and for the inside of some clouds.
+        [10, ..] | [172, 16..=31, ..] | [192, 168, ..] | [100, 64..=127, ..] => Kind::Private,
+        // "This network", link-local, protocols, examples, benchmarks; multicast, reserved, broadcast.
+        [0, ..] | [169, 254, ..] | [192, 0, 0 | 2, _] | [198, 18 | 19, ..] | [198, 51, 100, _] | [203, 0, 113, _] => {
+            Kind::Special
+        }
+        [224..=255, ..] => Kind::Special,
+        _ => Kind::Public,
+    }
+}
+
+fn kind_v6(address: Ipv6Addr) -> Kind {
+    let inner = |high: u16, low: u16| {
+        let [[a, b], [c, d]] = [high.to_be_bytes(), low.to_be_bytes()];
+        kind(IpAddr::V4(Ipv4Addr::new(a, b, c, d)))
+    };
+    match address.segments() {
+        [0, 0, 0, 0, 0, 0, 0, 1] => Kind::Loopback,
+        // Translated to IPv4 on the way, and tunnelled over it.
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => inner(high, low),
+        // Teredo, and the other special ones of that block; examples.
+        [0x2001, 0..=0x1ff, ..] | [0x2001, 0xdb8, ..] => Kind::Special,
+        [0xfc00..=0xfdff, ..] => Kind::Private,
+        // All that is given out for the internet so far.
+        [0x2000..=0x3fff, ..] => Kind::Public,
+        _ => Kind::Special,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use super::*;
+
+    #[test]
+    fn an_address_is_what_it_leads_to() {
+        for (kind_wanted, addresses) in [
+            (Kind::Public, &["1.1.1.1", "172.32.0.1", "100.128.0.1", "2606:4700::1111", "64:ff9b::101:101"][..]),
+            (
+                Kind::Loopback,
+                &["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::"],
+            ),
+            (Kind::Private, &["10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1", "100.64.0.1", "fd12::1"]),
+            (Kind::Private, &["::ffff:10.0.0.1", "::ffff:c0a8:101", "2002:a00:1::1"]),
+            (
+                Kind::Special,
+                &["0.0.0.0", "169.254.169.254", "224.0.0.1", "255.255.255.255", "::", "fe80::1", "ff02::1"],
+            ),
+            (Kind::Special, &["::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1", "::7f00:1"]),
+            (
+                Kind::Special,
+                &["168.63.129.16", "100.100.100.200", "fd00:ec2::254", "2001::1", "64:ff9b:1::1", "fec0::1"],
+            ),
+        ] {
+            for address in addresses {
+                assert_eq!(kind(address.parse().unwrap()), kind_wanted, "{address}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_reaches_what_its_grant_says() {
+        let reaches = |reach: Reach, address: &str| reach.includes(address.parse().unwrap());
+        let [public, loopback, private, link_local] = ["8.8.8.8", "127.0.0.1", "10.1.2.3", "169.254.169.254"];
+        let all = [public, loopback, private, link_local];
+        for (reach, included) in [
+            (Reach::Public, [true, false, false, false]),
+            (Reach::Loopback, [false, true, false, false]),
+            (Reach::Private, [true, true, true, false]),
+            (Reach::Exactly(link_local.parse().unwrap()), [false, false, false, true]),
+        ] {
+            assert_eq!(all.map(|address| reaches(reach, address)), included, "{reach:?}");
+        }
+    }
+}

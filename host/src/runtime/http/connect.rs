@@ -1,0 +1,195 @@
+//! Connections: found by name, opened to a checked address, and gated at each write.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
+use url::Host;
+use wasmtime_wasi_http::Error;
+
+use super::grant::{Origin, Reach, Scheme};
+use super::told;
+use crate::gate::Gate;
+
+/// Lookups of names that run at a time for one coordinator. Each holds a thread, for as long as the system's
+/// resolver likes, and the host has some hundreds.
+const LOOKUPS: usize = 4;
+
+/// Opens connections for the instances of one coordinator.
+pub(super) struct Connector {
+    tls: TlsConnector,
+    lookups: Arc<Semaphore>,
+}
+
+/// Why a connection was not opened.
+pub(super) enum NotOpened {
+    /// The name has addresses, and none of them is within reach. This is one.
+    OutOfReach(IpAddr),
+    /// For the guest.
+    Failed(Error),
+}
+
+impl From<Error> for NotOpened {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// A connection's bytes, encrypted or not.
+pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+
+/// Whether a connection is in the middle of something. If it is when it is dropped, the other side is told so by a
+/// reset, and what the kernel has not sent yet is never sent.
+#[derive(Clone, Debug)]
+pub(super) struct InFlight(Arc<AtomicBool>);
+
+impl InFlight {
+    pub(super) fn set(&self, is_in_flight: bool) {
+        self.0.store(is_in_flight, Ordering::Release);
+    }
+}
+
+impl Connector {
+    pub(super) fn new(tls: TlsConnector) -> Self {
+        Self { tls, lookups: Arc::new(Semaphore::new(LOOKUPS)) }
+    }
+
+    /// Opens a connection to that origin, at an address that is within reach.
+    ///
+    /// # Errors
+    /// [`NotOpened`] says why not.
+    pub(super) async fn open(
+        &self,
+        origin: &Origin,
+        reach: Reach,
+        gate: &Arc<Gate>,
+    ) -> Result<(Box<dyn Io>, InFlight), NotOpened> {
+        let addresses = self.addresses(origin, gate).await?;
+        let mut not = match addresses.first() {
+            Some(address) => NotOpened::OutOfReach(address.ip()),
+            None => Error::DestinationNotFound.into(),
+        };
+        for address in addresses.into_iter().filter(|address| reach.includes(address.ip())) {
+            match Gated::connect(address, gate).await {
+                Ok((stream, in_flight)) => return Ok((self.secure(origin, stream).await?, in_flight)),
+                Err(error) => not = error.into(),
+            }
+        }
+        Err(not)
+    }
+
+    async fn secure(&self, origin: &Origin, stream: Gated) -> Result<Box<dyn Io>, Error> {
+        let name = match (&origin.scheme, &origin.host) {
+            (Scheme::Http, _) => return Ok(Box::new(stream)),
+            (Scheme::Https, Host::Ipv4(address)) => ServerName::from(IpAddr::V4(*address)),
+            (Scheme::Https, Host::Ipv6(address)) => ServerName::from(IpAddr::V6(*address)),
+            (Scheme::Https, Host::Domain(name)) => {
+                ServerName::try_from(name.clone()).map_err(|_| Error::HttpRequestUriInvalid)?
+            }
+        };
+        match self.tls.connect(name, stream).await {
+            Ok(stream) => Ok(Box::new(stream)),
+            Err(error) => Err(told(format!("no secure connection to {origin}: {error}"))),
+        }
+    }
+
+    /// The lookup belongs to the host and not to the instance: nothing can end it, and when it ends late its answer
+    /// goes nowhere. So there are few of them at a time.
+    async fn addresses(&self, origin: &Origin, gate: &Gate) -> Result<Vec<SocketAddr>, Error> {
+        let name = match &origin.host {
+            Host::Ipv4(address) => return Ok(vec![SocketAddr::new(IpAddr::V4(*address), origin.port)]),
+            Host::Ipv6(address) => return Ok(vec![SocketAddr::new(IpAddr::V6(*address), origin.port)]),
+            Host::Domain(name) => (name.clone(), origin.port),
+        };
+        let failed = |why: String| Error::DnsError { rcode: Some(format!("{}: {why}", origin.host)), info_code: None };
+        let permit = Arc::clone(&self.lookups).acquire_owned().await.map_err(|error| failed(error.to_string()))?;
+        gate.pass().map_err(told)?;
+        let lookup = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            name.to_socket_addrs().map(Vec::from_iter)
+        });
+        match lookup.await {
+            Ok(Ok(addresses)) => Ok(addresses),
+            Ok(Err(error)) => Err(failed(error.to_string())),
+            Err(error) => Err(failed(error.to_string())),
+        }
+    }
+}
+
+/// A failure of the system as the guest sees it.
+fn connect_error(error: &io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => Error::ConnectionRefused,
+        io::ErrorKind::TimedOut => Error::ConnectionTimeout,
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => Error::DestinationUnavailable,
+        _ => told(format!("no connection: {error}")),
+    }
+}
+
+/// A TCP connection whose writes pass the gate.
+struct Gated {
+    tcp: TcpStream,
+    gate: Arc<Gate>,
+    in_flight: InFlight,
+}
+
+impl Gated {
+    async fn connect(address: SocketAddr, gate: &Arc<Gate>) -> Result<(Self, InFlight), Error> {
+        gate.pass().map_err(told)?;
+        let tcp = TcpStream::connect(address).await.map_err(|error| connect_error(&error))?;
+        // A head and a body that follow each other need not wait for acknowledgements.
+        tcp.set_nodelay(true).map_err(|error| connect_error(&error))?;
+        let in_flight = InFlight(Arc::new(AtomicBool::new(true)));
+        Ok((Self { tcp, gate: Arc::clone(gate), in_flight: in_flight.clone() }, in_flight))
+    }
+
+    fn pass(&self) -> io::Result<()> {
+        self.gate.pass().map_err(|closed| io::Error::new(io::ErrorKind::PermissionDenied, closed))
+    }
+}
+
+impl Drop for Gated {
+    fn drop(&mut self) {
+        if self.in_flight.0.load(Ordering::Acquire) || self.gate.remaining().is_zero() {
+            // Without it, the kernel would go on to send what it has. It does not block.
+            let _ = self.tcp.set_zero_linger();
+        }
+    }
+}
+
+impl AsyncRead for Gated {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Gated {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.pass()?;
+        Pin::new(&mut self.tcp).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.pass()?;
+        Pin::new(&mut self.tcp).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.pass()?;
+        let ended = Pin::new(&mut self.tcp).poll_shutdown(cx);
+        if matches!(ended, Poll::Ready(Ok(()))) {
+            // All was said, in order.
+            self.in_flight.set(false);
+        }
+        ended
+    }
+}

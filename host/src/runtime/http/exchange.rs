@@ -1,0 +1,254 @@
+//! One request and its response on one connection, and the connections that are kept for the next.
+//!
+//! A connection is driven by whoever waits for something on it, so that a request needs no other task than the one
+//! that wasmtime starts for it. An idle one is driven by nobody: whoever takes it looks first whether it still is
+//! there.
+
+use std::future::{poll_fn, ready};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use baton_election::Time;
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use tokio::sync::OwnedSemaphorePermit;
+use wasmtime_wasi_http::io::TokioIo;
+use wasmtime_wasi_http::{Error, WasiBody};
+
+use super::Shared;
+use super::connect::{InFlight, Io, NotOpened};
+use super::grant::{Origin, Reach};
+use super::limits::{HEAD_BYTES, IDLE, IDLE_FOR, READ_AHEAD, Waits};
+
+/// A request that may be made.
+pub(super) struct Admitted {
+    pub(super) request: Request<WasiBody>,
+    pub(super) origin: Origin,
+    pub(super) reach: Reach,
+    /// Its place among the requests in flight.
+    pub(super) place: OwnedSemaphorePermit,
+    pub(super) waits: Waits,
+}
+
+/// What goes on after the response's head: driving the connection until the response has arrived.
+pub(super) type Rest = Box<dyn Future<Output = Result<(), Error>> + Send>;
+
+/// Makes a request, on a connection that is there or on a new one.
+///
+/// # Errors
+/// Why there is no response, for the guest.
+pub(super) async fn run(shared: Arc<Shared>, admitted: Admitted) -> Result<(Response<WasiBody>, Rest), Error> {
+    let Admitted { mut request, origin, reach, place, waits } = admitted;
+    let mut kept = shared.idle.take(&origin, shared.clock.now());
+    let (connection, response) = loop {
+        let is_kept = kept.is_some();
+        let mut connection = match kept.take() {
+            Some(connection) => connection,
+            None => open(&shared, &origin, reach, waits).await?,
+        };
+        connection.in_flight.set(true);
+        let answered = tokio::select! {
+            biased;
+            answered = connection.ask(request) => answered,
+            () = shared.elapsed(waits.first_byte) => return Err(shared.late(Error::ConnectionReadTimeout)),
+        };
+        match answered {
+            Ok(response) => break (connection, response),
+            // The server had closed it, and has seen nothing of the request.
+            Err(Unanswered { unsent: Some(unsent), .. }) if is_kept => {
+                request = unsent;
+                kept = shared.idle.take(&origin, shared.clock.now());
+            }
+            Err(Unanswered { error, .. }) => {
+                return Err(error.map_or(Error::ConnectionTerminated, |error| shared.explain(&error)));
+            }
+        }
+    };
+    let place = (!response.is_end_stream()).then_some(place);
+    let (held, wait) = (Arc::clone(&shared), waits.between_bytes);
+    let response =
+        response.map(|incoming| Arriving { incoming, shared: held, wait, timer: None, place }.boxed_unsync());
+    let mut driven = Driven { connection, shared };
+    // A short response has often arrived with its head.
+    let rest: Rest = match poll_fn(|cx| Poll::Ready(driven.connection.poll_finished(cx))).await {
+        Poll::Ready(is_usable) => {
+            driven.end(is_usable);
+            Box::new(ready(Ok(())))
+        }
+        Poll::Pending => Box::new(async move {
+            let is_usable = poll_fn(|cx| driven.connection.poll_finished(cx)).await;
+            driven.end(is_usable);
+            Ok(())
+        }),
+    };
+    Ok((response, rest))
+}
+
+/// A connection in use. It is closed before it lets go of what the instance waits for.
+struct Driven {
+    connection: Connection,
+    shared: Arc<Shared>,
+}
+
+impl Driven {
+    fn end(self, is_usable: bool) {
+        if is_usable {
+            self.shared.idle.keep(self.connection, self.shared.clock.now());
+        }
+    }
+}
+
+async fn open(shared: &Shared, origin: &Origin, reach: Reach, waits: Waits) -> Result<Connection, Error> {
+    let opening = async {
+        let (stream, in_flight) = shared.policy.connector.open(origin, reach, &shared.gate).await?;
+        let (sender, driver) = http1::Builder::new()
+            .max_buf_size(READ_AHEAD)
+            .max_header_size(HEAD_BYTES)
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| shared.explain(&error))?;
+        Ok(Connection { origin: origin.clone(), sender, driver, in_flight, ended: false, idle_since: Time::default() })
+    };
+    let opened = tokio::select! {
+        biased;
+        opened = opening => opened,
+        () = shared.elapsed(waits.connect) => return Err(shared.late(Error::ConnectionTimeout)),
+    };
+    opened.map_err(|not| match not {
+        NotOpened::Failed(error) => error,
+        NotOpened::OutOfReach(address) => shared.refuse_address(origin, address),
+    })
+}
+
+/// There is no response.
+struct Unanswered {
+    /// Why, where that is known.
+    error: Option<hyper::Error>,
+    /// The request, where nothing of it was sent.
+    unsent: Option<Request<WasiBody>>,
+}
+
+/// A connection, and what drives it.
+pub(super) struct Connection {
+    origin: Origin,
+    sender: http1::SendRequest<WasiBody>,
+    driver: http1::Connection<TokioIo<Box<dyn Io>>, WasiBody>,
+    in_flight: InFlight,
+    /// The driver has ended, and must not be polled again.
+    ended: bool,
+    idle_since: Time,
+}
+
+impl Connection {
+    /// Sends the request and waits for the response's head.
+    async fn ask(&mut self, request: Request<WasiBody>) -> Result<Response<Incoming>, Unanswered> {
+        let Self { sender, driver, ended, .. } = self;
+        let mut answer = pin!(sender.try_send_request(request));
+        poll_fn(|cx| {
+            let driven = if *ended { Poll::Pending } else { Pin::new(&mut *driver).poll(cx) };
+            *ended |= driven.is_ready();
+            // Also from a connection that has ended: it may have ended with the answer.
+            match (answer.as_mut().poll(cx), driven) {
+                (Poll::Ready(Ok(response)), _) => Poll::Ready(Ok(response)),
+                (Poll::Ready(Err(mut error)), _) => {
+                    let unsent = error.take_message();
+                    Poll::Ready(Err(Unanswered { error: Some(error.into_error()), unsent }))
+                }
+                (Poll::Pending, Poll::Ready(ended)) => {
+                    Poll::Ready(Err(Unanswered { error: ended.err(), unsent: None }))
+                }
+                (Poll::Pending, Poll::Pending) => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// Drives it until the response has arrived. Whether it can be used again.
+    fn poll_finished(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        if self.ended || Pin::new(&mut self.driver).poll(cx).is_ready() {
+            self.ended = true;
+            return Poll::Ready(false);
+        }
+        self.sender.poll_ready(cx).map(|ready| ready.is_ok())
+    }
+}
+
+/// The connections that an instance keeps.
+#[derive(Default)]
+pub(super) struct Idle(Mutex<Vec<Connection>>);
+
+impl Idle {
+    /// One to that origin, if it still is there.
+    fn take(&self, origin: &Origin, now: Time) -> Option<Connection> {
+        loop {
+            let mut connection = {
+                let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+                kept.retain(|connection| now.since(connection.idle_since) < IDLE_FOR);
+                let at = kept.iter().rposition(|connection| connection.origin == *origin)?;
+                kept.swap_remove(at)
+            };
+            // Whatever the server has sent meanwhile is its end.
+            if connection.poll_finished(&mut Context::from_waker(Waker::noop())) == Poll::Ready(true) {
+                return Some(connection);
+            }
+        }
+    }
+
+    fn keep(&self, mut connection: Connection, now: Time) {
+        connection.in_flight.set(false);
+        connection.idle_since = now;
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() == IDLE {
+            kept.remove(0);
+        }
+        kept.push(connection);
+    }
+}
+
+/// The body of a response while it arrives.
+struct Arriving {
+    incoming: Incoming,
+    shared: Arc<Shared>,
+    /// The longest wait for a part of it.
+    wait: Duration,
+    /// The present wait.
+    timer: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    /// Given back when it has arrived.
+    place: Option<OwnedSemaphorePermit>,
+}
+
+impl Body for Arriving {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        let frame = match Pin::new(&mut self.incoming).poll_frame(cx) {
+            Poll::Ready(frame) => frame.map(|frame| frame.map_err(|error| self.shared.explain(&error))),
+            Poll::Pending => {
+                let (shared, wait) = (self.shared.clone(), self.wait);
+                let timer = self.timer.get_or_insert_with(|| Box::pin(async move { shared.elapsed(wait).await }));
+                std::task::ready!(timer.as_mut().poll(cx));
+                Some(Err(self.shared.late(Error::ConnectionReadTimeout)))
+            }
+        };
+        self.timer = None;
+        if !matches!(frame, Some(Ok(_))) || self.incoming.is_end_stream() {
+            self.place = None;
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}

@@ -1,0 +1,302 @@
+//! Grants: which servers a coordinator may ask over HTTP, and whether a request is for one of them.
+//!
+//! Grants and requests are read by the same parser of URLs, so that both mean the same by a host: in lower case,
+//! international names in their ASCII form, and every spelling of an IPv4 address as that address.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use url::{Host, Url};
+
+/// What is written after `#` in a grant whose names may be private addresses.
+const PRIVATE: &str = "private";
+
+/// One kind of request that a coordinator may make: a scheme, a host, a port and the start of a path.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Grant {
+    scheme: Scheme,
+    host: HostRule,
+    port: u16,
+    /// Empty, or with a slash at its start and none at its end.
+    path: String,
+    private: bool,
+}
+
+/// How a server is spoken to.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(super) enum Scheme {
+    Http,
+    Https,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum HostRule {
+    Exactly(Host<String>),
+    /// Every name that ends with this, which starts with a dot.
+    Under(String),
+}
+
+/// Which addresses a granted host may have.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Reach {
+    /// Those of the public internet.
+    Public,
+    /// Those of this machine: the grant says `localhost`.
+    Loopback,
+    /// Private ones too: the grant says so.
+    Private,
+    /// This one: the grant names it.
+    Exactly(IpAddr),
+}
+
+/// A text that is no grant: what is wrong with it and what to write instead.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct GrantError(String);
+
+impl FromStr for Grant {
+    type Err = GrantError;
+
+    fn from_str(text: &str) -> Result<Self, GrantError> {
+        let wrong = |problem: &str| GrantError(format!("{text:?}: {problem}"));
+        let (scheme, rest) = text
+            .split_once("://")
+            .ok_or_else(|| wrong("there is no scheme: write a server like https://api.example.com"))?;
+        let scheme = Scheme::named(&scheme.to_ascii_lowercase())
+            .ok_or_else(|| wrong("the scheme must be https or http, as in https://api.example.com"))?;
+        let (rest, private) = match rest.split_once('#') {
+            None => (rest, false),
+            Some((rest, PRIVATE)) => (rest, true),
+            Some(_) => return Err(wrong("after `#` there may only be `private`: leave it out")),
+        };
+        let (authority, path) = rest.split_at(rest.find(['/', '\\', '?']).unwrap_or(rest.len()));
+        if authority.contains('@') {
+            // Not shown: there may be a password in it.
+            return Err(GrantError(
+                "a user or a password stands before the host: leave it out, the coordinator sends its own \
+                 authorization"
+                    .to_owned(),
+            ));
+        }
+        if path.contains('?') {
+            return Err(wrong("a query cannot be granted: end it with the path, which allows every query"));
+        }
+        if leaves_its_folder(path) {
+            return Err(wrong("the path must not have parts that are `.` or `..`"));
+        }
+        let (authority, wild) = match authority.strip_prefix("*.") {
+            Some(domain) => (domain, true),
+            None => (authority, false),
+        };
+        if authority.contains('*') {
+            return Err(wrong("`*` can only stand for subdomains, as in https://*.example.com"));
+        }
+        let url = Url::parse(&format!("{scheme}://{authority}{path}"))
+            .map_err(|error| wrong(&format!("{error}: write a server like https://api.example.com")))?;
+        let host = url.host().ok_or_else(|| wrong("there is no host: write one, as in https://api.example.com"))?;
+        if let Host::Domain(name) = &host
+            && let Some(strange) = name.chars().find(|c| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '.' | '_'))
+        {
+            return Err(wrong(&format!(
+                "{strange:?} does not belong into a host's name; several stand with spaces between"
+            )));
+        }
+        let host = match (host.to_owned(), wild) {
+            (host, false) => HostRule::Exactly(host),
+            (Host::Domain(domain), true) if domain.trim_end_matches('.').contains('.') => {
+                HostRule::Under(format!(".{domain}"))
+            }
+            (_, true) => return Err(wrong("a wildcard needs a domain of two parts or more after it: *.example.com")),
+        };
+        let port = url.port_or_known_default().unwrap_or(scheme.port());
+        Ok(Self { scheme, host, port, path: url.path().trim_end_matches('/').to_owned(), private })
+    }
+}
+
+/// As it would be written in the configuration.
+impl fmt::Display for Grant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://", self.scheme)?;
+        match &self.host {
+            HostRule::Exactly(host) => write!(f, "{host}")?,
+            HostRule::Under(domain) => write!(f, "*{domain}")?,
+        }
+        if self.port != self.scheme.port() {
+            write!(f, ":{}", self.port)?;
+        }
+        write!(f, "{}{}", self.path, if self.private { "#private" } else { "" })
+    }
+}
+
+impl Grant {
+    fn covers_origin(&self, origin: &Origin) -> bool {
+        let host = match (&self.host, &origin.host) {
+            (HostRule::Exactly(granted), host) => granted == host,
+            // The star stands for something.
+            (HostRule::Under(domain), Host::Domain(name)) => name.len() > domain.len() && name.ends_with(domain),
+            (HostRule::Under(_), _) => false,
+        };
+        host && (self.scheme, self.port) == (origin.scheme, origin.port)
+    }
+
+    fn covers_path(&self, path: &str) -> bool {
+        let Some(rest) = path.strip_prefix(&self.path) else { return false };
+        self.path.is_empty() || ((rest.is_empty() || rest.starts_with('/')) && !leaves_its_folder(rest))
+    }
+
+    fn reach(&self) -> Reach {
+        match &self.host {
+            HostRule::Exactly(Host::Ipv4(address)) => Reach::Exactly(IpAddr::V4(*address)),
+            HostRule::Exactly(Host::Ipv6(address)) => Reach::Exactly(IpAddr::V6(*address)),
+            _ if self.private => Reach::Private,
+            HostRule::Exactly(Host::Domain(name)) if name == "localhost" => Reach::Loopback,
+            _ => Reach::Public,
+        }
+    }
+}
+
+impl Scheme {
+    fn named(name: &str) -> Option<Self> {
+        match name {
+            "http" => Some(Self::Http),
+            "https" => Some(Self::Https),
+            _ => None,
+        }
+    }
+
+    fn port(self) -> u16 {
+        match self {
+            Self::Http => 80,
+            Self::Https => 443,
+        }
+    }
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        })
+    }
+}
+
+/// A server: what a connection is made to.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Origin {
+    pub(super) scheme: Scheme,
+    pub(super) host: Host<String>,
+    pub(super) port: u16,
+}
+
+impl Origin {
+    /// Where a request is going to; none if that is no HTTP URL, or has a user in it.
+    pub(super) fn of(uri: &http::Uri) -> Option<Self> {
+        let scheme = Scheme::named(uri.scheme_str()?)?;
+        let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'))?;
+        let url = Url::parse(&format!("{scheme}://{authority}")).ok()?;
+        Some(Self { scheme, host: url.host()?.to_owned(), port: url.port().unwrap_or(scheme.port()) })
+    }
+
+    /// What the header `Host` says.
+    pub(super) fn authority(&self) -> String {
+        if self.port == self.scheme.port() { self.host.to_string() } else { format!("{}:{}", self.host, self.port) }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", self.scheme, self.authority())
+    }
+}
+
+/// All that a coordinator was granted.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Grants(Vec<Grant>);
+
+impl Grants {
+    /// These grants.
+    #[must_use]
+    pub fn new(grants: Vec<Grant>) -> Self {
+        Self(grants)
+    }
+
+    /// Each of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Grant> {
+        self.0.iter()
+    }
+
+    /// The addresses that a request to this origin and path may go to; none if it was not granted. Of several
+    /// grants for it the widest counts.
+    pub(super) fn reach(&self, origin: &Origin, path: &str) -> Option<Reach> {
+        let covering = self.0.iter().filter(|grant| grant.covers_origin(origin) && grant.covers_path(path));
+        covering.map(Grant::reach).max()
+    }
+
+    /// What is to be granted for a request that was not: the origin, or the path where another path of the same
+    /// origin is granted. None where no grant would do.
+    pub(super) fn wanted(&self, origin: &Origin, path: &str) -> Option<Grant> {
+        let knows_origin = self.0.iter().any(|grant| grant.covers_origin(origin));
+        let text = if knows_origin { format!("{origin}{path}") } else { origin.to_string() };
+        text.parse().ok()
+    }
+
+    /// What is to be granted so that the host of this origin may have a private address.
+    pub(super) fn wanted_private(&self, origin: &Origin) -> Option<Grant> {
+        let covering = self.0.iter().find(|grant| grant.covers_origin(origin))?;
+        Some(Grant { private: true, ..covering.clone() })
+    }
+
+    /// The line of `baton.toml`, and the flags, that grant this too.
+    pub(super) fn lines_with(&self, grant: &Grant) -> [String; 2] {
+        let is_other = |other: &&Grant| Grant { private: grant.private, ..(*other).clone() } != *grant;
+        let all: Vec<String> =
+            self.0.iter().filter(is_other).chain(std::iter::once(grant)).map(Grant::to_string).collect();
+        let quoted: Vec<String> = all.iter().map(|grant| format!("{grant:?}")).collect();
+        let flags: Vec<String> = all.iter().map(|grant| format!("--allow-http '{grant}'")).collect();
+        [format!("allow-http = [{}]", quoted.join(", ")), flags.join(" ")]
+    }
+}
+
+/// Whether a server might read a path, or the rest of one, as leading out of where it seems to be: it has a part
+/// that is `.` or `..`, also in one of the disguises that servers take off (percent signs, once or twice; a
+/// backslash; parameters after a semicolon).
+fn leaves_its_folder(path: &str) -> bool {
+    let mut bytes = path.as_bytes().to_vec();
+    for _ in 0..3 {
+        let is_dots = |part: &[u8]| {
+            let name = part.split(|byte| *byte == b';').next().unwrap_or_default();
+            matches!(name, b"." | b"..")
+        };
+        if bytes.split(|byte| matches!(byte, b'/' | b'\\')).any(is_dots) {
+            return true;
+        }
+        bytes = percent_decoded(&bytes);
+    }
+    false
+}
+
+fn percent_decoded(bytes: &[u8]) -> Vec<u8> {
+    let digit = |at: usize| bytes.get(at).and_then(|byte| char::from(*byte).to_digit(16));
+    let mut decoded = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while let Some(byte) = bytes.get(at) {
+        match (byte, digit(at + 1), digit(at + 2)) {
+            (b'%', Some(high), Some(low)) => {
+                // Two hexadecimal digits make a byte.
+                decoded.push((high * 16 + low) as u8);
+                at += 3;
+            }
+            _ => {
+                decoded.push(*byte);
+                at += 1;
+            }
+        }
+    }
+    decoded
+}
+
+#[cfg(test)]
+#[path = "grant_tests.rs"]
+mod tests;

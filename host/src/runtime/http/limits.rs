@@ -1,0 +1,72 @@
+//! How long a request may take, and how much of the host it may use.
+
+use std::time::Duration;
+
+use wasmtime_wasi_http::RequestOptions;
+
+use crate::clock::Clock;
+use crate::gate::Gate;
+
+/// Until a connection is there, unless the guest says otherwise: its name looked up, TLS included.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// Until the response's head is there, and between two parts of its body, unless the guest says otherwise.
+const WAIT: Duration = Duration::from_secs(10);
+
+/// A wait ends so long before the deadline, so that the guest can still act on its error.
+pub(super) const BEFORE_DEADLINE: Duration = Duration::from_millis(50);
+
+/// Timers stop while a machine sleeps: the clock is read this often.
+const LONGEST_WAIT: Duration = Duration::from_millis(250);
+
+/// A response's head, and its trailers, in bytes. It has at most the 100 lines that hyper takes.
+pub(super) const HEAD_BYTES: usize = 32 << 10;
+
+/// What is read from a connection ahead of the guest, in bytes.
+pub(super) const READ_AHEAD: usize = 64 << 10;
+
+/// What a guest may hand over of a body at a time, in bytes, before any of it is sent.
+pub(super) const WRITE_AHEAD: usize = 16 << 10;
+
+/// The fields that a guest makes in the host's memory, in bytes for each list of them.
+pub(super) const FIELD_BYTES: usize = 32 << 10;
+
+/// Connections that an instance keeps for its next requests.
+pub(super) const IDLE: usize = 16;
+
+/// How long it keeps them. Servers close theirs after 5 s and more.
+pub(super) const IDLE_FOR: Duration = Duration::from_secs(4);
+
+/// How long the parts of a request may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waits {
+    pub(super) connect: Duration,
+    pub(super) first_byte: Duration,
+    pub(super) between_bytes: Duration,
+}
+
+impl Waits {
+    /// What the guest wants, and the defaults for what it does not say.
+    pub(super) fn of(options: Option<RequestOptions>) -> Self {
+        let wanted = options.unwrap_or_default();
+        Self {
+            connect: wanted.connect_timeout.unwrap_or(CONNECT),
+            first_byte: wanted.first_byte_timeout.unwrap_or(WAIT),
+            between_bytes: wanted.between_bytes_timeout.unwrap_or(WAIT),
+        }
+    }
+}
+
+/// Ends after that time, or shortly before the deadline as it then is: no wait outlasts the term, however long the
+/// guest would like to wait, and one that began late in a lease goes on when the lease is renewed.
+pub(super) async fn elapsed(gate: &Gate, clock: &Clock, wait: Duration) {
+    let begin = clock.now();
+    loop {
+        let left = wait.saturating_sub(clock.now().since(begin));
+        let nap = left.min(gate.remaining().saturating_sub(BEFORE_DEADLINE)).min(LONGEST_WAIT);
+        if nap.is_zero() {
+            return;
+        }
+        tokio::time::sleep(nap).await;
+    }
+}

@@ -1,0 +1,279 @@
+//! HTTP out: `wasi:http/outgoing-handler`, for the servers that a coordinator was granted.
+//!
+//! A request is an effect, and so is each write on its connection: all pass the instance's gate. What the host says
+//! of the term stands in three headers that no guest can set. Everything that a request starts is owned by the
+//! instance: its tasks end when the store is dropped, and hold a [`Lifeline`] by which the instance waits for them.
+//! Only the lookup of a name belongs to the host, since nothing can end it.
+//!
+//! `grant` says which requests are allowed, `address` which addresses; `headers` is what is said of the term;
+//! `connect` and `tls` open connections; `exchange` makes a request on one; `limits` has all numbers.
+
+mod address;
+mod connect;
+mod exchange;
+mod grant;
+mod headers;
+mod limits;
+mod tls;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::future::ready;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use http::{Method, Request, Uri};
+use tokio::sync::{Semaphore, mpsc};
+use wasmtime::component::ResourceTable;
+use wasmtime_wasi_http::{
+    Error, ForbiddenHeaderFilter, RequestOptions, WasiBody, WasiHttpCtx, WasiHttpCtxView, WasiHttpHooks,
+};
+
+use super::guest::TermContext;
+use super::output::Output;
+use crate::clock::Clock;
+use crate::gate::{Gate, Refused};
+use connect::Connector;
+use exchange::{Admitted, Idle, Rest};
+use grant::Origin;
+pub use grant::{Grant, GrantError, Grants};
+use headers::{Stamp, is_forbidden};
+use limits::{BEFORE_DEADLINE, FIELD_BYTES, HEAD_BYTES, WRITE_AHEAD, Waits, elapsed};
+pub use tls::CaError;
+
+/// Origins that are told of in a term. A guest could think of more without an end.
+const TOLD: usize = 32;
+
+/// What the instances of one coordinator may do over HTTP.
+pub struct HttpPolicy {
+    grants: Grants,
+    max_requests: usize,
+    connector: Connector,
+}
+
+impl HttpPolicy {
+    /// So many requests at a time, to the servers that are granted. Servers are certified by Mozilla's roots and
+    /// those in the file `ca`.
+    ///
+    /// # Errors
+    /// [`CaError`] if the file has no certificates.
+    pub fn new(grants: Grants, max_requests: usize, ca: Option<&Path>) -> Result<Self, CaError> {
+        Ok(Self { grants, max_requests, connector: Connector::new(tls::connector(ca)?) })
+    }
+}
+
+impl fmt::Debug for HttpPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpPolicy")
+            .field("grants", &self.grants)
+            .field("max_requests", &self.max_requests)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A request that the host did not let a guest make.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RefusedRequest {
+    /// Where it was going to.
+    pub origin: String,
+    /// Why it was not made.
+    pub reason: String,
+    /// The line of `baton.toml` that would allow it, and the flags; none if nothing would.
+    pub allow: Option<[String; 2]>,
+}
+
+/// An instance's side of HTTP, in its store.
+pub(super) struct Http {
+    ctx: WasiHttpCtx,
+    hooks: Hooks,
+}
+
+/// Ends when all that an instance has started for its requests has ended.
+pub(super) struct Lifeline(mpsc::Receiver<Never>);
+
+/// Nothing is ever sent.
+enum Never {}
+
+impl Lifeline {
+    /// Waits until everything has ended: once the store is dropped, that is when the last task has seen it.
+    pub(super) async fn ended(mut self) {
+        self.0.recv().await;
+    }
+}
+
+impl Http {
+    pub(super) fn new(policy: Arc<HttpPolicy>, term: &TermContext, output: Arc<dyn Output>) -> (Self, Lifeline) {
+        let (alive, lifeline) = mpsc::channel(1);
+        let shared = Arc::new(Shared {
+            stamp: Stamp::new(&term.election, term.number, &term.node),
+            places: Arc::new(Semaphore::new(policy.max_requests)),
+            idle: Idle::default(),
+            policy,
+            gate: Arc::clone(&term.gate),
+            clock: term.clock.clone(),
+            told: Mutex::default(),
+            output,
+            _alive: alive,
+        });
+        let mut ctx = WasiHttpCtx::new();
+        ctx.set_field_size_limit(FIELD_BYTES);
+        (Self { ctx, hooks: Hooks { shared, forbidden: Arc::new(is_forbidden) } }, Lifeline(lifeline))
+    }
+
+    pub(super) fn view<'a>(&'a mut self, table: &'a mut ResourceTable) -> WasiHttpCtxView<'a> {
+        WasiHttpCtxView { hooks: &mut self.hooks, table, ctx: &mut self.ctx }
+    }
+}
+
+struct Hooks {
+    shared: Arc<Shared>,
+    forbidden: ForbiddenHeaderFilter,
+}
+
+impl WasiHttpHooks for Hooks {
+    fn forbidden_header_filter(&mut self) -> ForbiddenHeaderFilter {
+        Arc::clone(&self.forbidden)
+    }
+
+    fn set_host_header(&mut self) -> bool {
+        false
+    }
+
+    fn p2_outgoing_body_chunk_size(&mut self) -> usize {
+        WRITE_AHEAD
+    }
+
+    fn send_request(
+        &mut self,
+        request: Request<WasiBody>,
+        options: Option<RequestOptions>,
+        _: Box<dyn Future<Output = Result<(), Error>> + Send>,
+    ) -> Box<dyn Future<Output = Result<(http::Response<WasiBody>, Rest), Error>> + Send> {
+        match self.shared.admit(request, Waits::of(options)) {
+            Ok(admitted) => Box::new(exchange::run(Arc::clone(&self.shared), admitted)),
+            Err(error) => Box::new(ready(Err(error))),
+        }
+    }
+}
+
+/// What all requests of an instance have in common. Whatever has to end before the instance is gone holds it.
+struct Shared {
+    policy: Arc<HttpPolicy>,
+    gate: Arc<Gate>,
+    clock: Clock,
+    stamp: Stamp,
+    places: Arc<Semaphore>,
+    idle: Idle,
+    /// Of whom it was told that a request was refused.
+    told: Mutex<BTreeSet<String>>,
+    output: Arc<dyn Output>,
+    /// The last to be dropped: after the idle connections.
+    _alive: mpsc::Sender<Never>,
+}
+
+impl Shared {
+    /// Decides whether the guest may make this request, and makes it this term's.
+    fn admit(&self, mut request: Request<WasiBody>, waits: Waits) -> Result<Admitted, Error> {
+        self.gate.pass().map_err(told)?;
+        // It would make a tunnel of the connection, in which nothing is checked.
+        if request.method() == Method::CONNECT {
+            return Err(Error::HttpRequestMethodInvalid);
+        }
+        let origin = Origin::of(request.uri()).ok_or(Error::HttpRequestUriInvalid)?;
+        let path = request.uri().path();
+        let Some(reach) = self.policy.grants.reach(&origin, path) else {
+            let wanted = self.policy.grants.wanted(&origin, path);
+            let reason = match &wanted {
+                Some(wanted) => format!("the coordinator was not granted requests to {wanted}"),
+                None => format!("the path of a request to {origin} leads out of what was granted"),
+            };
+            return Err(self.refuse(&origin, reason, wanted));
+        };
+        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| self.refuse_place())?;
+        let target = request.uri().path_and_query().map_or("/", |path| path.as_str());
+        let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
+        *request.uri_mut() = Uri::try_from(target).map_err(|_| Error::HttpRequestUriInvalid)?;
+        self.stamp.put_on(request.headers_mut(), &origin)?;
+        Ok(Admitted { request, origin, reach, place, waits })
+    }
+
+    /// Ends with a wait, or with the term.
+    async fn elapsed(&self, wait: Duration) {
+        elapsed(&self.gate, &self.clock, wait).await;
+    }
+
+    /// What the guest is told when a wait has ended in vain.
+    fn late(&self, error: Error) -> Error {
+        match self.gate.remaining() {
+            left if left > BEFORE_DEADLINE => error,
+            _ => told("the deadline of the term came before the answer: the lease was not renewed in time"),
+        }
+    }
+
+    /// What the guest is told of a failure on a connection.
+    fn explain(&self, error: &hyper::Error) -> Error {
+        let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
+        let mut texts = Vec::new();
+        while let Some(cause) = source {
+            let io = cause.downcast_ref::<std::io::Error>();
+            if let Some(refused) =
+                io.and_then(std::io::Error::get_ref).and_then(|inner| inner.downcast_ref::<Refused>())
+            {
+                return told(refused);
+            }
+            texts.push(cause.to_string());
+            source = cause.source();
+        }
+        if error.is_parse_too_large() {
+            Error::HttpResponseHeaderSectionSize(u32::try_from(HEAD_BYTES).ok())
+        } else if error.is_incomplete_message() || error.is_canceled() || error.is_closed() {
+            Error::ConnectionTerminated
+        } else if error.is_parse() {
+            Error::HttpProtocolError
+        } else {
+            told(texts.join(": "))
+        }
+    }
+
+    fn refuse_address(&self, origin: &Origin, address: IpAddr) -> Error {
+        let reason = format!("{} has the address {address}, which a granted name may not have", origin.host);
+        let private = self.policy.grants.wanted_private(origin).filter(|_| grant::Reach::Private.includes(address));
+        self.refuse(origin, reason, private)
+    }
+
+    fn refuse_place(&self) -> Error {
+        let limit = self.policy.max_requests;
+        let more = limit.saturating_mul(2);
+        self.tell(RefusedRequest {
+            origin: String::new(),
+            reason: format!("the coordinator has {limit} requests in flight, and may have no more at a time"),
+            allow: Some([format!("max-requests = {more}"), format!("--max-requests {more}")]),
+        })
+    }
+
+    fn refuse(&self, origin: &Origin, reason: String, wanted: Option<Grant>) -> Error {
+        let allow = wanted.map(|grant| self.policy.grants.lines_with(&grant));
+        self.tell(RefusedRequest { origin: origin.to_string(), reason, allow })
+    }
+
+    /// Tells people, once for each origin, and makes the error that tells the guest.
+    fn tell(&self, refused: RefusedRequest) -> Error {
+        let mut told_of = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = told_of.len() < TOLD && told_of.insert(refused.origin.clone());
+        drop(told_of);
+        let allow =
+            refused.allow.as_ref().map_or("nothing allows it".to_owned(), |[_, flags]| format!("{flags} allows it"));
+        let error = told(format!("{}: {allow}", refused.reason));
+        if is_new {
+            self.output.refused_request(&refused);
+        }
+        error
+    }
+}
+
+/// What the guest is told where no code of `wasi:http` says it.
+fn told(why: impl fmt::Display) -> Error {
+    Error::InternalError(Some(why.to_string()))
+}

@@ -1,0 +1,49 @@
+//! Whom an https server must be certified by.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+/// What is wrong with a file of certificates, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum CaError {
+    /// It cannot be read, or what is in it is no certificate.
+    #[error("cannot take the certificates of {path}: {why}; --http-ca needs certificates as PEM")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// The library of TLS does not start.
+    #[error("TLS cannot be set up: {0}")]
+    Tls(#[from] tokio_rustls::rustls::Error),
+}
+
+/// A maker of TLS connections that trusts Mozilla's roots, and those of the file.
+pub(super) fn connector(ca: Option<&Path>) -> Result<TlsConnector, CaError> {
+    let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
+    if let Some(path) = ca {
+        let unreadable = |why: String| CaError::Unreadable { path: path.to_owned(), why };
+        let pem = std::fs::read(path).map_err(|error| unreadable(error.to_string()))?;
+        let mut found = false;
+        for certificate in CertificateDer::pem_slice_iter(&pem) {
+            let certificate = certificate.map_err(|error| unreadable(error.to_string()))?;
+            roots.add(certificate).map_err(|error| unreadable(error.to_string()))?;
+            found = true;
+        }
+        if !found {
+            return Err(unreadable("there is no certificate in it".to_owned()));
+        }
+    }
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(TlsConnector::from(Arc::new(config)))
+}

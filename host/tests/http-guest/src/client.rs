@@ -1,0 +1,100 @@
+//! Requests over `wasi:http`, by its own types.
+
+use wasip2::http::outgoing_handler::handle;
+use wasip2::http::types::{
+    ErrorCode, Fields, FutureIncomingResponse, IncomingBody, IncomingResponse, Method, OutgoingBody, OutgoingRequest,
+    RequestOptions, Scheme,
+};
+use wasip2::io::streams::{OutputStream, StreamError};
+
+/// A response with all of its body.
+pub struct Answer {
+    pub status: u16,
+    pub location: Option<String>,
+    pub body: String,
+}
+
+/// A request whose body is still being written.
+pub struct Upload {
+    pub out: OutputStream,
+    pub body: OutgoingBody,
+    pub answer: FutureIncomingResponse,
+}
+
+/// Asks for a URL, and waits.
+pub fn get(url: &str, headers: Fields) -> Result<Answer, String> {
+    finish(&begin(url, headers, None)?)
+}
+
+/// Sends a body in one piece, with a length and trailers.
+pub fn post(url: &str, headers: Fields, body: &[u8], trailers: Option<Fields>) -> Result<Answer, String> {
+    let upload = upload(url, headers)?;
+    upload.out.blocking_write_and_flush(body).map_err(told)?;
+    drop(upload.out);
+    OutgoingBody::finish(upload.body, trailers).map_err(|code| code.to_string())?;
+    finish(&upload.answer)
+}
+
+/// Begins a request without a body.
+pub fn begin(url: &str, headers: Fields, options: Option<RequestOptions>) -> Result<FutureIncomingResponse, String> {
+    handle(request(url, headers, &Method::Get)?, options).map_err(|code| code.to_string())
+}
+
+/// Begins a request with a body.
+pub fn upload(url: &str, headers: Fields) -> Result<Upload, String> {
+    let request = request(url, headers, &Method::Post)?;
+    let body = request.body().map_err(|()| "no body")?;
+    let out = body.write().map_err(|()| "no stream")?;
+    let answer = handle(request, None).map_err(|code| code.to_string())?;
+    Ok(Upload { out, body, answer })
+}
+
+/// Waits for a response's head.
+pub fn head(answer: &FutureIncomingResponse) -> Result<IncomingResponse, ErrorCode> {
+    loop {
+        match answer.get() {
+            Some(Ok(result)) => return result,
+            Some(Err(())) => return Err(ErrorCode::InternalError(Some("taken twice".to_owned()))),
+            None => answer.subscribe().block(),
+        }
+    }
+}
+
+fn finish(answer: &FutureIncomingResponse) -> Result<Answer, String> {
+    let response = head(answer).map_err(|code| code.to_string())?;
+    let location = response.headers().get("location").first().map(|value| String::from_utf8_lossy(value).into_owned());
+    let body = response.consume().map_err(|()| "no body")?;
+    let text = read(&body)?;
+    Ok(Answer { status: response.status(), location, body: text })
+}
+
+fn read(body: &IncomingBody) -> Result<String, String> {
+    let stream = body.stream().map_err(|()| "no stream")?;
+    let mut bytes = Vec::new();
+    loop {
+        match stream.blocking_read(1 << 16) {
+            Ok(part) => bytes.extend(part),
+            Err(StreamError::Closed) => return Ok(String::from_utf8_lossy(&bytes).into_owned()),
+            Err(error) => return Err(told(error)),
+        }
+    }
+}
+
+fn request(url: &str, headers: Fields, method: &Method) -> Result<OutgoingRequest, String> {
+    let request = OutgoingRequest::new(headers);
+    let (scheme, rest) = url.split_once("://").ok_or("no scheme")?;
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let scheme = if scheme == "https" { Scheme::Https } else { Scheme::Http };
+    request.set_method(method).map_err(|()| "no method")?;
+    request.set_scheme(Some(&scheme)).map_err(|()| "no such scheme")?;
+    request.set_authority(Some(authority)).map_err(|()| "no such authority")?;
+    request.set_path_with_query(Some(path).filter(|path| !path.is_empty())).map_err(|()| "no such path")?;
+    Ok(request)
+}
+
+fn told(error: StreamError) -> String {
+    match error {
+        StreamError::Closed => "closed".to_owned(),
+        StreamError::LastOperationFailed(error) => error.to_debug_string(),
+    }
+}

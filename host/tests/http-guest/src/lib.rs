@@ -1,0 +1,216 @@
+//! A guest that makes requests over HTTP: `BEHAVIOUR` names how, `URL` to whom.
+
+mod client;
+
+use std::time::{Duration, Instant};
+
+use baton_sdk::{Failure, Term};
+use wasip2::http::types::{ErrorCode, Fields, RequestOptions};
+
+baton_sdk::coordinator!(run);
+
+fn run(term: &Term) -> baton_sdk::Result {
+    let url = variable("URL");
+    match variable("BEHAVIOUR").as_str() {
+        "get" => get(term, &url),
+        "forge" => forge(term, &url),
+        "follow" => follow(term, &url),
+        "many" => many(term, &url),
+        "upload" => upload(term, &url),
+        "hang" => hang(term, &url),
+        "report" => report(term, &url),
+        "measure" => measure(&url),
+        unknown => Err(Failure::fatal(format!("no behaviour is called `{unknown}`"))),
+    }
+}
+
+/// Asks for each of the URLs, says what became of it, and waits to be stopped.
+fn get(term: &Term, urls: &str) -> baton_sdk::Result {
+    for url in urls.split(' ') {
+        match client::get(url, Fields::new()) {
+            Ok(answer) => println!("{url}: {} {}", answer.status, answer.body),
+            Err(why) => println!("{url}: {why}"),
+        }
+    }
+    rest(term)
+}
+
+/// Tries to send the host's headers as its own, by every way that there is.
+fn forge(term: &Term, url: &str) -> baton_sdk::Result {
+    let names = [
+        "Baton-Term",
+        "baton-term",
+        "BATON-TERM",
+        "bAtOn-TeRm",
+        "Baton_Term",
+        "Baton.Term",
+        "baton-election",
+        "Baton-Node",
+        "Host",
+        "Connection",
+        "Transfer-Encoding",
+        "Transfer_Encoding",
+        "Content_Length",
+        "Upgrade",
+        "Baton-Term ",
+        " Baton-Term",
+        "Baton-Term:",
+        "X\r\nBaton-Term",
+        "Baton-Term\0",
+    ];
+    let values = [b"999".to_vec(), b"1\r\nBaton-Term: 999".to_vec(), b"1\nBaton-Term: 999".to_vec()];
+    let headers = Fields::new();
+    let trailers = Fields::new();
+    for name in names {
+        for value in &values {
+            for fields in [&headers, &trailers] {
+                let tries = [fields.set(name, &[value.clone()]).is_ok(), fields.append(name, value).is_ok()];
+                let listed = Fields::from_list(&[(name.to_owned(), value.clone())]).is_ok();
+                if tries.contains(&true) || listed {
+                    println!("forged {name:?}: {tries:?} {listed}");
+                }
+            }
+        }
+    }
+    for value in &values[1..] {
+        if headers.append("x-split", value).is_ok() || trailers.append("x-split", value).is_ok() {
+            println!("forged a second line in a value");
+        }
+    }
+    headers.append("x-honest", b"yes").map_err(|error| format!("{error}"))?;
+    headers.append("trailer", b"x-honest, baton-term").map_err(|error| format!("{error}"))?;
+    trailers.append("x-honest", b"trailing").map_err(|error| format!("{error}"))?;
+    let authorities = ["evil@", "x:y@", "a\r\nBaton-Term: 999@"];
+    for evil in authorities {
+        let forged = url.replacen("://", &format!("://{evil}"), 1);
+        println!("authority: {:?}", client::get(&forged, Fields::new()).map(|answer| answer.status));
+    }
+    for path in ["/x HTTP/1.1\r\nBaton-Term: 999\r\nX: ", "/x\r\nBaton-Term: 999"] {
+        println!("path: {:?}", client::get(&format!("{url}{path}"), Fields::new()).map(|answer| answer.status));
+    }
+    let answer = client::post(&format!("{url}/honest"), headers, b"body", Some(trailers))?;
+    println!("sent: {}", answer.status);
+    rest(term)
+}
+
+/// Goes where it is told to go, as a client that follows redirects.
+fn follow(term: &Term, url: &str) -> baton_sdk::Result {
+    let mut next = url.to_owned();
+    for _ in 0..5 {
+        match client::get(&next, Fields::new()) {
+            Ok(client::Answer { status: 300..=399, location: Some(location), .. }) => {
+                println!("redirected to {location}");
+                next = location;
+            }
+            Ok(answer) => {
+                println!("arrived: {} {}", answer.status, answer.body);
+                break;
+            }
+            Err(why) => {
+                println!("not arrived: {why}");
+                break;
+            }
+        }
+    }
+    rest(term)
+}
+
+/// Begins 10,000 requests that nobody answers, and then one that somebody does.
+fn many(term: &Term, url: &str) -> baton_sdk::Result {
+    let mut kept = Vec::new();
+    let mut refused = Vec::new();
+    for _ in 0..10_000 {
+        let answer = client::begin(&format!("{url}/hang"), Fields::new(), None)?;
+        // One that was refused is known to be at once, or with the next turn.
+        for _ in 0..2 {
+            if answer.get().is_none() && kept.len() >= 64 {
+                answer.subscribe().block();
+            }
+        }
+        match answer.get() {
+            None => kept.push(answer),
+            Some(Ok(Err(ErrorCode::InternalError(Some(why))))) => refused.push(why),
+            Some(other) => println!("unexpected: {other:?}"),
+        }
+    }
+    refused.dedup();
+    println!("kept {}, refused with {refused:?}", kept.len());
+    drop(kept);
+    // Places are given back when the tasks have seen it.
+    let answer = loop {
+        match client::get(&format!("{url}/answer"), Fields::new()) {
+            Ok(answer) => break answer,
+            Err(_) => term.sleep(Duration::from_millis(10))?,
+        }
+    };
+    println!("and then {}", answer.status);
+    rest(term)
+}
+
+/// Writes a body without an end, a line each 5 ms, whatever it is asked.
+fn upload(term: &Term, url: &str) -> baton_sdk::Result {
+    let upload = client::upload(url, Fields::new())?;
+    for line in 1_u64.. {
+        let line = format!("line {line} of term {}\n", term.number());
+        if let Err(error) = upload.out.blocking_write_and_flush(line.as_bytes()) {
+            println!("the upload ended: {error:?}");
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    rest(term)
+}
+
+/// Waits for an answer that does not come, with other timeouts than the host's if `TIMEOUT_MS` says so.
+fn hang(term: &Term, url: &str) -> baton_sdk::Result {
+    let options = RequestOptions::new();
+    if let Ok(timeout) = variable("TIMEOUT_MS").parse::<u64>() {
+        let _ = options.set_first_byte_timeout(Some(timeout * 1_000_000));
+    }
+    let begin = Instant::now();
+    println!("asking");
+    let answer = client::begin(url, Fields::new(), Some(options))?;
+    let result = client::head(&answer).map(|response| response.status());
+    println!("after {} ms: {result:?}", begin.elapsed().as_millis());
+    rest(term)
+}
+
+/// Reports its term, and is done: whoever refuses it is told to people.
+fn report(term: &Term, url: &str) -> baton_sdk::Result {
+    for _ in 0..2 {
+        match client::get(url, Fields::new()) {
+            Ok(answer) => println!("reported: {}", answer.status),
+            Err(why) => println!("not reported: {why}"),
+        }
+    }
+    term.check()?;
+    Ok(())
+}
+
+/// Asks `REQUESTS` times, one after the other, and prints how long each took in nanoseconds.
+fn measure(url: &str) -> baton_sdk::Result {
+    let requests: usize = variable("REQUESTS").parse()?;
+    let mut took = Vec::with_capacity(requests);
+    for _ in 0..requests {
+        let begin = Instant::now();
+        let answer = client::get(url, Fields::new())?;
+        took.push(begin.elapsed().as_nanos().to_string());
+        if answer.status != 200 {
+            return Err(Failure::fatal(format!("status {}", answer.status)));
+        }
+    }
+    for some in took.chunks(200) {
+        println!("took {}", some.join(" "));
+    }
+    Ok(())
+}
+
+fn rest(term: &Term) -> baton_sdk::Result {
+    println!("rests");
+    while term.sleep(Duration::from_secs(60)).is_ok() {}
+    Ok(())
+}
+
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_default()
+}
