@@ -211,6 +211,23 @@ fn a_preview_1_module_that_imports_what_there_is_not() {
     refused(&format!(r#"(module {imported} (memory (export "memory") 1) (func (export "_start")))"#), &["fly"]);
 }
 
+#[test]
+fn a_command_that_returns_an_error_has_failed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let module = folder.path().join("errs.wasm");
+    let text = r#"(component
+        (core module $code (func (export "main") (result i32) i32.const 1))
+        (core instance $code (instantiate $code))
+        (func $main (result (result)) (canon lift (core func $code "main")))
+        (instance $main (export "run" (func $main)))
+        (export "wasi:cli/run@0.2.9" (instance $main))
+    )"#;
+    std::fs::write(&module, wat::parse_str(text).expect("the text is right")).expect("written");
+    let (_, _, gone) = first_run(&module, "");
+    assert_eq!(gone.text("outcome"), "failed", "{gone:?}");
+    assert!(gone.text("message").contains("error status"), "{gone:?}");
+}
+
 /// Fails fatally as a coordinator, saying TASK, and succeeds as a command.
 const BOTH: &str = r#"
 (component
