@@ -335,6 +335,10 @@ impl Life {
             }
         };
         let was_killed = kill_flag.load(Ordering::Acquire);
+        for stream in &streams {
+            stream.finish();
+        }
+        outlet.finish();
         let core_dump = match &returned {
             Some(Err(error)) if postmortem.wants_core_dump() && !was_killed && !gate.has_refused() => {
                 store.as_mut().and_then(|store| core_dump(error, store, election, &gate))
@@ -346,10 +350,6 @@ impl Life {
             Some(gone) if matches!(gone.end, End::Done | End::Superseded { .. }) || !gate.has_refused() => gone,
             _ => Gone { end: End::Killed, backtrace: None },
         };
-        for stream in &streams {
-            stream.finish();
-        }
-        outlet.finish();
         // Freeing much memory takes long: another thread takes over the other guests, and this one, which has
         // the memory at hand, drops it without waiting for anyone but the calls that it had started.
         tokio::task::block_in_place(move || {
