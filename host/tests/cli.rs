@@ -52,30 +52,34 @@ fn print_config_shows_values_and_origins_and_touches_nothing() {
     assert_eq!(
         stdout(&output),
         "\
-SETTING          VALUE             FROM
-file             baton.toml        default
-store            azure://acct/box  flag --store
-create           false             default
-node             n1                flag --node
-log-format       text              default
+SETTING             VALUE             FROM
+file                baton.toml        default
+store               azure://acct/box  flag --store
+create              false             default
+node                n1                flag --node
+log-format          text              default
 
 [my-job]
-module           My_Job.wasm       flag MODULE
-election         my-job            default
-lease            15s               default
-grace            3s                env BATON_GRACE
-pause            1m30s             file baton.toml:pause
-on-done          repeat            default
-stall-after      off               default
-coredump         off               default
-profile          off               default
-allow-http       none              default
-http-ca          none              default
-max-requests     64                default
-max-memory       256MiB            default
-max-state        4MiB              default
-max-state-value  1MiB              default
-env.TOKEN        ***               file baton.toml:env.TOKEN
+module              My_Job.wasm       flag MODULE
+election            my-job            default
+lease               15s               default
+grace               3s                env BATON_GRACE
+pause               1m30s             file baton.toml:pause
+on-done             repeat            default
+stall-after         off               default
+coredump            off               default
+profile             off               default
+allow-http          none              default
+http-ca             none              default
+max-requests        64                default
+max-memory          256MiB            default
+max-table-elements  1000000           default
+max-instances       1000              default
+max-handles         10000             default
+max-output          500               default
+max-state           4MiB              default
+max-state-value     1MiB              default
+env.TOKEN           ***               file baton.toml:env.TOKEN
 "
     );
     assert_eq!(stderr(&output), "");

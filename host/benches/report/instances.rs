@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use baton::clock::Clock;
 use baton::gate::Watchdog;
 use baton::runtime::{
-    Engine, Grants, HttpPolicy, Instance, InstanceEvent, Launcher, LogLevel, Module, Output, Postmortem,
-    RefusedRequest, Stream,
+    Engine, Grants, HttpPolicy, Instance, InstanceEvent, Launcher, Limits, LogLevel, Module, NearLimit, Output,
+    Postmortem, RefusedRequest, Stream,
 };
-use baton::state::Limits;
+use baton::state;
 use baton::store::MemoryStore;
 use baton_election::{ElectionName, Refusal};
 use tokio::runtime::Handle;
@@ -127,9 +127,9 @@ impl Baton {
             module: Module::load(&Engine::start()?, module)?,
             election: ElectionName::new("bench")?,
             node: "bench".to_string(),
-            memory: (TOUCHED + 64) << 20,
+            limits: Limits { memory: (TOUCHED + 64) << 20, ..Limits::default() },
             states: Arc::new(MemoryStore::new(Arc::new(|| Duration::ZERO))),
-            state_limits: Limits::default(),
+            state_limits: state::Limits::default(),
             postmortem: Postmortem::default(),
             env: Vec::new(),
             config: Vec::new(),
@@ -218,6 +218,7 @@ impl Output for Lines {
     fn denied(&self, _: &str, _: &str) {}
     fn log(&self, _: LogLevel, _: &str, _: &str) {}
     fn dropped(&self, _: u64, _: u32) {}
+    fn near_limit(&self, _: NearLimit) {}
     fn state_delayed(&self, _: &Refusal) {}
     fn refused_request(&self, _: &RefusedRequest) {}
 }

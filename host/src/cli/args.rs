@@ -166,6 +166,18 @@ pub(super) struct Run {
     /// The memory that the coordinator may use * [env: BATON_MAX_MEMORY] [default: 256MiB]
     #[arg(long, value_name = "SIZE")]
     pub max_memory: Option<String>,
+    /// The table elements that it may have, in all its tables * [env: BATON_MAX_TABLE_ELEMENTS] [default: 1000000]
+    #[arg(long, value_name = "NUMBER")]
+    pub max_table_elements: Option<String>,
+    /// The core instances, memories and tables that it may consist of, of each * [env: BATON_MAX_INSTANCES] [default: 1000]
+    #[arg(long, value_name = "NUMBER")]
+    pub max_instances: Option<String>,
+    /// The handles that it may hold: streams, files, timers * [env: BATON_MAX_HANDLES] [default: 10000]
+    #[arg(long, value_name = "NUMBER")]
+    pub max_handles: Option<String>,
+    /// The lines that it may print and log a second * [env: BATON_MAX_OUTPUT] [default: 500]
+    #[arg(long, value_name = "LINES")]
+    pub max_output: Option<String>,
     /// The state that the coordinator may keep, keys and values together * [env: BATON_MAX_STATE] [default: 4MiB]
     #[arg(long, value_name = "SIZE")]
     pub max_state: Option<String>,

@@ -112,7 +112,7 @@ fn contend(
                 module: module.clone(),
                 election: coordinator.election.clone(),
                 node: node.to_string(),
-                memory: coordinator.max_memory,
+                limits: coordinator.limits,
                 states: Arc::clone(states),
                 state_limits: coordinator.state_limits,
                 postmortem: postmortem.clone(),

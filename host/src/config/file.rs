@@ -197,6 +197,10 @@ impl Source<'_> {
                 return Err(self.error(at, Some(&path), "write true or false, without quotes"));
             }
             (Key::Coredump | Key::Profile, DeValue::String(place)) if place != OFF => self.path(at, &path, place)?,
+            (
+                Key::MaxTableElements | Key::MaxInstances | Key::MaxHandles | Key::MaxOutput,
+                DeValue::Integer(number),
+            ) => number.to_string(),
             (Key::Module, DeValue::String(module)) => self.path(at, &path, module)?,
             (Key::HttpCa, DeValue::String(file)) => self.path(at, &path, file)?,
             (Key::Store, DeValue::String(store)) => match store.strip_prefix(SQLITE) {
@@ -282,6 +286,7 @@ fn example(key: Key) -> &'static str {
         Key::Coredump => ", such as \"dumps\" or \"off\"",
         Key::Profile => ", such as \"profile.json\" or \"off\"",
         Key::StallAfter => ", such as \"5m\" or \"off\"",
+        Key::MaxTableElements | Key::MaxInstances | Key::MaxHandles | Key::MaxOutput => ", or a number, such as 1000",
         Key::MaxMemory | Key::MaxState | Key::MaxStateValue => ", such as \"256MiB\"",
         Key::AllowHttp => ", such as \"https://api.example.com\", or a list of them in brackets",
         Key::MaxRequests => " or a number, such as 64",

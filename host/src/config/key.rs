@@ -39,6 +39,14 @@ pub enum Key {
     MaxRequests,
     /// The memory that an instance may use.
     MaxMemory,
+    /// The elements of tables that it may have.
+    MaxTableElements,
+    /// The core instances that it may consist of.
+    MaxInstances,
+    /// The handles that it may hold.
+    MaxHandles,
+    /// The lines that it may print a second.
+    MaxOutput,
     /// The state that a coordinator may keep.
     MaxState,
     /// One value of it.
@@ -55,7 +63,7 @@ pub enum Key {
 
 impl Key {
     /// All settings: those of the host first, then those of a coordinator.
-    pub const ALL: [Key; 24] = [
+    pub const ALL: [Key; 28] = [
         Key::File,
         Key::Store,
         Key::Create,
@@ -74,6 +82,10 @@ impl Key {
         Key::HttpCa,
         Key::MaxRequests,
         Key::MaxMemory,
+        Key::MaxTableElements,
+        Key::MaxInstances,
+        Key::MaxHandles,
+        Key::MaxOutput,
         Key::MaxState,
         Key::MaxStateValue,
         Key::Env,
@@ -104,6 +116,10 @@ impl Key {
             Key::HttpCa => "http-ca",
             Key::MaxRequests => "max-requests",
             Key::MaxMemory => "max-memory",
+            Key::MaxTableElements => "max-table-elements",
+            Key::MaxInstances => "max-instances",
+            Key::MaxHandles => "max-handles",
+            Key::MaxOutput => "max-output",
             Key::MaxState => "max-state",
             Key::MaxStateValue => "max-state-value",
             Key::Env => "env",

@@ -49,8 +49,8 @@ pub use surroundings::Surroundings;
 pub use value::election;
 
 use crate::node::NodeChoice;
-use crate::runtime::Grants;
-use crate::state::Limits;
+use crate::runtime::{Grants, Limits};
+use crate::state;
 use crate::store::StoreUrl;
 use crate::telemetry::Format;
 use table::Row;
@@ -110,10 +110,10 @@ pub struct Coordinator {
     pub http_ca: Option<PathBuf>,
     /// The requests that an instance may have in flight.
     pub max_requests: usize,
-    /// The memory that an instance may use, in bytes.
-    pub max_memory: u64,
+    /// What an instance may use of the host.
+    pub limits: Limits,
     /// The state that it may keep.
-    pub state_limits: Limits,
+    pub state_limits: state::Limits,
     /// Its environment variables, sorted by name.
     pub env: Vec<(String, Secret)>,
     /// Its configuration, sorted by name.

@@ -12,7 +12,7 @@ use super::layer::Given;
 use super::table::Row;
 use super::{Config, ConfigError, Coordinator, Folder, Key, Layer, Origin, Secret, SecretSource, Surroundings, value};
 use crate::node::{NodeChoice, NodeId};
-use crate::runtime::Grants;
+use crate::runtime::{self, Grants};
 use crate::state::Limits;
 use crate::store::StoreUrl;
 use crate::telemetry::Format;
@@ -135,6 +135,19 @@ fn node(host: &mut Resolver<'_>, around: &Surroundings) -> Result<NodeChoice, Co
     Ok(host.get(Key::Node, given, NodeChoice::to_string, default)?.0)
 }
 
+/// What a coordinator may use of the host; also says where its memory came from.
+fn limits(own: &mut Resolver<'_>) -> Result<(runtime::Limits, Origin), ConfigError> {
+    let usual = runtime::Limits::default();
+    let (memory, memory_origin) = own.get(Key::MaxMemory, value::size, value::show_size, || Ok(usual.memory))?;
+    let mut count = |key, most, usual| own.get(key, |text| value::count(text, most), u64::to_string, || Ok(usual));
+    let (table_elements, _) = count(Key::MaxTableElements, 100_000_000, usual.table_elements)?;
+    let (instances, _) = count(Key::MaxInstances, 1_000_000, usual.instances)?;
+    let (handles, _) = count(Key::MaxHandles, 1_000_000, usual.handles)?;
+    let (output, _) = count(Key::MaxOutput, 1_000_000, usual.output.into())?;
+    let output = u32::try_from(output).unwrap_or(u32::MAX);
+    Ok((runtime::Limits { memory, table_elements, instances, handles, output }, memory_origin))
+}
+
 /// Parses one coordinator; also says where its election's name came from.
 fn coordinator(
     layers: Vec<&Layer>,
@@ -176,7 +189,8 @@ fn coordinator(
     let (allow_http, _) = own.get(Key::AllowHttp, value::grants, value::show_grants, || Ok(Grants::default()))?;
     let (http_ca, _) = own.get(Key::HttpCa, value::file, value::show_file, || Ok(None))?;
     let (max_requests, _) = own.get(Key::MaxRequests, value::requests, usize::to_string, || Ok(64))?;
-    let (max_memory, memory_origin) = own.get(Key::MaxMemory, value::size, value::show_size, || Ok(256 << 20))?;
+    let (limits, memory_origin) = limits(&mut own)?;
+    let max_memory = limits.memory;
     let usual = Limits::default();
     let mut state = |key, usual| own.get(key, value::state_size, value::show_size, || Ok(usual));
     let state_limits =
@@ -206,7 +220,7 @@ fn coordinator(
         stall_after,
         core_dumps,
         profile,
-        max_memory,
+        limits,
         state_limits,
         env,
         config,

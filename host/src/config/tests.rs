@@ -48,7 +48,7 @@ fn shown(config: &Config, key: Key) -> (String, String) {
 }
 
 /// For each setting: what flag, variable, table and top of the file say, and the default. All different.
-const SETTINGS: [(Key, [&str; 4], &str); 19] = [
+const SETTINGS: [(Key, [&str; 4], &str); 23] = [
     (Key::Store, ["sqlite:/f", "sqlite:/v", "", "sqlite:/g"], "sqlite:HOME/.local/state/baton"),
     (Key::Create, ["true", "false", "", "true"], "false"),
     (Key::Node, ["f", "v", "", "g"], "MACHINE-N (N: the first free slot)"),
@@ -65,6 +65,10 @@ const SETTINGS: [(Key, [&str; 4], &str); 19] = [
     (Key::HttpCa, ["f.pem", "v.pem", "", "HOME/g.pem"], "none"),
     (Key::MaxRequests, ["1", "2", "3", "4"], "64"),
     (Key::MaxMemory, ["1MiB", "2MiB", "3MiB", "1GiB"], "256MiB"),
+    (Key::MaxTableElements, ["1", "2", "3", "4"], "1000000"),
+    (Key::MaxInstances, ["1", "2", "3", "4"], "1000"),
+    (Key::MaxHandles, ["1", "2", "3", "4"], "10000"),
+    (Key::MaxOutput, ["1", "2", "3", "4"], "500"),
     (Key::MaxState, ["1MiB", "2MiB", "3MiB", "16KiB"], "4MiB"),
     (Key::MaxStateValue, ["2MiB", "3MiB", "512B", "1KiB"], "1MiB"),
     (Key::Module, ["f.wasm", "v.wasm", "", "HOME/g.wasm"], ""),
@@ -232,6 +236,8 @@ fn a_wrong_file_is_told_the_place_and_the_way_out() {
         ("file = 'x'", "baton.toml:1: file: cannot be set in the file itself: use --file or BATON_FILE"),
         ("lease = 15", "baton.toml:1: lease: write a text in quotes, such as \"15s\""),
         ("max-memory = 15", "baton.toml:1: max-memory: write a text in quotes, such as \"256MiB\""),
+        ("max-handles = true", "baton.toml:1: max-handles: write a text in quotes, or a number, such as 1000"),
+        ("max-output = 0\nmodule = 'x.wasm'", "baton.toml:1: max-output: 0 is too few: write at least 1"),
         ("create = 'yes'", "baton.toml:1: create: write true or false, without quotes"),
         ("env = ['A=B']", "baton.toml:1: env: write a table: env = { NAME = \"VALUE\" }"),
         ("[env]\nPORT = 80", "baton.toml:2: env.PORT: write the value as a text in quotes"),

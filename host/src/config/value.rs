@@ -147,6 +147,16 @@ pub(super) fn requests(text: &str) -> Result<usize, String> {
     }
 }
 
+/// A number of things, of which there must be at least one.
+pub(super) fn count(text: &str, most: u64) -> Result<u64, String> {
+    match text.trim().parse() {
+        Ok(0) => Err("0 is too few: write at least 1".to_string()),
+        Ok(number) if number > most => Err(format!("{number} is too many: write at most {most}")),
+        Ok(number) => Ok(number),
+        Err(_) => Err(format!("{text:?} is not a number: write it like 1000")),
+    }
+}
+
 pub(super) fn switch(text: &str) -> Result<bool, String> {
     match text.trim() {
         "true" | "1" | "yes" => Ok(true),
@@ -286,6 +296,15 @@ mod tests {
         assert_eq!(requests(" 64 "), Ok(64));
         for text in ["", "0", "-1", "10001", "many", "64MiB"] {
             assert!(requests(text).unwrap_err().contains("1 to 10000"), "{text}");
+        }
+    }
+
+    #[test]
+    fn counts() {
+        assert_eq!(count(" 7 ", 7), Ok(7));
+        assert!(count("8", 7).unwrap_err().contains("at most 7"));
+        for text in ["0", "", "-1", "1.5", "1k", "99999999999999999999"] {
+            assert!(count(text, 7).unwrap_err().contains("write"), "{text}");
         }
     }
 

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use baton_election::{StopReason, Term, Time};
 use tokio::sync::{mpsc, watch};
-use wasmtime::ResourceLimiter;
 use wasmtime::component::{HasData, HasSelf, Linker, Resource, ResourceTable};
 use wasmtime_wasi::cli::{WasiCli, WasiCliView as _};
 use wasmtime_wasi::clocks::{WasiClocks, WasiClocksView as _};
@@ -21,6 +20,7 @@ use wasmtime_wasi_http::{WasiHttp, WasiHttpCtxView, WasiHttpView};
 
 use super::http::Http;
 use super::instance::InstanceEvent;
+use super::limits::Meter;
 use super::logging::{self, GuestLog};
 use crate::clock::Clock;
 use crate::gate::Gate;
@@ -166,7 +166,7 @@ pub(super) struct Guest {
     pub(super) log: GuestLog,
     pub(super) folders: Folders,
     pub(super) table: ResourceTable,
-    pub(super) limits: Limits,
+    pub(super) meter: Meter,
     pub(super) denials: Denials,
     pub(super) term: TermContext,
     /// There from before the instance exists, where its module uses it.
@@ -261,67 +261,6 @@ fn milliseconds(length: Duration) -> u64 {
     u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What an instance may use of the host. A grant that is exceeded ends the instance with a message that
-/// names the limit.
-#[derive(Debug)]
-pub(super) struct Limits {
-    memory: u64,
-    used: u64,
-}
-
-/// Entries in all tables of an instance; far more than compilers make.
-const TABLE_ELEMENTS: usize = 1_000_000;
-/// Core instances, memories and tables in a component; the largest known toolchains stay under a tenth.
-const PARTS: usize = 1_000;
 /// What one call may hand over or ask for, in bytes: while the host copies it, it holds twice the memory, and
-/// nothing can end the call. Far more than a line, a message or a list of [`HANDLES`] takes.
+/// nothing can end the call. Far more than a line, a message or a list of handles takes.
 pub(super) const CALL_BYTES: usize = 1 << 20;
-/// Handles that an instance may hold at a time.
-pub(super) const HANDLES: usize = 10_000;
-
-impl Limits {
-    /// `memory` is for all linear memories together, in bytes.
-    pub(super) fn new(memory: u64) -> Self {
-        Self { memory, used: 0 }
-    }
-
-    /// All linear memories together, in bytes.
-    pub(super) fn used(&self) -> u64 {
-        self.used
-    }
-}
-
-impl ResourceLimiter for Limits {
-    fn memory_growing(&mut self, current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
-        let grown = u64::try_from(desired.saturating_sub(current)).unwrap_or(u64::MAX);
-        let wanted = self.used.saturating_add(grown);
-        if wanted > self.memory {
-            wasmtime::bail!(
-                "it needs more memory than it was granted: {} MiB of {} MiB; --max-memory grants more",
-                wanted.div_ceil(1 << 20),
-                self.memory >> 20
-            );
-        }
-        self.used = wanted;
-        Ok(true)
-    }
-
-    fn table_growing(&mut self, _current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
-        if desired > TABLE_ELEMENTS {
-            wasmtime::bail!("it needs a table of {desired} elements; the limit is {TABLE_ELEMENTS}");
-        }
-        Ok(true)
-    }
-
-    fn instances(&self) -> usize {
-        PARTS
-    }
-
-    fn tables(&self) -> usize {
-        PARTS
-    }
-
-    fn memories(&self) -> usize {
-        PARTS
-    }
-}

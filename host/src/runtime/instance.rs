@@ -8,7 +8,6 @@ use baton_election::{ElectionName, End, StopReason, Term, Time};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use wasmtime::component::ResourceTable;
 use wasmtime::{Store, UpdateDeadline, WasmBacktrace, WasmCoreDump};
 use wasmtime_wasi::{I32Exit, WasiCtx};
 
@@ -16,8 +15,9 @@ use super::backtrace::shortened;
 use super::empty::Denials;
 use super::engine::{Engine, Ticking};
 use super::files::Folders;
-use super::guest::{CALL_BYTES, Failure, Guest, HANDLES, Limits, Progress, StopNotice, TermContext};
+use super::guest::{CALL_BYTES, Failure, Guest, Progress, StopNotice, TermContext};
 use super::http::{Http, HttpPolicy, Lifeline};
+use super::limits::{Limits, Meter, Tally, Usage};
 use super::logging::GuestLog;
 use super::module::{Entry, Kind, Module};
 use super::output::{GuestStream, Outlet, Output, guest_streams};
@@ -40,8 +40,8 @@ pub struct Launcher {
     pub election: ElectionName,
     /// The node that they run on.
     pub node: String,
-    /// The memory that each may use, in bytes.
-    pub memory: u64,
+    /// What each may use of the host.
+    pub limits: Limits,
     /// Where their state is kept.
     pub states: Arc<dyn StateStore>,
     /// How much state they may keep.
@@ -87,7 +87,8 @@ impl Launcher {
             progress: Arc::clone(&progress),
             tell,
         };
-        let outlet = Outlet::new(&self.clock, &output);
+        let tally = Arc::new(Tally::default());
+        let outlet = Outlet::new(self.limits.output, &self.clock, &tally, &output);
         let mut streams = guest_streams(&gate, &outlet);
         let log = GuestLog::new(&gate, &outlet);
         if self.module.kind() == Kind::Command {
@@ -105,6 +106,7 @@ impl Launcher {
             lifeline,
             streams,
             log,
+            meter: Meter::new(self.limits, &tally, &output, &self.clock),
             outlet,
             killed,
             kill_flag: Arc::clone(&kill_flag),
@@ -117,18 +119,16 @@ impl Launcher {
         let task = self.guests.spawn(life.run());
         self.watchdog.watch(&gate);
         engine.wake_ticker();
-        Instance { gate, started, stop, kill, kill_flag, progress, events, task, engine, killing: None }
+        Instance { gate, started, stop, kill, kill_flag, progress, tally, events, task, engine, killing: None }
     }
 
     fn guest(
         &self,
         term: TermContext,
-        Provided { secrets, folders, log, http }: Provided,
+        Provided { secrets, folders, log, meter, http }: Provided,
         [stdout, stderr]: &[GuestStream; 2],
         output: &Arc<dyn Output>,
     ) -> Guest {
-        let mut table = ResourceTable::new();
-        table.set_max_capacity(HANDLES);
         let wasi = WasiCtx::builder()
             .envs(&self.environment(term.number, &secrets))
             .args(&[self.election.as_str()])
@@ -140,7 +140,7 @@ impl Launcher {
             .build();
         let denials = Denials::new(Arc::clone(output), self.module.asks_for_folders);
         let config = self.config.iter().cloned().chain(secrets).collect();
-        Guest { wasi, config, log, folders, table, limits: Limits::new(self.memory), denials, term, state: None, http }
+        Guest { wasi, config, log, folders, table: meter.table(), meter, denials, term, state: None, http }
     }
 
     /// What was given, and for a command, which knows no other way to learn of them, its fencing token and whom
@@ -184,6 +184,7 @@ pub struct Instance {
     kill: watch::Sender<bool>,
     kill_flag: Arc<AtomicBool>,
     progress: Arc<Progress>,
+    tally: Arc<Tally>,
     events: mpsc::Receiver<InstanceEvent>,
     task: JoinHandle<Gone>,
     engine: Engine,
@@ -255,6 +256,11 @@ impl Instance {
         self.progress.last()
     }
 
+    /// What it uses, or has used.
+    pub fn usage(&self) -> Usage {
+        self.tally.usage()
+    }
+
     /// When it was started.
     pub fn started(&self) -> Time {
         self.started
@@ -272,6 +278,7 @@ struct Provided {
     secrets: Vec<(String, String)>,
     folders: Folders,
     log: GuestLog,
+    meter: Meter,
     http: Http,
 }
 
@@ -288,6 +295,7 @@ struct Life {
     lifeline: Lifeline,
     streams: [GuestStream; 2],
     log: GuestLog,
+    meter: Meter,
     outlet: Arc<Outlet>,
     killed: watch::Receiver<bool>,
     kill_flag: Arc<AtomicBool>,
@@ -301,7 +309,18 @@ type Returned = wasmtime::Result<Result<(), Failure>>;
 impl Life {
     async fn run(self) -> Gone {
         let Self {
-            launcher, context, ticking: _ticking, states, streams, log, outlet, http, lifeline, mut killed, ..
+            launcher,
+            context,
+            ticking: _ticking,
+            states,
+            streams,
+            log,
+            meter,
+            outlet,
+            http,
+            lifeline,
+            mut killed,
+            ..
         } = self;
         let Self { kill_flag, gate, output, started, .. } = self;
         let own = Own::default();
@@ -319,7 +338,7 @@ impl Life {
                     [] => Folders::none(&gate),
                     folders => Folders::open(&gate, own.handle()?, folders).await?,
                 };
-                let provided = Provided { secrets, folders, log, http };
+                let provided = Provided { secrets, folders, log, meter, http };
                 let guest = launcher.guest(context, provided, &streams, &output);
                 let store = store.insert(new_store(&launcher, guest, &kill_flag, &profiler));
                 call(module, store, states, &*output, started).await
@@ -345,11 +364,14 @@ impl Life {
             }
             _ => None,
         };
-        let gone = match returned.filter(|_| !was_killed).map(judge) {
+        let gone = match returned.filter(|_| !was_killed).map(|returned| judge(returned, launcher.limits)) {
             // The refusal is the kill's first half; whatever it then failed with is no fault of its own.
             Some(gone) if matches!(gone.end, End::Done | End::Superseded { .. }) || !gate.has_refused() => gone,
             _ => Gone { end: End::Killed, backtrace: None },
         };
+        if let Some(guest) = store.as_mut().map(Store::data_mut) {
+            guest.meter.finish(&mut guest.table);
+        }
         // Freeing much memory takes long: another thread takes over the other guests, and this one, which has
         // the memory at hand, drops it without waiting for anyone but the calls that it had started.
         tokio::task::block_in_place(move || {
@@ -365,13 +387,16 @@ impl Life {
 
 fn new_store(launcher: &Launcher, guest: Guest, kill_flag: &Arc<AtomicBool>, profiler: &Profiler) -> Store<Guest> {
     let mut store = Store::new(launcher.module.engine.wasmtime(), guest);
-    store.limiter(|guest| &mut guest.limits);
+    store.limiter(|guest| &mut guest.meter);
     store.set_hostcall_fuel(launcher.call_bytes());
+    store.set_max_component_handles(launcher.limits.handles());
     let (flag, sampler) = (Arc::clone(kill_flag), profiler.clone());
-    store.epoch_deadline_callback(move |store| {
+    store.epoch_deadline_callback(move |mut store| {
         if flag.load(Ordering::Acquire) {
             return Ok(UpdateDeadline::Interrupt);
         }
+        let guest = store.data_mut();
+        guest.meter.look_at(&mut guest.table);
         sampler.sample(store);
         Ok(UpdateDeadline::Yield(1))
     });
@@ -419,7 +444,7 @@ fn core_dump(
     gate: &Gate,
 ) -> Option<Result<Vec<u8>, String>> {
     let dump = error.downcast_ref::<WasmCoreDump>().filter(|_| !error.is::<I32Exit>())?;
-    let takes = time_to_dump(store.data().limits.used());
+    let takes = time_to_dump(store.data().meter.memory());
     let left = gate.remaining();
     if left < takes {
         return Some(Err(format!("making it may take {takes:?}, and there are {left:?} until the deadline")));
@@ -427,7 +452,7 @@ fn core_dump(
     Some(Ok(tokio::task::block_in_place(|| dump.serialize(store, election.as_str()))))
 }
 
-fn judge(returned: Returned) -> Gone {
+fn judge(returned: Returned, limits: Limits) -> Gone {
     let end = match returned {
         Ok(Ok(())) => End::Done,
         Ok(Err(Failure::Retryable(why))) => End::Failed(why),
@@ -441,7 +466,10 @@ fn judge(returned: Returned) -> Gone {
             None => {
                 let backtrace =
                     error.downcast_ref::<WasmBacktrace>().map(|backtrace| shortened(&backtrace.to_string()));
-                return Gone { end: End::Failed(error.root_cause().to_string()), backtrace };
+                return Gone {
+                    end: End::Failed(limits.explain(&error).unwrap_or_else(|| error.root_cause().to_string())),
+                    backtrace,
+                };
             }
         },
     };

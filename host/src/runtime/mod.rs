@@ -6,7 +6,7 @@
 //! epochs by which a busy guest is ended; `module` compiles and judges components, `wrap` makes components of
 //! core modules; `guest` is the host's side of the contract, `state` that of its state, `empty` what is there
 //! without being granted, `files` those in granted folders, `http` what it may ask of
-//! other servers; `output` is where a guest's standard streams go, `logging`
+//! other servers, `limits` how much there is of it all; `output` is where a guest's standard streams go, `logging`
 //! its log, `backtrace` makes a trap's readable, `postmortem` writes core dumps and profiles; `own` has the calls of
 //! the system that may block, which nothing but their own end can end.
 
@@ -17,6 +17,7 @@ mod files;
 mod guest;
 mod http;
 mod instance;
+mod limits;
 mod logging;
 mod module;
 mod output;
@@ -28,6 +29,7 @@ mod wrap;
 pub use engine::Engine;
 pub use http::{CaError, Grant, GrantError, Grants, HttpPolicy, RefusedRequest};
 pub use instance::{Gone, Instance, InstanceEvent, Launcher};
+pub use limits::{Limits, NearLimit, Usage};
 pub use logging::LogLevel;
 pub use module::{Import, Inspection, Kind, Module, ModuleError};
 pub use output::{Output, Stream};

@@ -16,6 +16,7 @@ use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
 
 use super::guest::Progress;
 use super::http::RefusedRequest;
+use super::limits::{NearLimit, Tally};
 use super::logging::LogLevel;
 use crate::clock::Clock;
 use crate::gate::Gate;
@@ -25,10 +26,6 @@ const LONGEST_LINE: usize = 8 * 1024;
 
 /// What a guest may write in one go, in bytes.
 const CHUNK: usize = 64 * 1024;
-
-/// Lines that an instance may write a second in the long run, and at once after a silence.
-const LINES_PER_SECOND: u32 = 500;
-const BURST: u32 = 1_000;
 
 /// How often dropped lines are told of at most: a flood must not be answered by another.
 const TELL_EVERY: Duration = Duration::from_secs(1);
@@ -68,6 +65,8 @@ pub trait Output: Send + Sync {
     fn not_saved(&self, what: &'static str, path: &Path, why: &str);
     /// So many lines were dropped since the last that was not, because the guest wrote more than `limit` a second.
     fn dropped(&self, lines: u64, limit: u32);
+    /// It uses much of what it may use. Told of each limit once.
+    fn near_limit(&self, near: NearLimit);
     /// Its state cannot be claimed or saved yet, and is tried again. Told once of each claim and commit.
     fn state_delayed(&self, refusal: &Refusal);
     /// A request was refused. Told once for each origin.
@@ -211,12 +210,15 @@ impl Lines {
 /// Where all lines of an instance go, and where those that come too fast end.
 pub(super) struct Outlet {
     limit: Mutex<Limit>,
+    tally: Arc<Tally>,
     output: Arc<dyn Output>,
 }
 
 impl Outlet {
-    pub(super) fn new(clock: &Clock, output: &Arc<dyn Output>) -> Arc<Self> {
-        Arc::new(Self { limit: Mutex::new(Limit::new(clock.clone())), output: Arc::clone(output) })
+    /// One that lets through so many lines a second in the long run.
+    pub(super) fn new(lines: u32, clock: &Clock, tally: &Arc<Tally>, output: &Arc<dyn Output>) -> Arc<Self> {
+        let limit = Mutex::new(Limit::new(lines, clock.clone()));
+        Arc::new(Self { limit, tally: Arc::clone(tally), output: Arc::clone(output) })
     }
 
     /// Puts one line out, or counts it as dropped.
@@ -224,8 +226,10 @@ impl Outlet {
         let mut limit = self.limit();
         if !limit.admit() {
             limit.dropped += 1;
+            self.tally.count_dropped();
             return;
         }
+        self.tally.count_line();
         let dropped = limit.dropped_to_tell();
         drop(limit);
         self.tell_dropped(dropped);
@@ -240,7 +244,8 @@ impl Outlet {
 
     fn tell_dropped(&self, lines: u64) {
         if lines > 0 {
-            self.output.dropped(lines, LINES_PER_SECOND);
+            let limit = self.limit().per_second;
+            self.output.dropped(lines, limit);
         }
     }
 
@@ -249,8 +254,9 @@ impl Outlet {
     }
 }
 
-/// A token bucket: a line costs one, and one comes back every 1/[`LINES_PER_SECOND`] s.
+/// A token bucket: a line costs one, and one comes back every 1/`per_second` s. It holds twice as many.
 struct Limit {
+    per_second: u32,
     clock: Clock,
     tokens: u32,
     counted_to: Time,
@@ -260,9 +266,9 @@ struct Limit {
 }
 
 impl Limit {
-    fn new(clock: Clock) -> Self {
+    fn new(per_second: u32, clock: Clock) -> Self {
         let counted_to = clock.now();
-        Self { clock, tokens: BURST, counted_to, dropped: 0, told: counted_to }
+        Self { per_second, clock, tokens: per_second.saturating_mul(2), counted_to, dropped: 0, told: counted_to }
     }
 
     /// The lines that were dropped since this was last asked, but no more than once in [`TELL_EVERY`].
@@ -276,11 +282,12 @@ impl Limit {
     }
 
     fn admit(&mut self) -> bool {
-        let per_token = Duration::from_secs(1) / LINES_PER_SECOND;
+        let burst = self.per_second.saturating_mul(2);
+        let per_token = Duration::from_secs(1) / self.per_second.max(1);
         let passed = self.clock.now().since(self.counted_to);
         let earned = u32::try_from(passed.as_nanos() / per_token.as_nanos()).unwrap_or(u32::MAX);
-        if earned >= BURST - self.tokens {
-            self.tokens = BURST;
+        if earned >= burst - self.tokens {
+            self.tokens = burst;
             self.counted_to = self.counted_to + passed;
         } else {
             self.tokens += earned;
@@ -306,6 +313,7 @@ mod tests {
         fn denied(&self, _: &str, _: &str) {}
         fn log(&self, _: LogLevel, _: &str, _: &str) {}
         fn dropped(&self, _: u64, _: u32) {}
+        fn near_limit(&self, _: NearLimit) {}
         fn state_delayed(&self, _: &Refusal) {}
         fn refused_request(&self, _: &RefusedRequest) {}
     }
@@ -316,7 +324,7 @@ mod tests {
         let later = clock.now() + Duration::from_secs(3600);
         let gate = Arc::new(Gate::new(clock.clone(), later, later));
         let output: Arc<dyn Output> = Arc::new(Nobody);
-        let [mut stdout, _] = guest_streams(&gate, &Outlet::new(&clock, &output));
+        let [mut stdout, _] = guest_streams(&gate, &Outlet::new(500, &clock, &Arc::default(), &output));
         assert!(stdout.write(Bytes::from(vec![b'\n'; CHUNK])).is_ok());
         assert!(matches!(stdout.write(Bytes::from(vec![b'\n'; CHUNK + 1])), Err(StreamError::Trap(_))));
     }

@@ -220,8 +220,8 @@ impl Run {
                 Some(Input::StepDown { reason: format!("the coordinator asked for it: {reason}") })
             }
             InstanceEvent::Gone(gone) => {
-                self.instance = None;
-                self.narrator.gone(&gone, self.given.clock.now());
+                let usage = self.instance.take().map(|instance| instance.usage()).unwrap_or_default();
+                self.narrator.gone(&gone, usage, self.given.clock.now());
                 Some(Input::Gone { end: gone.end })
             }
         }

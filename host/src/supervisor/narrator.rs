@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use baton_election::{End, Refusal, Report, StopReason, Term, Time};
 
-use crate::runtime::{Gone, LogLevel, Output, RefusedRequest, Stream};
+use crate::runtime::{Gone, LogLevel, NearLimit, Output, RefusedRequest, Stream, Usage};
 use crate::telemetry::{Event, GuestStream, Level, Log};
 
 /// How long a host that must end itself waits for its last words to be written.
@@ -40,7 +40,7 @@ impl Narrator {
         self.say(Event::Killed { reason });
     }
 
-    pub(super) fn gone(&mut self, gone: &Gone, now: Time) {
+    pub(super) fn gone(&mut self, gone: &Gone, usage: Usage, now: Time) {
         if gone.end == End::Killed && self.killed.is_none() {
             self.killed("its deadline passed: an effect was refused, and it ended by itself".to_owned(), now);
         }
@@ -49,7 +49,7 @@ impl Narrator {
             (End::Failed(why), Some(backtrace)) => &End::Failed(format!("{why}\n{}", backtrace.trim_end())),
             (end, _) => end,
         };
-        self.say(Event::gone(end, took));
+        self.say(Event::gone(end, took, usage));
     }
 
     pub(super) fn report(&mut self, report: Report) {
@@ -168,6 +168,11 @@ impl Output for TermOutput {
     fn dropped(&self, lines: u64, limit: u32) {
         let reason = format!("the coordinator printed more than {limit} a second; --max-output allows more");
         self.log.emit(Some(self.term), Event::Dropped { lines, reason });
+    }
+
+    fn near_limit(&self, near: NearLimit) {
+        let NearLimit { what, used, limit, flag } = near;
+        self.log.emit(Some(self.term), Event::Usage { limit: what, used, of: limit, flag });
     }
 
     fn state_delayed(&self, refusal: &Refusal) {

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
+use crate::runtime::Usage;
+
 /// How much it matters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -191,6 +193,8 @@ pub enum Event {
         message: Option<String>,
         /// From its end, or the kill, until it was gone.
         took_s: Seconds,
+        /// What it used.
+        usage: Usage,
     },
     /// The lease is given up: others may take it at once.
     Released {},
@@ -286,6 +290,17 @@ pub enum Event {
         /// What would grant it, or that nothing does.
         remedy: String,
     },
+    /// The instance uses much of what it may use. Said once of each limit.
+    Usage {
+        /// Of what.
+        limit: &'static str,
+        /// How much it uses.
+        used: u64,
+        /// How much it may use.
+        of: u64,
+        /// What grants more.
+        flag: &'static str,
+    },
     /// Lines were lost.
     Dropped {
         /// How many.
@@ -344,6 +359,7 @@ impl Event {
             Self::Saved { .. } => ("saved", Info),
             Self::NotSaved { .. } => ("not_saved", Warn),
             Self::Denied { .. } => ("denied", Warn),
+            Self::Usage { .. } => ("usage", Warn),
             Self::Dropped { .. } => ("dropped", Warn),
             Self::StateDelayed { .. } => ("state_delayed", Warn),
             Self::Aborting { .. } => ("aborting", Error),
@@ -397,10 +413,15 @@ impl fmt::Display for Event {
                 write!(f, "{reason}: {message}; to be killed in {grace_s}")
             }
             Self::Killed { reason } => f.write_str(reason),
-            Self::Gone { outcome, message: Some(message), took_s } => {
-                write!(f, "{outcome}: {message}; gone in {took_s}")
+            Self::Gone { outcome, message, took_s, usage } => {
+                let message = message.as_ref().map(|message| format!(": {message}")).unwrap_or_default();
+                let Usage { memory, handles, lines, .. } = usage;
+                let memory = memory.div_ceil(1 << 20);
+                write!(
+                    f,
+                    "{outcome}{message}; gone in {took_s}; it used {memory} MiB, {handles} handles and {lines} lines"
+                )
             }
-            Self::Gone { outcome, message: None, took_s } => write!(f, "{outcome}; gone in {took_s}"),
             Self::NotReleased { reason } => f.write_str(reason),
             Self::Released {} => f.write_str("the lease is free"),
             Self::Lost { reason, since_renewal_s } => write!(f, "{reason}; last renewed {since_renewal_s} ago"),
@@ -424,6 +445,9 @@ impl fmt::Display for Event {
             Self::Saved { what, path } => write!(f, "a {what} is in {path}"),
             Self::NotSaved { what, path, error } => write!(f, "no {what} in {path}: {error}"),
             Self::Denied { what, remedy } => write!(f, "it asked for {what}, which it is not granted: {remedy}"),
+            Self::Usage { limit, used, of, flag } => {
+                write!(f, "it uses {used} of the {of} {limit} that it may; {flag} grants more")
+            }
             Self::Dropped { lines, reason } => write!(f, "{lines} lines: {reason}"),
             Self::StateDelayed { error } => write!(f, "the state is not claimed or saved yet, trying again: {error}"),
             Self::Aborting { reason } => f.write_str(reason),

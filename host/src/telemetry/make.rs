@@ -5,6 +5,7 @@ use std::time::Duration;
 use baton_election::{End, StopReason, Timing};
 
 use super::{Event, GuestStream, Level};
+use crate::runtime::Usage;
 use crate::store::StoreUrl;
 
 /// A standby polls every second with 25% jitter: the longest time that a free lease stays unseen.
@@ -60,7 +61,7 @@ impl Event {
 
     /// The instance is gone, `took` after its end or the kill.
     #[must_use]
-    pub fn gone(end: &End, took: Duration) -> Self {
+    pub fn gone(end: &End, took: Duration, usage: Usage) -> Self {
         let (outcome, message) = match end {
             End::Done => ("done", None),
             End::Failed(message) => ("failed", Some(message.clone())),
@@ -68,6 +69,6 @@ impl Event {
             End::Killed => ("killed", None),
             End::Superseded { term } => ("superseded", Some(format!("the state was claimed by term {term}"))),
         };
-        Self::Gone { outcome: outcome.to_string(), message, took_s: took.into() }
+        Self::Gone { outcome: outcome.to_string(), message, took_s: took.into(), usage }
     }
 }

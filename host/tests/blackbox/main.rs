@@ -22,6 +22,7 @@ mod frozen;
 mod guests;
 mod guests_that_misbehave;
 mod leadership;
+mod limits;
 mod outage;
 mod output;
 mod proxy;

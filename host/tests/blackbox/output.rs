@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use time::OffsetDateTime;
+
 use crate::guests::Guest;
 use crate::node::{Event, Node};
 use crate::stage::Stage;
@@ -38,19 +40,30 @@ fn a_log_arrives_with_its_level_its_context_and_its_term() {
 #[test]
 fn a_flood_of_both_kinds_meets_one_limit_and_what_was_dropped_is_counted() {
     let stage = stage(Guest::FloodsItsLog);
-    let mut node = stage.node("alpha");
+    let mut node = stage.launch_with("alpha", &[("--max-output", "100")]).start();
     let dropped = |events: &[Event]| -> Vec<Event> {
         events.iter().filter(|event| event.name == "dropped" && event.term > 0).cloned().collect()
     };
     let told = stage.journal.wait("two counts", |events| Some(dropped(events)).filter(|told| told.len() >= 2));
     for event in &told {
         assert!(event.fields["lines"].as_u64() > Some(0), "{event:?}");
-        assert!(event.text("reason").contains("more than 500 a second; --max-output"), "{event:?}");
+        assert!(event.text("reason").contains("more than 100 a second; --max-output"), "{event:?}");
     }
     assert_eq!(node.terminate().code(), Some(0));
     let events = stage.journal.events();
+    let gone = events.iter().find(|event| event.name == "gone").expect("it is gone");
+    let used = |what: &str| gone.fields["usage"][what].as_u64().expect("a number");
+    let lines = |event: &Event| event.fields["lines"].as_u64().unwrap_or(0);
+    assert_eq!(used("dropped"), dropped(&events).iter().map(lines).sum::<u64>(), "{gone:?}");
+    // Twice as many at once, and then as many as the seconds that it ran.
+    let seconds = (gone.ts - node_started(&events)).whole_seconds().unsigned_abs();
+    assert!((200..=100 * (seconds + 3)).contains(&used("lines")), "{gone:?} after {seconds} s");
     assert!(!logged(&events).is_empty() && events.iter().any(|event| event.text("stream") == "stdout"));
     stage.check_promises();
+}
+
+fn node_started(events: &[Event]) -> OffsetDateTime {
+    events.iter().find(|event| event.name == "started").expect("it was started").ts
 }
 
 /// Resident memory, in MiB.

@@ -15,10 +15,10 @@ use std::time::Duration;
 use baton::clock::Clock;
 use baton::gate::{Gate, Watchdog};
 use baton::runtime::{
-    Engine, Gone, Grants, HttpPolicy, Instance, InstanceEvent, Launcher, LogLevel, Module, Output, Postmortem,
-    RefusedRequest, Stream,
+    Engine, Gone, Grants, HttpPolicy, Instance, InstanceEvent, Launcher, Limits, LogLevel, Module, NearLimit, Output,
+    Postmortem, RefusedRequest, Stream,
 };
-use baton::state::Limits;
+use baton::state;
 use baton::store::MemoryStore;
 use baton_election::{ElectionName, End, Refusal, StopReason};
 use tokio::runtime::Handle;
@@ -38,9 +38,9 @@ fn launcher(behaviour: &str) -> Launcher {
         module: Module::load(&Engine::start().unwrap(), &Guest::Beats.module()).unwrap(),
         election: ElectionName::new("stage").unwrap(),
         node: "alpha".to_owned(),
-        memory: 64 << 20,
+        limits: Limits { memory: 64 << 20, ..Limits::default() },
         states: Arc::new(MemoryStore::new(Arc::new(|| Duration::ZERO))),
-        state_limits: Limits::default(),
+        state_limits: state::Limits::default(),
         postmortem: Postmortem::default(),
         env: vec![("BEHAVIOUR".to_owned(), behaviour.to_owned()), ("BEAT_MS".to_owned(), "5".to_owned())],
         config: Vec::new(),
@@ -91,6 +91,7 @@ impl Output for Lines {
     fn denied(&self, _: &str, _: &str) {}
     fn log(&self, _: LogLevel, _: &str, _: &str) {}
     fn dropped(&self, _: u64, _: u32) {}
+    fn near_limit(&self, _: NearLimit) {}
     fn state_delayed(&self, _: &Refusal) {}
     fn refused_request(&self, _: &RefusedRequest) {}
 }

@@ -1,0 +1,177 @@
+//! What a coordinator may use: each limit that is met says which it is and what grants more, coming near it is said
+//! before, and the end of an instance says what it used.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::guests::Guest;
+use crate::node::{Event, Finished, Launch, Node, baton, finish};
+use crate::stage::{ELECTION, Stage};
+use crate::store::Store;
+
+/// A node that runs a module with these flags.
+fn start(stage: &Stage, module: &Path, flags: &[(&str, &str)]) -> Node {
+    let store = stage.store.url();
+    let usual = [("--election", ELECTION), ("--store", &store), ("--lease", "2s"), ("--pause", "100ms")];
+    let launch = Launch::run("alpha", stage.home.path(), &stage.journal).arg(module);
+    usual.iter().chain(flags).fold(launch, |launch, (flag, value)| launch.flag(flag, value)).start()
+}
+
+/// Waits for the end of the first instance.
+fn gone(node: &Node) -> Event {
+    node.event("`gone`", |event| event.name == "gone")
+}
+
+/// Checks that it failed for the limit, and names it and the flag.
+#[track_caller]
+fn met(gone: &Event, says: &str) {
+    assert_eq!(gone.text("outcome"), "failed", "{gone:?}");
+    assert!(gone.text("message").contains(says), "`{says}` is not said: {gone:?}");
+}
+
+/// What it used, at its end.
+#[track_caller]
+fn used(gone: &Event, what: &str) -> u64 {
+    gone.fields["usage"][what].as_u64().unwrap_or_else(|| panic!("no number `{what}`: {gone:?}"))
+}
+
+/// Checks that it was said once that it came near that limit.
+#[track_caller]
+fn was_near(stage: &Stage, term: u64, limit: &str, of: u64, flag: &str) {
+    let said: Vec<Event> = stage.journal.events().into_iter().filter(|event| event.name == "usage").collect();
+    let near: Vec<&Event> = said.iter().filter(|event| event.term == term && event.text("limit") == limit).collect();
+    let [near] = near[..] else { panic!("{limit} is said {} times: {said:?}", near.len()) };
+    assert_eq!((near.text("level"), near.text("flag")), ("warn", flag), "{near:?}");
+    let used = near.fields["used"].as_u64().expect("a number");
+    assert!(near.fields["of"] == of && (of / 5 * 4..=of).contains(&used), "{near:?}");
+}
+
+/// A command for WASI preview 1 that grows a table to so many elements, then exits well.
+fn grows_a_table(folder: &Path, elements: u32) -> PathBuf {
+    let module = folder.join("table.wat.wasm");
+    let text = format!(
+        r#"(module (import "wasi_snapshot_preview1" "sched_yield" (func (result i32))) (memory (export "memory") 1) (table 10 funcref) (table 10 funcref)
+            (func (export "_start")
+                (drop (table.grow 0 (ref.null func) (i32.const {0})))
+                (drop (table.grow 1 (ref.null func) (i32.const {0})))))"#,
+        elements / 2 - 10
+    );
+    fs::write(&module, wat::parse_str(text).expect("it is WebAssembly")).expect("it is written");
+    module
+}
+
+#[test]
+fn memory() {
+    let stage = Stage::new(Store::sqlite()).with(Guest::Allocates);
+    let node = stage.node("alpha");
+    let gone = gone(&node);
+    met(&gone, "more memory than it was granted: 65 MiB of 64 MiB; --max-memory grants more");
+    assert!((60 << 20..=64 << 20).contains(&used(&gone, "memory")), "{gone:?}");
+    was_near(&stage, gone.term, "memory", 64 << 20, "--max-memory");
+    stage.check_promises();
+}
+
+#[test]
+fn table_elements_of_all_tables_together() {
+    let stage = Stage::new(Store::sqlite());
+    let module = grows_a_table(stage.home.path(), 20_000);
+    let node = start(&stage, &module, &[("--max-table-elements", "19000")]);
+    let ended = gone(&node);
+    met(&ended, "more table elements than it was granted: ");
+    met(&ended, " of 19000; --max-table-elements grants more");
+    drop(node);
+
+    let stage = Stage::new(Store::sqlite());
+    let module = grows_a_table(stage.home.path(), 20_000);
+    let node = start(&stage, &module, &[("--max-table-elements", "21000")]);
+    let ended = gone(&node);
+    assert_eq!(ended.text("outcome"), "done", "{ended:?}");
+    assert!((20_000..=21_000).contains(&used(&ended, "table_elements")), "{ended:?}");
+    was_near(&stage, ended.term, "table elements", 21_000, "--max-table-elements");
+}
+
+#[test]
+fn instances() {
+    let stage = Stage::new(Store::sqlite());
+    let node = start(&stage, &Guest::Beats.module(), &[("--max-instances", "1")]);
+    let gone = gone(&node);
+    met(&gone, "it needs more core instances, memories or tables than it was granted: ");
+    met(&gone, " of 1; --max-instances grants more");
+}
+
+#[test]
+fn handles() {
+    let stage = Stage::new(Store::sqlite()).with(Guest::UsesFiles);
+    let home = stage.home.path().display().to_string();
+    fs::write(stage.home.path().join("a"), "").expect("a file");
+    let folder = format!("{home}::/data");
+    let keep = |script: &'static str| [("--dir", folder.as_str()), ("--max-handles", "100"), ("--env", script)];
+    let mut node = stage.launch_with("alpha", &keep("SCRIPT=keep /data/a 85")).start();
+    stage.beat("the handles", |event| event.text("line") == "keep /data/a 85: ok");
+    let said = node.event("a warning", |event| event.name == "usage");
+    was_near(&stage, said.term, "handles", 100, "--max-handles");
+    assert_eq!(node.terminate().code(), Some(0));
+    let ended = gone(&node);
+    assert!((85..=100).contains(&used(&ended, "handles")), "{ended:?}");
+    drop(node);
+
+    let node = stage.launch_with("beta", &keep("SCRIPT=keep /data/a 101")).start();
+    let gone = node.event("`gone`", |event| event.name == "gone");
+    met(&gone, "it needs more handles than it was granted: 100; --max-handles grants more");
+    assert_eq!(used(&gone, "handles"), 100, "{gone:?}");
+    stage.check_promises();
+}
+
+#[test]
+fn handles_of_its_own_components() {
+    let stage = Stage::new(Store::sqlite());
+    let module = stage.home.path().join("own.wasm");
+    let text = r#"(component
+        (type $thing (resource (rep i32)))
+        (core func $new (canon resource.new $thing))
+        (core module $endless
+            (import "" "new" (func $new (param i32) (result i32)))
+            (func (export "run") (result i32)
+                (loop $again (drop (call $new (i32.const 1))) (br $again)) (unreachable)))
+        (core instance $instance (instantiate $endless (with "" (instance (export "new" (func $new))))))
+        (func $run (result (result)) (canon lift (core func $instance "run")))
+        (instance $command (export "run" (func $run)))
+        (export "wasi:cli/run@0.2.0" (instance $command)))"#;
+    fs::write(&module, wat::parse_str(text).expect("it is WebAssembly")).expect("it is written");
+    let node = start(&stage, &module, &[]);
+    met(&gone(&node), "it needs more handles than it was granted: 10000; --max-handles grants more");
+}
+
+#[test]
+fn an_instance_that_uses_little_is_not_warned_of_and_its_end_says_how_little() {
+    let stage = Stage::new(Store::sqlite()).with(Guest::Done);
+    let node = stage.node("alpha");
+    let gone = gone(&node);
+    assert_eq!(gone.text("outcome"), "done", "{gone:?}");
+    assert!((1 << 16..8 << 20).contains(&used(&gone, "memory")), "{gone:?}");
+    assert!((1..100_000).contains(&used(&gone, "table_elements")), "{gone:?}");
+    assert_eq!((used(&gone, "lines"), used(&gone, "dropped")), (1, 0), "{gone:?}");
+    assert!((1..20).contains(&used(&gone, "handles")), "{gone:?}");
+    drop(node);
+    assert!(stage.journal.events().iter().all(|event| event.name != "usage"), "{:?}", stage.journal.events());
+}
+
+#[test]
+fn limits_that_are_none() {
+    let home = tempfile::tempdir().expect("a folder");
+    let run = |arguments: &[&str]| -> Finished {
+        let mut command = baton(home.path());
+        command.arg("run").arg(Guest::Beats.module()).args(arguments);
+        finish(command)
+    };
+    for (arguments, error) in [
+        (["--max-table-elements", "0"], "--max-table-elements: 0 is too few: write at least 1"),
+        (["--max-instances", "many"], "--max-instances: \"many\" is not a number: write it like 1000"),
+        (["--max-handles", "1000001"], "--max-handles: 1000001 is too many: write at most 1000000"),
+        (["--max-output", "-1"], "unexpected argument"),
+    ] {
+        let finished = run(&arguments);
+        assert_eq!(finished.code, Some(2), "{finished:?}");
+        assert!(finished.stderr.contains(error), "`{error}` is not said: {finished:?}");
+    }
+}
