@@ -214,7 +214,7 @@ impl Limits {
             return Some(self.too_many_handles());
         }
         let cause = error.root_cause().to_string();
-        if cause.starts_with("cannot allocate another handle") {
+        if cause.contains("handle limit exceeded") {
             return Some(self.too_many_handles());
         }
         let count = cause.strip_prefix("resource limit exceeded: ")?;
