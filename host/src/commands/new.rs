@@ -150,7 +150,7 @@ fn dependency(sdk: Option<&Path>) -> anyhow::Result<String> {
     Ok(format!("{{ path = {} }}", toml::Value::from(path)))
 }
 
-/// Writes all files, or none if one of them is there already.
+/// Writes all files, or none if one of them is there already or cannot be written.
 fn write(folder: &Path, files: &[(PathBuf, String)]) -> anyhow::Result<()> {
     for (place, _) in files {
         if place.symlink_metadata().is_ok() {
@@ -160,18 +160,26 @@ fn write(folder: &Path, files: &[(PathBuf, String)]) -> anyhow::Result<()> {
             );
         }
     }
-    for (place, text) in files {
-        let written = || {
-            fs::create_dir_all(place.parent().unwrap_or(folder))?;
-            OpenOptions::new().write(true).create_new(true).open(place)?.write_all(text.as_bytes())
-        };
-        written().with_context(|| {
-            format!(
-                "cannot write {}: see to it that the folder can be written to, then remove {} and try again",
-                place.display(),
-                folder.display()
-            )
-        })?;
+    for (done, (place, text)) in files.iter().enumerate() {
+        if let Err(error) = write_new(place, folder, text) {
+            // Those of this run alone: what else is in the folder is not ours. One that stays is named next time.
+            for (place, _) in &files[..done] {
+                let _ = fs::remove_file(place);
+            }
+            return Err(error).with_context(|| {
+                format!(
+                    "cannot write {}, and nothing was written: see to it that it can be, and try again",
+                    place.display()
+                )
+            });
+        }
     }
     Ok(())
+}
+
+fn write_new(place: &Path, folder: &Path, text: &str) -> std::io::Result<()> {
+    fs::create_dir_all(place.parent().unwrap_or(folder))?;
+    let mut file = OpenOptions::new().write(true).create_new(true).open(place)?;
+    // A part of it, as on a full disk, would be in the way.
+    file.write_all(text.as_bytes()).inspect_err(|_| drop(fs::remove_file(place)))
 }

@@ -26,7 +26,9 @@ fn a_project_in_rust_tests_builds_and_runs() {
     // What cargo has built in one run serves the next.
     let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join("new");
     fs::create_dir_all(&built).unwrap();
-    std::os::unix::fs::symlink(built, project.folder().join("target")).unwrap();
+    // But this run is to build the module, and where the settings say that it is.
+    let _ = fs::remove_file(built.join("wasm32-wasip2/release/coordinator.wasm"));
+    std::os::unix::fs::symlink(&built, project.folder().join("target")).unwrap();
     let said = project.tests_builds_and_runs();
     assert!(said.contains("test tests::a_term_goes_on_where_the_one_before_it_ended ... ok"), "{said}");
 }
@@ -101,11 +103,14 @@ fn what_is_wrong_is_said_with_the_way_out() {
 #[test]
 fn a_folder_that_cannot_be_written_to_is_named() {
     let home = tempfile::tempdir().unwrap();
-    // Where folders are forbidden to nobody, as for root, a file in the place of one is in the way.
-    fs::write(home.path().join("job"), "").unwrap();
+    fs::create_dir(home.path().join("job")).unwrap();
+    // Nobody is forbidden a folder if it is root, but a file in the place of one is in anybody's way.
+    fs::write(home.path().join("job/src"), "mine").unwrap();
     let refused = run(home.path(), &["new", "job"]);
     assert_eq!(refused.code, Some(1));
-    assert!(refused.stderr.starts_with("error: cannot write job/Cargo.toml: "), "{refused:?}");
+    assert!(refused.stderr.starts_with("error: cannot write job/src/lib.rs, and nothing was written"), "{refused:?}");
+    let left: Vec<_> = fs::read_dir(home.path().join("job")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["src"], "what was there, and nothing else");
 }
 
 /// A project that `baton new` wrote.
@@ -152,8 +157,8 @@ impl Project {
         }
         let journal = Journal::default();
         let first = self.runs(run, &journal, |event| event.text("line") == "beat 2");
-        let goes_on = |line: &str| line.strip_prefix("term 2 goes on from beat ").and_then(|beat| beat.parse().ok());
         // It may have beaten once more before it stopped.
+        let goes_on = |line: &str| line.split_once(" goes on from beat ").and_then(|(_, beat)| beat.parse().ok());
         self.runs(run, &journal, |event| goes_on(event.text("line")).is_some_and(|beat: u32| beat >= 2));
         assert_eq!(first, self.name, "the election");
         said
@@ -163,7 +168,7 @@ impl Project {
     fn runs(&self, command: &str, journal: &Journal, says: impl Fn(&Event) -> bool) -> String {
         let mut shell = self.shell(&format!("exec {command}"));
         let store = format!("sqlite:{}", self.home.path().join("store").display());
-        shell.env("BATON_STORE", store).env("BATON_LEASE", "2s").env("BATON_LOG_FORMAT", "json");
+        shell.env("BATON_STORE", store).env("BATON_LOG_FORMAT", "json");
         let mut node: Node = Launch::of("node", shell, journal).start();
         let said = journal.wait_within(START, "the guest to say it", |events| {
             let said = events.iter().find(|event| event.name == "output" && says(event)).cloned();
