@@ -1,0 +1,96 @@
+//! The SDK's async side on the real host: its example `watch`, which waits for an answer, a timer and the stop
+//! at once. What its sync side does, the other tests' guests show.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
+#![allow(dead_code, reason = "the support modules serve several test targets")]
+
+#[path = "../support/node.rs"]
+mod node;
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc::{Receiver, channel};
+
+use node::{Journal, Launch, baton, finish};
+
+#[test]
+fn an_async_coordinator_waits_for_an_answer_a_timer_and_the_stop_at_once() {
+    let home = tempfile::tempdir().unwrap();
+    let journal = Journal::default();
+    let store = format!("sqlite:{}", home.path().join("store").display());
+    let (address, requests) = service(&[Answer::Status(200), Answer::Status(503), Answer::None]);
+    let url = format!("http://{address}/health");
+    let mut node = Launch::run("node", home.path(), &journal)
+        .arg(watch())
+        .flag("--store", &store)
+        .flag("--allow-http", format!("http://{address}"))
+        .flag("--env", format!("URL={url}"))
+        .start();
+
+    for line in ["is up", "is down"] {
+        let line = format!("{url} {line}");
+        node.event(&line, |event| event.name == "output" && event.text("line") == line);
+    }
+    // The third request hangs, for longer than the grace: only the stop can cut it off.
+    for request in requests.iter().take(3) {
+        assert!(request.lines().any(|line| line.eq_ignore_ascii_case("baton-term: 1")), "{request}");
+    }
+    let status = node.terminate();
+    let gone = node.after(0, "gone");
+    if !status.success() || gone.text("outcome") != "done" {
+        journal.fail(&format!("the host ended with {status}, the instance as {:?}", gone.text("outcome")));
+    }
+    let mut saved = baton(home.path());
+    saved.args(["state", "get", "watch", "down-in-term", "--store", &store]);
+    assert_eq!(finish(saved).stdout, "1");
+}
+
+/// What the service says to a request.
+enum Answer {
+    Status(u16),
+    /// Nothing, for as long as the other side waits.
+    None,
+}
+
+/// A service that gives these answers, one to each connection, and tells of the requests.
+fn service(answers: &'static [Answer]) -> (SocketAddr, Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (tell, requests) = channel();
+    std::thread::spawn(move || {
+        for answer in answers {
+            let (mut connection, _) = listener.accept().unwrap();
+            let mut lines = BufReader::new(connection.try_clone().unwrap());
+            let mut head = String::new();
+            while !head.ends_with("\r\n\r\n") {
+                assert_ne!(lines.read_line(&mut head).unwrap(), 0, "{head}");
+            }
+            tell.send(head).unwrap();
+            match answer {
+                Answer::Status(status) => {
+                    write!(connection, "HTTP/1.1 {status} -\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+                        .unwrap();
+                }
+                // The connection ends with the instance that made it.
+                Answer::None => while lines.read_line(&mut String::new()).is_ok_and(|read| read > 0) {},
+            }
+        }
+    });
+    (address, requests)
+}
+
+/// The SDK's example, built for the host.
+fn watch() -> PathBuf {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guests");
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "--package", "baton-sdk", "--features", "async", "--example", "watch"])
+        .args(["--release", "--target", "wasm32-wasip2"])
+        .env("CARGO_TARGET_DIR", &target)
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&built.stderr);
+    assert!(built.status.success(), "the example does not build; is the target wasm32-wasip2 installed?\n{said}");
+    target.join("wasm32-wasip2/release/examples/watch.wasm")
+}
