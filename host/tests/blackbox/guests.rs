@@ -109,29 +109,25 @@ pub fn coordinator_for_preview1() -> PathBuf {
 
 fn components() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build("wasm32-wasip2"))
+    BUILT.get_or_init(|| build("fixtures", "wasm32-wasip2"))
 }
 
 fn core_modules() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build("wasm32-wasip1"))
+    BUILT.get_or_init(|| build("fixtures", "wasm32-wasip1"))
 }
 
-fn build(architecture: &str) -> PathBuf {
+/// The guest that makes requests over HTTP.
+pub fn asks_over_http() -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| build("http-fixture", "wasm32-wasip2")).join("http_fixture.wasm")
+}
+
+fn build(package: &str, architecture: &str) -> PathBuf {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guests");
     let built = Command::new(env!("CARGO"))
-        .args([
-            "build",
-            "--package",
-            "fixtures",
-            "--lib",
-            "--bins",
-            "--examples",
-            "--release",
-            "--target",
-            architecture,
-        ])
+        .args(["build", "--package", package, "--lib", "--bins", "--examples", "--release", "--target", architecture])
         .env("CARGO_TARGET_DIR", &target)
         .current_dir(workspace)
         .output()

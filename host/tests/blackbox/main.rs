@@ -21,6 +21,7 @@ mod files;
 mod frozen;
 mod guests;
 mod guests_that_misbehave;
+mod http;
 mod leadership;
 mod limits;
 mod outage;

@@ -70,3 +70,43 @@ pub(super) async fn elapsed(gate: &Gate, clock: &Clock, wait: Duration) {
         tokio::time::sleep(nap).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gate(clock: &Clock, deadline: Duration) -> Gate {
+        let now = clock.now();
+        Gate::new(clock.clone(), now + deadline, now + deadline * 2)
+    }
+
+    #[tokio::test]
+    async fn a_wait_ends_when_it_should_or_before_the_deadline() {
+        let clock = Clock::default();
+        let begin = clock.now();
+        let gate = gate(&clock, Duration::from_secs(3600));
+        elapsed(&gate, &clock, Duration::from_millis(300)).await;
+        assert!(clock.now().since(begin) >= Duration::from_millis(300));
+        elapsed(&gate, &clock, Duration::ZERO).await;
+
+        let gate = self::gate(&clock, Duration::from_millis(400));
+        elapsed(&gate, &clock, Duration::from_secs(3600)).await;
+        assert!(gate.remaining() <= BEFORE_DEADLINE);
+        gate.close();
+        elapsed(&gate, &clock, Duration::from_secs(3600)).await;
+    }
+
+    #[tokio::test]
+    async fn a_renewal_makes_the_wait_longer() {
+        let clock = Clock::default();
+        let gate = gate(&clock, Duration::from_millis(300));
+        let begin = clock.now();
+        let renewal = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let later = clock.now() + Duration::from_millis(600);
+            gate.extend(later, later);
+        };
+        tokio::join!(renewal, elapsed(&gate, &clock, Duration::from_secs(3600)));
+        assert!(clock.now().since(begin) >= Duration::from_millis(600) - BEFORE_DEADLINE);
+    }
+}

@@ -88,7 +88,8 @@ fn request(url: &str, headers: Fields, method: &Method) -> Result<OutgoingReques
     request.set_method(method).map_err(|()| "no method")?;
     request.set_scheme(Some(&scheme)).map_err(|()| "no such scheme")?;
     request.set_authority(Some(authority)).map_err(|()| "no such authority")?;
-    request.set_path_with_query(Some(path).filter(|path| !path.is_empty())).map_err(|()| "no such path")?;
+    // A request without a path is none to wasmtime.
+    request.set_path_with_query(Some(if path.is_empty() { "/" } else { path })).map_err(|()| "no such path")?;
     Ok(request)
 }
 

@@ -1,13 +1,26 @@
 //! A guest that makes requests over HTTP: `BEHAVIOUR` names how, `URL` to whom.
 
+#![allow(clippy::disallowed_methods, reason = "a guest has no other clock")]
+
 mod client;
 
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use baton_sdk::{Failure, Term};
 use wasip2::http::types::{ErrorCode, Fields, RequestOptions};
 
 baton_sdk::coordinator!(run);
+
+thread_local! {
+    /// What is said in the end, as one line: of many that come at once, a test keeps only some.
+    static SAID: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Says a line in the end.
+macro_rules! say {
+    ($($line:tt)*) => { SAID.with_borrow_mut(|said| said.push(format!($($line)*))) };
+}
 
 fn run(term: &Term) -> baton_sdk::Result {
     let url = variable("URL");
@@ -28,8 +41,9 @@ fn run(term: &Term) -> baton_sdk::Result {
 fn get(term: &Term, urls: &str) -> baton_sdk::Result {
     for url in urls.split(' ') {
         match client::get(url, Fields::new()) {
-            Ok(answer) => println!("{url}: {} {}", answer.status, answer.body),
-            Err(why) => println!("{url}: {why}"),
+            Ok(answer) if answer.body.len() > 100 => say!("{url}: {} and {} bytes", answer.status, answer.body.len()),
+            Ok(answer) => say!("{url}: {} {}", answer.status, answer.body),
+            Err(why) => say!("{url}: {why}"),
         }
     }
     rest(term)
@@ -64,17 +78,17 @@ fn forge(term: &Term, url: &str) -> baton_sdk::Result {
     for name in names {
         for value in &values {
             for fields in [&headers, &trailers] {
-                let tries = [fields.set(name, &[value.clone()]).is_ok(), fields.append(name, value).is_ok()];
+                let tries = [fields.set(name, std::slice::from_ref(value)).is_ok(), fields.append(name, value).is_ok()];
                 let listed = Fields::from_list(&[(name.to_owned(), value.clone())]).is_ok();
                 if tries.contains(&true) || listed {
-                    println!("forged {name:?}: {tries:?} {listed}");
+                    say!("forged {name:?}: {tries:?} {listed}");
                 }
             }
         }
     }
     for value in &values[1..] {
         if headers.append("x-split", value).is_ok() || trailers.append("x-split", value).is_ok() {
-            println!("forged a second line in a value");
+            say!("forged a second line in a value");
         }
     }
     headers.append("x-honest", b"yes").map_err(|error| format!("{error}"))?;
@@ -83,13 +97,13 @@ fn forge(term: &Term, url: &str) -> baton_sdk::Result {
     let authorities = ["evil@", "x:y@", "a\r\nBaton-Term: 999@"];
     for evil in authorities {
         let forged = url.replacen("://", &format!("://{evil}"), 1);
-        println!("authority: {:?}", client::get(&forged, Fields::new()).map(|answer| answer.status));
+        say!("authority: {:?}", client::get(&forged, Fields::new()).map(|answer| answer.status));
     }
     for path in ["/x HTTP/1.1\r\nBaton-Term: 999\r\nX: ", "/x\r\nBaton-Term: 999"] {
-        println!("path: {:?}", client::get(&format!("{url}{path}"), Fields::new()).map(|answer| answer.status));
+        say!("path: {:?}", client::get(&format!("{url}{path}"), Fields::new()).map(|answer| answer.status));
     }
     let answer = client::post(&format!("{url}/honest"), headers, b"body", Some(trailers))?;
-    println!("sent: {}", answer.status);
+    say!("sent: {}", answer.status);
     rest(term)
 }
 
@@ -99,15 +113,15 @@ fn follow(term: &Term, url: &str) -> baton_sdk::Result {
     for _ in 0..5 {
         match client::get(&next, Fields::new()) {
             Ok(client::Answer { status: 300..=399, location: Some(location), .. }) => {
-                println!("redirected to {location}");
+                say!("redirected to {location}");
                 next = location;
             }
             Ok(answer) => {
-                println!("arrived: {} {}", answer.status, answer.body);
+                say!("arrived: {} {}", answer.status, answer.body);
                 break;
             }
             Err(why) => {
-                println!("not arrived: {why}");
+                say!("not arrived: {why}");
                 break;
             }
         }
@@ -121,20 +135,17 @@ fn many(term: &Term, url: &str) -> baton_sdk::Result {
     let mut refused = Vec::new();
     for _ in 0..10_000 {
         let answer = client::begin(&format!("{url}/hang"), Fields::new(), None)?;
-        // One that was refused is known to be at once, or with the next turn.
-        for _ in 0..2 {
-            if answer.get().is_none() && kept.len() >= 64 {
-                answer.subscribe().block();
-            }
+        if kept.len() < 64 {
+            kept.push(answer);
+            continue;
         }
-        match answer.get() {
-            None => kept.push(answer),
-            Some(Ok(Err(ErrorCode::InternalError(Some(why))))) => refused.push(why),
-            Some(other) => println!("unexpected: {other:?}"),
+        match client::head(&answer) {
+            Err(ErrorCode::InternalError(Some(why))) => refused.push(why),
+            other => say!("unexpected: {other:?}"),
         }
     }
     refused.dedup();
-    println!("kept {}, refused with {refused:?}", kept.len());
+    say!("kept {}, refused with {refused:?}", kept.iter().filter(|answer| answer.get().is_none()).count());
     drop(kept);
     // Places are given back when the tasks have seen it.
     let answer = loop {
@@ -143,7 +154,7 @@ fn many(term: &Term, url: &str) -> baton_sdk::Result {
             Err(_) => term.sleep(Duration::from_millis(10))?,
         }
     };
-    println!("and then {}", answer.status);
+    say!("and then {}", answer.status);
     rest(term)
 }
 
@@ -206,6 +217,7 @@ fn measure(url: &str) -> baton_sdk::Result {
 }
 
 fn rest(term: &Term) -> baton_sdk::Result {
+    println!("{}", SAID.take().join("\t"));
     println!("rests");
     while term.sleep(Duration::from_secs(60)).is_ok() {}
     Ok(())

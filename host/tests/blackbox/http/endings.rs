@@ -1,0 +1,145 @@
+//! What becomes of a request when its term ends.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::http::{launch, stage};
+use crate::node::{GUARD, Node, until};
+use crate::stage::Stage;
+
+/// A server that takes connections, and nothing else.
+fn listen() -> (TcpListener, String) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    (listener, url)
+}
+
+fn accept(listener: &TcpListener) -> TcpStream {
+    listener.set_nonblocking(true).unwrap();
+    let (stream, _) = until("a connection", || {
+        // Nothing wakes whoever waits for one with a limit; this only paces the question.
+        std::thread::sleep(Duration::from_millis(1));
+        listener.accept()
+    });
+    stream.set_nonblocking(false).unwrap();
+    stream.set_read_timeout(Some(GUARD)).unwrap();
+    stream
+}
+
+/// Reads until this has arrived.
+fn read_until(stream: &mut TcpStream, text: &str) -> String {
+    let mut read = String::new();
+    let mut buffer = [0; 4096];
+    while !read.contains(text) {
+        let n = stream.read(&mut buffer).unwrap();
+        assert_ne!(n, 0, "the connection ended before {text:?}: {read}");
+        read.push_str(&String::from_utf8_lossy(&buffer[..n]));
+    }
+    read
+}
+
+/// Reads to the end, which must be a reset.
+fn read_to_reset(stream: &mut TcpStream) -> String {
+    let mut read = Vec::new();
+    let ended = stream.read_to_end(&mut read);
+    assert!(matches!(&ended, Err(error) if error.kind() == ErrorKind::ConnectionReset), "{ended:?}");
+    String::from_utf8_lossy(&read).into_owned()
+}
+
+/// The request is reset by a kill: while it waits for its answer, and while it sends.
+fn is_reset_by_a_kill(behaviour: &str, begun: &str) {
+    let stage = stage();
+    let (listener, url) = listen();
+    let mut node = launch(&stage, "alpha", behaviour, &url).flag("--allow-http", &url).start();
+    let mut stream = accept(&listener);
+    read_until(&mut stream, begun);
+    // It does not look at the stop: after the grace it is killed.
+    assert_eq!(node.terminate().code(), Some(0));
+    read_to_reset(&mut stream);
+    assert_eq!(node.after(0, "gone").text("outcome"), "killed");
+    stage.check_promises();
+}
+
+#[test]
+fn a_request_that_waits_is_reset_by_a_kill() {
+    is_reset_by_a_kill("hang", "\r\n\r\n");
+}
+
+#[test]
+fn a_request_that_sends_is_reset_by_a_kill() {
+    is_reset_by_a_kill("upload", "line 10 of term 1\n");
+}
+
+#[test]
+fn a_leader_that_was_paused_writes_nothing_when_it_wakes() {
+    let stage = stage();
+    let (listener, url) = listen();
+    let start = |name: &str| launch(&stage, name, "upload", &url).flag("--allow-http", &url).start();
+    let a = start("alpha");
+    let mut old = accept(&listener);
+    read_until(&mut old, "line 10 of term 1\n");
+    let b = start("beta");
+    b.event("to follow", |event| event.name == "standby" && event.text("reason").contains("alpha"));
+    a.signal(Signal::STOP);
+    let mut new = accept(&listener);
+    read_until(&mut new, "line 10 of term 2\n");
+    // All that the kernel had of the old one has arrived long ago: there is nothing more to read.
+    old.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    let mut buffer = [0; 4096];
+    let drained = loop {
+        match old.read(&mut buffer) {
+            Ok(1..) => {}
+            ended => break ended,
+        }
+    };
+    assert!(matches!(&drained, Err(error) if error.kind() == ErrorKind::WouldBlock), "{drained:?}");
+    old.set_read_timeout(Some(GUARD)).unwrap();
+    a.signal(Signal::CONT);
+    assert_eq!(read_to_reset(&mut old), "", "a write of a term that is over");
+    let gone = a.event("gone", |event| event.name == "gone" && event.term == 1);
+    assert_eq!(gone.text("outcome"), "killed");
+    read_until(&mut new, "of term 2\n");
+    stage.check_promises();
+}
+
+/// A node whose guest waits for an answer, so long at most.
+fn waiting(stage: &Stage, name: &str, url: &str, most: &str) -> Node {
+    let timeout = format!("TIMEOUT_MS={most}");
+    launch(stage, name, "hang", url).flag("--allow-http", url).flag("--env", timeout).start()
+}
+
+/// How long it waited in milliseconds, and for what.
+fn waited(node: &Node) -> (u64, String) {
+    let line = node.event("the end of the wait", |event| event.text("line").starts_with("after"));
+    let mut words = line.text("line").splitn(4, ' ').skip(1);
+    let took = words.next().unwrap().parse().unwrap();
+    (took, words.nth(1).unwrap().to_owned())
+}
+
+#[test]
+fn a_guest_says_how_long_it_waits() {
+    let stage = stage();
+    let (listener, url) = listen();
+    let node = waiting(&stage, "alpha", &url, "300");
+    let _stream = accept(&listener);
+    let (took, what) = waited(&node);
+    assert!((300..5000).contains(&took), "{took} ms");
+    assert!(what.contains("ReadTimeout"), "{what}");
+}
+
+#[test]
+fn a_wait_outlasts_the_lease_while_that_is_renewed() {
+    let stage = stage();
+    let (listener, url) = listen();
+    let node = waiting(&stage, "alpha", &url, "60000");
+    let mut stream = accept(&listener);
+    read_until(&mut stream, "\r\n\r\n");
+    // The length of the wait is what is tested: twice the lease.
+    std::thread::sleep(stage.lease() * 2);
+    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
+    let (took, what) = waited(&node);
+    assert!(took >= 4000 && what == "Ok(200)", "{took} ms: {what}");
+}

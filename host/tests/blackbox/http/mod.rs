@@ -1,0 +1,47 @@
+//! HTTP out: a real guest asks real servers on loopback, from a real host.
+
+mod endings;
+mod failovers;
+mod grants;
+mod requests;
+mod server;
+mod tls;
+
+use crate::guests::asks_over_http;
+use crate::node::{Event, Launch, Node};
+use crate::stage::{ELECTION, Stage};
+use crate::store::Store;
+
+/// A stage on the embedded store.
+fn stage() -> Stage {
+    Stage::new(Store::sqlite())
+}
+
+/// A node that is about to start, whose guest asks these URLs in that way. Nothing is granted yet.
+fn launch(stage: &Stage, name: &str, behaviour: &str, url: &str) -> Launch {
+    Launch::run(name, stage.home.path(), &stage.journal)
+        .arg(asks_over_http())
+        .flag("--election", ELECTION)
+        .flag("--store", stage.store.url())
+        .flag("--lease", "2s")
+        .flag("--grace", "300ms")
+        .flag("--pause", "0s")
+        .flag("--env", format!("BEHAVIOUR={behaviour}"))
+        .flag("--env", format!("URL={url}"))
+}
+
+/// What the guest of a node has said before it rests.
+fn said(stage: &Stage, node: &Node) -> Vec<String> {
+    let lines = stage.journal.wait(&format!("{} to rest", node.name), |events| {
+        let own = |event: &&Event| event.from == node.name && event.name == "output";
+        let lines: Vec<&str> = events.iter().filter(own).map(|event| event.text("line")).collect();
+        let [.., said, "rests"] = lines[..] else { return None };
+        Some(said.to_owned())
+    });
+    lines.split('\t').map(str::to_owned).collect()
+}
+
+/// The events of that name so far.
+fn events(stage: &Stage, name: &str) -> Vec<Event> {
+    stage.journal.events().into_iter().filter(|event| event.name == name).collect()
+}

@@ -1,0 +1,74 @@
+//! What arrives at a server, and what does not.
+
+use crate::http::server::{Reply, Server};
+use crate::http::{events, launch, said, stage};
+use crate::node::Event;
+
+#[test]
+fn every_request_says_whose_it_is() {
+    let stage = stage();
+    let server = Server::start(|request| Reply::ok(request.path()));
+    let url = format!("{}/jobs?of=today", server.url());
+    let node = launch(&stage, "alpha", "get", &url).flag("--allow-http", server.url()).start();
+    let term = node.after(0, "elected").term;
+    let lines = said(&stage, &node);
+    assert_eq!(lines, [format!("{url}: 200 /jobs?of=today")]);
+    let [request] = &server.requests()[..] else { panic!("{:?}", server.requests()) };
+    assert_eq!(request.line, "GET /jobs?of=today HTTP/1.1");
+    assert_eq!(request.header("baton-election"), ["stage"]);
+    assert_eq!(request.header("baton-term"), [term.to_string()]);
+    assert_eq!(request.header("baton-node"), ["alpha"]);
+    assert_eq!(request.header("host"), [format!("127.0.0.1:{}", server.port)]);
+    stage.check_promises();
+}
+
+#[test]
+fn a_forged_header_never_arrives() {
+    let stage = stage();
+    let server = Server::start(|_| Reply::ok(""));
+    let node = launch(&stage, "alpha", "forge", &server.url()).flag("--allow-http", server.url()).start();
+    let lines = said(&stage, &node);
+    assert!(lines.contains(&"sent: 200".to_owned()), "{lines:?}");
+    assert!(!lines.iter().any(|line| line.contains("forged")), "{lines:?}");
+    assert_eq!(lines.iter().filter(|line| line.contains("Err(")).count(), 5, "{lines:?}");
+    let [request] = &server.requests()[..] else { panic!("{:?}", server.requests()) };
+    assert_eq!(request.line, "POST /honest HTTP/1.1");
+    assert_eq!(request.header("baton-term").len(), 1);
+    assert_eq!(request.header("x-honest"), ["yes"]);
+    assert!(request.body.contains("x-honest: trailing"), "trailers do arrive: {request:?}");
+    let text = format!("{request:?}").to_ascii_lowercase();
+    assert!(!text.contains("999"), "{request:?}");
+    assert_eq!(text.matches("baton").count(), 4, "three headers and a word in `Trailer`: {request:?}");
+}
+
+#[test]
+fn connections_are_used_again_while_they_are_there() {
+    let stage = stage();
+    let server = Server::start(|request| match request.path() {
+        "/last" => Reply::AnswerAndClose,
+        path => Reply::ok(path.repeat(100_000)),
+    });
+    let urls: Vec<String> =
+        ["/1", "/2", "/3", "/last", "/5", "/6"].map(|path| format!("{}{path}", server.url())).to_vec();
+    let node = launch(&stage, "alpha", "get", &urls.join(" ")).flag("--allow-http", server.url()).start();
+    let lines = said(&stage, &node);
+    assert!(lines[..6].iter().all(|line| line.contains(": 200 ")), "{lines:?}");
+    let connections: Vec<usize> = server.requests().iter().map(|request| request.connection).collect();
+    assert_eq!(connections, [1, 1, 1, 1, 2, 2]);
+}
+
+#[test]
+fn ten_thousand_requests_meet_their_limit_and_the_host_stays_well() {
+    let stage = stage();
+    let server = Server::start(|request| if request.path() == "/hang" { Reply::Hang } else { Reply::ok("") });
+    let node = launch(&stage, "alpha", "many", &server.url()).flag("--allow-http", server.url()).start();
+    let lines = said(&stage, &node);
+    let refusal =
+        "the coordinator has 64 requests in flight, and may have no more at a time: --max-requests 128 allows it";
+    assert_eq!(lines, [format!("kept 64, refused with [{refusal:?}]"), "and then 200".to_owned()]);
+    let told = events(&stage, "request_refused");
+    assert_eq!(told.iter().map(|event| event.text("setting")).collect::<Vec<_>>(), ["max-requests = 128"]);
+    let lost = |event: &Event| ["renew_failed", "killed", "lost"].contains(&event.name.as_str());
+    assert!(!stage.journal.events().iter().any(lost), "{:?}", stage.journal.events());
+    stage.check_promises();
+}

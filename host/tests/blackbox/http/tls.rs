@@ -1,0 +1,95 @@
+//! https: who is believed to be whom.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+use crate::guests::asks_over_http;
+use crate::http::{launch, said, stage};
+use crate::node::{baton, finish};
+
+/// A file beside this one: the certificate of an authority of the tests', and what it has signed for `localhost`.
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/blackbox/http/tls").join(name)
+}
+
+/// A server for `localhost` that serves so many connections, a request on each, and gives the headers' lines of those
+/// that came through.
+fn serve(connections: usize) -> (u16, JoinHandle<Vec<String>>) {
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![CertificateDer::from_pem_file(file("cert.pem")).unwrap()],
+            PrivateKeyDer::from_pem_file(file("key.pem")).unwrap(),
+        )
+        .unwrap();
+    let config = Arc::new(config);
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let thread = std::thread::spawn(move || {
+        let mut heard = Vec::new();
+        for stream in listener.incoming().take(connections) {
+            let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
+            let mut stream = BufReader::new(StreamOwned::new(connection, stream.unwrap()));
+            let mut lines = Vec::new();
+            let mut line = String::new();
+            while matches!(stream.read_line(&mut line), Ok(3..)) {
+                lines.push(std::mem::take(&mut line).trim_end().to_owned());
+            }
+            if line == "\r\n" {
+                heard.append(&mut lines);
+                let _ = stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nsecure");
+            }
+        }
+        heard
+    });
+    (port, thread)
+}
+
+#[test]
+fn a_server_must_be_certified_by_somebody_who_is_trusted() {
+    let stage = stage();
+    let (port, server) = serve(3);
+    let [name, address] = ["localhost", "127.0.0.1"].map(|host| format!("https://{host}:{port}"));
+    let node = launch(&stage, "alpha", "get", &name).flag("--allow-http", &name).start();
+    let lines = said(&stage, &node);
+    assert!(lines[0].contains("no secure connection") && lines[0].contains("UnknownIssuer"), "{lines:?}");
+    drop(node);
+
+    let node = launch(&stage, "beta", "get", &format!("{address} {name}/x"))
+        .flag("--allow-http", format!("{name} {address}"))
+        .flag("--http-ca", file("ca.pem"))
+        .start();
+    let lines = said(&stage, &node);
+    assert!(lines[0].contains("no secure connection") && lines[0].contains("not valid for name"), "{lines:?}");
+    assert_eq!(lines[1], format!("{name}/x: 200 secure"));
+    let heard = server.join().unwrap();
+    assert_eq!(heard[0], "GET /x HTTP/1.1", "only what was secure: {heard:?}");
+    assert!(heard.contains(&"baton-node: beta".to_owned()), "{heard:?}");
+}
+
+#[test]
+fn a_file_without_certificates_is_told_of() {
+    let home = tempfile::tempdir().unwrap();
+    let broken = home.path().join("broken.pem");
+    std::fs::write(&broken, "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n").unwrap();
+    for (file, why) in
+        [(Path::new("missing.pem"), "No such file"), (&file("key.pem"), "no certificate in it"), (&broken, "")]
+    {
+        let mut command = baton(home.path());
+        command.arg("run").arg(asks_over_http()).arg("--http-ca").arg(file);
+        let finished = finish(command);
+        assert_eq!(finished.code, Some(2), "{finished:?}");
+        let names = finished.stderr.contains("--http-ca") && finished.stderr.contains(&*file.to_string_lossy());
+        assert!(names && finished.stderr.contains(why), "{finished:?}");
+    }
+}
