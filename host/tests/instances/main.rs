@@ -6,6 +6,7 @@
 mod files;
 #[path = "../blackbox/guests.rs"]
 mod guests;
+mod http;
 mod requests;
 
 use std::path::Path;

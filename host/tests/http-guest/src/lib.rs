@@ -29,6 +29,7 @@ fn run(term: &Term) -> baton_sdk::Result {
         "forge" => forge(term, &url),
         "follow" => follow(term, &url),
         "many" => many(term, &url),
+        "crowd" => crowd(term, &url),
         "upload" => upload(term, &url),
         "hang" => hang(term, &url),
         "report" => report(term, &url),
@@ -155,6 +156,15 @@ fn many(term: &Term, url: &str) -> baton_sdk::Result {
         }
     };
     say!("and then {}", answer.status);
+    rest(term)
+}
+
+/// Begins 64 requests, and waits to be killed.
+fn crowd(term: &Term, url: &str) -> baton_sdk::Result {
+    let begun: Result<Vec<_>, String> = (0..64).map(|_| client::begin(url, Fields::new(), None)).collect();
+    let begun = begun?;
+    println!("{} in flight", begun.len());
+    let _ = client::head(&begun[0]);
     rest(term)
 }
 
