@@ -193,3 +193,65 @@ impl AsyncWrite for Gated {
         ended
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use std::future::poll_fn;
+    use std::io::{ErrorKind, Read as _};
+    use std::net::{Ipv4Addr, TcpListener};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::clock::Clock;
+
+    /// A connection behind an open gate, and its other side.
+    async fn connection() -> (Gated, InFlight, Arc<Gate>, std::net::TcpStream) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let clock = Clock::default();
+        let later = clock.now() + Duration::from_secs(3600);
+        let gate = Arc::new(Gate::new(clock, later, later));
+        let (gated, in_flight) = Gated::connect(listener.local_addr().unwrap(), &gate).await.unwrap();
+        let (server, _) = listener.accept().unwrap();
+        server.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        (gated, in_flight, gate, server)
+    }
+
+    async fn write(gated: &mut Gated, bytes: &[u8]) -> io::Result<usize> {
+        poll_fn(|cx| Pin::new(&mut *gated).poll_write(cx, bytes)).await
+    }
+
+    #[tokio::test]
+    async fn each_write_and_the_end_pass_the_gate() {
+        let (mut gated, _, gate, mut server) = connection().await;
+        assert_eq!(write(&mut gated, b"before").await.unwrap(), 6);
+        gate.close();
+        assert_eq!(write(&mut gated, b"after").await.unwrap_err().kind(), ErrorKind::PermissionDenied);
+        assert!(poll_fn(|cx| Pin::new(&mut gated).poll_flush(cx)).await.is_err());
+        assert!(poll_fn(|cx| Pin::new(&mut gated).poll_shutdown(cx)).await.is_err());
+        server.set_nonblocking(true).unwrap();
+        let mut read = [0; 64];
+        assert_eq!(server.read(&mut read).unwrap(), 6);
+        assert_eq!(server.read(&mut read).unwrap_err().kind(), ErrorKind::WouldBlock, "nothing more, and no end");
+        assert!(Gated::connect(gated.tcp.peer_addr().unwrap(), &gate).await.is_err(), "nor a new connection");
+    }
+
+    #[tokio::test]
+    async fn what_is_in_flight_is_reset_and_what_is_not_ends() {
+        for (is_in_flight, is_closed, is_reset) in
+            [(true, false, true), (true, true, true), (false, true, true), (false, false, false)]
+        {
+            let (gated, in_flight, gate, mut server) = connection().await;
+            in_flight.set(is_in_flight);
+            if is_closed {
+                gate.close();
+            }
+            drop(gated);
+            let ended = server.read(&mut [0; 64]);
+            match is_reset {
+                true => assert_eq!(ended.unwrap_err().kind(), ErrorKind::ConnectionReset),
+                false => assert_eq!(ended.unwrap(), 0),
+            }
+        }
+    }
+}

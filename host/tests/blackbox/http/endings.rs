@@ -5,7 +5,9 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use rustix::process::Signal;
+use time::OffsetDateTime;
 
+use crate::frozen::freeze;
 use crate::http::{launch, stage};
 use crate::node::{GUARD, Node, until};
 use crate::stage::Stage;
@@ -142,4 +144,28 @@ fn a_wait_outlasts_the_lease_while_that_is_renewed() {
     stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
     let (took, what) = waited(&node);
     assert!(took >= 4000 && what == "Ok(200)", "{took} ms: {what}");
+}
+
+#[test]
+fn from_the_deadline_on_nothing_is_written_even_if_nobody_kills() {
+    let stage = stage();
+    let (listener, url) = listen();
+    let node = launch(&stage, "alpha", "upload", &url).flag("--allow-http", &url).start();
+    let mut stream = accept(&listener);
+    read_until(&mut stream, "line 10 of term 1\n");
+    // From here on nobody renews, nobody kills and nobody ends the host.
+    freeze(&node, "control");
+    freeze(&node, "watchdog");
+    let frozen = OffsetDateTime::now_utc();
+    let mut last = frozen;
+    let mut buffer = [0; 4096];
+    let ended = loop {
+        match stream.read(&mut buffer) {
+            Ok(1..) => last = OffsetDateTime::now_utc(),
+            ended => break ended,
+        }
+        assert!(last < frozen + stage.lease(), "it is still written to");
+    };
+    assert!(matches!(&ended, Err(error) if error.kind() == ErrorKind::ConnectionReset), "{ended:?}");
+    assert!(last < frozen + stage.lease() * 9 / 10, "written to until {:?} after the last renewal", last - frozen);
 }
