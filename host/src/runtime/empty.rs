@@ -18,7 +18,7 @@ use super::output::Output;
 /// The packages that are there with nothing in them, and what that comes to.
 pub(super) const EMPTY: &[(&str, &str)] = &[
     ("wasi:filesystem", "no files unless folders are granted with --dir: opening one fails"),
-    ("wasi:http", "no server may be asked unless it is granted with --allow-http: any other request is refused"),
+    ("wasi:http", "no server may be asked unless it is granted with --allow-http URL: any other request is refused"),
     ("wasi:sockets", "no sockets: opening one fails"),
 ];
 
