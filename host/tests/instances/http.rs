@@ -2,7 +2,7 @@
 
 use std::io::Read;
 use std::net::{Ipv4Addr, TcpListener};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use baton::runtime::{Grants, HttpPolicy, Launcher, Module};
@@ -10,17 +10,16 @@ use baton_election::End;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::guests::build;
+use crate::guests::asks_over_http;
 use crate::{GUARD, Lines, gone, launcher};
 
 /// A launcher of the guest that makes requests, with the policy of its own.
 fn asking(behaviour: &str, url: &str) -> Launcher {
-    static MODULE: OnceLock<std::path::PathBuf> = OnceLock::new();
     let plain = launcher(behaviour);
     let engine = baton::runtime::Engine::start().unwrap();
     let grants = Grants::new(vec![url.parse().unwrap()]);
     Launcher {
-        module: Module::load(&engine, MODULE.get_or_init(|| build("http-fixture"))).unwrap(),
+        module: Module::load(&engine, &asks_over_http()).unwrap(),
         http: Arc::new(HttpPolicy::new(grants, 64, None).unwrap()),
         env: vec![("BEHAVIOUR".to_owned(), behaviour.to_owned()), ("URL".to_owned(), url.to_owned())],
         ..plain
