@@ -11,6 +11,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 use time::OffsetDateTime;
 
+use crate::fuse::Fuse;
 use crate::guests::Guest;
 use crate::node::{Finished, Node, baton, finish};
 use crate::stage::Stage;
@@ -188,6 +189,24 @@ fn an_instance_is_not_gone_while_a_call_on_a_file_hangs() {
     assert_eq!(node.wait().code(), Some(0));
     drop(reader);
     assert!(standby.after(term, "started").ts > gone.ts);
+    stage.check_promises();
+}
+
+#[test]
+fn an_instance_is_not_gone_while_a_write_hangs() {
+    let Some(fuse) = Fuse::mount("hung") else { return };
+    let stage = stage();
+    let mut node = start(&stage, fuse.path(), "/data", &["append /data/hung x"]);
+    let write = fuse.hung_write();
+    node.signal(Signal::TERM);
+    node.after(0, "killed");
+    // Far longer than it takes to be gone otherwise.
+    let _standby = stage.standby("beta", &node);
+    let answered = OffsetDateTime::now_utc();
+    drop(write);
+    let gone = node.after(0, "gone");
+    assert!(gone.ts >= answered, "gone at {}, before its write ended at {answered}", gone.ts);
+    assert_eq!(node.wait().code(), Some(0));
     stage.check_promises();
 }
 

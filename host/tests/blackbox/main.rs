@@ -8,6 +8,8 @@
 
 #[path = "../support/azurite.rs"]
 mod azurite;
+#[path = "../support/fuse.rs"]
+mod fuse;
 #[path = "../support/node.rs"]
 mod node;
 

@@ -2,15 +2,18 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::disallowed_methods, reason = "nobody suspends the machine while it is tested")]
+#![allow(dead_code, reason = "the support modules serve several test targets")]
 
 #[path = "../support/azurite.rs"]
 mod azurite;
+#[path = "../support/fuse.rs"]
+mod fuse;
 #[path = "../support/proxy.rs"]
 mod proxy;
 
 mod azure;
 mod credentials;
-mod fuse;
+mod file_systems;
 mod identities;
 mod leases;
 mod memory;

@@ -1,0 +1,153 @@
+//! A real FUSE file system, served by the test on the kernel's own protocol: a folder with one empty file, whose
+//! writes hang until the test answers them.
+
+#![allow(clippy::disallowed_methods, reason = "a guard against hangs need not count suspends")]
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::io::FdFlags;
+use tempfile::TempDir;
+
+/// Guards against a hang. Nothing is measured by it.
+const GUARD: Duration = Duration::from_secs(60);
+
+/// A mounted folder. It ends with this value.
+pub struct Fuse {
+    folder: TempDir,
+    writes: Receiver<HungWrite>,
+    server: Option<JoinHandle<()>>,
+}
+
+/// A write that the kernel waits for. It is answered with this value's end at the latest: nothing else ends the
+/// process that makes it.
+pub struct HungWrite {
+    device: File,
+    request: [u8; 8],
+    size: u32,
+}
+
+impl Fuse {
+    /// A folder with that file in it. None, aloud, where this process may not mount or the kernel has no FUSE.
+    pub fn mount(file: &'static str) -> Option<Self> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mounted = File::options().read(true).write(true).open("/dev/fuse").ok().filter(|device| {
+            // The command hands it to the kernel.
+            rustix::io::fcntl_setfd(device, FdFlags::empty()).expect("flags are set");
+            let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", rustix::fd::AsRawFd::as_raw_fd(device));
+            let mut mount = Command::new("mount");
+            mount.args(["-i", "-t", "fuse", "-o", &options, "fuse"]).arg(folder.path()).stderr(Stdio::null());
+            mount.status().is_ok_and(|status| status.success())
+        });
+        let Some(device) = mounted else {
+            // Past the capture of the test harness, which would swallow it.
+            let said =
+                std::io::stderr().write_all(b"SKIPPED: the FUSE file system that this test needs cannot be mounted\n");
+            said.expect("stderr is there");
+            return None;
+        };
+        rustix::io::fcntl_setfd(&device, FdFlags::CLOEXEC).expect("flags are set");
+        let (hang, writes) = channel();
+        let server = std::thread::spawn(move || serve(device, file, &hang));
+        Some(Self { folder, writes, server: Some(server) })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Waits for a write.
+    pub fn hung_write(&self) -> HungWrite {
+        self.writes.recv_timeout(GUARD).expect("somebody writes")
+    }
+}
+
+impl Drop for Fuse {
+    fn drop(&mut self) {
+        let unmounted = Command::new("umount").arg(self.path()).status().is_ok_and(|status| status.success());
+        if let Some(server) = self.server.take().filter(|_| unmounted) {
+            let _ = server.join();
+        }
+    }
+}
+
+impl Drop for HungWrite {
+    fn drop(&mut self) {
+        // Fails only where the folder is gone already.
+        let _ = answer(&mut self.device, self.request, Ok([self.size, 0].map(u32::to_ne_bytes).concat()));
+    }
+}
+
+/// Answers the kernel until the folder is unmounted.
+fn serve(mut device: File, file: &str, hang: &Sender<HungWrite>) {
+    let mut bytes = vec![0; 1 << 17];
+    while let Ok(length @ 40..) = device.read(&mut bytes) {
+        let number = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        let request: [u8; 8] = bytes[8..16].try_into().expect("eight bytes");
+        let node = u64::from_ne_bytes(bytes[16..24].try_into().expect("eight bytes"));
+        let name = || bytes[40..length].split(|byte| *byte == 0).next();
+        let reply = match number(4) {
+            LOOKUP if name() == Some(file.as_bytes()) => Ok([lasting(&[2, 0, 0, 0, 0]), attributes(2)].concat()),
+            LOOKUP => Err(-2), // ENOENT
+            GETATTR | SETATTR => Ok([lasting(&[0, 0]), attributes(node)].concat()),
+            STATFS => Ok(vec![0; 80]),
+            // A handle, and that the kernel keeps nothing of it.
+            OPEN => Ok([0_u64, 1].map(u64::to_ne_bytes).concat()),
+            FLUSH | RELEASE => Ok(vec![]),
+            WRITE => {
+                let device = device.try_clone().expect("a descriptor");
+                // Whoever does not wait for it answers it by that.
+                let _ = hang.send(HungWrite { device, request, size: number(56) });
+                continue;
+            }
+            // Protocol 7.31, nothing special, and 4 KiB to write at most.
+            INIT => Ok([7_u32, 31, 0, 0, 0, 4096, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0].map(u32::to_ne_bytes).concat()),
+            FORGET | INTERRUPT | BATCH_FORGET => continue,
+            _ => Err(-38), // ENOSYS
+        };
+        if answer(&mut device, request, reply).is_err() {
+            break;
+        }
+    }
+}
+
+fn answer(device: &mut File, request: [u8; 8], reply: Result<Vec<u8>, i32>) -> std::io::Result<()> {
+    let (error, body) = reply.map_or_else(|error| (error, vec![]), |body| (0, body));
+    let mut bytes = (16 + u32::try_from(body.len()).expect("a short body")).to_ne_bytes().to_vec();
+    bytes.extend(error.to_ne_bytes());
+    bytes.extend(request);
+    bytes.extend(body);
+    device.write_all(&bytes)
+}
+
+const LOOKUP: u32 = 1;
+const FORGET: u32 = 2;
+const GETATTR: u32 = 3;
+const SETATTR: u32 = 4;
+const OPEN: u32 = 14;
+const WRITE: u32 = 16;
+const STATFS: u32 = 17;
+const RELEASE: u32 = 18;
+const FLUSH: u32 = 25;
+const INIT: u32 = 26;
+const INTERRUPT: u32 = 36;
+const BATCH_FORGET: u32 = 42;
+
+/// How long an answer holds: not at all.
+fn lasting(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+/// Of the folder, which is node 1, or of the file.
+fn attributes(node: u64) -> Vec<u8> {
+    let mode = if node == 1 { 0o040_755_u32 } else { 0o100_644 };
+    let times = [node, 0, 0, 0, 0, 0].map(u64::to_ne_bytes).concat();
+    let rest = [0, 0, 0, mode, 1, 0, 0, 0, 4096, 0].map(u32::to_ne_bytes).concat();
+    [times, rest].concat()
+}
