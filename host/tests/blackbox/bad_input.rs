@@ -117,6 +117,13 @@ fn an_unknown_import() {
 }
 
 #[test]
+fn another_version_of_a_draft() {
+    let text = r#"(component (import "wasi:logging/logging@0.2.0" (instance (export "log" (func)))))"#;
+    let (_folder, path) = file("draft.wasm", wat::parse_str(text).expect("it is WebAssembly"));
+    unfit(&path, &["wasi:logging/logging@0.2.0", "this host knows version 0.1.0-draft"]);
+}
+
+#[test]
 fn a_file_of_200_mib() {
     let (_folder, path) = file("large.wasm", b"\0asm\x0d\0\x01\0");
     File::options().write(true).open(&path).and_then(|file| file.set_len(200 << 20)).expect("a sparse file");
