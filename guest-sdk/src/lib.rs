@@ -136,8 +136,9 @@
 #![cfg_attr(not(target_family = "wasm"), doc = "The module [`testing`] has an example.")]
 //!
 //! # Features
-//! `json`, on by default, is the typed access to the state. `async` brings [`AsyncTerm`] and `http`, and makes
-//! a component of 70 KB one of 370 KB.
+//! `json`, on by default, is the typed access to the state; `async` brings [`AsyncTerm`] and `http`. Whoever uses
+//! neither has a component of 70 KB, with values in the state it has 190 KB, and with HTTP 370 KB. The release
+//! profile that `baton new` writes takes a third off.
 
 mod failure;
 #[cfg_attr(not(target_family = "wasm"), path = "fake.rs")]

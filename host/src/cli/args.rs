@@ -83,7 +83,8 @@ Example:
         /// The language that it is written in
         #[arg(long, value_enum, default_value_t = Lang::Rust)]
         lang: Lang,
-        /// Where baton-sdk is, for Rust: the folder guest-sdk of a checkout of Baton [default: crates.io]
+        /// Where baton-sdk is, for Rust: the folder guest-sdk of a checkout of Baton [default: the checkout that this
+        /// program was built in, else crates.io]
         #[arg(long, value_name = "PATH")]
         sdk: Option<PathBuf>,
     },

@@ -93,7 +93,13 @@ pub(super) fn new(name: &ElectionName, lang: Lang, sdk: Option<&Path>) -> anyhow
         Lang::Python => PYTHON,
     };
     let contract = if lang == Lang::Rust { &[][..] } else { CONTRACT };
-    let dependency = dependency(sdk)?;
+    let sdk = if lang == Lang::Rust { sdk_folder(sdk)? } else { None };
+    // The SDK's versions are the host's: both follow the contract.
+    let version = concat!(env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
+    let dependency = match &sdk {
+        Some(path) => format!("{{ path = {} }}", toml::Value::from(path.as_str())),
+        None => format!("\"{version}\""),
+    };
     let fill = |text: &str| {
         text.replace("{{name}}", name.as_str())
             .replace("{{module}}", template.module)
@@ -116,38 +122,44 @@ pub(super) fn new(name: &ElectionName, lang: Lang, sdk: Option<&Path>) -> anyhow
     for command in template.commands {
         said.push_str(&format!("  {command}\n"));
     }
-    if lang == Lang::Rust && sdk.is_none() {
-        said.push_str(
+    match sdk {
+        Some(path) => said.push_str(&format!("\nIt depends on baton-sdk in {path}.\n")),
+        None if lang == Lang::Rust => said.push_str(
             "\nIt depends on baton-sdk from crates.io, where no version is yet: until then, take it from a checkout \
              of Baton,\nwith `--sdk PATH/TO/baton/guest-sdk`, or change the line in Cargo.toml.\n",
-        );
+        ),
+        None => {}
     }
     cli::print(&said)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// What comes after `baton-sdk = ` in the manifest.
-fn dependency(sdk: Option<&Path>) -> anyhow::Result<String> {
-    let Some(path) = sdk else {
-        // The SDK's versions are the host's: both follow the contract.
-        return Ok(format!("\"{}.{}\"", env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR")));
-    };
-    let wrong = |why: String| {
-        WrongConfiguration::new(anyhow::anyhow!(
-            "--sdk {}: {why}; give it the folder guest-sdk of a checkout of Baton",
-            path.display()
-        ))
-    };
-    let manifest =
-        fs::read_to_string(path.join("Cargo.toml")).map_err(|error| wrong(format!("its Cargo.toml: {error}")))?;
-    let manifest: toml::Table = manifest.parse().map_err(|error| wrong(format!("its Cargo.toml: {error}")))?;
+/// Where the SDK is: where the user says, else in the checkout that this program was built in.
+fn sdk_folder(given: Option<&Path>) -> anyhow::Result<Option<String>> {
+    if let Some(path) = given {
+        let found = sdk_at(path).map_err(|why| {
+            let path = path.display();
+            WrongConfiguration::new(anyhow::anyhow!(
+                "--sdk {path}: {why}; give it the folder guest-sdk of a checkout of Baton"
+            ))
+        })?;
+        return Ok(Some(found));
+    }
+    // The program is in target/release or the like.
+    let program = std::env::current_exe().ok();
+    Ok(program.and_then(|program| sdk_at(&program.ancestors().nth(3)?.join("guest-sdk")).ok()))
+}
+
+/// The absolute path of the SDK, if that is what the folder is.
+fn sdk_at(folder: &Path) -> Result<String, String> {
+    let manifest = fs::read_to_string(folder.join("Cargo.toml")).map_err(|error| format!("its Cargo.toml: {error}"))?;
+    let manifest: toml::Table = manifest.parse().map_err(|error| format!("its Cargo.toml: {error}"))?;
     let package = manifest.get("package").and_then(|package| package.get("name")).and_then(toml::Value::as_str);
     if package != Some("baton-sdk") {
-        return Err(wrong("this is not the package baton-sdk".to_owned()).into());
+        return Err("this is not the package baton-sdk".to_owned());
     }
-    let path = fs::canonicalize(path).map_err(|error| wrong(error.to_string()))?;
-    let path = path.to_str().ok_or_else(|| wrong("its path is not UTF-8".to_owned()))?;
-    Ok(format!("{{ path = {} }}", toml::Value::from(path)))
+    let folder = fs::canonicalize(folder).map_err(|error| error.to_string())?;
+    folder.into_os_string().into_string().map_err(|_| "its path is not UTF-8".to_owned())
 }
 
 /// Writes all files, or none if one of them is there already or cannot be written.

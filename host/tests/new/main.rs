@@ -49,10 +49,35 @@ fn a_project_in_python_tests_builds_and_runs() {
 
 #[test]
 fn rust_is_the_default_and_where_its_sdk_is_to_be_had_is_said() {
-    let project = Project::new("job", &[]);
-    let manifest: toml::Table = project.read("Cargo.toml").parse().unwrap();
-    assert_eq!(manifest["dependencies"]["baton-sdk"].as_str(), Some("0.1"));
-    assert!(project.said.contains("--sdk PATH/TO/baton/guest-sdk"), "{}", project.said);
+    // Somebody else's folder of that name is no SDK.
+    for manifest in ["", "[package]\nname = 'guest-sdk'\n"] {
+        let (said, dependency) = from_checkout(manifest);
+        assert_eq!(dependency.as_str(), Some("0.1"));
+        assert!(said.contains("--sdk PATH/TO/baton/guest-sdk"), "{said}");
+    }
+    let (said, dependency) = from_checkout("[package]\nname = 'baton-sdk'\n");
+    let path = dependency["path"].as_str().unwrap();
+    assert!(path.ends_with("it's a \"checkout\"/guest-sdk"), "{path}");
+    assert!(said.contains(&format!("It depends on baton-sdk in {path}.")), "{said}");
+}
+
+/// What a program says that was built in a checkout whose SDK has this manifest, and the project's dependency.
+fn from_checkout(manifest: &str) -> (String, toml::Value) {
+    let home = tempfile::tempdir().unwrap();
+    let checkout = home.path().join("it's a \"checkout\"");
+    for folder in ["guest-sdk", "target/release"] {
+        fs::create_dir_all(checkout.join(folder)).unwrap();
+    }
+    fs::write(checkout.join("guest-sdk/Cargo.toml"), manifest).unwrap();
+    let program = checkout.join("target/release/baton");
+    fs::copy(env!("CARGO_BIN_EXE_baton"), &program).unwrap();
+    let mut command = Command::new(program);
+    command.args(["new", "job"]).current_dir(home.path());
+    let written = finish(command);
+    assert_eq!(written.code, Some(0), "{written:?}");
+    let project = fs::read_to_string(home.path().join("job/Cargo.toml")).unwrap();
+    let project: toml::Table = project.parse().unwrap();
+    (written.stdout, project["dependencies"]["baton-sdk"].clone())
 }
 
 #[test]
