@@ -173,6 +173,8 @@ impl Module {
             _ => return Err(unsuitable(judged.problems)),
         };
         let entry = prepare(engine, &component, kind).map_err(|error| unsuitable(vec![plain(&error)]))?;
+        // Else the first instance would wait for its memory's image, with 20 MB of an interpreter in it perhaps.
+        component.initialize_copy_on_write_image().map_err(|error| unsuitable(vec![plain(&error)]))?;
         Ok(Self {
             digest: digest(&bytes),
             size: bytes.len() as u64,
