@@ -1,4 +1,4 @@
-# Each target is one command and sets up what it needs: Rust with rustup, and for `test` Node with npm
+# Each target is one command and sets up what it needs: Rust with rustup, and for `examples` and `test` Node with npm
 # and Python with venv.
 # `make` alone says what there is.
 
@@ -6,7 +6,7 @@ CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 HEARTBEAT := $(TARGET)/wasm32-wasip2/release/heartbeat.wasm
 
-.PHONY: help demo build guests test bench lint clean setup
+.PHONY: help demo build guests examples test bench lint clean setup
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' $(MAKEFILE_LIST) | expand -t 18
@@ -21,7 +21,10 @@ build: ## Build the host: target/release/baton
 guests: setup ## Build the coordinators: target/wasm32-wasip2/release/*.wasm
 	$(CARGO) build --locked --release --target wasm32-wasip2 --workspace --exclude baton --exclude baton-election
 
-test: setup ## Run every test there is, those against Azurite included
+examples: ## Build the scheduler in five languages: target/examples/*.wasm
+	@scripts/examples.sh
+
+test: setup examples ## Run every test there is, those against Azurite included
 	host/tests/azurite.sh install
 	# Most tests wait for processes, so more of them run at once than there are processors.
 	RUST_TEST_THREADS=12 $(CARGO) test --locked --workspace

@@ -1,0 +1,197 @@
+// Hands partitions to workers, each until its acknowledgement is saved. See ../README.md.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// failure is why a run came to nothing, and whether another try here would help.
+type failure struct {
+	fatal   bool
+	message string
+}
+
+// errStopped says that this instance is asked to stop.
+var errStopped = errors.New("asked to stop")
+
+// acknowledgement is saved under partitions/N: which worker took partition N, and in which term.
+type acknowledgement struct {
+	Worker string `json:"worker"`
+	Term   uint64 `json:"term"`
+}
+
+func run() *failure {
+	settings, err := readSettings()
+	if err != nil {
+		// Another node has the same settings: trying again would not help.
+		return &failure{fatal: true, message: err.Error()}
+	}
+	s := scheduler{settings, subscribeStop()}
+	defer s.stop.drop()
+	open := withoutAcknowledgement(settings.partitions)
+	count := settings.partitions - len(open)
+	fmt.Printf("term %d: %d of %d partitions are acknowledged\n", termNumber(), count, settings.partitions)
+	for _, partition := range open {
+		acknowledged, err := s.handOver(partition)
+		if err != nil {
+			fmt.Printf("asked to stop: %s\n", stopMessage())
+			return nil
+		}
+		if err := save(partition, acknowledged); err != nil {
+			// What a commit of this term did or did not save, the next instance sees.
+			return &failure{message: fmt.Sprintf("partition %d is not acknowledged: %v", partition, err)}
+		}
+		fmt.Printf("partition %d was taken by %s in term %d\n", partition, acknowledged.Worker, acknowledged.Term)
+		collectGarbage()
+	}
+	fmt.Printf("all %d partitions are acknowledged\n", settings.partitions)
+	return nil
+}
+
+func withoutAcknowledgement(partitions int) []int {
+	acknowledged := map[string]bool{}
+	for _, key := range keys("partitions/") {
+		acknowledged[key] = true
+	}
+	var open []int
+	for partition := range partitions {
+		if !acknowledged[key(partition)] {
+			open = append(open, partition)
+		}
+	}
+	return open
+}
+
+func key(partition int) string { return fmt.Sprintf("partitions/%d", partition) }
+
+type scheduler struct {
+	settings
+	stop pollable
+}
+
+// handOver offers a partition to one worker after the other, its own first, until one has taken it. The only error is
+// the stop.
+func (s *scheduler) handOver(partition int) (acknowledgement, error) {
+	for turn := partition; ; turn++ {
+		worker := s.workers[turn%len(s.workers)]
+		term, err := s.offer(worker, partition)
+		if err == nil {
+			return acknowledgement{worker, term}, nil
+		}
+		if errors.Is(err, errStopped) {
+			return acknowledgement{}, err
+		}
+		fmt.Printf("%s did not take partition %d: %v\n", worker, partition, err)
+		if s.sleep(s.pause) != nil {
+			return acknowledgement{}, errStopped
+		}
+	}
+}
+
+// offer returns the term in which the worker took the partition, now or in an offer before.
+func (s *scheduler) offer(worker string, partition int) (uint64, error) {
+	target, err := url.Parse(fmt.Sprintf("%s/partitions/%d", worker, partition))
+	if err != nil {
+		return 0, err
+	}
+	deadline := time.Now().Add(s.timeout)
+	wait := func(p pollable) error { return s.waitFor(p, time.Until(deadline)) }
+	status, text, err := post(target, wait)
+	if err != nil {
+		return 0, err
+	}
+	term, err := strconv.ParseUint(text, 10, 64)
+	if status != 200 || err != nil {
+		return 0, fmt.Errorf("it answered %d %.80s", status, text)
+	}
+	return term, nil
+}
+
+// sleep returns early with errStopped once this instance is asked to stop.
+func (s *scheduler) sleep(length time.Duration) error {
+	timer := subscribeDuration(length)
+	defer timer.drop()
+	if poll(s.stop, timer)[0] {
+		return errStopped
+	}
+	return nil
+}
+
+// waitFor waits until p is ready, but not past the stop.
+func (s *scheduler) waitFor(p pollable, atMost time.Duration) error {
+	timer := subscribeDuration(max(atMost, 0))
+	defer timer.drop()
+	ready := poll(s.stop, p, timer)
+	switch {
+	case ready[0]:
+		return errStopped
+	case !ready[1]:
+		return fmt.Errorf("no answer within %v", s.timeout)
+	default:
+		return nil
+	}
+}
+
+// save saves an acknowledgement: from here on, no term offers the partition again.
+func save(partition int, acknowledged acknowledgement) error {
+	value, err := json.Marshal(acknowledged)
+	if err != nil {
+		return err
+	}
+	if err := put(key(partition), value); err != nil {
+		return err
+	}
+	termProgress()
+	return nil
+}
+
+// settings are what this coordinator needs to know.
+type settings struct {
+	workers        []string
+	partitions     int
+	pause, timeout time.Duration
+}
+
+func readSettings() (settings, error) {
+	var s settings
+	for worker := range strings.SplitSeq(os.Getenv("WORKERS"), ",") {
+		if worker == "" {
+			continue
+		}
+		if target, err := url.Parse(worker); err != nil || target.Host == "" {
+			return s, wrong("WORKERS", "http://10.0.0.1:8080,http://10.0.0.2:8080")
+		}
+		s.workers = append(s.workers, strings.TrimRight(worker, "/"))
+	}
+	if len(s.workers) == 0 {
+		return s, wrong("WORKERS", "http://10.0.0.1:8080,http://10.0.0.2:8080")
+	}
+	whole := func(name, otherwise string) (int, error) {
+		value := os.Getenv(name)
+		if value == "" {
+			value = otherwise
+		}
+		number, err := strconv.ParseUint(value, 10, 20)
+		if err != nil {
+			return 0, wrong(name, "100")
+		}
+		return int(number), nil
+	}
+	pause, pauseErr := whole("PAUSE_MS", "1000")
+	timeout, timeoutErr := whole("TIMEOUT_MS", "10000")
+	partitions, partitionsErr := whole("PARTITIONS", "")
+	s.pause, s.timeout = time.Duration(pause)*time.Millisecond, time.Duration(timeout)*time.Millisecond
+	s.partitions = partitions
+	return s, errors.Join(partitionsErr, pauseErr, timeoutErr)
+}
+
+func wrong(name, example string) error {
+	return fmt.Errorf("%s is missing or wrong: --env %s=%s", name, name, example)
+}
