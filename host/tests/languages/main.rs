@@ -1,0 +1,215 @@
+//! The scheduler of `examples/scheduler`, in each language, on the real binary across a crash and a hand-off.
+//!
+//! `make examples` builds the components. Its workers are this process's: they write down what they are offered.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
+#![allow(dead_code, reason = "the support modules serve several test targets")]
+
+#[path = "../support/node.rs"]
+mod node;
+mod workers;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use node::{Event, Journal, Launch, Node, baton, finish};
+use rustix::process::Signal;
+use serde::Deserialize;
+use tempfile::TempDir;
+use workers::{Offer, Workers};
+
+const ELECTION: &str = "partitions";
+const PARTITIONS: u64 = 12;
+const GRACE: Duration = Duration::from_secs(3);
+
+/// The worker takes this partition and the leader crashes before it hears of it.
+const LOST_IN_THE_CRASH: u64 = 4;
+/// The same, but the leader is asked to stop.
+const CUT_OFF_BY_THE_STOP: u64 = 8;
+
+/// A guard against a hang: three hosts that compile 20 MB at the same time, on a machine that does other things.
+const COMPILED: Duration = Duration::from_secs(300);
+
+/// One scenario at a time: each keeps all processors busy until its hosts have compiled.
+static ALONE: Mutex<()> = Mutex::new(());
+
+macro_rules! languages {
+    ($($language:ident),+) => {
+        $(#[test]
+        fn $language() {
+            survives_a_crash_and_a_hand_off(stringify!($language));
+        })+
+    };
+}
+languages!(rust, js, python, c, go);
+
+/// What is saved under `partitions/N`.
+#[derive(Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+struct Acknowledgement {
+    worker: String,
+    term: u64,
+}
+
+fn survives_a_crash_and_a_hand_off(language: &str) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let stage = Stage::new(language);
+    let mut nodes: Vec<Node> = ["node-1", "node-2", "node-3"].map(|name| stage.launch(name).start()).into();
+
+    // The first term ends with a crash, in the middle of an offer, once the others stand by.
+    let first = stage.started(0);
+    for node in nodes.iter().filter(|node| node.name != first.from) {
+        let follows = |event: &Event| event.from == node.name && event.name == "standby";
+        stage.journal.wait_within(COMPILED, &format!("{} to follow", node.name), |events| {
+            events.iter().any(|event| follows(event) && event.text("reason").contains(&first.from)).then_some(())
+        });
+    }
+    stage.workers.held(LOST_IN_THE_CRASH);
+    drop(take(&mut nodes, &first.from));
+
+    // The second with an orderly stop, in the middle of an offer.
+    let second = stage.started(first.term);
+    stage.workers.held(CUT_OFF_BY_THE_STOP);
+    let mut leader = take(&mut nodes, &second.from);
+    leader.signal(Signal::TERM);
+    assert!(leader.wait().success());
+    stage.obeyed_within_the_grace(&second);
+
+    // The third with the last acknowledgement.
+    let third = stage.started(second.term);
+    let mut leader = take(&mut nodes, &third.from);
+    leader.event("to finish", |event| event.name == "finished");
+    assert!(leader.terminate().success());
+
+    let terms = [&first, &second, &third];
+    println!("{language}: started after {:?} s", terms.map(|event| event.fields["took_s"].as_f64().unwrap_or(-1.0)));
+    let offers = stage.workers.offers();
+    each_is_offered_until_it_is_acknowledged(&offers, &terms);
+    no_lower_term_after_a_higher(&offers);
+    each_is_acknowledged_as_it_was_taken(&stage.saved(), &offers, &stage.workers);
+}
+
+/// Every partition is offered once, but for those whose acknowledgement got lost: these twice, to the same worker.
+fn each_is_offered_until_it_is_acknowledged(offers: &[Offer], terms: &[&Event]) {
+    let [first, second, third] = *terms else { panic!("there are three terms") };
+    for partition in 0..PARTITIONS {
+        let expected: &[&Event] = match partition {
+            LOST_IN_THE_CRASH => &[first, second],
+            CUT_OFF_BY_THE_STOP => &[second, third],
+            _ if partition < LOST_IN_THE_CRASH => &[first],
+            _ if partition < CUT_OFF_BY_THE_STOP => &[second],
+            _ => &[third],
+        };
+        let its = offers.iter().filter(|offer| offer.partition == partition);
+        let offered: Vec<_> = its.map(|offer| (offer.term, offer.node.as_str(), offer.worker)).collect();
+        let expected: Vec<_> =
+            expected.iter().map(|event| (event.term, event.from.as_str(), usize::from(partition % 2 == 1))).collect();
+        assert_eq!(offered, expected, "the offers of partition {partition} in {offers:?}");
+    }
+    assert!(offers.iter().all(|offer| offer.election == ELECTION), "{offers:?}");
+}
+
+fn no_lower_term_after_a_higher(offers: &[Offer]) {
+    assert!(offers.is_sorted_by_key(|offer| offer.term), "a lower term came after a higher one: {offers:?}");
+    assert!(offers.iter().all(|offer| !offer.was_refused), "a worker refused a lower term: {offers:?}");
+}
+
+/// The final state has each partition once, by the worker and in the term in which that first took it.
+fn each_is_acknowledged_as_it_was_taken(
+    saved: &BTreeMap<String, Acknowledgement>,
+    offers: &[Offer],
+    workers: &Workers,
+) {
+    let mut expected = BTreeMap::new();
+    for offer in offers {
+        let taken = Acknowledgement { worker: workers.url(offer.worker).to_owned(), term: offer.term };
+        expected.entry(format!("partitions/{}", offer.partition)).or_insert(taken);
+    }
+    assert_eq!(expected.len() as u64, PARTITIONS);
+    assert_eq!(*saved, expected);
+}
+
+/// One scenario's store, workers and nodes.
+struct Stage {
+    component: PathBuf,
+    home: TempDir,
+    store: String,
+    journal: Journal,
+    workers: Workers,
+}
+
+impl Stage {
+    fn new(language: &str) -> Self {
+        // The target folder's `tmp` is cargo's to name, and `examples` is beside it.
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is inside the target folder");
+        let component = target.join(format!("examples/scheduler-{language}.wasm"));
+        assert!(component.is_file(), "{} is not there: `make examples` builds it", component.display());
+        let home = tempfile::tempdir().expect("a folder");
+        let store = format!("sqlite:{}", home.path().join("store").display());
+        let workers = Workers::start(2, [LOST_IN_THE_CRASH, CUT_OFF_BY_THE_STOP]);
+        Self { component, home, store, journal: Journal::default(), workers }
+    }
+
+    fn launch(&self, name: &str) -> Launch {
+        let urls: Vec<&str> = (0..2).map(|worker| self.workers.url(worker)).collect();
+        let launch = Launch::run(name, self.home.path(), &self.journal).arg(&self.component);
+        let launch = launch.flag("--env", format!("WORKERS={}", urls.join(",")));
+        // A worker that does not answer is waited for until the node is killed or asked to stop.
+        let settings = [("PARTITIONS", PARTITIONS), ("PAUSE_MS", 100), ("TIMEOUT_MS", 100_000)];
+        let launch = settings.iter().fold(launch, |launch, (key, value)| launch.flag("--env", format!("{key}={value}")));
+        let launch = urls.iter().fold(launch, |launch, url| launch.flag("--allow-http", url));
+        let flags = [
+            ("--election", ELECTION),
+            ("--store", &self.store),
+            ("--lease", "3s"),
+            ("--grace", &format!("{}s", GRACE.as_secs())),
+            ("--on-done", "finish"),
+        ];
+        flags.iter().fold(launch, |launch, (flag, value)| launch.flag(flag, value))
+    }
+
+    /// Waits for the start of an instance in a term above `above`.
+    fn started(&self, above: u64) -> Event {
+        let is_it = |event: &&Event| event.name == "started" && event.term > above;
+        self.journal.wait_within(COMPILED, &format!("an instance above term {above}"), |events| {
+            events.iter().find(is_it).cloned()
+        })
+    }
+
+    /// The instance of this term has returned by itself, within the grace.
+    fn obeyed_within_the_grace(&self, started: &Event) {
+        let find = |name: &str| {
+            let is_it = |event: &&Event| event.name == name && event.term == started.term;
+            self.journal.events().into_iter().find(|event| is_it(&event))
+        };
+        let (stopping, gone) = (find("stopping").expect("it was asked"), find("gone").expect("it is gone"));
+        if gone.text("outcome") != "done" || find("killed").is_some() || gone.ts - stopping.ts >= GRACE {
+            self.journal.fail("the stop was not obeyed within the grace");
+        }
+    }
+
+    /// The final state, as an operator sees it.
+    fn saved(&self) -> BTreeMap<String, Acknowledgement> {
+        #[derive(Deserialize)]
+        struct Exported {
+            entries: BTreeMap<String, String>,
+        }
+        let mut command = baton(self.home.path());
+        command.args(["state", "export", ELECTION, "--store", &self.store]);
+        let finished = finish(command);
+        let exported: Exported =
+            serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished:?}"));
+        let read = |(key, value): (String, String)| {
+            let read = serde_json::from_str(&value).unwrap_or_else(|error| panic!("{key} is {value}: {error}"));
+            (key, read)
+        };
+        exported.entries.into_iter().map(read).collect()
+    }
+}
+
+/// The node of that name. Dropping it is a SIGKILL.
+fn take(nodes: &mut Vec<Node>, name: &str) -> Node {
+    let index = nodes.iter().position(|node| node.name == name).expect("it is one of the nodes");
+    nodes.remove(index)
+}
