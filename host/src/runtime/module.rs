@@ -173,8 +173,6 @@ impl Module {
             _ => return Err(unsuitable(judged.problems)),
         };
         let entry = prepare(engine, &component, kind).map_err(|error| unsuitable(vec![plain(&error)]))?;
-        // Else the first instance would wait for its memory's image, with 20 MB of an interpreter in it perhaps.
-        component.initialize_copy_on_write_image().map_err(|error| unsuitable(vec![plain(&error)]))?;
         Ok(Self {
             digest: digest(&bytes),
             size: bytes.len() as u64,
@@ -392,6 +390,7 @@ fn prepare(engine: &Engine, component: &Component, kind: Kind) -> wasmtime::Resu
         Kind::Coordinator => Entry::Coordinator(CoordinatorPre::new(pre)?),
         Kind::Command => Entry::Command(CommandPre::new(pre)?),
     };
+    // Else the first instance would wait for its memory's image, with 20 MB of an interpreter in it perhaps.
     component.initialize_copy_on_write_image()?;
     Ok(entry)
 }
