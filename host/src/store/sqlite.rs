@@ -33,6 +33,14 @@ use row::Stamp;
 /// its sender gives up.
 const LANES: usize = 4;
 
+/// How long a request for a lease waits for another's transaction: they last a few syncs of a tiny file, and
+/// the elector tries again anyway.
+const LEASES_BUSY: Duration = Duration::from_millis(100);
+
+/// The same for state. A coordinator that commits all the time leaves short gaps, and an operator's request must
+/// find one.
+const STATES_BUSY: Duration = Duration::from_secs(2);
+
 /// The shortest and the longest lease of a [`SqliteStore`].
 pub const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 
@@ -56,8 +64,8 @@ impl SqliteStore {
         let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
         Self {
             shared: Arc::new(Shared {
-                leases: Database::new(dir.join("lease.db"), row::SCHEMA),
-                states: Database::new(dir.join("state.db"), state::SCHEMA),
+                leases: Database::new(dir.join("lease.db"), row::SCHEMA, LEASES_BUSY),
+                states: Database::new(dir.join("state.db"), state::SCHEMA, STATES_BUSY),
                 boot,
                 watched: Mutex::default(),
                 lanes: Mutex::default(),

@@ -157,7 +157,8 @@ impl Stage {
         let launch = launch.flag("--env", format!("WORKERS={}", urls.join(",")));
         // A worker that does not answer is waited for until the node is killed or asked to stop.
         let settings = [("PARTITIONS", PARTITIONS), ("PAUSE_MS", 100), ("TIMEOUT_MS", 100_000)];
-        let launch = settings.iter().fold(launch, |launch, (key, value)| launch.flag("--env", format!("{key}={value}")));
+        let launch =
+            settings.iter().fold(launch, |launch, (key, value)| launch.flag("--env", format!("{key}={value}")));
         let launch = urls.iter().fold(launch, |launch, url| launch.flag("--allow-http", url));
         let flags = [
             ("--election", ELECTION),

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use baton_election::Refusal;
 use rusqlite::{Connection, TransactionBehavior};
@@ -14,6 +15,8 @@ pub(super) struct Database {
     path: PathBuf,
     /// What makes its tables.
     schema: &'static str,
+    /// How long a request waits for another's transaction.
+    busy: Duration,
     /// It stays when the path no longer names it, until a new one is there: that is how a renewal finds out.
     file: Mutex<Option<Arc<File>>>,
 }
@@ -32,8 +35,8 @@ pub(super) type Step<T> = rusqlite::Result<Result<T, Refusal>>;
 
 impl Database {
     /// The database at an absolute path. Touches nothing yet.
-    pub fn new(path: PathBuf, schema: &'static str) -> Self {
-        Self { path, schema, file: Mutex::default() }
+    pub fn new(path: PathBuf, schema: &'static str, busy: Duration) -> Self {
+        Self { path, schema, busy, file: Mutex::default() }
     }
 
     /// Makes the folder, the file and its tables, if they do not exist.
@@ -63,7 +66,7 @@ impl Database {
             Some(_) if access == Access::Holder => return Err(self.moved(access)),
             Some(_) | None => {}
         }
-        let file = Arc::new(File::open(&self.path)?);
+        let file = Arc::new(File::open(&self.path, self.busy)?);
         *current = Some(Arc::clone(&file));
         Ok(file)
     }

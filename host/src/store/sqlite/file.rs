@@ -17,10 +17,9 @@ use rustix::io::Errno;
 const FORMAT: i64 = 1;
 /// Marks the file as Baton's (`Batn`), in the file's `application_id`.
 const APPLICATION: i64 = 0x4261_746e;
-/// How long a request waits for another's transaction: they last a few syncs of a tiny file, and the
-/// elector tries again anyway.
-const BUSY: Duration = Duration::from_millis(100);
-/// The same while the file is made, when all hosts of a machine may start at once.
+/// How often a request looks whether another's transaction has ended.
+const BUSY_LOOK: Duration = Duration::from_millis(1);
+/// How long a request waits for another's transaction, while the file is made, when all hosts of a machine may start at once.
 const BUSY_CREATING: Duration = Duration::from_secs(5);
 /// SQLite's own finding that its file is not at its path any more: SQLITE_READONLY_DBMOVED.
 const MOVED: i32 = rusqlite::ffi::SQLITE_READONLY_DBMOVED;
@@ -31,12 +30,14 @@ pub(super) struct File {
     /// Keeps the inode from being given to another file. It is opened with O_PATH, because closing any
     /// other descriptor of the file would drop the locks that SQLite holds on it in this process.
     pin: OwnedFd,
+    /// How long a request waits for another's transaction.
+    busy: Duration,
     idle: Mutex<Vec<Connection>>,
 }
 
 impl File {
     /// The file that is at `path` now.
-    pub fn open(path: &Path) -> Result<Self, Refusal> {
+    pub fn open(path: &Path, busy: Duration) -> Result<Self, Refusal> {
         let pin =
             rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(|error| match error {
                 Errno::NOENT | Errno::NOTDIR => misconfigured(
@@ -46,7 +47,7 @@ impl File {
                 error => misconfigured(path, format!("cannot be opened ({error}): {RIGHTS}")),
             })?;
         refuse_network(path, rustix::fs::fstatfs(&pin))?;
-        Ok(Self { path: path.to_owned(), pin, idle: Mutex::default() })
+        Ok(Self { path: path.to_owned(), pin, busy, idle: Mutex::default() })
     }
 
     /// Whether it is still what its path names.
@@ -66,7 +67,7 @@ impl File {
         if let Some(connection) = idle {
             return Ok(Some(connection));
         }
-        let connected = connect(&self.path, OpenFlags::empty(), BUSY).and_then(|db| Ok((identity(&db)?, db)));
+        let connected = connect(&self.path, OpenFlags::empty(), self.busy).and_then(|db| Ok((identity(&db)?, db)));
         let (identity, db) = connected.map_err(|error| refusal(&self.path, &error))?;
         check(&self.path, identity)?;
         // Between transactions a rollback journal leaves one file and no more. A write-ahead log would be a
@@ -110,8 +111,13 @@ pub(super) fn create(path: &Path, schema: &str) -> Result<(), Refusal> {
 
 fn connect(path: &Path, extra: OpenFlags, busy: Duration) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | extra;
-    let db = Connection::open_with_flags(path, flags)?;
-    db.busy_timeout(busy)?;
+    let mut db = Connection::open_with_flags(path, flags)?;
+    // SQLite's own waits grow to 100 ms, and would miss the gaps that somebody leaves who writes all the time.
+    let looks = i32::try_from(busy.as_millis()).unwrap_or(i32::MAX);
+    db.busy_handler(Some(move |count| {
+        std::thread::sleep(BUSY_LOOK);
+        count < looks
+    }))?;
     // A term that was begun must survive a power cut, or it would be begun again. With a journal that is
     // deleted, FULL is not enough: only EXTRA also syncs the folder, without which the journal could come
     // back after the cut and undo the commit.
