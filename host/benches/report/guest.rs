@@ -11,13 +11,25 @@ pub struct Guests {
     pub fixtures: PathBuf,
     /// The one that keeps state.
     pub keeper: PathBuf,
+    /// The one that makes requests.
+    pub asks: PathBuf,
 }
 
-/// Builds `tests/guests`.
+/// Builds all of them.
 ///
 /// # Errors
 /// If cargo does not start, or does not build it: the target `wasm32-wasip2` may be missing.
 pub fn build() -> anyhow::Result<Guests> {
+    let (fixtures, asks) = (build_folder("guests")?, build_folder("http-guest")?);
+    Ok(Guests {
+        keeper: fixtures.join("examples/keeper.wasm"),
+        fixtures: fixtures.join("fixtures.wasm"),
+        asks: asks.join("http_fixture.wasm"),
+    })
+}
+
+/// Builds the package in a folder of the tests, and says where its components are.
+fn build_folder(package: &str) -> anyhow::Result<PathBuf> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guests");
     let built = Command::new(env!("CARGO"))
         .args([
@@ -32,11 +44,10 @@ pub fn build() -> anyhow::Result<Guests> {
             "--target-dir",
         ])
         .arg(&target)
-        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests"))
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(package))
         .output()
         .context("cargo does not start")?;
     let said = String::from_utf8_lossy(&built.stderr);
     ensure!(built.status.success(), "the coordinator does not build; is wasm32-wasip2 installed?\n{said}");
-    let built = target.join("wasm32-wasip2/release");
-    Ok(Guests { fixtures: built.join("fixtures.wasm"), keeper: built.join("examples/keeper.wasm") })
+    Ok(target.join("wasm32-wasip2/release"))
 }

@@ -168,13 +168,19 @@ impl Baton {
 
     /// The last line of an instance that ends by itself.
     pub async fn last_line(&self, env: &[(&str, &str)]) -> wasmtime::Result<String> {
+        self.lines(env).await?.pop().context("the guest printed nothing")
+    }
+
+    /// What an instance prints that ends by itself.
+    pub async fn lines(&self, env: &[(&str, &str)]) -> wasmtime::Result<Vec<String>> {
         let (mut instance, mut lines) = self.start(env);
         let end = gone(&mut instance).await;
-        let mut last = None;
+        ensure!(end == baton_election::End::Done, "the guest failed: {end:?}");
+        let mut texts = Vec::new();
         while let Some(line) = lines.recv().await {
-            last = Some(line.text);
+            texts.push(line.text);
         }
-        last.with_context(|| format!("the guest printed nothing: {end:?}"))
+        Ok(texts)
     }
 
     fn start(&self, env: &[(&str, &str)]) -> (Instance, mpsc::UnboundedReceiver<Line>) {

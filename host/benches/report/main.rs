@@ -23,6 +23,7 @@ mod moves;
 #[allow(dead_code, reason = "shared with the tests, which use more of it")]
 #[path = "../../tests/support/node.rs"]
 mod node;
+mod requests;
 mod samples;
 mod standing;
 mod state;
@@ -45,6 +46,7 @@ struct Effort {
     instances: instances::Effort,
     state: state::Effort,
     moves: moves::Effort,
+    requests: requests::Effort,
     window: Duration,
 }
 
@@ -53,6 +55,7 @@ const QUICK: Effort = Effort {
     instances: instances::Effort { starts: 1_000, kills: 300, large: 30 },
     state: state::Effort { rounds: 10, commits: 50 },
     moves: moves::Effort { terms: 300, pairs: 5, rounds: 6 },
+    requests: requests::Effort { rounds: 10 },
     window: Duration::from_secs(30),
 };
 
@@ -61,6 +64,7 @@ const FULL: Effort = Effort {
     instances: instances::Effort { starts: 10_000, kills: 3_000, large: 200 },
     state: state::Effort { rounds: 40, commits: 100 },
     moves: moves::Effort { terms: 3_000, pairs: 5, rounds: 40 },
+    requests: requests::Effort { rounds: 100 },
     window: Duration::from_secs(300),
 };
 
@@ -91,6 +95,9 @@ fn measure(guests: &Guests, effort: &Effort) -> Vec<Row> {
     let sections = [
         instances,
         section("state", || tokio::runtime::Runtime::new()?.block_on(state::measure(&guests.keeper, &effort.state))),
+        section("requests over HTTP", || {
+            tokio::runtime::Runtime::new()?.block_on(requests::measure(&guests.asks, &effort.requests))
+        }),
         section("elections", || moves::elections(module, &effort.moves, bare)),
         section("crashes and hand-offs", || moves::moves(module, &effort.moves)),
         section("hosts at rest", || standing::at_rest(module, effort.window)),

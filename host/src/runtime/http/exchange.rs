@@ -24,7 +24,7 @@ use wasmtime_wasi_http::{Error, WasiBody};
 use super::Shared;
 use super::connect::{InFlight, Io, NotOpened};
 use super::grant::{Origin, Reach};
-use super::limits::{HEAD_BYTES, IDLE, IDLE_FOR, READ_AHEAD, Waits};
+use super::limits::{HEAD_BYTES, IDLE, IDLE_FOR, READ_AHEAD, Wait, Waits};
 
 /// A request that may be made.
 pub(super) struct Admitted {
@@ -53,27 +53,20 @@ pub(super) async fn run(shared: Arc<Shared>, admitted: Admitted) -> Result<(Resp
             None => open(&shared, &origin, reach, waits).await?,
         };
         connection.in_flight.set(true);
-        let answered = tokio::select! {
-            biased;
-            answered = connection.ask(request) => answered,
-            () = shared.elapsed(waits.first_byte) => return Err(shared.late(Error::ConnectionReadTimeout)),
-        };
-        match answered {
+        match connection.ask(request, &shared, waits.first_byte).await {
             Ok(response) => break (connection, response),
             // The server had closed it, and has seen nothing of the request.
             Err(Unanswered { unsent: Some(unsent), .. }) if is_kept => {
                 request = unsent;
                 kept = shared.idle.take(&origin, shared.clock.now());
             }
-            Err(Unanswered { error, .. }) => {
-                return Err(error.map_or(Error::ConnectionTerminated, |error| shared.explain(&error)));
-            }
+            Err(Unanswered { error, .. }) => return Err(error),
         }
     };
     let place = (!response.is_end_stream()).then_some(place);
-    let (held, wait) = (Arc::clone(&shared), waits.between_bytes);
+    let (held, longest) = (Arc::clone(&shared), waits.between_bytes);
     let response =
-        response.map(|incoming| Arriving { incoming, shared: held, wait, timer: None, place }.boxed_unsync());
+        response.map(|incoming| Arriving { incoming, shared: held, longest, wait: None, place }.boxed_unsync());
     let mut driven = Driven { connection, shared };
     // A short response has often arrived with its head.
     let rest: Rest = match poll_fn(|cx| Poll::Ready(driven.connection.poll_finished(cx))).await {
@@ -107,29 +100,31 @@ impl Driven {
 async fn open(shared: &Shared, origin: &Origin, reach: Reach, waits: Waits) -> Result<Connection, Error> {
     let opening = async {
         let (stream, in_flight) = shared.policy.connector.open(origin, reach, &shared.gate).await?;
-        let (sender, driver) = http1::Builder::new()
-            .max_buf_size(READ_AHEAD)
-            .max_header_size(HEAD_BYTES)
-            .handshake(TokioIo::new(stream))
-            .await
-            .map_err(|error| shared.explain(&error))?;
-        Ok(Connection { origin: origin.clone(), sender, driver, in_flight, ended: false, idle_since: Time::default() })
+        let handshake =
+            http1::Builder::new().max_buf_size(READ_AHEAD).max_header_size(HEAD_BYTES).handshake(TokioIo::new(stream));
+        let (sender, driver) = handshake.await.map_err(|error| shared.explain(&error))?;
+        Ok((sender, driver, in_flight))
     };
+    let mut wait = Wait::new(&shared.clock, waits.connect);
     let opened = tokio::select! {
         biased;
         opened = opening => opened,
-        () = shared.elapsed(waits.connect) => return Err(shared.late(Error::ConnectionTimeout)),
+        () = poll_fn(|cx| wait.poll(cx, &shared.gate, &shared.clock)) => {
+            return Err(shared.late(Error::ConnectionTimeout));
+        }
     };
-    opened.map_err(|not| match not {
+    let (sender, driver, in_flight) = opened.map_err(|not| match not {
         NotOpened::Failed(error) => error,
         NotOpened::OutOfReach(address) => shared.refuse_address(origin, address),
-    })
+    })?;
+    let origin = origin.clone();
+    Ok(Connection { origin, sender, driver, wait, in_flight, ended: false, idle_since: Time::default() })
 }
 
 /// There is no response.
 struct Unanswered {
-    /// Why, where that is known.
-    error: Option<hyper::Error>,
+    /// Why, for the guest.
+    error: Error,
     /// The request, where nothing of it was sent.
     unsent: Option<Request<WasiBody>>,
 }
@@ -139,6 +134,8 @@ pub(super) struct Connection {
     origin: Origin,
     sender: http1::SendRequest<WasiBody>,
     driver: http1::Connection<TokioIo<Box<dyn Io>>, WasiBody>,
+    /// For its connection, and then for each answer.
+    wait: Wait,
     in_flight: InFlight,
     /// The driver has ended, and must not be polled again.
     ended: bool,
@@ -146,10 +143,17 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Sends the request and waits for the response's head.
-    async fn ask(&mut self, request: Request<WasiBody>) -> Result<Response<Incoming>, Unanswered> {
-        let Self { sender, driver, ended, .. } = self;
+    /// Sends the request and waits for the response's head, so long at most.
+    async fn ask(
+        &mut self,
+        request: Request<WasiBody>,
+        shared: &Shared,
+        longest: Duration,
+    ) -> Result<Response<Incoming>, Unanswered> {
+        let Self { sender, driver, wait, ended, .. } = self;
+        wait.restart(&shared.clock, longest);
         let mut answer = pin!(sender.try_send_request(request));
+        let failed = |error| Poll::Ready(Err(Unanswered { error, unsent: None }));
         poll_fn(|cx| {
             let driven = if *ended { Poll::Pending } else { Pin::new(&mut *driver).poll(cx) };
             *ended |= driven.is_ready();
@@ -158,12 +162,14 @@ impl Connection {
                 (Poll::Ready(Ok(response)), _) => Poll::Ready(Ok(response)),
                 (Poll::Ready(Err(mut error)), _) => {
                     let unsent = error.take_message();
-                    Poll::Ready(Err(Unanswered { error: Some(error.into_error()), unsent }))
+                    Poll::Ready(Err(Unanswered { error: shared.explain(&error.into_error()), unsent }))
                 }
-                (Poll::Pending, Poll::Ready(ended)) => {
-                    Poll::Ready(Err(Unanswered { error: ended.err(), unsent: None }))
-                }
-                (Poll::Pending, Poll::Pending) => Poll::Pending,
+                (Poll::Pending, Poll::Ready(Ok(()))) => failed(Error::ConnectionTerminated),
+                (Poll::Pending, Poll::Ready(Err(error))) => failed(shared.explain(&error)),
+                (Poll::Pending, Poll::Pending) => match wait.poll(cx, &shared.gate, &shared.clock) {
+                    Poll::Ready(()) => failed(shared.late(Error::ConnectionReadTimeout)),
+                    Poll::Pending => Poll::Pending,
+                },
             }
         })
         .await
@@ -216,9 +222,9 @@ struct Arriving {
     incoming: Incoming,
     shared: Arc<Shared>,
     /// The longest wait for a part of it.
-    wait: Duration,
+    longest: Duration,
     /// The present wait.
-    timer: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    wait: Option<Wait>,
     /// Given back when it has arrived.
     place: Option<OwnedSemaphorePermit>,
 }
@@ -231,13 +237,13 @@ impl Body for Arriving {
         let frame = match Pin::new(&mut self.incoming).poll_frame(cx) {
             Poll::Ready(frame) => frame.map(|frame| frame.map_err(|error| self.shared.explain(&error))),
             Poll::Pending => {
-                let (shared, wait) = (self.shared.clone(), self.wait);
-                let timer = self.timer.get_or_insert_with(|| Box::pin(async move { shared.elapsed(wait).await }));
-                std::task::ready!(timer.as_mut().poll(cx));
-                Some(Err(self.shared.late(Error::ConnectionReadTimeout)))
+                let Self { shared, longest, wait, .. } = &mut *self;
+                let wait = wait.get_or_insert_with(|| Wait::new(&shared.clock, *longest));
+                std::task::ready!(wait.poll(cx, &shared.gate, &shared.clock));
+                Some(Err(shared.late(Error::ConnectionReadTimeout)))
             }
         };
-        self.timer = None;
+        self.wait = None;
         if !matches!(frame, Some(Ok(_))) || self.incoming.is_end_stream() {
             self.place = None;
         }

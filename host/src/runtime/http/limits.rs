@@ -1,7 +1,11 @@
 //! How long a request may take, and how much of the host it may use.
 
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use baton_election::Time;
+use tokio::time::{Instant, Sleep, sleep};
 use wasmtime_wasi_http::RequestOptions;
 
 use crate::clock::Clock;
@@ -57,23 +61,56 @@ impl Waits {
     }
 }
 
-/// Ends after that time, or shortly before the deadline as it then is: no wait outlasts the term, however long the
-/// guest would like to wait, and one that began late in a lease goes on when the lease is renewed.
-pub(super) async fn elapsed(gate: &Gate, clock: &Clock, wait: Duration) {
-    let begin = clock.now();
-    loop {
-        let left = wait.saturating_sub(clock.now().since(begin));
-        let nap = left.min(gate.remaining().saturating_sub(BEFORE_DEADLINE)).min(LONGEST_WAIT);
-        if nap.is_zero() {
-            return;
+/// A wait for something on a connection, which can be begun again.
+///
+/// Its timer is kept, since a timer that is only moved back costs nothing, and a new one wakes a thread.
+pub(super) struct Wait {
+    timer: Pin<Box<Sleep>>,
+    begin: Time,
+    longest: Duration,
+}
+
+impl Wait {
+    /// Begins a wait that ends after `longest`.
+    pub(super) fn new(clock: &Clock, longest: Duration) -> Self {
+        Self { timer: Box::pin(sleep(longest.min(LONGEST_WAIT))), begin: clock.now(), longest }
+    }
+
+    /// Begins another.
+    pub(super) fn restart(&mut self, clock: &Clock, longest: Duration) {
+        (self.begin, self.longest) = (clock.now(), longest);
+        self.timer.as_mut().reset(Instant::now() + longest.min(LONGEST_WAIT));
+    }
+
+    /// Ends after its time, or shortly before the deadline as it then is: no wait outlasts the term, however long
+    /// the guest would like to wait, and one that began late in a lease goes on when the lease is renewed.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, gate: &Gate, clock: &Clock) -> Poll<()> {
+        loop {
+            let left = self.longest.saturating_sub(clock.now().since(self.begin));
+            let nap = left.min(gate.remaining().saturating_sub(BEFORE_DEADLINE)).min(LONGEST_WAIT);
+            if nap.is_zero() {
+                return Poll::Ready(());
+            }
+            let now = Instant::now();
+            if now + nap < self.timer.deadline() {
+                self.timer.as_mut().reset(now + nap);
+            }
+            std::task::ready!(self.timer.as_mut().poll(cx));
+            self.timer.as_mut().reset(now + nap);
         }
-        tokio::time::sleep(nap).await;
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+
     use super::*;
+
+    async fn elapsed(gate: &Gate, clock: &Clock, longest: Duration) {
+        let mut wait = Wait::new(clock, longest);
+        poll_fn(|cx| wait.poll(cx, gate, clock)).await;
+    }
 
     fn gate(clock: &Clock, deadline: Duration) -> Gate {
         let now = clock.now();
@@ -88,6 +125,11 @@ mod tests {
         elapsed(&gate, &clock, Duration::from_millis(300)).await;
         assert!(clock.now().since(begin) >= Duration::from_millis(300));
         elapsed(&gate, &clock, Duration::ZERO).await;
+        let mut wait = Wait::new(&clock, Duration::from_secs(3600));
+        let begin = clock.now();
+        wait.restart(&clock, Duration::from_millis(300));
+        poll_fn(|cx| wait.poll(cx, &gate, &clock)).await;
+        assert!(clock.now().since(begin) >= Duration::from_millis(300));
 
         let gate = self::gate(&clock, Duration::from_millis(400));
         elapsed(&gate, &clock, Duration::from_secs(3600)).await;

@@ -22,7 +22,6 @@ use std::future::ready;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use http::{Method, Request, Uri};
 use tokio::sync::{Semaphore, mpsc};
@@ -40,7 +39,7 @@ use exchange::{Admitted, Idle, Rest};
 use grant::Origin;
 pub use grant::{Grant, GrantError, Grants};
 use headers::{Stamp, is_forbidden};
-use limits::{BEFORE_DEADLINE, FIELD_BYTES, HEAD_BYTES, WRITE_AHEAD, Waits, elapsed};
+use limits::{BEFORE_DEADLINE, FIELD_BYTES, HEAD_BYTES, WRITE_AHEAD, Waits};
 pub use tls::CaError;
 
 /// Origins that are told of in a term. A guest could think of more without an end.
@@ -197,11 +196,6 @@ impl Shared {
         *request.uri_mut() = Uri::try_from(target).map_err(|_| Error::HttpRequestUriInvalid)?;
         self.stamp.put_on(request.headers_mut(), &origin)?;
         Ok(Admitted { request, origin, reach, place, waits })
-    }
-
-    /// Ends with a wait, or with the term.
-    async fn elapsed(&self, wait: Duration) {
-        elapsed(&self.gate, &self.clock, wait).await;
     }
 
     /// What the guest is told when a wait has ended in vain.

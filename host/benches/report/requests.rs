@@ -1,0 +1,108 @@
+//! Requests over HTTP from an instance, beside the same requests from a native client on the same runtime.
+//!
+//! Both ask the same server on loopback, one request after the other on a connection that is kept, with the same
+//! headers but for the host's three.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use baton::runtime::{Grants, HttpPolicy};
+use http_body_util::{BodyExt as _, Empty};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use wasmtime::ensure;
+use wasmtime_wasi_http::io::TokioIo;
+
+use crate::bare::milliseconds;
+use crate::instances::Baton;
+use crate::samples::Samples;
+use crate::table::{Bar, Row, Unit};
+
+/// How many rounds there are, with [`REQUESTS`] from either side in each.
+pub struct Effort {
+    /// Rounds.
+    pub rounds: usize,
+}
+
+/// Requests in a round.
+const REQUESTS: usize = 200;
+
+/// Measures with this guest.
+///
+/// # Errors
+/// If the guest or the server does not do as it should.
+pub async fn measure(module: &Path, effort: &Effort) -> wasmtime::Result<Vec<Row>> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let address = listener.local_addr()?;
+    // It ends with this process, as its connections do: nothing else could be in its way.
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || serve(stream));
+        }
+    });
+    let url = format!("http://{address}");
+    let mut baton = Baton::new(module)?;
+    baton.launcher.http = Arc::new(HttpPolicy::new(Grants::new(vec![url.parse()?]), 64, None)?);
+    let (mut native, mut gated) = (Samples::default(), Samples::default());
+    for _ in 0..effort.rounds {
+        native.extend(asked_natively(address).await?);
+        gated.extend(asked_by_a_guest(&baton, &url).await?);
+    }
+    let beside = native.median();
+    Ok(vec![
+        Row::new("a request from a native client", Unit::Ms, native),
+        Row::new("a gated request from an instance", Unit::Ms, gated)
+            .bar(Bar::Ratio(1.2))
+            .beside("native client", beside),
+    ])
+}
+
+/// Answers every request, which has no body, with a short one.
+fn serve(mut stream: TcpStream) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut lines = BufReader::new(stream.try_clone()?);
+    let mut line = String::new();
+    while lines.read_line(&mut line)? > 0 {
+        if line == "\r\n" {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello")?;
+        }
+        line.clear();
+    }
+    Ok(())
+}
+
+async fn asked_natively(address: SocketAddr) -> wasmtime::Result<Vec<f64>> {
+    let stream = tokio::net::TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let driver = tokio::spawn(connection);
+    // On a thread of the runtime, as a guest is.
+    let asking = tokio::spawn(async move {
+        let mut took = Vec::with_capacity(REQUESTS);
+        for _ in 0..REQUESTS {
+            let begin = Instant::now();
+            let request = http::Request::get("/").header("host", address.to_string()).body(Empty::<Bytes>::new())?;
+            sender.ready().await?;
+            let response = sender.send_request(request).await?;
+            ensure!(response.status() == 200, "{response:?}");
+            let body = response.into_body().collect().await?.to_bytes();
+            ensure!(body.len() == 5, "{body:?}");
+            took.push(milliseconds(begin.elapsed()));
+        }
+        Ok(took)
+    });
+    let took = asking.await?;
+    driver.await??;
+    took
+}
+
+async fn asked_by_a_guest(baton: &Baton, url: &str) -> wasmtime::Result<Vec<f64>> {
+    let lines = baton.lines(&[("BEHAVIOUR", "measure"), ("URL", url), ("REQUESTS", &REQUESTS.to_string())]).await?;
+    let nanoseconds = lines.iter().flat_map(|line| line.split(' ')).filter_map(|word| word.parse::<f64>().ok());
+    let took: Vec<f64> = nanoseconds.map(|nanoseconds| nanoseconds / 1e6).collect();
+    ensure!(took.len() == REQUESTS, "the guest measured {} requests", took.len());
+    Ok(took)
+}
