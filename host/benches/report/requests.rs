@@ -1,6 +1,6 @@
-//! Requests over HTTP from an instance, beside the same requests from a native client on the same runtime.
+//! Requests over HTTP from an instance, beside the same requests from native clients on the same runtime.
 //!
-//! Both ask the same server on loopback, one request after the other on a connection that is kept, with the same
+//! All ask the same server on loopback, one request after the other on a connection that is kept, with the same
 //! headers but for the host's three.
 
 use std::io::{BufRead, BufReader, Write};
@@ -46,17 +46,17 @@ pub async fn measure(module: &Path, effort: &Effort) -> wasmtime::Result<Vec<Row
     let url = format!("http://{address}");
     let mut baton = Baton::new(module)?;
     baton.launcher.http = Arc::new(HttpPolicy::new(Grants::new(vec![url.parse()?]), 64, None)?);
-    let (mut native, mut gated) = (Samples::default(), Samples::default());
+    let (mut bare, mut native, mut gated) = (Samples::default(), Samples::default(), Samples::default());
     for _ in 0..effort.rounds {
-        native.extend(asked_natively(address).await?);
+        bare.extend(asked_by_hyper(address).await?);
+        native.extend(asked_by_reqwest(address).await?);
         gated.extend(asked_by_a_guest(&baton, &url).await?);
     }
     let beside = native.median();
     Ok(vec![
-        Row::new("a request from a native client", Unit::Ms, native),
-        Row::new("a gated request from an instance", Unit::Ms, gated)
-            .bar(Bar::Ratio(1.2))
-            .beside("native client", beside),
+        Row::new("a request by bare hyper, natively", Unit::Ms, bare),
+        Row::new("a request by reqwest, natively", Unit::Ms, native),
+        Row::new("a gated request from an instance", Unit::Ms, gated).bar(Bar::Ratio(1.2)).beside("reqwest", beside),
     ])
 }
 
@@ -74,12 +74,32 @@ fn serve(mut stream: TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
-async fn asked_natively(address: SocketAddr) -> wasmtime::Result<Vec<f64>> {
+/// By the client that a native program would use.
+async fn asked_by_reqwest(address: SocketAddr) -> wasmtime::Result<Vec<f64>> {
+    let client = reqwest::Client::builder().no_proxy().tcp_nodelay(true).build()?;
+    let url = format!("http://{address}/");
+    // On a thread of the runtime, as a guest is.
+    let asking = tokio::spawn(async move {
+        let mut took = Vec::with_capacity(REQUESTS);
+        for _ in 0..REQUESTS {
+            let begin = Instant::now();
+            let response = client.get(&url).send().await?;
+            ensure!(response.status() == 200, "{response:?}");
+            let body = response.bytes().await?;
+            ensure!(body.len() == 5, "{body:?}");
+            took.push(milliseconds(begin.elapsed()));
+        }
+        Ok(took)
+    });
+    asking.await?
+}
+
+/// By the protocol alone: what no client can do without.
+async fn asked_by_hyper(address: SocketAddr) -> wasmtime::Result<Vec<f64>> {
     let stream = tokio::net::TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let driver = tokio::spawn(connection);
-    // On a thread of the runtime, as a guest is.
     let asking = tokio::spawn(async move {
         let mut took = Vec::with_capacity(REQUESTS);
         for _ in 0..REQUESTS {

@@ -88,7 +88,7 @@ pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     io::streams::add_to_linker::<Guest, Resources>(linker, |guest| &mut guest.table)?;
     clocks::wall_clock::add_to_linker::<Guest, WasiClocks>(linker, Guest::clocks)?;
     clocks::monotonic_clock::add_to_linker::<Guest, WasiClocks>(linker, Guest::clocks)?;
-    http::outgoing_handler::add_to_linker::<Guest, WasiHttp>(linker, Guest::http)?;
+    super::http::link(linker, |guest| (&guest.http, &mut guest.table))?;
     http::types::add_to_linker::<Guest, WasiHttp>(linker, &http::types::LinkOptions::default(), Guest::http)?;
     random::random::add_to_linker::<Guest, WasiRandom>(linker, |guest| guest.wasi.random())?;
     random::insecure::add_to_linker::<Guest, WasiRandom>(linker, |guest| guest.wasi.random())?;

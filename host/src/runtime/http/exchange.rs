@@ -4,7 +4,7 @@
 //! that wasmtime starts for it. An idle one is driven by nobody: whoever takes it looks first whether it still is
 //! there.
 
-use std::future::{poll_fn, ready};
+use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -37,13 +37,13 @@ pub(super) struct Admitted {
 }
 
 /// What goes on after the response's head: driving the connection until the response has arrived.
-pub(super) type Rest = Box<dyn Future<Output = Result<(), Error>> + Send>;
+pub(super) type Rest = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Makes a request, on a connection that is there or on a new one.
 ///
 /// # Errors
 /// Why there is no response, for the guest.
-pub(super) async fn run(shared: Arc<Shared>, admitted: Admitted) -> Result<(Response<WasiBody>, Rest), Error> {
+pub(super) async fn run(shared: Arc<Shared>, admitted: Admitted) -> Result<(Response<WasiBody>, Option<Rest>), Error> {
     let Admitted { mut request, origin, reach, place, waits } = admitted;
     let mut kept = shared.idle.take(&origin, shared.clock.now());
     let (connection, response) = loop {
@@ -69,18 +69,15 @@ pub(super) async fn run(shared: Arc<Shared>, admitted: Admitted) -> Result<(Resp
         response.map(|incoming| Arriving { incoming, shared: held, longest, wait: None, place }.boxed_unsync());
     let mut driven = Driven { connection, shared };
     // A short response has often arrived with its head.
-    let rest: Rest = match poll_fn(|cx| Poll::Ready(driven.connection.poll_finished(cx))).await {
-        Poll::Ready(is_usable) => {
-            driven.end(is_usable);
-            Box::new(ready(Ok(())))
-        }
-        Poll::Pending => Box::new(async move {
-            let is_usable = poll_fn(|cx| driven.connection.poll_finished(cx)).await;
-            driven.end(is_usable);
-            Ok(())
-        }),
+    if let Poll::Ready(is_usable) = poll_fn(|cx| Poll::Ready(driven.connection.poll_finished(cx))).await {
+        driven.end(is_usable);
+        return Ok((response, None));
+    }
+    let rest = async move {
+        let is_usable = poll_fn(|cx| driven.connection.poll_finished(cx)).await;
+        driven.end(is_usable);
     };
-    Ok((response, rest))
+    Ok((response, Some(Box::pin(rest))))
 }
 
 /// A connection in use. It is closed before it lets go of what the instance waits for.

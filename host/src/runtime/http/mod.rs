@@ -6,12 +6,13 @@
 //! Only the lookup of a name belongs to the host, since nothing can end it.
 //!
 //! `grant` says which requests are allowed, `address` which addresses; `headers` is what is said of the term;
-//! `connect` and `tls` open connections; `exchange` makes a request on one; `limits` has all numbers.
+//! `handle` takes it from the guest; `connect` and `tls` open connections; `exchange` makes a request on one; `limits` has all numbers.
 
 mod address;
 mod connect;
 mod exchange;
 mod grant;
+mod handle;
 mod headers;
 mod limits;
 mod tls;
@@ -35,9 +36,10 @@ use super::output::Output;
 use crate::clock::Clock;
 use crate::gate::{Gate, Refused};
 use connect::Connector;
-use exchange::{Admitted, Idle, Rest};
+use exchange::{Admitted, Idle};
 use grant::Origin;
 pub use grant::{Grant, GrantError, Grants};
+pub(super) use handle::link;
 use headers::{Stamp, is_forbidden};
 use limits::{BEFORE_DEADLINE, FIELD_BYTES, HEAD_BYTES, WRITE_AHEAD, Waits};
 pub use tls::CaError;
@@ -136,26 +138,23 @@ impl WasiHttpHooks for Hooks {
         Arc::clone(&self.forbidden)
     }
 
-    fn set_host_header(&mut self) -> bool {
-        false
-    }
-
     fn p2_outgoing_body_chunk_size(&mut self) -> usize {
         WRITE_AHEAD
     }
 
+    /// Nobody calls it: `handle` makes the requests.
     fn send_request(
         &mut self,
-        request: Request<WasiBody>,
-        options: Option<RequestOptions>,
+        _: Request<WasiBody>,
+        _: Option<RequestOptions>,
         _: Box<dyn Future<Output = Result<(), Error>> + Send>,
-    ) -> Box<dyn Future<Output = Result<(http::Response<WasiBody>, Rest), Error>> + Send> {
-        match self.shared.admit(request, Waits::of(options)) {
-            Ok(admitted) => Box::new(exchange::run(Arc::clone(&self.shared), admitted)),
-            Err(error) => Box::new(ready(Err(error))),
-        }
+    ) -> Box<dyn Future<Output = Result<Sent, Error>> + Send> {
+        Box::new(ready(Err(Error::ConfigurationError)))
     }
 }
+
+/// What the hook for requests would give: a response, and what drives its connection.
+type Sent = (http::Response<WasiBody>, Box<dyn Future<Output = Result<(), Error>> + Send>);
 
 /// What all requests of an instance have in common. Whatever has to end before the instance is gone holds it.
 struct Shared {

@@ -1,0 +1,89 @@
+//! `wasi:http/outgoing-handler`: from what the guest has put together to a request that is under way.
+//!
+//! It is done here and not by `wasmtime-wasi-http`, so that what is refused costs no task, and what has arrived
+//! at once costs one and not two: the second would wake another thread at each request.
+
+use std::sync::Arc;
+
+use http::{Request, Uri};
+use http_body_util::{BodyExt as _, Empty};
+use tokio::task::LocalSet;
+use wasmtime::StoreContextMut;
+use wasmtime::component::{Linker, Resource, ResourceTable};
+use wasmtime_wasi::runtime::{AbortOnDropJoinHandle, spawn};
+use wasmtime_wasi_http::p2::bindings::http::types;
+use wasmtime_wasi_http::p2::types::{HostFutureIncomingResponse, HostOutgoingRequest};
+use wasmtime_wasi_http::{Error, WasiBody};
+
+use super::limits::Waits;
+use super::{Http, exchange};
+
+/// The interface, by a version that stands for all of WASI 0.2.
+const INTERFACE: &str = "wasi:http/outgoing-handler@0.2.12";
+
+/// What a guest gets for a request.
+type Handled = Result<Resource<HostFutureIncomingResponse>, types::ErrorCode>;
+
+/// Links it. `parts` are an instance's side of HTTP and its table of resources.
+pub(in super::super) fn link<T: 'static>(
+    linker: &mut Linker<T>,
+    parts: fn(&mut T) -> (&Http, &mut ResourceTable),
+) -> wasmtime::Result<()> {
+    type Asked = (Resource<HostOutgoingRequest>, Option<Resource<types::RequestOptions>>);
+    linker.instance(INTERFACE)?.func_wrap(
+        "handle",
+        move |mut store: StoreContextMut<'_, T>, (request, options): Asked| -> wasmtime::Result<(Handled,)> {
+            let (http, table) = parts(store.data_mut());
+            let options = options.and_then(|options| table.get(&options).ok().copied());
+            let asked = table.delete(request)?;
+            // A refusal is an answer that is there at once.
+            Ok((Ok(table.push(begin(http, asked, Waits::of(options)))?),))
+        },
+    )
+}
+
+fn begin(http: &Http, asked: HostOutgoingRequest, waits: Waits) -> HostFutureIncomingResponse {
+    let shared = &http.hooks.shared;
+    match request_of(asked).and_then(|request| shared.admit(request, waits)) {
+        Err(error) => HostFutureIncomingResponse::Ready(Err(error)),
+        Ok(admitted) => {
+            let run = exchange::run(Arc::clone(shared), admitted);
+            HostFutureIncomingResponse::Pending(spawn(async move {
+                let (response, rest) = run.await?;
+                Ok((response, rest.map_or_else(nothing, spawn)))
+            }))
+        }
+    }
+}
+
+/// The request that the guest has put together.
+fn request_of(asked: HostOutgoingRequest) -> Result<Request<WasiBody>, Error> {
+    let scheme = match asked.scheme {
+        None | Some(types::Scheme::Https) => "https",
+        Some(types::Scheme::Http) => "http",
+        Some(types::Scheme::Other(_)) => return Err(Error::HttpProtocolError),
+    };
+    let path = asked.path_with_query.unwrap_or_default();
+    let uri = Uri::builder()
+        .scheme(scheme)
+        .authority(asked.authority.unwrap_or_default())
+        .path_and_query(if path.is_empty() { "/" } else { &path })
+        .build()
+        .map_err(|_| Error::HttpRequestUriInvalid)?;
+    let has_body = asked.body.is_some();
+    let body = asked.body.unwrap_or_else(|| Empty::new().map_err(|never| match never {}).boxed_unsync());
+    let mut request = Request::new(body);
+    *request.method_mut() = asked.method.try_into().map_err(|_| Error::HttpRequestMethodInvalid)?;
+    *request.uri_mut() = uri;
+    *request.headers_mut() = asked.headers.into();
+    let length = request.headers().get(http::header::CONTENT_LENGTH);
+    if !has_body && length.is_some_and(|length| length != "0") {
+        return Err(Error::HttpRequestBodySize(Some(0)));
+    }
+    Ok(request)
+}
+
+/// A task that was never to run, for whoever must hold one.
+fn nothing() -> AbortOnDropJoinHandle<()> {
+    LocalSet::new().spawn_local(async {}).into()
+}
