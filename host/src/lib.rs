@@ -9,6 +9,7 @@ pub mod node;
 pub mod runtime;
 pub mod signals;
 pub mod state;
+pub mod status_socket;
 pub mod store;
 pub mod supervisor;
 pub mod telemetry;

@@ -10,7 +10,7 @@ use baton::clock::Clock;
 use baton::gate::Watchdog;
 use baton::runtime::{
     Engine, Grants, HttpPolicy, Instance, InstanceEvent, Launcher, Limits, LogLevel, Module, NearLimit, Output,
-    Postmortem, RefusedRequest, Stream,
+    Postmortem, RefusedRequest, Running, Stream,
 };
 use baton::state;
 use baton::store::MemoryStore;
@@ -136,6 +136,7 @@ impl Baton {
             secrets: Vec::new(),
             folders: Vec::new(),
             http: Arc::new(HttpPolicy::new(Grants::default(), 64, None)?),
+            running: Running::default(),
             guests: Handle::current(),
             clock,
             watchdog: Arc::new(watchdog),

@@ -7,7 +7,8 @@ use baton_election::{ElectionName, LeaseState, Outcome, Snapshot, Term};
 use serde::{Serialize, Serializer};
 
 use super::{columns, print};
-use crate::telemetry::rfc3339;
+use crate::runtime::{InUse, Share};
+use crate::telemetry::{escape, rfc3339};
 
 /// Whether the lease is held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -73,6 +74,9 @@ pub struct StatusRow {
     /// Failures in a row, over all nodes, for people; none if the store has no record.
     #[serde(skip)]
     pub failures: Option<u32>,
+    /// What its instance uses; none if no host of this user on this machine runs it.
+    #[serde(rename = "usage")]
+    pub in_use: Option<InUse>,
 }
 
 impl StatusRow {
@@ -94,6 +98,7 @@ impl StatusRow {
                 module: None,
                 outcome: None,
                 failures: None,
+                in_use: None,
             },
             Some(record) => Self {
                 election,
@@ -105,6 +110,7 @@ impl StatusRow {
                 module: record.module,
                 outcome: record.outcome.map(|Outcome::Done| "done".to_string()),
                 failures: Some(record.failures),
+                in_use: None,
             },
         })
     }
@@ -141,7 +147,27 @@ fn table(rows: &[StatusRow]) -> String {
             dash(row.outcome.clone().or(row.failures.and_then(in_a_row))),
         ]);
     }
-    columns(&lines)
+    let mut text = columns(&lines);
+    for row in rows {
+        if let Some(in_use) = &row.in_use {
+            text.push_str(&format!("\n{} uses {}\n", escape(&row.election), used(in_use)));
+        }
+    }
+    text
+}
+
+fn used(in_use: &InUse) -> String {
+    let InUse { memory, table_elements, handles, requests, lines, dropped, lines_per_second } = in_use;
+    let of = |share: &Share, what: &str| format!("{} of {} {what}", share.used, share.limit);
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    [
+        format!("{:.1} of {:.1} MiB of memory", mib(memory.used), mib(memory.limit)),
+        of(table_elements, "table elements"),
+        of(handles, "handles"),
+        of(requests, "requests at a time"),
+        format!("{lines} lines of output and {dropped} dropped, at {lines_per_second} a second"),
+    ]
+    .join(", ")
 }
 
 fn in_a_row(failures: u32) -> Option<String> {
@@ -173,6 +199,7 @@ mod tests {
                 module: Some(format!("sha256:{}", "ab".repeat(32))),
                 outcome: None,
                 failures: Some(3),
+                in_use: None,
             },
             StatusRow {
                 election: "x".to_string(),
@@ -183,6 +210,7 @@ mod tests {
                 module: None,
                 outcome: Some("done".to_string()),
                 failures: None,
+                in_use: None,
             },
         ]
     }
@@ -229,6 +257,7 @@ mod tests {
                 module: Some("sha256:ab".to_string()),
                 outcome: Some("done".to_string()),
                 failures: Some(0),
+                in_use: None,
             }
         );
     }

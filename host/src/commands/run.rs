@@ -18,9 +18,10 @@ use crate::clock::Clock;
 use crate::config::{Config, Coordinator, Secret};
 use crate::gate::Watchdog;
 use crate::node::NodeId;
-use crate::runtime::{Engine, HttpPolicy, Launcher, Module, Postmortem, PostmortemWriter};
+use crate::runtime::{Engine, HttpPolicy, Launcher, Module, Postmortem, PostmortemWriter, Running};
 use crate::signals::{Ask, Signals};
 use crate::state::StateStore;
+use crate::status_socket::StatusSocket;
 use crate::store::{LeaseStore, StoreUrl};
 use crate::supervisor::{Shutdown, Supervisor, last_words};
 use crate::telemetry::{Event, Log};
@@ -103,6 +104,7 @@ fn contend(
     let incarnation = incarnation()?;
     let result = control.block_on(async {
         let mut signals = Signals::listen()?;
+        let running = Running::default();
         let (ask, asked) = watch::channel(Shutdown::No);
         let mut supervisors = JoinSet::new();
         for Prepared { coordinator, module, http, postmortem } in prepared {
@@ -121,6 +123,7 @@ fn contend(
                 secrets: coordinator.secrets.clone(),
                 folders: coordinator.folders.clone(),
                 http: Arc::clone(http),
+                running: running.clone(),
                 guests: guests.handle().clone(),
                 clock: clock.clone(),
                 watchdog: Arc::clone(&watchdog),
@@ -144,10 +147,20 @@ fn contend(
             };
             supervisors.spawn(supervisor.run(asked.clone()));
         }
-        let mut creating = JoinSet::new();
+        let mut aside = JoinSet::new();
         // A folder of one's own costs nobody anything: only what is shared must be asked for.
         if config.create || matches!(config.store, StoreUrl::Sqlite(_)) {
-            creating.spawn(create(Arc::clone(leases), log.clone()));
+            aside.spawn(create(Arc::clone(leases), log.clone()));
+        }
+        match StatusSocket::open(&incarnation) {
+            Ok(socket) => {
+                let store = config.store.clone();
+                aside.spawn(async move { socket.serve(&store, &running).await });
+            }
+            Err(error) => {
+                let error = format!("`baton status` will not show what is used here: no socket for it: {error}");
+                log.emit(None, Event::Error { error });
+            }
         }
         loop {
             tokio::select! {
@@ -165,7 +178,7 @@ fn contend(
                 },
             }
         }
-        creating.shutdown().await;
+        aside.shutdown().await;
         Ok(())
     });
     // A store that hangs may hold one of its threads for ever; nothing depends on it any more.

@@ -7,10 +7,12 @@ use baton_election::ElectionName;
 
 use super::{elections, open_store, read};
 use crate::cli::{self, StatusRow};
+use crate::status_socket;
 use crate::store::StoreUrl;
 
 pub(super) async fn status(election: Option<ElectionName>, store: &StoreUrl, json: bool) -> anyhow::Result<ExitCode> {
-    let store = open_store(store)?;
+    let url = store;
+    let store = open_store(url)?;
     let names = match &election {
         Some(election) => vec![election.clone()],
         None => elections(&*store).await.context("cannot list the elections")?,
@@ -21,6 +23,12 @@ pub(super) async fn status(election: Option<ElectionName>, store: &StoreUrl, jso
     }
     if let (Some(election), true) = (election, rows.is_empty()) {
         anyhow::bail!("there is no election {election} in this store: no host has contended for it yet");
+    }
+    for local in status_socket::ask(url).await {
+        let row = rows.iter_mut().find(|row| row.election == local.election && row.term == Some(local.term));
+        if let Some(row) = row {
+            row.in_use = Some(local.in_use);
+        }
     }
     cli::print_status(&rows, json)?;
     Ok(ExitCode::SUCCESS)

@@ -23,6 +23,7 @@ use super::module::{Entry, Kind, Module};
 use super::output::{GuestStream, Outlet, Output, guest_streams};
 use super::own::Own;
 use super::postmortem::{Postmortem, Profiler, time_to_dump};
+use super::running::Running;
 use crate::clock::Clock;
 use crate::config::{Folder, SecretSource};
 use crate::gate::{Gate, Watchdog};
@@ -58,6 +59,8 @@ pub struct Launcher {
     pub folders: Vec<Folder>,
     /// What they may do over HTTP.
     pub http: Arc<HttpPolicy>,
+    /// Where they are listed while they run.
+    pub running: Running,
     /// The runtime that guests run on, and nothing else. It must have several threads.
     pub guests: Handle,
     /// The host's clock.
@@ -94,7 +97,7 @@ impl Launcher {
         if self.module.kind() == Kind::Command {
             streams = streams.map(|stream| stream.counting(&progress, &self.clock));
         }
-        let (http, lifeline) = Http::new(Arc::clone(&self.http), &context, Arc::clone(&output));
+        let (http, lifeline) = Http::new(Arc::clone(&self.http), &context, Arc::clone(&output), &tally);
         let kill_flag = Arc::new(AtomicBool::new(false));
         let engine = self.module.engine.clone();
         let life = Life {
@@ -114,6 +117,7 @@ impl Launcher {
             output,
             started,
         };
+        self.running.add(&self.election, term, self.limits, self.http.max_requests(), &tally);
         // The guest's thread is woken first. Whoever watches it is in no hurry, and on a small machine would
         // only be in its way.
         let task = self.guests.spawn(life.run());

@@ -47,6 +47,8 @@ pub struct Usage {
     pub table_elements: u64,
     /// Of handles, at the same time.
     pub handles: u64,
+    /// Of requests over HTTP, at the same time.
+    pub requests: u64,
     /// Lines that it printed or logged.
     pub lines: u64,
     /// Those that were dropped beside them.
@@ -72,6 +74,7 @@ pub(super) struct Tally {
     memory: AtomicU64,
     table_elements: AtomicU64,
     handles: AtomicU64,
+    requests: AtomicU64,
     lines: AtomicU64,
     dropped: AtomicU64,
 }
@@ -83,6 +86,7 @@ impl Tally {
             memory: read(&self.memory),
             table_elements: read(&self.table_elements),
             handles: read(&self.handles),
+            requests: read(&self.requests),
             lines: read(&self.lines),
             dropped: read(&self.dropped),
         }
@@ -90,6 +94,10 @@ impl Tally {
 
     pub(super) fn count_line(&self) {
         self.lines.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn has_requests(&self, number: u64) {
+        self.requests.fetch_max(number, Ordering::Relaxed);
     }
 
     pub(super) fn count_dropped(&self) {

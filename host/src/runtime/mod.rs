@@ -23,6 +23,7 @@ mod module;
 mod output;
 mod own;
 mod postmortem;
+mod running;
 mod state;
 mod wrap;
 
@@ -34,4 +35,5 @@ pub use logging::LogLevel;
 pub use module::{Import, Inspection, Kind, Module, ModuleError};
 pub use output::{Output, Stream};
 pub use postmortem::{Postmortem, PostmortemError, PostmortemWriter};
+pub use running::{InUse, Running, Share};
 pub use wrap::Wrapped;

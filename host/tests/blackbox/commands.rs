@@ -10,7 +10,7 @@ use crate::stage::{ELECTION, Stage};
 use crate::store::Store;
 
 /// The keys of one election in `baton status --json`, all of them, always.
-const KEYS: [&str; 7] = ["election", "lease", "term", "node", "since", "module", "outcome"];
+const KEYS: [&str; 8] = ["election", "lease", "term", "node", "since", "module", "outcome", "usage"];
 
 #[track_caller]
 fn has_the_shape(status: &Value) {

@@ -4,6 +4,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
+
 use crate::guests::Guest;
 use crate::node::{Event, Finished, Launch, Node, baton, finish};
 use crate::stage::{ELECTION, Stage};
@@ -162,6 +164,29 @@ fn an_instance_that_uses_little_is_not_warned_of_and_its_end_says_how_little() {
     assert!((1..20).contains(&used(&gone, "handles")), "{gone:?}");
     drop(node);
     assert!(stage.journal.events().iter().all(|event| event.name != "usage"), "{:?}", stage.journal.events());
+}
+
+#[test]
+fn the_status_shows_what_is_used_of_each_limit() {
+    let (stage, other) = (Stage::new(Store::sqlite()), Stage::new(Store::sqlite()));
+    let flags = [("--max-handles", "321"), ("--max-requests", "5"), ("--max-output", "77")];
+    let mut node = stage.launch_with("alpha", &flags).start();
+    let other_node = other.node("alpha");
+    let term = stage.beat_above(0).term;
+    assert_eq!(other.beat_above(0).term, term, "the same term of the same election, in another store");
+    let status = stage.status_until("what is used", |status| status["usage"]["lines"].as_u64() > Some(0));
+    let usage = &status["usage"];
+    let limits = ["memory", "table_elements", "handles", "requests"].map(|what| usage[what]["limit"].as_u64());
+    assert_eq!(limits, [Some(64 << 20), Some(1_000_000), Some(321), Some(5)], "{usage}");
+    assert_eq!((&usage["lines_per_second"], &usage["dropped"]), (&77.into(), &0.into()), "{usage}");
+    assert!((1..64 << 20).contains(&usage["memory"]["used"].as_u64().unwrap()), "{usage}");
+    let text = stage.command(&["status"]).stdout;
+    assert!(text.contains("stage uses ") && text.contains(" of 64.0 MiB of memory, "), "{text}");
+    let elsewhere = other.status();
+    assert_eq!(elsewhere["usage"]["handles"]["limit"], 10_000, "{elsewhere}");
+    assert!(node.terminate().success());
+    assert_eq!(stage.status()["usage"], Value::Null);
+    drop(other_node);
 }
 
 #[test]

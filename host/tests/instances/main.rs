@@ -17,7 +17,7 @@ use baton::clock::Clock;
 use baton::gate::{Gate, Watchdog};
 use baton::runtime::{
     Engine, Gone, Grants, HttpPolicy, Instance, InstanceEvent, Launcher, Limits, LogLevel, Module, NearLimit, Output,
-    Postmortem, RefusedRequest, Stream,
+    Postmortem, RefusedRequest, Running, Stream,
 };
 use baton::state;
 use baton::store::MemoryStore;
@@ -48,6 +48,7 @@ fn launcher(behaviour: &str) -> Launcher {
         secrets: Vec::new(),
         folders: Vec::new(),
         http: Arc::new(HttpPolicy::new(Grants::default(), 64, None).unwrap()),
+        running: Running::default(),
         guests: Handle::current(),
         clock,
         watchdog: Arc::new(watchdog.unwrap()),

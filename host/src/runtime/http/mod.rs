@@ -32,6 +32,7 @@ use wasmtime_wasi_http::{
 };
 
 use super::guest::TermContext;
+use super::limits::Tally;
 use super::output::Output;
 use crate::clock::Clock;
 use crate::gate::{Gate, Refused};
@@ -62,6 +63,13 @@ impl HttpPolicy {
     /// [`CaError`] if the file has no certificates.
     pub fn new(grants: Grants, max_requests: usize, ca: Option<&Path>) -> Result<Self, CaError> {
         Ok(Self { grants, max_requests, connector: Connector::new(tls::connector(ca)?) })
+    }
+}
+
+impl HttpPolicy {
+    /// How many requests an instance may have at a time.
+    pub(super) fn max_requests(&self) -> u64 {
+        self.max_requests as u64
     }
 }
 
@@ -105,7 +113,12 @@ impl Lifeline {
 }
 
 impl Http {
-    pub(super) fn new(policy: Arc<HttpPolicy>, term: &TermContext, output: Arc<dyn Output>) -> (Self, Lifeline) {
+    pub(super) fn new(
+        policy: Arc<HttpPolicy>,
+        term: &TermContext,
+        output: Arc<dyn Output>,
+        tally: &Arc<Tally>,
+    ) -> (Self, Lifeline) {
         let (alive, lifeline) = mpsc::channel(1);
         let shared = Arc::new(Shared {
             stamp: Stamp::new(&term.election, term.number, &term.node),
@@ -115,6 +128,7 @@ impl Http {
             gate: Arc::clone(&term.gate),
             clock: term.clock.clone(),
             told: Mutex::default(),
+            tally: Arc::clone(tally),
             output,
             _alive: alive,
         });
@@ -166,6 +180,7 @@ struct Shared {
     idle: Idle,
     /// Of whom it was told that a request was refused.
     told: Mutex<BTreeSet<String>>,
+    tally: Arc<Tally>,
     output: Arc<dyn Output>,
     /// The last to be dropped: after the idle connections.
     _alive: mpsc::Sender<Never>,
@@ -190,6 +205,7 @@ impl Shared {
             return Err(self.refuse(&origin, reason, wanted));
         };
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| self.refuse_place())?;
+        self.tally.has_requests(self.policy.max_requests.saturating_sub(self.places.available_permits()) as u64);
         let target = request.uri().path_and_query().map_or("/", |path| path.as_str());
         let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
         *request.uri_mut() = Uri::try_from(target).map_err(|_| Error::HttpRequestUriInvalid)?;

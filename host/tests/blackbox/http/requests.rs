@@ -68,6 +68,7 @@ fn ten_thousand_requests_meet_their_limit_and_the_host_stays_well() {
     assert_eq!(lines, [format!("kept 64, refused with [{refusal:?}]"), "and then 200".to_owned()]);
     let told = events(&stage, "request_refused");
     assert_eq!(told.iter().map(|event| event.text("setting")).collect::<Vec<_>>(), ["max-requests = 128"]);
+    assert_eq!(stage.status()["usage"]["requests"]["used"], 64);
     let lost = |event: &Event| ["renew_failed", "killed", "lost"].contains(&event.name.as_str());
     assert!(!stage.journal.events().iter().any(lost), "{:?}", stage.journal.events());
     stage.check_promises();
