@@ -82,7 +82,7 @@ pub(super) async fn run(shared: Arc<Shared>, admitted: Admitted) -> Result<(Resp
 
 /// A connection in use. It is closed before it lets go of what the instance waits for.
 struct Driven {
-    connection: Connection,
+    connection: Box<Connection>,
     shared: Arc<Shared>,
 }
 
@@ -94,7 +94,7 @@ impl Driven {
     }
 }
 
-async fn open(shared: &Shared, origin: &Origin, reach: Reach, waits: Waits) -> Result<Connection, Error> {
+async fn open(shared: &Shared, origin: &Origin, reach: Reach, waits: Waits) -> Result<Box<Connection>, Error> {
     let opening = async {
         let (stream, in_flight) = shared.policy.connector.open(origin, reach, &shared.gate).await?;
         let handshake =
@@ -102,7 +102,7 @@ async fn open(shared: &Shared, origin: &Origin, reach: Reach, waits: Waits) -> R
         let (sender, driver) = handshake.await.map_err(|error| shared.explain(&error))?;
         Ok((sender, driver, in_flight))
     };
-    let mut wait = Wait::new(&shared.clock, waits.connect);
+    let mut wait = Wait::new(&shared.gate, &shared.clock, waits.connect);
     let opened = tokio::select! {
         biased;
         opened = opening => opened,
@@ -115,7 +115,8 @@ async fn open(shared: &Shared, origin: &Origin, reach: Reach, waits: Waits) -> R
         NotOpened::OutOfReach(address) => shared.refuse_address(origin, address),
     })?;
     let origin = origin.clone();
-    Ok(Connection { origin, sender, driver, wait, in_flight, ended: false, idle_since: Time::default() })
+    let idle_since = Time::default();
+    Ok(Box::new(Connection { origin, sender, driver, wait, in_flight, ended: false, idle_since }))
 }
 
 /// There is no response.
@@ -148,7 +149,7 @@ impl Connection {
         longest: Duration,
     ) -> Result<Response<Incoming>, Unanswered> {
         let Self { sender, driver, wait, ended, .. } = self;
-        wait.restart(&shared.clock, longest);
+        wait.restart(&shared.gate, &shared.clock, longest);
         let mut answer = pin!(sender.try_send_request(request));
         let failed = |error| Poll::Ready(Err(Unanswered { error, unsent: None }));
         poll_fn(|cx| {
@@ -184,11 +185,14 @@ impl Connection {
 
 /// The connections that an instance keeps.
 #[derive(Default)]
-pub(super) struct Idle(Mutex<Vec<Connection>>);
+pub(super) struct Idle(
+    #[expect(clippy::vec_box, reason = "a connection is moved at each request, and is large")]
+    Mutex<Vec<Box<Connection>>>,
+);
 
 impl Idle {
     /// One to that origin, if it still is there.
-    fn take(&self, origin: &Origin, now: Time) -> Option<Connection> {
+    fn take(&self, origin: &Origin, now: Time) -> Option<Box<Connection>> {
         loop {
             let mut connection = {
                 let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -203,7 +207,7 @@ impl Idle {
         }
     }
 
-    fn keep(&self, mut connection: Connection, now: Time) {
+    fn keep(&self, mut connection: Box<Connection>, now: Time) {
         connection.in_flight.set(false);
         connection.idle_since = now;
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -235,7 +239,7 @@ impl Body for Arriving {
             Poll::Ready(frame) => frame.map(|frame| frame.map_err(|error| self.shared.explain(&error))),
             Poll::Pending => {
                 let Self { shared, longest, wait, .. } = &mut *self;
-                let wait = wait.get_or_insert_with(|| Wait::new(&shared.clock, *longest));
+                let wait = wait.get_or_insert_with(|| Wait::new(&shared.gate, &shared.clock, *longest));
                 std::task::ready!(wait.poll(cx, &shared.gate, &shared.clock));
                 Some(Err(shared.late(Error::ConnectionReadTimeout)))
             }

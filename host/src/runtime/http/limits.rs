@@ -71,33 +71,37 @@ pub(super) struct Wait {
 }
 
 impl Wait {
-    /// Begins a wait that ends after `longest`.
-    pub(super) fn new(clock: &Clock, longest: Duration) -> Self {
-        Self { timer: Box::pin(sleep(longest.min(LONGEST_WAIT))), begin: clock.now(), longest }
+    /// Begins a wait that ends after `longest`, or shortly before the deadline as it then is: no wait outlasts the
+    /// term, however long the guest would like to wait, and one that began late in a lease goes on when the lease is
+    /// renewed.
+    pub(super) fn new(gate: &Gate, clock: &Clock, longest: Duration) -> Self {
+        let mut wait = Self { timer: Box::pin(sleep(LONGEST_WAIT)), begin: Time::default(), longest };
+        wait.restart(gate, clock, longest);
+        wait
     }
 
     /// Begins another.
-    pub(super) fn restart(&mut self, clock: &Clock, longest: Duration) {
+    pub(super) fn restart(&mut self, gate: &Gate, clock: &Clock, longest: Duration) {
         (self.begin, self.longest) = (clock.now(), longest);
-        self.timer.as_mut().reset(Instant::now() + longest.min(LONGEST_WAIT));
+        let nap = Self::nap(gate, longest);
+        self.timer.as_mut().reset(Instant::now() + nap);
     }
 
-    /// Ends after its time, or shortly before the deadline as it then is: no wait outlasts the term, however long
-    /// the guest would like to wait, and one that began late in a lease goes on when the lease is renewed.
+    /// Whether it is over.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, gate: &Gate, clock: &Clock) -> Poll<()> {
         loop {
+            std::task::ready!(self.timer.as_mut().poll(cx));
             let left = self.longest.saturating_sub(clock.now().since(self.begin));
-            let nap = left.min(gate.remaining().saturating_sub(BEFORE_DEADLINE)).min(LONGEST_WAIT);
+            let nap = Self::nap(gate, left);
             if nap.is_zero() {
                 return Poll::Ready(());
             }
-            let now = Instant::now();
-            if now + nap < self.timer.deadline() {
-                self.timer.as_mut().reset(now + nap);
-            }
-            std::task::ready!(self.timer.as_mut().poll(cx));
-            self.timer.as_mut().reset(now + nap);
+            self.timer.as_mut().reset(Instant::now() + nap);
         }
+    }
+
+    fn nap(gate: &Gate, left: Duration) -> Duration {
+        left.min(gate.remaining().saturating_sub(BEFORE_DEADLINE)).min(LONGEST_WAIT)
     }
 }
 
@@ -108,7 +112,7 @@ mod tests {
     use super::*;
 
     async fn elapsed(gate: &Gate, clock: &Clock, longest: Duration) {
-        let mut wait = Wait::new(clock, longest);
+        let mut wait = Wait::new(gate, clock, longest);
         poll_fn(|cx| wait.poll(cx, gate, clock)).await;
     }
 
@@ -125,9 +129,9 @@ mod tests {
         elapsed(&gate, &clock, Duration::from_millis(300)).await;
         assert!(clock.now().since(begin) >= Duration::from_millis(300));
         elapsed(&gate, &clock, Duration::ZERO).await;
-        let mut wait = Wait::new(&clock, Duration::from_secs(3600));
+        let mut wait = Wait::new(&gate, &clock, Duration::from_secs(3600));
         let begin = clock.now();
-        wait.restart(&clock, Duration::from_millis(300));
+        wait.restart(&gate, &clock, Duration::from_millis(300));
         poll_fn(|cx| wait.poll(cx, &gate, &clock)).await;
         assert!(clock.now().since(begin) >= Duration::from_millis(300));
 

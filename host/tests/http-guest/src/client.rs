@@ -52,20 +52,23 @@ pub fn upload(url: &str, headers: Fields) -> Result<Upload, String> {
 /// Waits for a response's head.
 pub fn head(answer: &FutureIncomingResponse) -> Result<IncomingResponse, ErrorCode> {
     loop {
+        answer.subscribe().block();
         match answer.get() {
             Some(Ok(result)) => return result,
             Some(Err(())) => return Err(ErrorCode::InternalError(Some("taken twice".to_owned()))),
-            None => answer.subscribe().block(),
+            None => {}
         }
     }
 }
 
 fn finish(answer: &FutureIncomingResponse) -> Result<Answer, String> {
     let response = head(answer).map_err(|code| code.to_string())?;
-    let location = response.headers().get("location").first().map(|value| String::from_utf8_lossy(value).into_owned());
+    let status = response.status();
+    let location = || Some(String::from_utf8_lossy(response.headers().get("location").first()?).into_owned());
+    let location = if (300..400).contains(&status) { location() } else { None };
     let body = response.consume().map_err(|()| "no body")?;
     let text = read(&body)?;
-    Ok(Answer { status: response.status(), location, body: text })
+    Ok(Answer { status, location, body: text })
 }
 
 fn read(body: &IncomingBody) -> Result<String, String> {
@@ -85,7 +88,9 @@ fn request(url: &str, headers: Fields, method: &Method) -> Result<OutgoingReques
     let (scheme, rest) = url.split_once("://").ok_or("no scheme")?;
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let scheme = if scheme == "https" { Scheme::Https } else { Scheme::Http };
-    request.set_method(method).map_err(|()| "no method")?;
+    if !matches!(method, Method::Get) {
+        request.set_method(method).map_err(|()| "no method")?;
+    }
     request.set_scheme(Some(&scheme)).map_err(|()| "no such scheme")?;
     request.set_authority(Some(authority)).map_err(|()| "no such authority")?;
     // A request without a path is none to wasmtime.
