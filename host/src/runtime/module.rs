@@ -392,7 +392,17 @@ fn prepare(engine: &Engine, component: &Component, kind: Kind) -> wasmtime::Resu
     };
     // Else the first instance would wait for its memory's image, with 20 MB of an interpreter in it perhaps.
     component.initialize_copy_on_write_image()?;
+    give_memory_back();
     Ok(entry)
+}
+
+/// Compiling needs ten times a module's size for a while, and the allocator would keep most of it for good.
+fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it takes no pointer, may be called by any thread at any time, and touches nothing that is in use.
+    unsafe {
+        libc::malloc_trim(0);
+    }
 }
 
 fn digest(bytes: &[u8]) -> String {
