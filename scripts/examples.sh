@@ -66,9 +66,14 @@ tools_python() {
   python_tools python
 }
 
+# From a copy, since Python leaves its bytecode beside what it reads.
 build_python() {
+  local work=$cache/python/work
+  rm -rf "$work"
+  mkdir "$work"
+  cp "$sources"/python/*.py "$work"
   "$cache/python/bin/componentize-py" --quiet --wit-path "$wit" --world scheduler \
-    componentize --python-path "$sources/python" scheduler --output "$1"
+    componentize --python-path "$work" scheduler --output "$1"
 }
 
 tools_c() {
@@ -112,7 +117,7 @@ node_tools() {
     mkdir -p "$cache/node"
     cp "$sources/js/package.json" "$sources/js/package-lock.json" "$cache/node"
     # Not `npm ci`: packages for other systems may be missing where this runs.
-    npm install --prefix "$cache/node" --no-save --ignore-scripts --no-audit --no-fund --loglevel=error
+    npm install --prefix "$cache/node" --no-save --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null
     cp "$sources/js/package-lock.json" "$cache/node/installed"
   fi
 }
