@@ -4,15 +4,18 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
 #![allow(dead_code, reason = "the support modules serve several test targets")]
 
+#[path = "../support/azurite.rs"]
+mod azurite;
 #[path = "../support/node.rs"]
 mod node;
 mod workers;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use azurite::Azurite;
 use node::{Event, Journal, Launch, Node, baton, finish};
 use rustix::process::Signal;
 use serde::Deserialize;
@@ -38,11 +41,23 @@ macro_rules! languages {
     ($($language:ident),+) => {
         $(#[test]
         fn $language() {
-            survives_a_crash_and_a_hand_off(stringify!($language));
+            let _alone = alone();
+            survives_a_crash_and_a_hand_off(stringify!($language), &Stage::on_sqlite(stringify!($language)));
         })+
     };
 }
 languages!(rust, js, python, c, go);
+
+/// The other store makes no difference to a language: one is enough.
+#[test]
+fn on_azurite() {
+    let _alone = alone();
+    survives_a_crash_and_a_hand_off("rust", &Stage::on_azurite("rust"));
+}
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// What is saved under `partitions/N`.
 #[derive(Debug, Deserialize, PartialEq)]
@@ -52,9 +67,7 @@ struct Acknowledgement {
     term: u64,
 }
 
-fn survives_a_crash_and_a_hand_off(language: &str) {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let stage = Stage::new(language);
+fn survives_a_crash_and_a_hand_off(language: &str, stage: &Stage) {
     let mut nodes: Vec<Node> = ["node-1", "node-2", "node-3"].map(|name| stage.launch(name).start()).into();
 
     // The first term ends with a crash, in the middle of an offer, once the others stand by.
@@ -138,25 +151,42 @@ struct Stage {
     component: PathBuf,
     home: TempDir,
     store: String,
+    lease: &'static str,
+    /// Runs for as long as it is needed.
+    azurite: Option<Azurite>,
     journal: Journal,
     workers: Workers,
 }
 
 impl Stage {
+    fn on_sqlite(language: &str) -> Self {
+        let mut stage = Self::new(language);
+        stage.store = format!("sqlite:{}", stage.home.path().join("store").display());
+        stage.lease = "3s";
+        stage
+    }
+
+    fn on_azurite(language: &str) -> Self {
+        let (mut stage, azurite) = (Self::new(language), Azurite::start());
+        stage.store = format!("azurite://{}/stage", azurite.address());
+        stage.azurite = Some(azurite);
+        stage
+    }
+
     fn new(language: &str) -> Self {
         // The target folder's `tmp` is cargo's to name, and `examples` is beside it.
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is inside the target folder");
         let component = target.join(format!("examples/scheduler-{language}.wasm"));
         assert!(component.is_file(), "{} is not there: `make examples` builds it", component.display());
         let home = tempfile::tempdir().expect("a folder");
-        let store = format!("sqlite:{}", home.path().join("store").display());
         let workers = Workers::start(2, [LOST_IN_THE_CRASH, CUT_OFF_BY_THE_STOP]);
-        Self { component, home, store, journal: Journal::default(), workers }
+        let journal = Journal::default();
+        Self { component, home, store: String::new(), lease: "15s", azurite: None, journal, workers }
     }
 
     fn launch(&self, name: &str) -> Launch {
         let urls: Vec<&str> = (0..2).map(|worker| self.workers.url(worker)).collect();
-        let launch = Launch::run(name, self.home.path(), &self.journal).arg(&self.component);
+        let launch = Launch::run(name, self.home.path(), &self.journal).arg(&self.component).arg("--create");
         let launch = launch.flag("--env", format!("WORKERS={}", urls.join(",")));
         // A worker that does not answer is waited for until the node is killed or asked to stop.
         let settings = [("PARTITIONS", PARTITIONS), ("PAUSE_MS", 100), ("TIMEOUT_MS", 100_000)];
@@ -166,7 +196,7 @@ impl Stage {
         let flags = [
             ("--election", ELECTION),
             ("--store", &self.store),
-            ("--lease", "3s"),
+            ("--lease", self.lease),
             ("--grace", &format!("{}s", GRACE.as_secs())),
             ("--on-done", "finish"),
         ];
