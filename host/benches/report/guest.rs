@@ -9,6 +9,8 @@ use anyhow::{Context, ensure};
 pub struct Guests {
     /// The fixture that can do most things.
     pub fixtures: PathBuf,
+    /// The program that knows nothing of Baton.
+    pub program: PathBuf,
     /// The one that keeps state.
     pub keeper: PathBuf,
     /// The one that makes requests.
@@ -23,6 +25,7 @@ pub fn build() -> anyhow::Result<Guests> {
     let (fixtures, asks) = (build_folder("guests")?, build_folder("http-guest")?);
     Ok(Guests {
         keeper: fixtures.join("examples/keeper.wasm"),
+        program: fixtures.join("program.wasm"),
         fixtures: fixtures.join("fixtures.wasm"),
         asks: asks.join("http_fixture.wasm"),
     })
@@ -38,6 +41,7 @@ fn build_folder(package: &str) -> anyhow::Result<PathBuf> {
             "--locked",
             "--release",
             "--lib",
+            "--bins",
             "--examples",
             "--target",
             "wasm32-wasip2",

@@ -2,6 +2,7 @@
 
 use std::hint::black_box;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -22,6 +23,7 @@ use wasmtime::error::Context as _;
 
 use crate::bare::{Bare, milliseconds};
 use crate::compute;
+use crate::guest::Guests;
 use crate::samples::Samples;
 use crate::table::{Bar, Row, Unit};
 
@@ -53,11 +55,12 @@ pub struct Measured {
     pub bare_instantiation: f64,
 }
 
-/// Measures with this module.
+/// Measures with these guests.
 ///
 /// # Errors
 /// If the module does not do as it should.
-pub async fn measure(module: &Path, effort: &Effort) -> wasmtime::Result<Measured> {
+pub async fn measure(guests: &Guests, effort: &Effort) -> wasmtime::Result<Measured> {
+    let module = &*guests.fixtures;
     let bare = Bare::compile(module)?;
     let baton = Baton::new(module)?;
 
@@ -79,17 +82,7 @@ pub async fn measure(module: &Path, effort: &Effort) -> wasmtime::Result<Measure
         large.push(baton.kill(&touch, "touched").await?);
     }
 
-    let (mut natives, mut computes) = (Samples::default(), Samples::default());
-    let limit = PRIMES_BELOW.to_string();
-    for _ in 0..effort.large {
-        let begin = Instant::now();
-        let native = compute::primes(black_box(PRIMES_BELOW));
-        natives.push(milliseconds(begin.elapsed()));
-        let line = baton.last_line(&[("BEHAVIOUR", "compute"), ("LIMIT", &limit)]).await?;
-        let line = computed(&line).with_context(|| line.clone())?;
-        ensure!(line.1 == native, "the guest and the host disagree");
-        computes.push(line.0);
-    }
+    let computing = compute(&baton, &guests.program, effort.large).await?;
 
     let bare_instantiation = bare_starts.median();
     let rows = vec![
@@ -102,9 +95,42 @@ pub async fn measure(module: &Path, effort: &Effort) -> wasmtime::Result<Measure
         Row::new(format!("kill with {TOUCHED} MiB touched → gone"), Unit::Ms, large)
             .bar(Bar::Ratio(1.5))
             .beside("bare drop", bare_drops.median()),
-        Row::new("a job for the processor, in a guest", Unit::Ms, computes).beside("native", natives.median()),
     ];
+    let rows = rows.into_iter().chain(computing).collect();
     Ok(Measured { rows, bare_instantiation })
+}
+
+/// A job for the processor, natively, in a guest, and in wasmtime's own command where there is one.
+async fn compute(baton: &Baton, program: &Path, times: usize) -> wasmtime::Result<Vec<Row>> {
+    let (mut natives, mut guests, mut commands) = (Samples::default(), Samples::default(), Samples::default());
+    let limit = PRIMES_BELOW.to_string();
+    let wasmtime = Command::new("wasmtime").arg("--version").output().ok().filter(|output| output.status.success());
+    for _ in 0..times {
+        let begin = Instant::now();
+        let native = compute::primes(black_box(PRIMES_BELOW));
+        natives.push(milliseconds(begin.elapsed()));
+        let agreed = |line: &str| -> wasmtime::Result<f64> {
+            let (took, result) = computed(line).with_context(|| line.to_owned())?;
+            ensure!(result == native, "the guest and the host disagree");
+            Ok(took)
+        };
+        guests.push(agreed(&baton.last_line(&[("BEHAVIOUR", "compute"), ("LIMIT", &limit)]).await?)?);
+        if wasmtime.is_some() {
+            let mut command = Command::new("wasmtime");
+            command.args(["run", "--env", "BEHAVIOUR=primes", "--env", &format!("LIMIT={limit}")]).arg(program);
+            let said = command.output()?.stdout;
+            commands.push(agreed(String::from_utf8_lossy(&said).lines().last().unwrap_or_default())?);
+        }
+    }
+    let beside = guests.median();
+    let mut rows =
+        vec![Row::new("a job for the processor, in a guest", Unit::Ms, guests).beside("native", natives.median())];
+    if let Some(version) = wasmtime {
+        let version = String::from_utf8_lossy(&version.stdout);
+        let name = format!("the same in the command {}", version.split('(').next().unwrap_or_default().trim());
+        rows.push(Row::new(name, Unit::Ms, commands).beside("a guest's", beside));
+    }
+    Ok(rows)
 }
 
 /// How long the guest's job took, in milliseconds, and what it came to.

@@ -88,7 +88,7 @@ fn measure(guests: &Guests, effort: &Effort) -> Vec<Row> {
     let module = &*guests.fixtures;
     let mut bare = f64::NAN;
     let instances = section("instances", || -> wasmtime::Result<Vec<Row>> {
-        let measured = tokio::runtime::Runtime::new()?.block_on(instances::measure(module, &effort.instances))?;
+        let measured = tokio::runtime::Runtime::new()?.block_on(instances::measure(guests, &effort.instances))?;
         bare = measured.bare_instantiation;
         Ok(measured.rows)
     });
