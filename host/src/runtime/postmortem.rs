@@ -224,14 +224,16 @@ impl Remains {
     }
 }
 
-/// Writes a file whole, or leaves what was there. Only its owner may read it: memory holds secrets.
+/// Writes a file whole, or leaves what was there. Only its owner may read it: memory holds secrets. So it is a
+/// new file, since whoever else may write to the folder could have put one of theirs there, or a link.
 fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(".part");
+    // Most often there is none. What cannot be removed is told of by the opening.
+    let _ = fs::remove_file(&unfinished);
     let written = OpenOptions::new()
         .write(true)
-        .create(true)
-        .truncate(true)
+        .create_new(true)
         .mode(0o600)
         .open(&unfinished)
         .and_then(|mut file| write(&mut file))
@@ -349,5 +351,35 @@ impl Queue {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    #[test]
+    fn what_others_have_put_in_the_way_gets_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, part, others] =
+            ["job-1.coredump", "job-1.coredump.part", "others"].map(|name| folder.path().join(name));
+        fs::write(&others, "theirs").unwrap();
+        for is_link in [true, false] {
+            if is_link {
+                symlink(&others, &part).unwrap();
+            } else {
+                fs::write(&part, "longer than what is written").unwrap();
+                fs::set_permissions(&part, fs::Permissions::from_mode(0o666)).unwrap();
+            }
+            replace(&path, |file| file.write_all(b"memory")).unwrap();
+            assert_eq!(fs::read(&others).unwrap(), b"theirs");
+            assert_eq!(fs::read(&path).unwrap(), b"memory");
+            let found = fs::symlink_metadata(&path).unwrap();
+            assert!(found.is_file());
+            assert_eq!(found.permissions().mode() & 0o777, 0o600, "only its owner may read it");
+        }
     }
 }
