@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::clock::Clock;
+use crate::state::EditError;
 use crate::store::memory::{Fault, MemoryStore};
 
 struct Bench {
@@ -210,4 +211,25 @@ async fn what_others_wrote_is_not_touched() {
         assert_eq!(bench.claim(1).await.err(), Some(ClaimError::Document(error)));
         assert_eq!(StateStore::read(&bench.store, &job()).await.unwrap().unwrap().1, content);
     }
+}
+
+#[tokio::test]
+async fn a_change_in_doubt_is_not_reported_as_refused() {
+    let bench = Bench::new();
+    bench.claim(1).await.unwrap();
+    bench.store.fail_next(Fault::Hold);
+    let asked = AtomicU32::new(0);
+    // Somebody begins to lead after the first try was sent.
+    let may_change = async || match asked.fetch_add(1, Ordering::SeqCst) {
+        0 => Ok(()),
+        _ => Err(EditError::Store(Refusal::Held)),
+    };
+    let change = |found: Result<Document, DocumentError>| {
+        let mut document = found?;
+        document.entries.insert("n".to_owned(), Bytes::from_static(&[7]));
+        Ok::<_, EditError>(document)
+    };
+    let changed = super::super::edit(&bench.store, &job(), may_change, change).await;
+    assert!(bench.store.deliver_writes()[0].is_ok(), "it arrives late, and changes the state");
+    assert!(matches!(changed, Err(EditError::Unknown(_))), "{changed:?}");
 }

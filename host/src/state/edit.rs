@@ -38,13 +38,14 @@ pub async fn edit<E: From<EditError>>(
 ) -> Result<(), E> {
     let mark = Mark::new().map_err(|error| EditError::Store(Refusal::Misconfigured(error.to_string())))?;
     let mut pace = Pace::new(&|_| {});
-    let mut in_doubt = false;
+    // Why an earlier try may have been written, or may yet be.
+    let mut doubt: Option<Refusal> = None;
     let mut conflicts = 0;
     loop {
         let (version, found) = match found(store, election).await {
             Ok(found) => found,
             Err(refusal) => {
-                pace.wait(&refusal).await.map_err(|_| EditError::after(refusal, in_doubt))?;
+                pace.wait(&refusal).await.map_err(|_| EditError::after(refusal, doubt.is_some()))?;
                 continue;
             }
         };
@@ -52,16 +53,26 @@ pub async fn edit<E: From<EditError>>(
         if found.as_ref().is_ok_and(|found| found.claim == mark) {
             return Ok(());
         }
-        may_change().await?;
-        let next = Document { claim: mark, commit: mark, ..change(found)? };
+        let changed = async {
+            may_change().await?;
+            change(found)
+        };
+        // What forbids it now says nothing of an earlier try.
+        let changed = changed.await.map_err(|error| match &doubt {
+            Some(refusal) => EditError::Unknown(refusal.clone()).into(),
+            None => error,
+        })?;
+        let next = Document { claim: mark, commit: mark, ..changed };
         let content = next.encode().map_err(EditError::from)?;
         match tried(store.write(election, version.as_ref(), content)).await {
             Ok(_) => return Ok(()),
             // Somebody else wrote, or an earlier try of this did: the next reading tells.
             Err(Refusal::Conflict) if conflicts < CONFLICTS => conflicts += 1,
             Err(refusal) => {
-                in_doubt |= matches!(refusal, Refusal::Unknown(_));
-                pace.wait(&refusal).await.map_err(|_| EditError::after(refusal, in_doubt))?;
+                if matches!(refusal, Refusal::Unknown(_)) {
+                    doubt = Some(refusal.clone());
+                }
+                pace.wait(&refusal).await.map_err(|_| EditError::after(refusal, doubt.is_some()))?;
             }
         }
     }
