@@ -178,6 +178,12 @@ impl Claim {
                 self.home.limits.total
             )));
         }
+        let (keys, most) = (document.entries.len() as u64, self.home.limits.keys());
+        if keys > most && keys > self.document.entries.len() as u64 {
+            return Err(CommitError::TooLarge(format!(
+                "the state would have {keys} keys; the limit is {most}, and --max-state raises it"
+            )));
+        }
         document.commit = Mark::new().map_err(|error| CommitError::Unavailable(error.to_string()))?;
         Ok(document)
     }

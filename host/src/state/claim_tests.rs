@@ -233,3 +233,15 @@ async fn a_change_in_doubt_is_not_reported_as_refused() {
     assert!(bench.store.deliver_writes()[0].is_ok(), "it arrives late, and changes the state");
     assert!(matches!(changed, Err(EditError::Unknown(_))), "{changed:?}");
 }
+
+#[tokio::test]
+async fn many_small_keys_are_too_much_as_well() {
+    let bench = Bench::new();
+    let claimant = Claimant { limits: Limits::default(), ..bench.claimant() };
+    let mut claim = claimant.claim(1, gate(Duration::from_secs(3600))).await.unwrap();
+    let keys = |range: std::ops::Range<u32>| range.map(|key| put(&format!("{key:x}"), b"")).collect::<Vec<_>>();
+    claim.commit(keys(0..65_536)).await.unwrap();
+    let Err(CommitError::TooLarge(why)) = claim.commit(keys(65_536..65_537)).await else { panic!("it was saved") };
+    assert!(why.contains("65537 keys") && why.contains("--max-state"), "{why}");
+    claim.commit(vec![put("0", b"1"), Change::Delete("1".to_owned()), put("new", b"")]).await.unwrap();
+}

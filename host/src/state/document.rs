@@ -23,6 +23,19 @@ pub struct Limits {
     pub value: u64,
 }
 
+/// There may be one key for so many bytes of [`Limits::total`]: each costs the host memory and each commit time,
+/// however short it is.
+const A_KEY: u64 = 64;
+/// So many keys there may always be.
+const FEW_KEYS: u64 = 1_000;
+
+impl Limits {
+    /// How many keys there may be.
+    pub(super) fn keys(self) -> u64 {
+        (self.total / A_KEY).max(FEW_KEYS)
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self { total: 4 << 20, value: 1 << 20 }
