@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::{ANSWER_WITHIN, open_store, read};
 use crate::cli::{self, StateAction};
-use crate::state::{self, Document, DocumentError, KEY, StateStore};
+use crate::state::{self, Document, DocumentError, HIGHEST_TERM, KEY, StateStore};
 use crate::store::{LeaseStore, Store, StoreUrl};
 
 pub(super) async fn state(election: &ElectionName, store: &StoreUrl, action: StateAction) -> anyhow::Result<ExitCode> {
@@ -171,6 +171,9 @@ fn imported(from: Option<&Path>) -> anyhow::Result<Document> {
         .with_context(|| format!("{place} holds no exported state: make one with `baton state export`"))?;
     if exported.format != FORMAT {
         bail!("{place} has the format {:?}, and this version of baton reads {FORMAT:?}", exported.format);
+    }
+    if exported.term > HIGHEST_TERM {
+        bail!("{place} names the term {}, after which none could begin: correct it", exported.term);
     }
     let mut document = Document { term: exported.term, ..Document::default() };
     for (key, value) in exported.entries {

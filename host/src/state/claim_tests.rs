@@ -245,3 +245,9 @@ async fn many_small_keys_are_too_much_as_well() {
     assert!(why.contains("65537 keys") && why.contains("--max-state"), "{why}");
     claim.commit(vec![put("0", b"1"), Change::Delete("1".to_owned()), put("new", b"")]).await.unwrap();
 }
+
+#[test]
+fn a_term_after_which_none_can_come_is_no_term() {
+    let document = Document { term: u64::MAX, ..Document::default() };
+    assert_eq!(Document::decode(&document.encode().unwrap()), Err(DocumentError::Damaged));
+}

@@ -14,6 +14,10 @@ const FORMAT: u8 = b'1';
 /// The longest key, in bytes.
 pub const KEY: usize = 512;
 
+/// No term gets here, even if a million begin each second. A document that names a higher one was not written by
+/// a term: the next number would not be higher any more, or not fit into every store.
+pub const HIGHEST_TERM: Term = 1 << 62;
+
 /// How much a coordinator may save.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
@@ -104,7 +108,10 @@ impl Document {
     pub fn decode(content: &[u8]) -> Result<Self, DocumentError> {
         let rest = content.strip_prefix(MAGIC).ok_or(DocumentError::Damaged)?;
         match rest.split_first() {
-            Some((&FORMAT, rest)) => postcard::from_bytes(rest).map_err(|_| DocumentError::Damaged),
+            Some((&FORMAT, rest)) => match postcard::from_bytes::<Self>(rest) {
+                Ok(document) if document.term <= HIGHEST_TERM => Ok(document),
+                _ => Err(DocumentError::Damaged),
+            },
             Some((&other, _)) => Err(DocumentError::Format(char::from(other))),
             None => Err(DocumentError::Damaged),
         }

@@ -121,6 +121,9 @@ fn an_operator_reads_and_changes_the_state(stage: Stage) {
     let import = finish_with_input(stage.baton(&["state", "import", ELECTION]), whole.stdout.as_bytes());
     assert_eq!(import.code, Some(0), "{import:?}");
     assert_eq!(state(&["export", ELECTION]).stdout, whole.stdout);
+    let last = br#"{"format": "baton state 1", "election": "job", "term": 18446744073709551615, "entries": {}}"#;
+    let refused = finish_with_input(stage.baton(&["state", "import", ELECTION]), last);
+    assert!(refused.code == Some(1) && refused.stderr.contains("after which none could begin"), "{refused:?}");
     let broken = finish_with_input(stage.baton(&["state", "import", ELECTION]), b"{}");
     assert!(broken.code == Some(1) && broken.stderr.contains("baton state export"), "{broken:?}");
     assert_eq!(state(&["export", ELECTION]).stdout, whole.stdout);
