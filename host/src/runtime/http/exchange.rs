@@ -45,7 +45,7 @@ pub(super) type Rest = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Why there is no response, for the guest.
 pub(super) async fn run(shared: Arc<Shared>, admitted: Admitted) -> Result<(Response<WasiBody>, Option<Rest>), Error> {
     let Admitted { mut request, origin, reach, place, waits } = admitted;
-    let mut kept = shared.idle.take(&origin, shared.clock.now());
+    let mut kept = shared.idle.take(&origin, reach, shared.clock.now());
     let (connection, response) = loop {
         let is_kept = kept.is_some();
         let mut connection = match kept.take() {
@@ -58,7 +58,7 @@ pub(super) async fn run(shared: Arc<Shared>, admitted: Admitted) -> Result<(Resp
             // The server had closed it, and has seen nothing of the request.
             Err(Unanswered { unsent: Some(unsent), .. }) if is_kept => {
                 request = unsent;
-                kept = shared.idle.take(&origin, shared.clock.now());
+                kept = shared.idle.take(&origin, reach, shared.clock.now());
             }
             Err(Unanswered { error, .. }) => return Err(error),
         }
@@ -116,7 +116,7 @@ async fn open(shared: &Shared, origin: &Origin, reach: Reach, waits: Waits) -> R
     })?;
     let origin = origin.clone();
     let idle_since = Time::default();
-    Ok(Box::new(Connection { origin, sender, driver, wait, in_flight, ended: false, idle_since }))
+    Ok(Box::new(Connection { origin, reach, sender, driver, wait, in_flight, ended: false, idle_since }))
 }
 
 /// There is no response.
@@ -130,6 +130,8 @@ struct Unanswered {
 /// A connection, and what drives it.
 pub(super) struct Connection {
     origin: Origin,
+    /// Which addresses it could be opened to.
+    reach: Reach,
     sender: http1::SendRequest<WasiBody>,
     driver: http1::Connection<TokioIo<Box<dyn Io>>, WasiBody>,
     /// For its connection, and then for each answer.
@@ -191,13 +193,15 @@ pub(super) struct Idle(
 );
 
 impl Idle {
-    /// One to that origin, if it still is there.
-    fn take(&self, origin: &Origin, now: Time) -> Option<Box<Connection>> {
+    /// One to that origin, if it still is there, which was opened within the same reach: a path may be granted more
+    /// than another.
+    fn take(&self, origin: &Origin, reach: Reach, now: Time) -> Option<Box<Connection>> {
         loop {
             let mut connection = {
                 let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
                 kept.retain(|connection| now.since(connection.idle_since) < IDLE_FOR);
-                let at = kept.iter().rposition(|connection| connection.origin == *origin)?;
+                let at =
+                    kept.iter().rposition(|connection| (&connection.origin, connection.reach) == (origin, reach))?;
                 kept.swap_remove(at)
             };
             // Whatever the server has sent meanwhile is its end.
@@ -257,5 +261,40 @@ impl Body for Arriving {
 
     fn size_hint(&self) -> SizeHint {
         self.incoming.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use super::super::{connect::Connector, tls};
+    use super::*;
+    use crate::clock::Clock;
+    use crate::gate::Gate;
+
+    #[tokio::test]
+    async fn a_connection_is_not_used_again_for_a_grant_that_reaches_less() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let clock = Clock::default();
+        let now = clock.now();
+        let later = now + Duration::from_secs(3600);
+        let gate = Arc::new(Gate::new(clock.clone(), later, later));
+        let uri = format!("http://localhost:{}/", listener.local_addr().unwrap().port()).parse().unwrap();
+        let origin = Origin::of(&uri).unwrap();
+        let connector = Connector::new(tls::connector(None).unwrap());
+        let Ok((stream, in_flight)) = connector.open(&origin, Reach::Private, &gate).await else { panic!() };
+        let (mut sender, mut driver) = http1::Builder::new().handshake(TokioIo::new(stream)).await.unwrap();
+        // It asks for a request before it is ready for one.
+        assert!(poll_fn(|cx| Poll::Ready(Pin::new(&mut driver).poll(cx))).await.is_pending());
+        poll_fn(|cx| sender.poll_ready(cx)).await.unwrap();
+        let (ended, idle_since, reach) = (false, now, Reach::Private);
+        let wait = Wait::new(&gate, &clock, Duration::from_secs(1));
+        let idle = Idle::default();
+        let kept = Connection { origin: origin.clone(), reach, sender, driver, wait, in_flight, ended, idle_since };
+        idle.keep(Box::new(kept), now);
+        assert!(idle.take(&origin, Reach::Public, now).is_none(), "it leads to a private address");
+        assert!(idle.take(&origin, Reach::Private, now).is_some());
     }
 }
