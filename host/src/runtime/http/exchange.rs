@@ -45,6 +45,16 @@ pub(super) type Rest = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Why there is no response, for the guest.
 pub(super) async fn run(shared: Arc<Shared>, admitted: Admitted) -> Result<(Response<WasiBody>, Option<Rest>), Error> {
     let Admitted { mut request, origin, reach, place, waits } = admitted;
+    let place = Arc::new(place);
+    if !request.body().is_end_stream() {
+        // Until all of it is sent, which may be later than its answer, and goes with its body.
+        let sending = Arc::clone(&place);
+        let keeping = move |frame| {
+            let _ = &sending;
+            frame
+        };
+        request = request.map(|body| body.map_frame(keeping).boxed_unsync());
+    }
     let mut kept = shared.idle.take(&origin, reach, shared.clock.now());
     let (connection, response) = loop {
         let is_kept = kept.is_some();
@@ -231,7 +241,7 @@ struct Arriving {
     /// The present wait.
     wait: Option<Wait>,
     /// Given back when it has arrived.
-    place: Option<OwnedSemaphorePermit>,
+    place: Option<Arc<OwnedSemaphorePermit>>,
 }
 
 impl Body for Arriving {

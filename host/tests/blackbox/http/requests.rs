@@ -1,5 +1,8 @@
 //! What arrives at a server, and what does not.
 
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpListener};
+
 use crate::http::server::{Reply, Server};
 use crate::http::{events, launch, said, stage};
 use crate::node::Event;
@@ -71,5 +74,28 @@ fn ten_thousand_requests_meet_their_limit_and_the_host_stays_well() {
     assert_eq!(stage.status()["usage"]["requests"]["used"], 64);
     let lost = |event: &Event| ["renew_failed", "killed", "lost"].contains(&event.name.as_str());
     assert!(!stage.journal.events().iter().any(lost), "{:?}", stage.journal.events());
+    stage.check_promises();
+}
+
+#[test]
+fn a_request_that_is_answered_early_keeps_its_place_while_it_sends() {
+    let stage = stage();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    // It answers without a look at the request, and never closes.
+    let server = std::thread::spawn(move || {
+        let accept = |_| {
+            let (mut stream, _) = listener.accept().unwrap();
+            let read = stream.read(&mut [0; 4096]).unwrap();
+            assert!(read > 0, "a request came");
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
+            stream
+        };
+        (0..4).map(accept).collect::<Vec<_>>()
+    });
+    let node = launch(&stage, "alpha", "linger", &url).flag("--allow-http", &url).flag("--max-requests", "4").start();
+    let lines = said(&stage, &node);
+    assert!(lines[0].starts_with("kept 4, refused with") && lines[0].contains("--max-requests 8"), "{lines:?}");
+    server.join().unwrap();
     stage.check_promises();
 }

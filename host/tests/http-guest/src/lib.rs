@@ -31,6 +31,7 @@ fn run(term: &Term) -> baton_sdk::Result {
         "many" => many(term, &url),
         "crowd" => crowd(term, &url),
         "upload" => upload(term, &url),
+        "linger" => linger(term, &url),
         "hang" => hang(term, &url),
         "report" => report(term, &url),
         "measure" => measure(&url),
@@ -179,6 +180,22 @@ fn upload(term: &Term, url: &str) -> baton_sdk::Result {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
+    rest(term)
+}
+
+/// Begins requests that are answered before their bodies end, which they do not, until one is refused.
+fn linger(term: &Term, url: &str) -> baton_sdk::Result {
+    let mut kept = Vec::new();
+    let refused = loop {
+        let upload = client::upload(url, Fields::new())?;
+        match client::head(&upload.answer) {
+            Ok(response) if kept.len() < 10 => kept.push((upload, response)),
+            Ok(_) => break "nothing".to_owned(),
+            Err(error) => break format!("{error:?}"),
+        }
+    };
+    println!("kept {}, refused with {refused}", kept.len());
+    drop(kept);
     rest(term)
 }
 
