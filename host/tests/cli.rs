@@ -80,6 +80,9 @@ max-output          500               default
 max-state           4MiB              default
 max-state-value     1MiB              default
 env.TOKEN           ***               file baton.toml:env.TOKEN
+config              none              default
+secrets             none              default
+dirs                none              default
 "
     );
     assert_eq!(stderr(&output), "");

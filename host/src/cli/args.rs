@@ -15,6 +15,7 @@ use clap::{Args, Parser};
     arg_required_else_help = true,
     after_help = "\
 Examples:
+  baton new heartbeat                  write a coordinator to start from
   baton run coordinator.wasm           run it on one of the hosts of this machine
   baton status                         who leads?
 
@@ -57,6 +58,9 @@ Example:
         json: bool,
     },
     /// Look at a coordinator's state, or change it
+    ///
+    /// Values are bytes: `get` prints them as they are, and `put` takes them from standard input, too. While a
+    /// coordinator leads, a change is refused unless there is --force.
     #[command(subcommand)]
     State(State),
     /// Let a finished election run again
@@ -152,13 +156,13 @@ pub(super) struct Run {
     /// Write the last instance's profile to this file, for Firefox's profiler; off for none * [env: BATON_PROFILE] [default: off]
     #[arg(long, value_name = "FILE")]
     pub profile: Option<String>,
-    /// A server that the coordinator may ask over HTTP; repeat it for more * [env: BATON_ALLOW_HTTP] [default: none]
+    /// A server that the coordinator may ask over HTTP; repeat it for more * [env: BATON_ALLOW_HTTP, with spaces between]
     ///
     /// Scheme, host, and if need be port and start of the path: https://api.example.com/v1. https://*.example.com
     /// is all subdomains. A name may have private addresses if #private follows: http://worker:8080#private.
     #[arg(long, value_name = "URL")]
     pub allow_http: Vec<String>,
-    /// A file of certificates (PEM) that such servers may be certified by, too * [env: BATON_HTTP_CA]
+    /// A file of certificates (PEM) that such servers may be certified by, too * [env: BATON_HTTP_CA] [default: none]
     #[arg(long, value_name = "PATH")]
     pub http_ca: Option<String>,
     /// The requests over HTTP that the coordinator may have in flight * [env: BATON_MAX_REQUESTS] [default: 64]
@@ -170,7 +174,7 @@ pub(super) struct Run {
     /// The table elements that it may have, in all its tables * [env: BATON_MAX_TABLE_ELEMENTS] [default: 1000000]
     #[arg(long, value_name = "NUMBER")]
     pub max_table_elements: Option<String>,
-    /// The core instances, memories and tables that it may consist of, of each * [env: BATON_MAX_INSTANCES] [default: 1000]
+    /// The core instances that it may consist of, and as many memories and tables * [env: BATON_MAX_INSTANCES] [default: 1000]
     #[arg(long, value_name = "NUMBER")]
     pub max_instances: Option<String>,
     /// The handles that it may hold: streams, files, timers * [env: BATON_MAX_HANDLES] [default: 10000]
@@ -182,7 +186,7 @@ pub(super) struct Run {
     /// The state that the coordinator may keep, keys and values together * [env: BATON_MAX_STATE] [default: 4MiB]
     #[arg(long, value_name = "SIZE")]
     pub max_state: Option<String>,
-    /// One value of it * [env: BATON_MAX_STATE_VALUE] [default: 1MiB]
+    /// One value of its state * [env: BATON_MAX_STATE_VALUE] [default: 1MiB]
     #[arg(long, value_name = "SIZE")]
     pub max_state_value: Option<String>,
     /// A variable for the coordinator; repeat it for more * [env: BATON_ENV, one K=V on each line]
@@ -217,8 +221,6 @@ pub(super) struct Run {
 }
 
 /// What to do with a coordinator's state.
-///
-/// Values are bytes: `get` prints them as they are, and `put` takes them from standard input too.
 #[derive(clap::Subcommand, Debug)]
 #[command(after_help = "\
 Examples:

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::{ANSWER_WITHIN, open_store, read};
 use crate::cli::{self, StateAction};
-use crate::state::{self, Document, DocumentError, HIGHEST_TERM, KEY, StateStore};
+use crate::state::{self, Document, DocumentError, HIGHEST_TERM, KEY, LARGEST, StateStore};
 use crate::store::{LeaseStore, Store, StoreUrl};
 
 pub(super) async fn state(election: &ElectionName, store: &StoreUrl, action: StateAction) -> anyhow::Result<ExitCode> {
@@ -38,8 +38,8 @@ pub(super) async fn state(election: &ElectionName, store: &StoreUrl, action: Sta
             change(&store, election, force, |found| {
                 let mut document = found?;
                 let missing: Vec<&String> = keys.iter().filter(|key| !document.entries.contains_key(*key)).collect();
-                if !missing.is_empty() {
-                    bail!("the state of {election} has no key {missing:?}: nothing was deleted");
+                if let Some(key) = missing.first() {
+                    bail!("there is no key {key:?}; nothing was deleted");
                 }
                 keys.iter().for_each(|key| drop(document.entries.remove(key)));
                 Ok(document)
@@ -63,10 +63,12 @@ pub(super) async fn state(election: &ElectionName, store: &StoreUrl, action: Sta
     Ok(ExitCode::SUCCESS)
 }
 
-/// The state as it was saved last.
+/// The state as it was saved last. That there is none may be a misspelt election, and is an error.
 async fn saved(store: &dyn StateStore, election: &ElectionName) -> anyhow::Result<Document> {
     match timeout(ANSWER_WITHIN, state::read(store, election)).await {
-        Ok(read) => read.with_context(|| format!("cannot read the state of {election}")),
+        Ok(read) => read.with_context(|| format!("cannot read the state of {election}"))?.with_context(|| {
+            format!("there is no state of {election} in this store: no coordinator that keeps one has led there yet")
+        }),
         Err(_) => bail!("cannot read the state of {election}: the store did not answer within {ANSWER_WITHIN:?}"),
     }
 }
@@ -81,6 +83,13 @@ async fn change(
     let leases: &dyn LeaseStore = &**store;
     let may_change = async || if force { Ok(()) } else { nobody_leads(leases, election).await };
     let states: &dyn StateStore = &**store;
+    let change = |found| {
+        let changed = change(found)?;
+        if changed.size() > LARGEST {
+            bail!("it would have {} bytes, and no state may have more than {LARGEST}", changed.size());
+        }
+        Ok(changed)
+    };
     match timeout(ANSWER_WITHIN, state::edit(states, election, may_change, change)).await {
         Ok(changed) => changed.with_context(|| format!("cannot change the state of {election}")),
         Err(_) => bail!(
@@ -131,7 +140,7 @@ fn get(election: &ElectionName, document: &Document, key: &str) -> anyhow::Resul
 
 /// A state as a file.
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a JSON object")]
 struct Exported {
     format: String,
     election: String,

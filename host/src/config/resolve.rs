@@ -274,7 +274,11 @@ impl<'a> Resolver<'a> {
         show: impl Fn(&T) -> String,
     ) -> Result<Vec<T>, ConfigError> {
         let mut values = Vec::new();
-        for (name, given) in self.named(key) {
+        let named = self.named(key);
+        if named.is_empty() {
+            self.note(key, None, "none".to_owned(), Origin::Default);
+        }
+        for (name, given) in named {
             let value = make(name, &given.text).map_err(|problem| ConfigError::at(key, &given.origin, problem))?;
             if !taken.insert(name.clone()) {
                 let problem = format!("{name:?} is given more than once among env, config and secrets: leave one");

@@ -7,14 +7,13 @@ use baton_election::ElectionName;
 use baton_election::OnDone;
 
 use crate::runtime::{Grant, GrantError, Grants};
+use crate::state::LARGEST;
 use crate::store::{StoreUrl, StoreUrlError};
 use crate::telemetry::Format;
 
 const KIB: u64 = 1 << 10;
 /// Longer is a mistake, and a bound keeps later sums of times from running over.
 const LONGEST_DURATION: Duration = Duration::from_secs(366 * 24 * 60 * 60);
-/// The largest state that may be allowed, in bytes.
-const LARGEST_STATE: u64 = 64 * KIB * KIB;
 /// What a setting that has a default of nothing says for that.
 pub(super) const OFF: &str = "off";
 /// One page: less is no WebAssembly memory at all.
@@ -80,7 +79,7 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
 /// The size of a state, or of a value in it.
 pub(super) fn state_size(text: &str) -> Result<u64, String> {
     let bytes = bytes(text)?;
-    if bytes > LARGEST_STATE {
+    if bytes > LARGEST {
         return Err(format!("{text:?} is too much: each commit writes the state whole, and 64MiB is the limit"));
     }
     Ok(bytes)

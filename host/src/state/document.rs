@@ -14,6 +14,8 @@ const FORMAT: u8 = b'1';
 /// The longest key, in bytes.
 pub const KEY: usize = 512;
 
+/// The largest state that there may be, in bytes: each commit writes it whole.
+pub const LARGEST: u64 = 64 << 20;
 /// No term gets here, even if a million begin each second. A document that names a higher one was not written by
 /// a term: the next number would not be higher any more, or not fit into every store.
 pub const HIGHEST_TERM: Term = 1 << 62;

@@ -10,16 +10,16 @@ use super::pace::{Pace, tried};
 /// time leaves no gap on a store that is far away.
 const CONFLICTS: u32 = 100;
 
-/// Reads an election's state; one that was never written is empty.
+/// Reads an election's state; none if it was never written.
 ///
 /// # Errors
 /// [`EditError`] where it cannot be read.
-pub async fn read(store: &dyn StateStore, election: &ElectionName) -> Result<Document, EditError> {
+pub async fn read(store: &dyn StateStore, election: &ElectionName) -> Result<Option<Document>, EditError> {
     let mut pace = Pace::new(&|_| {});
     loop {
         match found(store, election).await {
-            Ok((_, found)) => return Ok(found?),
-            Err(refusal) => pace.wait(&refusal).await.map_err(|_| refusal)?,
+            Ok((version, found)) => return Ok(version.map(|_| found).transpose()?),
+            Err(refusal) => wait(&mut pace, refusal, false).await?,
         }
     }
 }
@@ -45,7 +45,7 @@ pub async fn edit<E: From<EditError>>(
         let (version, found) = match found(store, election).await {
             Ok(found) => found,
             Err(refusal) => {
-                pace.wait(&refusal).await.map_err(|_| EditError::after(refusal, doubt.is_some()))?;
+                wait(&mut pace, refusal, doubt.is_some()).await?;
                 continue;
             }
         };
@@ -72,10 +72,17 @@ pub async fn edit<E: From<EditError>>(
                 if matches!(refusal, Refusal::Unknown(_)) {
                     doubt = Some(refusal.clone());
                 }
-                pace.wait(&refusal).await.map_err(|_| EditError::after(refusal, doubt.is_some()))?;
+                wait(&mut pace, refusal, doubt.is_some()).await?;
             }
         }
     }
+}
+
+/// Waits before the next try, if there should be one. A store that is not there or refuses this host is left alone:
+/// a person waits for the answer, and can mend that.
+async fn wait(pace: &mut Pace<'_>, refusal: Refusal, in_doubt: bool) -> Result<(), EditError> {
+    let given_up = matches!(refusal, Refusal::Misconfigured(_)) || pace.wait(&refusal).await.is_err();
+    if given_up { Err(EditError::after(refusal, in_doubt)) } else { Ok(()) }
 }
 
 /// Why the state was not read or changed.

@@ -17,7 +17,7 @@ use baton_election::{ElectionName, Refusal, Version};
 use bytes::Bytes;
 
 pub use claim::{Change, Claim, ClaimError, Claimant, CommitError};
-pub use document::{Document, DocumentError, HIGHEST_TERM, KEY, Limits};
+pub use document::{Document, DocumentError, HIGHEST_TERM, KEY, LARGEST, Limits};
 pub use edit::{EditError, edit, read};
 
 /// A place that keeps one versioned object for each election, which only conditional writes change.

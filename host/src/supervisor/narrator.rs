@@ -49,7 +49,7 @@ impl Narrator {
             (End::Failed(why), Some(backtrace)) => &End::Failed(format!("{why}\n{}", backtrace.trim_end())),
             (end, _) => end,
         };
-        self.say(Event::gone(end, took, usage));
+        self.say(Event::gone(self.term, end, took, usage));
     }
 
     pub(super) fn report(&mut self, report: Report) {

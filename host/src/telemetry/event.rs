@@ -186,7 +186,7 @@ pub enum Event {
     },
     /// The instance is gone.
     Gone {
-        /// `done`, `failed`, `fatal` or `killed`.
+        /// `done`, `failed`, `fatal`, `killed` or `superseded`.
         outcome: String,
         /// What it said or trapped with.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -445,6 +445,10 @@ impl fmt::Display for Event {
             Self::Saved { what, path } => write!(f, "a {what} is in {path}"),
             Self::NotSaved { what, path, error } => write!(f, "no {what} in {path}: {error}"),
             Self::Denied { what, remedy } => write!(f, "it asked for {what}, which it is not granted: {remedy}"),
+            Self::Usage { limit: limit @ "memory", used, of, flag } => {
+                let (used, of) = (used.div_ceil(1 << 20), of.div_ceil(1 << 20));
+                write!(f, "it uses {used} of the {of} MiB of {limit} that it may; {flag} grants more")
+            }
             Self::Usage { limit, used, of, flag } => {
                 write!(f, "it uses {used} of the {of} {limit} that it may; {flag} grants more")
             }

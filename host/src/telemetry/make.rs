@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton_election::{End, StopReason, Timing};
+use baton_election::{End, StopReason, Term, Timing};
 
 use super::{Event, GuestStream, Level};
 use crate::runtime::Usage;
@@ -59,14 +59,19 @@ impl Event {
         Self::Stopping { reason: word.to_string(), message: message.to_string(), grace_s: grace.into() }
     }
 
-    /// The instance is gone, `took` after its end or the kill.
+    /// The instance of term `own` is gone, `took` after its end or the kill.
     #[must_use]
-    pub fn gone(end: &End, took: Duration, usage: Usage) -> Self {
+    pub fn gone(own: Option<Term>, end: &End, took: Duration, usage: Usage) -> Self {
         let (outcome, message) = match end {
             End::Done => ("done", None),
             End::Failed(message) => ("failed", Some(message.clone())),
             End::Fatal(message) => ("fatal", Some(message.clone())),
             End::Killed => ("killed", None),
+            // An operator's change leaves the term as it is, and what cannot be read names none.
+            End::Superseded { term } if Some(*term) == own => {
+                ("superseded", Some("an operator changed the state".into()))
+            }
+            End::Superseded { term: 0 } => ("superseded", Some("the state was removed or damaged".into())),
             End::Superseded { term } => ("superseded", Some(format!("the state was claimed by term {term}"))),
         };
         Self::Gone { outcome: outcome.to_string(), message, took_s: took.into(), usage }

@@ -96,6 +96,7 @@ fn an_operator_reads_and_changes_the_state(stage: Stage) {
     assert_eq!(forced.code, Some(0), "{forced:?}");
     let gone = alpha.event("gone", |event| event.name == "gone" && event.text("outcome") == "superseded");
     assert_eq!(gone.term, first.term);
+    assert_eq!(gone.text("message"), "an operator changed the state");
     let resumed =
         stage.beat("the next term", |event| event.term > first.term && event.text("line").starts_with("resumed"));
     assert_eq!(resumed.text("line"), "resumed 1000000");
@@ -126,6 +127,15 @@ fn an_operator_reads_and_changes_the_state(stage: Stage) {
     assert!(refused.code == Some(1) && refused.stderr.contains("after which none could begin"), "{refused:?}");
     let broken = finish_with_input(stage.baton(&["state", "import", ELECTION]), b"{}");
     assert!(broken.code == Some(1) && broken.stderr.contains("baton state export"), "{broken:?}");
+    assert_eq!(state(&["export", ELECTION]).stdout, whole.stdout);
+
+    // What cannot be so is said, and changes nothing.
+    let misspelt = state(&["list", "nobody"]);
+    assert!(misspelt.code == Some(1) && misspelt.stderr.contains("no state of nobody"), "{misspelt:?}");
+    let missing = state(&["delete", ELECTION, "count", "nothing"]);
+    assert!(missing.code == Some(1) && missing.stderr.contains(r#"no key "nothing""#), "{missing:?}");
+    let huge = finish_with_input(stage.baton(&["state", "put", ELECTION, "huge"]), &vec![b'x'; 64 << 20]);
+    assert!(huge.code == Some(1) && huge.stderr.contains("67108864"), "{huge:?}");
     assert_eq!(state(&["export", ELECTION]).stdout, whole.stdout);
 }
 
