@@ -383,3 +383,19 @@ fn the_state_folder_follows_xdg() {
     assert!(run(&["--store=sqlite:/x"]).unwrap_err().contains("--node"));
     assert_eq!(run(&["--store=sqlite:/x", "--node=me"]), Ok(()));
 }
+
+#[test]
+fn the_readme_has_every_setting_once() {
+    let readme = include_str!("../../../README.md");
+    let section = readme.split("\n## Settings\n").nth(1).unwrap().split("\n## ").next().unwrap();
+    let of_row = |row: &str| {
+        let cells: Vec<&str> = row.split('|').map(|cell| cell.trim().trim_matches('`')).collect();
+        [cells[1].split(' ').next().unwrap(), cells[2], cells[3]].map(str::to_owned)
+    };
+    let mut in_readme: Vec<[String; 3]> = section.lines().filter(|line| line.starts_with("| `")).map(of_row).collect();
+    let of_key = |key: Key| [key.flag(), key.variable(), (if key == Key::File { "" } else { key.name() }).to_owned()];
+    let mut in_code = Key::ALL.map(of_key);
+    in_readme.sort_unstable();
+    in_code.sort_unstable();
+    assert_eq!(in_readme, in_code);
+}

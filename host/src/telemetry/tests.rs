@@ -1,5 +1,6 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
@@ -227,19 +228,44 @@ fn names_follow_from_the_variants() {
 }
 
 #[test]
-fn the_readme_names_every_event_and_no_other() {
+fn the_readme_has_every_event_with_its_fields_once() {
     let code = include_str!("event.rs");
-    let kinds = code.split("pub fn kind(&self)").nth(1).unwrap().split("\n    }\n").next().unwrap();
-    let events: Vec<&str> = kinds.lines().filter_map(|line| line.split_once("=> (\"")?.1.split('"').next()).collect();
-    assert!(events.len() > 20, "{events:?}");
+    let part = |from: &str, to: &str| code.split(from).nth(1).unwrap().split(to).next().unwrap();
+    // A variant's name in the code, and the event's.
+    let names: BTreeMap<&str, &str> = part("pub fn kind(&self)", "\n    }\n")
+        .lines()
+        .filter_map(|line| {
+            let (variant, kind) = line.trim().strip_prefix("Self::")?.split_once(" => (\"")?;
+            Some((variant.split(' ').next()?, kind.split('"').next()?))
+        })
+        .collect();
+    let mut in_code: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let (mut event, mut is_skipped) = ("", false);
+    for line in part("pub enum Event {\n", "\n}\n").lines().filter(|line| !line.trim().starts_with("//")) {
+        match (line.strip_prefix("        "), line.trim().split_once([':', ' '])) {
+            (Some("#[serde(skip)]"), _) => is_skipped = true,
+            (Some(attribute), _) if attribute.starts_with('#') => {}
+            (Some(_), Some((field, _))) if !is_skipped => in_code.get_mut(event).unwrap().push(field),
+            (Some(_), _) => is_skipped = false,
+            (None, Some((variant, _))) => {
+                event = names[variant];
+                in_code.insert(event, Vec::new());
+            }
+            (None, None) => {}
+        }
+    }
+    in_code.values_mut().for_each(|fields| fields.sort_unstable());
+    assert!(in_code.len() == names.len() && names.len() > 20, "{in_code:?}");
+
     let readme = include_str!("../../../README.md");
     let section = readme.split("\n## Logs\n").nth(1).unwrap().split("\n## ").next().unwrap();
-    for event in &events {
-        assert!(section.contains(&format!("`{event}`")), "the README does not name {event}");
+    let mut in_readme = BTreeMap::new();
+    for row in section.lines().filter(|line| line.starts_with("| `")) {
+        let mut cells = row.split(" | ");
+        let name = cells.next().unwrap().trim_matches(['|', ' ', '`']);
+        let mut fields: Vec<&str> = cells.next().unwrap().split('`').skip(1).step_by(2).collect();
+        fields.sort_unstable();
+        assert!(in_readme.insert(name, fields).is_none(), "the README has {name} twice");
     }
-    let (table, others) = section.split_once("The others tell").unwrap();
-    let of_table = table.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
-    for name in of_table.chain(others.split('`').skip(1).step_by(2)) {
-        assert!(events.contains(&name), "the README names {name}, which is no event");
-    }
+    assert_eq!(in_readme, in_code);
 }
