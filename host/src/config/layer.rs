@@ -85,8 +85,7 @@ impl Layer {
         self.flag(key, (!texts.is_empty()).then(|| texts.join("\n")))
     }
 
-    /// Takes the pairs `K=V` of a flag such as `--env`, or the folders of `--dir`; of two for one name the last one
-    /// counts.
+    /// Takes the pairs `K=V` of a flag such as `--env`, of two for one name the last one; or the folders of `--dir`.
     ///
     /// # Errors
     /// [`ConfigError`] for what is none.
@@ -143,11 +142,15 @@ impl Layer {
         Ok(())
     }
 
-    /// Takes a folder, under the name of its place.
+    /// Takes a folder, under the name of its place. Two at one place are a mistake: one would hide the other.
     pub(super) fn set_folder(&mut self, text: &str, origin: Origin) -> Result<(), ConfigError> {
         let parts = folders::Parts::of(text).map_err(|problem| ConfigError::at(Key::Dirs, &origin, problem))?;
-        let given = Given { text: text.to_string(), origin };
-        self.named.entry(Key::Dirs).or_default().insert(parts.guest.to_string(), given);
+        let folders = self.named.entry(Key::Dirs).or_default();
+        if folders.contains_key(parts.guest) {
+            let problem = format!("two folders are to be at {:?}: give each its own place", parts.guest);
+            return Err(ConfigError::at(Key::Dirs, &origin, problem));
+        }
+        folders.insert(parts.guest.to_string(), Given { text: text.to_string(), origin });
         Ok(())
     }
 

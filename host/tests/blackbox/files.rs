@@ -295,6 +295,12 @@ fn a_wrong_folder_is_told_what_to_do() {
     file("dirs = [\n 'granted::/data', 'here' ]\n");
     refused(&run(&[], &[]), &format!("baton.toml:2: dirs: \"here\" {form}"));
 
+    // One would hide the other.
+    let twice = r#"two folders are to be at "/data": give each its own place"#;
+    refused(&run(&["--dir", "granted::/data", "--dir", "granted::/data/:ro"], &[]), &format!("--dir: {twice}"));
+    file("dirs = [\n 'granted::/data',\n 'here::/data' ]\n");
+    refused(&run(&[], &[]), &format!("baton.toml:3: dirs: {twice}"));
+
     // Seen from the file, merged by place; the flag counts.
     fs::create_dir(folder.path().join("etc")).expect("a folder");
     fs::create_dir(folder.path().join("etc/own")).expect("a folder");
