@@ -31,7 +31,8 @@ pub(super) enum Subcommand {
     Run(Box<Run>),
     /// Show who leads, in which term, since when and with which module
     ///
-    /// Works from any machine that reaches the store.
+    /// Works from any machine that reaches the store. On that of the instance it also shows what it uses of its
+    /// limits.
     #[command(after_help = "\
 Example:
   baton status heartbeat --store azure://myaccount/leases --json")]
