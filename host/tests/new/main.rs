@@ -70,7 +70,9 @@ fn from_checkout(manifest: &str) -> (String, toml::Value) {
     }
     fs::write(checkout.join("guest-sdk/Cargo.toml"), manifest).unwrap();
     let program = checkout.join("target/release/baton");
-    fs::copy(env!("CARGO_BIN_EXE_baton"), &program).unwrap();
+    // By another process: a child that a test beside this one starts would keep a copy of ours open, and what is open
+    // for writing is not run.
+    assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_baton")).arg(&program).status().unwrap().success());
     let mut command = Command::new(program);
     command.args(["new", "job"]).current_dir(home.path());
     let written = finish(command);
