@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a change must hold to before its tests run: formatting, lints, docs, the contract's copies, the
+# What a change must hold to before its tests run: formatting, lints, docs, the contract's copies, pages, the
 # core's lack of an operating system, and the dependencies' licences, bans, sources and advisories.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -18,6 +18,7 @@ main() {
   step 'Lints' lints
   step 'Docs' docs
   step 'The contract is the same everywhere' contract
+  step 'The pages say things once' pages
   step 'The elector needs no operating system' no_std
   step 'Dependencies' dependencies
   for what in "${not_checked[@]}"; do
@@ -60,6 +61,14 @@ contract() {
   while IFS= read -r -d '' file; do
     diff "$file" "guest-sdk/$file"
   done < <(find wit -type f -print0)
+}
+
+# What a merge has doubled: a section, a row of a table, a sentence.
+pages() {
+  local page
+  for page in *.md; do
+    awk '(length > 50 || /^## /) && seen[$0]++ { print FILENAME ": twice: " $0; twice = 1 } END { exit twice }' "$page"
+  done
 }
 
 no_std() {
