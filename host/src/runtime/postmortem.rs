@@ -358,7 +358,14 @@ impl Queue {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
     use std::os::unix::fs::{PermissionsExt as _, symlink};
+    use std::sync::mpsc;
 
+    use baton_election::Refusal;
+
+    use super::super::http::RefusedRequest;
+    use super::super::limits::NearLimit;
+    use super::super::logging::LogLevel;
+    use super::super::output::Stream;
     use super::*;
 
     #[test]
@@ -381,5 +388,53 @@ mod tests {
             assert!(found.is_file());
             assert_eq!(found.permissions().mode() & 0o777, 0o600, "only its owner may read it");
         }
+    }
+
+    /// Where a disk hangs, nobody is told that something was written.
+    struct Hangs {
+        begun: mpsc::Sender<()>,
+        go_on: Mutex<mpsc::Receiver<()>>,
+        not_saved: Mutex<Vec<String>>,
+    }
+
+    impl Output for Hangs {
+        fn saved(&self, _: &'static str, _: &Path) {
+            let _ = self.begun.send(());
+            // Ends with the sender, too.
+            let _ = self.go_on.lock().unwrap().recv();
+        }
+        fn not_saved(&self, _: &'static str, _: &Path, why: &str) {
+            self.not_saved.lock().unwrap().push(why.to_owned());
+        }
+        fn started(&self, _: Duration) {}
+        fn line(&self, _: Stream, _: &str) {}
+        fn log(&self, _: LogLevel, _: &str, _: &str) {}
+        fn denied(&self, _: &str, _: &str) {}
+        fn dropped(&self, _: u64, _: u32) {}
+        fn near_limit(&self, _: NearLimit) {}
+        fn state_delayed(&self, _: &Refusal) {}
+        fn refused_request(&self, _: &RefusedRequest) {}
+    }
+
+    #[test]
+    fn a_disk_that_hangs_holds_up_neither_the_next_term_nor_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let writer = PostmortemWriter::start().unwrap();
+        let postmortem = Postmortem::new(Some(folder.path().to_owned()), None, &writer).unwrap();
+        let election = ElectionName::new("job").unwrap();
+        let ((begun, has_begun), (goes_on, go_on)) = (mpsc::channel(), mpsc::channel());
+        let hangs = Arc::new(Hangs { begun, go_on: Mutex::new(go_on), not_saved: Mutex::default() });
+        let output: Arc<dyn Output> = Arc::<Hangs>::clone(&hangs);
+        let keep = |term| {
+            postmortem.keep((&election, term), Some(Ok(b"memory".to_vec())), &Profiler(Arc::default()), &output);
+        };
+        keep(1);
+        has_begun.recv().unwrap();
+        keep(2);
+        assert!(hangs.not_saved.lock().unwrap().is_empty(), "one is being written, one waits");
+        keep(3);
+        assert!(hangs.not_saved.lock().unwrap()[0].contains("still being written"));
+        assert!(!writer.shutdown(Duration::from_millis(10)), "it says that not all was written");
+        drop(goes_on);
     }
 }

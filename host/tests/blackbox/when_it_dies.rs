@@ -138,21 +138,6 @@ fn a_full_disk_costs_the_core_dump_and_nothing_else() {
     stage.check_promises();
 }
 
-#[test]
-fn a_disk_that_hangs_holds_up_neither_the_next_term_nor_the_end() {
-    let (stage, folder) = stage(Guest::Traps);
-    // Whoever opens a pipe to write waits for a reader.
-    let pipe = std::process::Command::new("mkfifo").arg(folder.join("stage-1.coredump.part")).status();
-    assert!(pipe.expect("mkfifo").success());
-    let mut node = stage.launch("alpha").flag("--coredump", &folder).start();
-    let not_saved = told(&stage, "not_saved", "core dump");
-    assert!(not_saved.text("error").contains("still being written"), "{not_saved:?}");
-    assert_eq!(not_saved.term, 3, "one is being written, one waits: {not_saved:?}");
-    assert_eq!(node.terminate().code(), Some(0));
-    stage.journal.event("what was given up", |event| event.name == "error" && event.raw.contains("is given up"));
-    stage.check_promises();
-}
-
 /// The functions on the stack of any sample of a profile, in the form that Firefox's profiler opens.
 fn sampled_functions(profile: &Value) -> BTreeSet<String> {
     let thread = &profile["threads"][0];
