@@ -13,10 +13,10 @@ use crate::stage::Stage;
 use crate::store::Store;
 
 /// D. From 0.93 D, when a host ends itself, to D there is little; more than on a busy machine may be lost.
-const LEASE: Duration = Duration::from_secs(5);
+const LEASE: Duration = Duration::from_secs(20);
 
 fn launch(stage: &Stage) -> Launch {
-    stage.launch_with("alpha", &[("--lease", "5s")])
+    stage.launch_with("alpha", &[("--lease", "20s")])
 }
 
 /// Waits for the end of a host that was last renewed before `safe`, and checks that it came by its own hand and before the
