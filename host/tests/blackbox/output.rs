@@ -6,11 +6,16 @@ use time::OffsetDateTime;
 
 use crate::guests::Guest;
 use crate::node::{Event, Node};
+use crate::on_both_stores;
 use crate::stage::Stage;
 use crate::store::Store;
 
 fn stage(guest: Guest) -> Stage {
     Stage::new(Store::sqlite()).with(guest)
+}
+
+on_both_stores! {
+    a_gigabyte_of_output_leaves_the_host_well,
 }
 
 /// What the guest has logged, in order.
@@ -73,9 +78,8 @@ fn memory(node: &Node) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") >> 10
 }
 
-#[test]
-fn a_gigabyte_of_output_leaves_the_host_well() {
-    let stage = stage(Guest::PrintsAGigabyte);
+fn a_gigabyte_of_output_leaves_the_host_well(stage: Stage) {
+    let stage = stage.with(Guest::PrintsAGigabyte);
     // A lease that outlasts what else this machine may be busy with, and is renewed meanwhile.
     let mut node = stage.launch_with("alpha", &[("--lease", "15s")]).start();
     node.after(0, "started");

@@ -16,6 +16,7 @@ on_both_stores! {
     commits_outlive_sigkill,
     a_partition_with_a_commit_in_flight_leaves_one_history,
     an_operator_reads_and_changes_the_state,
+    a_state_that_is_too_large_is_refused_by_the_limits_name,
 }
 
 /// Kills the leader at moments that nobody chose until so many commits were made, and finds all that were
@@ -139,9 +140,8 @@ fn an_operator_reads_and_changes_the_state(stage: Stage) {
     assert_eq!(state(&["export", ELECTION]).stdout, whole.stdout);
 }
 
-#[test]
-fn a_state_that_is_too_large_is_refused_by_the_limits_name() {
-    let stage = Stage::new(crate::store::Store::sqlite()).with(Guest::SavesTooMuch);
+fn a_state_that_is_too_large_is_refused_by_the_limits_name(stage: Stage) {
+    let stage = stage.with(Guest::SavesTooMuch);
     let mut alpha = stage.node("alpha");
     stage.beat("the last line", |event| event.text("line").starts_with("keys: [\"large/"));
     let lines: Vec<String> = stage.journal.events().iter().map(|event| event.text("line").to_owned()).collect();

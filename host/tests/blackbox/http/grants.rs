@@ -4,6 +4,12 @@ use crate::guests::asks_over_http;
 use crate::http::server::{Reply, Server};
 use crate::http::{events, launch, said, stage};
 use crate::node::{baton, finish};
+use crate::on_both_stores;
+use crate::stage::Stage;
+
+on_both_stores! {
+    a_redirect_to_a_host_that_is_not_granted_is_refused,
+}
 
 #[test]
 fn without_a_grant_it_runs_and_the_line_that_the_log_shows_allows_it() {
@@ -69,9 +75,7 @@ fn a_path_is_granted_with_what_is_under_it() {
     assert_eq!(told.text("setting"), format!("allow-http = [\"{base}/v1\", \"{base}/v10\"]"));
 }
 
-#[test]
-fn a_redirect_to_a_host_that_is_not_granted_is_refused() {
-    let stage = stage();
+fn a_redirect_to_a_host_that_is_not_granted_is_refused(stage: Stage) {
     let elsewhere = Server::start(|_| Reply::ok("secrets"));
     let target = elsewhere.url();
     let away = format!("302 Found\r\nLocation: {target}/secrets");

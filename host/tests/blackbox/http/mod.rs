@@ -23,7 +23,7 @@ fn launch(stage: &Stage, name: &str, behaviour: &str, url: &str) -> Launch {
         .arg(asks_over_http())
         .flag("--election", ELECTION)
         .flag("--store", stage.store.url())
-        .flag("--lease", "2s")
+        .flag("--lease", format!("{}s", stage.lease().as_secs()))
         .flag("--grace", "300ms")
         .flag("--pause", "0s")
         .flag("--env", format!("BEHAVIOUR={behaviour}"))

@@ -6,6 +6,13 @@ use std::net::{Ipv4Addr, TcpListener};
 use crate::http::server::{Reply, Server};
 use crate::http::{events, launch, said, stage};
 use crate::node::Event;
+use crate::on_both_stores;
+use crate::stage::Stage;
+
+on_both_stores! {
+    a_forged_header_never_arrives,
+    ten_thousand_requests_meet_their_limit_and_the_host_stays_well,
+}
 
 #[test]
 fn every_request_says_whose_it_is() {
@@ -25,9 +32,7 @@ fn every_request_says_whose_it_is() {
     stage.check_promises();
 }
 
-#[test]
-fn a_forged_header_never_arrives() {
-    let stage = stage();
+fn a_forged_header_never_arrives(stage: Stage) {
     let server = Server::start(|_| Reply::ok(""));
     let node = launch(&stage, "alpha", "forge", &server.url()).flag("--allow-http", server.url()).start();
     let lines = said(&stage, &node);
@@ -60,9 +65,7 @@ fn connections_are_used_again_while_they_are_there() {
     assert_eq!(connections, [1, 1, 1, 1, 2, 2]);
 }
 
-#[test]
-fn ten_thousand_requests_meet_their_limit_and_the_host_stays_well() {
-    let stage = stage();
+fn ten_thousand_requests_meet_their_limit_and_the_host_stays_well(stage: Stage) {
     let server = Server::start(|request| if request.path() == "/hang" { Reply::Hang } else { Reply::ok("") });
     let node = launch(&stage, "alpha", "many", &server.url()).flag("--allow-http", server.url()).start();
     let lines = said(&stage, &node);
