@@ -5,6 +5,7 @@ pub mod clock;
 pub mod commands;
 pub mod config;
 pub mod gate;
+pub mod modules;
 pub mod node;
 pub mod runtime;
 pub mod signals;

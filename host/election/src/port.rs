@@ -26,6 +26,16 @@ pub struct Settings {
     pub module: String,
 }
 
+/// One version of the coordinator: a module, and which publishing of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ModuleVersion {
+    /// The module's digest, `sha256:` and 64 hexadecimal digits.
+    pub digest: String,
+    /// Tells one publishing from the next: a module that was rejected and is published again is another
+    /// version.
+    pub serial: u64,
+}
+
 /// What follows when an instance returns ok.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OnDone {

@@ -1,0 +1,93 @@
+//! What a module is: the SHA-256 of its bytes.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+/// The SHA-256 of a module's bytes as they were published, written `sha256:` and 64 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Digest([u8; 32]);
+
+/// Why a text is no [`Digest`].
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("`{0}` is no digest: it is `sha256:` and 64 hexadecimal digits, as `baton check` and `sha256sum` print them")]
+pub struct InvalidDigest(String);
+
+impl Digest {
+    /// The digest of these bytes.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(Sha256::digest(bytes).into())
+    }
+
+    /// Its 64 hexadecimal digits, in lower case.
+    #[must_use]
+    pub fn hex(&self) -> String {
+        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+impl FromStr for Digest {
+    type Err = InvalidDigest;
+
+    fn from_str(text: &str) -> Result<Self, InvalidDigest> {
+        let invalid = || InvalidDigest(text.to_owned());
+        let hex = text.strip_prefix("sha256:").filter(|hex| hex.len() == 64).ok_or_else(invalid)?;
+        let mut bytes = [0; 32];
+        for (byte, digits) in bytes.iter_mut().zip(hex.as_bytes().chunks(2)) {
+            let digit = |digit: u8| char::from(digit).to_digit(16);
+            let (Some(high), Some(low)) = (digit(digits[0]), digit(digits[1])) else { return Err(invalid()) };
+            *byte = u8::try_from(high * 16 + low).map_err(|_| invalid())?;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+impl TryFrom<String> for Digest {
+    type Error = InvalidDigest;
+
+    fn try_from(text: String) -> Result<Self, InvalidDigest> {
+        text.parse()
+    }
+}
+
+impl From<Digest> for String {
+    fn from(digest: Digest) -> Self {
+        digest.to_string()
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sha256:{}", self.hex())
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_is_read_as_it_is_written() {
+        let digest = Digest::of(b"");
+        assert_eq!(digest.hex(), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+        assert_eq!(digest.to_string().parse(), Ok(digest));
+        assert_eq!(digest.to_string().to_uppercase().replace("SHA", "sha").parse(), Ok(digest));
+    }
+
+    #[test]
+    fn what_is_no_digest_is_refused() {
+        for text in ["", "sha256:", "sha256:00", &"0".repeat(64), &format!("sha256:{}", "é".repeat(32))] {
+            assert!(text.parse::<Digest>().is_err(), "{text}");
+        }
+    }
+}

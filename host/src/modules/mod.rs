@@ -1,0 +1,50 @@
+//! Modules on their way to an instance: where they come from, whether they may run here, and which of them
+//! does.
+//!
+//! A source **offers** bytes. They are verified, compiled and linked ahead (**prepared**), on every node and
+//! whoever leads; only then does a supervisor hear of them, in its **supply**. What becomes of a version once
+//! it runs is **judged**, and the judgement is kept in the election's [`Control`] so that every node knows it.
+
+mod control;
+mod digest;
+mod source;
+mod store;
+
+use baton_election::{ModuleVersion, Term};
+
+pub use control::{Control, ControlError, Entry, Verdict};
+pub use digest::{Digest, InvalidDigest};
+pub use source::{Offer, Source, SourceError};
+pub use store::{ModuleStore, Reading, StoredModule};
+
+use crate::runtime::Module;
+
+/// A version that is ready to be started: verified, compiled and linked.
+#[derive(Clone)]
+pub struct Prepared {
+    /// Which one.
+    pub version: ModuleVersion,
+    /// Its code.
+    pub module: Module,
+}
+
+/// What a node could run in an election.
+#[derive(Clone, Default)]
+pub struct Supply {
+    /// What it runs as soon as it leads; none, and it does not contend.
+    pub current: Option<Prepared>,
+    /// What it runs instead if the current one turns out to be bad. There is one only while that is on
+    /// probation.
+    pub fallback: Option<Prepared>,
+}
+
+/// What a leader has found out about a version by running it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Judgement {
+    /// Which one.
+    pub version: ModuleVersion,
+    /// The term in which it turned out.
+    pub term: Term,
+    /// Good, or rejected and why.
+    pub verdict: Verdict,
+}
