@@ -22,8 +22,8 @@ pub struct Settings {
     pub pause: Duration,
     /// What follows when an instance is done.
     pub on_done: OnDone,
-    /// The digest of the module that this node would run.
-    pub module: String,
+    /// How long a new version is watched: what goes wrong before is its own fault.
+    pub probation: Duration,
 }
 
 /// One version of the coordinator: a module, and which publishing of it.
@@ -34,6 +34,22 @@ pub struct ModuleVersion {
     /// Tells one publishing from the next: a module that was rejected and is published again is another
     /// version.
     pub serial: u64,
+}
+
+/// What a node could run, all of it ready to be started.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Plan {
+    /// What it serves as soon as it leads; none, and it does not contend.
+    pub module: Option<ModuleVersion>,
+    /// What it serves instead if that turns out to be bad. There is one only while that is on probation.
+    pub fallback: Option<ModuleVersion>,
+}
+
+impl Plan {
+    /// The digest of what it serves.
+    pub fn digest(&self) -> Option<&str> {
+        self.module.as_ref().map(|module| module.digest.as_str())
+    }
 }
 
 /// What follows when an instance returns ok.
@@ -74,6 +90,13 @@ pub enum Input {
         /// How it ended.
         end: End,
     },
+    /// What this node could run is another now.
+    Plan(Plan),
+    /// The instance has made no progress for too long.
+    Stalled {
+        /// Why, for a person.
+        reason: String,
+    },
     /// This node is to give leadership up.
     StepDown {
         /// Why, for a person.
@@ -90,8 +113,10 @@ pub enum Input {
 pub enum End {
     /// It returned ok.
     Done,
-    /// It failed and is worth another try here: `retryable`, a trap, an exit status other than 0.
+    /// It failed and is worth another try here: `retryable`, an exit status other than 0.
     Failed(String),
+    /// It trapped, or could not even be started. Worth another try here, too.
+    Crashed(String),
     /// It failed and is not worth another try here.
     Fatal(String),
     /// It was killed.
@@ -135,6 +160,8 @@ pub enum Effect {
     Start {
         /// Its number.
         term: Term,
+        /// What it runs.
+        version: ModuleVersion,
         /// Its effects are refused from here on, unless [`Effect::Extend`] moves it.
         deadline: Time,
         /// If the instance is not gone by then, the host ends its own process.
@@ -165,6 +192,24 @@ pub enum Effect {
     Abort {
         /// Why, for a person.
         reason: String,
+    },
+    /// A version has done well for as long as its probation is: every node may know that.
+    Prove {
+        /// Which one.
+        version: ModuleVersion,
+        /// The term in which that showed.
+        term: Term,
+    },
+    /// A version is bad: no node should run it again. What is served instead is decided already.
+    Reject {
+        /// Which one.
+        version: ModuleVersion,
+        /// The term in which that showed.
+        term: Term,
+        /// Why, for a person.
+        reason: String,
+        /// The version that is served instead.
+        instead: Option<ModuleVersion>,
     },
     /// Tell people.
     Report(Report),

@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use baton_election::{
-    Effect, Elector, End, Input, LeaseId, LeaseState, Now, OnDone, Op, Outcome, Record, Refusal, Reply, Report,
-    RequestId, Settings, Snapshot, StopReason, Term, Time, Timing, Version,
+    Effect, Elector, End, Input, LeaseId, LeaseState, ModuleVersion, Now, OnDone, Op, Outcome, Plan, Record, Refusal,
+    Reply, Report, RequestId, Settings, Snapshot, StopReason, Term, Time, Timing, Version,
 };
 
 const D: Duration = Duration::from_secs(15);
@@ -24,7 +24,7 @@ fn a_lease_that_its_holder_released_is_taken_at_once_and_the_next_term_is_one_mo
     // Counted from before the acquire was sent, not from its answer nor from the write.
     let (deadline, abort_at) = (scene.sent + D * 8 / 10, scene.sent + D * 93 / 100);
     let started = scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
-    assert_eq!(started, [Effect::Start { term: 7, deadline, abort_at }]);
+    assert_eq!(started, [Effect::Start { term: 7, version: module(0), deadline, abort_at }]);
 }
 
 #[test]
@@ -264,6 +264,134 @@ fn a_fatal_failure_is_counted_and_followed_by_a_cool_off_that_a_free_lease_ends(
 
 // ---- scenes ----
 
+#[test]
+fn another_version_takes_over_under_the_same_lease_once_its_term_is_written() {
+    let mut scene = Scene::leading();
+    let asked = scene.input(Input::Plan(plan(1, None)));
+    let Op::Write { record, .. } = only_request(&asked) else { panic!("{asked:?}") };
+    assert_eq!((record.term, record.module.as_deref()), (3, Some("sha256:1")));
+    let stopped = scene.answer(Ok(Reply::Version(Version("v3".to_string()))));
+    assert!(matches!(stopped[..], [Effect::Stop { reason: StopReason::Replaced, .. }]), "{stopped:?}");
+    // The store is not asked in between.
+    let started = scene.input(Input::Gone { end: End::Done });
+    assert!(matches!(&started[..], [Effect::Start { term: 3, version, .. }] if *version == module(1)), "{started:?}");
+}
+
+#[test]
+fn of_ten_versions_in_a_row_the_last_is_served() {
+    let mut scene = Scene::leading();
+    for number in 1..=5 {
+        scene.input(Input::Plan(plan(number, None)));
+    }
+    let mut effects = scene.answer(Err(unknown()));
+    while !effects.iter().any(|effect| matches!(effect, Effect::Stop { .. })) {
+        effects = match scene.pending {
+            Some(_) if scene.asked_to_write => scene.answer(Ok(Reply::Version(Version("v3".to_string())))),
+            Some(_) => scene.answer(Ok(Reply::Read(object(LeaseState::Held, Some(record(2, "this")))))),
+            None => scene.wakes(),
+        };
+    }
+    // These come during the change-over.
+    for number in 6..=10 {
+        scene.input(Input::Plan(plan(number, None)));
+    }
+    scene.input(Input::Gone { end: End::Done });
+    let started = scene.answer(Ok(Reply::Version(Version("v4".to_string()))));
+    assert!(matches!(&started[..], [Effect::Start { version, .. }] if *version == module(10)), "{started:?}");
+}
+
+#[test]
+fn another_version_waits_while_the_lease_is_not_renewed() {
+    let mut scene = Scene::leading();
+    while scene.pending.is_none() {
+        scene.wakes();
+    }
+    scene.answer(Err(unknown()));
+    assert_eq!(scene.input(Input::Plan(plan(1, None))), []);
+    scene.wakes();
+    let renewed = scene.answer(Ok(Reply::Done));
+    assert!(renewed.iter().any(|effect| matches!(effect, Effect::Request { op: Op::Write { .. }, .. })), "{renewed:?}");
+}
+
+#[test]
+fn a_bad_version_gives_way_to_the_one_before_under_the_same_lease() {
+    let failed = |why: &str| End::Failed(why.to_string());
+    for (ends, reason) in [
+        (vec![End::Crashed("unreachable".to_string())], "unreachable"),
+        (vec![End::Fatal("no".to_string())], "no"),
+        (vec![failed("a"), failed("b"), failed("c")], "3 failures within its probation, the last: c"),
+    ] {
+        let mut scene = Scene::on_probation();
+        let (last, first) = ends.split_last().unwrap();
+        for end in first {
+            let effects = scene.input(Input::Gone { end: end.clone() });
+            assert!(!effects.iter().any(|effect| matches!(effect, Effect::Reject { .. })), "{effects:?}");
+            scene.run_until_started();
+        }
+        let effects = scene.input(Input::Gone { end: last.clone() });
+        let rejected = effects.iter().find_map(|effect| match effect {
+            Effect::Reject { version, reason, instead, .. } => {
+                Some((version.clone(), reason.as_str(), instead.clone()))
+            }
+            _ => None,
+        });
+        assert_eq!(rejected, Some((module(1), reason, Some(module(0)))));
+        // A plan that was made before is no way back.
+        scene.input(Input::Plan(plan(1, Some(0))));
+        assert_eq!(scene.run_until_started(), module(0));
+    }
+}
+
+#[test]
+fn a_version_that_stalls_within_its_probation_is_replaced_and_later_ones_step_down() {
+    let mut scene = Scene::on_probation();
+    let stopped = scene.input(Input::Stalled { reason: "no progress".to_string() });
+    assert!(matches!(stopped[..], [Effect::Stop { reason: StopReason::Replaced, .. }]), "{stopped:?}");
+    let rejected = scene.input(Input::Gone { end: End::Done });
+    assert!(matches!(&rejected[0], Effect::Reject { reason, .. } if reason == "no progress"), "{rejected:?}");
+    assert_eq!(scene.run_until_started(), module(0));
+    let stopped = scene.input(Input::Stalled { reason: "no progress".to_string() });
+    assert!(matches!(stopped[..], [Effect::Stop { reason: StopReason::StepDown, .. }]), "{stopped:?}");
+}
+
+#[test]
+fn a_version_that_does_well_for_thirty_seconds_is_proven() {
+    let mut scene = Scene::on_probation();
+    let started = scene.now;
+    let proven = loop {
+        let effects = if scene.pending.is_some() { scene.answer(Ok(Reply::Done)) } else { scene.wakes() };
+        if effects.iter().any(|effect| matches!(effect, Effect::Prove { version, .. } if *version == module(1))) {
+            break scene.now.since(started);
+        }
+    };
+    assert!((SECOND * 30..SECOND * 31).contains(&proven), "{proven:?}");
+    // From now on it is a version like any other.
+    let effects = scene.input(Input::Gone { end: End::Fatal("late".to_string()) });
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Reject { .. })), "{effects:?}");
+}
+
+#[test]
+fn a_node_without_a_module_gives_the_lease_up_and_does_not_contend() {
+    let mut scene = Scene::leading();
+    let stopped = scene.input(Input::Plan(Plan::default()));
+    assert!(matches!(stopped[..], [Effect::Stop { reason: StopReason::StepDown, .. }]), "{stopped:?}");
+    let released = scene.input(Input::Gone { end: End::Done });
+    assert!(matches!(only_request(&released), Op::Release { .. }), "{released:?}");
+    scene.answer(Ok(Reply::Done));
+    assert_eq!(scene.reads(object(LeaseState::Free, Some(record(2, "this")))), []);
+    scene.input(Input::Plan(plan(1, None)));
+    scene.acquires(object(LeaseState::Free, Some(record(2, "this"))));
+}
+
+#[test]
+fn what_waits_for_one_version_does_not_keep_another_waiting() {
+    let mut scene = Scene::leading();
+    assert_eq!(scene.input(Input::Gone { end: End::Done }), []);
+    assert!(matches!(scene.told.last(), Some(Report::Pausing { .. })), "{:?}", scene.told);
+    let asked = scene.input(Input::Plan(plan(1, None)));
+    assert_eq!(written_term(&asked), Some(3));
+}
+
 struct Scene {
     elector: Elector,
     now: Time,
@@ -290,7 +418,7 @@ impl Scene {
             lease_range: RANGE,
             pause: SECOND * 10,
             on_done,
-            module: "sha256:0".to_string(),
+            probation: SECOND * 30,
         };
         let mut number = 0;
         let random = move || {
@@ -298,7 +426,8 @@ impl Scene {
             number
         };
         let now = Now { time: Time::default(), boot: Duration::ZERO, wall: Duration::ZERO };
-        let elector = Elector::new(settings, now, random);
+        let mut elector = Elector::new(settings, now, random);
+        elector.handle(now, Input::Plan(plan(0, None)));
         Self {
             elector,
             now: Time::default(),
@@ -321,6 +450,32 @@ impl Scene {
         let effects = scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
         assert!(matches!(effects[..], [Effect::Start { term: 2, .. }]), "{effects:?}");
         scene
+    }
+
+    /// The same, whose instance is of a version that another follows if it is bad.
+    fn on_probation() -> Self {
+        let mut scene = Self::leading();
+        scene.input(Input::Plan(plan(1, Some(0))));
+        scene.answer(Ok(Reply::Version(Version("v3".to_string()))));
+        let effects = scene.input(Input::Gone { end: End::Done });
+        assert!(matches!(effects[..], [Effect::Start { term: 3, .. }]), "{effects:?}");
+        scene
+    }
+
+    /// Answers whatever is asked until an instance starts, and returns its version.
+    fn run_until_started(&mut self) -> ModuleVersion {
+        loop {
+            let effects = match self.pending {
+                Some(_) if self.asked_to_write => self.answer(Ok(Reply::Version(Version("v9".to_string())))),
+                Some(_) => self.answer(Ok(Reply::Done)),
+                None => self.wakes(),
+            };
+            if let Some(Effect::Start { version, .. }) =
+                effects.iter().find(|effect| matches!(effect, Effect::Start { .. }))
+            {
+                return version.clone();
+            }
+        }
     }
 
     /// Gives an input now and returns what is to be done, without what people are told.
@@ -402,6 +557,14 @@ fn record(term: Term, node: &str) -> Record {
         outcome: None,
         failures: 0,
     }
+}
+
+fn module(number: u64) -> ModuleVersion {
+    ModuleVersion { digest: format!("sha256:{number}"), serial: number }
+}
+
+fn plan(number: u64, fallback: Option<u64>) -> Plan {
+    Plan { module: Some(module(number)), fallback: fallback.map(module) }
 }
 
 fn unknown() -> Refusal {

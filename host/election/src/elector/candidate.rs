@@ -12,7 +12,7 @@ use super::{
     answered,
 };
 use crate::port::{Input, Report};
-use crate::record::{LeaseId, LeaseState, Outcome, Record, Snapshot, Term, Version};
+use crate::record::{LeaseId, LeaseState, Record, Snapshot, Term, Version};
 use crate::request::{Op, Refusal, Reply};
 use crate::timing::Time;
 
@@ -142,7 +142,7 @@ impl Standby {
             (LeaseState::Held, Some(leader)) if leader.node.is_some() && shared.memory.silent_since.is_none() => {
                 (Said::Leader(leader.term), Report::Following { leader: leader.clone() })
             }
-            (LeaseState::Free | LeaseState::Expired, Some(record)) if is_over(record, &shared.settings.module) => {
+            (LeaseState::Free | LeaseState::Expired, Some(record)) if shared.is_over(record) => {
                 (Said::Over, Report::ElectionOver { record: record.clone() })
             }
             (LeaseState::Held | LeaseState::Breaking, _) => return,
@@ -157,11 +157,6 @@ impl Standby {
             shared.report(report);
         }
     }
-}
-
-/// Whether the election ended for good with this module.
-fn is_over(record: &Record, module: &str) -> bool {
-    record.outcome == Some(Outcome::Done) && record.module.as_deref() == Some(module)
 }
 
 /// The record of an object that is created: it goes on from the highest term seen and has no holder.
@@ -180,6 +175,9 @@ fn first_record(shared: &Shared) -> Record {
 
 fn judge(shared: &Shared, snapshot: &Snapshot) -> Verdict {
     let Memory { was_held, free_since, .. } = shared.memory;
+    if shared.versions.module().is_none() {
+        return Verdict::Wait;
+    }
     let in_cool_off = shared.cool_off.is_some_and(|until| shared.time() < until);
     let free_for = free_since.map_or(Duration::ZERO, |since| shared.time().since(since));
     if in_cool_off && free_for < FREE_LONG_ENOUGH {
@@ -190,7 +188,7 @@ fn judge(shared: &Shared, snapshot: &Snapshot) -> Verdict {
     let recorded = shared.memory.longest_lease.unwrap_or(UNKNOWN_LEASE);
     let unclear = match (lease, record) {
         (LeaseState::Held | LeaseState::HeldForever | LeaseState::Breaking, _) => return Verdict::Wait,
-        (_, Some(record)) if is_over(record, &shared.settings.module) => return Verdict::Wait,
+        (_, Some(record)) if shared.is_over(record) => return Verdict::Wait,
         (LeaseState::Expired, _) => None,
         (LeaseState::Free, Some(record)) if record.node.is_some() => None,
         (LeaseState::Free, Some(record)) if record.term == 0 && !was_held => None,

@@ -9,8 +9,8 @@ use super::candidate::{Opening, back_to_standby};
 use super::ledger::{Kind, Ledger, News};
 use super::releasing::Releasing;
 use super::{FAILURES_TO_STEP_DOWN, HEALTHY_AFTER, Pending, Role, Shared, answered};
-use crate::port::{Effect, End, Input, OnDone, Report, StopReason};
-use crate::record::{LeaseId, Outcome, Version};
+use crate::port::{Effect, End, Input, ModuleVersion, OnDone, Report, StopReason};
+use crate::record::{LeaseId, Outcome, Record, Term, Version};
 use crate::request::{Op, Refusal, Reply, RequestId};
 use crate::timing::Time;
 
@@ -25,6 +25,8 @@ pub(super) struct Holding {
     renewal: Renewal,
     ledger: Ledger,
     stage: Stage,
+    /// The highest term that must not be served any more: it was, or may have been, or its state is another's.
+    spent: Term,
     /// Why the lease is to be given up as soon as the instance is gone.
     leave: Option<Leave>,
 }
@@ -54,6 +56,8 @@ enum Stage {
 
 #[derive(Debug)]
 struct Serving {
+    term: Term,
+    version: ModuleVersion,
     started: Time,
     /// The end of its grace, once it has been asked to stop.
     grace_ends: Option<Time>,
@@ -62,6 +66,8 @@ struct Serving {
     healthy: bool,
     /// Why the lease is known to be lost, once it is.
     lost: Option<String>,
+    /// Why its version is bad, where it is stopped for that.
+    rejected: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,6 +75,8 @@ enum Leave {
     Shutdown,
     /// With the reason; a cool-off follows.
     StepDown(String),
+    /// There is nothing left that may run here.
+    NothingToServe,
     /// The election is over.
     Over,
 }
@@ -83,6 +91,7 @@ impl Holding {
         opening: &Opening,
     ) -> Self {
         let mut ledger = Ledger::new(version, opening.record.clone());
+        shared.versions.forget_probation();
         let stage = match opening.unclear {
             Some((wait, reason)) => {
                 shared.report(Report::Settling { wait, reason: reason.to_string() });
@@ -106,13 +115,14 @@ impl Holding {
             renewal: Renewal { pending: None, next_try: sent + shared.settings.timing.renew_after(), failing: false },
             ledger,
             stage,
+            spent: shared.memory.highest_term,
             leave: None,
         }
     }
 
     pub(super) fn next_wakeup(&self, shared: &Shared) -> Option<Time> {
         let timing = &shared.settings.timing;
-        let mut wakeups = [None; 4];
+        let mut wakeups = [None; 5];
         if let Stage::Serving(serving) = &self.stage {
             wakeups[0] = match (serving.killed, serving.grace_ends) {
                 (Some(_), _) if serving.aborted => None,
@@ -122,6 +132,9 @@ impl Holding {
             };
             if !serving.healthy && serving.killed.is_none() {
                 wakeups[1] = Some(serving.started + HEALTHY_AFTER);
+            }
+            if serving.grace_ends.is_none() {
+                wakeups[4] = serving.proven_at(shared);
             }
         } else {
             wakeups[0] = Some(self.renewed + self.length);
@@ -146,8 +159,16 @@ impl Holding {
                 self.leave.get_or_insert(Leave::StepDown(reason));
                 None
             }
+            Some(Input::Stalled { reason }) => {
+                self.stalled(shared, reason);
+                None
+            }
             Some(Input::SkipGrace) => {
                 self.skip_grace(shared);
+                None
+            }
+            Some(Input::Plan(_)) => {
+                self.plan_changed(shared);
                 None
             }
             Some(Input::Shutdown | Input::Tick) | None => None,
@@ -158,7 +179,11 @@ impl Holding {
         if shared.shutting_down {
             self.leave = Some(Leave::Shutdown);
         }
+        if shared.versions.module().is_none() {
+            self.leave.get_or_insert(Leave::NothingToServe);
+        }
         self.watch_instance(shared);
+        self.change_over(shared);
         let next = self.advance(shared);
         if next.is_some() {
             return next;
@@ -285,6 +310,9 @@ impl Holding {
                 serving.stop(shared, StopReason::Shutdown, "the host is shutting down", timing.grace());
             }
             Some(Leave::StepDown(reason)) => serving.stop(shared, StopReason::StepDown, reason, timing.grace()),
+            Some(Leave::NothingToServe) => {
+                serving.stop(shared, StopReason::StepDown, "its module must not run any more", timing.grace());
+            }
             Some(Leave::Over) | None => {}
         }
         if shared.time() >= deadline {
@@ -297,14 +325,42 @@ impl Holding {
             let reason = format!("an instance is not gone {since_renewal:.1?} after the last renewal");
             shared.effects.push_back(Effect::Abort { reason });
         }
+        if serving.grace_ends.is_none() && serving.proven_at(shared).is_some_and(|at| shared.time() >= at) {
+            shared.prove(serving.term);
+        }
         if !serving.healthy && serving.killed.is_none() && shared.time().since(serving.started) >= HEALTHY_AFTER {
             serving.healthy = true;
             shared.cool_offs = 0;
-            if let Some(record) = self.ledger.record().filter(|record| record.failures > 0) {
+            if let Some(record) = self.ledger.record().filter(|record| record.failures > 0 && !self.ledger.is_busy()) {
                 let mut record = record.clone();
                 record.failures = 0;
                 self.ledger.want(record, Kind::Note, shared.now.time);
             }
+        }
+    }
+
+    fn plan_changed(&mut self, shared: &Shared) {
+        let is_other = self.ledger.record().is_some_and(|record| !shared.versions.is_in(record));
+        match (&mut self.stage, shared.versions.module()) {
+            // The module that is served was published anew.
+            (Stage::Serving(serving), Some(version)) if version.digest == serving.version.digest => {
+                serving.version = version.clone();
+            }
+            // Whatever it waits for concerns the module before.
+            (Stage::Resting { until }, Some(_)) if is_other => *until = shared.time(),
+            (Stage::Noting { rest }, Some(_)) if is_other => *rest = Duration::ZERO,
+            _ => {}
+        }
+    }
+
+    /// A version that makes no progress within its probation is bad; otherwise this node gives way.
+    fn stalled(&mut self, shared: &mut Shared, reason: String) {
+        match &mut self.stage {
+            Stage::Serving(serving) if shared.versions.is_on_probation(&serving.version) => {
+                serving.stop(shared, StopReason::Replaced, &reason, shared.settings.timing.grace());
+                serving.rejected.get_or_insert(reason);
+            }
+            _ => drop(self.leave.get_or_insert(Leave::StepDown(reason))),
         }
     }
 
@@ -319,16 +375,28 @@ impl Holding {
         let Stage::Serving(serving) = &mut self.stage else { return None };
         if let End::Superseded { term } = end {
             shared.memory.highest_term = shared.memory.highest_term.max(term);
+            self.spent = self.spent.max(term);
         }
         if let Some(why) = serving.lost.take() {
             return back_to_standby(shared, why);
         }
         let was_stopped = serving.grace_ends.is_some();
         let was_healthy = serving.healthy || shared.time().since(serving.started) >= HEALTHY_AFTER;
-        let known = self.ledger.record().map_or(0, |record| record.failures);
-        let failures = if was_healthy { 0 } else { known };
+        let (term, version, started) = (serving.term, serving.version.clone(), serving.started);
+        let rejected = serving.rejected.take().filter(|_| shared.versions.is_on_probation(&version));
         // An instance that was asked to stop has not failed, whatever it says.
         let end = if was_stopped { End::Killed } else { end };
+        match rejected {
+            Some(reason) => shared.reject(term, reason),
+            None => drop(shared.is_rejected(&version, term, started, &end)),
+        }
+        if self.leave.is_none() && shared.versions.digest() != Some(&version.digest) {
+            // Another version follows at once, and has no part in what became of this one.
+            self.stage = Stage::Noting { rest: Duration::ZERO };
+            return None;
+        }
+        let known = self.ledger.record().map_or(0, |record| record.failures);
+        let failures = if was_healthy { 0 } else { known };
         let (failures, rest) = match end {
             End::Killed | End::Superseded { .. } => (failures, Duration::ZERO),
             End::Done => {
@@ -340,7 +408,7 @@ impl Holding {
                 }
                 (0, wait)
             }
-            End::Failed(why) | End::Fatal(why) if failures + 1 >= FAILURES_TO_STEP_DOWN => {
+            End::Failed(why) | End::Crashed(why) | End::Fatal(why) if failures + 1 >= FAILURES_TO_STEP_DOWN => {
                 let why = format!("{} failures in a row, the last: {why}", failures + 1);
                 self.leave.get_or_insert(Leave::StepDown(why));
                 (failures + 1, Duration::ZERO)
@@ -349,21 +417,28 @@ impl Holding {
                 self.leave.get_or_insert(Leave::StepDown(why));
                 (failures + 1, Duration::ZERO)
             }
-            End::Failed(why) => {
+            End::Failed(why) | End::Crashed(why) => {
                 let rest = shared.jittered(Duration::from_secs(1 << failures)).max(Duration::from_secs(1));
                 shared.report(Report::Resting { wait: rest, reason: why, failures: failures + 1 });
                 (failures + 1, rest)
             }
         };
         let outcome = (self.leave == Some(Leave::Over)).then_some(Outcome::Done);
-        self.note(shared, failures, outcome, rest);
+        self.note(shared, &version, failures, outcome, rest);
         None
     }
 
     // ---- from term to term ----
 
     /// Writes down what became of a term, where that changes anything, and rests afterwards.
-    fn note(&mut self, shared: &mut Shared, failures: u32, outcome: Option<Outcome>, rest: Duration) {
+    fn note(
+        &mut self,
+        shared: &mut Shared,
+        version: &ModuleVersion,
+        failures: u32,
+        outcome: Option<Outcome>,
+        rest: Duration,
+    ) {
         self.stage = Stage::Noting { rest };
         if let Some(record) = self.ledger.record()
             && (self.ledger.is_busy() || record.failures != failures || record.outcome != outcome)
@@ -371,6 +446,8 @@ impl Holding {
             let mut record = record.clone();
             record.failures = failures;
             record.outcome = outcome;
+            // The record may be ahead, at a version that was replaced before it was served.
+            record.module = Some(version.digest.clone());
             self.ledger.want(record, Kind::Note, shared.time());
         }
     }
@@ -402,22 +479,67 @@ impl Holding {
             Stage::Noting { rest } if !self.ledger.is_busy() => {
                 self.stage = Stage::Resting { until: shared.time() + rest };
             }
+            // A push came between the term and its instance: the term would name the wrong module.
+            Stage::Claimed if !self.is_claimed(shared) => self.stage = Stage::Resting { until: shared.time() },
             _ => {}
+        }
+        // What is to be served now may be what the election ended with.
+        if self.ledger.record().is_some_and(|record| shared.is_over(record)) && notes_done {
+            return self.leave(shared, Leave::Over);
         }
         if let Stage::Resting { until } = self.stage
             && shared.time() >= until
             && self.renewed_recently(shared)
         {
-            let record = shared.next_record(self.ledger.record(), self.length);
-            // From here on it may be in the store, whatever its writer hears of it.
-            shared.memory.highest_term = record.term;
-            self.ledger.want(record, Kind::Term, shared.time());
-            self.stage = Stage::Claiming;
+            if self.is_claimed(shared) {
+                self.stage = Stage::Claimed;
+            } else {
+                self.claim(shared);
+                self.stage = Stage::Claiming;
+            }
         }
         if matches!(self.stage, Stage::Claimed) && self.renewed_recently(shared) {
             self.start(shared);
         }
         None
+    }
+
+    /// Wants the next term to be written.
+    fn claim(&mut self, shared: &mut Shared) {
+        let record = shared.next_record(self.ledger.record(), self.length);
+        // From here on it may be in the store, whatever its writer hears of it.
+        shared.memory.highest_term = record.term;
+        self.ledger.want(record, Kind::Term, shared.time());
+    }
+
+    /// Whether the next term is written already, for what is to be served.
+    fn is_claimed(&self, shared: &Shared) -> bool {
+        !self.ledger.is_busy() && self.ledger.record().is_some_and(|record| self.is_next(shared, record))
+    }
+
+    /// Whether the record begins a term of this holder that was not served yet, for what is to be served.
+    fn is_next(&self, shared: &Shared, record: &Record) -> bool {
+        record.term > self.spent && record.incarnation == shared.settings.incarnation && shared.versions.is_in(record)
+    }
+
+    /// Replaces an instance whose version is not the one to be served any more. The next term is written
+    /// first, while the old instance goes on: between the two there is nothing left to wait for.
+    fn change_over(&mut self, shared: &mut Shared) {
+        let Stage::Serving(serving) = &self.stage else { return };
+        let is_planned = shared.versions.digest().is_none_or(|digest| *digest == serving.version.digest);
+        if is_planned || serving.grace_ends.is_some() || self.leave.is_some() || self.renewal.failing {
+            return;
+        }
+        if !self.renewed_recently(shared) {
+            return;
+        }
+        if self.is_claimed(shared) {
+            let Stage::Serving(serving) = &mut self.stage else { return };
+            let message = format!("{} replaces it", shared.versions.digest().unwrap_or_default());
+            serving.stop(shared, StopReason::Replaced, &message, shared.settings.timing.grace());
+        } else if !self.ledger.wanted().is_some_and(|record| self.is_next(shared, record)) {
+            self.claim(shared);
+        }
     }
 
     /// Whether half of D is left; if not, sees to a renewal.
@@ -431,18 +553,23 @@ impl Holding {
 
     fn start(&mut self, shared: &mut Shared) {
         let Some(record) = self.ledger.record().cloned() else { return };
+        let Some(version) = shared.versions.module().cloned() else { return };
         let term = record.term;
+        self.spent = term;
         shared.cool_off = None;
         let (deadline, abort_at) = (self.deadline(shared), self.renewed + shared.settings.timing.abort_after());
         shared.report(Report::Elected { record });
-        shared.effects.push_back(Effect::Start { term, deadline, abort_at });
+        shared.effects.push_back(Effect::Start { term, version: version.clone(), deadline, abort_at });
         self.stage = Stage::Serving(Serving {
+            term,
+            version,
             started: shared.time(),
             grace_ends: None,
             killed: None,
             aborted: false,
             healthy: false,
             lost: None,
+            rejected: None,
         });
     }
 
@@ -462,6 +589,11 @@ impl Holding {
 }
 
 impl Serving {
+    /// When its version has done well for long enough, if that is on probation.
+    fn proven_at(&self, shared: &Shared) -> Option<Time> {
+        shared.versions.proven_at(&self.version, self.started, shared.settings.probation)
+    }
+
     /// Asks once; a stop is never taken back, and its first reason stays.
     fn stop(&mut self, shared: &mut Shared, reason: StopReason, message: &str, grace: Duration) {
         if self.grace_ends.is_none() {

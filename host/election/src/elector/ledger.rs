@@ -62,6 +62,11 @@ impl Ledger {
         self.record.as_ref()
     }
 
+    /// The record that is to be there, whether it is there already or not.
+    pub(super) fn wanted(&self) -> Option<&Record> {
+        self.goal.as_ref().map(|goal| &goal.record).or(self.record())
+    }
+
     /// Whether there is a goal that is not reached.
     pub(super) fn is_busy(&self) -> bool {
         self.goal.is_some()
@@ -151,7 +156,8 @@ impl Ledger {
         shared.memory.highest_term = shared.memory.highest_term.max(found);
         let highest = shared.memory.highest_term;
         goal.record.term = match goal.kind {
-            Kind::Term if found < goal.record.term => goal.record.term,
+            // The state may have named a later term since it was wanted.
+            Kind::Term if found < goal.record.term && highest == goal.record.term => highest,
             Kind::Term => highest + 1,
             Kind::Note => goal.record.term.max(highest),
         };
@@ -170,6 +176,6 @@ impl Ledger {
 
 /// Whether the record found is the one wanted, but for details that a store may round.
 fn is_same(found: &Record, wanted: &Record) -> bool {
-    (found.term, &found.incarnation, found.outcome, found.failures)
-        == (wanted.term, &wanted.incarnation, wanted.outcome, wanted.failures)
+    (found.term, &found.incarnation, &found.module, found.outcome, found.failures)
+        == (wanted.term, &wanted.incarnation, &wanted.module, wanted.outcome, wanted.failures)
 }

@@ -1,12 +1,13 @@
 //! The elector: its state, its calling contract and what its parts share.
 //!
 //! `candidate` is its life without the lease, `holder` its life with it, `ledger` the conditional
-//! writing of the record under the lease, `releasing` the end of it.
+//! writing of the record under the lease, `releasing` the end of it, `versions` what is served.
 
 mod candidate;
 mod holder;
 mod ledger;
 mod releasing;
+mod versions;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -14,14 +15,15 @@ use alloc::string::{String, ToString};
 use core::fmt;
 use core::time::Duration;
 
-use crate::port::{Effect, Input, Now, Report, Settings};
-use crate::record::{LeaseId, LeaseState, Record, Snapshot, Term, Version};
+use crate::port::{Effect, Input, Now, Plan, Report, Settings};
+use crate::record::{LeaseId, LeaseState, Outcome, Record, Snapshot, Term, Version};
 use crate::request::{Op, Refusal, RequestId};
 use crate::timing::Time;
 
 use candidate::{Acquiring, Standby};
 use holder::Holding;
 use releasing::Releasing;
+use versions::Versions;
 
 /// The length to assume of a lease whose record is missing: the longest that any store keeps.
 const UNKNOWN_LEASE: Duration = Duration::from_secs(60);
@@ -86,6 +88,7 @@ impl Elector {
             effects: VecDeque::new(),
             last_request: 0,
             memory: Memory::default(),
+            versions: Versions::default(),
             cool_off: None,
             cool_offs: 0,
             trouble: None,
@@ -136,8 +139,10 @@ impl Elector {
 
     /// Lets the role take the input, or without one the time, until it settles.
     fn apply(&mut self, mut input: Option<Input>) {
-        if let Some(Input::Shutdown | Input::SkipGrace) = input {
-            self.shared.shutting_down = true;
+        match &input {
+            Some(Input::Shutdown | Input::SkipGrace) => self.shared.shutting_down = true,
+            Some(Input::Plan(plan)) => self.shared.take_plan(plan),
+            _ => {}
         }
         loop {
             let shared = &mut self.shared;
@@ -171,6 +176,8 @@ struct Shared {
     effects: VecDeque<Effect>,
     last_request: u64,
     memory: Memory,
+    /// What this node could run.
+    versions: Versions,
     /// Until when this node stays out.
     cool_off: Option<Time>,
     /// Cool-offs since this node was last healthy.
@@ -242,6 +249,19 @@ impl Shared {
         self.now.time
     }
 
+    /// Whether the election ended for good with what this node would serve.
+    fn is_over(&self, record: &Record) -> bool {
+        record.outcome == Some(Outcome::Done) && self.versions.is_in(record)
+    }
+
+    fn take_plan(&mut self, plan: &Plan) {
+        if self.versions.take(plan.clone()) {
+            // What another module has done is none of its fault.
+            self.cool_off = None;
+            self.cool_offs = 0;
+        }
+    }
+
     fn report(&mut self, report: Report) {
         self.effects.push_back(Effect::Report(report));
     }
@@ -284,15 +304,17 @@ impl Shared {
 
     /// The record of this node's next term, on top of what `basis` says.
     fn next_record(&self, basis: Option<&Record>, lease: Duration) -> Record {
+        // Failures are a module's own.
+        let same = basis.filter(|record| record.node.is_none() || self.versions.is_in(record));
         Record {
             term: self.memory.highest_term.max(basis.map_or(0, |record| record.term)) + 1,
             node: Some(self.settings.node.clone()),
             incarnation: self.settings.incarnation.clone(),
             since: self.now.wall,
             lease,
-            module: Some(self.settings.module.clone()),
+            module: self.versions.digest().map(ToString::to_string),
             outcome: None,
-            failures: basis.map_or(0, |record| record.failures),
+            failures: same.map_or(0, |record| record.failures),
         }
     }
 

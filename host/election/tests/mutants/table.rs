@@ -410,8 +410,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a finished election is started again by another",
         file: CANDIDATE,
-        old: "        (_, Some(record)) if is_over(record, &shared.settings.module) =>",
-        new: "        (_, Some(record)) if !MUTANT && is_over(record, &shared.settings.module) =>",
+        old: "        (_, Some(record)) if shared.is_over(record) =>",
+        new: "        (_, Some(record)) if !MUTANT && shared.is_over(record) =>",
         breaks: "finish_stays_finished",
     },
     // ---- The host exits when told to. ----

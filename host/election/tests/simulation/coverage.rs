@@ -17,10 +17,13 @@ pub struct Coverage {
     pub renewed_late: u64,
     pub deleted: u64,
     pub restored: u64,
+    pub replaced: u64,
+    pub proven: u64,
+    pub rejected: u64,
 }
 
 impl Coverage {
-    fn all(&self) -> [(&'static str, u64); 13] {
+    fn all(&self) -> [(&'static str, u64); 16] {
         [
             ("instances started", self.started),
             ("instances killed", self.killed),
@@ -35,6 +38,9 @@ impl Coverage {
             ("renewals of an expired lease that succeeded", self.renewed_late),
             ("objects deleted", self.deleted),
             ("states restored", self.restored),
+            ("instances replaced", self.replaced),
+            ("versions proven", self.proven),
+            ("versions rejected", self.rejected),
         ]
     }
 
@@ -52,6 +58,9 @@ impl Coverage {
         self.renewed_late += other.renewed_late;
         self.deleted += other.deleted;
         self.restored += other.restored;
+        self.replaced += other.replaced;
+        self.proven += other.proven;
+        self.rejected += other.rejected;
     }
 
     /// The cases that were never met.

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use baton_election::{Elector, LeaseId, Now, OnDone, RequestId, Settings, Term, Time, Timing};
+use baton_election::{Elector, LeaseId, ModuleVersion, Now, OnDone, Plan, RequestId, Settings, Term, Time, Timing};
 
 use crate::conduct::Conduct;
 use crate::plan::{HostPlan, Life};
@@ -18,6 +18,8 @@ pub const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(2), Duration:
 #[derive(Default)]
 pub struct Host {
     pub incarnation: u32,
+    /// What it has to serve.
+    pub serves: Plan,
     pub process: Option<Process>,
     /// Its process does not run before.
     pub frozen_until: Instant,
@@ -48,6 +50,7 @@ pub struct Process {
 pub struct Instance {
     pub number: u64,
     pub term: Term,
+    pub version: ModuleVersion,
     pub lease: Option<LeaseId>,
     pub life: Life,
     /// The term that its state turned out to be claimed by.
@@ -120,6 +123,11 @@ fn settings(host: usize, incarnation: u32, plan: &HostPlan) -> Settings {
         lease_range: LEASE_RANGE,
         pause: plan.pause,
         on_done: if plan.finish { OnDone::Finish } else { OnDone::Repeat },
-        module: format!("sha256:{}", plan.module),
+        probation: Duration::from_secs(30),
     }
+}
+
+/// A version of that module.
+pub fn version(module: u64, serial: u64) -> ModuleVersion {
+    ModuleVersion { digest: format!("sha256:{module}"), serial }
 }

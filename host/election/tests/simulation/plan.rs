@@ -83,6 +83,16 @@ pub enum Fault {
     },
     /// That client gives it back.
     OutsideReturns,
+    /// A host hears of what it has to serve; none, and there is nothing any more.
+    Publish {
+        host: usize,
+        module: Option<u64>,
+        fallback: Option<u64>,
+    },
+    /// The host's instance makes no progress.
+    Stall {
+        host: usize,
+    },
     StepDown {
         host: usize,
     },
@@ -139,6 +149,7 @@ pub struct Life {
 pub enum Ending {
     Done,
     Failed,
+    Crashed,
     Fatal,
 }
 
@@ -251,7 +262,7 @@ impl Plan {
             life.runs = Some(rng.pick(&[rng.clone().millis(1, 500), rng.clone().millis(1000, 90_000)]));
         }
         if rng.per_mille(weather.failures) {
-            life.ends = if rng.per_mille(200) { Ending::Fatal } else { Ending::Failed };
+            life.ends = rng.pick(&[Ending::Fatal, Ending::Crashed, Ending::Failed, Ending::Failed, Ending::Failed]);
         }
         life.stops = (!rng.per_mille(weather.deaf)).then(|| rng.between(Duration::ZERO, grace * 5 / 4));
         life.gone = rng.between(Duration::ZERO, lease / 20);
@@ -298,7 +309,7 @@ fn draw_weather(rng: &mut Rng) -> Weather {
 }
 
 fn draw_faults(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, longest: Duration) -> Vec<(Instant, Fault)> {
-    const KINDS: u64 = 11;
+    const KINDS: u64 = 13;
     let enabled: Vec<u64> = (0..KINDS).filter(|_| rng.per_mille(450)).collect();
     if enabled.is_empty() {
         return Vec::new();
@@ -338,6 +349,8 @@ fn draw_faults(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, longest: Dur
                 Fault::Outside { length: rng.per_mille(500).then(|| rng.between(lease, longest * 4)) }
             }
             9 => Fault::StepDown { host },
+            10 => draw_publishing(rng, hosts, at, &mut faults),
+            11 => Fault::Stall { host },
             _ => {
                 if rng.per_mille(300) {
                     faults.push((at + rng.millis(0, 3000), Fault::SkipGrace { host }));
@@ -357,6 +370,19 @@ fn draw_faults(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, longest: Dur
     faults.retain(|(at, _)| *at < heal_at);
     faults.sort_by_key(|(at, _)| *at);
     faults
+}
+
+/// A module is published, and every host hears of it within a while. Some hear of another soon after.
+fn draw_publishing(rng: &mut Rng, hosts: &[HostPlan], at: Instant, faults: &mut Vec<(Instant, Fault)>) -> Fault {
+    let mut publishing = Fault::Stall { host: 0 };
+    for host in 0..hosts.len() {
+        let module = (!rng.per_mille(50)).then(|| rng.below(4));
+        let fallback =
+            rng.per_mille(600).then(|| rng.below(4)).filter(|fallback| module.is_some_and(|one| one != *fallback));
+        publishing = Fault::Publish { host, module, fallback };
+        faults.push((at + rng.millis(0, 5000), publishing));
+    }
+    publishing
 }
 
 /// A leader that cannot hear of the break, and candidates that do not last: what the wait after a break is

@@ -121,7 +121,8 @@ fn maybe(value: &Option<Duration>) -> String {
     value.map_or("never".to_string(), length)
 }
 
-const ENDINGS: [(&str, Ending); 3] = [("done", Ending::Done), ("failed", Ending::Failed), ("fatal", Ending::Fatal)];
+const ENDINGS: [(&str, Ending); 4] =
+    [("done", Ending::Done), ("failed", Ending::Failed), ("crashed", Ending::Crashed), ("fatal", Ending::Fatal)];
 const OUTAGES: [(&str, Outage); 4] = [
     ("hang", Outage::Hang),
     ("refuse", Outage::Refuse),
@@ -150,6 +151,12 @@ fn fault_words(fault: &Fault) -> String {
         Fault::Restore { ahead } => format!("restore ahead {ahead}"),
         Fault::Outside { length: long } => format!("outside for {}", maybe(long)),
         Fault::OutsideReturns => "outside-returns".to_string(),
+        Fault::Publish { host, module, fallback } => {
+            let [module, fallback] =
+                [module, fallback].map(|one| one.map_or("none".to_string(), |one| one.to_string()));
+            format!("publish {host} module {module} fallback {fallback}")
+        }
+        Fault::Stall { host } => format!("stall {host}"),
         Fault::StepDown { host } => format!("step-down {host}"),
         Fault::Shutdown { host, down } => format!("shutdown {host} down {}", length(*down)),
         Fault::SkipGrace { host } => format!("skip-grace {host}"),
@@ -176,6 +183,14 @@ impl Words<'_> {
         }
         let number = word.strip_suffix("ms").and_then(|number| number.parse().ok());
         number.map(Duration::from_millis).map(Some).ok_or(format!("`{word}` is not a length"))
+    }
+
+    fn module(&mut self) -> Result<Option<u64>, String> {
+        let word: String = self.next()?;
+        if word == "none" {
+            return Ok(None);
+        }
+        word.parse().map(Some).map_err(|_| format!("`{word}` is no module"))
     }
 
     fn length(&mut self) -> Result<Duration, String> {
@@ -260,6 +275,12 @@ fn read_fault(words: &mut Words<'_>) -> Result<Fault, String> {
         "restore" => Fault::Restore { ahead: words.labelled("ahead", Words::next)? },
         "outside" => Fault::Outside { length: words.labelled("for", Words::maybe)? },
         "outside-returns" => Fault::OutsideReturns,
+        "publish" => Fault::Publish {
+            host: words.next()?,
+            module: words.labelled("module", Words::module)?,
+            fallback: words.labelled("fallback", Words::module)?,
+        },
+        "stall" => Fault::Stall { host: words.next()? },
         "step-down" => Fault::StepDown { host: words.next()? },
         "shutdown" => Fault::Shutdown { host: words.next()?, down: words.labelled("down", Words::length)? },
         "skip-grace" => Fault::SkipGrace { host: words.next()? },

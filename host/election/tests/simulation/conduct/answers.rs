@@ -63,6 +63,7 @@ impl Conduct {
             if record.incarnation == self.settings.incarnation
                 && let Some(holding) = &mut self.holding
             {
+                holding.failures.belongs_to(record, self.versions.digest());
                 holding.failures.recorded = record.failures;
                 holding.done_unrecorded &= record.outcome.is_none();
             }
@@ -82,11 +83,13 @@ impl Conduct {
                 self.seen.outside_since = None;
                 self.role += 1;
                 self.failed_reads.0 = 0;
+                self.versions.leads_anew();
                 let record = match &self.seen.last {
                     Some((Snapshot::Object { record, .. }, _)) => record.as_ref(),
                     _ => None,
                 };
                 let failures = record.map_or(0, |record| record.failures);
+                let module = record.and_then(|record| record.module.clone());
                 self.holding = Some(Holding {
                     id,
                     length: acquisition.length,
@@ -94,9 +97,10 @@ impl Conduct {
                     lost: false,
                     is_missing: false,
                     renew_by: sent + self.settings.timing.renew_after(),
-                    failures: Count { expected: failures, recorded: failures },
+                    failures: Count { expected: failures, recorded: failures, module, others: BTreeMap::new() },
                     done_unrecorded: false,
                     must_step_down: false,
+                    is_leaving: false,
                     cool_off_said: false,
                 });
             }
@@ -141,7 +145,12 @@ impl Conduct {
     }
 
     pub(super) fn gone(&mut self, now: Time, end: &End) {
-        let (Some(instance), Some(holding)) = (self.instance.take(), &mut self.holding) else { return };
+        let Some(instance) = self.instance.take() else { return };
+        let is_lost = self.holding.as_ref().is_none_or(|holding| holding.lost);
+        let was_stopped = instance.stop.is_some() || instance.killed.is_some() || instance.at_risk || is_lost;
+        let is_rejected = !is_lost && self.judges(&instance.version, instance.started, end, was_stopped);
+        let is_replaced = self.versions.digest() != Some(&instance.version.digest);
+        let Some(holding) = &mut self.holding else { return };
         if let End::Superseded { term } = end {
             self.seen.highest_term = self.seen.highest_term.max(*term);
         }
@@ -149,15 +158,17 @@ impl Conduct {
         if now.since(instance.started) >= Duration::from_secs(60) {
             count.expected = 0;
         }
-        if instance.stop.is_some() || instance.killed.is_some() || instance.at_risk || holding.lost {
+        // What leads to another version counts for neither.
+        if was_stopped || is_rejected || (is_replaced && !holding.is_leaving && !self.shutdown_asked) {
             return;
         }
+        count.module = Some(instance.version.digest);
         match end {
             End::Done => {
                 count.expected = 0;
                 holding.done_unrecorded = self.settings.on_done == OnDone::Finish;
             }
-            End::Failed(_) | End::Fatal(_) => {
+            End::Failed(_) | End::Crashed(_) | End::Fatal(_) => {
                 count.expected += 1;
                 holding.must_step_down = count.expected >= 5 || matches!(end, End::Fatal(_));
             }

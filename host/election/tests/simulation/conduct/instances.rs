@@ -3,7 +3,13 @@
 use super::*;
 
 impl Conduct {
-    pub(super) fn start(&mut self, now: Time, deadline: Time, abort_at: Time) -> Checked {
+    pub(super) fn start(
+        &mut self,
+        now: Time,
+        (term, version): (Term, &ModuleVersion),
+        deadline: Time,
+        abort_at: Time,
+    ) -> Checked {
         if self.instance.is_some() {
             return broken("one_at_a_time", "a start while an instance is not gone".to_string());
         }
@@ -30,6 +36,8 @@ impl Conduct {
         }
         self.cool_off_until = Time::default();
         self.instance = Some(Instance {
+            term,
+            version: version.clone(),
             started: now,
             deadline,
             abort_at,
@@ -62,18 +70,18 @@ impl Conduct {
     pub(super) fn stop(&mut self, now: Time, reason: StopReason, grace_ends: Time) -> Checked {
         let (Some(instance), Some(holding)) = (&mut self.instance, &self.holding) else { return Ok(()) };
         instance.stop = Some(grace_ends);
+        if grace_ends > now + self.settings.timing.grace() {
+            return broken("grace_is_bounded", format!("a stop at {now:?} with grace until {grace_ends:?}"));
+        }
         let is_due = match reason {
             StopReason::LeaseAtRisk => instance.at_risk,
             StopReason::LeaseLost => holding.lost || holding.is_missing,
-            StopReason::StepDown => self.step_down_asked,
+            StopReason::StepDown => self.step_down_asked || self.versions.plan.module.is_none(),
             StopReason::Shutdown => self.shutdown_asked,
-            StopReason::Replaced => false,
+            StopReason::Replaced => return self.replaced(now),
         };
         if !is_due {
             return broken("doubt_loses_nothing", format!("a stop for {reason:?} without that"));
-        }
-        if grace_ends > now + self.settings.timing.grace() {
-            return broken("grace_is_bounded", format!("a stop at {now:?} with grace until {grace_ends:?}"));
         }
         Ok(())
     }
@@ -137,8 +145,8 @@ impl Conduct {
             }
         };
         let free_for = self.seen.free_since.map_or(Duration::ZERO, |since| now.since(since));
-        let may_take = now >= self.cool_off_until || free_for >= SECOND * 10;
-        let is_news = *at == now && self.seen.as_standby && !self.shutdown_asked;
+        let may_take = self.versions.plan.module.is_some() && (now >= self.cool_off_until || free_for >= SECOND * 10);
+        let is_news = *at == now && self.versions.heard != Some(now) && self.seen.as_standby && !self.shutdown_asked;
         if is_free && may_take && is_news && self.last_sent < now {
             return broken("takes_what_is_free", format!("nothing follows from {snapshot:?}, free for {free_for:?}"));
         }

@@ -4,13 +4,14 @@
 mod answers;
 mod instances;
 mod requests;
+mod versions;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use baton_election::{
-    Effect, End, Input, LeaseId, LeaseState, OnDone, Op, Outcome, Record, Refusal, Reply, Report, RequestId, Settings,
-    Snapshot, StopReason, Term, Time, Version,
+    Effect, End, Input, LeaseId, LeaseState, ModuleVersion, OnDone, Op, Outcome, Plan, Record, Refusal, Reply, Report,
+    RequestId, Settings, Snapshot, StopReason, Term, Time, Version,
 };
 
 use crate::invariants::{Checked, broken};
@@ -20,6 +21,9 @@ const SECOND: Duration = Duration::from_secs(1);
 /// What one process has been seen to do.
 pub struct Conduct {
     settings: Settings,
+    versions: versions::Versions,
+    /// The terms that it has written, and for which module.
+    terms: BTreeMap<Term, String>,
     requests: BTreeMap<RequestId, Asked>,
     last_write: Option<RequestId>,
     /// When the last request was sent.
@@ -96,6 +100,8 @@ struct Holding {
     failures: Count,
     done_unrecorded: bool,
     must_step_down: bool,
+    /// It was asked to step down.
+    is_leaving: bool,
     cool_off_said: bool,
 }
 
@@ -103,9 +109,31 @@ struct Holding {
 struct Count {
     expected: u32,
     recorded: u32,
+    /// Whose they are.
+    module: Option<String>,
+    /// Those of the modules before.
+    others: BTreeMap<String, u32>,
+}
+
+impl Count {
+    /// Failures are a module's own: from here on those of the module in the record count, or of the planned one
+    /// where it names none.
+    fn belongs_to(&mut self, record: &Record, planned: Option<&str>) {
+        let module = record.module.as_deref().or(planned);
+        if self.module.is_some() && self.module.as_deref() != module {
+            // A change-over that did not come about leaves those of the version before, or forgets them.
+            self.others.insert(self.module.take().unwrap_or_default(), self.expected);
+            let known = module.and_then(|module| self.others.get(module)).copied().unwrap_or(0);
+            self.expected = record.failures.min(known);
+            self.recorded = self.expected;
+        }
+        self.module.clone_from(&record.module);
+    }
 }
 
 struct Instance {
+    term: Term,
+    version: ModuleVersion,
     started: Time,
     deadline: Time,
     abort_at: Time,
@@ -123,6 +151,8 @@ impl Conduct {
         Self {
             settings,
             boot: Duration::ZERO,
+            versions: versions::Versions::default(),
+            terms: BTreeMap::new(),
             requests: BTreeMap::new(),
             last_write: None,
             last_sent: Time::default(),
@@ -161,12 +191,21 @@ impl Conduct {
         match input {
             Input::Answer { id, result } => self.answer(now, *id, result),
             Input::Gone { end } => self.gone(now, end),
-            Input::StepDown { .. } => self.step_down_asked = true,
+            Input::StepDown { .. } => self.step_down(),
+            Input::Stalled { .. } => self.stalled(),
+            Input::Plan(plan) => self.planned(now, plan),
             Input::Shutdown => self.shutdown_asked = true,
             Input::SkipGrace => (self.shutdown_asked, self.skip_grace_asked) = (true, true),
             Input::Tick => {}
         }
         self.forget_what_ran_out(now);
+    }
+
+    fn step_down(&mut self) {
+        self.step_down_asked = true;
+        if let Some(holding) = &mut self.holding {
+            holding.is_leaving = true;
+        }
     }
 
     /// What time alone decides is decided before the input is looked at: a renewal whose answer comes
@@ -194,11 +233,16 @@ impl Conduct {
         }
         match effect {
             Effect::Request { id, op, .. } => self.request(now, *id, op),
-            Effect::Start { deadline, abort_at, .. } => self.start(now, *deadline, *abort_at),
+            Effect::Start { term, version, deadline, abort_at } => {
+                self.serves_what_is_planned(*term, version)?;
+                self.start(now, (*term, version), *deadline, *abort_at)
+            }
             Effect::Extend { deadline, abort_at } => self.extend(*deadline, *abort_at),
             Effect::Stop { reason, grace_ends, .. } => self.stop(now, *reason, *grace_ends),
             Effect::Kill { .. } => self.kill(now),
             Effect::Abort { .. } => self.abort(now),
+            Effect::Prove { version, .. } => self.proves(now, version),
+            Effect::Reject { version, instead, .. } => self.rejects(version, instead.as_ref()),
             Effect::Report(report) => self.report(now, report),
             Effect::Finished => {
                 self.finished = true;
@@ -219,6 +263,7 @@ impl Conduct {
         if self.instance.as_ref().is_some_and(|one| one.killed.is_none() && now.since(one.started) >= SECOND * 60) {
             self.cool_offs_at_most = 0;
         }
+        self.versions_are_settled(now, wakeup)?;
         self.takes_what_is_free(now)?;
         self.known_loss_kills_at_once()?;
         self.deadlines_are_kept(now, &awake_by)?;

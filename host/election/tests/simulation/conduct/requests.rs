@@ -129,7 +129,9 @@ impl Conduct {
     }
 
     pub(super) fn is_over(&self, record: &Record) -> bool {
-        record.outcome == Some(Outcome::Done) && record.module.as_deref() == Some(self.settings.module.as_str())
+        record.outcome == Some(Outcome::Done)
+            && record.module.is_some()
+            && record.module.as_deref() == self.versions.digest()
     }
 
     pub(super) fn cool_off_is_kept(&self, now: Time) -> Checked {
@@ -157,6 +159,10 @@ impl Conduct {
             return broken("terms_only_rise", format!("term {} after {}", record.term, self.seen.highest_term));
         }
         let count = &mut holding.failures;
+        count.belongs_to(record, self.versions.digest());
+        if let Some(module) = &record.module {
+            self.terms.insert(record.term, module.clone());
+        }
         if record.failures == 0 && running_for.is_some_and(|length| length >= SECOND * 60) {
             count.expected = 0;
         }

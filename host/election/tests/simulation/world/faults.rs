@@ -41,6 +41,17 @@ impl World {
             Fault::Restore { ahead } => self.restore_state(ahead),
             Fault::Outside { length } => self.take_outside(length),
             Fault::OutsideReturns => self.return_outside(),
+            Fault::Publish { host, module, fallback } => {
+                let [module, fallback] = [module, fallback].map(|one| one.map(|module| version(module, self.queued)));
+                let plan = baton_election::Plan { module, fallback };
+                self.hosts[host].serves = plan.clone();
+                return self.tell(host, Input::Plan(plan), fault);
+            }
+            Fault::Stall { host } => {
+                if self.instance(host).is_some() {
+                    return self.tell(host, Input::Stalled { reason: "no progress".to_string() }, fault);
+                }
+            }
             Fault::StepDown { host } => return self.tell(host, Input::StepDown { reason: "asked".to_string() }, fault),
             Fault::Shutdown { host, down } => {
                 self.hosts[host].down = down;
@@ -140,6 +151,11 @@ impl World {
             && id == holder
         {
             self.store.break_lease(self.now, Duration::ZERO);
+        }
+        for host in 0..self.hosts.len() {
+            if self.hosts[host].serves.module.is_none() {
+                self.fault(Fault::Publish { host, module: Some(0), fallback: None })?;
+            }
         }
         for count in 0..40 {
             self.push(self.now + Duration::from_secs(5) * count, Event::Fault(Fault::StartAgain));

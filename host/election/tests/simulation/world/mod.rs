@@ -10,11 +10,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use baton_election::{
-    Effect, End, Input, LeaseId, LeaseState, Now, Op, Refusal, Reply, Report, RequestId, Snapshot, Term,
+    Effect, End, Input, LeaseId, LeaseState, Now, Op, Refusal, Reply, Report, RequestId, Snapshot, StopReason, Term,
 };
 
 use crate::coverage::Coverage;
-use crate::host::{Host, Instance, Process};
+use crate::host::{Host, Instance, Process, version};
 use crate::invariants::{Checked, History, Running, Violation, broken};
 use crate::plan::{CALM, Ending, Fate, Fault, HEALTHY, Key, LATEST_ARRIVAL, Life, Outage, Plan};
 use crate::rng::Rng;
@@ -106,6 +106,9 @@ impl World {
             trace: None,
             plan,
         };
+        for (host, plan) in world.hosts.iter_mut().zip(&world.plan.hosts) {
+            host.serves.module = Some(version(plan.module, 0));
+        }
         for host in 0..world.hosts.len() {
             let at = Rng::about(&[world.plan.seed, 5, host as u64]).millis(0, 3000);
             world.push(at, Event::Start { host });
@@ -232,7 +235,8 @@ impl World {
         let process = Process::new(self.now, host, machine.incarnation, &self.plan.hosts[host], self.plan.seed);
         machine.process = Some(process);
         self.note(|| format!("host {host} starts"));
-        self.feed(host, Input::Tick)
+        let plan = self.hosts[host].serves.clone();
+        self.feed(host, Input::Plan(plan))
     }
 
     fn end_process(&mut self, host: usize) {
@@ -373,7 +377,17 @@ impl World {
     /// The term of the instance that can act, under a lease that the store does not take for broken.
     fn leading_term(&self) -> Option<u64> {
         let Some(Lease::Held { id: holder, .. }) = self.store.object.as_ref().map(|one| one.lease) else { return None };
-        self.running().iter().find(|one| one.passes && one.lease == Some(holder)).map(|one| one.term)
+        self.running()
+            .iter()
+            .find(|one| one.passes && one.lease == Some(holder) && self.serves_its_plan(one.host))
+            .map(|one| one.term)
+    }
+
+    /// Whether the host's instance is of the version that it has to serve.
+    fn serves_its_plan(&self, host: usize) -> bool {
+        let machine = &self.hosts[host];
+        let instance = machine.process.as_ref().and_then(|process| process.instance.as_ref());
+        instance.is_some_and(|one| machine.serves.digest() == Some(&one.version.digest))
     }
 
     fn process(&self, (host, incarnation): (usize, u32)) -> Option<&Process> {

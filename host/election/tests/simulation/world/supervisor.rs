@@ -6,7 +6,7 @@ impl World {
     pub(super) fn execute(&mut self, host: usize, incarnation: u32, effect: Effect) -> Checked {
         match effect {
             Effect::Request { id, op, timeout } => self.send(host, incarnation, id, op, timeout),
-            Effect::Start { term, deadline, .. } => {
+            Effect::Start { term, version, deadline, .. } => {
                 let running = self.running();
                 self.history.start(host, incarnation, term, &running)?;
                 self.coverage.started += 1;
@@ -20,6 +20,7 @@ impl World {
                 process.instance = Some(Instance {
                     number: key.2,
                     term,
+                    version,
                     lease: process.lease,
                     life,
                     superseded: None,
@@ -40,7 +41,8 @@ impl World {
                 }
                 Ok(())
             }
-            Effect::Stop { .. } => {
+            Effect::Stop { reason, .. } => {
+                self.coverage.replaced += u64::from(reason == StopReason::Replaced);
                 let now = self.now;
                 if let Some(instance) = self.instance(host)
                     && let Some(stops) = instance.life.stops
@@ -64,6 +66,16 @@ impl World {
             Effect::Finished => {
                 self.coverage.shut_down += 1;
                 self.end_process(host);
+                Ok(())
+            }
+            Effect::Prove { .. } => {
+                self.coverage.proven += 1;
+                self.hosts[host].serves.fallback = None;
+                Ok(())
+            }
+            Effect::Reject { instead, .. } => {
+                self.coverage.rejected += 1;
+                self.hosts[host].serves = baton_election::Plan { module: instead, fallback: None };
                 Ok(())
             }
             Effect::Report(report) => {
@@ -160,6 +172,7 @@ impl World {
                     _ if instance.superseded.is_some() => End::Superseded { term: instance.superseded.unwrap_or(0) },
                     Ending::Done => End::Done,
                     Ending::Failed => End::Failed("it failed".to_string()),
+                    Ending::Crashed => End::Crashed("it trapped".to_string()),
                     Ending::Fatal => End::Fatal("it failed for good".to_string()),
                 };
                 self.feed(host, Input::Gone { end })

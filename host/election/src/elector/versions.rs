@@ -1,0 +1,123 @@
+//! Which version of the coordinator is served, and whether a new one proves itself.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::Shared;
+use crate::port::{Effect, End, ModuleVersion, Plan};
+use crate::record::{Record, Term};
+use crate::timing::Time;
+
+/// Failures within its probation after which a version is rejected, where one alone is not enough for that.
+const FAILURES_TO_REJECT: u32 = 3;
+
+/// What this node could run, and what it has found out about it.
+#[derive(Debug, Default)]
+pub(super) struct Versions {
+    plan: Plan,
+    /// Since the first start of the planned module, where that is on probation.
+    probation: Option<Probation>,
+    /// What was rejected here. A plan that was made before anybody heard of it does not bring it back.
+    rejected: Vec<ModuleVersion>,
+}
+
+#[derive(Debug)]
+struct Probation {
+    began: Time,
+    failures: u32,
+}
+
+impl Versions {
+    /// Takes a plan, and says whether it brings another module.
+    pub(super) fn take(&mut self, mut plan: Plan) -> bool {
+        if plan.module.as_ref().is_some_and(|module| self.rejected.contains(module)) {
+            return false;
+        }
+        plan.fallback = plan.fallback.filter(|fallback| !self.rejected.contains(fallback));
+        let is_other = plan.digest() != self.plan.digest();
+        if is_other {
+            self.probation = None;
+        }
+        self.plan = plan;
+        is_other
+    }
+
+    /// What is to be served; none if there is nothing that may run here.
+    pub(super) fn module(&self) -> Option<&ModuleVersion> {
+        self.plan.module.as_ref()
+    }
+
+    /// Its digest.
+    pub(super) fn digest(&self) -> Option<&str> {
+        self.plan.digest()
+    }
+
+    /// Whether the record says that this module is served or about to be.
+    pub(super) fn is_in(&self, record: &Record) -> bool {
+        record.module.is_some() && record.module.as_deref() == self.digest()
+    }
+
+    /// Whether an instance of that version, if it is bad, would be replaced by one of an earlier version.
+    pub(super) fn is_on_probation(&self, version: &ModuleVersion) -> bool {
+        self.plan.fallback.is_some() && self.digest() == Some(&version.digest)
+    }
+
+    /// Whoever leads anew knows nothing of how a version did before.
+    pub(super) fn forget_probation(&mut self) {
+        self.probation = None;
+    }
+
+    /// When the probation of a version that is served since `started` is over.
+    pub(super) fn proven_at(&self, version: &ModuleVersion, started: Time, length: Duration) -> Option<Time> {
+        let began = self.probation.as_ref().map_or(started, |probation| probation.began);
+        self.is_on_probation(version).then_some(began + length)
+    }
+}
+
+impl Shared {
+    /// A version on probation has done well.
+    pub(super) fn prove(&mut self, term: Term) {
+        self.versions.probation = None;
+        self.versions.plan.fallback = None;
+        if let Some(version) = self.versions.plan.module.clone() {
+            self.effects.push_back(Effect::Prove { version, term });
+        }
+    }
+
+    /// What the end of an instance that was served since `started` says of its version, if that is on
+    /// probation. Whether the version is rejected: then the one before it is the plan.
+    pub(super) fn is_rejected(&mut self, version: &ModuleVersion, term: Term, started: Time, end: &End) -> bool {
+        if !self.versions.is_on_probation(version) {
+            return false;
+        }
+        let reason = match end {
+            End::Killed | End::Superseded { .. } => return false,
+            End::Done => {
+                self.prove(term);
+                return false;
+            }
+            End::Failed(why) => {
+                let probation = self.versions.probation.get_or_insert(Probation { began: started, failures: 0 });
+                probation.failures += 1;
+                if probation.failures < FAILURES_TO_REJECT {
+                    return false;
+                }
+                alloc::format!("{FAILURES_TO_REJECT} failures within its probation, the last: {why}")
+            }
+            End::Crashed(why) | End::Fatal(why) => why.clone(),
+        };
+        self.reject(term, reason);
+        true
+    }
+
+    /// Goes back to the version before the planned one.
+    pub(super) fn reject(&mut self, term: Term, reason: String) {
+        self.versions.probation = None;
+        let instead = self.versions.plan.fallback.take();
+        let Some(version) = core::mem::replace(&mut self.versions.plan.module, instead) else { return };
+        self.versions.rejected.push(version.clone());
+        let instead = self.versions.plan.module.clone();
+        self.effects.push_back(Effect::Reject { version, term, reason, instead });
+    }
+}

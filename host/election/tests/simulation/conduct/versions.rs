@@ -1,0 +1,186 @@
+//! The rules of versions: what is served, when it is replaced, and what becomes of one on probation.
+
+use super::*;
+
+/// What this process was told to serve, and what it has seen of it.
+#[derive(Default)]
+pub(super) struct Versions {
+    pub plan: Plan,
+    rejected: Vec<ModuleVersion>,
+    /// Failures of the planned module within its probation.
+    failures: u32,
+    /// When its probation began.
+    began: Option<Time>,
+    /// When it last heard of a plan.
+    pub heard: Option<Time>,
+    /// What must come out before the process waits again.
+    due: Option<Due>,
+    /// The instance is stopped since it made no progress within its probation.
+    stalled: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Due {
+    Proof,
+    Rejection,
+}
+
+impl Versions {
+    pub fn digest(&self) -> Option<&str> {
+        self.plan.digest()
+    }
+
+    pub fn leads_anew(&mut self) {
+        (self.failures, self.began) = (0, None);
+    }
+
+    fn is_on_probation(&self, version: &ModuleVersion) -> bool {
+        self.plan.fallback.is_some() && self.digest() == Some(&version.digest)
+    }
+}
+
+impl Conduct {
+    pub(super) fn planned(&mut self, now: Time, plan: &Plan) {
+        self.versions.heard = Some(now);
+        let versions = &mut self.versions;
+        let mut plan = plan.clone();
+        if plan.module.as_ref().is_some_and(|module| versions.rejected.contains(module)) {
+            return;
+        }
+        plan.fallback = plan.fallback.filter(|version| !versions.rejected.contains(version));
+        if plan.digest() != versions.digest() {
+            (versions.failures, versions.began) = (0, None);
+            self.cool_off_until = Time::default();
+            (self.cool_offs, self.cool_offs_at_most) = (0, 0);
+        } else if let (Some(instance), Some(version)) = (&mut self.instance, &plan.module)
+            && instance.version.digest == version.digest
+        {
+            instance.version = version.clone();
+        }
+        self.versions.plan = plan;
+    }
+
+    pub(super) fn stalled(&mut self) {
+        match &self.instance {
+            Some(one) if self.versions.is_on_probation(&one.version) => self.versions.stalled = true,
+            _ => self.step_down(),
+        }
+    }
+
+    pub(super) fn serves_what_is_planned(&mut self, term: Term, version: &ModuleVersion) -> Checked {
+        const RULE: &str = "serves_what_is_planned";
+        self.versions.stalled = false;
+        if self.versions.plan.module.as_ref() != Some(version) {
+            return broken(RULE, format!("{version:?} instead of {:?}", self.versions.plan));
+        }
+        if self.versions.rejected.contains(version) {
+            return broken("rejected_never_returns", format!("{version:?} starts again"));
+        }
+        if self.terms.get(&term).is_some_and(|module| *module != version.digest) {
+            return broken(RULE, format!("term {term} was written for {:?}", self.terms.get(&term)));
+        }
+        Ok(())
+    }
+
+    /// An instance is replaced for another version only, under a lease that is safe for a while, and once the
+    /// next term is in the store.
+    pub(super) fn replaced(&self, now: Time) -> Checked {
+        const RULE: &str = "replaced_in_time_and_for_a_reason";
+        let (Some(instance), Some(holding)) = (&self.instance, &self.holding) else { return Ok(()) };
+        if self.versions.stalled {
+            return Ok(());
+        }
+        let Some(next) = self.versions.digest().filter(|digest| *digest != instance.version.digest) else {
+            return broken(RULE, "nothing else is to be served".to_string());
+        };
+        if now > holding.renewed + self.settings.timing.lease() / 2 {
+            return broken(RULE, format!("with {:?} since the last renewal", now.since(holding.renewed)));
+        }
+        if !self.terms.iter().any(|(term, module)| *term > instance.term && module == next) {
+            return broken(RULE, format!("no term is written for {next}"));
+        }
+        Ok(())
+    }
+
+    /// An instance of the planned module has ended by itself. Whether its version is rejected for that.
+    pub(super) fn judges(&mut self, version: &ModuleVersion, started: Time, end: &End, was_stopped: bool) -> bool {
+        let versions = &mut self.versions;
+        if !versions.is_on_probation(version) {
+            versions.stalled = false;
+            return false;
+        }
+        if std::mem::take(&mut versions.stalled) {
+            versions.due = Some(Due::Rejection);
+            return true;
+        }
+        if was_stopped {
+            return false;
+        }
+        versions.due = match end {
+            End::Done => Some(Due::Proof),
+            End::Crashed(_) | End::Fatal(_) => Some(Due::Rejection),
+            End::Failed(_) => {
+                versions.failures += 1;
+                versions.began.get_or_insert(started);
+                (versions.failures >= 3).then_some(Due::Rejection)
+            }
+            End::Killed | End::Superseded { .. } => None,
+        };
+        versions.due == Some(Due::Rejection)
+    }
+
+    pub(super) fn proves(&mut self, now: Time, version: &ModuleVersion) -> Checked {
+        const RULE: &str = "a_version_proves_itself";
+        let versions = &mut self.versions;
+        if versions.plan.module.as_ref() != Some(version) || versions.plan.fallback.take().is_none() {
+            return broken(RULE, format!("{version:?} is not on probation"));
+        }
+        let began = versions.began.or(self.instance.as_ref().map(|instance| instance.started));
+        let long_enough = began.is_some_and(|began| now.since(began) >= self.settings.probation);
+        if versions.due.take() != Some(Due::Proof) && !(long_enough && self.instance.is_some()) {
+            return broken(RULE, format!("{version:?} since {began:?}"));
+        }
+        (versions.failures, versions.began) = (0, None);
+        Ok(())
+    }
+
+    pub(super) fn rejects(&mut self, version: &ModuleVersion, instead: Option<&ModuleVersion>) -> Checked {
+        const RULE: &str = "a_bad_version_is_rejected";
+        let versions = &mut self.versions;
+        if versions.due.take() != Some(Due::Rejection) {
+            return broken(RULE, format!("{version:?} has done nothing bad"));
+        }
+        if versions.plan.module.as_ref() != Some(version) || versions.plan.fallback.as_ref() != instead {
+            return broken(RULE, format!("{version:?} and {instead:?}, planned is {:?}", versions.plan));
+        }
+        versions.rejected.push(version.clone());
+        versions.plan = Plan { module: versions.plan.fallback.take(), fallback: None };
+        (versions.failures, versions.began) = (0, None);
+        Ok(())
+    }
+
+    /// Before it waits, a process has judged what is to be judged, and replaces what is to be replaced.
+    pub(super) fn versions_are_settled(&self, now: Time, wakeup: Option<Time>) -> Checked {
+        if let Some(due) = self.versions.due {
+            return broken("a_bad_version_is_rejected", format!("{due:?} is due"));
+        }
+        let (Some(instance), Some(holding)) = (&self.instance, &self.holding) else { return Ok(()) };
+        let runs = instance.stop.is_none() && instance.killed.is_none();
+        if runs && self.versions.is_on_probation(&instance.version) {
+            let proven_at = self.versions.began.unwrap_or(instance.started) + self.settings.probation;
+            if now >= proven_at || wakeup.is_none_or(|wakeup| wakeup > proven_at) {
+                return broken(
+                    "a_version_proves_itself",
+                    format!("its probation ends at {proven_at:?}, now is {now:?}"),
+                );
+            }
+        }
+        let is_other = self.versions.digest().is_some_and(|digest| *digest != instance.version.digest);
+        let is_safe = !holding.lost && !holding.is_missing && now <= holding.renewed + self.settings.timing.lease() / 2;
+        let is_asked = self.requests.values().any(|asked| !asked.answered && asked.role == self.role);
+        if runs && is_other && is_safe && !is_asked && wakeup.is_none_or(|wakeup| wakeup > now + SECOND * 60) {
+            return broken("replaced_in_time_and_for_a_reason", "nothing leads to the next version".to_string());
+        }
+        Ok(())
+    }
+}
