@@ -45,7 +45,7 @@ fn a_paused_leader_causes_no_effect_when_it_wakes(stage: Stage) {
     let stage = stage.with(Guest::IgnoresStop);
     let (a, term) = stage.leader("alpha");
     let mut b = stage.standby("beta", &a);
-    a.signal(Signal::STOP);
+    a.pause();
     let next = stage.beat_above(term);
     assert_eq!(next.from, "beta");
     let woken = OffsetDateTime::now_utc();

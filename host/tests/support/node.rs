@@ -16,7 +16,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use serde_json::Value;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -253,8 +253,37 @@ impl Node {
 
     /// Sends a signal to the host's process.
     pub fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(self.child.id().cast_signed()).expect("a pid is never 0");
-        kill_process(pid, signal).expect("the process can be signalled");
+        kill_process(Pid::from_child(&self.child), signal).expect("the process can be signalled");
+    }
+
+    /// Stops the host's process, but not in the middle of a request to the embedded store: it would keep SQLite's
+    /// lock, and nobody could take over.
+    pub fn pause(&self) {
+        until(&format!("a moment in which {} has locked no file", self.name), || {
+            self.signal(Signal::STOP);
+            // Only when the last of its threads stands still is it known what it holds.
+            waitid(WaitId::Pid(Pid::from_child(&self.child)), WaitIdOptions::STOPPED).expect("it stops");
+            let locks = self.record_locks();
+            if locks.is_empty() {
+                return Ok(());
+            }
+            self.signal(Signal::CONT);
+            // A request takes a few milliseconds; stopped again at once, it would get nowhere.
+            std::thread::sleep(Duration::from_millis(20));
+            Err(locks)
+        });
+    }
+
+    /// The process's locks of the kind that SQLite takes and nothing else here does.
+    fn record_locks(&self) -> Vec<String> {
+        let locks = std::fs::read_to_string("/proc/locks").expect("the system lists its locks");
+        let pid = self.pid().to_string();
+        let is_own = |line: &&str| {
+            let mut words = line.split_whitespace().skip(1);
+            // `1: POSIX  ADVISORY  WRITE 4711 fe:00:1234 1073741824 1073741824`.
+            words.next() == Some("POSIX") && words.nth(2) == Some(&pid)
+        };
+        locks.lines().filter(is_own).map(str::to_owned).collect()
     }
 
     /// The process's id.

@@ -171,7 +171,10 @@ fn refusal(path: &Path, error: &rusqlite::Error) -> Refusal {
         Some(CannotOpen | ReadOnly | PermissionDenied) => {
             misconfigured(path, format!("cannot be written ({error}): {RIGHTS}"))
         }
-        Some(DatabaseBusy | DatabaseLocked) => unknown("is busy with another request".to_owned()),
+        Some(DatabaseBusy | DatabaseLocked) => unknown(
+            "is busy with another request; if this goes on, a process was stopped in the middle of one: end it"
+                .to_owned(),
+        ),
         Some(DiskFull) => unknown("the disk is full: make room".to_owned()),
         Some(_) => unknown(format!("{error}; if this goes on, check the disk")),
         None => misconfigured(path, format!("holds a row that cannot be read ({error}): correct or delete the row")),

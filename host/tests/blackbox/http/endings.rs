@@ -85,7 +85,7 @@ fn a_leader_that_was_paused_writes_nothing_when_it_wakes() {
     read_until(&mut old, "line 10 of term 1\n");
     let b = start("beta");
     b.event("to follow", |event| event.name == "standby" && event.text("reason").contains("alpha"));
-    a.signal(Signal::STOP);
+    a.pause();
     let mut new = accept(&listener);
     read_until(&mut new, "line 10 of term 2\n");
     // All that the kernel had of the old one has arrived long ago: there is nothing more to read.
