@@ -420,6 +420,7 @@ async fn call(
         let claim = states.claim(term, gate).await.map_err(wasmtime::Error::new)?;
         store.data_mut().state = Some(claim);
     }
+    store.data().meter.has_instances(module.instances());
     let is_started = |store: &Store<Guest>| output.started(store.data().term.clock.now().since(started));
     match &module.entry {
         Entry::Coordinator(pre) => {

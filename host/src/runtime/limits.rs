@@ -45,6 +45,8 @@ pub struct Usage {
     pub memory: u64,
     /// Of table elements.
     pub table_elements: u64,
+    /// Of core instances; of memories or tables where there are more of these.
+    pub instances: u64,
     /// Of handles, at the same time.
     pub handles: u64,
     /// Of requests over HTTP, at the same time.
@@ -73,6 +75,7 @@ pub struct NearLimit {
 pub(super) struct Tally {
     memory: AtomicU64,
     table_elements: AtomicU64,
+    instances: AtomicU64,
     handles: AtomicU64,
     requests: AtomicU64,
     lines: AtomicU64,
@@ -85,6 +88,7 @@ impl Tally {
         Usage {
             memory: read(&self.memory),
             table_elements: read(&self.table_elements),
+            instances: read(&self.instances),
             handles: read(&self.handles),
             requests: read(&self.requests),
             lines: read(&self.lines),
@@ -134,6 +138,11 @@ impl Meter {
     /// The memory in use, in bytes.
     pub(super) fn memory(&self) -> u64 {
         self.tally.memory.load(Ordering::Relaxed)
+    }
+
+    /// It is about to be made of so many core instances, or memories or tables; it gets no further than to the limit.
+    pub(super) fn has_instances(&self, number: u64) {
+        self.tally.instances.store(number.min(self.limits.instances), Ordering::Relaxed);
     }
 
     /// A table that holds no more handles than are granted.

@@ -11,6 +11,7 @@
 //! the system that may block, which nothing but their own end can end.
 
 mod backtrace;
+mod census;
 mod empty;
 mod engine;
 mod files;

@@ -1,5 +1,6 @@
 //! Modules: reading, judging and compiling components, and what can be made one.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
@@ -11,6 +12,7 @@ use sha2::{Digest, Sha256};
 use wasmtime::component::{Component, Linker};
 use wasmtime_wasi::p2::bindings::CommandPre;
 
+use super::census::instances;
 use super::empty::EMPTY;
 use super::engine::Engine;
 use super::guest::{self, CONTRACT, CONTRACT_VERSION, CoordinatorPre, DRAFTS, GRANTED, Guest};
@@ -93,6 +95,7 @@ pub struct Module {
     digest: String,
     size: u64,
     uses_state: bool,
+    instances: u64,
     pub(super) engine: Engine,
     pub(super) entry: Entry,
     /// Whether it asks for folders before it does anything: preview 1 must, whatever its program wants.
@@ -165,18 +168,21 @@ impl Module {
     /// [`ModuleError`] says what is wrong with it.
     pub fn load(engine: &Engine, path: &Path) -> Result<Self, ModuleError> {
         let bytes = read(path)?;
-        let (component, _) = compile(engine, path, &bytes)?;
+        let (binary, _) = as_component(engine, path, &bytes)?;
+        let component = compile(engine, path, &binary)?;
         let judged = judge(engine, &component);
         let unsuitable = |problems| ModuleError::Unsuitable { path: path.to_owned(), problems };
         let kind = match judged.kind {
             Some(kind) if judged.problems.is_empty() => kind,
             _ => return Err(unsuitable(judged.problems)),
         };
+        let instances = instances(&component, &binary).map_err(|error| invalid(path, &error))?;
         let entry = prepare(engine, &component, kind).map_err(|error| unsuitable(vec![plain(&error)]))?;
         Ok(Self {
             digest: digest(&bytes),
             size: bytes.len() as u64,
             uses_state: judged.imports.iter().any(|import| import.name.starts_with(STATE)),
+            instances,
             engine: engine.clone(),
             entry,
             asks_for_folders: is_for_preview1(&bytes),
@@ -191,7 +197,8 @@ impl Module {
     pub fn inspect(engine: &Engine, path: &Path) -> Result<Inspection, ModuleError> {
         let bytes = read(path)?;
         let started = Instant::now();
-        let (component, wrapped) = compile(engine, path, &bytes)?;
+        let (binary, wrapped) = as_component(engine, path, &bytes)?;
+        let component = compile(engine, path, &binary)?;
         let compile_time = started.elapsed();
         let Judged { kind, imports, exports, mut problems } = judge(engine, &component);
         if problems.is_empty()
@@ -247,6 +254,11 @@ impl Module {
         self.uses_state
     }
 
+    /// Of how many core instances it consists; of memories or tables where there are more of these.
+    pub(super) fn instances(&self) -> u64 {
+        self.instances
+    }
+
     /// Its size in bytes.
     pub fn size(&self) -> u64 {
         self.size
@@ -273,23 +285,33 @@ fn read(path: &Path) -> Result<Vec<u8>, ModuleError> {
     }
 }
 
-/// Compiles what is in a file, and tells how it had to be wrapped for that.
-fn compile(engine: &Engine, path: &Path, bytes: &[u8]) -> Result<(Component, Option<Wrapped>), ModuleError> {
-    let invalid = |error| ModuleError::Invalid { path: path.to_owned(), why: plain(&error) };
-    let component = |bytes: &[u8]| Component::from_binary(engine.wasmtime(), bytes).map_err(invalid);
+/// The component that is in a file, and how it had to be made of a core module, if it had to.
+fn as_component<'a>(
+    engine: &Engine,
+    path: &Path,
+    bytes: &'a [u8],
+) -> Result<(Cow<'a, [u8]>, Option<Wrapped>), ModuleError> {
     // The preamble: the magic, then a version and a layer of two bytes each.
     match bytes {
-        [0, b'a', b's', b'm', _, _, 1, 0, ..] => Ok((component(bytes)?, None)),
+        [0, b'a', b's', b'm', _, _, 1, 0, ..] => Ok((bytes.into(), None)),
         [0, b'a', b's', b'm', _, _, 0, 0, ..] => {
-            wasmtime::Module::validate(engine.wasmtime(), bytes).map_err(invalid)?;
+            wasmtime::Module::validate(engine.wasmtime(), bytes).map_err(|error| invalid(path, &error))?;
             let (wrapped, how) = wrap(bytes).map_err(|error| match error {
                 Unwrappable::Unmarked => ModuleError::CoreModule(path.to_owned()),
                 Unwrappable::Wrong(why) => ModuleError::Unwrappable { path: path.to_owned(), why: one_line(&why) },
             })?;
-            Ok((component(&wrapped)?, Some(how)))
+            Ok((wrapped.into(), Some(how)))
         }
         _ => Err(ModuleError::NotWasm(path.to_owned())),
     }
+}
+
+fn compile(engine: &Engine, path: &Path, component: &[u8]) -> Result<Component, ModuleError> {
+    Component::from_binary(engine.wasmtime(), component).map_err(|error| invalid(path, &error))
+}
+
+fn invalid(path: &Path, error: &wasmtime::Error) -> ModuleError {
+    ModuleError::Invalid { path: path.to_owned(), why: plain(error) }
 }
 
 /// What a component is, what it needs and offers, and what of that this host cannot give or take.

@@ -26,6 +26,8 @@ pub struct InUse {
     pub memory: Share,
     /// Of table elements.
     pub table_elements: Share,
+    /// Of core instances; of memories or tables where there are more of these.
+    pub instances: Share,
     /// Of handles of the host.
     pub handles: Share,
     /// Of requests over HTTP.
@@ -62,6 +64,7 @@ impl Running {
             let in_use = InUse {
                 memory: Share { used: usage.memory, limit: limits.memory },
                 table_elements: Share { used: usage.table_elements, limit: limits.table_elements },
+                instances: Share { used: usage.instances, limit: limits.instances },
                 handles: Share { used: usage.handles, limit: limits.handles },
                 requests: Share { used: usage.requests, limit: entry.requests },
                 lines: usage.lines,

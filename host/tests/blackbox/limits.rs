@@ -99,6 +99,23 @@ fn instances() {
     let gone = gone(&node);
     met(&gone, "it needs more core instances, memories or tables than it was granted: ");
     met(&gone, " of 1; --max-instances grants more");
+    assert_eq!(used(&gone, "instances"), 1, "{gone:?}");
+    drop(node);
+
+    // As many as are said to be used are enough, and one less is not.
+    let stage = Stage::new(Store::sqlite());
+    let node = start(&stage, &Guest::Beats.module(), &[]);
+    stage.beat_above(0);
+    let status = stage.status_until("what is used", |status| status["usage"].is_object());
+    let needed = status["usage"]["instances"]["used"].as_u64().expect("a number");
+    drop(node);
+    for (limit, is_enough) in [(needed, true), (needed - 1, false)] {
+        let stage = Stage::new(Store::sqlite()).with(Guest::Done);
+        let node = stage.launch_with("alpha", &[("--max-instances", &limit.to_string())]).start();
+        let gone = self::gone(&node);
+        assert_eq!(gone.text("outcome"), if is_enough { "done" } else { "failed" }, "{gone:?}");
+        assert_eq!(used(&gone, "instances"), limit, "{gone:?}");
+    }
 }
 
 #[test]
@@ -161,6 +178,7 @@ fn an_instance_that_uses_little_is_not_warned_of_and_its_end_says_how_little() {
     assert!((1 << 16..8 << 20).contains(&used(&gone, "memory")), "{gone:?}");
     assert!((1..100_000).contains(&used(&gone, "table_elements")), "{gone:?}");
     assert_eq!((used(&gone, "lines"), used(&gone, "dropped")), (1, 0), "{gone:?}");
+    assert!((2..20).contains(&used(&gone, "instances")), "{gone:?}");
     assert!((1..20).contains(&used(&gone, "handles")), "{gone:?}");
     drop(node);
     assert!(stage.journal.events().iter().all(|event| event.name != "usage"), "{:?}", stage.journal.events());
@@ -169,19 +187,23 @@ fn an_instance_that_uses_little_is_not_warned_of_and_its_end_says_how_little() {
 #[test]
 fn the_status_shows_what_is_used_of_each_limit() {
     let (stage, other) = (Stage::new(Store::sqlite()), Stage::new(Store::sqlite()));
-    let flags = [("--max-handles", "321"), ("--max-requests", "5"), ("--max-output", "77")];
+    let flags = [("--max-instances", "123"), ("--max-handles", "321"), ("--max-requests", "5"), ("--max-output", "77")];
     let mut node = stage.launch_with("alpha", &flags).start();
     let other_node = other.node("alpha");
     let term = stage.beat_above(0).term;
     assert_eq!(other.beat_above(0).term, term, "the same term of the same election, in another store");
     let status = stage.status_until("what is used", |status| status["usage"]["lines"].as_u64() > Some(0));
     let usage = &status["usage"];
-    let limits = ["memory", "table_elements", "handles", "requests"].map(|what| usage[what]["limit"].as_u64());
-    assert_eq!(limits, [Some(64 << 20), Some(1_000_000), Some(321), Some(5)], "{usage}");
+    let limits = ["memory", "table_elements", "instances", "handles", "requests"];
+    let limits = limits.map(|what| usage[what]["limit"].as_u64());
+    assert_eq!(limits, [Some(64 << 20), Some(1_000_000), Some(123), Some(321), Some(5)], "{usage}");
+    let instances = usage["instances"]["used"].as_u64().unwrap();
+    assert!((2..123).contains(&instances), "{usage}");
     assert_eq!((&usage["lines_per_second"], &usage["dropped"]), (&77.into(), &0.into()), "{usage}");
     assert!((1..64 << 20).contains(&usage["memory"]["used"].as_u64().unwrap()), "{usage}");
     let text = stage.command(&["status"]).stdout;
     assert!(text.contains("stage uses ") && text.contains(" of 64.0 MiB of memory, "), "{text}");
+    assert!(text.contains(&format!(", {instances} of 123 instances, ")), "{text}");
     let elsewhere = other.status();
     assert_eq!(elsewhere["usage"]["handles"]["limit"], 10_000, "{elsewhere}");
     assert!(node.terminate().success());

@@ -1,0 +1,98 @@
+//! How many core instances a component consists of: what the limit on instances is held against.
+
+use wasmtime::component::Component;
+use wasmtime_environ::component::{ComponentTypesBuilder, GlobalInitializer, Translator};
+use wasmtime_environ::wasmparser::{Validator, WasmFeatures};
+use wasmtime_environ::{ScopeVec, Tunables};
+
+/// The most of core instances, memories and tables that an instance of a component has, as wasmtime counts them
+/// against its limits. `binary` is what the component was compiled from.
+///
+/// Wasmtime tells how many memories and tables there are, but keeps the instances to itself. They cannot be read
+/// from the binary alone: components within it may be instantiated several times, and between two that call each
+/// other wasmtime puts a module of its own. So its own translation is made once more, without compiling anything.
+///
+/// # Errors
+/// For a binary that wasmtime does not compile either.
+pub(super) fn instances(component: &Component, binary: &[u8]) -> wasmtime::Result<u64> {
+    let mut validator = Validator::new_with_features(WasmFeatures::all());
+    let mut types = ComponentTypesBuilder::new(&validator);
+    let (tunables, scope) = (Tunables::default_host(), ScopeVec::new());
+    let (translated, _) = Translator::new(&tunables, &mut validator, &mut types, &scope).translate(binary)?;
+    let makes_one = |step: &&GlobalInitializer| matches!(step, GlobalInitializer::InstantiateModule(..));
+    let instances = translated.component.initializers.iter().filter(makes_one).count() as u64;
+    // Nothing is said of one that imports core modules, which no host has to give.
+    let others = component.resources_required().map_or(0, |needs| needs.num_memories.max(needs.num_tables));
+    Ok(instances.max(others.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use wasmtime::component::Linker;
+    use wasmtime::{Engine, Store, StoreLimits, StoreLimitsBuilder};
+
+    use super::*;
+
+    /// Whether a component can be instantiated where no more of each is allowed.
+    fn fits(component: &Component, limit: u64) -> bool {
+        let engine = component.engine();
+        let limit = usize::try_from(limit).unwrap();
+        let limits = StoreLimitsBuilder::new().instances(limit).memories(limit).tables(limit).build();
+        let mut store: Store<StoreLimits> = Store::new(engine, limits);
+        store.limiter(|limits| limits);
+        match Linker::new(engine).instantiate(&mut store, component) {
+            Ok(_) => true,
+            Err(error) => {
+                assert!(error.to_string().contains("resource limit exceeded"), "{error:?}");
+                false
+            }
+        }
+    }
+
+    #[test]
+    fn wasmtime_takes_a_component_with_so_many_and_refuses_it_with_one_less() {
+        // Each of these counts for something else: the instances of one module, components in components, a module
+        // that is handed to them, calls between components, memories and tables.
+        let plain = "(component (core module $m) (core instance (instantiate $m)) (core instance (instantiate $m)))";
+        let nested = "(component
+            (component $inner
+                (core module $m)
+                (component $innermost (core module $m) (core instance (instantiate $m)))
+                (core instance (instantiate $m))
+                (instance (instantiate $innermost)) (instance (instantiate $innermost)))
+            (instance (instantiate $inner)) (instance (instantiate $inner))
+            (component $unused (core module $m) (core instance (instantiate $m))))";
+        let handed = r#"(component
+            (core module $m)
+            (component $takes (import "m" (core module $m)) (core instance (instantiate $m)) (core instance (instantiate $m)))
+            (instance (instantiate $takes (with "m" (core module $m))))
+            (core instance (instantiate $m)))"#;
+        let calls = r#"(component
+            (component $a
+                (core module $m (func (export "f") (param i32) (result i32) (local.get 0)))
+                (core instance $i (instantiate $m))
+                (func (export "f") (param "x" u32) (result u32) (canon lift (core func $i "f"))))
+            (component $b
+                (import "f" (func $f (param "x" u32) (result u32)))
+                (core func $g (canon lower (func $f)))
+                (core module $m (import "" "f" (func (param i32) (result i32))))
+                (core instance (instantiate $m (with "" (instance (export "f" (func $g)))))))
+            (instance $i (instantiate $a))
+            (instance (instantiate $b (with "f" (func $i "f")))))"#;
+        let memories = "(component (core module $m (memory 1) (memory 1) (memory 1)) (core instance (instantiate $m)))";
+        let tables = "(component
+            (core module $m (table 1 funcref) (table 1 funcref))
+            (core instance (instantiate $m)) (core instance (instantiate $m)))";
+        let engine = Engine::default();
+        for (text, expected) in [(plain, 2), (nested, 6), (handed, 3), (calls, 3), (memories, 3), (tables, 4)] {
+            let binary = wat::parse_str(text).unwrap();
+            let component = Component::from_binary(&engine, &binary).unwrap();
+            assert_eq!(instances(&component, &binary).unwrap(), expected, "{text}");
+            assert!(fits(&component, expected), "{expected} are not enough for {text}");
+            assert!(!fits(&component, expected - 1), "{expected} are too many for {text}");
+        }
+        let binary = wat::parse_str("(component)").unwrap();
+        assert_eq!(instances(&Component::from_binary(&engine, &binary).unwrap(), &binary).unwrap(), 0);
+    }
+}
