@@ -8,15 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use baton_election::{Refusal, Settings};
+use baton_election::{ModuleVersion, Refusal, Settings};
 use tokio::runtime::Runtime;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::{WrongConfiguration, open_store};
 use crate::clock::Clock;
 use crate::config::{Config, Coordinator, Secret};
 use crate::gate::Watchdog;
+use crate::modules::{Prepared as Ready, Supply};
 use crate::node::NodeId;
 use crate::runtime::{Engine, HttpPolicy, Launcher, Module, Postmortem, PostmortemWriter, Running};
 use crate::signals::{Ask, Signals};
@@ -28,6 +29,9 @@ use crate::telemetry::{Event, Log};
 
 /// How long the end waits for the last core dump and the last profile.
 const LAST_FILES: Duration = Duration::from_secs(5);
+
+/// How long a new version is on probation.
+const PROBATION: Duration = Duration::from_secs(30);
 
 /// How long the end waits for somebody to read the last lines.
 const LAST_LINES: Duration = Duration::from_millis(500);
@@ -111,7 +115,6 @@ fn contend(
             let log = log.for_election(&coordinator.election);
             log.emit(None, Event::starting(node.as_str(), &config.store, module.digest(), &coordinator.timing));
             let launcher = Launcher {
-                module: module.clone(),
                 election: coordinator.election.clone(),
                 node: node.to_string(),
                 limits: coordinator.limits,
@@ -128,6 +131,9 @@ fn contend(
                 clock: clock.clone(),
                 watchdog: Arc::clone(&watchdog),
             };
+            let version = ModuleVersion { digest: module.digest().to_owned(), serial: 0 };
+            let current = Some(Ready { version, module: module.clone() });
+            let supply = watch::Sender::new(Supply { current, fallback: None }).subscribe();
             let supervisor = Supervisor {
                 election: coordinator.election.clone(),
                 settings: Settings {
@@ -137,10 +143,14 @@ fn contend(
                     lease_range: leases.lease_range(),
                     pause: coordinator.pause,
                     on_done: coordinator.on_done,
-                    module: module.digest().to_owned(),
+                    probation: PROBATION,
                 },
                 store: Arc::clone(leases),
                 launcher,
+                supply,
+                one_module: true,
+                judgements: mpsc::unbounded_channel().0,
+                runs: watch::Sender::new(None),
                 stall_after: coordinator.stall_after,
                 clock: clock.clone(),
                 log,

@@ -45,6 +45,6 @@ pub struct Judgement {
     pub version: ModuleVersion,
     /// The term in which it turned out.
     pub term: Term,
-    /// Good, or rejected and why.
+    /// Good, or rejected and why. Whoever keeps it adds by whom and when.
     pub verdict: Verdict,
 }

@@ -32,11 +32,9 @@ use crate::state::{self, ClaimError, Claimant, CommitError, StateStore};
 /// Events that wait for the supervisor: a step-down, and a guest cannot make it more.
 const EVENTS: usize = 1;
 
-/// Starts the instances of one coordinator.
+/// Starts the instances of one coordinator, whichever version of it they run.
 #[derive(Clone)]
 pub struct Launcher {
-    /// What they run.
-    pub module: Module,
     /// The election that they serve.
     pub election: ElectionName,
     /// The node that they run on.
@@ -70,9 +68,16 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// Starts an instance that serves `term`. It exists from here on; whatever goes wrong, the way to know
+    /// Starts an instance of `module` that serves `term`. It exists from here on; whatever goes wrong, the way to know
     /// is [`InstanceEvent::Gone`].
-    pub fn start(&self, term: Term, deadline: Time, abort_at: Time, output: Arc<dyn Output>) -> Instance {
+    pub fn start(
+        &self,
+        module: &Module,
+        term: Term,
+        deadline: Time,
+        abort_at: Time,
+        output: Arc<dyn Output>,
+    ) -> Instance {
         let started = self.clock.now();
         let gate = Arc::new(Gate::new(self.clock.clone(), deadline, abort_at));
         let (stop, stopped) = watch::channel(None);
@@ -83,7 +88,7 @@ impl Launcher {
             number: term,
             election: self.election.to_string(),
             node: self.node.clone(),
-            module: self.module.digest().to_owned(),
+            module: module.digest().to_owned(),
             gate: Arc::clone(&gate),
             clock: self.clock.clone(),
             stop: stopped,
@@ -94,17 +99,18 @@ impl Launcher {
         let outlet = Outlet::new(self.limits.output, &self.clock, &tally, &output);
         let mut streams = guest_streams(&gate, &outlet);
         let log = GuestLog::new(&gate, &outlet);
-        if self.module.kind() == Kind::Command {
+        if module.kind() == Kind::Command {
             streams = streams.map(|stream| stream.counting(&progress, &self.clock));
         }
         let (http, lifeline) = Http::new(Arc::clone(&self.http), &context, Arc::clone(&output), &tally);
         let kill_flag = Arc::new(AtomicBool::new(false));
-        let engine = self.module.engine.clone();
+        let engine = module.engine.clone();
         let life = Life {
             launcher: self.clone(),
+            module: module.clone(),
             context,
             ticking: engine.ticking(),
-            states: self.module.uses_state().then(|| self.states_of(&output)),
+            states: module.uses_state().then(|| self.states_of(&output)),
             http,
             lifeline,
             streams,
@@ -128,13 +134,14 @@ impl Launcher {
 
     fn guest(
         &self,
+        module: &Module,
         term: TermContext,
         Provided { secrets, folders, log, meter, http }: Provided,
         [stdout, stderr]: &[GuestStream; 2],
         output: &Arc<dyn Output>,
     ) -> Guest {
         let wasi = WasiCtx::builder()
-            .envs(&self.environment(term.number, &secrets))
+            .envs(&self.environment(module, term.number, &secrets))
             .args(&[self.election.as_str()])
             .stdout(stdout.clone())
             .stderr(stderr.clone())
@@ -142,16 +149,16 @@ impl Launcher {
             .allow_tcp(false)
             .allow_udp(false)
             .build();
-        let denials = Denials::new(Arc::clone(output), self.module.asks_for_folders);
+        let denials = Denials::new(Arc::clone(output), module.asks_for_folders);
         let config = self.config.iter().cloned().chain(secrets).collect();
         Guest { wasi, config, log, folders, table: meter.table(), meter, denials, term, state: None, http }
     }
 
     /// What was given, and for a command, which knows no other way to learn of them, its fencing token and whom
     /// it serves. Nobody else sets these.
-    fn environment(&self, term: Term, secrets: &[(String, String)]) -> Vec<(String, String)> {
+    fn environment(&self, module: &Module, term: Term, secrets: &[(String, String)]) -> Vec<(String, String)> {
         let given = self.env.iter().chain(&self.config).chain(secrets).cloned();
-        if self.module.kind() == Kind::Coordinator {
+        if module.kind() == Kind::Coordinator {
             return given.collect();
         }
         let own = [
@@ -174,9 +181,9 @@ impl Launcher {
     }
 
     /// What one call may hand over, in bytes: a commit that is too large must arrive to be told so.
-    fn call_bytes(&self) -> usize {
+    fn call_bytes(&self, module: &Module) -> usize {
         let state = usize::try_from(self.state_limits.total).unwrap_or(usize::MAX);
-        if self.module.uses_state() { CALL_BYTES.saturating_add(state.saturating_mul(2)) } else { CALL_BYTES }
+        if module.uses_state() { CALL_BYTES.saturating_add(state.saturating_mul(2)) } else { CALL_BYTES }
     }
 }
 
@@ -223,7 +230,7 @@ impl Instance {
             gone = &mut self.task => InstanceEvent::Gone(gone.unwrap_or_else(|error| {
                 // The task was dropped with its store by a panic of the host's own code.
                 self.gate.set_gone();
-                Gone { end: End::Failed(format!("the host failed to run it: {error}")), backtrace: None }
+                Gone { end: End::Crashed(format!("the host failed to run it: {error}")), backtrace: None }
             })),
         }
     }
@@ -289,6 +296,7 @@ struct Provided {
 /// An instance's life as its own task sees it.
 struct Life {
     launcher: Launcher,
+    module: Module,
     context: TermContext,
     /// Makes it yield, for as long as it lives.
     ticking: Ticking,
@@ -314,6 +322,7 @@ impl Life {
     async fn run(self) -> Gone {
         let Self {
             launcher,
+            module,
             context,
             ticking: _ticking,
             states,
@@ -329,7 +338,7 @@ impl Life {
         let Self { kill_flag, gate, output, started, .. } = self;
         let own = Own::default();
         let mut store = None;
-        let Launcher { postmortem, election, module, .. } = &launcher;
+        let Launcher { postmortem, election, .. } = &launcher;
         let term = context.number;
         let profiler = postmortem.profiler(election, term, module.component());
 
@@ -343,9 +352,9 @@ impl Life {
                     folders => Folders::open(&gate, own.handle()?, folders).await?,
                 };
                 let provided = Provided { secrets, folders, log, meter, http };
-                let guest = launcher.guest(context, provided, &streams, &output);
-                let store = store.insert(new_store(&launcher, guest, &kill_flag, &profiler));
-                call(module, store, states, &*output, started).await
+                let guest = launcher.guest(&module, context, provided, &streams, &output);
+                let store = store.insert(new_store(&launcher, &module, guest, &kill_flag, &profiler));
+                call(&module, store, states, &*output, started).await
             };
             let interrupt = async {
                 // The sender lives as long as whoever could still kill this.
@@ -389,10 +398,16 @@ impl Life {
     }
 }
 
-fn new_store(launcher: &Launcher, guest: Guest, kill_flag: &Arc<AtomicBool>, profiler: &Profiler) -> Store<Guest> {
-    let mut store = Store::new(launcher.module.engine.wasmtime(), guest);
+fn new_store(
+    launcher: &Launcher,
+    module: &Module,
+    guest: Guest,
+    kill_flag: &Arc<AtomicBool>,
+    profiler: &Profiler,
+) -> Store<Guest> {
+    let mut store = Store::new(module.engine.wasmtime(), guest);
     store.limiter(|guest| &mut guest.meter);
-    store.set_hostcall_fuel(launcher.call_bytes());
+    store.set_hostcall_fuel(launcher.call_bytes(module));
     store.set_max_component_handles(launcher.limits.handles());
     let (flag, sampler) = (Arc::clone(kill_flag), profiler.clone());
     store.epoch_deadline_callback(move |mut store| {
@@ -472,7 +487,7 @@ fn judge(returned: Returned, limits: Limits) -> Gone {
                 let backtrace =
                     error.downcast_ref::<WasmBacktrace>().map(|backtrace| shortened(&backtrace.to_string()));
                 return Gone {
-                    end: End::Failed(limits.explain(&error).unwrap_or_else(|| error.root_cause().to_string())),
+                    end: End::Crashed(limits.explain(&error).unwrap_or_else(|| error.root_cause().to_string())),
                     backtrace,
                 };
             }

@@ -11,13 +11,14 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_election::{Effect, ElectionName, Elector, Input, Now, Op, Refusal, Reply, RequestId, Settings, Time};
+use baton_election::{Effect, ElectionName, Elector, Input, ModuleVersion, Now, Op, Plan, Refusal, Reply, RequestId, Settings, Term, Time};
 use futures::FutureExt as _;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::clock::Clock;
+use crate::modules::{Judgement, Prepared, Supply, Verdict};
 use crate::runtime::{Instance, InstanceEvent, Launcher};
 use crate::store::LeaseStore;
 use crate::telemetry::Log;
@@ -50,8 +51,16 @@ pub struct Supervisor {
     pub settings: Settings,
     /// Where the lease is.
     pub store: Arc<dyn LeaseStore>,
-    /// Starts instances of the module.
+    /// Starts instances.
     pub launcher: Launcher,
+    /// What they may run, now and later.
+    pub supply: watch::Receiver<Supply>,
+    /// Whether all nodes should have the same module at any time, so that it is told where a leader has another.
+    pub one_module: bool,
+    /// Takes what running a version has shown.
+    pub judgements: mpsc::UnboundedSender<Judgement>,
+    /// Tells the digest of the instance that there is.
+    pub runs: watch::Sender<Option<String>>,
     /// How long a running instance may stay silent.
     pub stall_after: Option<Duration>,
     /// The host's clock.
@@ -69,8 +78,17 @@ impl Supervisor {
     pub async fn run(self, shutdown: watch::Receiver<Shutdown>) -> Result<(), getrandom::Error> {
         let random = seeded_random()?;
         let elector = Elector::new(self.settings.clone(), self.now(), random);
-        let narrator = Narrator::new(self.log.clone(), self.settings.module.clone());
-        let mut run = Run { given: self, elector, narrator, requests: JoinSet::new(), instance: None, stalled: false };
+        let narrator = Narrator::new(self.log.clone());
+        let mut run = Run {
+            given: self,
+            elector,
+            narrator,
+            requests: JoinSet::new(),
+            at_hand: Vec::new(),
+            serving: None,
+            stalled: false,
+        };
+        run.supplied();
         run.until_finished(shutdown).await;
         Ok(())
     }
@@ -100,9 +118,17 @@ struct Run {
     elector: Elector,
     narrator: Narrator,
     requests: JoinSet<(RequestId, Result<Reply, Refusal>)>,
-    instance: Option<Instance>,
+    /// What the elector may start.
+    at_hand: Vec<Prepared>,
+    serving: Option<Serving>,
     /// Whether the instance was already reported as stalled.
     stalled: bool,
+}
+
+/// An instance, and what it runs.
+struct Serving {
+    instance: Instance,
+    module: String,
 }
 
 impl Run {
@@ -133,8 +159,8 @@ impl Run {
         let wait = self.wait();
         let known = *asked;
         let event = async {
-            match &mut self.instance {
-                Some(instance) => instance.next_event().await,
+            match &mut self.serving {
+                Some(serving) => serving.instance.next_event().await,
                 None => pending().await,
             }
         };
@@ -146,6 +172,10 @@ impl Run {
                 Some(if *level == Shutdown::Impatient { Input::SkipGrace } else { Input::Shutdown })
             }
             event = event => self.instance_event(event),
+            Ok(()) = self.given.supply.changed() => {
+                self.supplied();
+                None
+            }
             Some(answer) = self.requests.join_next() => match answer {
                 Ok((id, result)) => Some(Input::Answer { id, result }),
                 // They are cancelled at the end only, when nobody asks for the next.
@@ -165,25 +195,21 @@ impl Run {
     fn carry_out(&mut self, effect: Effect) {
         match effect {
             Effect::Request { id, op, timeout } => self.request(id, op, timeout),
-            Effect::Start { term, deadline, abort_at } => {
-                let output = self.narrator.output(term);
-                self.stalled = false;
-                self.instance = Some(self.given.launcher.start(term, deadline, abort_at, output));
-            }
+            Effect::Start { term, version, deadline, abort_at } => self.start(term, &version, deadline, abort_at),
             Effect::Extend { deadline, abort_at } => {
-                if let Some(instance) = &self.instance {
-                    instance.extend(deadline, abort_at);
+                if let Some(serving) = &self.serving {
+                    serving.instance.extend(deadline, abort_at);
                 }
             }
             Effect::Stop { reason, message, grace_ends } => {
-                if let Some(instance) = &self.instance {
+                if let Some(Serving { instance, module }) = &self.serving {
                     let left = grace_ends.since(self.given.clock.now()).min(instance.remaining());
-                    self.narrator.stopping(reason, &message, left);
+                    self.narrator.stopping(module, reason, &message, left);
                     instance.stop(reason, message, grace_ends);
                 }
             }
             Effect::Kill { reason } => {
-                if let Some(instance) = &mut self.instance {
+                if let Some(Serving { instance, .. }) = &mut self.serving {
                     // The kill first: no effect may pass while words are found for it.
                     instance.kill();
                     self.narrator.killed(reason, self.given.clock.now());
@@ -193,9 +219,53 @@ impl Run {
                 last_words(&self.given.log, &reason);
                 std::process::abort();
             }
+            Effect::Prove { version, term } => {
+                self.narrator.judged(&version, None);
+                self.judge(Judgement { version, term, verdict: Verdict::Good });
+            }
+            Effect::Reject { version, term, reason, instead } => {
+                self.narrator.judged(&version, Some((&reason, instead.as_ref())));
+                let verdict = Verdict::Rejected { reason, node: String::new(), at: String::new() };
+                self.judge(Judgement { version, term, verdict });
+            }
             Effect::Report(report) => self.narrator.report(report),
             Effect::Finished => {}
         }
+    }
+
+    /// Tells the elector what there is to be served.
+    fn supplied(&mut self) {
+        let Supply { current, fallback } = self.given.supply.borrow_and_update().clone();
+        let version = |prepared: &Option<Prepared>| prepared.as_ref().map(|prepared| prepared.version.clone());
+        let plan = Plan { module: version(&current), fallback: version(&fallback) };
+        self.narrator.expects(plan.digest().filter(|_| self.given.one_module).map(str::to_owned));
+        self.elector.handle(self.given.now(), Input::Plan(plan));
+        // What was rejected here it does not take back, and then goes on with what it knew before.
+        let Plan { module, fallback: instead } = self.elector.plan();
+        let planned = [module, instead].into_iter().flatten();
+        let before = std::mem::take(&mut self.at_hand);
+        let all: Vec<Prepared> = [current, fallback].into_iter().flatten().chain(before).collect();
+        let is = |version: &ModuleVersion, one: &Prepared| one.version.digest == version.digest;
+        self.at_hand = planned.filter_map(|version| all.iter().find(|one| is(version, one)).cloned()).collect();
+    }
+
+    fn start(&mut self, term: Term, version: &ModuleVersion, deadline: Time, abort_at: Time) {
+        // The elector knows of nothing else, and a version is what its digest says.
+        let Some(Prepared { module, .. }) = self.at_hand.iter().find(|one| one.version.digest == version.digest) else {
+            last_words(&self.given.log, &format!("module {} is to be started, and is not there", version.digest));
+            std::process::abort();
+        };
+        let output = self.narrator.output(term, module.digest(), &self.given.clock);
+        self.stalled = false;
+        let instance = self.given.launcher.start(module, term, deadline, abort_at, output);
+        let module = module.digest().to_owned();
+        self.serving = Some(Serving { instance, module });
+        self.given.runs.send_replace(Some(version.digest.clone()));
+    }
+
+    fn judge(&self, judgement: Judgement) {
+        // Where nobody takes it any more, the host is about to end.
+        let _ = self.given.judgements.send(judgement);
     }
 
     fn request(&mut self, id: RequestId, op: Op, limit: Duration) {
@@ -220,7 +290,8 @@ impl Run {
                 Some(Input::StepDown { reason: format!("the coordinator asked for it: {reason}") })
             }
             InstanceEvent::Gone(gone) => {
-                let usage = self.instance.take().map(|instance| instance.usage()).unwrap_or_default();
+                let usage = self.serving.take().map(|serving| serving.instance.usage()).unwrap_or_default();
+                self.given.runs.send_replace(None);
                 self.narrator.gone(&gone, usage, self.given.clock.now());
                 Some(Input::Gone { end: gone.end })
             }
@@ -230,7 +301,7 @@ impl Run {
     /// When the instance counts as stalled, unless it makes progress before.
     fn stalls_at(&self) -> Option<Time> {
         let stall_after = self.given.stall_after.filter(|_| !self.stalled)?;
-        Some(self.instance.as_ref()?.last_progress() + stall_after)
+        Some(self.serving.as_ref()?.instance.last_progress() + stall_after)
     }
 
     fn stall(&mut self) -> Option<Input> {
@@ -240,6 +311,6 @@ impl Run {
             return None;
         }
         self.stalled = true;
-        Some(Input::StepDown { reason: format!("the coordinator made no progress for {stall_after:?}") })
+        Some(Input::Stalled { reason: format!("the coordinator made no progress for {stall_after:?}") })
     }
 }

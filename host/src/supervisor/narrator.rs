@@ -4,8 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_election::{End, Refusal, Report, StopReason, Term, Time};
+use baton_election::{End, ModuleVersion, Refusal, Report, StopReason, Term, Time};
 
+use crate::clock::Clock;
 use crate::runtime::{Gone, LogLevel, NearLimit, Output, RefusedRequest, Stream, Usage};
 use crate::telemetry::{Event, GuestStream, Level, Log};
 
@@ -15,23 +16,48 @@ const LAST_WORDS: Duration = Duration::from_millis(30);
 /// Speaks for one supervisor.
 pub(super) struct Narrator {
     log: Log,
-    /// The digest that this node would run.
-    module: String,
+    /// The digest that this node would run; none while it has nothing, or while others may well have another.
+    module: Option<String>,
     /// The term that this node serves, or served last until it follows again.
     term: Option<Term>,
     killed: Option<Time>,
+    /// The instance that another version is to follow, and when it was gone.
+    replaced: Option<(String, Option<Time>)>,
 }
 
 impl Narrator {
-    pub(super) fn new(log: Log, module: String) -> Self {
-        Self { log, module, term: None, killed: None }
+    pub(super) fn new(log: Log) -> Self {
+        Self { log, module: None, term: None, killed: None, replaced: None }
     }
 
-    pub(super) fn output(&self, term: Term) -> Arc<dyn Output> {
-        Arc::new(TermOutput { log: self.log.clone(), term, module: self.module.clone() })
+    /// Every node should run this; whoever does not is told of.
+    pub(super) fn expects(&mut self, module: Option<String>) {
+        self.module = module;
     }
 
-    pub(super) fn stopping(&self, reason: StopReason, message: &str, grace: Duration) {
+    pub(super) fn output(&mut self, term: Term, module: &str, clock: &Clock) -> Arc<dyn Output> {
+        let replaces = self.replaced.take().and_then(|(previous, gone)| Some(Replaced { previous, gone: gone? }));
+        let replaces = replaces.filter(|replaced| replaced.previous != module);
+        let (log, clock) = (self.log.clone(), clock.clone());
+        Arc::new(TermOutput { log, term, module: module.to_owned(), replaces, clock })
+    }
+
+    /// A version is judged, for all nodes.
+    pub(super) fn judged(&self, module: &ModuleVersion, rejected: Option<(&str, Option<&ModuleVersion>)>) {
+        let module = module.digest.clone();
+        self.say(match rejected {
+            None => Event::Proven { module },
+            Some((reason, instead)) => {
+                let instead = instead.map(|instead| instead.digest.clone());
+                Event::Rejected { module, reason: reason.to_owned(), instead }
+            }
+        });
+    }
+
+    pub(super) fn stopping(&mut self, module: &str, reason: StopReason, message: &str, grace: Duration) {
+        if reason == StopReason::Replaced {
+            self.replaced = Some((module.to_owned(), None));
+        }
         self.say(Event::stopping(reason, message, grace));
     }
 
@@ -41,12 +67,15 @@ impl Narrator {
     }
 
     pub(super) fn gone(&mut self, gone: &Gone, usage: Usage, now: Time) {
+        if let Some((_, at)) = &mut self.replaced {
+            at.get_or_insert(now);
+        }
         if gone.end == End::Killed && self.killed.is_none() {
             self.killed("its deadline passed: an effect was refused, and it ended by itself".to_owned(), now);
         }
         let took = self.killed.take().map_or(Duration::ZERO, |killed| now.since(killed));
         let end = match (&gone.end, &gone.backtrace) {
-            (End::Failed(why), Some(backtrace)) => &End::Failed(format!("{why}\n{}", backtrace.trim_end())),
+            (End::Crashed(why), Some(backtrace)) => &End::Crashed(format!("{why}\n{}", backtrace.trim_end())),
             (end, _) => end,
         };
         self.say(Event::gone(self.term, end, took, usage));
@@ -57,13 +86,15 @@ impl Narrator {
             Report::Standby { reason } => {
                 self.say(Event::Standby { reason, leader: None });
                 self.term = None;
+                self.replaced = None;
             }
             Report::Following { leader } => {
                 let node = leader.node.unwrap_or_default();
                 let reason = format!("{node} leads in term {}", leader.term);
                 self.log.emit(Some(leader.term), Event::Standby { reason, leader: Some(node.clone()) });
-                if let Some(leader_module) = leader.module.filter(|module| *module != self.module) {
-                    let module = self.module.clone();
+                if let Some((module, leader_module)) =
+                    self.module.clone().zip(leader.module).filter(|(module, leader_module)| module != leader_module)
+                {
                     self.log.emit(Some(leader.term), Event::OtherModule { leader: node, leader_module, module });
                 }
             }
@@ -75,7 +106,7 @@ impl Narrator {
             Report::Settling { wait, reason } => self.say(Event::Settling { reason, wait_s: wait.into() }),
             Report::Elected { record } => {
                 self.term = Some(record.term);
-                self.say(Event::Elected { module: self.module.clone(), failures: record.failures });
+                self.say(Event::Elected { module: record.module.unwrap_or_default(), failures: record.failures });
             }
             Report::RenewFailed { error, since_renewal, remaining } => self.say(Event::RenewFailed {
                 error: error.to_string(),
@@ -119,11 +150,24 @@ struct TermOutput {
     log: Log,
     term: Term,
     module: String,
+    replaces: Option<Replaced>,
+    clock: Clock,
+}
+
+/// An instance in whose place another one starts.
+struct Replaced {
+    previous: String,
+    gone: Time,
 }
 
 impl Output for TermOutput {
     fn started(&self, took: Duration) {
         self.log.emit(Some(self.term), Event::Started { module: self.module.clone(), took_s: took.into() });
+        if let Some(Replaced { previous, gone }) = &self.replaces {
+            let gap_s = self.clock.now().since(*gone).into();
+            let (module, previous) = (self.module.clone(), previous.clone());
+            self.log.emit(Some(self.term), Event::Swapped { module, previous, gap_s });
+        }
     }
 
     fn line(&self, stream: Stream, line: &str) {

@@ -245,6 +245,29 @@ pub enum Event {
         /// The digest of what this node would run.
         module: String,
     },
+    /// The instance of a new version has started in the place of one before.
+    Swapped {
+        /// The digest of what runs now.
+        module: String,
+        /// The digest of what ran before.
+        previous: String,
+        /// How long there was no instance.
+        gap_s: Seconds,
+    },
+    /// A new version has done well for as long as its probation is.
+    Proven {
+        /// Its digest.
+        module: String,
+    },
+    /// A new version is bad, and no node runs it again until it is pushed again.
+    Rejected {
+        /// Its digest.
+        module: String,
+        /// Why.
+        reason: String,
+        /// The digest of what runs instead; none if there is nothing.
+        instead: Option<String>,
+    },
     /// The store does not answer. Said once; it is tried again without an end.
     StoreUnreachable {
         /// Why.
@@ -352,6 +375,9 @@ impl Event {
             Self::CoolOff { .. } => ("cool_off", Warn),
             Self::Finished { .. } => ("finished", Info),
             Self::OtherModule { .. } => ("other_module", Warn),
+            Self::Swapped { .. } => ("swapped", Info),
+            Self::Proven { .. } => ("proven", Info),
+            Self::Rejected { .. } => ("rejected", Error),
             Self::StoreUnreachable { .. } => ("store_unreachable", Warn),
             Self::StoreRecovered { .. } => ("store_recovered", Info),
             Self::Misconfigured { .. } => ("misconfigured", Error),
@@ -433,6 +459,16 @@ impl fmt::Display for Event {
             Self::Finished { reason } => f.write_str(reason),
             Self::OtherModule { leader, leader_module, module } => {
                 write!(f, "{leader} leads with module {leader_module}, this node would run {module}")
+            }
+            Self::Swapped { module, previous, gap_s } => {
+                write!(f, "module {module} in the place of {previous}, {gap_s} without an instance")
+            }
+            Self::Proven { module } => write!(f, "module {module} has done well and stays"),
+            Self::Rejected { module, reason, instead: Some(instead) } => {
+                write!(f, "module {module} is not run again until it is pushed again, and {instead} runs instead: {reason}")
+            }
+            Self::Rejected { module, reason, instead: None } => {
+                write!(f, "module {module} is not run until it is pushed again: {reason}")
             }
             Self::StoreUnreachable { error } | Self::Misconfigured { error } | Self::Error { error } => {
                 f.write_str(error)

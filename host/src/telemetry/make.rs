@@ -64,7 +64,7 @@ impl Event {
     pub fn gone(own: Option<Term>, end: &End, took: Duration, usage: Usage) -> Self {
         let (outcome, message) = match end {
             End::Done => ("done", None),
-            End::Failed(message) => ("failed", Some(message.clone())),
+            End::Failed(message) | End::Crashed(message) => ("failed", Some(message.clone())),
             End::Fatal(message) => ("fatal", Some(message.clone())),
             End::Killed => ("killed", None),
             // An operator's change leaves the term as it is, and what cannot be read names none.

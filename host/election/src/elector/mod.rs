@@ -131,6 +131,11 @@ impl Elector {
         }
     }
 
+    /// What this node would serve now: the last plan, without what it has rejected itself.
+    pub fn plan(&self) -> &Plan {
+        self.shared.versions.plan()
+    }
+
     /// Whether this node holds the lease, as far as it knows. Whoever drives an elector that does reads
     /// the clock at least every 250 ms, since timers stop while a machine sleeps.
     pub fn holds_lease(&self) -> bool {

@@ -43,6 +43,11 @@ impl Versions {
         is_other
     }
 
+    /// What is to be served, and what instead.
+    pub(super) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
     /// What is to be served; none if there is nothing that may run here.
     pub(super) fn module(&self) -> Option<&ModuleVersion> {
         self.plan.module.as_ref()
