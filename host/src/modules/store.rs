@@ -34,8 +34,9 @@ pub trait ModuleStore: Send + Sync {
     /// As above.
     async fn put_module(&self, digest: &Digest, content: Bytes) -> Result<(), Refusal>;
 
-    /// A module's bytes as they are stored, of which at most `limit` are read; none if it is not there.
-    /// Whoever uses them compares them with the digest.
+    /// A module's bytes as they are stored, of which only the first `limit` are read; none if it is not there.
+    /// Whoever uses them compares them with the digest, and whoever must tell a module of `limit` bytes from
+    /// a larger one asks for one byte more.
     ///
     /// # Errors
     /// As above.

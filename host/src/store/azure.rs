@@ -10,6 +10,8 @@
 
 mod access;
 mod identity;
+mod modules;
+mod object;
 mod record;
 mod state;
 mod tokens;
@@ -42,12 +44,15 @@ const CONTENT: &str = "The lease of an election of Baton. Its record is the meta
 /// No connection takes longer to open.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 
-/// No request takes longer. The lease's own requests are given up long before, by whoever sent them.
+/// No request takes longer, but for those that carry a module. The lease's own requests are given up long before,
+/// by whoever sent them.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// A container of blobs.
 pub struct AzureStore {
     container: ContainerClient,
+    /// The same for requests that last as long as what they carry takes: whoever sends one limits it.
+    transfers: ContainerClient,
     name: String,
 }
 
@@ -71,17 +76,20 @@ impl AzureStore {
     fn connect(access: Access, container: &str) -> Result<Self, CredentialError> {
         // Connections are kept between renewals. A proxy that the environment names is not used: nobody
         // expects the lease to depend on one.
-        let client = reqwest::Client::builder()
-            .connect_timeout(CONNECT_WITHIN)
-            .timeout(ANSWER_WITHIN)
-            .no_proxy()
-            .build()
-            .map_err(|error| CredentialError::new(format!("no HTTP client can be made: {error}")))?;
-        let container_client = ClientBuilder::with_location(access.location, access.credentials)
-            .retry(RetryOptions::none())
-            .transport(TransportOptions::new(Arc::new(client)))
-            .container_client(container);
-        Ok(Self { container: container_client, name: container.to_owned() })
+        let http = || reqwest::Client::builder().connect_timeout(CONNECT_WITHIN).no_proxy();
+        let client = |http: reqwest::ClientBuilder| {
+            let http =
+                http.build().map_err(|error| CredentialError::new(format!("no HTTP client can be made: {error}")))?;
+            Ok(ClientBuilder::with_location(access.location.clone(), access.credentials.clone())
+                .retry(RetryOptions::none())
+                .transport(TransportOptions::new(Arc::new(http)))
+                .container_client(container))
+        };
+        Ok(Self {
+            container: client(http().timeout(ANSWER_WITHIN))?,
+            transfers: client(http())?,
+            name: container.to_owned(),
+        })
     }
 
     /// Breaks an election's lease, for operators: at once if `period` is zero, else after that.

@@ -11,9 +11,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use baton_election::{ElectionName, Op, Refusal, Reply, Version};
 use bytes::Bytes;
+use time::OffsetDateTime;
 
 use super::lease::{Row, apply};
 use super::{LeaseStore, check_length};
+use crate::modules::{Digest, ModuleStore, Reading, StoredModule};
 use crate::state::StateStore;
 
 /// The shortest and the longest lease of a [`MemoryStore`].
@@ -58,7 +60,7 @@ impl MemoryStore {
         held.into_iter().map(|(election, op)| state.carry_out(election, op, (self.clock)())).collect()
     }
 
-    /// The same for writes of state.
+    /// The same for writes of state and of control objects.
     pub fn deliver_writes(&self) -> Vec<Result<Version, Refusal>> {
         let mut state = self.state();
         let held = std::mem::take(&mut state.held_writes);
@@ -84,6 +86,19 @@ impl MemoryStore {
     /// Deletes an election with its lease and record, held or not. Harmless if there is none.
     pub fn delete(&self, election: &ElectionName) {
         self.state().objects.remove(election);
+    }
+
+    /// Writes, or meets the next fault.
+    fn write_document(&self, write: Write) -> Result<Version, Refusal> {
+        let mut state = self.state();
+        match state.faults.pop_front() {
+            None => return state.save(write),
+            Some(Fault::LoseRequest) => {}
+            // That nobody learns the answer is the fault.
+            Some(Fault::LoseAnswer) => drop(state.save(write)),
+            Some(Fault::Hold) => state.held_writes.push(write),
+        }
+        Err(Refusal::Unknown("the request or its answer was lost".to_owned()))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -131,7 +146,7 @@ impl LeaseStore for MemoryStore {
 #[async_trait]
 impl StateStore for MemoryStore {
     async fn read(&self, election: &ElectionName) -> Result<Option<(Version, Bytes)>, Refusal> {
-        Ok(self.state().states.get(election).cloned())
+        Ok(self.state().documents.get(&(Kind::State, election.clone())).cloned())
     }
 
     async fn write(
@@ -140,20 +155,87 @@ impl StateStore for MemoryStore {
         version: Option<&Version>,
         content: Bytes,
     ) -> Result<Version, Refusal> {
-        let write = StateWrite { election: election.clone(), version: version.cloned(), content };
-        let mut state = self.state();
-        match state.faults.pop_front() {
-            None => return state.save(write),
-            Some(Fault::LoseRequest) => {}
-            Some(Fault::LoseAnswer) => drop(state.save(write)),
-            Some(Fault::Hold) => state.held_writes.push(write),
-        }
-        Err(Refusal::Unknown("the request or its answer was lost".to_owned()))
+        self.write_document(Write { kind: Kind::State, election: election.clone(), version: version.cloned(), content })
     }
 }
 
-/// A conditional write of an election's state.
-struct StateWrite {
+#[async_trait]
+impl ModuleStore for MemoryStore {
+    async fn read_control(&self, election: &ElectionName, known: Option<&Version>) -> Result<Reading, Refusal> {
+        Ok(match self.state().documents.get(&(Kind::Control, election.clone())) {
+            None => Reading::Nothing,
+            Some((version, _)) if Some(version) == known => Reading::Unchanged,
+            Some((version, content)) => Reading::Found(version.clone(), content.clone()),
+        })
+    }
+
+    async fn write_control(
+        &self,
+        election: &ElectionName,
+        version: Option<&Version>,
+        content: Bytes,
+    ) -> Result<Version, Refusal> {
+        self.write_document(Write {
+            kind: Kind::Control,
+            election: election.clone(),
+            version: version.cloned(),
+            content,
+        })
+    }
+
+    async fn put_module(&self, digest: &Digest, content: Bytes) -> Result<(), Refusal> {
+        let now = (self.clock)();
+        self.state().modules.entry(*digest).or_insert((now, content));
+        Ok(())
+    }
+
+    async fn get_module(&self, digest: &Digest, limit: u64) -> Result<Option<Bytes>, Refusal> {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        Ok(self.state().modules.get(digest).map(|(_, content)| content.slice(..content.len().min(limit))))
+    }
+
+    async fn modules(&self) -> Result<Vec<StoredModule>, Refusal> {
+        let state = self.state();
+        let modules = state.modules.iter().map(|(digest, (stored, content))| StoredModule {
+            digest: *digest,
+            size: content.len() as u64,
+            stored: OffsetDateTime::UNIX_EPOCH + *stored,
+        });
+        Ok(modules.collect())
+    }
+
+    async fn remove_module(&self, digest: &Digest) -> Result<(), Refusal> {
+        self.state().modules.remove(digest);
+        Ok(())
+    }
+
+    async fn announce(&self, election: &ElectionName, node: &str, content: Bytes) -> Result<(), Refusal> {
+        self.state().nodes.entry(election.clone()).or_default().insert(node.to_owned(), content);
+        Ok(())
+    }
+
+    async fn announcements(&self, election: &ElectionName) -> Result<Vec<(String, Bytes)>, Refusal> {
+        Ok(self.state().nodes.get(election).cloned().unwrap_or_default().into_iter().collect())
+    }
+
+    async fn withdraw(&self, election: &ElectionName, node: &str) -> Result<(), Refusal> {
+        if let Some(nodes) = self.state().nodes.get_mut(election) {
+            nodes.remove(node);
+        }
+        Ok(())
+    }
+}
+
+/// What an election has one versioned object of.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    State,
+    Control,
+}
+
+/// A conditional write of such an object.
+struct Write {
+    kind: Kind,
     election: ElectionName,
     version: Option<Version>,
     content: Bytes,
@@ -162,8 +244,11 @@ struct StateWrite {
 #[derive(Default)]
 struct State {
     objects: BTreeMap<ElectionName, Object>,
-    states: BTreeMap<ElectionName, (Version, Bytes)>,
-    held_writes: Vec<StateWrite>,
+    documents: BTreeMap<(Kind, ElectionName), (Version, Bytes)>,
+    held_writes: Vec<Write>,
+    /// With the time at which each was stored.
+    modules: BTreeMap<Digest, (Duration, Bytes)>,
+    nodes: BTreeMap<ElectionName, BTreeMap<String, Bytes>>,
     versions: u64,
     faults: VecDeque<Fault>,
     held: Vec<(ElectionName, Op)>,
@@ -176,13 +261,14 @@ struct Object {
 }
 
 impl State {
-    fn save(&mut self, StateWrite { election, version, content }: StateWrite) -> Result<Version, Refusal> {
-        if self.states.get(&election).map(|(version, _)| version) != version.as_ref() {
+    fn save(&mut self, Write { kind, election, version, content }: Write) -> Result<Version, Refusal> {
+        let place = (kind, election);
+        if self.documents.get(&place).map(|(version, _)| version) != version.as_ref() {
             return Err(Refusal::Conflict);
         }
         self.versions += 1;
         let next = Version(format!("v{}", self.versions));
-        self.states.insert(election, (next.clone(), content));
+        self.documents.insert(place, (next.clone(), content));
         Ok(next)
     }
 

@@ -1,4 +1,4 @@
-//! The store: where an election's lease and record are kept, and its coordinator's state.
+//! The store: where an election's lease and record are kept, its coordinator's state, and the modules.
 //!
 //! A store answers the elector's requests, each as one atomic step, and never decides anything itself:
 //! it does not retry, it does not interpret, and it maps its errors to the elector's [`Refusal`]s by
@@ -17,6 +17,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use baton_election::{ElectionName, Op, Refusal, Reply};
 
+use crate::modules::ModuleStore;
 use crate::state::StateStore;
 
 pub use azure::AzureStore;
@@ -50,9 +51,9 @@ pub struct OpenError {
 }
 
 /// All that a store keeps.
-pub trait Store: LeaseStore + StateStore {}
+pub trait Store: LeaseStore + StateStore + ModuleStore {}
 
-impl<T: LeaseStore + StateStore> Store for T {}
+impl<T: LeaseStore + StateStore + ModuleStore> Store for T {}
 
 /// Opens the store at `url`. Asks it nothing yet. Each handle has connections and threads of its own: who
 /// uses one for leases and another for state has no guest's commit in a renewal's way.

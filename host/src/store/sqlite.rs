@@ -1,6 +1,7 @@
 //! The embedded store: a SQLite file for the hosts of one machine, with nothing to install.
 //!
-//! `DIR/lease.db` holds leases and their records and nothing else, `DIR/state.db` the coordinators' state.
+//! `DIR/lease.db` holds leases and their records and nothing else, `DIR/state.db` the coordinators' state,
+//! `DIR/modules.db` the modules, and `DIR/control.db` what elections are told about them.
 //! Time is the boot clock's, which all processes of one boot share and no one sets. A lease that was last
 //! changed on another boot clock (before a reboot, in another time namespace) counts from when this store
 //! first saw it as it is.
@@ -8,8 +9,10 @@
 mod boot;
 mod database;
 mod file;
+mod modules;
 mod row;
 mod state;
+mod versioned;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -41,6 +44,12 @@ const LEASES_BUSY: Duration = Duration::from_millis(100);
 /// find one.
 const STATES_BUSY: Duration = Duration::from_secs(2);
 
+/// The same for what elections are told, which many nodes read and few write.
+const CONTROL_BUSY: Duration = Duration::from_secs(2);
+
+/// The same for modules: as long as a slow disk takes for a large one that another is writing.
+const MODULES_BUSY: Duration = Duration::from_secs(30);
+
 /// The shortest and the longest lease of a [`SqliteStore`].
 pub const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 
@@ -66,9 +75,12 @@ impl SqliteStore {
             shared: Arc::new(Shared {
                 leases: Database::new(dir.join("lease.db"), row::SCHEMA, LEASES_BUSY),
                 states: Database::new(dir.join("state.db"), state::SCHEMA, STATES_BUSY),
+                control: Database::new(dir.join("control.db"), modules::CONTROL_SCHEMA, CONTROL_BUSY),
+                modules: Database::new(dir.join("modules.db"), modules::MODULES_SCHEMA, MODULES_BUSY),
                 boot,
                 watched: Mutex::default(),
                 lanes: Mutex::default(),
+                module_lane: Arc::new(Semaphore::new(LANES)),
             }),
         }
     }
@@ -111,8 +123,21 @@ impl SqliteStore {
         election: &ElectionName,
         work: impl FnOnce(&Shared) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Refusal> {
+        self.in_turn(self.shared.lane(election), work).await
+    }
+
+    /// The lane of what belongs to no election: modules, and nothing else.
+    fn module_lane(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.shared.module_lane)
+    }
+
+    async fn in_turn<T: Send + 'static>(
+        &self,
+        lane: Arc<Semaphore>,
+        work: impl FnOnce(&Shared) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
         // The permit stays with the thread, also when the sender gives up. Nobody closes a lane.
-        let permit = self.shared.lane(election).acquire_owned().await;
+        let permit = lane.acquire_owned().await;
         self.blocking(move |shared| {
             let _permit = permit;
             work(shared)
@@ -159,7 +184,9 @@ impl LeaseStore for SqliteStore {
     async fn create(&self) -> Result<(), Refusal> {
         self.blocking(|shared| {
             shared.leases.create()?;
-            shared.states.create()
+            shared.states.create()?;
+            shared.control.create()?;
+            shared.modules.create()
         })
         .await
     }
@@ -173,10 +200,14 @@ struct Shared {
     leases: Database,
     /// A file of its own, so that no commit delays a renewal.
     states: Database,
+    /// Apart from the modules, so that no push delays the reading of what is pushed.
+    control: Database,
+    modules: Database,
     boot: Boot,
     /// Leases that changed on another boot clock, and since when, on ours, they have been unchanged.
     watched: Mutex<HashMap<ElectionName, Watched>>,
     lanes: Mutex<HashMap<ElectionName, Arc<Semaphore>>>,
+    module_lane: Arc<Semaphore>,
 }
 
 struct Watched {

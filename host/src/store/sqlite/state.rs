@@ -3,15 +3,14 @@
 use async_trait::async_trait;
 use baton_election::{ElectionName, Refusal, Version};
 use bytes::Bytes;
-use rusqlite::{OptionalExtension, params};
 
 use super::database::Access;
-use super::{SqliteStore, new_version};
+use super::{SqliteStore, versioned};
+use crate::modules::Reading;
 use crate::state::StateStore;
 
 /// Made once, by `create`.
-pub(super) const SCHEMA: &str = "
-CREATE TABLE state (election TEXT PRIMARY KEY, version TEXT NOT NULL, content BLOB NOT NULL) STRICT;";
+pub(super) const SCHEMA: &str = versioned::schema!("state");
 
 #[async_trait]
 impl StateStore for SqliteStore {
@@ -19,10 +18,10 @@ impl StateStore for SqliteStore {
         let name = election.clone();
         self.in_lane(election, move |shared| {
             shared.states.transact(Access::Read, |db| {
-                db.prepare_cached("SELECT version, content FROM state WHERE election = ?1")?
-                    .query_row([name.as_str()], |row| Ok((Version(row.get(0)?), row.get::<_, Vec<u8>>(1)?.into())))
-                    .optional()
-                    .map(Ok)
+                Ok(Ok(match versioned::read(db, "state", &name, None)? {
+                    Reading::Found(version, content) => Some((version, content)),
+                    Reading::Nothing | Reading::Unchanged => None,
+                }))
             })
         })
         .await
@@ -36,21 +35,7 @@ impl StateStore for SqliteStore {
     ) -> Result<Version, Refusal> {
         let (name, version) = (election.clone(), version.cloned());
         self.in_lane(election, move |shared| {
-            let next = new_version()?;
-            shared.states.transact(Access::Write, |db| {
-                let changed =
-                    match &version {
-                        Some(version) => db
-                            .prepare_cached(
-                                "UPDATE state SET version = ?2, content = ?3 WHERE election = ?1 AND version = ?4",
-                            )?
-                            .execute(params![name.as_str(), next.0, &content[..], version.0])?,
-                        None => db
-                            .prepare_cached("INSERT OR IGNORE INTO state VALUES (?1, ?2, ?3)")?
-                            .execute(params![name.as_str(), next.0, &content[..]])?,
-                    };
-                Ok(if changed == 0 { Err(Refusal::Conflict) } else { Ok(next) })
-            })
+            shared.states.transact(Access::Write, |db| versioned::write(db, "state", &name, version.as_ref(), &content))
         })
         .await
     }

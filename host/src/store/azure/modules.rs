@@ -1,0 +1,289 @@
+//! Modules, `modules/sha256/HEX`; what elections are told about them, `ELECTION/control`; and what nodes say
+//! that they have, `ELECTION/nodes/NODE`. No name of an election makes one of these the same as another.
+
+use std::future::Future;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use azure_core::prelude::{IfMatchCondition, Range};
+use azure_storage_blobs::blob::Blob;
+use azure_storage_blobs::blob::operations::GetBlobResponse;
+use azure_storage_blobs::prelude::BlobClient;
+use baton_election::{ElectionName, Refusal, Version};
+use bytes::{Bytes, BytesMut};
+use futures::{StreamExt, TryStreamExt};
+
+use super::{ANSWER_WITHIN, Asked, AzureStore, code};
+use crate::modules::{Digest, ModuleStore, Reading, StoredModule};
+
+/// Where modules are, by their hexadecimal digits.
+const MODULES: &str = "modules/sha256/";
+
+/// The media type of a module.
+const WASM: &str = "application/wasm";
+
+/// How much of a module one request reads, in bytes.
+const PIECE: u64 = 4 << 20;
+
+/// On a line that is slower, in bytes per second, no module can be had: a megabit.
+const SLOWEST: u64 = 125_000;
+
+/// How many nodes are asked about at the same time.
+const AT_ONCE: usize = 8;
+
+#[async_trait]
+impl ModuleStore for AzureStore {
+    async fn read_control(&self, election: &ElectionName, known: Option<&Version>) -> Result<Reading, Refusal> {
+        self.read_object(&self.control_blob(election), known).await
+    }
+
+    async fn write_control(
+        &self,
+        election: &ElectionName,
+        version: Option<&Version>,
+        content: Bytes,
+    ) -> Result<Version, Refusal> {
+        self.write_object(&self.control_blob(election), version, content).await
+    }
+
+    async fn put_module(&self, digest: &Digest, content: Bytes) -> Result<(), Refusal> {
+        let size = content.len() as u64;
+        let request = self
+            .module_blob(digest)
+            .put_block_blob(content)
+            .content_type(WASM)
+            .if_match(IfMatchCondition::NotMatch("*".to_owned()))
+            .into_future();
+        match transfer(size, request).await?.map_err(|error| self.refusal(Asked::ToCreate, &error)) {
+            // It is there already.
+            Ok(_) | Err(Refusal::Conflict) => Ok(()),
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    async fn get_module(&self, digest: &Digest, limit: u64) -> Result<Option<Bytes>, Refusal> {
+        let blob = self.module_blob(digest);
+        let mut content = BytesMut::new();
+        let mut version = None;
+        loop {
+            let start = content.len() as u64;
+            if start >= limit {
+                return Ok(Some(content.freeze()));
+            }
+            let length = PIECE.min(limit - start);
+            let answer =
+                transfer(length, self.read_piece(&blob, start, length, version.as_ref(), &mut content)).await?;
+            match answer.map_err(|error| (code(&error).map(str::to_owned), error)) {
+                Ok(piece) if piece.is_last => return Ok(Some(content.freeze())),
+                Ok(_) if content.len() as u64 == start => {
+                    return Err(Refusal::Unknown("the store sent nothing of a module that has more".to_owned()));
+                }
+                Ok(piece) => version = Some(piece.version),
+                Err((code, error)) => {
+                    return match code.as_deref() {
+                        Some("BlobNotFound") if version.is_none() => Ok(None),
+                        // Of an empty blob no range can be read.
+                        Some("InvalidRange") if version.is_none() => Ok(Some(Bytes::new())),
+                        Some("BlobNotFound" | "ConditionNotMet" | "InvalidRange") => {
+                            Err(Refusal::Unknown("the module was removed or replaced while it was read".to_owned()))
+                        }
+                        _ => Err(self.trouble(Asked::ToRead, &error)),
+                    };
+                }
+            }
+        }
+    }
+
+    async fn modules(&self) -> Result<Vec<StoredModule>, Refusal> {
+        let mut modules: Vec<_> = self.list(MODULES.to_owned()).await?.iter().filter_map(stored_module).collect();
+        modules.sort_by_key(|module| module.digest);
+        Ok(modules)
+    }
+
+    async fn remove_module(&self, digest: &Digest) -> Result<(), Refusal> {
+        self.remove(&self.module_blob(digest)).await
+    }
+
+    async fn announce(&self, election: &ElectionName, node: &str, content: Bytes) -> Result<(), Refusal> {
+        match self.node_blob(election, node).put_block_blob(content).into_future().await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(self.trouble(Asked::ToCreate, &error)),
+        }
+    }
+
+    async fn announcements(&self, election: &ElectionName) -> Result<Vec<(String, Bytes)>, Refusal> {
+        let folder = nodes_folder(election);
+        let blobs = self.list(folder.clone()).await?;
+        let nodes: Vec<_> = blobs.iter().filter_map(|blob| node_of(blob.name.strip_prefix(&folder)?)).collect();
+        let readings = futures::stream::iter(nodes).map(|node| async move {
+            let reading = self.read_object(&self.node_blob(election, &node), None).await?;
+            Ok((node, reading))
+        });
+        let mut found: Vec<_> = readings
+            .buffer_unordered(AT_ONCE)
+            .try_filter_map(async |(node, reading)| {
+                Ok(match reading {
+                    Reading::Found(_, content) => Some((node, content)),
+                    // Withdrawn meanwhile.
+                    Reading::Nothing | Reading::Unchanged => None,
+                })
+            })
+            .try_collect()
+            .await?;
+        found.sort();
+        Ok(found)
+    }
+
+    async fn withdraw(&self, election: &ElectionName, node: &str) -> Result<(), Refusal> {
+        self.remove(&self.node_blob(election, node)).await
+    }
+}
+
+/// What was read of a module.
+struct Piece {
+    /// The ETag of the whole.
+    version: String,
+    is_last: bool,
+}
+
+impl AzureStore {
+    fn control_blob(&self, election: &ElectionName) -> BlobClient {
+        self.container.blob_client(format!("{election}/control"))
+    }
+
+    fn module_blob(&self, digest: &Digest) -> BlobClient {
+        self.transfers.blob_client(format!("{MODULES}{}", digest.hex()))
+    }
+
+    fn node_blob(&self, election: &ElectionName, node: &str) -> BlobClient {
+        self.container.blob_client(format!("{}{}", nodes_folder(election), blob_name_of(node)))
+    }
+
+    /// Reads at most `length` bytes from `start` on, and adds them to `content`.
+    async fn read_piece(
+        &self,
+        blob: &BlobClient,
+        start: u64,
+        length: u64,
+        version: Option<&String>,
+        content: &mut BytesMut,
+    ) -> azure_core::Result<Piece> {
+        let mut request = blob.get().range(Range::RangeFrom(start..)).chunk_size(length);
+        if let Some(version) = version {
+            request = request.if_match(IfMatchCondition::Match(version.clone()));
+        }
+        let GetBlobResponse { blob, mut data, remaining_range, .. } = match request.into_stream().next().await {
+            Some(answer) => answer?,
+            None => {
+                return Err(azure_core::Error::message(azure_core::error::ErrorKind::Io, "the store did not answer"));
+            }
+        };
+        let mut left = usize::try_from(length).unwrap_or(usize::MAX);
+        while left > 0
+            && let Some(bytes) = data.try_next().await?
+        {
+            // More than was asked for is not kept.
+            let taken = bytes.len().min(left);
+            content.extend_from_slice(&bytes[..taken]);
+            left -= taken;
+        }
+        Ok(Piece { version: blob.properties.etag.to_string(), is_last: remaining_range.is_none() })
+    }
+
+    /// All blobs whose names begin like this.
+    async fn list(&self, prefix: String) -> Result<Vec<Blob>, Refusal> {
+        let mut blobs = Vec::new();
+        let mut pages = self.container.list_blobs().prefix(prefix).into_stream();
+        while let Some(page) = pages.next().await {
+            let page = page.map_err(|error| self.trouble(Asked::OfContainer, &error))?;
+            blobs.extend(page.blobs.blobs().cloned());
+        }
+        Ok(blobs)
+    }
+
+    async fn remove(&self, blob: &BlobClient) -> Result<(), Refusal> {
+        match blob.delete().into_future().await {
+            Ok(_) => Ok(()),
+            Err(error) if code(&error) == Some("BlobNotFound") => Ok(()),
+            Err(error) => Err(self.trouble(Asked::ToCreate, &error)),
+        }
+    }
+
+    /// What an error means for a request without a condition and a lease: an outside client's lease, say, is
+    /// in its way for a while, and loses nothing.
+    fn trouble(&self, asked: Asked, error: &azure_core::Error) -> Refusal {
+        match (self.refusal(asked, error), code(error)) {
+            (Refusal::Held | Refusal::Lost(_) | Refusal::Conflict, Some(code)) => {
+                Refusal::Unknown(format!("the store says {code}"))
+            }
+            (refusal, _) => refusal,
+        }
+    }
+}
+
+/// Waits for a request that carries so many bytes, there or back, for as long as the slowest line takes.
+async fn transfer<T>(size: u64, request: impl Future<Output = T>) -> Result<T, Refusal> {
+    let longest = ANSWER_WITHIN + Duration::from_secs(size / SLOWEST);
+    tokio::time::timeout(longest, request).await.map_err(|_| {
+        Refusal::Unknown(format!("the store has not taken or sent {size} bytes within {} s", longest.as_secs()))
+    })
+}
+
+fn stored_module(blob: &Blob) -> Option<StoredModule> {
+    // What Baton could not have written is nobody's module.
+    let digest = format!("sha256:{}", blob.name.strip_prefix(MODULES)?).parse().ok()?;
+    Some(StoredModule { digest, size: blob.properties.content_length, stored: blob.properties.last_modified })
+}
+
+fn nodes_folder(election: &ElectionName) -> String {
+    format!("{election}/nodes/")
+}
+
+/// A node's id as the last part of a blob's name, which may not hold all of its characters nor end with a dot:
+/// these are a tilde and two hexadecimal digits.
+fn blob_name_of(node: &str) -> String {
+    let last = node.len().saturating_sub(1);
+    let keeps =
+        |at: usize, byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte) || byte == b'.' && at < last;
+    node.bytes()
+        .enumerate()
+        .map(|(at, byte)| if keeps(at, byte) { char::from(byte).to_string() } else { format!("~{byte:02x}") })
+        .collect()
+}
+
+/// The node of such a name; none of one that Baton has not written.
+fn node_of(blob_name: &str) -> Option<String> {
+    let mut parts = blob_name.split('~');
+    let mut node = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        node.push(u8::from_str_radix(part.get(..2)?, 16).ok()?);
+        node.extend_from_slice(&part.as_bytes()[2..]);
+    }
+    String::from_utf8(node).ok().filter(|node| blob_name_of(node) == blob_name)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+    use super::*;
+
+    #[test]
+    fn every_node_has_a_blob_name_of_its_own() {
+        let nodes = ["web-3-0", "web.example.com", "a/b", "a~2fb", "..", ".", "a.", "100%", "é", "a\\b", "?#", "A", ""];
+        let names = nodes.map(blob_name_of);
+        assert_eq!(names[..2], nodes[..2]);
+        for (at, (node, name)) in nodes.into_iter().zip(&names).enumerate() {
+            assert!(!name.ends_with('.') && !name.contains(['/', '\\', '%', '?', '#']), "{name}");
+            assert_eq!(node_of(name).as_deref(), Some(node));
+            assert!(!names[..at].contains(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_name_of_a_node_is_nobodys() {
+        for name in ["~", "~2", "~zz", "~+1", "~2F", "~61", "a.", "~ff", "a/b", "~2é"] {
+            assert_eq!(node_of(name), None, "{name}");
+        }
+    }
+}
