@@ -17,6 +17,7 @@ mod file_systems;
 mod identities;
 mod leases;
 mod memory;
+mod modules;
 mod processes;
 mod recovery;
 mod sqlite;

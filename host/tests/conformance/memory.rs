@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use baton::modules::{ModuleStore, Reading};
 use baton::store::LeaseStore;
 use baton::store::memory::{Fault, MemoryStore};
-use baton_election::{LeaseState, Op, Refusal, Reply};
+use baton_election::{LeaseState, Op, Refusal, Reply, Version};
 
-use super::states;
 use super::suite::{self, Backend, Bench, a, b, job, record};
+use super::{modules, states};
 
 struct Memory {
     store: MemoryStore,
@@ -54,6 +55,33 @@ async fn passes_the_suite() {
 async fn keeps_state() {
     let memory = memory();
     states::run(|| Arc::new(memory.store.clone())).await;
+}
+
+#[tokio::test]
+async fn keeps_modules() {
+    let memory = memory();
+    modules::run(|| Arc::new(memory.store.clone())).await;
+}
+
+#[tokio::test]
+async fn faults_meet_writes_of_control_objects() {
+    let store = memory().store;
+    let job = states::election("job");
+    let unknown = |answer: Result<Version, Refusal>| assert!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
+
+    store.fail_next(Fault::LoseRequest);
+    unknown(store.write_control(&job, None, states::text("a")).await);
+    assert_eq!(store.read_control(&job, None).await, Ok(Reading::Nothing));
+
+    store.fail_next(Fault::LoseAnswer);
+    unknown(store.write_control(&job, None, states::text("a")).await);
+    let Ok(Reading::Found(version, _)) = store.read_control(&job, None).await else { panic!("it was carried out") };
+
+    store.fail_next(Fault::Hold);
+    unknown(store.write_control(&job, Some(&version), states::text("late")).await);
+    let next = store.write_control(&job, Some(&version), states::text("b")).await.unwrap();
+    assert_eq!(store.deliver_writes(), [Err(Refusal::Conflict)]);
+    assert_eq!(store.read_control(&job, Some(&next)).await, Ok(Reading::Unchanged));
 }
 
 #[tokio::test]

@@ -7,14 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use baton::modules::{Digest, ModuleStore, Reading};
 use baton::state::StateStore;
 use baton::store::sqlite::Boot;
 use baton::store::{LeaseStore, SqliteStore};
 use baton_election::{LeaseId, LeaseState, Op, Refusal, Reply, Version};
 use tempfile::TempDir;
 
-use super::states;
 use super::suite::{self, Backend, Bench, a, assert_lost, b, job, record};
+use super::{modules, states};
 
 /// A store in a folder of its own, and a handle for each [`Backend::open`], as other processes have.
 struct Folder(TempDir);
@@ -87,6 +88,79 @@ async fn a_lock_on_the_state_delays_no_renewal() {
     assert_eq!(bench.renew(a()).await, Ok(Reply::Done));
     lock.execute_batch("ROLLBACK").unwrap();
     store.write(&states::election("job"), None, states::text("x")).await.unwrap();
+}
+
+#[tokio::test]
+async fn keeps_modules() {
+    let folder = folder().await;
+    modules::run(|| Arc::new(folder.handle())).await;
+}
+
+/// A folder that an earlier version made has no files for modules.
+#[tokio::test]
+async fn modules_get_their_files_where_leases_have_theirs() {
+    let folder = folder().await;
+    for file in ["control.db", "modules.db"] {
+        std::fs::remove_file(folder.0.path().join(file)).unwrap();
+    }
+    let (store, job) = (folder.handle(), states::election("job"));
+    for answer in [
+        store.read_control(&job, None).await.map(drop),
+        store.write_control(&job, None, states::text("x")).await.map(drop),
+        store.announce(&job, "node", states::text("x")).await,
+        store.put_module(&Digest::of(b"x"), states::text("x")).await,
+        store.modules().await.map(drop),
+    ] {
+        let Err(Refusal::Misconfigured(why)) = &answer else { panic!("{answer:?}") };
+        assert!(why.contains(folder.0.path().to_str().unwrap()) && why.contains("let a host run on it"), "{why}");
+    }
+    store.create().await.unwrap();
+    modules::run(|| Arc::new(folder.handle())).await;
+}
+
+#[tokio::test]
+async fn files_of_modules_that_are_damaged_are_named() {
+    let folder = folder().await;
+    let (store, job) = (folder.handle(), states::election("job"));
+    for file in ["control.db", "modules.db"] {
+        write_text(&folder.0.path().join(file));
+    }
+    for (file, answer) in [
+        ("control.db", store.read_control(&job, None).await.map(drop)),
+        ("control.db", store.write_control(&job, None, states::text("x")).await.map(drop)),
+        ("modules.db", store.get_module(&Digest::of(b"x"), 10).await.map(drop)),
+        ("modules.db", store.put_module(&Digest::of(b"x"), states::text("x")).await),
+    ] {
+        let Err(Refusal::Misconfigured(why)) = &answer else { panic!("{answer:?}") };
+        assert!(why.contains(file) && why.contains("move it away"), "{why}");
+    }
+    // Leases and state do not depend on them.
+    let bench = Bench { store: folder.open(), backend: Arc::new(folder) };
+    bench.held_by(a()).await;
+    store.write(&job, None, states::text("x")).await.unwrap();
+}
+
+/// Whoever writes a module for as long as it takes is in nobody else's way.
+#[tokio::test]
+async fn a_lock_on_the_modules_delays_no_renewal_and_no_reading_of_control() {
+    let folder = folder().await;
+    let (store, job) = (folder.handle(), states::election("other"));
+    let lock = rusqlite::Connection::open(folder.0.path().join("modules.db")).unwrap();
+    let bench = Bench { store: Arc::new(store.clone()), backend: Arc::new(folder) };
+    bench.held_by(a()).await;
+    lock.execute_batch("BEGIN EXCLUSIVE").unwrap();
+    let digest = Digest::of(b"x");
+    let putting = tokio::spawn({
+        let store = store.clone();
+        async move { store.put_module(&digest, states::text("x")).await }
+    });
+    assert_eq!(bench.renew(a()).await, Ok(Reply::Done));
+    let version = store.write_control(&job, None, states::text("c")).await.unwrap();
+    assert_eq!(store.read_control(&job, Some(&version)).await, Ok(Reading::Unchanged));
+    assert!(!putting.is_finished(), "it waits for the lock");
+    lock.execute_batch("ROLLBACK").unwrap();
+    assert_eq!(putting.await.unwrap(), Ok(()));
+    assert_eq!(store.get_module(&digest, 10).await, Ok(Some(states::text("x"))));
 }
 
 async fn held() -> (std::path::PathBuf, Bench) {

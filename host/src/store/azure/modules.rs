@@ -5,6 +5,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use azure_core::error::ErrorKind;
 use azure_core::prelude::{IfMatchCondition, Range};
 use azure_storage_blobs::blob::Blob;
 use azure_storage_blobs::blob::operations::GetBlobResponse;
@@ -22,7 +23,8 @@ const MODULES: &str = "modules/sha256/";
 /// The media type of a module.
 const WASM: &str = "application/wasm";
 
-/// How much of a module one request reads, in bytes.
+/// How much of a module one request reads, in bytes. For less the crate asks for a checksum, too, and the emulator
+/// has none.
 const PIECE: u64 = 4 << 20;
 
 /// On a line that is slower, in bytes per second, no module can be had: a megabit.
@@ -63,34 +65,32 @@ impl ModuleStore for AzureStore {
 
     async fn get_module(&self, digest: &Digest, limit: u64) -> Result<Option<Bytes>, Refusal> {
         let blob = self.module_blob(digest);
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let mut content = BytesMut::new();
         let mut version = None;
         loop {
-            let start = content.len() as u64;
-            if start >= limit {
-                return Ok(Some(content.freeze()));
-            }
-            let length = PIECE.min(limit - start);
-            let answer =
-                transfer(length, self.read_piece(&blob, start, length, version.as_ref(), &mut content)).await?;
-            match answer.map_err(|error| (code(&error).map(str::to_owned), error)) {
-                Ok(piece) if piece.is_last => return Ok(Some(content.freeze())),
-                Ok(_) if content.len() as u64 == start => {
+            let start = content.len();
+            let answer = transfer(PIECE, self.read_piece(&blob, version.as_ref(), &mut content, limit)).await?;
+            let error = match answer {
+                Ok(piece) if piece.is_last || content.len() >= limit => return Ok(Some(content.freeze())),
+                Ok(_) if content.len() == start => {
                     return Err(Refusal::Unknown("the store sent nothing of a module that has more".to_owned()));
                 }
-                Ok(piece) => version = Some(piece.version),
-                Err((code, error)) => {
-                    return match code.as_deref() {
-                        Some("BlobNotFound") if version.is_none() => Ok(None),
-                        // Of an empty blob no range can be read.
-                        Some("InvalidRange") if version.is_none() => Ok(Some(Bytes::new())),
-                        Some("BlobNotFound" | "ConditionNotMet" | "InvalidRange") => {
-                            Err(Refusal::Unknown("the module was removed or replaced while it was read".to_owned()))
-                        }
-                        _ => Err(self.trouble(Asked::ToRead, &error)),
-                    };
+                Ok(piece) => {
+                    version = Some(piece.version);
+                    continue;
                 }
-            }
+                Err(error) => error,
+            };
+            return match code(&error) {
+                Some("BlobNotFound") if version.is_none() => Ok(None),
+                // Of an empty blob no range can be read.
+                Some("InvalidRange") if version.is_none() => Ok(Some(Bytes::new())),
+                Some("BlobNotFound" | "ConditionNotMet" | "InvalidRange") => {
+                    Err(Refusal::Unknown("the module was removed or replaced while it was read".to_owned()))
+                }
+                _ => Err(self.trouble(Asked::ToRead, &error)),
+            };
         }
     }
 
@@ -159,33 +159,29 @@ impl AzureStore {
         self.container.blob_client(format!("{}{}", nodes_folder(election), blob_name_of(node)))
     }
 
-    /// Reads at most `length` bytes from `start` on, and adds them to `content`.
+    /// Reads what comes after `content`, and adds it there up to the limit.
     async fn read_piece(
         &self,
         blob: &BlobClient,
-        start: u64,
-        length: u64,
         version: Option<&String>,
         content: &mut BytesMut,
+        limit: usize,
     ) -> azure_core::Result<Piece> {
-        let mut request = blob.get().range(Range::RangeFrom(start..)).chunk_size(length);
+        let mut request = blob.get().range(Range::RangeFrom(content.len() as u64..)).chunk_size(PIECE);
         if let Some(version) = version {
             request = request.if_match(IfMatchCondition::Match(version.clone()));
         }
         let GetBlobResponse { blob, mut data, remaining_range, .. } = match request.into_stream().next().await {
             Some(answer) => answer?,
             None => {
-                return Err(azure_core::Error::message(azure_core::error::ErrorKind::Io, "the store did not answer"));
+                return Err(azure_core::Error::message(ErrorKind::Io, "the store did not answer"));
             }
         };
-        let mut left = usize::try_from(length).unwrap_or(usize::MAX);
-        while left > 0
+        // Not a byte more is kept, whatever the server sends.
+        while content.len() < limit
             && let Some(bytes) = data.try_next().await?
         {
-            // More than was asked for is not kept.
-            let taken = bytes.len().min(left);
-            content.extend_from_slice(&bytes[..taken]);
-            left -= taken;
+            content.extend_from_slice(&bytes[..bytes.len().min(limit - content.len())]);
         }
         Ok(Piece { version: blob.properties.etag.to_string(), is_last: remaining_range.is_none() })
     }

@@ -65,10 +65,14 @@ impl ModuleStore for SqliteStore {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         self.in_turn(self.module_lane(), move |shared| {
             shared.modules.transact(Access::Read, |db| {
-                db.prepare_cached("SELECT substr(content, 1, ?2) FROM module WHERE digest = ?1")?
-                    .query_row(params![digest, limit], |row| row.get::<_, Vec<u8>>(0).map(Bytes::from))
-                    .optional()
-                    .map(Ok)
+                // What is left of nothing would be NULL.
+                db.prepare_cached(
+                    "SELECT CASE WHEN length(content) > ?2 THEN substr(content, 1, ?2) ELSE content END
+                       FROM module WHERE digest = ?1",
+                )?
+                .query_row(params![digest, limit], |row| row.get::<_, Vec<u8>>(0).map(Bytes::from))
+                .optional()
+                .map(Ok)
             })
         })
         .await
