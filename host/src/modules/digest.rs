@@ -30,6 +30,42 @@ impl Digest {
     }
 }
 
+/// Enough of a digest to tell it from others: 8 to 64 of its hexadecimal digits, with or without `sha256:`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DigestPrefix(String);
+
+/// Why a text is no [`DigestPrefix`].
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("`{0}` is no digest: give 8 or more of its hexadecimal digits, as `baton modules` prints them")]
+pub struct InvalidPrefix(String);
+
+impl DigestPrefix {
+    /// Whether the digest begins like that.
+    #[must_use]
+    pub fn fits(&self, digest: &Digest) -> bool {
+        digest.hex().starts_with(&self.0)
+    }
+}
+
+impl FromStr for DigestPrefix {
+    type Err = InvalidPrefix;
+
+    fn from_str(text: &str) -> Result<Self, InvalidPrefix> {
+        let hex = text.strip_prefix("sha256:").unwrap_or(text);
+        if (8..=64).contains(&hex.len()) && hex.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            Ok(Self(hex.to_ascii_lowercase()))
+        } else {
+            Err(InvalidPrefix(text.to_owned()))
+        }
+    }
+}
+
+impl fmt::Display for DigestPrefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sha256:{}", self.0)
+    }
+}
+
 impl FromStr for Digest {
     type Err = InvalidDigest;
 
@@ -88,6 +124,18 @@ mod tests {
     fn what_is_no_digest_is_refused() {
         for text in ["", "sha256:", "sha256:00", &"0".repeat(64), &format!("sha256:{}", "é".repeat(32))] {
             assert!(text.parse::<Digest>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_prefix_is_long_enough_to_mean_one_digest() {
+        let digest = Digest::of(b"");
+        for text in ["e3b0c442", "sha256:e3b0c442", "E3B0C44298", &digest.hex(), &digest.to_string()] {
+            assert_eq!(text.parse::<DigestPrefix>().map(|prefix| prefix.fits(&digest)), Ok(true), "{text}");
+        }
+        assert_eq!("e3b0c443".parse::<DigestPrefix>().map(|prefix| prefix.fits(&digest)), Ok(false));
+        for text in ["", "e3b0c44", "sha256:e3b0c44", "e3b0c44x", "ééééé", &"0".repeat(65)] {
+            assert!(text.parse::<DigestPrefix>().is_err(), "{text}");
         }
     }
 }

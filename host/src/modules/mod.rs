@@ -5,15 +5,19 @@
 //! whoever leads; only then does a supervisor hear of them, in its **supply**. What becomes of a version once
 //! it runs is **judged**, and the judgement is kept in the election's [`Control`] so that every node knows it.
 
+mod announcement;
 mod control;
 mod digest;
+mod edit;
 mod source;
 mod store;
 
 use baton_election::{ModuleVersion, Term};
 
-pub use control::{Control, ControlError, Entry, Verdict};
-pub use digest::{Digest, InvalidDigest};
+pub use announcement::Announcement;
+pub use control::{Control, ControlError, Entry, Publication, Pushed, RollbackError, RolledBack, Verdict};
+pub use digest::{Digest, DigestPrefix, InvalidDigest, InvalidPrefix};
+pub use edit::{EditError, edit_control, read_control};
 pub use source::{Offer, Source, SourceError};
 pub use store::{ModuleStore, Reading, StoredModule};
 

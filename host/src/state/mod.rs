@@ -19,6 +19,7 @@ use bytes::Bytes;
 pub use claim::{Change, Claim, ClaimError, Claimant, CommitError};
 pub use document::{Document, DocumentError, HIGHEST_TERM, KEY, LARGEST, Limits};
 pub use edit::{EditError, edit, read};
+pub(crate) use pace::{Pace, tried};
 
 /// A place that keeps one versioned object for each election, which only conditional writes change.
 #[async_trait]

@@ -1,4 +1,4 @@
-//! How requests for state are tried, and tried again.
+//! How requests for state, and for what is like it, are tried, and tried again.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ const RETRY_MAX: Duration = Duration::from_secs(1);
 const TRIES: u32 = 10;
 
 /// One try, which is unknown if it takes too long.
-pub(super) async fn tried<T>(request: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
+pub(crate) async fn tried<T>(request: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
     timeout(TRY, request).await.unwrap_or_else(|_| Err(Refusal::Unknown(format!("no answer within {TRY:?}"))))
 }
 
 /// The pace of repeated tries.
-pub(super) struct Pace<'a> {
+pub(crate) struct Pace<'a> {
     tries: u32,
     tell: &'a (dyn Fn(&Refusal) + Send + Sync),
 }

@@ -1,0 +1,83 @@
+//! What a node says of itself in an election, for people: `ELECTION/nodes/NODE`.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use super::digest::Digest;
+use crate::telemetry::{rfc3339, wall};
+
+/// Which modules a node has. It says so at each change and once a minute.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Announcement {
+    /// Its id.
+    pub node: String,
+    /// This start of it.
+    pub incarnation: String,
+    /// When it said so, in RFC 3339.
+    pub at: String,
+    /// What it could start at once: the current version and what it would fall back on.
+    pub holds: Vec<Digest>,
+    /// What its instance is; none while it is a standby.
+    pub runs: Option<Digest>,
+}
+
+impl Announcement {
+    /// What a node says now.
+    #[must_use]
+    pub fn now(node: &str, incarnation: &str, holds: Vec<Digest>, runs: Option<Digest>) -> Self {
+        let at = rfc3339(wall());
+        Self { node: node.to_owned(), incarnation: incarnation.to_owned(), at, holds, runs }
+    }
+
+    /// As it is stored.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        serde_json::json!(self).to_string().into()
+    }
+
+    /// From what is stored; none if a node of Baton did not write it.
+    #[must_use]
+    pub fn decode(content: &[u8]) -> Option<Self> {
+        serde_json::from_slice(content).ok()
+    }
+
+    /// When it said so; none if it wrote no time.
+    #[must_use]
+    pub fn when(&self) -> Option<OffsetDateTime> {
+        OffsetDateTime::parse(&self.at, &Rfc3339).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use super::*;
+
+    #[test]
+    fn an_announcement_is_read_as_it_is_written() {
+        let digest = Digest::of(b"");
+        let said = Announcement::now("web-3-0", "abc", vec![digest], Some(digest));
+        assert_eq!(Announcement::decode(&said.encode()), Some(said.clone()));
+        let age = OffsetDateTime::now_utc() - said.when().unwrap();
+        assert!(age.abs() < time::Duration::minutes(1), "{said:?}");
+        let standby = Announcement { at: "2026-11-21T12:00:00.000000Z".to_owned(), runs: None, ..said };
+        let json = format!(
+            r#"{{"at":"2026-11-21T12:00:00.000000Z","holds":["{digest}"],"incarnation":"abc","node":"web-3-0","runs":null}}"#
+        );
+        assert_eq!(standby.encode(), json);
+    }
+
+    #[test]
+    fn a_later_node_may_say_more_and_what_is_none_is_left_alone() {
+        let more = br#"{"node":"n","incarnation":"i","at":"x","holds":[],"runs":null,"more":1}"#;
+        let said = Announcement::decode(more).unwrap();
+        assert_eq!((said.node.as_str(), said.when()), ("n", None));
+        for none in
+            [&b""[..], b"{}", b"null", b"\xff", br#"{"node":"n","incarnation":"i","at":"x","holds":["sha256:0"]}"#]
+        {
+            assert_eq!(Announcement::decode(none), None);
+        }
+    }
+}

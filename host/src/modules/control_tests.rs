@@ -1,0 +1,275 @@
+//! The rules of pushes, rollbacks and judgements.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
+use baton_election::ModuleVersion;
+
+use super::*;
+
+const AT: &str = "2026-11-21T12:00:00.000000Z";
+
+fn digest(name: &str) -> Digest {
+    Digest::of(name.as_bytes())
+}
+
+fn publication(name: &str) -> Publication {
+    let (by, at) = ("ann@desk".to_owned(), AT.to_owned());
+    Publication { digest: digest(name), size: name.len() as u64, by, at, signature: None }
+}
+
+fn signed(name: &str, signature: &str) -> Publication {
+    Publication { signature: Some(signature.to_owned()), ..publication(name) }
+}
+
+/// After pushes of modules of these names.
+fn pushed(names: &[&str]) -> Control {
+    let mut control = Control::default();
+    for name in names {
+        assert_eq!(control.push(publication(name)), Ok(Pushed::Current));
+    }
+    control
+}
+
+fn judgement(name: &str, serial: u64, verdict: Verdict) -> Judgement {
+    Judgement { version: ModuleVersion { digest: digest(name).to_string(), serial }, term: 7, verdict }
+}
+
+fn bad() -> Verdict {
+    Verdict::Rejected { reason: "it trapped".to_owned(), node: String::new(), at: String::new() }
+}
+
+impl Control {
+    fn rejects(&mut self, name: &str, serial: u64) -> bool {
+        self.judge(&judgement(name, serial, bad()), "alpha", AT)
+    }
+
+    fn proves(&mut self, name: &str, serial: u64) -> bool {
+        self.judge(&judgement(name, serial, Verdict::Good), "alpha", AT)
+    }
+
+    fn rolls_back_to(&mut self, name: &str) -> Result<RolledBack, RollbackError> {
+        self.rollback(Some(&digest(name).hex()[..8].parse().unwrap()))
+    }
+
+    fn runs(&self) -> Option<(Digest, u64)> {
+        self.current().map(|entry| (entry.digest, entry.serial))
+    }
+
+    fn falls_back_on(&self) -> Option<Digest> {
+        self.fallback().map(|entry| entry.digest)
+    }
+}
+
+#[test]
+fn what_is_pushed_last_is_current_and_what_was_before_is_its_fallback() {
+    let mut control = pushed(&["a"]);
+    assert_eq!((control.runs(), control.falls_back_on()), (Some((digest("a"), 1)), None));
+    control.push(publication("b")).unwrap();
+    assert_eq!((control.runs(), control.falls_back_on()), (Some((digest("b"), 2)), Some(digest("a"))));
+    assert!(control.proves("b", 2));
+    assert_eq!((control.runs(), control.falls_back_on()), (Some((digest("b"), 2)), None));
+}
+
+#[test]
+fn what_is_pushed_again_is_a_new_version_unless_it_is_current() {
+    let mut control = pushed(&["a", "b"]);
+    let before = control.clone();
+    assert_eq!(control.push(publication("b")), Ok(Pushed::Already));
+    assert_eq!(control, before);
+
+    assert!(control.proves("a", 1));
+    assert_eq!(control.push(publication("a")), Ok(Pushed::Current));
+    assert_eq!(control.runs(), Some((digest("a"), 3)));
+    assert_eq!(control.current().unwrap().verdict, Some(Verdict::Good), "what is good stays so");
+    assert_eq!(control.pushed.len(), 2, "each digest is there once");
+
+    control.push(publication("b")).unwrap();
+    assert!(control.rejects("b", 4));
+    assert_eq!(control.runs(), Some((digest("a"), 3)));
+    assert_eq!(control.push(publication("b")), Ok(Pushed::Current));
+    assert_eq!(control.current().unwrap().verdict, None, "it is on probation again");
+    assert_eq!(control.runs(), Some((digest("b"), 5)));
+}
+
+#[test]
+fn a_signature_is_replaced_and_never_lost() {
+    let mut control = pushed(&["a"]);
+    assert_eq!(control.push(signed("a", "one")), Ok(Pushed::SignedAnew));
+    assert_eq!(control.push(signed("a", "one")), Ok(Pushed::Already));
+    assert_eq!(control.push(publication("a")), Ok(Pushed::Already));
+    assert_eq!(control.runs(), Some((digest("a"), 1)), "the same version as before");
+    control.push(publication("b")).unwrap();
+    control.push(publication("a")).unwrap();
+    assert_eq!(control.current().unwrap().signature.as_deref(), Some("one"));
+    control.push(publication("b")).unwrap();
+    control.push(signed("a", "two")).unwrap();
+    assert_eq!(control.current().unwrap().signature.as_deref(), Some("two"));
+}
+
+#[test]
+fn a_rejection_falls_back_and_holds_for_the_version_that_was_tried() {
+    let mut control = pushed(&["a", "b", "c"]);
+    assert!(!control.rejects("b", 3) && !control.rejects("c", 2) && !control.rejects("x", 3));
+    assert!(control.rejects("c", 3));
+    assert_eq!((control.runs(), control.falls_back_on()), (Some((digest("b"), 2)), Some(digest("a"))));
+    let noted = Verdict::Rejected { reason: "it trapped".to_owned(), node: "alpha".to_owned(), at: AT.to_owned() };
+    assert_eq!(control.pushed[2].verdict, Some(noted));
+    assert!(!control.rejects("c", 3) && !control.proves("c", 3), "it is the last word");
+    control.push(publication("c")).unwrap();
+    assert!(!control.rejects("c", 3), "that was another try");
+    assert_eq!(control.runs(), Some((digest("c"), 4)));
+    assert!(control.proves("c", 4) && !control.proves("c", 4));
+    assert!(control.rejects("c", 4), "two nodes tried it, and one of them found it bad");
+}
+
+#[test]
+fn the_only_version_that_is_left_is_not_rejected() {
+    let mut control = pushed(&["a", "b"]);
+    assert!(control.rejects("b", 2));
+    assert!(!control.rejects("a", 1));
+    assert_eq!(control.runs(), Some((digest("a"), 1)));
+}
+
+#[test]
+fn a_rollback_is_a_push_without_bytes() {
+    let mut control = Control::default();
+    assert_eq!(control.rollback(None), Err(RollbackError::Empty));
+    control = pushed(&["a"]);
+    assert_eq!(control.rollback(None), Err(RollbackError::NoOther));
+    control = pushed(&["a", "b", "c"]);
+    assert!(control.proves("a", 1));
+    assert_eq!(control.rollback(None), Ok(RolledBack::To(digest("b"))));
+    assert_eq!(control.runs(), Some((digest("b"), 4)));
+    assert_eq!(control.rolls_back_to("b"), Ok(RolledBack::Already(digest("b"))));
+    assert_eq!(control.rolls_back_to("a"), Ok(RolledBack::To(digest("a"))));
+    assert_eq!((control.runs(), control.falls_back_on()), (Some((digest("a"), 5)), None), "it is known to be good");
+    let unknown = digest("x").hex()[..8].parse().unwrap();
+    assert_eq!(control.rolls_back_to("x"), Err(RollbackError::Unknown(unknown)));
+
+    // A rejected one only if it is named.
+    control.push(publication("d")).unwrap();
+    assert!(control.rejects("d", 6));
+    assert_eq!(control.rolls_back_to("a"), Ok(RolledBack::Already(digest("a"))));
+    assert_eq!(control.rollback(None), Ok(RolledBack::To(digest("b"))));
+    assert_eq!(control.rolls_back_to("d"), Ok(RolledBack::To(digest("d"))));
+    assert_eq!(control.current().unwrap().verdict, None);
+}
+
+#[test]
+fn a_prefix_must_mean_one_version() {
+    let mut control = pushed(&["a", "b"]);
+    let near = format!("{}{}", &digest("a").to_string()[..20], "0".repeat(51));
+    control.pushed[1].digest = near.parse().unwrap();
+    let prefix = near[..20].parse().unwrap();
+    assert_eq!(control.rollback(Some(&prefix)), Err(RollbackError::Ambiguous(prefix)));
+    assert_eq!(control.rolls_back_to("b"), Err(RollbackError::Unknown(digest("b").hex()[..8].parse().unwrap())));
+    assert_eq!(control.rollback(Some(&near.parse().unwrap())), Ok(RolledBack::Already(near.parse().unwrap())));
+}
+
+#[test]
+fn rejections_of_what_was_not_pushed_are_bounded_and_forgiven() {
+    let mut control = Control::default();
+    let rejects =
+        |control: &mut Control, name: &str| control.judge_unpushed(&judgement(name, 3, bad()), 10, "alpha", AT);
+    for n in 0..25 {
+        assert!(rejects(&mut control, &n.to_string()));
+    }
+    assert_eq!((control.unpushed.len(), control.unpushed[0].digest), (20, digest("5")));
+    assert!(!rejects(&mut control, "24"), "that is no news");
+    assert!(!control.judge_unpushed(&judgement("x", 3, Verdict::Good), 10, "alpha", AT));
+    let kept = control.unpushed.last().unwrap();
+    assert_eq!((kept.by.as_str(), kept.size, kept.rejection()), ("alpha", 10, Some("it trapped")));
+
+    assert_eq!(control.rolls_back_to("24"), Ok(RolledBack::Forgiven(digest("24"))));
+    assert_eq!((control.unpushed.len(), control.runs()), (19, None));
+    control.push(publication("a")).unwrap();
+    assert_eq!(control.unpushed, []);
+    assert!(rejects(&mut control, "24"));
+    assert_eq!(control.push(publication("a")), Ok(Pushed::Already));
+    assert_eq!(control.unpushed, []);
+}
+
+#[test]
+fn a_prune_leaves_what_is_needed() {
+    let mut control = pushed(&["a", "b", "c", "d", "e", "f"]);
+    for (name, serial) in [("f", 6), ("e", 5), ("d", 4)] {
+        assert!(control.rejects(name, serial));
+    }
+    let names = |entries: Vec<Entry>| entries.iter().map(|entry| entry.serial).collect::<Vec<_>>();
+    // C is current and b its fallback.
+    assert_eq!(control.clone().prune(6, &BTreeSet::new()), []);
+    assert_eq!(names(control.clone().prune(2, &BTreeSet::new())), [1, 4]);
+    assert_eq!(names(control.clone().prune(2, &BTreeSet::from([digest("a")]))), [4]);
+    assert_eq!(names(control.prune(0, &BTreeSet::new())), [1, 4, 5, 6]);
+    assert_eq!((control.runs(), control.falls_back_on()), (Some((digest("c"), 3)), Some(digest("b"))));
+    assert_eq!(control.push(publication("g")), Ok(Pushed::Current));
+    assert_eq!(control.runs(), Some((digest("g"), 7)), "no serial is used twice");
+}
+
+#[test]
+fn the_object_is_bounded_and_a_judgement_has_room() {
+    let mut control = Control::default();
+    let full = (0..).find_map(|n: u32| control.push(signed(&n.to_string(), &"s".repeat(300))).err()).unwrap();
+    let count = control.pushed.len();
+    assert_eq!(full, ControlError::Full(count));
+    assert!(full.to_string().contains("baton prune"));
+    assert!(count > 500 && control.encode().len() <= LARGEST, "{count}");
+    let serial = control.serial;
+    let long = Verdict::Rejected { reason: "é".repeat(10_000), node: String::new(), at: String::new() };
+    let newest = (count - 1).to_string();
+    assert!(control.judge(&judgement(&newest, serial, long), "alpha", AT));
+    assert_eq!(control.pushed[count - 1].rejection().unwrap().chars().count(), 500);
+    assert!(control.rollback(None).is_ok());
+    control.prune(5, &BTreeSet::new());
+    assert_eq!(control.push(publication("new")), Ok(Pushed::Current));
+}
+
+#[test]
+fn it_is_read_as_it_is_written() {
+    let mut control = pushed(&["a", "b"]);
+    control.push(signed("c", "untrusted comment: …\nRUQ")).unwrap();
+    assert!(control.proves("a", 1) && control.rejects("c", 3));
+    assert!(control.judge_unpushed(&judgement("d", 1, bad()), 10, "alpha", AT));
+    assert_eq!(Control::decode(&control.encode()), Ok(control));
+    let stored = format!(
+        r#"{{"format":1,"pushed":[{{"at":"{AT}","by":"ann@desk","digest":"{}","serial":1,"signature":null,"size":1,"verdict":"good"}}],"serial":1,"unpushed":[]}}"#,
+        digest("a")
+    );
+    let mut control = pushed(&["a"]);
+    assert!(control.proves("a", 1));
+    assert_eq!(control.encode(), stored, "the format is an interface");
+}
+
+#[test]
+fn what_is_none_is_refused_with_the_way_out() {
+    let entry = |serial: u64, name: &str| {
+        serde_json::json!({
+            "digest": digest(name), "size": 1, "serial": serial, "by": "", "at": "", "signature": null, "verdict": null
+        })
+    };
+    let document = |serial: u64, pushed: &[serde_json::Value]| {
+        serde_json::json!({ "format": 1, "serial": serial, "pushed": pushed, "unpushed": [] }).to_string()
+    };
+    assert!(Control::decode(document(3, &[entry(1, "a"), entry(3, "b")]).as_bytes()).is_ok());
+    let more = document(1, &[]).replace('{', r#"{"pause": true, "#);
+    for damaged in [
+        "",
+        "{}",
+        "[]",
+        "null",
+        r#"{"format": "1"}"#,
+        r#"{"format": 1}"#,
+        &more,
+        &document(3, &[entry(1, "a"), entry(2, "a")]),
+        &document(3, &[entry(2, "a"), entry(2, "b")]),
+        &document(1, &[entry(2, "a")]),
+        &document(u64::MAX, &[]),
+        &document(1, &[entry(1, "a")]).replace("sha256:", "md5:"),
+    ] {
+        let refused = Control::decode(damaged.as_bytes());
+        assert!(matches!(refused, Err(ControlError::Damaged(_))), "{damaged}: {refused:?}");
+    }
+    let later = Control::decode(br#"{"format": 2, "shape": "unknown"}"#).unwrap_err();
+    assert_eq!(later, ControlError::Format(2));
+    assert!(later.to_string().contains("update"), "{later}");
+}
