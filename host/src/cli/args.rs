@@ -76,6 +76,19 @@ Example:
         #[command(flatten)]
         store: Store,
     },
+    /// Compile the module on standard input: what a host starts for it
+    #[command(name = crate::modules::COMPILE_MODULE, hide = true)]
+    CompileModule {
+        /// The module's size in bytes
+        #[arg(long)]
+        size: u64,
+        /// The processor time that it may take, in seconds
+        #[arg(long)]
+        cpu: u64,
+        /// For an engine that can dump
+        #[arg(long)]
+        core_dumps: bool,
+    },
     /// Write a coordinator to start from, into a new folder
     ///
     /// It says with which commands the project is tested, built and run.

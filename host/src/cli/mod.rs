@@ -19,6 +19,7 @@ pub use print::{columns, print, print_report};
 pub use status::{LeaseWord, StatusRow, print_status};
 
 use crate::config::{self, Config, ConfigError, Key, Layer, Surroundings};
+use crate::modules::Assignment;
 use crate::store::StoreUrl;
 use crate::telemetry::escape;
 use args::{Arguments, Subcommand};
@@ -65,6 +66,8 @@ pub enum Command {
         /// Where the lease store is.
         store: StoreUrl,
     },
+    /// Compile a module for the host that started this process.
+    CompileModule(Assignment),
     /// Write a project to start from.
     New {
         /// Its folder and its election.
@@ -163,6 +166,9 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Surrounding
             election: election_argument(&election)?,
             store: config::resolve_store(&store.layer(), around)?,
         },
+        Subcommand::CompileModule { size, cpu, core_dumps } => {
+            Command::CompileModule(Assignment { size, cpu, core_dumps })
+        }
         Subcommand::New { lang, sdk: Some(_), .. } if lang != Lang::Rust => {
             let problem = "only a project in Rust takes the SDK: leave it out".to_owned();
             return Err(ConfigError::of_argument("--sdk", problem).into());

@@ -16,6 +16,7 @@ use anyhow::Context;
 use baton_election::{ElectionName, Op, Refusal, Reply, Snapshot};
 
 use crate::cli::{self, Command, WRONG_CONFIGURATION};
+use crate::modules::compile_for_parent;
 use crate::runtime::{Engine, Module};
 use crate::store::{LeaseStore, Store, StoreUrl};
 
@@ -35,6 +36,7 @@ pub fn run(command: Command) -> ExitCode {
         Command::Status { election, store, json } => block_on(status::status(election, &store, json)),
         Command::Check { module, json } => check(&module, json),
         Command::State { election, store, action } => block_on(state::state(&election, &store, action)),
+        Command::CompileModule(assignment) => Ok(compile_for_parent(assignment)),
         Command::New { name, lang, sdk } => new::new(&name, lang, sdk.as_deref()),
         Command::Start { election, store } => block_on(start::start(&election, &store)),
     };

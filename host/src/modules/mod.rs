@@ -6,20 +6,29 @@
 //! it runs is **judged**, and the judgement is kept in the election's [`Control`] so that every node knows it.
 
 mod announcement;
+mod artifact;
+mod cache;
+mod compile;
 mod control;
 mod digest;
 mod edit;
+mod prepare;
 mod source;
 mod store;
+mod trust;
 
 use baton_election::{ModuleVersion, Term};
 
 pub use announcement::Announcement;
+pub use cache::{Cache, CacheError};
+pub use compile::{Assignment, COMPILE_MODULE, Compiler, compile_for_parent};
 pub use control::{Control, ControlError, Entry, Publication, Pushed, RollbackError, RolledBack, Verdict};
 pub use digest::{Digest, DigestPrefix, InvalidDigest, InvalidPrefix};
 pub use edit::{EditError, edit_control, read_control};
+pub use prepare::{Preparation, PrepareError, Preparer};
 pub use source::{Offer, Source, SourceError};
 pub use store::{ModuleStore, Reading, StoredModule};
+pub use trust::{Distrust, Trust, TrustError};
 
 use crate::runtime::Module;
 

@@ -20,6 +20,7 @@ const KILL_EVERY: Duration = Duration::from_millis(1);
 #[derive(Clone)]
 pub struct Engine {
     wasmtime: wasmtime::Engine,
+    core_dumps: bool,
     ticker: Arc<Ticker>,
 }
 
@@ -43,7 +44,12 @@ impl Engine {
         config.wasm_backtrace_max_frames(NonZeroUsize::new(FRAMES));
         let wasmtime = wasmtime::Engine::new(&config)?;
         let ticker = Arc::new(Ticker::start(wasmtime.clone())?);
-        Ok(Self { wasmtime, ticker })
+        Ok(Self { wasmtime, core_dumps, ticker })
+    }
+
+    /// Whether its instances' traps can be dumped: code is made for one or the other.
+    pub fn core_dumps(&self) -> bool {
+        self.core_dumps
     }
 
     /// The engine underneath.

@@ -33,7 +33,7 @@ pub use http::{CaError, Grant, GrantError, Grants, HttpPolicy, RefusedRequest};
 pub use instance::{Gone, Instance, InstanceEvent, Launcher};
 pub use limits::{Limits, NearLimit, Usage};
 pub use logging::LogLevel;
-pub use module::{Import, Inspection, Kind, Module, ModuleError};
+pub use module::{Import, Inspection, Kind, LARGEST_MODULE, Module, ModuleError};
 pub use output::{Output, Stream};
 pub use postmortem::{Postmortem, PostmortemError, PostmortemWriter};
 pub use running::{InUse, Running, Share};

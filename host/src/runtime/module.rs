@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use sha2::{Digest, Sha256};
+use wasmparser::{Parser, Payload};
 use wasmtime::component::{Component, Linker};
 use wasmtime_wasi::p2::bindings::CommandPre;
 
@@ -17,6 +17,7 @@ use super::empty::EMPTY;
 use super::engine::Engine;
 use super::guest::{self, CONTRACT, CONTRACT_VERSION, CoordinatorPre, DRAFTS, GRANTED, Guest};
 use super::wrap::{Unwrappable, Wrapped, is_for_preview1, wrap};
+use crate::modules::Digest;
 
 /// A larger module is refused before it is read whole, in bytes.
 pub const LARGEST_MODULE: u64 = 64 << 20;
@@ -26,7 +27,7 @@ const STATE: &str = "baton:host/state@";
 /// What a command exports, up to its version.
 const COMMAND: &str = "wasi:cli/run@";
 
-/// Why a module cannot run here.
+/// Why a module cannot run here. It is named by its file, or by its digest where it is from elsewhere.
 #[derive(Debug, thiserror::Error)]
 pub enum ModuleError {
     /// The file cannot be read.
@@ -42,12 +43,12 @@ pub enum ModuleError {
     NotAFile(PathBuf),
     /// It has no bytes.
     #[error("the module {0} is empty: was the build interrupted?")]
-    Empty(PathBuf),
+    Empty(String),
     /// It has too many.
-    #[error("the module {path} has {} MiB; the limit is {} MiB", .size.div_ceil(1 << 20), LARGEST_MODULE >> 20)]
+    #[error("the module {module} has {} MiB; the limit is {} MiB", .size.div_ceil(1 << 20), LARGEST_MODULE >> 20)]
     TooLarge {
-        /// The file.
-        path: PathBuf,
+        /// Which one.
+        module: String,
         /// Its size in bytes.
         size: u64,
     },
@@ -55,35 +56,35 @@ pub enum ModuleError {
     #[error(
         "the module {0} is not WebAssembly: it must be a component, as `cargo build --target wasm32-wasip2` makes it"
     )]
-    NotWasm(PathBuf),
+    NotWasm(String),
     /// It is a core module that nothing tells how to wrap.
     #[error(
         "the module {0} is a core module and no component, and it can be wrapped as none: it carries no component types and does not import WASI preview 1; build it with `--target wasm32-wasip2`, or wrap it with `wasm-tools component new`"
     )]
-    CoreModule(PathBuf),
+    CoreModule(String),
     /// It is a core module whose wrapping failed.
     #[error(
-        "the core module {path} cannot be wrapped as a component: {why}; build it with tools of one release, or wrap it with `wasm-tools component new`"
+        "the core module {module} cannot be wrapped as a component: {why}; build it with tools of one release, or wrap it with `wasm-tools component new`"
     )]
     Unwrappable {
-        /// The file.
-        path: PathBuf,
+        /// Which one.
+        module: String,
         /// What the wrapping stumbled over.
         why: String,
     },
     /// It is a component that wasmtime does not take.
-    #[error("the module {path} cannot be compiled: {why}")]
+    #[error("the module {module} cannot be compiled: {why}")]
     Invalid {
-        /// The file.
-        path: PathBuf,
+        /// Which one.
+        module: String,
         /// What wasmtime said.
         why: String,
     },
     /// It is a component for another world.
-    #[error("the module {path} cannot run here: {}", .problems.join("; "))]
+    #[error("the module {module} cannot run here: {}", .problems.join("; "))]
     Unsuitable {
-        /// The file.
-        path: PathBuf,
+        /// Which one.
+        module: String,
         /// Everything that is missing or unknown, each with the way out.
         problems: Vec<String>,
     },
@@ -167,25 +168,81 @@ impl Module {
     /// # Errors
     /// [`ModuleError`] says what is wrong with it.
     pub fn load(engine: &Engine, path: &Path) -> Result<Self, ModuleError> {
+        let name = path.display().to_string();
         let bytes = read(path)?;
-        let (binary, _) = as_component(engine, path, &bytes)?;
-        let component = compile(engine, path, &binary)?;
-        let judged = judge(engine, &component);
-        let unsuitable = |problems| ModuleError::Unsuitable { path: path.to_owned(), problems };
+        let (component, _) = as_component(engine, &name, &bytes)?;
+        check(&name, &component)?;
+        let compiled = compile(engine, &name, &component)?;
+        Self::link(engine, &name, (&bytes, &component), &compiled)
+    }
+
+    /// Compiles a module for [`Module::revive`], after all the judging that can be done before; here or in
+    /// another process with the same program and such an engine. `name` is for the errors.
+    ///
+    /// # Errors
+    /// [`ModuleError`] says what is wrong with it.
+    pub fn precompile(engine: &Engine, name: &str, bytes: &[u8]) -> Result<Vec<u8>, ModuleError> {
+        let (component, _) = as_component(engine, name, bytes)?;
+        check(name, &component)?;
+        engine.wasmtime().precompile_component(&component).map_err(|error| invalid(name, &error))
+    }
+
+    /// Judges a module by what can be seen without compiling it: that it is WebAssembly and, where it is a
+    /// component already, what it is and whether it imports only what there is. Costs next to nothing.
+    ///
+    /// # Errors
+    /// [`ModuleError`] says what is wrong with it.
+    pub fn glance(name: &str, bytes: &[u8]) -> Result<(), ModuleError> {
+        match layer(name, bytes)? {
+            Layer::Component => check(name, bytes),
+            Layer::Core => Ok(()),
+        }
+    }
+
+    /// Makes a module of what [`Module::precompile`] has made of these bytes.
+    ///
+    /// # Errors
+    /// [`ModuleError`] where it cannot run here.
+    ///
+    /// # Safety
+    /// The file must hold what [`Module::precompile`] returned for these `bytes`, and more behind it at most, and
+    /// must never change: it is mapped, and run.
+    pub(crate) unsafe fn revive(
+        engine: &Engine,
+        name: &str,
+        bytes: &[u8],
+        precompiled: &Path,
+    ) -> Result<Self, ModuleError> {
+        // SAFETY: the caller promises the same of the file that is asked for here.
+        let component = unsafe { Component::deserialize_file(engine.wasmtime(), precompiled) };
+        let component = component.map_err(|error| invalid(name, &error))?;
+        let (binary, _) = as_component(engine, name, bytes)?;
+        Self::link(engine, name, (bytes, &binary), &component)
+    }
+
+    /// Of its bytes, the component that they are or were wrapped to be, and the code of that.
+    fn link(
+        engine: &Engine,
+        name: &str,
+        (bytes, binary): (&[u8], &[u8]),
+        component: &Component,
+    ) -> Result<Self, ModuleError> {
+        let judged = judge(Interfaces::of(engine, component));
+        let unsuitable = |problems| ModuleError::Unsuitable { module: name.to_owned(), problems };
         let kind = match judged.kind {
             Some(kind) if judged.problems.is_empty() => kind,
             _ => return Err(unsuitable(judged.problems)),
         };
-        let instances = instances(&component, &binary).map_err(|error| invalid(path, &error))?;
-        let entry = prepare(engine, &component, kind).map_err(|error| unsuitable(vec![plain(&error)]))?;
+        let instances = instances(component, binary).map_err(|error| invalid(name, &error))?;
+        let entry = prepare(engine, component, kind).map_err(|error| unsuitable(vec![plain(&error)]))?;
         Ok(Self {
-            digest: digest(&bytes),
+            digest: Digest::of(bytes).to_string(),
             size: bytes.len() as u64,
             uses_state: judged.imports.iter().any(|import| import.name.starts_with(STATE)),
             instances,
             engine: engine.clone(),
             entry,
-            asks_for_folders: is_for_preview1(&bytes),
+            asks_for_folders: is_for_preview1(bytes),
         })
     }
 
@@ -197,10 +254,11 @@ impl Module {
     pub fn inspect(engine: &Engine, path: &Path) -> Result<Inspection, ModuleError> {
         let bytes = read(path)?;
         let started = Instant::now();
-        let (binary, wrapped) = as_component(engine, path, &bytes)?;
-        let component = compile(engine, path, &binary)?;
+        let name = path.display().to_string();
+        let (component, wrapped) = as_component(engine, &name, &bytes)?;
+        let component = compile(engine, &name, &component)?;
         let compile_time = started.elapsed();
-        let Judged { kind, imports, exports, mut problems } = judge(engine, &component);
+        let Judged { kind, imports, exports, mut problems } = judge(Interfaces::of(engine, &component));
         if problems.is_empty()
             && let Some(kind) = kind
             && let Err(error) = prepare(engine, &component, kind)
@@ -220,7 +278,7 @@ impl Module {
             kind,
             wrapped,
             world,
-            digest: digest(&bytes),
+            digest: Digest::of(&bytes).to_string(),
             size: bytes.len() as u64,
             compile_ms: milliseconds(compile_time),
             imports,
@@ -267,51 +325,116 @@ impl Module {
 
 fn read(path: &Path) -> Result<Vec<u8>, ModuleError> {
     let unreadable = |source| ModuleError::Unreadable { path: path.to_owned(), source };
+    let module = || path.display().to_string();
     // Asked before it is opened: opening a pipe would wait for its writer.
     let metadata = std::fs::metadata(path).map_err(unreadable)?;
     if !metadata.is_file() {
         return Err(ModuleError::NotAFile(path.to_owned()));
     }
     if metadata.len() > LARGEST_MODULE {
-        return Err(ModuleError::TooLarge { path: path.to_owned(), size: metadata.len() });
+        return Err(ModuleError::TooLarge { module: module(), size: metadata.len() });
     }
     let mut bytes = Vec::new();
     // A file that grows meanwhile is not read for ever.
     File::open(path).map_err(unreadable)?.take(LARGEST_MODULE + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     match bytes.len() as u64 {
-        0 => Err(ModuleError::Empty(path.to_owned())),
-        size if size > LARGEST_MODULE => Err(ModuleError::TooLarge { path: path.to_owned(), size }),
+        0 => Err(ModuleError::Empty(module())),
+        size if size > LARGEST_MODULE => Err(ModuleError::TooLarge { module: module(), size }),
         _ => Ok(bytes),
     }
 }
 
-/// The component that is in a file, and how it had to be made of a core module, if it had to.
-fn as_component<'a>(
-    engine: &Engine,
-    path: &Path,
-    bytes: &'a [u8],
-) -> Result<(Cow<'a, [u8]>, Option<Wrapped>), ModuleError> {
+/// What the preamble says a module is.
+enum Layer {
+    Component,
+    Core,
+}
+
+fn layer(name: &str, bytes: &[u8]) -> Result<Layer, ModuleError> {
     // The preamble: the magic, then a version and a layer of two bytes each.
     match bytes {
-        [0, b'a', b's', b'm', _, _, 1, 0, ..] => Ok((bytes.into(), None)),
-        [0, b'a', b's', b'm', _, _, 0, 0, ..] => {
-            wasmtime::Module::validate(engine.wasmtime(), bytes).map_err(|error| invalid(path, &error))?;
-            let (wrapped, how) = wrap(bytes).map_err(|error| match error {
-                Unwrappable::Unmarked => ModuleError::CoreModule(path.to_owned()),
-                Unwrappable::Wrong(why) => ModuleError::Unwrappable { path: path.to_owned(), why: one_line(&why) },
-            })?;
-            Ok((wrapped.into(), Some(how)))
-        }
-        _ => Err(ModuleError::NotWasm(path.to_owned())),
+        [] => Err(ModuleError::Empty(name.to_owned())),
+        [0, b'a', b's', b'm', _, _, 1, 0, ..] => Ok(Layer::Component),
+        [0, b'a', b's', b'm', _, _, 0, 0, ..] => Ok(Layer::Core),
+        _ => Err(ModuleError::NotWasm(name.to_owned())),
     }
 }
 
-fn compile(engine: &Engine, path: &Path, component: &[u8]) -> Result<Component, ModuleError> {
-    Component::from_binary(engine.wasmtime(), component).map_err(|error| invalid(path, &error))
+/// The component that a module is, or how it had to be wrapped to be one.
+fn as_component<'a>(
+    engine: &Engine,
+    name: &str,
+    bytes: &'a [u8],
+) -> Result<(Cow<'a, [u8]>, Option<Wrapped>), ModuleError> {
+    match layer(name, bytes)? {
+        Layer::Component => Ok((Cow::Borrowed(bytes), None)),
+        Layer::Core => {
+            wasmtime::Module::validate(engine.wasmtime(), bytes).map_err(|error| invalid(name, &error))?;
+            let (wrapped, how) = wrap(bytes).map_err(|error| match error {
+                Unwrappable::Unmarked => ModuleError::CoreModule(name.to_owned()),
+                Unwrappable::Wrong(why) => ModuleError::Unwrappable { module: name.to_owned(), why: one_line(&why) },
+            })?;
+            Ok((Cow::Owned(wrapped), Some(how)))
+        }
+    }
 }
 
-fn invalid(path: &Path, error: &wasmtime::Error) -> ModuleError {
-    ModuleError::Invalid { path: path.to_owned(), why: plain(error) }
+fn compile(engine: &Engine, name: &str, component: &[u8]) -> Result<Component, ModuleError> {
+    Component::from_binary(engine.wasmtime(), component).map_err(|error| invalid(name, &error))
+}
+
+fn invalid(name: &str, error: &wasmtime::Error) -> ModuleError {
+    ModuleError::Invalid { module: name.to_owned(), why: plain(error) }
+}
+
+/// Judges a component by its bytes. What is damaged is left to the compiler, which says more.
+fn check(name: &str, component: &[u8]) -> Result<(), ModuleError> {
+    match Interfaces::in_bytes(component).map(judge) {
+        Ok(Judged { problems, .. }) if !problems.is_empty() => {
+            Err(ModuleError::Unsuitable { module: name.to_owned(), problems })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The names of what a component imports and exports.
+struct Interfaces {
+    imports: Vec<String>,
+    exports: Vec<String>,
+}
+
+impl Interfaces {
+    fn of(engine: &Engine, component: &Component) -> Self {
+        let ty = component.component_type();
+        Self {
+            imports: ty.imports(engine.wasmtime()).map(|(name, _)| name.to_owned()).collect(),
+            exports: ty.exports(engine.wasmtime()).map(|(name, _)| name.to_owned()).collect(),
+        }
+    }
+
+    fn in_bytes(component: &[u8]) -> wasmparser::Result<Self> {
+        let mut found = Self { imports: Vec::new(), exports: Vec::new() };
+        // Those of the modules and components within are their own affair.
+        let mut depth = 0_u32;
+        for payload in Parser::new(0).parse_all(component) {
+            match payload? {
+                Payload::Version { .. } => depth += 1,
+                Payload::End(_) => depth = depth.saturating_sub(1),
+                Payload::ComponentImportSection(imports) if depth == 1 => {
+                    for import in imports {
+                        found.imports.push(import?.name.name.to_owned());
+                    }
+                }
+                Payload::ComponentExportSection(exports) if depth == 1 => {
+                    for export in exports {
+                        found.exports.push(export?.name.name.to_owned());
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(found)
+    }
 }
 
 /// What a component is, what it needs and offers, and what of that this host cannot give or take.
@@ -322,10 +445,8 @@ struct Judged {
     problems: Vec<String>,
 }
 
-fn judge(engine: &Engine, component: &Component) -> Judged {
-    let ty = component.component_type();
-    let imports: Vec<Import> = ty.imports(engine.wasmtime()).map(|(name, _)| import(name)).collect();
-    let exports: Vec<String> = ty.exports(engine.wasmtime()).map(|(name, _)| name.to_owned()).collect();
+fn judge(Interfaces { imports, exports }: Interfaces) -> Judged {
+    let imports: Vec<Import> = imports.iter().map(|name| import(name)).collect();
     let (kind, lack) = kind(&exports).map_or_else(|lack| (None, Some(lack)), |kind| (Some(kind), None));
     let mut problems: Vec<String> = lack.into_iter().collect();
     // By package: a language's runtime may import a dozen interfaces of one.
@@ -425,15 +546,6 @@ fn give_memory_back() {
     unsafe {
         libc::malloc_trim(0);
     }
-}
-
-fn digest(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    Sha256::digest(bytes).iter().fold("sha256:".to_owned(), |mut text, byte| {
-        // Writing to a string does not fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 /// An error of wasmtime with its causes, in one line.

@@ -11,7 +11,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_election::{Effect, ElectionName, Elector, Input, ModuleVersion, Now, Op, Plan, Refusal, Reply, RequestId, Settings, Term, Time};
+use baton_election::{
+    Effect, ElectionName, Elector, Input, ModuleVersion, Now, Op, Plan, Refusal, Reply, RequestId, Settings, Term, Time,
+};
 use futures::FutureExt as _;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;

@@ -465,7 +465,10 @@ impl fmt::Display for Event {
             }
             Self::Proven { module } => write!(f, "module {module} has done well and stays"),
             Self::Rejected { module, reason, instead: Some(instead) } => {
-                write!(f, "module {module} is not run again until it is pushed again, and {instead} runs instead: {reason}")
+                write!(
+                    f,
+                    "module {module} is not run again until it is pushed again, and {instead} runs instead: {reason}"
+                )
             }
             Self::Rejected { module, reason, instead: None } => {
                 write!(f, "module {module} is not run until it is pushed again: {reason}")

@@ -1,0 +1,178 @@
+//! Compiled code that outlives the process, in a folder that belongs to one user alone.
+//!
+//! It is run as it is, so the cache is as good as its folder: one that somebody else could write is not used.
+//! Against mere damage each entry has a checksum. Nothing depends on it: what is not there is compiled.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+
+use super::artifact::{Artifact, ArtifactKey, LARGEST_ARTIFACT};
+
+/// More than this is not kept, in bytes: what was not used for longest goes first.
+const LARGEST_CACHE: u64 = 1 << 30;
+
+/// What the names of entries end with.
+const ENTRY: &str = ".code";
+
+/// What the names of entries end with that are being written.
+const UNFINISHED: &str = ".new";
+
+/// A folder of compiled code. Processes may share it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cache {
+    folder: PathBuf,
+    largest: u64,
+}
+
+/// Why a folder is not used as a cache.
+#[derive(Debug, thiserror::Error)]
+pub enum CacheError {
+    /// The system says so.
+    #[error("the cache of compiled modules is not used: {path}: {source}; modules are compiled at each start")]
+    Unusable {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Others could write to it.
+    #[error(
+        "the cache of compiled modules is not used: {0} must be a folder that belongs to this user and that nobody \
+         else may write, as after `chmod 700`; name another one with --cache, or say --cache off"
+    )]
+    NotPrivate(PathBuf),
+}
+
+impl Cache {
+    /// The cache in a folder, which is made if it is missing.
+    ///
+    /// # Errors
+    /// [`CacheError`] where it cannot be used: then do without.
+    pub fn open(folder: &Path) -> Result<Self, CacheError> {
+        let cache = Self { folder: folder.to_owned(), largest: LARGEST_CACHE };
+        let made = std::os::unix::fs::DirBuilderExt::mode(std::fs::DirBuilder::new().recursive(true), 0o700)
+            .create(folder)
+            .and_then(|()| cache.opened());
+        match made {
+            Ok(Some(_)) => Ok(cache),
+            Ok(None) => Err(CacheError::NotPrivate(cache.folder)),
+            Err(source) => Err(CacheError::Unusable { path: cache.folder, source }),
+        }
+    }
+
+    /// What is kept under a key, unless it is damaged: then it is removed.
+    pub(super) fn get(&self, key: &ArtifactKey) -> Option<Artifact> {
+        let folder = self.opened().ok().flatten()?;
+        let name = entry(key);
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match rustix::fs::openat(&folder, &name, flags, Mode::empty()) {
+            Ok(file) => file,
+            Err(rustix::io::Errno::NOENT) => return None,
+            Err(_) => return self.discard(&folder, &name),
+        };
+        let read = read(file, key);
+        if read.is_none() {
+            return self.discard(&folder, &name);
+        }
+        // When it was used last.
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        let omit = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+        let times = Timestamps { last_access: omit, last_modification: now };
+        let _ = rustix::fs::utimensat(&folder, &name, &times, AtFlags::SYMLINK_NOFOLLOW);
+        read
+    }
+
+    /// Keeps code under a key, if that can be done.
+    pub(super) fn put(&self, key: &ArtifactKey, code: &Artifact) {
+        static WRITTEN: AtomicU64 = AtomicU64::new(0);
+        let Some(folder) = self.opened().ok().flatten() else { return };
+        let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+        let unfinished = format!("{}.{}.{number}{UNFINISHED}", key.as_str(), std::process::id());
+        let kept = write(&folder, &unfinished, code)
+            .and_then(|()| Ok(rustix::fs::renameat(&folder, &unfinished, &folder, entry(key))?));
+        if kept.is_err() {
+            self.discard(&folder, &unfinished);
+        }
+        // What is left over is found the next time.
+        let _ = self.shrink(&folder);
+    }
+
+    fn discard(&self, folder: &OwnedFd, name: &str) -> Option<Artifact> {
+        // Another process may have been faster; a folder of that name is nobody's doing here.
+        let _ = rustix::fs::unlinkat(folder, name, AtFlags::empty());
+        None
+    }
+
+    /// The folder, looked at anew each time, or nothing where somebody else could write to it.
+    fn opened(&self) -> io::Result<Option<OwnedFd>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let folder = match rustix::fs::open(&self.folder, flags, Mode::empty()) {
+            Ok(folder) => folder,
+            // A symbolic link, or no folder.
+            Err(rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let is_private = is_private(&rustix::fs::fstat(&folder)?);
+        Ok(is_private.then_some(folder))
+    }
+
+    /// Removes what was not used for longest until the rest is small enough.
+    fn shrink(&self, folder: &OwnedFd) -> io::Result<()> {
+        let mut entries = Vec::new();
+        for entry in Dir::read_from(folder)? {
+            let entry = entry?;
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            if name.ends_with(ENTRY) || name.ends_with(UNFINISHED) {
+                // One that is gone was removed by another process.
+                let Ok(stat) = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+                entries.push(((stat.st_mtime, stat.st_mtime_nsec), name.to_owned(), size(&stat)));
+            }
+        }
+        let mut total: u64 = entries.iter().map(|(.., size)| size).sum();
+        entries.sort();
+        for (_, name, size) in entries {
+            if total <= self.largest {
+                break;
+            }
+            self.discard(folder, &name);
+            total -= size;
+        }
+        Ok(())
+    }
+}
+
+fn entry(key: &ArtifactKey) -> String {
+    format!("{}{ENTRY}", key.as_str())
+}
+
+fn is_private(stat: &Stat) -> bool {
+    stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_mode & 0o022 == 0
+}
+
+fn size(stat: &Stat) -> u64 {
+    u64::try_from(stat.st_size).unwrap_or(u64::MAX)
+}
+
+/// What a file holds, if it is one of ours, whole, and that of the key.
+fn read(file: OwnedFd, key: &ArtifactKey) -> Option<Artifact> {
+    let stat = rustix::fs::fstat(&file).ok()?;
+    let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    if !is_file || !is_private(&stat) || size(&stat) > LARGEST_ARTIFACT {
+        return None;
+    }
+    // Copied, so that nothing that befalls the file or its disk later reaches what runs.
+    let mut code = Artifact::blank().ok()?;
+    io::copy(&mut io::Read::take(File::from(file), LARGEST_ARTIFACT), &mut code).ok()?;
+    Artifact::seal(code, key).ok()
+}
+
+fn write(folder: &OwnedFd, name: &str, code: &Artifact) -> io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut file = File::from(rustix::fs::openat(folder, name, flags, Mode::RUSR | Mode::WUSR)?);
+    code.copy_to(&mut file)
+}

@@ -1,0 +1,239 @@
+//! Compiling in a child process.
+//!
+//! A module that is made to compile for ever, to eat memory or to break the compiler ends only the child: it is
+//! this program once more, under the hidden command `compile-module`, with less of everything. It reads the
+//! module from stdin and writes an artifact to stdout, or to stderr what is wrong.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
+use std::process::{ExitCode, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rustix::process::{Resource, Rlimit, nice, setrlimit};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::{Child, Command};
+use tokio::sync::Semaphore;
+
+use super::artifact::{Artifact, ArtifactKey, LARGEST_ARTIFACT};
+use super::digest::Digest;
+use crate::runtime::{Engine, LARGEST_MODULE, Module};
+
+/// The hidden command.
+pub const COMPILE_MODULE: &str = "compile-module";
+
+/// What the child ends with when the module is to blame.
+const BAD_MODULE: u8 = 3;
+
+/// The memory that compiling may take, in bytes: some forty times the largest module.
+const MEMORY: u64 = 4 << 30;
+
+/// The threads that compile: the others are for what runs.
+const THREADS: usize = 4;
+
+/// More of what the child says is no message, in bytes.
+const LONGEST_MESSAGE: u64 = 16 << 10;
+
+/// Starts compilers, one at a time. Clones share that.
+#[derive(Clone, Debug)]
+pub struct Compiler {
+    program: PathBuf,
+    turn: Arc<Semaphore>,
+}
+
+/// What the child needs to know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Assignment {
+    /// The module's size in bytes.
+    pub size: u64,
+    /// Whether the code is for an engine that can dump.
+    pub core_dumps: bool,
+    /// The processor time that it may take, in seconds.
+    pub cpu: u64,
+}
+
+/// Why there is no code.
+#[derive(Debug)]
+pub(super) enum CompileError {
+    /// The module is to blame, and this is what is wrong with it.
+    Module(String),
+    /// It took too long.
+    TooSlow,
+    /// The compiler was ended, or broke: how, and what it said.
+    Broken(String),
+    /// The system let no compiler run.
+    System(io::Error),
+}
+
+impl From<io::Error> for CompileError {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
+}
+
+impl Default for Compiler {
+    /// The compiler that is in this program, even if its file was replaced meanwhile.
+    fn default() -> Self {
+        Self::in_program("/proc/self/exe".into())
+    }
+}
+
+impl Compiler {
+    /// The compiler in that program, which must be this version of Baton.
+    #[must_use]
+    pub fn in_program(program: PathBuf) -> Self {
+        Self { program, turn: Arc::new(Semaphore::new(1)) }
+    }
+
+    /// Compiles a module. Dropping the future kills the child.
+    pub(super) async fn compile(
+        &self,
+        engine: &Engine,
+        key: &ArtifactKey,
+        bytes: &Bytes,
+        within: Duration,
+    ) -> Result<Artifact, CompileError> {
+        // It is never closed.
+        let _turn = self.turn.acquire().await.map_err(|closed| CompileError::Broken(closed.to_string()))?;
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS);
+        let code = Artifact::blank()?;
+        let mut child = Command::new(&self.program)
+            .arg(COMPILE_MODULE)
+            .args(["--size", &bytes.len().to_string()])
+            // What the threads take together is bounded a little above what the clock allows.
+            .args(["--cpu", &(within.as_secs() + 1).saturating_mul(threads as u64).to_string()])
+            .args(engine.core_dumps().then_some("--core-dumps"))
+            .env_clear()
+            .env("RAYON_NUM_THREADS", threads.to_string())
+            // Else each thread would reserve an arena of its own, and they would be most of its memory.
+            .env("MALLOC_ARENA_MAX", "2")
+            .stdin(Stdio::piped())
+            .stdout(code.try_clone()?)
+            .stderr(Stdio::piped())
+            // What is typed at a terminal to end the host is no verdict on a module.
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()?;
+        let ended = match tokio::time::timeout(within, talk(&mut child, bytes)).await {
+            Ok(ended) => ended,
+            Err(_) => {
+                child.kill().await?;
+                return Err(CompileError::TooSlow);
+            }
+        };
+        let (status, said) = ended?;
+        if status.success() {
+            let sealed = tokio::task::spawn_blocking({
+                let key = key.clone();
+                move || Artifact::seal(code, &key)
+            });
+            return Ok(sealed.await.map_err(io::Error::from)??);
+        }
+        Err(match status.code() {
+            Some(code) if code == i32::from(BAD_MODULE) => CompileError::Module(said),
+            _ => CompileError::Broken(how_it_ended(status, &said)),
+        })
+    }
+}
+
+/// Gives the module to the child, and waits for its end.
+async fn talk(child: &mut Child, bytes: &Bytes) -> io::Result<(ExitStatus, String)> {
+    let (stdin, stderr) = (child.stdin.take(), child.stderr.take());
+    let hand_over = async {
+        let mut stdin = stdin;
+        if let Some(stdin) = &mut stdin {
+            // A child that ends before it has read everything says why.
+            let _ = stdin.write_all(bytes).await;
+        }
+        // Kept open: the child ends when it is closed.
+        stdin
+    };
+    let listen = async {
+        let mut said = Vec::new();
+        if let Some(mut stderr) = stderr {
+            (&mut stderr).take(LONGEST_MESSAGE).read_to_end(&mut said).await?;
+            tokio::io::copy(&mut stderr, &mut tokio::io::sink()).await?;
+        }
+        io::Result::Ok(String::from_utf8_lossy(&said).trim().to_owned())
+    };
+    let (_stdin, said) = tokio::join!(hand_over, listen);
+    Ok((child.wait().await?, said?))
+}
+
+fn how_it_ended(status: ExitStatus, said: &str) -> String {
+    let how = match status.signal() {
+        Some(libc::SIGXCPU) => "it took too much processor time".to_owned(),
+        Some(libc::SIGABRT) if said.contains("memory allocation") => {
+            format!("it needed more than {} GiB of memory", MEMORY >> 30)
+        }
+        _ => status.to_string(),
+    };
+    let last = said.lines().next_back().unwrap_or_default();
+    if last.is_empty() { how } else { format!("{how}: {last}") }
+}
+
+/// The child's side: compiles what comes from stdin, and gives the exit status of the process.
+#[must_use]
+pub fn compile_for_parent(assignment: Assignment) -> ExitCode {
+    let (status, message) = match serve(assignment) {
+        Ok(()) => return ExitCode::SUCCESS,
+        Err(Failure::Module(message)) => (BAD_MODULE, message),
+        Err(Failure::Other(message)) => (1, message),
+    };
+    // The parent may be gone.
+    let _ = writeln!(io::stderr(), "{message}");
+    ExitCode::from(status)
+}
+
+enum Failure {
+    Module(String),
+    Other(String),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Other(error.to_string())
+    }
+}
+
+fn serve(Assignment { size, core_dumps, cpu }: Assignment) -> Result<(), Failure> {
+    restrain(cpu)?;
+    let mut stdin = io::stdin();
+    let mut bytes = Vec::new();
+    (&mut stdin).take(size.min(LARGEST_MODULE)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 != size {
+        return Err(Failure::Other("the module did not arrive whole".to_owned()));
+    }
+    // Not joined: it sees the parent's end, and this process ends with it or before it.
+    std::thread::Builder::new().name("parent".into()).spawn(move || {
+        let _ = stdin.read(&mut [0]);
+        std::process::exit(1);
+    })?;
+    let engine = Engine::start_with(core_dumps).map_err(|error| Failure::Other(format!("{error:#}")))?;
+    let digest = Digest::of(&bytes);
+    let code = Module::precompile(&engine, &digest.to_string(), &bytes);
+    let code = code.map_err(|error| Failure::Module(format!("{:#}", anyhow::Error::from(error))))?;
+    // Not by way of `Stdout`, which would look for the ends of lines.
+    let stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    Ok(ArtifactKey::new(&engine, &digest).write(&code, stdout)?)
+}
+
+/// Leaves this process less than the others have, for good.
+fn restrain(cpu: u64) -> Result<(), Failure> {
+    let limit = |resource, most: u64| {
+        setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })
+            .map_err(|error| Failure::Other(format!("cannot limit itself: {error}")))
+    };
+    limit(Resource::As, MEMORY)?;
+    limit(Resource::Cpu, cpu)?;
+    limit(Resource::Fsize, LARGEST_ARTIFACT)?;
+    limit(Resource::Core, 0)?;
+    // Kindness, not safety: a system that lacks one of them does without.
+    let _ = nice(10);
+    let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! From an offer to a module that can be started.
+//!
+//! Nothing of an offer is believed: its size, its digest and its signature are looked at before its content,
+//! and its content is compiled in a process of its own. See [`Trust`], [`Compiler`] and [`Cache`].
+
+use std::time::{Duration, Instant};
+
+use super::artifact::{Artifact, ArtifactKey};
+use super::cache::Cache;
+use super::compile::{CompileError, Compiler};
+use super::digest::Digest;
+use super::source::Offer;
+use super::trust::{Distrust, Trust};
+use crate::runtime::{Engine, LARGEST_MODULE, Module, ModuleError};
+
+/// Makes modules of offers, for one coordinator.
+#[derive(Clone)]
+pub struct Preparer {
+    /// What the modules run on.
+    pub engine: Engine,
+    /// What they must be.
+    pub trust: Trust,
+    /// What makes code of them.
+    pub compiler: Compiler,
+    /// How long that may take.
+    pub compile_timeout: Duration,
+    /// Where code is kept; none, and it is made anew each time.
+    pub cache: Option<Cache>,
+}
+
+/// A module that is verified, compiled and linked.
+#[derive(Clone)]
+pub struct Preparation {
+    /// It.
+    pub module: Module,
+    /// Whether its code was in the cache.
+    pub cached: bool,
+    /// How long all of it took.
+    pub took: Duration,
+}
+
+/// Why an offer is not prepared. Its text goes on from "the module …".
+#[derive(Debug, thiserror::Error)]
+pub enum PrepareError {
+    /// It has too many bytes.
+    #[error("it has {} MiB; the limit is {} MiB", .0.div_ceil(1 << 20), LARGEST_MODULE >> 20)]
+    TooLarge(u64),
+    /// It may not run here.
+    #[error(transparent)]
+    Distrusted(#[from] Distrust),
+    /// It cannot run here.
+    #[error(transparent)]
+    Unusable(#[from] ModuleError),
+    /// It cannot be compiled, or cannot run here, as the compiler says.
+    #[error("{0}")]
+    Refused(String),
+    /// Compiling it took too long.
+    #[error(
+        "it is not compiled after {}: if it is as it should be, give it longer with --compile-timeout",
+        humantime::format_duration(*.0)
+    )]
+    TooSlow(Duration),
+    /// It was too much for the compiler.
+    #[error("its compiler failed: {0}; make it smaller, and report it if it is an ordinary module")]
+    Broken(String),
+    /// The system let it not be compiled: that may pass.
+    #[error("it cannot be compiled now: {0}; it is tried again")]
+    System(std::io::Error),
+}
+
+impl PrepareError {
+    /// Whether the same offer may be prepared later: then it is not the module that is to blame.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::System(_))
+    }
+}
+
+impl Preparer {
+    /// Verifies a module, compiles and links it. Dropping the future ends the compiler.
+    ///
+    /// # Errors
+    /// [`PrepareError`] says what is wrong with it and what to do.
+    #[expect(clippy::disallowed_methods, reason = "how long it took is told to a person, and decides nothing")]
+    pub async fn prepare(&self, offer: &Offer) -> Result<Preparation, PrepareError> {
+        let started = Instant::now();
+        let (its, of) = (self.clone(), offer.clone());
+        let (key, kept) = aside(move || its.verify(&of)).await?;
+        let cached = kept.is_some();
+        let module = match kept {
+            Some(module) => module,
+            None => self.compile(offer, key).await?,
+        };
+        Ok(Preparation { module, cached, took: started.elapsed() })
+    }
+
+    /// All that is done before anything is compiled. Also what the cache has of it.
+    fn verify(&self, offer: &Offer) -> Result<(ArtifactKey, Option<Module>), PrepareError> {
+        let bytes = &offer.bytes;
+        let size = bytes.len() as u64;
+        if size > LARGEST_MODULE {
+            return Err(PrepareError::TooLarge(size));
+        }
+        let digest = Digest::of(bytes);
+        self.trust.check(digest, bytes, offer.signature.as_deref())?;
+        Module::glance(&digest.to_string(), bytes)?;
+        let key = ArtifactKey::new(&self.engine, &digest);
+        let kept = self.cache.as_ref().and_then(|cache| cache.get(&key));
+        // What cannot be revived though it is whole is made anew.
+        let module = kept.and_then(|code| code.revive(&self.engine, &digest.to_string(), bytes).ok());
+        Ok((key, module))
+    }
+
+    async fn compile(&self, offer: &Offer, key: ArtifactKey) -> Result<Module, PrepareError> {
+        let code = self.compiler.compile(&self.engine, &key, &offer.bytes, self.compile_timeout).await;
+        let code: Artifact = code.map_err(|error| match error {
+            CompileError::Module(why) => PrepareError::Refused(why),
+            CompileError::TooSlow => PrepareError::TooSlow(self.compile_timeout),
+            CompileError::Broken(how) => PrepareError::Broken(how),
+            CompileError::System(error) => PrepareError::System(error),
+        })?;
+        let (its, bytes) = (self.clone(), offer.bytes.clone());
+        aside(move || {
+            let module = code.revive(&its.engine, &Digest::of(&bytes).to_string(), &bytes)?;
+            if let Some(cache) = &its.cache {
+                cache.put(&key, &code);
+            }
+            Ok(module)
+        })
+        .await
+    }
+}
+
+/// Does what would hold up the thread of others.
+async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, PrepareError> + Send + 'static,
+) -> Result<T, PrepareError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(PrepareError::System(error.into())))
+}

@@ -1,0 +1,32 @@
+//! From an offer to a module, with the real compiler: what is verified, what is bounded, what is kept.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
+#![allow(clippy::disallowed_methods, reason = "a guard against hangs need not count suspends")]
+
+mod compiling;
+mod modules;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use baton::modules::{Compiler, Offer, Preparer, Trust};
+use baton::runtime::Engine;
+
+/// The program under test, with its compiler.
+fn program() -> PathBuf {
+    env!("CARGO_BIN_EXE_baton").into()
+}
+
+/// Prepares whatever there is, and keeps nothing.
+fn preparer() -> Preparer {
+    Preparer {
+        engine: Engine::start().unwrap(),
+        trust: Trust::default(),
+        compiler: Compiler::in_program(program()),
+        compile_timeout: Duration::from_secs(60),
+        cache: None,
+    }
+}
+
+fn offer(bytes: Vec<u8>) -> Offer {
+    Offer { bytes: bytes.into(), signature: None }
+}

@@ -1,0 +1,29 @@
+//! Modules that are made for a test.
+
+/// A program that does nothing and succeeds. Each number makes another one.
+pub fn command(number: u32) -> Vec<u8> {
+    component(&format!("(func (export \"number\") (result i32) i32.const {number})"), "wasi:cli/run@0.2.0")
+}
+
+/// A component with such an export, and with more in its core module.
+pub fn component(more: &str, export: &str) -> Vec<u8> {
+    wat::parse_str(format!(
+        r#"(component
+            (core module $m {more} (func (export "run") (result i32) i32.const 0))
+            (core instance $i (instantiate $m))
+            (func $run (result (result)) (canon lift (core func $i "run")))
+            (instance $interface (export "run" (func $run)))
+            (export "{export}" (instance $interface)))"#
+    ))
+    .unwrap()
+}
+
+/// A component that takes its time to be compiled: one function, with that many blocks.
+pub fn slow(blocks: usize) -> Vec<u8> {
+    let block = "(if (i32.eqz (local.get 0)) (then (local.set 1 (i32.mul (local.get 0) (local.get 1)))) \
+                 (else (local.set 0 (i32.add (local.get 1) (local.get 0)))))";
+    component(
+        &format!("(func (param i32 i32) (result i32) {} (local.get 0))", block.repeat(blocks)),
+        "wasi:cli/run@0.2.0",
+    )
+}
