@@ -10,6 +10,8 @@ mod azurite;
 mod fuse;
 #[path = "../support/proxy.rs"]
 mod proxy;
+#[path = "../support/registry.rs"]
+mod registry;
 
 mod azure;
 mod credentials;
@@ -18,6 +20,7 @@ mod identities;
 mod leases;
 mod memory;
 mod modules;
+mod oci;
 mod processes;
 mod recovery;
 mod sqlite;

@@ -1,0 +1,166 @@
+//! Who the host is to a registry: as the usual configuration of Docker says, and Podman's.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use docker_credential::{CredentialRetrievalError, DockerCredential, get_credential_from_reader};
+use oci_client::secrets::RegistryAuth;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::Command;
+use tokio::time::timeout;
+
+/// How long a credential helper may take: it may ask a server.
+const HELPER: Duration = Duration::from_secs(20);
+/// How much it may say.
+const HELPER_SAYS: u64 = 64 << 10;
+/// What Docker calls its own registry.
+const DOCKER_HUB: (&str, &str) = ("index.docker.io", "https://index.docker.io/v1/");
+/// The user's name that Azure's registries take together with an identity token as the password.
+const AZURE: &str = "00000000-0000-0000-0000-000000000000";
+
+/// Where credentials for registries are: read anew whenever a registry asks for some.
+#[derive(Clone, Debug, Default)]
+pub struct Credentials {
+    files: Vec<PathBuf>,
+}
+
+/// What is wrong with the credentials, never what they are.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct CredentialsError(String);
+
+impl Credentials {
+    /// Those of this process's user: `$DOCKER_CONFIG/config.json` or `~/.docker/config.json`, then
+    /// `$REGISTRY_AUTH_FILE` or `$XDG_RUNTIME_DIR/containers/auth.json`.
+    #[must_use]
+    pub fn of_process() -> Self {
+        let folder =
+            |name: &str| std::env::var_os(name).filter(|value: &OsString| !value.is_empty()).map(PathBuf::from);
+        let docker = folder("DOCKER_CONFIG").or_else(|| std::env::home_dir().map(|home| home.join(".docker")));
+        let podman = folder("REGISTRY_AUTH_FILE")
+            .or_else(|| folder("XDG_RUNTIME_DIR").map(|folder| folder.join("containers/auth.json")));
+        Self { files: docker.map(|folder| folder.join("config.json")).into_iter().chain(podman).collect() }
+    }
+
+    /// Those of these files; of several that know a registry the first one counts.
+    #[must_use]
+    pub fn of_files(files: impl IntoIterator<Item = PathBuf>) -> Self {
+        Self { files: files.into_iter().collect() }
+    }
+
+    /// Those for a registry, and the file that has them.
+    pub(super) async fn of(&self, registry: &str) -> Result<Option<(RegistryAuth, PathBuf)>, CredentialsError> {
+        for file in &self.files {
+            let (path, registry) = (file.clone(), registry.to_owned());
+            let found = tokio::task::spawn_blocking(move || in_file(&path, &registry)).await;
+            let found = match found.map_err(|error| CredentialsError(error.to_string()))?? {
+                Found::Nothing => None,
+                Found::Known(credential) => Some(credential),
+                Found::Helper(helper, server) => ask(&helper, &server).await?,
+            };
+            if let Some(credential) = found {
+                return Ok(Some((auth(credential), file.clone())));
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn auth(credential: DockerCredential) -> RegistryAuth {
+    match credential {
+        DockerCredential::UsernamePassword(user, password) => RegistryAuth::Basic(user, password),
+        DockerCredential::IdentityToken(token) => RegistryAuth::Basic(AZURE.to_owned(), token),
+    }
+}
+
+enum Found {
+    Nothing,
+    Known(DockerCredential),
+    /// A helper's name, and what it knows the registry by.
+    Helper(String, String),
+}
+
+/// What a file says of a registry, in the order in which Docker looks.
+fn in_file(path: &Path, registry: &str) -> Result<Found, CredentialsError> {
+    let wrong = |what: String| CredentialsError(format!("the credentials in {} {what}", path.display()));
+    let text = match std::fs::read(path) {
+        Ok(text) => text,
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(Found::Nothing);
+        }
+        Err(error) => return Err(wrong(format!("cannot be read: {error}"))),
+    };
+    // What the parser quotes of it might be a secret.
+    let mut config: Map<String, Value> = serde_json::from_slice(&text)
+        .map_err(|error| wrong(format!("are no JSON object: see line {}", error.line())))?;
+    let server = if registry == DOCKER_HUB.0 { DOCKER_HUB.1 } else { registry };
+    // Its helpers are asked here: the crate would wait for them as long as they like.
+    let helpers = config.remove("credHelpers").unwrap_or_default();
+    let store = config.remove("credsStore").unwrap_or_default();
+    let named = |helper: &Value| helper.as_str().filter(|name| !name.is_empty()).map(str::to_owned);
+    if let Some(helper) = named(&helpers[server]) {
+        return Ok(Found::Helper(helper, server.to_owned()));
+    }
+    match get_credential_from_reader(Value::Object(config).to_string().as_bytes(), registry) {
+        Ok(credential) => Ok(Found::Known(credential)),
+        Err(CredentialRetrievalError::NoCredentialConfigured) => Ok(match named(&store) {
+            Some(store) => Found::Helper(store, server.to_owned()),
+            None => Found::Nothing,
+        }),
+        Err(_) => {
+            Err(wrong(format!("have an entry for {registry} that cannot be understood: `docker login` writes it anew")))
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct HelpersAnswer {
+    username: String,
+    secret: String,
+}
+
+/// Asks a credential helper; none if it knows nothing of the server.
+async fn ask(helper: &str, server: &str) -> Result<Option<DockerCredential>, CredentialsError> {
+    let program = format!("docker-credential-{helper}");
+    let wrong = |what: &str| CredentialsError(format!("{program} {what}: try `echo {server} | {program} get`"));
+    let (success, said) = timeout(HELPER, run(&program, server))
+        .await
+        .map_err(|_| wrong(&format!("does not answer within {HELPER:?}")))?
+        .map_err(|error| wrong(&format!("cannot be run ({error})")))?;
+    if !success {
+        // Thus the protocol says that there are none.
+        let none = said.starts_with(b"credentials not found");
+        return if none { Ok(None) } else { Err(wrong(&format!("gives no credentials for {server}"))) };
+    }
+    let answer: HelpersAnswer =
+        serde_json::from_slice(&said).map_err(|_| wrong("answers what cannot be understood"))?;
+    Ok(Some(match answer.username.as_str() {
+        "<token>" => DockerCredential::IdentityToken(answer.secret),
+        _ => DockerCredential::UsernamePassword(answer.username, answer.secret),
+    }))
+}
+
+async fn run(program: &str, server: &str) -> io::Result<(bool, Vec<u8>)> {
+    let mut child = Command::new(program)
+        .arg("get")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // One that does not want to know it is not wrong for that.
+        let _ = stdin.write_all(server.as_bytes()).await;
+    }
+    let mut said = Vec::new();
+    if let Some(stdout) = child.stdout.take() {
+        stdout.take(HELPER_SAYS).read_to_end(&mut said).await?;
+    }
+    Ok((child.wait().await?.success(), said))
+}
