@@ -14,3 +14,4 @@ pub mod status_socket;
 pub mod store;
 pub mod supervisor;
 pub mod telemetry;
+mod watch;

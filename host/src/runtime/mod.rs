@@ -33,6 +33,7 @@ pub use http::{CaError, Grant, GrantError, Grants, HttpPolicy, RefusedRequest};
 pub use instance::{Gone, Instance, InstanceEvent, Launcher};
 pub use limits::{Limits, NearLimit, Usage};
 pub use logging::LogLevel;
+pub(crate) use module::read as read_module;
 pub use module::{Import, Inspection, Kind, LARGEST_MODULE, Module, ModuleError};
 pub use output::{Output, Stream};
 pub use postmortem::{Postmortem, PostmortemError, PostmortemWriter};

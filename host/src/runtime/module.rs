@@ -323,7 +323,8 @@ impl Module {
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, ModuleError> {
+/// The bytes of a module's file, in one go.
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>, ModuleError> {
     let unreadable = |source| ModuleError::Unreadable { path: path.to_owned(), source };
     let module = || path.display().to_string();
     // Asked before it is opened: opening a pipe would wait for its writer.

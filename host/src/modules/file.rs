@@ -1,0 +1,311 @@
+//! A module in a file, which may be replaced in any of the ways in which files are.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, Metadata};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::digest::Digest;
+use super::source::{Offer, Source, SourceError};
+use crate::runtime::{ModuleError, read_module};
+use crate::watch::Watch;
+
+/// What is longer is no signature, in bytes.
+const LONGEST_SIGNATURE: u64 = 64 << 10;
+
+/// So many links on the way to a file the kernel follows.
+const LINKS: u32 = 40;
+
+/// A module in a file, with its minisign signature in `FILE.minisig` beside it where there is one.
+///
+/// What is offered was read in one go, from a file that did not change for a moment before nor while it was read.
+/// Whether it changed is asked of the file system, after inotify's hints and by and by without one.
+pub struct FileSource {
+    path: PathBuf,
+    pace: Pace,
+    watch: Option<Arc<Watch>>,
+    /// Whether each folder that matters is watched.
+    is_watched: bool,
+    /// What was there when it was last read.
+    known: Option<Sight>,
+    /// What is there instead, and since when it is seen unchanged.
+    settling: Option<(Sight, Instant)>,
+    offered: Option<(Digest, Option<String>)>,
+    said: Option<SourceError>,
+}
+
+/// How long it waits for what.
+#[derive(Clone, Copy)]
+struct Pace {
+    /// Changes come in crowds: so long after the first of them it looks.
+    calm: Duration,
+    /// What has not changed for so long is complete, if it looks like it.
+    settle: Duration,
+    /// What does not look complete may be still being written, but not for ever.
+    patience: Duration,
+    /// It looks so often without a hint: other machines' changes to a network file system give none.
+    poll: Duration,
+    /// As often where hints cannot be had.
+    unwatched: Duration,
+}
+
+const PACE: Pace = Pace {
+    calm: Duration::from_millis(50),
+    settle: Duration::from_millis(200),
+    patience: Duration::from_secs(2),
+    poll: Duration::from_secs(2),
+    unwatched: Duration::from_millis(500),
+};
+
+impl FileSource {
+    /// The module at this path. Touches nothing yet.
+    #[must_use]
+    pub fn new(path: PathBuf) -> Self {
+        Self {
+            path,
+            pace: PACE,
+            watch: None,
+            is_watched: false,
+            known: None,
+            settling: None,
+            offered: None,
+            said: None,
+        }
+    }
+}
+
+#[async_trait]
+impl Source for FileSource {
+    async fn next(&mut self) -> Result<Offer, SourceError> {
+        let is_first = self.offered.is_none() && self.said.is_none();
+        if is_first && self.watch.is_none() {
+            // Without it, it looks more often.
+            self.watch = Watch::new().ok().map(Arc::new);
+        }
+        loop {
+            let sight = self.look().await;
+            if self.known == Some(sight) {
+                self.settling = None;
+                self.rest(self.pace.poll).await;
+                continue;
+            }
+            let since = match self.settling {
+                Some((settling, since)) if settling == sight => since,
+                _ => self.settling.insert((sight, Instant::now())).1,
+            };
+            let unsettled = self.pace.settle.saturating_sub(since.elapsed());
+            if !is_first && !unsettled.is_zero() {
+                tokio::time::sleep(unsettled).await;
+                continue;
+            }
+            let path = self.path.clone();
+            let found = aside(move || Found::read(&path)).await;
+            if !is_first && self.look().await != sight {
+                continue;
+            }
+            let unsure = if is_first { Duration::ZERO } else { self.pace.patience.saturating_sub(since.elapsed()) };
+            match found {
+                Ok(found) if found.is_complete || unsure.is_zero() => {
+                    self.known = Some(sight);
+                    self.settling = None;
+                    let is_news = self.offered.as_ref() != Some(&found.identity);
+                    self.offered = Some(found.identity);
+                    // Whoever was told that there is nothing is told that there is something again.
+                    if self.said.take().is_some() || is_news {
+                        return Ok(found.offer);
+                    }
+                }
+                Err(error) if unsure.is_zero() && self.said.as_ref() != Some(&error) => {
+                    // What was there may come back as if it had never been away.
+                    self.known = None;
+                    self.said = Some(error.clone());
+                    return Err(error);
+                }
+                _ if unsure.is_zero() => self.rest(self.pace.poll).await,
+                _ => self.rest(unsure).await,
+            }
+        }
+    }
+}
+
+impl FileSource {
+    /// Watches whatever folders matter by now, and then looks: so what changes afterwards gives a hint.
+    async fn look(&mut self) -> Sight {
+        let (path, watch) = (self.path.clone(), self.watch.clone());
+        let (sight, is_watched) = aside(move || {
+            let signature = signature_of(&path);
+            let is_watched = watch
+                .is_some_and(|watch| watch.set(&folders_of(&path).into_iter().chain(folders_of(&signature)).collect()));
+            (Sight { module: Stamp::of(&path), signature: Stamp::of(&signature) }, is_watched)
+        })
+        .await;
+        self.is_watched = is_watched;
+        sight
+    }
+
+    /// Until there is a hint, or it is time to look without one.
+    async fn rest(&self, longest: Duration) {
+        let wait = if self.is_watched { longest } else { longest.min(self.pace.unwatched) };
+        let hint = async {
+            match &self.watch {
+                Some(watch) => watch.changed().await,
+                None => std::future::pending().await,
+            }
+        };
+        if tokio::time::timeout(wait, hint).await.is_ok() {
+            tokio::time::sleep(self.pace.calm).await;
+        }
+    }
+}
+
+/// What the file system says of module and signature without reading them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Sight {
+    module: Option<Stamp>,
+    signature: Option<Stamp>,
+}
+
+/// What is another where the content is: the time of change, unlike that of modification, is nobody's to choose.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(path: &Path) -> Option<Self> {
+        let metadata: Metadata = fs::metadata(path).ok()?;
+        Some(Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        })
+    }
+}
+
+/// What was read.
+struct Found {
+    offer: Offer,
+    identity: (Digest, Option<String>),
+    /// Whether it ends where WebAssembly says that it does: a half-written file does not.
+    is_complete: bool,
+}
+
+impl Found {
+    fn read(path: &Path) -> Result<Self, SourceError> {
+        let bytes = Bytes::from(read_module(path).map_err(source_error)?);
+        let signature = read_signature(&signature_of(path))?;
+        let is_complete = wasmparser::Parser::new(0).parse_all(&bytes).all(|part| part.is_ok());
+        Ok(Self { identity: (Digest::of(&bytes), signature.clone()), offer: Offer { bytes, signature }, is_complete })
+    }
+}
+
+fn source_error(error: ModuleError) -> SourceError {
+    let is_lasting = match &error {
+        ModuleError::Unreadable { source, .. } => is_lasting(source),
+        _ => true,
+    };
+    let text = format!("{:#}", anyhow::Error::from(error));
+    if is_lasting { SourceError::Unusable(text) } else { SourceError::Unreachable(text) }
+}
+
+/// Whether somebody must do something about it; else it is the file system that fails.
+fn is_lasting(error: &io::Error) -> bool {
+    let kinds = [ErrorKind::NotFound, ErrorKind::PermissionDenied, ErrorKind::NotADirectory, ErrorKind::IsADirectory];
+    kinds.contains(&error.kind()) || error.raw_os_error() == Some(libc::ELOOP)
+}
+
+fn signature_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".minisig");
+    name.into()
+}
+
+fn read_signature(path: &Path) -> Result<Option<String>, SourceError> {
+    let unreadable = |error: &io::Error| {
+        let text =
+            format!("cannot read the module's signature {}: {error}; make it readable, or remove it", path.display());
+        if is_lasting(error) { SourceError::Unusable(text) } else { SourceError::Unreachable(text) }
+    };
+    match fs::metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(unreadable(&error)),
+        Ok(metadata) if !metadata.is_file() || metadata.len() > LONGEST_SIGNATURE => {
+            let path = path.display();
+            let text = format!("{path} is no signature: it must be a file of at most {LONGEST_SIGNATURE} bytes");
+            return Err(SourceError::Unusable(text));
+        }
+        Ok(_) => {}
+    }
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(LONGEST_SIGNATURE).read_to_end(&mut bytes))
+        .map_err(|error| unreadable(&error))?;
+    // What is no text is no signature either, as whoever verifies it will say.
+    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+/// The folders in which a change can make `path` name another file: its own, and that of each link on the way.
+fn folders_of(path: &Path) -> BTreeSet<PathBuf> {
+    let mut folders = BTreeSet::new();
+    let Ok(path) = std::path::absolute(path) else { return folders };
+    let mut ahead = parts(&path);
+    let mut links = 0;
+    let mut at = PathBuf::new();
+    while let Some(part) = ahead.pop() {
+        if part == Path::new("..") {
+            at.pop();
+            continue;
+        }
+        let next = at.join(&part);
+        let target = if links < LINKS { fs::read_link(&next).ok() } else { None };
+        if target.is_some() || ahead.is_empty() {
+            folders.insert(at.clone());
+        }
+        match target {
+            Some(target) => {
+                links += 1;
+                ahead.extend(parts(&target));
+            }
+            None => at = next,
+        }
+    }
+    folders
+}
+
+/// A path's parts, the last one first. The root is one, and joined to anything it is the root again.
+fn parts(path: &Path) -> Vec<PathBuf> {
+    path.components()
+        .rev()
+        .filter(|part| *part != Component::CurDir)
+        .map(|part| PathBuf::from(part.as_os_str()))
+        .collect()
+}
+
+/// Does what may block, off the threads that others wait for.
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime is ending.
+            Err(_) => std::future::pending().await,
+        },
+    }
+}
+
+#[cfg(test)]
+#[path = "file_tests.rs"]
+mod tests;

@@ -1,0 +1,349 @@
+//! A watched file, replaced in each of the ways in which files are.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
+use std::fs::{OpenOptions, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use tempfile::TempDir;
+
+use super::*;
+
+/// Longer than any test may take.
+const NEVER: Duration = Duration::from_secs(3600);
+
+/// Nothing comes of it in so long, where something would come in a small part of that.
+const A_WHILE: Duration = Duration::from_millis(700);
+
+/// A component with nothing in it but a text.
+fn component(text: &str) -> Vec<u8> {
+    let mut bytes = b"\0asm\x0d\0\x01\0".to_vec();
+    let size = u8::try_from(text.len() + 2).unwrap();
+    assert!(size < 0x80, "a longer one needs more digits");
+    bytes.extend([0, size, 1, b'x']);
+    bytes.extend(text.as_bytes());
+    bytes
+}
+
+fn source(path: &Path) -> FileSource {
+    FileSource::new(path.to_owned())
+}
+
+/// One that looks again only where inotify says that something changed.
+fn hinted(path: &Path) -> FileSource {
+    FileSource { pace: Pace { poll: NEVER, ..PACE }, ..source(path) }
+}
+
+/// One that gives a half-written file all the time in the world.
+fn patient(path: &Path) -> FileSource {
+    FileSource { pace: Pace { patience: NEVER, ..PACE }, ..source(path) }
+}
+
+async fn next(source: &mut FileSource) -> Result<Offer, SourceError> {
+    tokio::time::timeout(Duration::from_secs(60), source.next()).await.expect("nothing is offered")
+}
+
+async fn offered(source: &mut FileSource) -> Vec<u8> {
+    next(source).await.unwrap().bytes.to_vec()
+}
+
+async fn says_nothing(source: &mut FileSource) {
+    let said = tokio::time::timeout(A_WHILE, source.next()).await;
+    assert!(said.is_err(), "{said:?}");
+}
+
+fn folder() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("job.wasm");
+    (folder, path)
+}
+
+/// As `mv` does, from another file of the folder.
+fn replace(path: &Path, bytes: &[u8]) {
+    let aside = path.with_extension("new");
+    fs::write(&aside, bytes).unwrap();
+    fs::rename(&aside, path).unwrap();
+}
+
+#[tokio::test]
+async fn at_first_there_is_what_is_there_or_why_not() {
+    let (_folder, path) = folder();
+    fs::write(&path, component("one")).unwrap();
+    assert_eq!(offered(&mut source(&path)).await, component("one"));
+    // Whatever is wrong inside is for whoever prepares it.
+    fs::write(&path, "text").unwrap();
+    assert_eq!(offered(&mut patient(&path)).await, b"text");
+
+    let wrong = |path: &Path, words: &str| {
+        let (mut source, words) = (patient(path), words.to_owned());
+        async move {
+            let error = next(&mut source).await.unwrap_err();
+            assert!(matches!(error, SourceError::Unusable(_)) && error.to_string().contains(&words), "{error:?}");
+            says_nothing(&mut source).await;
+        }
+    };
+    let missing = path.with_file_name("missing.wasm");
+    let words = format!("cannot read the module {}: No such file or directory", missing.display());
+    wrong(&missing, &words).await;
+    wrong(&path.join("below"), "Not a directory").await;
+    wrong(path.parent().unwrap(), "is a folder or a device, not a regular file").await;
+    fs::write(&path, "").unwrap();
+    wrong(&path, "is empty: was the build interrupted?").await;
+    File::create(&path).unwrap().set_len((64 << 20) + 1).unwrap();
+    wrong(&path, "has 65 MiB; the limit is 64 MiB").await;
+    fs::remove_file(&path).unwrap();
+    symlink(&path, &path).unwrap();
+    wrong(&path, "cannot read the module").await;
+}
+
+#[tokio::test]
+async fn a_file_renamed_over_it_is_offered() {
+    let (_folder, path) = folder();
+    fs::write(&path, component("0")).unwrap();
+    let mut source = hinted(&path);
+    for version in ["0", "1", "2"] {
+        replace(&path, &component(version));
+        assert_eq!(offered(&mut source).await, component(version));
+    }
+}
+
+#[tokio::test]
+async fn of_many_changes_the_last_one_is_offered() {
+    let (_folder, path) = folder();
+    fs::write(&path, component("first")).unwrap();
+    let mut source = hinted(&path);
+    next(&mut source).await.unwrap();
+    for version in 0..100 {
+        replace(&path, &component(&version.to_string()));
+    }
+    assert_eq!(offered(&mut source).await, component("99"));
+    says_nothing(&mut source).await;
+}
+
+#[tokio::test]
+async fn a_file_overwritten_in_place_is_offered_once_it_is_complete() {
+    let (_folder, path) = folder();
+    fs::write(&path, component("old")).unwrap();
+    let mut source = patient(&path);
+    next(&mut source).await.unwrap();
+    let new = component("a longer one");
+    let mut file = OpenOptions::new().write(true).truncate(true).open(&path).unwrap();
+    // Empty, in its preamble, with half of a section: each for longer than what is complete has to settle.
+    for part in [&new[..0], &new[..6], &new[6..15]] {
+        file.write_all(part).unwrap();
+        says_nothing(&mut source).await;
+    }
+    // It is not even closed.
+    file.write_all(&new[15..]).unwrap();
+    assert_eq!(offered(&mut source).await, new);
+}
+
+#[tokio::test]
+async fn what_changes_all_the_time_is_not_offered() {
+    let (_folder, path) = folder();
+    fs::write(&path, component("old")).unwrap();
+    let settle = Duration::from_secs(10);
+    let mut source = FileSource { pace: Pace { settle, ..PACE }, ..source(&path) };
+    next(&mut source).await.unwrap();
+    replace(&path, &component("new"));
+    says_nothing(&mut source).await;
+    source.pace.settle = Duration::ZERO;
+    assert_eq!(offered(&mut source).await, component("new"));
+}
+
+#[tokio::test]
+async fn what_never_gets_complete_is_offered_after_all() {
+    let (_folder, path) = folder();
+    fs::write(&path, component("old")).unwrap();
+    let mut source = hinted(&path);
+    next(&mut source).await.unwrap();
+    let half = &component("new")[..10];
+    fs::write(&path, half).unwrap();
+    assert_eq!(offered(&mut source).await, half);
+}
+
+#[tokio::test]
+async fn a_flipped_link_is_offered() {
+    // As Kubernetes updates a ConfigMap: the file is a link through `..data`, which is flipped.
+    let (folder, path) = folder();
+    let flip = |version: &str| {
+        let data = folder.path().join(format!("..{version}"));
+        fs::create_dir(&data).unwrap();
+        fs::write(data.join("job.wasm"), component(version)).unwrap();
+        fs::write(data.join("job.wasm.minisig"), version).unwrap();
+        let link = folder.path().join("..data_tmp");
+        symlink(format!("..{version}"), &link).unwrap();
+        fs::rename(link, folder.path().join("..data")).unwrap();
+    };
+    flip("2026_11_20");
+    symlink("..data/job.wasm", &path).unwrap();
+    symlink("..data/job.wasm.minisig", signature_of(&path)).unwrap();
+    let mut source = hinted(&path);
+    next(&mut source).await.unwrap();
+    for version in ["2026_11_21", "2026_11_22"] {
+        flip(version);
+        let offer = next(&mut source).await.unwrap();
+        assert_eq!((&offer.bytes[..], offer.signature.as_deref()), (&component(version)[..], Some(version)));
+    }
+    says_nothing(&mut source).await;
+}
+
+#[tokio::test]
+async fn a_link_on_the_way_may_be_flipped_anywhere() {
+    // As deployments do that keep releases side by side: `current` is a link to one of them.
+    let folder = tempfile::tempdir().unwrap();
+    let flip = |version: &str| {
+        fs::create_dir_all(folder.path().join("releases").join(version).join("bin")).unwrap();
+        let file = format!("releases/{version}/bin/job.wasm");
+        fs::write(folder.path().join(file), component(version)).unwrap();
+        let link = folder.path().join("next");
+        symlink(folder.path().join("releases").join(version), &link).unwrap();
+        fs::rename(link, folder.path().join("current")).unwrap();
+    };
+    flip("1");
+    let mut source = hinted(&folder.path().join("releases/../current/./bin/job.wasm"));
+    assert_eq!(offered(&mut source).await, component("1"));
+    flip("2");
+    assert_eq!(offered(&mut source).await, component("2"));
+}
+
+#[tokio::test]
+async fn a_file_that_vanishes_is_said_once_and_offered_when_it_is_back() {
+    let (_folder, path) = folder();
+    fs::write(&path, component("old")).unwrap();
+    let mut source = hinted(&path);
+    next(&mut source).await.unwrap();
+    fs::remove_file(&path).unwrap();
+    let error = next(&mut source).await.unwrap_err();
+    assert!(matches!(&error, SourceError::Unusable(text) if text.contains("No such file")), "{error:?}");
+    says_nothing(&mut source).await;
+    fs::write(&path, component("new")).unwrap();
+    assert_eq!(offered(&mut source).await, component("new"));
+    // The same again, and the same comes back: that is news too.
+    let aside = path.with_extension("aside");
+    fs::rename(&path, &aside).unwrap();
+    assert_eq!(next(&mut source).await, Err(error));
+    fs::rename(&aside, &path).unwrap();
+    assert_eq!(offered(&mut source).await, component("new"));
+}
+
+#[tokio::test]
+async fn a_file_that_is_away_for_a_moment_is_no_news() {
+    let (_folder, path) = folder();
+    fs::write(&path, component("old")).unwrap();
+    let mut source = patient(&path);
+    next(&mut source).await.unwrap();
+    fs::remove_file(&path).unwrap();
+    says_nothing(&mut source).await;
+    fs::write(&path, component("old")).unwrap();
+    says_nothing(&mut source).await;
+    fs::write(&path, component("new")).unwrap();
+    assert_eq!(offered(&mut source).await, component("new"));
+}
+
+#[tokio::test]
+async fn its_folder_may_be_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let (there, aside) = (folder.path().join("there"), folder.path().join("aside"));
+    let path = there.join("job.wasm");
+    fs::create_dir(&there).unwrap();
+    fs::write(&path, component("old")).unwrap();
+    let mut source = source(&path);
+    next(&mut source).await.unwrap();
+    fs::rename(&there, &aside).unwrap();
+    fs::create_dir(&there).unwrap();
+    fs::write(&path, component("new")).unwrap();
+    assert_eq!(offered(&mut source).await, component("new"));
+    // The new one is watched as the old one was.
+    source.pace.poll = NEVER;
+    replace(&path, &component("newer"));
+    assert_eq!(offered(&mut source).await, component("newer"));
+}
+
+#[tokio::test]
+async fn its_folder_may_be_away_for_a_while() {
+    let folder = tempfile::tempdir().unwrap();
+    let there = folder.path().join("there");
+    let path = there.join("job.wasm");
+    let mut source = hinted(&path);
+    next(&mut source).await.unwrap_err();
+    says_nothing(&mut source).await;
+    fs::create_dir(&there).unwrap();
+    fs::write(&path, component("new")).unwrap();
+    assert_eq!(offered(&mut source).await, component("new"));
+}
+
+#[tokio::test]
+async fn the_same_content_is_not_offered_again() {
+    let (_folder, path) = folder();
+    fs::write(&path, component("old")).unwrap();
+    let mut source = hinted(&path);
+    next(&mut source).await.unwrap();
+    replace(&path, &component("old"));
+    says_nothing(&mut source).await;
+    fs::write(&path, component("old")).unwrap();
+    says_nothing(&mut source).await;
+    fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    says_nothing(&mut source).await;
+}
+
+#[tokio::test]
+async fn other_content_of_the_same_size_and_time_is_offered() {
+    let (_folder, path) = folder();
+    fs::write(&path, component("old")).unwrap();
+    let times = fs::metadata(&path).unwrap();
+    let mut source = hinted(&path);
+    next(&mut source).await.unwrap();
+    fs::write(&path, component("new")).unwrap();
+    File::open(&path).unwrap().set_modified(times.modified().unwrap()).unwrap();
+    assert_eq!(offered(&mut source).await, component("new"));
+}
+
+#[tokio::test]
+async fn the_signature_is_beside_it_and_may_change_alone() {
+    let (_folder, path) = folder();
+    let signature = path.with_file_name("job.wasm.minisig");
+    fs::write(&path, component("signed")).unwrap();
+    let mut source = hinted(&path);
+    assert_eq!(next(&mut source).await.unwrap().signature, None);
+    for text in ["by one key", "by another"] {
+        fs::write(&signature, text).unwrap();
+        let offer = next(&mut source).await.unwrap();
+        assert_eq!((&offer.bytes[..], offer.signature.as_deref()), (&component("signed")[..], Some(text)));
+    }
+    fs::remove_file(&signature).unwrap();
+    assert_eq!(next(&mut source).await.unwrap().signature, None);
+    fs::create_dir(&signature).unwrap();
+    let error = next(&mut source).await.unwrap_err();
+    assert!(error.to_string().contains("job.wasm.minisig is no signature"), "{error}");
+}
+
+#[tokio::test]
+async fn without_hints_it_looks_by_itself() {
+    let (_folder, path) = folder();
+    fs::write(&path, component("old")).unwrap();
+    let mut source = hinted(&path);
+    next(&mut source).await.unwrap();
+    source.watch = None;
+    replace(&path, &component("new"));
+    assert_eq!(offered(&mut source).await, component("new"));
+}
+
+#[tokio::test]
+async fn whoever_stops_waiting_loses_nothing() {
+    let (_folder, path) = folder();
+    fs::write(&path, component("old")).unwrap();
+    let mut source = hinted(&path);
+    next(&mut source).await.unwrap();
+    replace(&path, &component("new"));
+    // Each time too short for it to settle.
+    let mut tries = std::iter::repeat_n(PACE.settle / 2, 100);
+    let offer = loop {
+        let wait = tries.next().expect("each time it begins anew");
+        if let Ok(offer) = tokio::time::timeout(wait, source.next()).await {
+            break offer.unwrap();
+        }
+    };
+    assert_eq!(offer.bytes, component("new"));
+}
