@@ -7,36 +7,35 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use baton::modules::{Digest, ModuleStore, Reading};
 use baton::state::StateStore;
 use baton::store::{AzureStore, LeaseStore};
 use baton_election::{LeaseState, Op, Refusal, Reply, Version};
 
 use super::azurite::Azurite;
 use super::proxy::{Mode, Proxy};
+use super::states;
 use super::suite::{self, Backend, Bench, a, assert_lost, b, job, record, version_of};
-use super::{modules, states};
 
 /// Shorter than a lease by far, longer than any answer on loopback.
 const CALLER_WAITS: Duration = Duration::from_millis(1500);
 
 /// A container of its own in an emulator that others use, too.
-struct Container {
+pub struct Container {
     address: SocketAddr,
     name: String,
 }
 
 impl Container {
-    fn handle(&self) -> AzureStore {
+    pub fn handle(&self) -> AzureStore {
         handle(self.address, &self.name)
     }
 }
 
-fn handle(address: SocketAddr, container: &str) -> AzureStore {
+pub fn handle(address: SocketAddr, container: &str) -> AzureStore {
     AzureStore::emulator(&address.to_string(), container).unwrap()
 }
 
-async fn container(azurite: &Azurite, name: &str) -> Container {
+pub async fn container(azurite: &Azurite, name: &str) -> Container {
     let container = Container { address: azurite.address(), name: name.to_owned() };
     container.handle().create().await.unwrap();
     container.handle().create().await.expect("a second create is harmless");
@@ -111,75 +110,6 @@ async fn state_in_a_container_that_is_missing_is_misconfigured() {
     assert!(matches!(read, Err(Refusal::Misconfigured(_))), "{read:?}");
     let written = store.write(&job, None, states::text("a")).await;
     assert!(matches!(written, Err(Refusal::Misconfigured(_))), "{written:?}");
-}
-
-#[tokio::test]
-async fn keeps_modules() {
-    let azurite = Azurite::start();
-    let container = container(&azurite, "modules").await;
-    modules::run(|| Arc::new(container.handle())).await;
-    assert_eq!(container.handle().elections().await, Ok(vec![]), "nothing of theirs looks like an election");
-}
-
-#[tokio::test]
-async fn a_write_of_control_whose_answer_is_lost_is_unknown_and_conflicts_when_repeated() {
-    let azurite = Azurite::start();
-    let direct = container(&azurite, "lost-control").await.handle();
-    let proxy = Proxy::start(azurite.address());
-    let far = handle(proxy.address(), "lost-control");
-    let job = states::election("job");
-    let version = direct.write_control(&job, None, states::text("a")).await.unwrap();
-    for mode in [Mode::Down, Mode::CutAfterRequest] {
-        proxy.set(mode);
-        let answer = far.write_control(&job, Some(&version), states::text("b")).await;
-        assert!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
-        let unread = far.read_control(&job, Some(&version)).await;
-        assert!(matches!(unread, Err(Refusal::Unknown(_))), "{unread:?}");
-    }
-    proxy.set(Mode::Pass);
-    assert_eq!(far.write_control(&job, Some(&version), states::text("b")).await, Err(Refusal::Conflict));
-    let read = far.read_control(&job, Some(&version)).await;
-    assert!(matches!(&read, Ok(Reading::Found(_, content)) if *content == states::text("b")), "{read:?}");
-}
-
-#[tokio::test]
-async fn a_module_whose_transfer_is_cut_is_unknown_and_had_by_trying_again() {
-    let azurite = Azurite::start();
-    let _container = container(&azurite, "cut").await;
-    let proxy = Proxy::start(azurite.address());
-    let far = handle(proxy.address(), "cut");
-    let content = modules::large(251);
-    let digest = Digest::of(&content);
-    let unknown = |answer: Result<(), Refusal>| assert!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
-    proxy.set(Mode::CutAfterRequest);
-    unknown(far.put_module(&digest, content.clone()).await);
-    proxy.set(Mode::Pass);
-    far.put_module(&digest, content.clone()).await.unwrap();
-    proxy.set(Mode::CutAfterRequest);
-    unknown(far.get_module(&digest, u64::MAX).await.map(drop));
-    unknown(far.modules().await.map(drop));
-    proxy.set(Mode::Pass);
-    assert!(far.get_module(&digest, u64::MAX).await == Ok(Some(content)));
-}
-
-#[tokio::test]
-async fn modules_in_a_container_that_is_missing_are_misconfigured() {
-    let azurite = Azurite::start();
-    let store = handle(azurite.address(), "missing");
-    let (job, digest) = (states::election("job"), Digest::of(b"x"));
-    for answer in [
-        store.read_control(&job, None).await.map(drop),
-        store.write_control(&job, None, states::text("x")).await.map(drop),
-        store.put_module(&digest, states::text("x")).await,
-        store.get_module(&digest, 10).await.map(drop),
-        store.modules().await.map(drop),
-        store.remove_module(&digest).await,
-        store.announce(&job, "node", states::text("x")).await,
-        store.announcements(&job).await.map(drop),
-        store.withdraw(&job, "node").await,
-    ] {
-        assert!(matches!(&answer, Err(Refusal::Misconfigured(why)) if why.contains("--create")), "{answer:?}");
-    }
 }
 
 #[tokio::test]
@@ -394,24 +324,31 @@ async fn a_wrong_key_is_not_accepted_and_that_is_said() {
 }
 
 /// A server that answers one request.
-fn answer_once(status: &'static str, code: Option<&'static str>) -> (SocketAddr, std::thread::JoinHandle<()>) {
+fn answer_once(status: &'static str, code: Option<&'static str>) -> (SocketAddr, std::thread::JoinHandle<Vec<String>>) {
+    let code = code.map_or(String::new(), |code| format!("x-ms-error-code: {code}\r\n"));
+    answer(vec![format!("HTTP/1.1 {status}\r\n{code}content-length: 0\r\nconnection: close\r\n\r\n")])
+}
+
+/// A server that answers requests with these texts, one after the other, each on a connection of its own. Gives what
+/// it was asked.
+pub fn answer(answers: Vec<String>) -> (SocketAddr, std::thread::JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
-    let server = std::thread::spawn(move || {
+    let serve = move |answer: String| {
         let (mut client, _) = listener.accept().unwrap();
         let mut request = Vec::new();
         let mut bytes = [0; 4096];
         let end = |request: &[u8]| request.windows(4).any(|window| window == b"\r\n\r\n");
         while !end(&request) {
             match client.read(&mut bytes).unwrap() {
-                0 => return,
+                0 => break,
                 length => request.extend_from_slice(&bytes[..length]),
             }
         }
-        let code = code.map_or(String::new(), |code| format!("x-ms-error-code: {code}\r\n"));
-        write!(client, "HTTP/1.1 {status}\r\n{code}content-length: 0\r\nconnection: close\r\n\r\n").unwrap();
+        client.write_all(answer.as_bytes()).unwrap();
         // What is left of the request is read, or closing would cut the answer off.
         while client.read(&mut bytes).is_ok_and(|length| length > 0) {}
-    });
-    (address, server)
+        String::from_utf8_lossy(&request).into_owned()
+    };
+    (address, std::thread::spawn(move || answers.into_iter().map(serve).collect()))
 }

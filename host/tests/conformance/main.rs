@@ -14,6 +14,7 @@ mod proxy;
 mod registry;
 
 mod azure;
+mod azure_modules;
 mod credentials;
 mod file_systems;
 mod identities;
