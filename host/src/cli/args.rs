@@ -170,6 +170,22 @@ pub(super) struct Run {
     /// Write the last instance's profile to this file, for Firefox's profiler; off for none * [env: BATON_PROFILE] [default: off]
     #[arg(long, value_name = "FILE")]
     pub profile: Option<String>,
+    /// Run this module and no other; repeat it for more * [env: BATON_PIN, with spaces between]
+    ///
+    /// In the file: a list, as in `pin = ["sha256:…"]`. `baton check` prints a module's digest.
+    #[arg(long, value_name = "DIGEST")]
+    pub pin: Vec<String>,
+    /// Run only what a key in this file has signed with minisign; repeat it for more * [env: BATON_TRUST, one on each line]
+    ///
+    /// A file such as minisign.pub; it may hold several keys. In the file: a list, as in `trust = ["minisign.pub"]`.
+    #[arg(long, value_name = "KEYFILE")]
+    pub trust: Vec<String>,
+    /// How long compiling a module may take * [env: BATON_COMPILE_TIMEOUT] [default: 60s]
+    #[arg(long, value_name = "DURATION")]
+    pub compile_timeout: Option<String>,
+    /// The folder for compiled modules, this user's alone; off for none [env: BATON_CACHE] [default: ~/.cache/baton]
+    #[arg(long, value_name = "DIR")]
+    pub cache: Option<String>,
     /// A server that the coordinator may ask over HTTP; repeat it for more * [env: BATON_ALLOW_HTTP, with spaces between]
     ///
     /// Scheme, host, and if need be port and start of the path: https://api.example.com/v1. https://*.example.com

@@ -210,6 +210,10 @@ impl args::Run {
             .flag(Key::MaxOutput, self.max_output)
             .flag(Key::MaxState, self.max_state)
             .flag(Key::MaxStateValue, self.max_state_value)
+            .flags(Key::Pin, &self.pin)
+            .flags(Key::Trust, &self.trust)
+            .flag(Key::CompileTimeout, self.compile_timeout)
+            .flag(Key::Cache, self.cache)
             .flag(Key::LogFormat, self.log_format)
             .flag_pairs(Key::Env, &self.env)?
             .flag_pairs(Key::Config, &self.config)?

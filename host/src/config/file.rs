@@ -7,7 +7,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeArray, DeTable, DeValue};
 
 use super::key::nearest;
 use super::layer::Given;
@@ -187,16 +187,27 @@ impl Source<'_> {
                 return Err(self.error(at, Some(&path), "write a table: secrets = { NAME = { file = \"PATH\" } }"));
             }
             (Key::AllowHttp, DeValue::Array(grants)) => {
-                let texts: Option<Vec<&str>> = grants.iter().map(|grant| grant.get_ref().as_str()).collect();
                 let form = "write a list of texts in quotes: allow-http = [\"https://api.example.com\"]";
-                texts.ok_or_else(|| self.error(at, Some(&path), form))?.join("\n")
+                self.texts(at, &path, grants, form)?.join("\n")
             }
+            (Key::Pin, DeValue::Array(digests)) => {
+                self.texts(at, &path, digests, "write a list of texts in quotes: pin = [\"sha256:…\"]")?.join("\n")
+            }
+            (Key::Trust, DeValue::Array(files)) => {
+                let form = "write a list of texts in quotes: trust = [\"minisign.pub\"]";
+                let files = self.texts(at, &path, files, form)?;
+                let files: Result<Vec<String>, _> = files.into_iter().map(|file| self.path(at, &path, file)).collect();
+                files?.join("\n")
+            }
+            (Key::Trust, DeValue::String(file)) => self.path(at, &path, file)?,
             (Key::MaxRequests, DeValue::Integer(number)) => number.to_string(),
             (Key::Create, DeValue::Boolean(on)) => on.to_string(),
             (Key::Create, _) => {
                 return Err(self.error(at, Some(&path), "write true or false, without quotes"));
             }
-            (Key::Coredump | Key::Profile, DeValue::String(place)) if place != OFF => self.path(at, &path, place)?,
+            (Key::Coredump | Key::Profile | Key::Cache, DeValue::String(place)) if place != OFF => {
+                self.path(at, &path, place)?
+            }
             (
                 Key::MaxTableElements | Key::MaxInstances | Key::MaxHandles | Key::MaxOutput,
                 DeValue::Integer(number),
@@ -242,6 +253,12 @@ impl Source<'_> {
         }
     }
 
+    /// The texts of a list.
+    fn texts<'a>(&self, at: usize, path: &str, list: &'a DeArray<'_>, form: &str) -> Result<Vec<&'a str>, ConfigError> {
+        let texts: Option<Vec<&str>> = list.iter().map(|text| text.get_ref().as_str()).collect();
+        texts.ok_or_else(|| self.error(at, Some(path), form))
+    }
+
     /// A path in the file is seen from the file's folder, wherever the host is started.
     fn path(&self, at: usize, key: &str, path: &str) -> Result<String, ConfigError> {
         self.folder
@@ -282,12 +299,15 @@ fn unknown(word: &str, at_top: bool, legal: impl Fn(&Key) -> bool) -> String {
 
 fn example(key: Key) -> &'static str {
     match key {
-        Key::Lease | Key::Grace | Key::Pause => ", such as \"15s\"",
+        Key::Lease | Key::Grace | Key::Pause | Key::CompileTimeout => ", such as \"15s\"",
         Key::Coredump => ", such as \"dumps\" or \"off\"",
         Key::Profile => ", such as \"profile.json\" or \"off\"",
         Key::StallAfter => ", such as \"5m\" or \"off\"",
         Key::MaxTableElements | Key::MaxInstances | Key::MaxHandles | Key::MaxOutput => ", or a number, such as 1000",
         Key::MaxMemory | Key::MaxState | Key::MaxStateValue => ", such as \"256MiB\"",
+        Key::Pin => ", such as \"sha256:…\", or a list of them in brackets",
+        Key::Trust => ", such as \"minisign.pub\", or a list of them in brackets",
+        Key::Cache => ", such as \"cache\" or \"off\"",
         Key::AllowHttp => ", such as \"https://api.example.com\", or a list of them in brackets",
         Key::MaxRequests => " or a number, such as 64",
         _ => "",

@@ -13,6 +13,8 @@ pub enum Key {
     Node,
     /// How log lines look.
     LogFormat,
+    /// Where compiled modules are kept.
+    Cache,
     /// The component's file.
     Module,
     /// The election's name.
@@ -31,6 +33,12 @@ pub enum Key {
     Coredump,
     /// Where the profile of the last instance goes.
     Profile,
+    /// The modules that may run, and no others.
+    Pin,
+    /// Whose signature a module needs.
+    Trust,
+    /// How long compiling a module may take.
+    CompileTimeout,
     /// The servers that a coordinator may ask over HTTP.
     AllowHttp,
     /// Whom such servers may be certified by, besides those whom everybody trusts.
@@ -63,12 +71,13 @@ pub enum Key {
 
 impl Key {
     /// All settings: those of the host first, then those of a coordinator.
-    pub const ALL: [Key; 28] = [
+    pub const ALL: [Key; 32] = [
         Key::File,
         Key::Store,
         Key::Create,
         Key::Node,
         Key::LogFormat,
+        Key::Cache,
         Key::Module,
         Key::Election,
         Key::Lease,
@@ -78,6 +87,9 @@ impl Key {
         Key::StallAfter,
         Key::Coredump,
         Key::Profile,
+        Key::Pin,
+        Key::Trust,
+        Key::CompileTimeout,
         Key::AllowHttp,
         Key::HttpCa,
         Key::MaxRequests,
@@ -103,6 +115,7 @@ impl Key {
             Key::Create => "create",
             Key::Node => "node",
             Key::LogFormat => "log-format",
+            Key::Cache => "cache",
             Key::Module => "module",
             Key::Election => "election",
             Key::Lease => "lease",
@@ -112,6 +125,9 @@ impl Key {
             Key::StallAfter => "stall-after",
             Key::Coredump => "coredump",
             Key::Profile => "profile",
+            Key::Pin => "pin",
+            Key::Trust => "trust",
+            Key::CompileTimeout => "compile-timeout",
             Key::AllowHttp => "allow-http",
             Key::HttpCa => "http-ca",
             Key::MaxRequests => "max-requests",

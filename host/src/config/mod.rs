@@ -48,6 +48,7 @@ pub use secrets::SecretSource;
 pub use surroundings::Surroundings;
 pub use value::election;
 
+use crate::modules::Digest;
 use crate::node::NodeChoice;
 use crate::runtime::{Grants, Limits};
 use crate::state;
@@ -66,6 +67,8 @@ pub struct Config {
     pub node: NodeChoice,
     /// How lines look on stderr.
     pub log_format: Format,
+    /// The folder for compiled modules; none for no cache.
+    pub cache: Option<PathBuf>,
     /// What to run: at least one, each for another election.
     pub coordinators: Vec<Coordinator>,
     rows: Vec<Row>,
@@ -104,6 +107,12 @@ pub struct Coordinator {
     pub core_dumps: Option<PathBuf>,
     /// The file for the profile of the last instance. No other coordinator has the same.
     pub profile: Option<PathBuf>,
+    /// The modules that may run, and no others; empty for any.
+    pub pins: Vec<Digest>,
+    /// Files of public keys, of which one must have signed a module; empty for none.
+    pub trust: Vec<PathBuf>,
+    /// How long compiling a module may take.
+    pub compile_timeout: Duration,
     /// The servers that it may ask over HTTP.
     pub allow_http: Grants,
     /// A file of certificates, by which such servers may be certified.

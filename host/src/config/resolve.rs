@@ -32,6 +32,8 @@ pub fn resolve(flags: &Layer, around: &Surroundings) -> Result<Config, ConfigErr
     let node = node(&mut host, around)?;
     let log_format = host.get(Key::LogFormat, value::log_format, value::show_log_format, || Ok(Format::Text))?.0;
 
+    let cache = host.get(Key::Cache, value::place, value::show_place, || Ok(around.cache_folder()))?.0;
+
     let mut coordinators = Vec::new();
     for layers in sources.coordinators(flags)? {
         let mut own = Vec::new();
@@ -52,7 +54,7 @@ pub fn resolve(flags: &Layer, around: &Surroundings) -> Result<Config, ConfigErr
         coordinators.push(coordinator);
         rows.append(&mut own);
     }
-    Ok(Config { store, create, node, log_format, coordinators, rows })
+    Ok(Config { store, create, node, log_format, cache, coordinators, rows })
 }
 
 /// The store alone, for the commands that ask it: from a flag, a variable, the file or the default.
@@ -186,6 +188,10 @@ fn coordinator(
     let mut place = |key| own.get(key, value::place, value::show_place, || Ok(None));
     let (core_dumps, _) = place(Key::Coredump)?;
     let (profile, _) = place(Key::Profile)?;
+    let (pins, _) = own.get(Key::Pin, value::digests, |pins| value::show_digests(pins), || Ok(Vec::new()))?;
+    let (trust, _) = own.get(Key::Trust, value::files, |files| value::show_files(files), || Ok(Vec::new()))?;
+    let minute = || Ok(Duration::from_secs(60));
+    let (compile_timeout, _) = own.get(Key::CompileTimeout, value::timeout, value::show_duration, minute)?;
     let (allow_http, _) = own.get(Key::AllowHttp, value::grants, value::show_grants, || Ok(Grants::default()))?;
     let (http_ca, _) = own.get(Key::HttpCa, value::file, value::show_file, || Ok(None))?;
     let (max_requests, _) = own.get(Key::MaxRequests, value::requests, usize::to_string, || Ok(64))?;
@@ -220,6 +226,9 @@ fn coordinator(
         stall_after,
         core_dumps,
         profile,
+        pins,
+        trust,
+        compile_timeout,
         limits,
         state_limits,
         env,

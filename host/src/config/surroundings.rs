@@ -46,8 +46,17 @@ impl Surroundings {
     /// Where Baton keeps what outlives a run on this machine: `$XDG_STATE_HOME/baton`, else
     /// `~/.local/state/baton`. Never a folder under `/tmp`: cleaners would delete a held lease there.
     pub(super) fn state_folder(&self) -> Option<PathBuf> {
-        let xdg = self.variable("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-        let base = xdg.or_else(|| self.home.as_ref().map(|home| home.join(".local/state")))?;
+        self.own_folder("XDG_STATE_HOME", ".local/state")
+    }
+
+    /// Where Baton keeps what it can make again: `$XDG_CACHE_HOME/baton`, else `~/.cache/baton`.
+    pub(super) fn cache_folder(&self) -> Option<PathBuf> {
+        self.own_folder("XDG_CACHE_HOME", ".cache")
+    }
+
+    fn own_folder(&self, variable: &str, in_home: &str) -> Option<PathBuf> {
+        let xdg = self.variable(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+        let base = xdg.or_else(|| self.home.as_ref().map(|home| home.join(in_home)))?;
         Some(base.join("baton"))
     }
 }

@@ -47,8 +47,16 @@ fn shown(config: &Config, key: Key) -> (String, String) {
     (row.value.clone(), row.origin.show(key).to_string())
 }
 
+const PINS: [&str; 4] = [
+    "sha256:000000000000000000000000000000000000000000000000000000000000000f",
+    "sha256:000000000000000000000000000000000000000000000000000000000000000e",
+    "sha256:000000000000000000000000000000000000000000000000000000000000000d \
+     sha256:000000000000000000000000000000000000000000000000000000000000000c",
+    "sha256:000000000000000000000000000000000000000000000000000000000000000b",
+];
+
 /// For each setting: what flag, variable, table and top of the file say, and the default. All different.
-const SETTINGS: [(Key, [&str; 4], &str); 23] = [
+const SETTINGS: [(Key, [&str; 4], &str); 27] = [
     (Key::Store, ["sqlite:/f", "sqlite:/v", "", "sqlite:/g"], "sqlite:HOME/.local/state/baton"),
     (Key::Create, ["true", "false", "", "true"], "false"),
     (Key::Node, ["f", "v", "", "g"], "MACHINE-N (N: the first free slot)"),
@@ -61,6 +69,10 @@ const SETTINGS: [(Key, [&str; 4], &str); 23] = [
     (Key::StallAfter, ["1m", "off", "2m", "3m"], "off"),
     (Key::Coredump, ["f", "off", "/t", "off"], "off"),
     (Key::Profile, ["f.json", "off", "/t.json", "off"], "off"),
+    (Key::Cache, ["f", "v", "", "off"], "HOME/.cache/baton"),
+    (Key::Pin, [PINS[0], PINS[1], PINS[2], PINS[3]], "none"),
+    (Key::Trust, ["f.pub", "v.pub", "/t.pub", "/g.pub"], "none"),
+    (Key::CompileTimeout, ["11s", "12s", "13s", "14s"], "1m"),
     (Key::AllowHttp, ["http://a http://b", "https://c", "http://d", "http://*.e.f"], "none"),
     (Key::HttpCa, ["f.pem", "v.pem", "", "HOME/g.pem"], "none"),
     (Key::MaxRequests, ["1", "2", "3", "4"], "64"),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use baton_election::ElectionName;
 use baton_election::OnDone;
 
+use crate::modules::{Digest, InvalidDigest};
 use crate::runtime::{Grant, GrantError, Grants};
 use crate::state::LARGEST;
 use crate::store::{StoreUrl, StoreUrlError};
@@ -33,6 +34,14 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
         return Err(format!("{text:?} is longer than a year: write a shorter one"));
     }
     Ok(duration)
+}
+
+/// How long something may take at most.
+pub(super) fn timeout(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("0 is no time at all: write a longer one".to_string()),
+        timeout => Ok(timeout),
+    }
 }
 
 pub(super) fn show_duration(duration: &Duration) -> String {
@@ -123,6 +132,27 @@ pub(super) fn grants(text: &str) -> Result<Grants, String> {
 pub(super) fn show_grants(grants: &Grants) -> String {
     let grants: Vec<String> = grants.iter().map(Grant::to_string).collect();
     if grants.is_empty() { "none".to_owned() } else { grants.join(" ") }
+}
+
+/// Digests of modules, with white space between them.
+pub(super) fn digests(text: &str) -> Result<Vec<Digest>, String> {
+    let digests: Result<_, InvalidDigest> = text.split_whitespace().map(str::parse).collect();
+    digests.map_err(|error| error.to_string())
+}
+
+pub(super) fn show_digests(digests: &[Digest]) -> String {
+    let digests: Vec<String> = digests.iter().map(Digest::to_string).collect();
+    if digests.is_empty() { "none".to_owned() } else { digests.join(" ") }
+}
+
+/// Files, each on a line of its own.
+pub(super) fn files(text: &str) -> Result<Vec<PathBuf>, String> {
+    Ok(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(PathBuf::from).collect())
+}
+
+pub(super) fn show_files(files: &[PathBuf]) -> String {
+    let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+    if files.is_empty() { "none".to_owned() } else { files.join(" ") }
 }
 
 pub(super) fn file(text: &str) -> Result<Option<PathBuf>, String> {

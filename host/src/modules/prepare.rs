@@ -10,7 +10,8 @@ use super::cache::Cache;
 use super::compile::{CompileError, Compiler};
 use super::digest::Digest;
 use super::source::Offer;
-use super::trust::{Distrust, Trust};
+use super::trust::{Distrust, Trust, TrustError};
+use crate::config::Coordinator;
 use crate::runtime::{Engine, LARGEST_MODULE, Module, ModuleError};
 
 /// Makes modules of offers, for one coordinator.
@@ -77,6 +78,20 @@ impl PrepareError {
 }
 
 impl Preparer {
+    /// What prepares a coordinator's modules, as its settings say. Reads the files of keys.
+    ///
+    /// # Errors
+    /// [`TrustError`] for a file of keys that cannot be used.
+    pub fn new(
+        engine: Engine,
+        compiler: Compiler,
+        cache: Option<Cache>,
+        coordinator: &Coordinator,
+    ) -> Result<Self, TrustError> {
+        let trust = Trust::new(coordinator.pins.clone(), &coordinator.trust)?;
+        Ok(Self { engine, trust, compiler, compile_timeout: coordinator.compile_timeout, cache })
+    }
+
     /// Verifies a module, compiles and links it. Dropping the future ends the compiler.
     ///
     /// # Errors
