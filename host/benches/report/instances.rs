@@ -142,6 +142,7 @@ fn computed(line: &str) -> Option<(f64, u64)> {
 /// The host's runtime, without lease and supervisor.
 pub struct Baton {
     pub launcher: Launcher,
+    module: Module,
     terms: AtomicU64,
 }
 
@@ -150,7 +151,6 @@ impl Baton {
         let clock = Clock::default();
         let watchdog = Watchdog::start(clock.clone(), |why| eprintln!("the watchdog ends this process: {why}"))?;
         let launcher = Launcher {
-            module: Module::load(&Engine::start()?, module)?,
             election: ElectionName::new("bench")?,
             node: "bench".to_string(),
             limits: Limits { memory: (TOUCHED + 64) << 20, ..Limits::default() },
@@ -167,7 +167,8 @@ impl Baton {
             clock,
             watchdog: Arc::new(watchdog),
         };
-        Ok(Self { launcher, terms: AtomicU64::new(0) })
+        let module = Module::load(&Engine::start()?, module)?;
+        Ok(Self { launcher, module, terms: AtomicU64::new(0) })
     }
 
     async fn start_to_first_line(&self) -> wasmtime::Result<f64> {
@@ -217,7 +218,7 @@ impl Baton {
         let deadline = launcher.clock.now() + Duration::from_secs(3600);
         // No two instances have the same, or the state of one would not be claimed by the next.
         let term = self.terms.fetch_add(1, Ordering::Relaxed) + 1;
-        (launcher.start(term, deadline, deadline, Arc::new(Lines(sender))), lines)
+        (launcher.start(&self.module, term, deadline, deadline, Arc::new(Lines(sender))), lines)
     }
 }
 

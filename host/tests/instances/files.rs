@@ -8,7 +8,7 @@ use baton::config::Folder;
 use baton_election::End;
 use tokio::sync::mpsc;
 
-use crate::{GUARD, Lines, gone, launcher};
+use crate::{GUARD, Lines, gone, launcher, module};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn from_the_deadline_on_nothing_is_written_to_a_file() {
@@ -19,7 +19,7 @@ async fn from_the_deadline_on_nothing_is_written_to_a_file() {
     let now = launcher.clock.now();
     let deadline = now + Duration::from_millis(500);
     // Nobody kills it: it ends because a write is refused.
-    let mut instance = launcher.start(1, deadline, now + GUARD * 10, Arc::new(Lines(sender)));
+    let mut instance = launcher.start(&module(), 1, deadline, now + GUARD * 10, Arc::new(Lines(sender)));
     let gone = gone(&mut instance).await;
     assert_eq!(gone.end, End::Killed);
     assert!(launcher.clock.now() >= deadline, "it had its time before");

@@ -14,26 +14,27 @@ use crate::guests::asks_over_http;
 use crate::{GUARD, Lines, gone, launcher};
 
 /// A launcher of the guest that makes requests, with the policy of its own.
-fn asking(behaviour: &str, url: &str) -> Launcher {
+fn asking(behaviour: &str, url: &str) -> (Module, Launcher) {
     let plain = launcher(behaviour);
     let engine = baton::runtime::Engine::start().unwrap();
     let grants = Grants::new(vec![url.parse().unwrap()]);
-    Launcher {
-        module: Module::load(&engine, &asks_over_http()).unwrap(),
+    let module = Module::load(&engine, &asks_over_http()).unwrap();
+    let launcher = Launcher {
         http: Arc::new(HttpPolicy::new(grants, 64, None).unwrap()),
         env: vec![("BEHAVIOUR".to_owned(), behaviour.to_owned()), ("URL".to_owned(), url.to_owned())],
         ..plain
-    }
+    };
+    (module, launcher)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_instance_is_gone_when_the_last_of_its_requests_is() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let launcher = asking("crowd", &format!("http://{}", listener.local_addr().unwrap()));
+    let (module, launcher) = asking("crowd", &format!("http://{}", listener.local_addr().unwrap()));
     for _ in 0..10 {
         let (sender, mut lines) = mpsc::unbounded_channel();
         let later = launcher.clock.now() + GUARD * 10;
-        let mut instance = launcher.start(1, later, later, Arc::new(Lines(sender)));
+        let mut instance = launcher.start(&module, 1, later, later, Arc::new(Lines(sender)));
         assert_eq!(timeout(GUARD, lines.recv()).await.unwrap().as_deref(), Some("64 in flight"));
         let mut streams: Vec<_> = (0..64).map(|_| listener.accept().unwrap().0).collect();
         for stream in &mut streams {

@@ -36,7 +36,6 @@ fn launcher(behaviour: &str) -> Launcher {
     let clock = Clock::default();
     let watchdog = Watchdog::start(clock.clone(), |why| eprintln!("the watchdog ends this process: {why}"));
     Launcher {
-        module: Module::load(&Engine::start().unwrap(), &Guest::Beats.module()).unwrap(),
         election: ElectionName::new("stage").unwrap(),
         node: "alpha".to_owned(),
         limits: Limits { memory: 64 << 20, ..Limits::default() },
@@ -55,12 +54,17 @@ fn launcher(behaviour: &str) -> Launcher {
     }
 }
 
+/// The fixture.
+fn module() -> Module {
+    Module::load(&Engine::start().unwrap(), &Guest::Beats.module()).unwrap()
+}
+
 /// An instance with so long to its deadline, and the lines that it prints.
 fn start(behaviour: &str, deadline: Duration) -> (Instance, mpsc::UnboundedReceiver<String>) {
     let launcher = launcher(behaviour);
     let (sender, lines) = mpsc::unbounded_channel();
     let now = launcher.clock.now();
-    (launcher.start(1, now + deadline, now + deadline + GUARD * 10, Arc::new(Lines(sender))), lines)
+    (launcher.start(&module(), 1, now + deadline, now + deadline + GUARD * 10, Arc::new(Lines(sender))), lines)
 }
 
 async fn gone(instance: &mut Instance) -> Gone {
@@ -181,7 +185,7 @@ fn last_words_that_block_do_not_keep_the_process() {
 async fn a_guest_that_traps_by_itself_has_failed_with_a_backtrace() {
     let (mut instance, _lines) = start("panic", GUARD * 10);
     let gone = gone(&mut instance).await;
-    assert!(matches!(&gone.end, End::Failed(why) if why.contains("unreachable")), "{gone:?}");
+    assert!(matches!(&gone.end, End::Crashed(why) if why.contains("unreachable")), "{gone:?}");
     assert!(gone.backtrace.is_some());
 }
 
@@ -189,7 +193,7 @@ async fn a_guest_that_traps_by_itself_has_failed_with_a_backtrace() {
 async fn one_call_cannot_make_the_host_hold_as_much_as_the_guest_likes() {
     let (mut instance, mut lines) = start("long-reason", GUARD * 10);
     let gone = gone(&mut instance).await;
-    assert!(matches!(&gone.end, End::Failed(why) if why.contains("fuel")), "{gone:?}");
+    assert!(matches!(&gone.end, End::Crashed(why) if why.contains("fuel")), "{gone:?}");
     while let Some(line) = lines.recv().await {
         assert_ne!(line, "the host took it");
     }

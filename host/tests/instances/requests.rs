@@ -8,15 +8,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use baton::clock::Clock;
 
+use baton::modules::{Prepared, Supply};
 use baton::node::NodeId;
 use baton::store::{LeaseStore, MemoryStore, memory};
 use baton::supervisor::{Shutdown, Supervisor};
 use baton::telemetry::{Format, Log, Style};
-use baton_election::{ElectionName, OnDone, Op, Refusal, Reply, Settings, Timing};
-use tokio::sync::watch;
+use baton_election::{ElectionName, ModuleVersion, OnDone, Op, Refusal, Reply, Settings, Timing};
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
-use crate::{GUARD, launcher};
+use crate::{GUARD, launcher, module};
 
 /// The first request of each kind panics before it reaches the store.
 struct Panics {
@@ -55,6 +56,9 @@ impl LeaseStore for Panics {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_panics_has_an_unknown_outcome_and_is_repeated() {
     let launcher = launcher("beat");
+    let module = module();
+    let version = ModuleVersion { digest: module.digest().to_owned(), serial: 1 };
+    let supply = Supply { current: Some(Prepared { version, module }), fallback: None };
     let clock: Clock = launcher.clock.clone();
     let time = clock.clone();
     let store = Arc::new(Panics {
@@ -74,10 +78,14 @@ async fn a_request_that_panics_has_an_unknown_outcome_and_is_repeated() {
             lease_range: memory::LEASE_RANGE,
             pause: Duration::from_secs(1),
             on_done: OnDone::Repeat,
-            module: launcher.module.digest().to_owned(),
+            probation: Duration::from_secs(30),
         },
         store,
         launcher,
+        supply: watch::Sender::new(supply).subscribe(),
+        one_module: true,
+        judgements: mpsc::unbounded_channel().0,
+        runs: watch::Sender::new(None),
         stall_after: None,
         clock,
         log,

@@ -19,6 +19,7 @@ const CANDIDATE: &str = "elector/candidate.rs";
 const HOLDER: &str = "elector/holder.rs";
 const LEDGER: &str = "elector/ledger.rs";
 const RELEASING: &str = "elector/releasing.rs";
+const VERSIONS: &str = "elector/versions.rs";
 const SHARED: &str = "elector/mod.rs";
 
 pub const MUTANTS: &[Mutant] = &[
@@ -368,15 +369,15 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a takeover forgets the count of failures",
         file: SHARED,
-        old: "            failures: basis.map_or(0, |record| record.failures),",
-        new: "            failures: basis.map_or(0, |record| if MUTANT { 0 } else { record.failures }),",
+        old: "            failures: same.map_or(0, |record| record.failures),",
+        new: "            failures: same.map_or(0, |record| if MUTANT { 0 } else { record.failures }),",
         breaks: "failures_counted_in_record",
     },
     Mutant {
         name: "health does not reset the count of failures",
         file: HOLDER,
-        old: "            if let Some(record) = self.ledger.record().filter(|record| record.failures > 0) {",
-        new: "            if let Some(record) = self.ledger.record().filter(|record| !MUTANT && record.failures > 0) {",
+        old: "            if let Some(record) = self.ledger.record().filter(|record| record.failures > 0 && !self.ledger.is_busy()) {",
+        new: "            if let Some(record) = self.ledger.record().filter(|record| !MUTANT && record.failures > 0 && !self.ledger.is_busy()) {",
         breaks: "failures_counted_in_record",
     },
     Mutant {
@@ -413,6 +414,77 @@ pub const MUTANTS: &[Mutant] = &[
         old: "        (_, Some(record)) if shared.is_over(record) =>",
         new: "        (_, Some(record)) if !MUTANT && shared.is_over(record) =>",
         breaks: "finish_stays_finished",
+    },
+    // ---- One version replaces another under the lease, and a bad one gives way. ----
+    Mutant {
+        name: "a term that an earlier holding wrote is served again",
+        file: HOLDER,
+        old: "            spent: shared.memory.highest_term,",
+        new: "            spent: if MUTANT { 0 } else { shared.memory.highest_term },",
+        breaks: "terms_only_rise",
+    },
+    Mutant {
+        name: "an instance is replaced before the next term is written",
+        file: HOLDER,
+        old: "        if self.is_claimed(shared) { let Stage::Serving(serving) = &mut self.stage else { return };",
+        new: "        if MUTANT || self.is_claimed(shared) { let Stage::Serving(serving) = &mut self.stage else { return };",
+        breaks: "replaced_in_time_and_for_a_reason",
+    },
+    Mutant {
+        name: "an instance is replaced under a lease that is about to end",
+        file: HOLDER,
+        old: "|| self.renewal.failing { return; } if !self.renewed_recently(shared) {",
+        new: "|| (!MUTANT && self.renewal.failing) { return; } if !MUTANT && !self.renewed_recently(shared) {",
+        breaks: "replaced_in_time_and_for_a_reason",
+    },
+    Mutant {
+        name: "a term that is written is served with whatever is planned by then",
+        file: HOLDER,
+        old: "            && record.incarnation == shared.settings.incarnation && shared.versions.is_in(record)",
+        new: "            && record.incarnation == shared.settings.incarnation && (MUTANT || shared.versions.is_in(record))",
+        breaks: "serves_what_is_planned",
+    },
+    Mutant {
+        name: "what was rejected comes back with an old plan",
+        file: VERSIONS,
+        old: "if plan.module.as_ref().is_some_and(|module| self.rejected.contains(module)) {",
+        new: "if !MUTANT && plan.module.as_ref().is_some_and(|module| self.rejected.contains(module)) {",
+        breaks: "serves_what_is_planned",
+    },
+    Mutant {
+        name: "a version is rejected after two failures",
+        file: VERSIONS,
+        old: "if probation.failures < FAILURES_TO_REJECT {",
+        new: "if probation.failures + u32::from(MUTANT) < FAILURES_TO_REJECT {",
+        breaks: "a_bad_version_is_rejected",
+    },
+    Mutant {
+        name: "a version that traps is tried again",
+        file: VERSIONS,
+        old: "            End::Crashed(why) | End::Fatal(why) => why.clone(),",
+        new: "            End::Crashed(_) if MUTANT => return false,\n            End::Crashed(why) | End::Fatal(why) => why.clone(),",
+        breaks: "failures_counted_in_record",
+    },
+    Mutant {
+        name: "a version is proven before its probation is over",
+        file: VERSIONS,
+        old: "self.is_on_probation(version).then_some(began + length)",
+        new: "self.is_on_probation(version).then_some(began + if MUTANT { length / 2 } else { length })",
+        breaks: "a_version_proves_itself",
+    },
+    Mutant {
+        name: "one version inherits the failures of another",
+        file: SHARED,
+        old: "record.node.is_none() || self.versions.is_in(record)",
+        new: "MUTANT || record.node.is_none() || self.versions.is_in(record)",
+        breaks: "failures_counted_in_record",
+    },
+    Mutant {
+        name: "a node that has nothing to serve takes the lease",
+        file: CANDIDATE,
+        old: "    if shared.versions.module().is_none() {",
+        new: "    if !MUTANT && shared.versions.module().is_none() {",
+        breaks: "contends_with_a_module_only",
     },
     // ---- The host exits when told to. ----
     Mutant {

@@ -198,8 +198,13 @@ impl Plan {
         let hosts = draw_hosts(&mut rng);
         let longest = hosts.iter().map(|host| host.lease).max().unwrap_or_default();
         let heal_at = rng.between(Duration::from_secs(60), Duration::from_secs(120).max(longest * 8));
-        let weather = draw_weather(&mut rng);
+        let mut weather = draw_weather(&mut rng);
         let faults = draw_faults(&mut rng, &hosts, heal_at, longest);
+        // Where versions come and go, some of them are bad.
+        if rng.per_mille(500) && faults.iter().any(|(_, fault)| matches!(fault, Fault::Publish { .. })) {
+            weather.short_lives = weather.short_lives.max(500);
+            weather.failures = weather.failures.max(500);
+        }
         Self { seed, hosts, heal_at, faults, details: Details::Drawn(weather) }
     }
 
@@ -378,7 +383,7 @@ fn draw_publishing(rng: &mut Rng, hosts: &[HostPlan], at: Instant, faults: &mut 
     for host in 0..hosts.len() {
         let module = (!rng.per_mille(50)).then(|| rng.below(4));
         let fallback =
-            rng.per_mille(600).then(|| rng.below(4)).filter(|fallback| module.is_some_and(|one| one != *fallback));
+            rng.per_mille(800).then(|| rng.below(4)).filter(|fallback| module.is_some_and(|one| one != *fallback));
         publishing = Fault::Publish { host, module, fallback };
         faults.push((at + rng.millis(0, 5000), publishing));
     }

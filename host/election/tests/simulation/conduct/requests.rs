@@ -69,6 +69,10 @@ impl Conduct {
         if self.instance.is_some() {
             return broken("release_last", "an acquire while an instance is not gone".to_string());
         }
+        let is_new = self.acquisition.as_ref().is_none_or(|acquisition| acquisition.id != id);
+        if is_new && self.versions.digest().is_none() {
+            return broken("contends_with_a_module_only", "an acquire with nothing to serve".to_string());
+        }
         let Some((Snapshot::Object { lease, version: read, record }, _)) = &self.seen.last else {
             return broken("writes_carry_id_and_version", "an acquire without a reading".to_string());
         };

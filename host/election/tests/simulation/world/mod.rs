@@ -77,6 +77,12 @@ enum Event {
         killed: bool,
     },
     Fault(Fault),
+    /// A plan that was made before its module was rejected arrives.
+    Outdated {
+        host: usize,
+        incarnation: u32,
+        plan: baton_election::Plan,
+    },
     /// A process that was told to end has ended by now.
     EndsBy {
         host: usize,
@@ -171,6 +177,12 @@ impl World {
             Event::Start { host } => self.start_process(host),
             Event::Arrive { key, op, fate } => self.arrive(key, &op, fate),
             Event::Fault(fault) => self.fault(fault),
+            Event::Outdated { host, incarnation, plan } => {
+                if self.process((host, incarnation)).is_none() || self.is_frozen(host) {
+                    return Ok(());
+                }
+                self.feed(host, Input::Plan(plan))
+            }
             Event::Look => Ok(()),
             Event::EndsBy { host, incarnation } => self.shutdown_is_bounded(host, incarnation),
             Event::Wake { host, incarnation, number } => {

@@ -73,8 +73,10 @@ impl World {
                 self.hosts[host].serves.fallback = None;
                 Ok(())
             }
-            Effect::Reject { instead, .. } => {
+            Effect::Reject { version, instead, .. } => {
                 self.coverage.rejected += 1;
+                let plan = baton_election::Plan { module: Some(version), fallback: instead.clone() };
+                self.push(self.now + Duration::from_millis(1), Event::Outdated { host, incarnation, plan });
                 self.hosts[host].serves = baton_election::Plan { module: instead, fallback: None };
                 Ok(())
             }
