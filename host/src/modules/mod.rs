@@ -13,6 +13,8 @@ mod control;
 mod digest;
 mod edit;
 mod file;
+mod follow;
+mod module_source;
 mod oci;
 mod prepare;
 mod source;
@@ -28,6 +30,8 @@ pub use control::{Control, ControlError, Entry, Publication, Pushed, RollbackErr
 pub use digest::{Digest, DigestPrefix, InvalidDigest, InvalidPrefix};
 pub use edit::{EditError, edit_control, read_control};
 pub use file::FileSource;
+pub use follow::{Follower, Following, LoadError, Pace, Prepare};
+pub use module_source::{InvalidModuleSource, ModuleSource, is_path};
 pub use oci::{Credentials, InvalidOciReference, OciReference, OciSource};
 pub use prepare::{Preparation, PrepareError, Preparer};
 pub use source::{Offer, Source, SourceError};

@@ -81,8 +81,11 @@ pub enum Event {
         node: String,
         /// The store, without its secrets.
         store: String,
-        /// The module's digest.
-        module: String,
+        /// Where its modules come from.
+        source: String,
+        /// The digest of the module that is ready; none if it is not known yet.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        module: Option<String>,
         /// D: the lease's length.
         lease_s: Seconds,
         /// From a leader's crash until the next instance runs, at worst and with a healthy store.
@@ -245,6 +248,27 @@ pub enum Event {
         /// The digest of what this node would run.
         module: String,
     },
+    /// A version of the coordinator can be started: it is verified, compiled and linked.
+    ModuleReady {
+        /// Its digest.
+        module: String,
+        /// Where it is from.
+        source: String,
+        /// Whether its code was in the cache.
+        cached: bool,
+        /// How long making it ready took.
+        took_s: Seconds,
+    },
+    /// What the source names cannot run here. What was there before stays.
+    ModuleRefused {
+        /// Its digest; none if there is nothing that has one.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        module: Option<String>,
+        /// Where it is from.
+        source: String,
+        /// Why, and what to do.
+        error: String,
+    },
     /// The instance of a new version has started in the place of one before.
     Swapped {
         /// The digest of what runs now.
@@ -267,6 +291,20 @@ pub enum Event {
         reason: String,
         /// The digest of what runs instead; none if there is nothing.
         instead: Option<String>,
+    },
+    /// The source of modules does not answer. Said once; it is tried again without an end.
+    SourceUnreachable {
+        /// Where the modules are from.
+        source: String,
+        /// Why.
+        error: String,
+    },
+    /// The source of modules answers again.
+    SourceRecovered {
+        /// Where the modules are from.
+        source: String,
+        /// How long it had not.
+        after_s: Seconds,
     },
     /// The store does not answer. Said once; it is tried again without an end.
     StoreUnreachable {
@@ -375,9 +413,13 @@ impl Event {
             Self::CoolOff { .. } => ("cool_off", Warn),
             Self::Finished { .. } => ("finished", Info),
             Self::OtherModule { .. } => ("other_module", Warn),
+            Self::ModuleReady { .. } => ("module_ready", Info),
+            Self::ModuleRefused { .. } => ("module_refused", Error),
             Self::Swapped { .. } => ("swapped", Info),
             Self::Proven { .. } => ("proven", Info),
             Self::Rejected { .. } => ("rejected", Error),
+            Self::SourceUnreachable { .. } => ("source_unreachable", Warn),
+            Self::SourceRecovered { .. } => ("source_recovered", Info),
             Self::StoreUnreachable { .. } => ("store_unreachable", Warn),
             Self::StoreRecovered { .. } => ("store_recovered", Info),
             Self::Misconfigured { .. } => ("misconfigured", Error),
@@ -402,6 +444,7 @@ impl fmt::Display for Event {
                 version,
                 node,
                 store,
+                source,
                 module,
                 lease_s,
                 crash_takeover_s,
@@ -411,10 +454,14 @@ impl fmt::Display for Event {
                 tolerated_drift_percent,
             } => write!(
                 f,
-                "baton {version}, node {node}, on {store}, module {module}, lease {lease_s}; at worst a crash is taken over in \
+                "baton {version}, node {node}, on {store}, {}, lease {lease_s}; at worst a crash is taken over in \
                  {crash_takeover_s} and a hand-off takes {hand_off_s}; a leader survives a store outage of \
                  {tolerated_outage_s}; tolerated are a hidden pause of {tolerated_pause_s} and a clock that is \
-                 {tolerated_drift_percent}% slow"
+                 {tolerated_drift_percent}% slow",
+                match module {
+                    Some(module) => format!("module {module} of {source}"),
+                    None => format!("modules of {source}"),
+                }
             ),
             Self::Standby { reason, .. } => f.write_str(reason),
             Self::Outside { reason } => write!(f, "an outside client holds the lease: {reason}"),
@@ -460,6 +507,18 @@ impl fmt::Display for Event {
             Self::OtherModule { leader, leader_module, module } => {
                 write!(f, "{leader} leads with module {leader_module}, this node would run {module}")
             }
+            Self::ModuleReady { module, source, cached, took_s } => {
+                let how = if *cached { " from the cache" } else { "" };
+                write!(f, "module {module} of {source} is ready{how}, after {took_s}")
+            }
+            Self::ModuleRefused { module: Some(module), source, error } => {
+                write!(f, "module {module} of {source}: {error}; what was there before stays")
+            }
+            Self::ModuleRefused { module: None, source, error } => {
+                write!(f, "{source}: {error}; what was there before stays")
+            }
+            Self::SourceUnreachable { source, error } => write!(f, "{source}: {error}"),
+            Self::SourceRecovered { source, after_s } => write!(f, "{source} answers again after {after_s}"),
             Self::Swapped { module, previous, gap_s } => {
                 write!(f, "module {module} in the place of {previous}, {gap_s} without an instance")
             }

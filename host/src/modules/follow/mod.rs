@@ -1,0 +1,534 @@
+//! Follows the source of one coordinator, on every node and whoever leads: what it names is fetched, verified,
+//! compiled and linked ahead, so that a takeover starts warm; what becomes of it is written down for all.
+//!
+//! A follower decides nothing about leases or instances. It gives its node's supervisor a [`Supply`], which
+//! changes when something else is ready, and takes its [`Judgement`]s, until nobody is left to send any.
+//! Whatever goes wrong, what was ready before stays.
+
+mod announcer;
+mod in_flight;
+mod offered;
+mod recorder;
+mod shelf;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use baton_election::{ElectionName, Refusal, Version};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::{Control, Digest, Judgement, ModuleStore, Offer, Preparation, PrepareError, Preparer, Reading, Source};
+use super::{SourceError, Supply, Verdict};
+use crate::runtime::LARGEST_MODULE;
+use crate::telemetry::{Event, Log};
+use announcer::Announcer;
+use in_flight::InFlight;
+use offered::{Offered, rejection};
+use recorder::{Judged, Recorder};
+use shelf::{Candidate, Patience, Setback, Shelf, Step};
+
+/// How long a module may take to come over a slow line.
+const FETCH: Duration = Duration::from_secs(120);
+/// How long a reading of the control object may take.
+const READ: Duration = Duration::from_secs(4);
+/// How long the end waits for the store.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// What a follower is given.
+pub struct Following {
+    /// Whose modules it follows.
+    pub election: ElectionName,
+    /// This node's id.
+    pub node: String,
+    /// This start of it.
+    pub incarnation: String,
+    /// What people call the source.
+    pub name: String,
+    /// What names the modules; none, and it is what was pushed into the store.
+    pub source: Option<Box<dyn Source>>,
+    /// Where the control object is. Nothing that is urgent goes through this handle: modules may be large.
+    pub store: Arc<dyn ModuleStore>,
+    /// What makes modules ready.
+    pub preparer: Arc<dyn Prepare>,
+    /// The digest of what this node's instance is.
+    pub runs: watch::Receiver<Option<String>>,
+    /// Where it tells of the modules.
+    pub log: Log,
+    /// How often it does what.
+    pub pace: Pace,
+}
+
+/// Makes modules ready.
+#[async_trait]
+pub trait Prepare: Send + Sync {
+    /// Verifies an offer, compiles and links it. Dropping the future gives it up.
+    ///
+    /// # Errors
+    /// [`PrepareError`] says what is wrong with it and what to do.
+    async fn prepare(&self, offer: &Offer) -> Result<Preparation, PrepareError>;
+}
+
+#[async_trait]
+impl Prepare for Preparer {
+    async fn prepare(&self, offer: &Offer) -> Result<Preparation, PrepareError> {
+        self.prepare(offer).await
+    }
+}
+
+/// How often a follower does what.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// From one reading of the control object to the next, at least and at most.
+    pub poll: (Duration, Duration),
+    /// The longest wait of what failed again and again to do with the store.
+    pub outage: Duration,
+    /// After a module was refused it is tried again: at first, and at the most.
+    pub refused: (Duration, Duration),
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            poll: (Duration::from_secs(2), Duration::from_secs(4)),
+            outage: Duration::from_secs(15),
+            refused: (Duration::from_secs(10), Duration::from_secs(600)),
+        }
+    }
+}
+
+/// Why the first module of a source cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// It is not there.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// It is of no use.
+    #[error("{name}: {error}")]
+    Prepare {
+        /// What people call the source.
+        name: String,
+        /// Why.
+        error: PrepareError,
+    },
+}
+
+/// Follows the source of one coordinator.
+pub struct Follower {
+    given: Following,
+    supply: watch::Sender<Supply>,
+    judgements: mpsc::UnboundedReceiver<Judgement>,
+    /// What the control object said when it was last read, and what was written into it since.
+    control: Control,
+    /// The version that was read.
+    version: Option<Version>,
+    /// Whether it was read, or cannot be: before, nothing is known of what was rejected.
+    has_read: bool,
+    offered: Offered,
+    candidates: Vec<Candidate>,
+    shelf: Shelf,
+    reading: InFlight<Result<Reading, Refusal>>,
+    read_at: Instant,
+    read_wait: Duration,
+    hashing: InFlight<(Digest, Offer)>,
+    preparing: InFlight<Result<Preparation, Setback>>,
+    /// What is being prepared.
+    prepares: Option<Candidate>,
+    recorder: Recorder,
+    announcer: Announcer,
+    said: Said,
+}
+
+/// What people were told, and are not told again.
+#[derive(Default)]
+struct Said {
+    unreachable_since: Option<Instant>,
+    /// What is wrong with the control object.
+    control: Option<String>,
+    /// That there is nothing to run.
+    nothing: bool,
+    /// That the newest version is rejected, and which publishing of it.
+    rejected: Option<(Digest, u64)>,
+}
+
+impl Follower {
+    /// A follower, what it has ready, and where it is told what became of that.
+    #[must_use]
+    pub fn new(given: Following) -> (Self, watch::Receiver<Supply>, mpsc::UnboundedSender<Judgement>) {
+        let (supply, supplied) = watch::channel(Supply::default());
+        let (judge, judgements) = mpsc::unbounded_channel();
+        let Following { store, election, node, incarnation, pace, .. } = &given;
+        let unreachable = (Duration::from_secs(1).min(pace.outage), pace.outage);
+        let follower = Self {
+            supply,
+            judgements,
+            control: Control::default(),
+            version: None,
+            has_read: false,
+            offered: Offered::default(),
+            candidates: Vec::new(),
+            shelf: Shelf::new(Patience { unreachable, refused: pace.refused }),
+            reading: InFlight::none(),
+            read_at: Instant::now(),
+            read_wait: pace.poll.0,
+            hashing: InFlight::none(),
+            preparing: InFlight::none(),
+            prepares: None,
+            recorder: Recorder::new(Arc::clone(store), election.clone()),
+            announcer: Announcer::new(Arc::clone(store), election.clone(), node.clone(), incarnation.clone()),
+            said: Said::default(),
+            given,
+        };
+        (follower, supplied, judge)
+    }
+
+    /// Prepares what the source names first, for whoever must not start without it. Returns its digest; none if
+    /// the source is what was pushed.
+    ///
+    /// # Errors
+    /// [`LoadError`] where that is nothing that can run here.
+    pub async fn load(&mut self) -> Result<Option<Digest>, LoadError> {
+        let Some(source) = &mut self.given.source else { return Ok(None) };
+        let (digest, offer) = hash(source.next().await?).await;
+        let prepared = self.given.preparer.prepare(&offer).await;
+        let prepared = prepared.map_err(|error| LoadError::Prepare { name: self.given.name.clone(), error })?;
+        self.offered.add(digest, offer);
+        self.candidates = self.offered.candidates(&self.control);
+        if let Some(candidate) = self.candidates.first().cloned() {
+            self.ready(&candidate, prepared);
+        }
+        Ok(Some(digest))
+    }
+
+    /// Follows the source until nobody is left who could send a judgement.
+    pub async fn run(mut self) {
+        loop {
+            let now = Instant::now();
+            self.settle();
+            self.begin_what_is_due(now);
+            let wake = self.next_wake(now);
+            let next_offer = async {
+                match &mut self.given.source {
+                    Some(source) => source.next().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                judgement = self.judgements.recv() => match judgement {
+                    Some(judgement) => self.judged(judgement),
+                    None => break,
+                },
+                read = self.reading.done() => self.read(read),
+                written = self.recorder.written() => match written {
+                    Ok(judged) => self.recorded(&judged),
+                    Err(Some(error)) => self.say_error(format!("a judgement is not written yet, and tried again: {error}")),
+                    Err(None) => {}
+                },
+                prepared = self.preparing.done() => self.prepared(prepared),
+                (digest, offer) = self.hashing.done() => self.offered.add(digest, offer),
+                offer = next_offer => self.offer(offer),
+                () = self.announcer.said() => {}
+                Ok(()) = self.given.runs.changed() => {}
+                () = sleep_until(wake) => {}
+            }
+        }
+        self.finish().await;
+    }
+
+    /// Draws the conclusions from what has changed.
+    fn settle(&mut self) {
+        let control = self.recorder.apply(&self.control);
+        self.candidates = match self.given.source {
+            Some(_) => self.offered.candidates(&control),
+            None => published(&control),
+        };
+        self.shelf.tidy(&self.candidates, self.offered.newest());
+        self.offered.tidy(&self.shelf);
+        if !self.has_read {
+            return;
+        }
+        self.tell_what_is_missing(&control);
+        let supply = self.shelf.supply(&self.candidates);
+        self.supply.send_if_modified(|before| {
+            let versions = |supply: &Supply| {
+                [&supply.current, &supply.fallback].map(|prepared| prepared.as_ref().map(|it| it.version.clone()))
+            };
+            let is_news = versions(before) != versions(&supply);
+            *before = supply;
+            is_news
+        });
+    }
+
+    fn begin_what_is_due(&mut self, now: Instant) {
+        if self.reading.is_idle() && now >= self.read_at {
+            let (store, election) = (Arc::clone(&self.given.store), self.given.election.clone());
+            let known = self.version.clone();
+            self.reading.begin(async move {
+                let read = timeout(READ, store.read_control(&election, known.as_ref())).await;
+                read.unwrap_or_else(|_| Err(Refusal::Unknown(format!("no answer within {READ:?}"))))
+            });
+        }
+        match self.shelf.next(&self.candidates, now) {
+            Step::Prepare(candidate) => {
+                if self.preparing.is_idle() || !self.prepares.as_ref().is_some_and(|other| other.is(&candidate)) {
+                    self.prepare(candidate);
+                }
+            }
+            Step::Wait(_) | Step::Rest => self.preparing.stop(),
+        }
+        self.recorder.begin(now);
+        let runs = self.given.runs.borrow_and_update().as_deref().and_then(|digest| digest.parse().ok());
+        self.announcer.begin(self.shelf.holds(), runs, now);
+    }
+
+    fn next_wake(&self, now: Instant) -> Instant {
+        let read = self.reading.is_idle().then_some(self.read_at);
+        let retry = match self.shelf.next(&self.candidates, now) {
+            Step::Wait(until) => Some(until),
+            Step::Prepare(_) | Step::Rest => None,
+        };
+        let wakes = [read, retry, self.recorder.due(), self.announcer.due()];
+        wakes.into_iter().flatten().min().unwrap_or(now + self.given.pace.outage)
+    }
+
+    fn prepare(&mut self, candidate: Candidate) {
+        let offer = self.offered.offer(&candidate);
+        let (store, preparer) = (Arc::clone(&self.given.store), Arc::clone(&self.given.preparer));
+        self.prepares = Some(candidate.clone());
+        self.preparing.begin(async move {
+            let offer = match offer {
+                Some(offer) => offer,
+                None => fetch(store.as_ref(), &candidate).await?,
+            };
+            preparer
+                .prepare(&offer)
+                .await
+                .map_err(|error| Setback::Refused(format!("{:#}", anyhow::Error::from(error))))
+        });
+    }
+
+    fn prepared(&mut self, prepared: Result<Preparation, Setback>) {
+        let Some(candidate) = self.prepares.take() else { return };
+        match prepared {
+            Ok(preparation) => {
+                self.ready(&candidate, preparation);
+                self.reachable();
+            }
+            Err(setback) => {
+                if !self.shelf.set_back(&candidate, setback.clone(), Instant::now()) {
+                    return;
+                }
+                match setback {
+                    Setback::Unreachable(error) => self.unreachable(error),
+                    Setback::Refused(error) => self.refused(Some(candidate.digest), error),
+                }
+            }
+        }
+    }
+
+    fn ready(&mut self, candidate: &Candidate, Preparation { module, cached, took }: Preparation) {
+        self.shelf.add(candidate, module);
+        let (module, source) = (candidate.digest.to_string(), self.given.name.clone());
+        self.say(Event::ModuleReady { module, source, cached, took_s: took.into() });
+    }
+
+    fn offer(&mut self, offer: Result<Offer, SourceError>) {
+        match offer {
+            Ok(offer) => {
+                self.hashing.begin(hash(offer));
+                self.reachable();
+            }
+            Err(SourceError::Unreachable(error)) => self.unreachable(error),
+            Err(SourceError::Unusable(error)) => self.refused(None, error),
+        }
+    }
+
+    fn judged(&mut self, judgement: Judgement) {
+        let Ok(digest) = judgement.version.digest.parse::<Digest>() else { return };
+        let serial = judgement.version.serial;
+        let is_published = self.given.source.is_none();
+        if let Verdict::Rejected { .. } = judgement.verdict {
+            // Who runs it has said so.
+            self.said.rejected = Some((digest, if is_published { serial } else { 0 }));
+        } else if !is_published {
+            self.offered.prove(digest, serial);
+            return;
+        }
+        let unpushed = (!is_published).then(|| self.offered.size(&digest).unwrap_or_default());
+        self.recorder.add(Judged::now(judgement, unpushed, &self.given.node));
+    }
+
+    /// What was read before this was written is old news, and what is being read may be.
+    fn recorded(&mut self, judged: &Judged) {
+        judged.apply(&mut self.control);
+        self.reading.stop();
+        self.read_at = Instant::now();
+    }
+
+    fn read(&mut self, answer: Result<Reading, Refusal>) {
+        let now = Instant::now();
+        let (soonest, latest) = self.given.pace.poll;
+        let found = match answer {
+            Ok(reading) => reading,
+            Err(refusal) => {
+                // A file is there without the store, too: it does not wait for rejections that cannot be read.
+                self.has_read |= self.given.source.is_some()
+                    && (matches!(refusal, Refusal::Misconfigured(_)) || self.read_wait > soonest);
+                self.read_at = now + self.read_wait;
+                self.read_wait = (self.read_wait * 2).min(self.given.pace.outage);
+                if self.given.source.is_none() {
+                    self.unreachable(format!("cannot read what is published: {refusal}"));
+                }
+                return;
+            }
+        };
+        self.has_read = true;
+        self.read_wait = soonest;
+        self.read_at = now + between(soonest, latest);
+        if self.given.source.is_none() {
+            self.reachable();
+        }
+        match found {
+            Reading::Unchanged => {}
+            Reading::Nothing if self.version.is_none() => {}
+            Reading::Nothing => {
+                let error = "the election's control object is gone from the store: what was pushed before stays here, \
+                             and the next push begins anew";
+                self.wrong_control(error.to_owned());
+            }
+            Reading::Found(version, content) => {
+                self.version = Some(version);
+                match Control::decode(&content) {
+                    Ok(control) => (self.control, self.said.control) = (control, None),
+                    Err(error) => self.wrong_control(format!("{error}; what was pushed before stays here")),
+                }
+            }
+        }
+    }
+
+    /// Says, once, that there is nothing newer to run, and why.
+    fn tell_what_is_missing(&mut self, control: &Control) {
+        let is_published = self.given.source.is_none();
+        let is_empty = is_published && control.pushed.is_empty();
+        if is_empty && !self.said.nothing && self.said.control.is_none() {
+            let reason =
+                format!("nothing is published for it yet: `baton push MODULE {}` publishes one", self.given.election);
+            self.say(Event::Standby { reason, leader: None });
+        }
+        self.said.nothing = is_empty;
+        let newest = match is_published {
+            true => control.pushed.last().map(|entry| ((entry.digest, entry.serial), entry.rejection())),
+            false => self.offered.newest().map(|digest| ((digest, 0), rejection(control, &digest))),
+        };
+        let Some((which, Some(reason))) = newest else {
+            self.said.rejected = None;
+            return;
+        };
+        if self.said.rejected.replace(which) != Some(which) {
+            let instead = self.candidates.first().map(|candidate| candidate.digest.to_string());
+            self.say(Event::Rejected { module: which.0.to_string(), reason: reason.to_owned(), instead });
+        }
+    }
+
+    fn unreachable(&mut self, error: String) {
+        if self.said.unreachable_since.is_none() {
+            self.said.unreachable_since = Some(Instant::now());
+            self.say(Event::SourceUnreachable { source: self.given.name.clone(), error });
+        }
+    }
+
+    fn reachable(&mut self) {
+        if !self.shelf.waits_for_bytes()
+            && let Some(since) = self.said.unreachable_since.take()
+        {
+            self.say(Event::SourceRecovered { source: self.given.name.clone(), after_s: since.elapsed().into() });
+        }
+    }
+
+    fn refused(&self, module: Option<Digest>, error: String) {
+        let module = module.map(|digest| digest.to_string());
+        self.say(Event::ModuleRefused { module, source: self.given.name.clone(), error });
+    }
+
+    fn wrong_control(&mut self, error: String) {
+        if self.said.control.as_ref() != Some(&error) {
+            self.say_error(error.clone());
+            self.said.control = Some(error);
+        }
+    }
+
+    fn say_error(&self, error: String) {
+        self.say(Event::Error { error });
+    }
+
+    fn say(&self, event: Event) {
+        self.given.log.emit(None, event);
+    }
+
+    /// What nobody else will do.
+    async fn finish(self) {
+        let Self { recorder, announcer, .. } = self;
+        // Both are of use, and neither is worth waiting for a store that does not answer.
+        let _ =
+            futures::future::join(timeout(LAST_WORDS, recorder.finish()), timeout(LAST_WORDS, announcer.withdraw()))
+                .await;
+    }
+}
+
+/// What was pushed and is not rejected.
+fn published(control: &Control) -> Vec<Candidate> {
+    let entries = control.pushed.iter().rev().filter(|entry| entry.rejection().is_none());
+    let candidates = entries.map(|entry| Candidate {
+        digest: entry.digest,
+        serial: entry.serial,
+        size: entry.size,
+        signature: entry.signature.clone(),
+        is_good: entry.verdict == Some(Verdict::Good),
+    });
+    candidates.collect()
+}
+
+/// Reads a module from the store, which is believed nothing.
+async fn fetch(store: &dyn ModuleStore, candidate: &Candidate) -> Result<Offer, Setback> {
+    let Candidate { digest, signature, .. } = candidate;
+    let read = timeout(FETCH, store.get_module(digest, LARGEST_MODULE + 1)).await;
+    let read = read.unwrap_or_else(|_| Err(Refusal::Unknown(format!("it did not come within {FETCH:?}"))));
+    let unreachable = |refusal| Setback::Unreachable(format!("cannot read the module {digest}: {refusal}"));
+    let Some(bytes) = read.map_err(unreachable)? else {
+        return Err(Setback::Refused("the store does not have it: push it again".to_owned()));
+    };
+    let size = bytes.len() as u64;
+    if size > LARGEST_MODULE {
+        return Err(Setback::Refused(PrepareError::TooLarge(size).to_string()));
+    }
+    let (found, offer) = hash(Offer { bytes, signature: signature.clone() }).await;
+    if found != *digest {
+        return Err(Setback::Refused(format!(
+            "what the store has under its digest is another, {size} bytes with the digest {found}: remove that object, \
+             and push the module again"
+        )));
+    }
+    Ok(offer)
+}
+
+/// Finds out what is offered. Takes a while, and so does not hold up the thread.
+async fn hash(offer: Offer) -> (Digest, Offer) {
+    let bytes = offer.bytes.clone();
+    match tokio::task::spawn_blocking(move || Digest::of(&bytes)).await {
+        Ok(digest) => (digest, offer),
+        // The runtime is ending, and this task with it.
+        Err(_) => std::future::pending().await,
+    }
+}
+
+/// A random time between these two; the first where the system has no random numbers.
+fn between(least: Duration, most: Duration) -> Duration {
+    let mut byte = [0];
+    let random = getrandom::fill(&mut byte).map_or(0, |()| byte[0]);
+    least + most.saturating_sub(least) * u32::from(random) / 256
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,132 @@
+//! Where a coordinator's modules come from, as people write it.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use baton_election::ElectionName;
+
+use super::oci::{InvalidOciReference, OciReference};
+
+/// What the store's own modules begin with.
+const STORE: &str = "store://";
+/// What those in registries begin with.
+const OCI: &str = "oci://";
+
+/// Where a coordinator's modules come from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ModuleSource {
+    /// A file, which is watched.
+    File(PathBuf),
+    /// What is pushed for this election into the store that the lease is in.
+    Published(ElectionName),
+    /// A registry.
+    Oci(OciReference),
+}
+
+/// Why a text is no [`ModuleSource`].
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum InvalidModuleSource {
+    /// It has no characters.
+    #[error("is empty: name the component's file")]
+    Empty,
+    /// What follows `store://` is no election's name.
+    #[error(
+        "`{STORE}{0}` names no election: it is {STORE}ELECTION, 1 to 63 of a-z, 0-9 and hyphens, starting with a letter"
+    )]
+    Election(String),
+    /// What follows `oci://` names no module.
+    #[error(transparent)]
+    Oci(#[from] InvalidOciReference),
+    /// It is of a kind that this version does not know.
+    #[error("`{0}` is of no known kind: write a path, {STORE}ELECTION or {OCI}REGISTRY/REPOSITORY:TAG")]
+    Scheme(String),
+}
+
+impl FromStr for ModuleSource {
+    type Err = InvalidModuleSource;
+
+    fn from_str(text: &str) -> Result<Self, InvalidModuleSource> {
+        if let Some(name) = text.strip_prefix(STORE) {
+            let invalid = |_| InvalidModuleSource::Election(name.to_owned());
+            ElectionName::new(name).map(Self::Published).map_err(invalid)
+        } else if let Some(reference) = text.strip_prefix(OCI) {
+            Ok(Self::Oci(reference.parse()?))
+        } else if text.is_empty() {
+            Err(InvalidModuleSource::Empty)
+        } else if is_path(text) {
+            Ok(Self::File(PathBuf::from(text)))
+        } else {
+            Err(InvalidModuleSource::Scheme(text.to_owned()))
+        }
+    }
+}
+
+impl fmt::Display for ModuleSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => path.display().fmt(f),
+            Self::Published(election) => write!(f, "{STORE}{election}"),
+            Self::Oci(reference) => write!(f, "{OCI}{reference}"),
+        }
+    }
+}
+
+impl ModuleSource {
+    /// What the module is called there, without what its kind puts around the name.
+    #[must_use]
+    pub fn stem(&self) -> String {
+        match self {
+            Self::File(path) => path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default().to_owned(),
+            Self::Published(election) => election.to_string(),
+            Self::Oci(reference) => {
+                let reference = reference.to_string();
+                let name = reference.split('@').next().unwrap_or_default();
+                let name = name.rsplit('/').next().unwrap_or_default();
+                name.split(':').next().unwrap_or_default().to_owned()
+            }
+        }
+    }
+}
+
+/// Whether a text is a path, and not of the form `SCHEME://…`. A path of that form can be written as `./…`.
+pub fn is_path(text: &str) -> bool {
+    let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);
+    scheme.is_empty() || !scheme.bytes().all(|c| c.is_ascii_alphanumeric())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use super::*;
+
+    #[test]
+    fn a_source_is_written_as_it_is_read_and_has_a_name() {
+        for (text, stem) in [
+            ("heartbeat.wasm", "heartbeat"),
+            ("/a/b/My_Job.v2.wasm", "My_Job.v2"),
+            ("./s3://x.wasm", "x"),
+            ("store://nightly-report", "nightly-report"),
+            ("oci://ghcr.io/acme/report:1.2", "report"),
+            ("oci://localhost:5000/report:latest", "report"),
+        ] {
+            let source: ModuleSource = text.parse().unwrap();
+            assert_eq!((source.to_string().as_str(), source.stem().as_str()), (text, stem));
+        }
+    }
+
+    #[test]
+    fn what_is_no_source_is_told_what_would_be() {
+        for (text, needs) in [
+            ("", "name the component's file"),
+            ("store://", "store://ELECTION"),
+            ("store://Not a name", "store://ELECTION"),
+            ("oci://report", "REGISTRY/REPOSITORY"),
+            ("s3://bucket/report.wasm", "write a path, store://ELECTION or oci://"),
+            ("https://example.com/report.wasm", "write a path"),
+        ] {
+            let error = text.parse::<ModuleSource>().unwrap_err().to_string();
+            assert!(error.contains(needs), "{text}: {error}");
+        }
+    }
+}
