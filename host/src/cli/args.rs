@@ -123,20 +123,20 @@ pub enum Lang {
 ///
 /// A setting comes from its flag, else from its variable, else from the file, else it has its default.
 /// In the file it is a key of the same name without the dashes. Without MODULE, all the coordinators of
-/// the file's tables [coordinators.NAME] run; NAME is the election, and the table needs a `module`, whose
-/// path is seen from the file, and may override the settings below that are marked with a *.
+/// the file's tables [coordinators.NAME] run; NAME is the election, and the table needs a `module` (a
+/// path is seen from the file), and may override the settings below that are marked with a *.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Durations are written like 15s, 1m30s or 500ms, sizes like 256MiB or 1GiB.
 
 Examples:
   baton run coordinator.wasm
-  baton run coordinator.wasm --store azure://myaccount/leases --lease 30s
+  baton run store://nightly-report --store azure://myaccount/leases --lease 30s
   baton run --file /etc/baton.toml --print-config")]
 pub(super) struct Run {
-    /// The component to run * [env: BATON_MODULE]
+    /// Where the component to run is: a file, store://ELECTION or oci://REGISTRY/REPOSITORY:TAG * [env: BATON_MODULE]
     pub module: Option<String>,
-    /// The election to contend in * [env: BATON_ELECTION] [default: the module's file name]
+    /// The election to contend in * [env: BATON_ELECTION] [default: what the module is called]
     #[arg(long, value_name = "NAME")]
     pub election: Option<String>,
     #[command(flatten)]

@@ -1,14 +1,11 @@
 //! `baton run`: contends for elections until told to end.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use baton_election::{ModuleVersion, Refusal, Settings};
+use baton_election::{Refusal, Settings};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -17,9 +14,10 @@ use super::{WrongConfiguration, open_store};
 use crate::clock::Clock;
 use crate::config::{Config, Coordinator, Secret};
 use crate::gate::Watchdog;
-use crate::modules::{Prepared as Ready, Supply};
+use crate::modules::{Cache, Compiler, Credentials, Digest, FileSource, Follower, Following, Judgement, ModuleSource};
+use crate::modules::{ModuleStore, OciSource, Pace, Preparer, Source, Supply, Trust};
 use crate::node::NodeId;
-use crate::runtime::{Engine, HttpPolicy, Launcher, Module, Postmortem, PostmortemWriter, Running};
+use crate::runtime::{Engine, HttpPolicy, Launcher, Postmortem, PostmortemWriter, Running};
 use crate::signals::{Ask, Signals};
 use crate::state::StateStore;
 use crate::status_socket::StatusSocket;
@@ -37,12 +35,16 @@ const PROBATION: Duration = Duration::from_secs(30);
 const LAST_LINES: Duration = Duration::from_millis(500);
 
 pub(super) fn run(config: &Config) -> anyhow::Result<ExitCode> {
-    let stores = Stores { leases: open_store(&config.store)?, states: open_store(&config.store)? };
+    let stores = Stores {
+        leases: open_store(&config.store)?,
+        states: open_store(&config.store)?,
+        modules: open_store(&config.store)?,
+    };
     let files = PostmortemWriter::start()?;
-    let prepared = prepare(&config.coordinators, &files)?;
+    let checked = check(&config.coordinators, &files)?;
     let node = config.node.claim().map_err(WrongConfiguration::new)?;
     let (log, writer) = Log::to_stderr(config.log_format, node.id())?;
-    let ended = contend(config, &stores, &prepared, node.id(), &log);
+    let ended = contend(config, &stores, &checked, node.id(), &log);
     if !files.shutdown(LAST_FILES) {
         let error = format!("a core dump or a profile is not written after {LAST_FILES:?}, and is given up");
         log.emit(None, Event::Error { error });
@@ -51,51 +53,42 @@ pub(super) fn run(config: &Config) -> anyhow::Result<ExitCode> {
     ended.map(|()| ExitCode::SUCCESS)
 }
 
-/// Two handles of one store: nothing that is done to the state is in a renewal's way.
+/// Three handles of one store: neither state nor modules are in a renewal's way, nor modules in that of the state.
 struct Stores {
     leases: Arc<dyn LeaseStore>,
     states: Arc<dyn StateStore>,
+    modules: Arc<dyn ModuleStore>,
 }
 
 /// A coordinator, and what is made for it before anybody contends.
-struct Prepared<'a> {
+struct Checked<'a> {
     coordinator: &'a Coordinator,
-    module: Module,
+    trust: Trust,
     http: Arc<HttpPolicy>,
     postmortem: Postmortem,
 }
 
-/// Finds out what is wrong with a coordinator while nothing depends on it yet. Compiles each module once,
-/// however many coordinators run it.
-fn prepare<'a>(coordinators: &'a [Coordinator], files: &PostmortemWriter) -> anyhow::Result<Vec<Prepared<'a>>> {
-    let dumps = coordinators.iter().any(|coordinator| coordinator.core_dumps.is_some());
-    let engine = Engine::start_with(dumps).map_err(|error| anyhow::anyhow!("{error:#}"))?;
-    let mut modules: HashMap<&Path, Module> = HashMap::new();
-    let mut prepared = Vec::new();
+/// Finds out what is wrong with the coordinators' surroundings while nothing depends on them yet.
+fn check<'a>(coordinators: &'a [Coordinator], files: &PostmortemWriter) -> anyhow::Result<Vec<Checked<'a>>> {
+    let mut checked = Vec::new();
     for coordinator in coordinators {
-        let Coordinator { module, allow_http, max_requests, http_ca, core_dumps, profile, .. } = coordinator;
-        let module = match modules.entry(module) {
-            Entry::Occupied(loaded) => loaded.get().clone(),
-            Entry::Vacant(place) => {
-                place.insert(Module::load(&engine, module).map_err(WrongConfiguration::new)?).clone()
-            }
-        };
+        let Coordinator { pins, trust, allow_http, max_requests, http_ca, core_dumps, profile, .. } = coordinator;
         let http = HttpPolicy::new(allow_http.clone(), *max_requests, http_ca.as_deref());
         let postmortem = Postmortem::new(core_dumps.clone(), profile.clone(), files);
-        prepared.push(Prepared {
+        checked.push(Checked {
             coordinator,
-            module,
+            trust: Trust::new(pins.clone(), trust).map_err(WrongConfiguration::new)?,
             http: Arc::new(http.map_err(WrongConfiguration::new)?),
             postmortem: postmortem.map_err(WrongConfiguration::new)?,
         });
     }
-    Ok(prepared)
+    Ok(checked)
 }
 
 fn contend(
     config: &Config,
-    Stores { leases, states }: &Stores,
-    prepared: &[Prepared<'_>],
+    Stores { leases, states, modules }: &Stores,
+    checked: &[Checked<'_>],
     node: &NodeId,
     log: &Log,
 ) -> anyhow::Result<()> {
@@ -107,13 +100,19 @@ fn contend(
     let control = runtime("control", 2)?;
     let incarnation = incarnation()?;
     let result = control.block_on(async {
+        let make = Followers::new(config, node, &incarnation, Arc::clone(modules), log)?;
+        let mut supplied = Vec::new();
+        for checked in checked {
+            supplied.push(make.follower(checked).await?);
+        }
         let mut signals = Signals::listen()?;
         let running = Running::default();
         let (ask, asked) = watch::channel(Shutdown::No);
-        let mut supervisors = JoinSet::new();
-        for Prepared { coordinator, module, http, postmortem } in prepared {
+        let (mut supervisors, mut followers) = (JoinSet::new(), JoinSet::new());
+        for (Checked { coordinator, http, postmortem, .. }, supplied) in checked.iter().zip(supplied) {
             let log = log.for_election(&coordinator.election);
-            log.emit(None, Event::starting(node.as_str(), &config.store, module.digest(), &coordinator.timing));
+            let (source, timing) = (&coordinator.module, &coordinator.timing);
+            log.emit(None, Event::starting(node.as_str(), &config.store, source.to_string(), supplied.module, timing));
             let launcher = Launcher {
                 election: coordinator.election.clone(),
                 node: node.to_string(),
@@ -131,9 +130,6 @@ fn contend(
                 clock: clock.clone(),
                 watchdog: Arc::clone(&watchdog),
             };
-            let version = ModuleVersion { digest: module.digest().to_owned(), serial: 0 };
-            let current = Some(Ready { version, module: module.clone() });
-            let supply = watch::Sender::new(Supply { current, fallback: None }).subscribe();
             let supervisor = Supervisor {
                 election: coordinator.election.clone(),
                 settings: Settings {
@@ -147,15 +143,16 @@ fn contend(
                 },
                 store: Arc::clone(leases),
                 launcher,
-                supply,
-                one_module: true,
-                judgements: mpsc::unbounded_channel().0,
-                runs: watch::Sender::new(None),
+                supply: supplied.supply,
+                one_module: matches!(source, ModuleSource::File(_)),
+                judgements: supplied.judgements,
+                runs: supplied.runs,
                 stall_after: coordinator.stall_after,
                 clock: clock.clone(),
                 log,
             };
             supervisors.spawn(supervisor.run(asked.clone()));
+            followers.spawn(supplied.follower.run());
         }
         let mut aside = JoinSet::new();
         // A folder of one's own costs nobody anything: only what is shared must be asked for.
@@ -186,7 +183,12 @@ fn contend(
                     None => break,
                     Some(ended) => ended.context("a supervisor failed")?.context("the system has no random numbers")?,
                 },
+                // Each ends after its supervisor.
+                Some(ended) = followers.join_next() => ended.context("a follower failed")?,
             }
+        }
+        while let Some(ended) = followers.join_next().await {
+            ended.context("a follower failed")?;
         }
         aside.shutdown().await;
         Ok(())
@@ -195,6 +197,82 @@ fn contend(
     control.shutdown_background();
     guests.shutdown_timeout(Duration::from_secs(1));
     result
+}
+
+/// What makes the followers of all coordinators.
+struct Followers<'a> {
+    node: &'a NodeId,
+    incarnation: &'a str,
+    modules: Arc<dyn ModuleStore>,
+    log: &'a Log,
+    engine: Engine,
+    compiler: Compiler,
+    cache: Option<Cache>,
+}
+
+/// What follows the source of a coordinator, and its supervisor's ends of the channels to it.
+struct Supplied {
+    follower: Follower,
+    supply: watch::Receiver<Supply>,
+    judgements: mpsc::UnboundedSender<Judgement>,
+    runs: watch::Sender<Option<String>>,
+    /// The module that is ready, if its source must have one from the beginning.
+    module: Option<Digest>,
+}
+
+impl<'a> Followers<'a> {
+    fn new(
+        config: &Config,
+        node: &'a NodeId,
+        incarnation: &'a str,
+        modules: Arc<dyn ModuleStore>,
+        log: &'a Log,
+    ) -> anyhow::Result<Self> {
+        let dumps = config.coordinators.iter().any(|coordinator| coordinator.core_dumps.is_some());
+        let engine = Engine::start_with(dumps).map_err(|error| anyhow::anyhow!("{error:#}"))?;
+        let cache = config.cache.as_deref().and_then(|folder| {
+            let opened = Cache::open(folder);
+            // Nothing depends on it.
+            opened.map_err(|error| log.emit(None, Event::Error { error: error.to_string() })).ok()
+        });
+        Ok(Self { node, incarnation, modules, log, engine, compiler: Compiler::default(), cache })
+    }
+
+    /// Makes what follows the source of a coordinator. A file must have a module from the beginning: somebody is
+    /// there to mend it, and the others can do without.
+    async fn follower(&self, Checked { coordinator, trust, .. }: &Checked<'_>) -> anyhow::Result<Supplied> {
+        let (runs, running) = watch::channel(None);
+        let source: Option<Box<dyn Source>> = match &coordinator.module {
+            ModuleSource::File(path) => Some(Box::new(FileSource::new(path.clone()))),
+            ModuleSource::Oci(reference) => {
+                Some(Box::new(OciSource::new(reference.clone(), Credentials::of_process())))
+            }
+            ModuleSource::Published(_) => None,
+        };
+        let (mut follower, supply, judgements) = Follower::new(Following {
+            election: coordinator.election.clone(),
+            node: self.node.to_string(),
+            incarnation: self.incarnation.to_owned(),
+            name: coordinator.module.to_string(),
+            source,
+            store: Arc::clone(&self.modules),
+            preparer: Arc::new(Preparer {
+                engine: self.engine.clone(),
+                trust: trust.clone(),
+                compiler: self.compiler.clone(),
+                compile_timeout: coordinator.compile_timeout,
+                cache: self.cache.clone(),
+            }),
+            runs: running,
+            log: self.log.for_election(&coordinator.election),
+            pace: Pace::default(),
+        });
+        let module = match &coordinator.module {
+            ModuleSource::File(_) => follower.load().await.map_err(WrongConfiguration::new)?,
+            ModuleSource::Published(_) | ModuleSource::Oci(_) => None,
+        };
+        Ok(Supplied { follower, supply, judgements, runs, module })
+    }
 }
 
 /// For the coordinator alone.

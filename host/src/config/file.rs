@@ -13,6 +13,7 @@ use super::key::nearest;
 use super::layer::Given;
 use super::value::OFF;
 use super::{ConfigError, Key, Layer, Origin, Surroundings, folders, secrets};
+use crate::modules::is_path;
 
 /// The name of the tables, one for each coordinator.
 const COORDINATORS: &str = "coordinators";
@@ -212,7 +213,7 @@ impl Source<'_> {
                 Key::MaxTableElements | Key::MaxInstances | Key::MaxHandles | Key::MaxOutput,
                 DeValue::Integer(number),
             ) => number.to_string(),
-            (Key::Module, DeValue::String(module)) => self.path(at, &path, module)?,
+            (Key::Module, DeValue::String(module)) if is_path(module) => self.path(at, &path, module)?,
             (Key::HttpCa, DeValue::String(file)) => self.path(at, &path, file)?,
             (Key::Store, DeValue::String(store)) => match store.strip_prefix(SQLITE) {
                 Some(folder) if !folder.is_empty() && !folder.starts_with('~') => {

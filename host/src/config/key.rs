@@ -15,7 +15,7 @@ pub enum Key {
     LogFormat,
     /// Where compiled modules are kept.
     Cache,
-    /// The component's file.
+    /// Where the modules come from.
     Module,
     /// The election's name.
     Election,

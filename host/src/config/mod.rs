@@ -48,7 +48,7 @@ pub use secrets::SecretSource;
 pub use surroundings::Surroundings;
 pub use value::election;
 
-use crate::modules::Digest;
+use crate::modules::{Digest, ModuleSource};
 use crate::node::NodeChoice;
 use crate::runtime::{Grants, Limits};
 use crate::state;
@@ -93,8 +93,8 @@ impl fmt::Debug for Config {
 pub struct Coordinator {
     /// The election that decides where it runs.
     pub election: ElectionName,
-    /// The component's file.
-    pub module: PathBuf,
+    /// Where its modules come from.
+    pub module: ModuleSource,
     /// The lease's length, the grace, and what follows from them.
     pub timing: Timing,
     /// From an instance that is done to the next term under the same lease.

@@ -1,7 +1,6 @@
 //! From layers to a checked [`Config`].
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use baton_election::OnDone;
@@ -11,6 +10,7 @@ use super::file::{self, FileLayers};
 use super::layer::Given;
 use super::table::Row;
 use super::{Config, ConfigError, Coordinator, Folder, Key, Layer, Origin, Secret, SecretSource, Surroundings, value};
+use crate::modules::ModuleSource;
 use crate::node::{NodeChoice, NodeId};
 use crate::runtime::{self, Grants};
 use crate::state::Limits;
@@ -158,19 +158,15 @@ fn coordinator(
     rows: &mut Vec<Row>,
 ) -> Result<(Coordinator, Origin), ConfigError> {
     let mut own = Resolver::new(layers, rows);
-    let path = |text: &str| match text {
-        "" => Err("is empty: name the component's file".to_string()),
-        text => Ok(text.to_string()),
-    };
     let no_module = || {
         Err("there is nothing to run: name a component, as in `baton run coordinator.wasm`, or list some as \
              [coordinators.NAME] in baton.toml"
             .to_string())
     };
-    let (module, module_origin) = own.get(Key::Module, path, String::clone, no_module)?;
-    let by_file_name = || value::election_of_file(&module);
+    let (module, module_origin) = own.get(Key::Module, value::module, ModuleSource::to_string, no_module)?;
+    let by_name = || value::election_called(&module.stem());
     let (election, election_origin) =
-        own.get(Key::Election, value::election, |name| name.to_string(), by_file_name).map_err(|error| {
+        own.get(Key::Election, value::election, |name| name.to_string(), by_name).map_err(|error| {
             // The default is made of the module's name: that is the place to look at.
             if own.origin(Key::Election) == Origin::Default {
                 ConfigError::new(module_origin.place(Key::Module), error.problem)
@@ -178,6 +174,15 @@ fn coordinator(
                 error
             }
         })?;
+    if let ModuleSource::Published(published) = &module
+        && *published != election
+    {
+        let problem = format!(
+            "{module} is what is pushed for the election `{published}`, and this is `{election}`: give both the \
+             same name"
+        );
+        return Err(ConfigError::at(Key::Election, &election_origin, problem));
+    }
     let mut duration =
         |key, seconds| own.get(key, value::duration, value::show_duration, || Ok(Duration::from_secs(seconds)));
     let (lease, lease_origin) = duration(Key::Lease, 15)?;
@@ -216,7 +221,6 @@ fn coordinator(
         let (key, origin) = if of_memory { (Key::MaxMemory, &memory_origin) } else { (Key::Lease, &lease_origin) };
         ConfigError::at(key, origin, error.to_string())
     })?;
-    let module = PathBuf::from(module);
     let coordinator = Coordinator {
         election,
         module,

@@ -7,6 +7,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::cli::{self, Command};
+use crate::modules::ModuleSource;
 
 /// What a host is given: a folder that may have a `baton.toml`, variables, arguments.
 struct Case {
@@ -167,13 +168,13 @@ fn the_file_is_the_default_one_or_the_named_one() {
     let config = case.run(&[("BATON_FILE", "sub/other.toml")], &[]).unwrap();
     assert_eq!(shown(&config, Key::Lease).0, "30s");
     // Its paths are seen from the file, not from the working folder.
-    assert_eq!(config.coordinators[0].module, case.path().join("sub/m/x.wasm"));
+    assert_eq!(config.coordinators[0].module, ModuleSource::File(case.path().join("sub/m/x.wasm")));
     assert_eq!(config.store, StoreUrl::Sqlite(case.path().join("sub/leases")));
     let config = case.run(&[("BATON_FILE", "sub/other.toml")], &["--file=baton.toml", "x.wasm"]).unwrap();
     assert_eq!(shown(&config, Key::Lease).0, "20s");
     assert_eq!(shown(&config, Key::File), ("baton.toml".to_string(), "flag --file".to_string()));
     // A module on the command line is seen from the working folder.
-    assert_eq!(config.coordinators[0].module, Path::new("x.wasm"));
+    assert_eq!(config.coordinators[0].module, ModuleSource::File("x.wasm".into()));
 
     assert_eq!(case.error(&[], &["--file=no.toml"]), r#"--file: "no.toml": there is no such file"#);
     assert_eq!(case.error(&[("BATON_FILE", "sub")], &[]), r#"BATON_FILE: "sub": is not a regular file"#);
@@ -201,7 +202,7 @@ fn several_coordinators_run_from_one_file() {
         .map(|one| (one.election.as_str(), one.timing.lease().as_secs(), one.timing.grace().as_secs()))
         .collect();
     assert_eq!(seen, [("a", 20, 7), ("other", 30, 7)]);
-    assert_eq!(config.coordinators[1].module, Path::new("/b.wasm"));
+    assert_eq!(config.coordinators[1].module, ModuleSource::File("/b.wasm".into()));
 
     // A module on the command line runs alone, with what the top of the file says.
     let config = case.run(&[], &["c.wasm"]).unwrap();
@@ -368,6 +369,33 @@ fn a_wrong_value_is_told_the_place_and_the_way_out() {
         ),
     ] {
         assert_eq!(case.error(variables, arguments), error);
+    }
+}
+
+#[test]
+fn what_is_pushed_is_pushed_for_an_election() {
+    let file = "[coordinators.a]\nmodule = 'store://a'\n[coordinators.b]\nmodule = 'oci://localhost:5000/x/job:1'\n\
+                [coordinators.c]\nmodule = 'c.wasm'\n";
+    let case = Case::new(file);
+    let config = case.run(&[], &[]).unwrap();
+    let elections = config.coordinators.iter().map(|coordinator| coordinator.election.as_str());
+    assert_eq!(elections.collect::<Vec<_>>(), ["a", "b", "c"]);
+    let sources: Vec<String> = config.coordinators.iter().map(|coordinator| coordinator.module.to_string()).collect();
+    assert_eq!(sources[..2], ["store://a", "oci://localhost:5000/x/job:1"]);
+    assert_eq!(sources[2], case.path().join("c.wasm").display().to_string());
+
+    let election = |source: &str| case.run(&[], &[source]).unwrap().coordinators[0].election.to_string();
+    assert_eq!(election("store://nightly-report"), "nightly-report");
+    assert_eq!(election("oci://ghcr.io/acme/nightly_report:1.2"), "nightly-report");
+    assert_eq!(shown(&case.run(&[], &["store://a", "--election=a"]).unwrap(), Key::Module).0, "store://a");
+
+    let other = "store://a is what is pushed for the election `a`, and this is `b`: give both the same name";
+    assert_eq!(case.error(&[], &["store://a", "--election=b"]), format!("--election: {other}"));
+    let file = Case::new("[coordinators.b]\nmodule = 'store://a'\n");
+    assert_eq!(file.error(&[], &[]), format!("baton.toml:1: coordinators.b: {other}"));
+    for (source, says) in [("store://Bad", "store://ELECTION"), ("oci://x", "oci://REGISTRY"), ("s3://x/y", "a path")] {
+        let error = case.error(&[], &[source]);
+        assert!(error.starts_with("MODULE: ") && error.contains(says), "{error}");
     }
 }
 

@@ -1,12 +1,12 @@
 //! From text to value, and back to the text that people read. Errors say what to write instead.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use baton_election::ElectionName;
 use baton_election::OnDone;
 
-use crate::modules::{Digest, InvalidDigest};
+use crate::modules::{Digest, InvalidDigest, InvalidModuleSource, ModuleSource};
 use crate::runtime::{Grant, GrantError, Grants};
 use crate::state::LARGEST;
 use crate::store::{StoreUrl, StoreUrlError};
@@ -25,6 +25,10 @@ pub(super) fn store(text: &str) -> Result<StoreUrl, String> {
         "" => Err("is empty: write sqlite:DIR, azure://ACCOUNT/CONTAINER or azurite".to_string()),
         text => text.parse().map_err(|error: StoreUrlError| error.to_string()),
     }
+}
+
+pub(super) fn module(text: &str) -> Result<ModuleSource, String> {
+    text.parse().map_err(|error: InvalidModuleSource| error.to_string())
 }
 
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
@@ -240,9 +244,8 @@ fn after_name(error: &str) -> &str {
     error.rfind(": use").map_or("", |at| &error[at..])
 }
 
-/// An election called like the module's file: in lower case, everything else a hyphen.
-pub(super) fn election_of_file(module: &str) -> Result<ElectionName, String> {
-    let stem = Path::new(module).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+/// An election called like what a module is called: in lower case, everything else a hyphen.
+pub(super) fn election_called(stem: &str) -> Result<ElectionName, String> {
     let mut name = String::new();
     for c in stem.chars().map(|c| c.to_ascii_lowercase()) {
         if c.is_ascii_lowercase() || c.is_ascii_digit() {
@@ -347,17 +350,13 @@ mod tests {
 
     #[test]
     fn an_election_is_called_like_the_module() {
-        for (file, name) in [
-            ("heartbeat.wasm", "heartbeat"),
-            ("/a/b/My_Job.v2.wasm", "my-job-v2"),
-            ("__x__.wasm", "x"),
-            ("Zähler.wasm", "z-hler"),
-        ] {
-            assert_eq!(election_of_file(file).unwrap().as_str(), name);
+        for (stem, name) in
+            [("heartbeat", "heartbeat"), ("My_Job.v2", "my-job-v2"), ("__x__", "x"), ("Zähler", "z-hler")]
+        {
+            assert_eq!(election_called(stem).unwrap().as_str(), name);
         }
-        let long = format!("{}.wasm", "x".repeat(64));
-        for file in ["1job.wasm", "日本.wasm", "..", "", long.as_str()] {
-            assert!(election_of_file(file).unwrap_err().contains("--election"), "{file}");
+        for stem in ["1job", "日本", "..", "", &"x".repeat(64)] {
+            assert!(election_called(stem).unwrap_err().contains("--election"), "{stem}");
         }
     }
 

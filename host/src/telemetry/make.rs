@@ -5,6 +5,7 @@ use std::time::Duration;
 use baton_election::{End, StopReason, Term, Timing};
 
 use super::{Event, GuestStream, Level};
+use crate::modules::Digest;
 use crate::runtime::Usage;
 use crate::store::StoreUrl;
 
@@ -14,7 +15,7 @@ const LONGEST_POLL: Duration = Duration::from_millis(1250);
 impl Event {
     /// The host begins to contend: what follows from its timing.
     #[must_use]
-    pub fn starting(node: &str, store: &StoreUrl, module: &str, timing: &Timing) -> Self {
+    pub fn starting(node: &str, store: &StoreUrl, source: String, module: Option<Digest>, timing: &Timing) -> Self {
         let lease = timing.lease();
         // What is not gone by then takes its host with it, so no drop takes longer.
         let longest_drop = timing.abort_after() - timing.deadline_after();
@@ -22,7 +23,8 @@ impl Event {
             version: env!("CARGO_PKG_VERSION").to_string(),
             node: node.to_string(),
             store: store.to_string(),
-            module: module.to_string(),
+            source,
+            module: module.map(|digest| digest.to_string()),
             lease_s: lease.into(),
             crash_takeover_s: (lease + LONGEST_POLL).into(),
             hand_off_s: (timing.grace().saturating_add(longest_drop + LONGEST_POLL)).into(),

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::queue::{CAPACITY, GUEST_SHARE};
 use super::*;
+use crate::modules::Digest;
 
 const TEXT: Style = Style { format: Format::Text, terminal: true, colours: false };
 const JSON: Style = Style { format: Format::Json, terminal: false, colours: false };
@@ -181,14 +182,21 @@ fn a_reader_that_went_away_ends_nothing() {
 fn starting_says_what_the_timing_promises() {
     let second = Duration::from_secs(1);
     let timing = baton_election::Timing::new(15 * second, (2 * second, 60 * second), 5 * second, 1 << 28);
-    let event = Event::starting("web-1-0", &"azure://account/box".parse().unwrap(), "sha256:ab", &timing.unwrap());
+    let event = Event::starting(
+        "web-1-0",
+        &"azure://account/box".parse().unwrap(),
+        "x.wasm".to_owned(),
+        Some(Digest::of(b"")),
+        &timing.unwrap(),
+    );
     assert_eq!(
         event.to_string(),
         format!(
-            "baton {}, node web-1-0, on azure://account/box, module sha256:ab, lease 15s; at worst a crash is taken over in 16.25s and a \
+            "baton {}, node web-1-0, on azure://account/box, module {} of x.wasm, lease 15s; at worst a crash is taken over in 16.25s and a \
              hand-off takes 8.2s; a leader survives a store outage of 8s; tolerated are a hidden pause of 1.05s and a \
              clock that is 7% slow",
-            env!("CARGO_PKG_VERSION")
+            env!("CARGO_PKG_VERSION"),
+            Digest::of(b"")
         )
     );
 }
