@@ -3,7 +3,7 @@
 //! It knows nothing of leases. An [`Instance`] is started with a term and a gate, and is gone when its
 //! store is dropped and everything that it had started has ended; until then it can be asked to stop, and
 //! killed at any moment, whatever it is doing. `engine` holds what instances share and drives the
-//! epochs by which a busy guest is ended; `module` compiles and judges components, `wrap` makes components of
+//! epochs by which a busy guest is ended; `module` compiles components and links them, `judge` says before whether they fit, `wrap` makes components of
 //! core modules; `guest` is the host's side of the contract, `state` that of its state, `empty` what is there
 //! without being granted, `files` those in granted folders, `http` what it may ask of
 //! other servers, `limits` how much there is of it all; `output` is where a guest's standard streams go, `logging`
@@ -18,6 +18,7 @@ mod files;
 mod guest;
 mod http;
 mod instance;
+mod judge;
 mod limits;
 mod logging;
 mod module;
@@ -31,10 +32,11 @@ mod wrap;
 pub use engine::Engine;
 pub use http::{CaError, Grant, GrantError, Grants, HttpPolicy, RefusedRequest};
 pub use instance::{Gone, Instance, InstanceEvent, Launcher};
+pub use judge::{Import, Kind};
 pub use limits::{Limits, NearLimit, Usage};
 pub use logging::LogLevel;
 pub(crate) use module::read as read_module;
-pub use module::{Import, Inspection, Kind, LARGEST_MODULE, Module, ModuleError};
+pub use module::{Inspection, LARGEST_MODULE, Module, ModuleError};
 pub use output::{Output, Stream};
 pub use postmortem::{Postmortem, PostmortemError, PostmortemWriter};
 pub use running::{InUse, Running, Share};

@@ -1,31 +1,24 @@
-//! Modules: reading, judging and compiling components, and what can be made one.
+//! Modules: reading, compiling and linking components, and what can be made one.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use wasmparser::{Parser, Payload};
 use wasmtime::component::{Component, Linker};
 use wasmtime_wasi::p2::bindings::CommandPre;
 
 use super::census::instances;
-use super::empty::EMPTY;
 use super::engine::Engine;
-use super::guest::{self, CONTRACT, CONTRACT_VERSION, CoordinatorPre, DRAFTS, GRANTED, Guest};
+use super::guest::{self, CONTRACT, CoordinatorPre, Guest};
+use super::judge::{COMMAND, Import, Interfaces, Judged, Kind, STATE, judge};
 use super::wrap::{Unwrappable, Wrapped, is_for_preview1, wrap};
 use crate::modules::Digest;
 
 /// A larger module is refused before it is read whole, in bytes.
 pub const LARGEST_MODULE: u64 = 64 << 20;
-
-/// What an import of the state's interface begins with.
-const STATE: &str = "baton:host/state@";
-/// What a command exports, up to its version.
-const COMMAND: &str = "wasi:cli/run@";
 
 /// Why a module cannot run here. It is named by its file, or by its digest where it is from elsewhere.
 #[derive(Debug, thiserror::Error)]
@@ -103,16 +96,6 @@ pub struct Module {
     pub(super) asks_for_folders: bool,
 }
 
-/// What a component is, by its exports.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Kind {
-    /// It is made for Baton: it exports the contract's `task`.
-    Coordinator,
-    /// It knows nothing of Baton: it is a program with a `main`, and exports `wasi:cli/run`.
-    Command,
-}
-
 /// Where a component is entered.
 #[derive(Clone)]
 pub(super) enum Entry {
@@ -145,20 +128,6 @@ pub struct Inspection {
     pub exports: Vec<String>,
     /// What is missing or unknown, each with the way out.
     pub problems: Vec<String>,
-}
-
-/// One interface that a component needs.
-#[derive(Clone, Debug, Serialize)]
-pub struct Import {
-    /// Its name and version.
-    pub name: String,
-    /// Whether it is granted.
-    pub granted: bool,
-    /// What it takes to be granted, or what it comes to without; empty where it is granted.
-    pub needs: String,
-    /// Whether it is there, granted or with nothing in it.
-    #[serde(skip)]
-    is_there: bool,
 }
 
 impl Module {
@@ -396,133 +365,6 @@ fn check(name: &str, component: &[u8]) -> Result<(), ModuleError> {
         }
         _ => Ok(()),
     }
-}
-
-/// The names of what a component imports and exports.
-struct Interfaces {
-    imports: Vec<String>,
-    exports: Vec<String>,
-}
-
-impl Interfaces {
-    fn of(engine: &Engine, component: &Component) -> Self {
-        let ty = component.component_type();
-        Self {
-            imports: ty.imports(engine.wasmtime()).map(|(name, _)| name.to_owned()).collect(),
-            exports: ty.exports(engine.wasmtime()).map(|(name, _)| name.to_owned()).collect(),
-        }
-    }
-
-    fn in_bytes(component: &[u8]) -> wasmparser::Result<Self> {
-        let mut found = Self { imports: Vec::new(), exports: Vec::new() };
-        // Those of the modules and components within are their own affair.
-        let mut depth = 0_u32;
-        for payload in Parser::new(0).parse_all(component) {
-            match payload? {
-                Payload::Version { .. } => depth += 1,
-                Payload::End(_) => depth = depth.saturating_sub(1),
-                Payload::ComponentImportSection(imports) if depth == 1 => {
-                    for import in imports {
-                        found.imports.push(import?.name.name.to_owned());
-                    }
-                }
-                Payload::ComponentExportSection(exports) if depth == 1 => {
-                    for export in exports {
-                        found.exports.push(export?.name.name.to_owned());
-                    }
-                }
-                _ => {}
-            }
-        }
-        Ok(found)
-    }
-}
-
-/// What a component is, what it needs and offers, and what of that this host cannot give or take.
-struct Judged {
-    kind: Option<Kind>,
-    imports: Vec<Import>,
-    exports: Vec<String>,
-    problems: Vec<String>,
-}
-
-fn judge(Interfaces { imports, exports }: Interfaces) -> Judged {
-    let imports: Vec<Import> = imports.iter().map(|name| import(name)).collect();
-    let (kind, lack) = kind(&exports).map_or_else(|lack| (None, Some(lack)), |kind| (Some(kind), None));
-    let mut problems: Vec<String> = lack.into_iter().collect();
-    // By package: a language's runtime may import a dozen interfaces of one.
-    let mut missing: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
-    for import in imports.iter().filter(|import| !import.is_there) {
-        let package = import.name.split('/').next().unwrap_or_default();
-        missing.entry((package, &import.needs)).or_default().push(&import.name);
-    }
-    problems.extend(missing.into_iter().map(|((package, needs), names)| match names[..] {
-        [name] => format!("it imports {name}: {needs}"),
-        _ => format!("it imports {package} ({} interfaces): {needs}", names.len()),
-    }));
-    Judged { kind, imports, exports, problems }
-}
-
-/// What a component is by its exports, or why it is nothing that can run here. One that is both was made for
-/// Baton.
-fn kind(exports: &[String]) -> Result<Kind, String> {
-    let task = format!("{CONTRACT}/task@");
-    let wanted = format!("{task}{CONTRACT_VERSION}");
-    if exports.contains(&wanted) {
-        return Ok(Kind::Coordinator);
-    }
-    if let Some(version) = exports.iter().find_map(|export| export.strip_prefix(&task)) {
-        return Err(format!(
-            "it is made for version {version} of {CONTRACT}, and this host knows {CONTRACT_VERSION}: build it with \
-             another version of the SDK, or run it on another version of Baton"
-        ));
-    }
-    match exports.iter().find_map(|export| export.strip_prefix(COMMAND)) {
-        Some(version) if version.starts_with("0.2.") => Ok(Kind::Command),
-        Some(version) => Err(format!(
-            "it is a command for version {version} of WASI, and this host knows 0.2: build it for the target \
-             wasm32-wasip2"
-        )),
-        None => Err(format!(
-            "it exports neither {wanted}, the function that a coordinator lives in, nor wasi:cli/run, the `main` of \
-             a command: make it a program, or a library of type cdylib with the guest SDK's `baton_sdk::coordinator!`"
-        )),
-    }
-}
-
-fn import(name: &str) -> Import {
-    let empty = EMPTY.iter().find(|(package, _)| name.split('/').next() == Some(package));
-    let (needs, is_there) = match empty {
-        Some((_, what_it_comes_to)) if is_wasi_0_2(name) => ((*what_it_comes_to).to_owned(), true),
-        _ => (what_it_needs(name), false),
-    };
-    let granted = needs.is_empty();
-    Import { name: name.to_owned(), granted, needs, is_there: is_there || granted }
-}
-
-fn is_wasi_0_2(name: &str) -> bool {
-    name.rsplit_once('@').is_some_and(|(_, version)| version.starts_with("0.2."))
-}
-
-/// What it takes for an import to be granted; nothing where it is.
-fn what_it_needs(import: &str) -> String {
-    let (interface, version) = import.split_once('@').unwrap_or((import, ""));
-    if GRANTED.contains(&interface) {
-        let draft = DRAFTS.iter().find(|(draft, _)| *draft == interface);
-        return if interface.starts_with(CONTRACT) && version != CONTRACT_VERSION {
-            format!("this host knows version {CONTRACT_VERSION}")
-        } else if let Some((_, known)) = draft {
-            match *known == version {
-                true => String::new(),
-                false => format!("this host knows version {known}, and a draft's versions do not go together"),
-            }
-        } else if interface.starts_with("wasi:") && !is_wasi_0_2(import) {
-            "this host knows WASI 0.2: build it for the target wasm32-wasip2".to_owned()
-        } else {
-            String::new()
-        };
-    }
-    "this host does not have it".to_owned()
 }
 
 /// Does all that an instance need not do when its term begins.
