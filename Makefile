@@ -27,6 +27,7 @@ examples: ## Build the scheduler in five languages: target/examples/*.wasm
 test: setup examples ## Run every test there is, those against Azurite included
 	host/tests/azurite.sh install
 	host/tests/registry.sh install
+	host/tests/minisign.sh install
 	# Most tests wait for processes, so more of them run at once than there are processors.
 	RUST_TEST_THREADS=12 $(CARGO) test --locked --workspace
 

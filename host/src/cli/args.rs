@@ -85,9 +85,6 @@ Example:
         /// The processor time that it may take, in seconds
         #[arg(long)]
         cpu: u64,
-        /// For an engine that can dump
-        #[arg(long)]
-        core_dumps: bool,
     },
     /// Write a coordinator to start from, into a new folder
     ///

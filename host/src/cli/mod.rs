@@ -166,9 +166,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Surrounding
             election: election_argument(&election)?,
             store: config::resolve_store(&store.layer(), around)?,
         },
-        Subcommand::CompileModule { size, cpu, core_dumps } => {
-            Command::CompileModule(Assignment { size, cpu, core_dumps })
-        }
+        Subcommand::CompileModule { size, cpu } => Command::CompileModule(Assignment { size, cpu }),
         Subcommand::New { lang, sdk: Some(_), .. } if lang != Lang::Rust => {
             let problem = "only a project in Rust takes the SDK: leave it out".to_owned();
             return Err(ConfigError::of_argument("--sdk", problem).into());

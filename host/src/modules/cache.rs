@@ -176,3 +176,178 @@ fn write(folder: &OwnedFd, name: &str, code: &Artifact) -> io::Result<()> {
     let mut file = File::from(rustix::fs::openat(folder, name, flags, Mode::RUSR | Mode::WUSR)?);
     code.copy_to(&mut file)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::modules::Digest;
+    use crate::runtime::Engine;
+
+    /// An engine, a folder for a cache, and the cache in it.
+    struct Case {
+        engine: Engine,
+        base: TempDir,
+        cache: Cache,
+    }
+
+    impl Case {
+        fn new() -> Self {
+            let base = tempfile::tempdir().unwrap();
+            let cache = Cache::open(&base.path().join("a/cache")).unwrap();
+            Self { engine: Engine::start().unwrap(), base, cache }
+        }
+
+        fn key(&self, module: &str) -> ArtifactKey {
+            ArtifactKey::new(&self.engine, &Digest::of(module.as_bytes()))
+        }
+
+        fn put(&self, module: &str, code: &[u8]) {
+            let key = self.key(module);
+            let mut file = Artifact::blank().unwrap();
+            key.write(code, &mut file).unwrap();
+            self.cache.put(&key, &Artifact::seal(file, &key).unwrap());
+        }
+
+        fn has(&self, module: &str) -> bool {
+            self.cache.get(&self.key(module)).is_some()
+        }
+
+        fn path(&self, module: &str) -> PathBuf {
+            self.cache.folder.join(entry(&self.key(module)))
+        }
+
+        fn names(&self) -> Vec<String> {
+            let entries = std::fs::read_dir(&self.cache.folder).unwrap();
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+        }
+    }
+
+    fn mode(path: &Path, mode: u32) {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn what_was_put_is_there_for_its_user_alone() {
+        let case = Case::new();
+        assert!(!case.has("m"));
+        case.put("m", b"code");
+        case.put("m", b"code");
+        assert!(case.has("m") && !case.has("n"));
+        assert_eq!(case.names().len(), 1);
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&case.path("m")), mode(&case.cache.folder)), (0o600, 0o700));
+        assert!(Cache::open(&case.cache.folder).is_ok());
+    }
+
+    #[test]
+    fn a_damaged_entry_is_not_used_and_is_removed() {
+        let case = Case::new();
+        let code = b"as good as code can be";
+        for at in 0..code.len() + 32 {
+            case.put("m", code);
+            let mut damaged = std::fs::read(case.path("m")).unwrap();
+            damaged[at] ^= 1;
+            std::fs::write(case.path("m"), damaged).unwrap();
+            assert!(!case.has("m"), "byte {at}");
+            assert_eq!(case.names(), Vec::<String>::new());
+        }
+        for length in 0..code.len() + 32 {
+            case.put("m", code);
+            std::fs::File::options().write(true).open(case.path("m")).unwrap().set_len(length as u64).unwrap();
+            assert!(!case.has("m"), "{length} bytes");
+        }
+        // Whole, but another module's.
+        case.put("m", code);
+        std::fs::rename(case.path("m"), case.path("n")).unwrap();
+        assert!(!case.has("n"));
+    }
+
+    #[test]
+    fn what_others_could_have_written_is_not_used() {
+        let case = Case::new();
+        for wrong in [0o620, 0o602, 0o666] {
+            case.put("m", b"code");
+            mode(&case.path("m"), wrong);
+            assert!(!case.has("m"), "{wrong:o}");
+        }
+        case.put("m", b"code");
+        let moved = case.base.path().join("moved");
+        std::fs::rename(case.path("m"), &moved).unwrap();
+        symlink(&moved, case.path("m")).unwrap();
+        assert!(!case.has("m"), "a symbolic link");
+        std::fs::create_dir(case.path("m")).unwrap();
+        assert!(!case.has("m"), "a folder");
+
+        case.put("n", b"code");
+        for wrong in [0o770, 0o707, 0o777] {
+            mode(&case.cache.folder, wrong);
+            assert!(!case.has("n"), "{wrong:o}");
+            let refused = Cache::open(&case.cache.folder).unwrap_err().to_string();
+            assert!(refused.contains("chmod 700") && refused.contains("--cache off"), "{refused}");
+        }
+        mode(&case.cache.folder, 0o700);
+        assert!(case.has("n"));
+
+        let link = case.base.path().join("link");
+        symlink(&case.cache.folder, &link).unwrap();
+        assert!(matches!(Cache::open(&link), Err(CacheError::NotPrivate(_))));
+        assert!(matches!(Cache::open(&moved), Err(CacheError::NotPrivate(_) | CacheError::Unusable { .. })));
+    }
+
+    #[test]
+    fn what_belongs_to_somebody_else_is_not_used() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: only root can give a file to somebody else");
+            return;
+        }
+        let case = Case::new();
+        case.put("m", b"code");
+        std::os::unix::fs::chown(case.path("m"), Some(1), None).unwrap();
+        assert!(!case.has("m"));
+        case.put("m", b"code");
+        std::os::unix::fs::chown(&case.cache.folder, Some(1), None).unwrap();
+        assert!(!case.has("m"));
+        assert!(matches!(Cache::open(&case.cache.folder), Err(CacheError::NotPrivate(_))));
+    }
+
+    #[test]
+    fn what_was_not_used_for_longest_goes_first() {
+        let mut case = Case::new();
+        let code = [0; 1 << 10];
+        for (age, module) in ["a", "b", "c"].into_iter().enumerate() {
+            case.put(module, &code);
+            let used = UNIX_EPOCH + Duration::from_secs(age as u64);
+            std::fs::File::open(case.path(module)).unwrap().set_modified(used).unwrap();
+        }
+        assert!(case.has("a"));
+        // What another process left behind when it was killed counts, too.
+        std::fs::write(case.cache.folder.join(format!("x{UNFINISHED}")), code).unwrap();
+        std::fs::File::open(case.cache.folder.join(format!("x{UNFINISHED}")))
+            .unwrap()
+            .set_modified(UNIX_EPOCH)
+            .unwrap();
+        case.cache.largest = 3 * ((1 << 10) + 32);
+        case.put("d", &code);
+        let kept = ["a", "b", "c", "d"].map(|module| case.path(module).exists());
+        assert_eq!(kept, [true, false, true, true]);
+        assert_eq!(case.names().len(), 3);
+    }
+
+    #[test]
+    fn a_cache_that_vanishes_is_done_without() {
+        let case = Case::new();
+        std::fs::remove_dir_all(case.base.path().join("a")).unwrap();
+        case.put("m", b"code");
+        assert!(!case.has("m"));
+        std::fs::write(case.base.path().join("a"), "").unwrap();
+        case.put("m", b"code");
+        assert!(!case.has("m"));
+        assert!(Cache::open(&case.cache.folder).is_err());
+    }
+}

@@ -50,8 +50,6 @@ pub struct Compiler {
 pub struct Assignment {
     /// The module's size in bytes.
     pub size: u64,
-    /// Whether the code is for an engine that can dump.
-    pub core_dumps: bool,
     /// The processor time that it may take, in seconds.
     pub cpu: u64,
 }
@@ -92,7 +90,6 @@ impl Compiler {
     /// Compiles a module. Dropping the future kills the child.
     pub(super) async fn compile(
         &self,
-        engine: &Engine,
         key: &ArtifactKey,
         bytes: &Bytes,
         within: Duration,
@@ -106,7 +103,6 @@ impl Compiler {
             .args(["--size", &bytes.len().to_string()])
             // What the threads take together is bounded a little above what the clock allows.
             .args(["--cpu", &(within.as_secs() + 1).saturating_mul(threads as u64).to_string()])
-            .args(engine.core_dumps().then_some("--core-dumps"))
             .env_clear()
             .env("RAYON_NUM_THREADS", threads.to_string())
             // Else each thread would reserve an arena of its own, and they would be most of its memory.
@@ -131,7 +127,8 @@ impl Compiler {
                 let key = key.clone();
                 move || Artifact::seal(code, &key)
             });
-            return Ok(sealed.await.map_err(io::Error::from)??);
+            let sealed = sealed.await.map_err(io::Error::from)?;
+            return sealed.map_err(|error| CompileError::Broken(error.to_string()));
         }
         Err(match status.code() {
             Some(code) if code == i32::from(BAD_MODULE) => CompileError::Module(said),
@@ -200,7 +197,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-fn serve(Assignment { size, core_dumps, cpu }: Assignment) -> Result<(), Failure> {
+fn serve(Assignment { size, cpu }: Assignment) -> Result<(), Failure> {
     restrain(cpu)?;
     let mut stdin = io::stdin();
     let mut bytes = Vec::new();
@@ -213,7 +210,7 @@ fn serve(Assignment { size, core_dumps, cpu }: Assignment) -> Result<(), Failure
         let _ = stdin.read(&mut [0]);
         std::process::exit(1);
     })?;
-    let engine = Engine::start_with(core_dumps).map_err(|error| Failure::Other(format!("{error:#}")))?;
+    let engine = Engine::start().map_err(|error| Failure::Other(format!("{error:#}")))?;
     let digest = Digest::of(&bytes);
     let code = Module::precompile(&engine, &digest.to_string(), &bytes);
     let code = code.map_err(|error| Failure::Module(format!("{:#}", anyhow::Error::from(error))))?;

@@ -127,7 +127,7 @@ impl Preparer {
     }
 
     async fn compile(&self, offer: &Offer, key: ArtifactKey) -> Result<Module, PrepareError> {
-        let code = self.compiler.compile(&self.engine, &key, &offer.bytes, self.compile_timeout).await;
+        let code = self.compiler.compile(&key, &offer.bytes, self.compile_timeout).await;
         let code: Artifact = code.map_err(|error| match error {
             CompileError::Module(why) => PrepareError::Refused(why),
             CompileError::TooSlow => PrepareError::TooSlow(self.compile_timeout),

@@ -20,7 +20,6 @@ const KILL_EVERY: Duration = Duration::from_millis(1);
 #[derive(Clone)]
 pub struct Engine {
     wasmtime: wasmtime::Engine,
-    core_dumps: bool,
     ticker: Arc<Ticker>,
 }
 
@@ -33,7 +32,7 @@ impl Engine {
         Self::start_with(false)
     }
 
-    /// Starts an engine whose instances' traps can be dumped, or not.
+    /// Starts an engine whose instances' traps can be dumped, or not. Code that was compiled for one serves the other.
     ///
     /// # Errors
     /// As for [`Engine::start`].
@@ -44,12 +43,7 @@ impl Engine {
         config.wasm_backtrace_max_frames(NonZeroUsize::new(FRAMES));
         let wasmtime = wasmtime::Engine::new(&config)?;
         let ticker = Arc::new(Ticker::start(wasmtime.clone())?);
-        Ok(Self { wasmtime, core_dumps, ticker })
-    }
-
-    /// Whether its instances' traps can be dumped: code is made for one or the other.
-    pub fn core_dumps(&self) -> bool {
-        self.core_dumps
+        Ok(Self { wasmtime, ticker })
     }
 
     /// The engine underneath.

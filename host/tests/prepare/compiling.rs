@@ -1,12 +1,57 @@
 //! Compiling, which happens in a process of its own.
 
-use std::time::Duration;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use baton::modules::PrepareError;
-use baton::runtime::{Engine, Kind};
+use baton::modules::{Compiler, PrepareError, Preparer};
+use baton::runtime::{Engine, Kind, LARGEST_MODULE, ModuleError};
+use tempfile::TempDir;
 
-use super::modules::{command, slow};
-use super::{offer, preparer};
+use super::modules::{command, component, core_command, slow};
+use super::{offer, preparer, program};
+
+/// Guards against a hang. Nothing is measured by it.
+const GUARD: Duration = Duration::from_secs(60);
+
+/// A program of so many lines of shell in the compiler's place.
+fn script(lines: &str) -> (TempDir, Preparer) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("compiler");
+    std::fs::write(&path, format!("#!/bin/sh\ncd {}\n{lines}\n", folder.path().display())).unwrap();
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    (folder, Preparer { compiler: Compiler::in_program(path), ..preparer() })
+}
+
+/// The real compiler, which notes its process first.
+fn noted() -> (TempDir, Preparer) {
+    script(&format!("echo $$ >pid.new; mv pid.new pid; exec {} \"$@\"", program().display()))
+}
+
+/// The process that was noted in a folder, as soon as it is.
+async fn process(folder: &Path) -> PathBuf {
+    until("the compiler has started", || std::fs::read_to_string(folder.join("pid")).is_ok()).await;
+    Path::new("/proc").join(std::fs::read_to_string(folder.join("pid")).unwrap().trim())
+}
+
+async fn until(what: &str, reached: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !reached() {
+        assert!(started.elapsed() < GUARD, "after {GUARD:?} still waiting until {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Whether a process runs. One that is dead and not yet waited for does not.
+fn runs(process: &Path) -> bool {
+    let state = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
+    state.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['Z', 'X']))
+}
+
+async fn refused(preparer: &Preparer, bytes: Vec<u8>) -> PrepareError {
+    preparer.prepare(&offer(bytes)).await.err().unwrap()
+}
 
 #[tokio::test]
 async fn an_offer_becomes_a_module() {
@@ -14,20 +59,147 @@ async fn an_offer_becomes_a_module() {
     assert_eq!(prepared.module.kind(), Kind::Command);
     assert!(!prepared.cached);
     assert_eq!(prepared.module.size(), command(1).len() as u64);
+    assert_eq!(prepared.module.digest(), baton::modules::Digest::of(&command(1)).to_string());
 }
 
 #[tokio::test]
-async fn code_for_core_dumps_fits_an_engine_that_dumps() {
-    let mut preparer = preparer();
-    preparer.engine = Engine::start_with(true).unwrap();
+async fn a_core_module_is_wrapped_by_the_compiler() {
+    let prepared = preparer().prepare(&offer(core_command())).await.unwrap();
+    assert_eq!(prepared.module.kind(), Kind::Command);
+    assert_eq!(prepared.module.digest(), baton::modules::Digest::of(&core_command()).to_string());
+}
+
+#[tokio::test]
+async fn the_code_is_for_engines_that_dump_too() {
+    let preparer = Preparer { engine: Engine::start_with(true).unwrap(), ..preparer() };
     preparer.prepare(&offer(command(1))).await.unwrap();
 }
 
 #[tokio::test]
-async fn what_takes_too_long_is_given_up() {
-    let mut preparer = preparer();
-    preparer.compile_timeout = Duration::from_millis(500);
+async fn what_can_be_judged_before_is_not_compiled() {
+    let preparer = Preparer { compiler: Compiler::in_program("/nowhere/baton".into()), ..preparer() };
+    let huge = vec![0; usize::try_from(LARGEST_MODULE).unwrap() + 1];
+    let size = huge.len() as u64;
+    assert!(matches!(refused(&preparer, huge).await, PrepareError::TooLarge(found) if found == size));
+    let unusable = async |bytes| match refused(&preparer, bytes).await {
+        PrepareError::Unusable(error) => error,
+        other => panic!("{other}"),
+    };
+    assert!(matches!(unusable(Vec::new()).await, ModuleError::Empty(_)));
+    assert!(matches!(unusable(b"a text".to_vec()).await, ModuleError::NotWasm(_)));
+    for version in ["0.0.9", "0.1.1", "0.2.0"] {
+        let error = unusable(component("", &format!("baton:host/task@{version}"))).await.to_string();
+        for part in [version, "0.1.0", "baton:host", "sha256:"] {
+            assert!(error.contains(part), "{part} is not in {error:?}");
+        }
+    }
+}
 
-    let refused = preparer.prepare(&offer(slow(100_000))).await.err().unwrap();
-    assert!(matches!(refused, PrepareError::TooSlow(_)), "{refused}");
+#[tokio::test]
+async fn what_is_wrong_within_is_told_by_the_compiler() {
+    let whole = command(1);
+    let mut flipped = whole.clone();
+    // In the core module, behind the preambles: a section of a kind that there is not.
+    flipped[11] = 0x7f;
+    for damaged in [whole[..whole.len() - 1].to_vec(), whole[..20].to_vec(), flipped, b"\0asm\x01\0\0\0".to_vec()] {
+        match refused(&preparer(), damaged).await {
+            PrepareError::Refused(why) => assert!(why.contains("module sha256:") && !why.contains('\n'), "{why}"),
+            PrepareError::Unusable(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_takes_too_long_is_given_up() {
+    let (folder, mut preparer) = noted();
+    preparer.compile_timeout = Duration::from_millis(1500);
+    let refused = refused(&preparer, slow()).await;
+    assert!(matches!(refused, PrepareError::TooSlow(_)) && !refused.may_pass(), "{refused}");
+    assert!(refused.to_string().contains("--compile-timeout"), "{refused}");
+    assert!(!runs(&process(folder.path()).await));
+    // The next one has its turn.
+    preparer.compile_timeout = GUARD;
+    preparer.prepare(&offer(command(1))).await.unwrap();
+}
+
+#[tokio::test]
+async fn whoever_drops_the_future_ends_the_compiler() {
+    let (folder, preparer) = noted();
+    let task = tokio::spawn(async move { preparer.prepare(&offer(slow())).await.err() });
+    let process = process(folder.path()).await;
+    assert!(runs(&process));
+    task.abort();
+    assert!(task.await.unwrap_err().is_cancelled());
+    until("the compiler has ended", || !runs(&process)).await;
+}
+
+#[tokio::test]
+async fn the_compiler_has_less_of_everything() {
+    let (folder, preparer) = noted();
+    let task = tokio::spawn(async move { preparer.prepare(&offer(slow())).await.err() });
+    let process = process(folder.path()).await;
+    let limits = || std::fs::read_to_string(process.join("limits")).unwrap_or_default();
+    let limited = |name: &str, most: &str| {
+        let limits = limits();
+        let line = limits.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+        line.split_whitespace().take(2).eq([most, most])
+    };
+    until("its memory is limited", || limited("Max address space", "4294967296")).await;
+    until("its time is limited", || limited("Max core file size", "0")).await;
+    assert!(!limits().lines().any(|line| line.starts_with("Max cpu time") && line.contains("unlimited")));
+    // The 19th field, of which the first two are before the last parenthesis.
+    let nice = || {
+        let stat = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
+        stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(16)?.parse().ok()).unwrap_or(0)
+    };
+    until("it is nice", || nice() >= 10).await;
+    let variables = std::fs::read_to_string(process.join("environ")).unwrap();
+    assert!(!variables.contains("CARGO"), "{variables}");
+    task.abort();
+    assert!(task.await.unwrap_err().is_cancelled());
+}
+
+#[test]
+fn a_compiler_whose_parent_dies_ends() {
+    let bytes = slow();
+    let mut child = Command::new(program())
+        .args(["compile-module", "--cpu", "600", "--size", &bytes.len().to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let started = Instant::now();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(&bytes).unwrap();
+    drop(stdin);
+    while child.try_wait().unwrap().is_none() {
+        if started.elapsed() > GUARD {
+            child.kill().unwrap();
+            panic!("the compiler runs on without its parent");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[tokio::test]
+async fn a_compiler_that_breaks_is_no_module_and_no_end() {
+    for (lines, says) in [
+        ("kill -9 $$", "signal: 9"),
+        ("kill -XCPU $$", "processor time"),
+        ("echo memory allocation of 99 bytes failed >&2; kill -ABRT $$", "memory"),
+        ("echo oh no >&2; exit 7", "oh no"),
+        ("echo this is no code of this module, nor of another one", "damaged"),
+        ("exit 0", "damaged"),
+    ] {
+        let (_folder, preparer) = script(lines);
+        let refused = refused(&preparer, command(1)).await;
+        assert!(matches!(refused, PrepareError::Broken(_)), "{lines}: {refused:?}");
+        assert!(refused.to_string().contains(says), "{lines}: {refused}");
+    }
+    let (_folder, preparer) = script("echo the module is bad >&2; exit 3");
+    assert!(matches!(refused(&preparer, command(1)).await, PrepareError::Refused(why) if why == "the module is bad"));
+    let (_folder, preparer) = script("while :; do echo too much to say >&2; done");
+    let preparer = Preparer { compile_timeout: Duration::from_millis(500), ..preparer };
+    assert!(matches!(refused(&preparer, command(1)).await, PrepareError::TooSlow(_)));
 }

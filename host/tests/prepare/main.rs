@@ -2,8 +2,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
 #![allow(clippy::disallowed_methods, reason = "a guard against hangs need not count suspends")]
 
+mod caching;
 mod compiling;
+#[path = "../support/minisign.rs"]
+mod minisign;
 mod modules;
+mod trusting;
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -18,12 +18,22 @@ pub fn component(more: &str, export: &str) -> Vec<u8> {
     .unwrap()
 }
 
-/// A component that takes its time to be compiled: one function, with that many blocks.
-pub fn slow(blocks: usize) -> Vec<u8> {
+/// A program for WASI preview 1, which is a core module.
+pub fn core_command() -> Vec<u8> {
+    wat::parse_str(
+        r#"(module
+            (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
+            (memory (export "memory") 1)
+            (func (export "_start") (call $exit (i32.const 0))))"#,
+    )
+    .unwrap()
+}
+
+/// A component that takes minutes to be compiled: functions with so much control flow that the compiler has its
+/// work with it.
+pub fn slow() -> Vec<u8> {
     let block = "(if (i32.eqz (local.get 0)) (then (local.set 1 (i32.mul (local.get 0) (local.get 1)))) \
                  (else (local.set 0 (i32.add (local.get 1) (local.get 0)))))";
-    component(
-        &format!("(func (param i32 i32) (result i32) {} (local.get 0))", block.repeat(blocks)),
-        "wasi:cli/run@0.2.0",
-    )
+    let function = format!("(func (param i32 i32) (result i32) {} (local.get 0))", block.repeat(20_000));
+    component(&function.repeat(8), "wasi:cli/run@0.2.0")
 }

@@ -1,0 +1,132 @@
+//! Pins and signatures, as users make them.
+
+use std::path::{Path, PathBuf};
+
+use baton::modules::{Digest, Distrust, Offer, PrepareError, Preparer, Trust};
+
+use super::minisign::Signer;
+use super::modules::command;
+use super::{offer, preparer};
+
+fn trusting(signers: &[&Signer]) -> Preparer {
+    let files: Vec<PathBuf> = signers.iter().map(|signer| signer.public()).collect();
+    Preparer { trust: Trust::new(Vec::new(), &files).unwrap(), ..preparer() }
+}
+
+fn signed(bytes: Vec<u8>, signature: String) -> Offer {
+    Offer { signature: Some(signature), ..offer(bytes) }
+}
+
+async fn distrust(preparer: &Preparer, offer: &Offer) -> Distrust {
+    match preparer.prepare(offer).await.err() {
+        Some(PrepareError::Distrusted(distrust)) => distrust,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn what_a_trusted_key_has_signed_is_taken() {
+    let signer = Signer::new();
+    let preparer = trusting(&[&signer]);
+    let bytes = command(1);
+    for signature in [signer.sign(&bytes), signer.sign_legacy(&bytes)] {
+        preparer.prepare(&signed(bytes.clone(), signature)).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_no_trusted_key_has_signed_is_refused() {
+    let (signer, stranger) = (Signer::new(), Signer::new());
+    let preparer = trusting(&[&signer]);
+    let bytes = command(1);
+    let signature = signer.sign(&bytes);
+    assert_eq!(distrust(&preparer, &offer(bytes.clone())).await, Distrust::Unsigned);
+    assert_eq!(distrust(&preparer, &signed(bytes.clone(), stranger.sign(&bytes))).await, Distrust::UnknownKey(1));
+    // One that is as good as it can be, but of another module.
+    assert_eq!(distrust(&preparer, &signed(command(2), signature.clone())).await, Distrust::Wrong);
+    assert_eq!(distrust(&preparer, &signed(command(2), signer.sign_legacy(&bytes))).await, Distrust::Wrong);
+    for at in [0, 8, bytes.len() / 2, bytes.len() - 1] {
+        let mut flipped = bytes.clone();
+        flipped[at] ^= 1;
+        assert_eq!(distrust(&preparer, &signed(flipped, signature.clone())).await, Distrust::Wrong, "byte {at}");
+    }
+    let half = bytes[..bytes.len() / 2].to_vec();
+    assert_eq!(distrust(&preparer, &signed(half, signature.clone())).await, Distrust::Wrong);
+    let forged = signature.replace("trusted comment: timestamp:", "trusted comment: timestamp:9");
+    assert_ne!(forged, signature);
+    assert_eq!(distrust(&preparer, &signed(bytes.clone(), forged)).await, Distrust::Wrong);
+    // A stranger's signature under the name of the trusted key: the id is in the first bytes of the second line.
+    let (own, strange) = (line(&signature, 1), line(&stranger.sign(&bytes), 1));
+    let forged = stranger.sign(&bytes).replace(&strange, &format!("{}{}", &own[..12], &strange[12..]));
+    let refused = distrust(&preparer, &signed(bytes.clone(), forged)).await;
+    assert!(matches!(refused, Distrust::Wrong | Distrust::UnknownKey(1)), "{refused}");
+    for garbage in ["", "signature", &signature[..signature.len() / 2], &"x".repeat(1 << 20)] {
+        let refused = distrust(&preparer, &signed(bytes.clone(), garbage.to_owned())).await;
+        assert!(matches!(refused, Distrust::Unreadable(_)), "{refused}");
+    }
+}
+
+fn line(text: &str, number: usize) -> String {
+    text.lines().nth(number).unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn keys_are_rotated_by_trusting_both_for_a_while() {
+    let (old, new) = (Signer::new(), Signer::new());
+    let bytes = command(1);
+    let (by_old, by_new) = (signed(bytes.clone(), old.sign(&bytes)), signed(bytes.clone(), new.sign(&bytes)));
+    let both = trusting(&[&old, &new]);
+    both.prepare(&by_old).await.unwrap();
+    both.prepare(&by_new).await.unwrap();
+    let later = trusting(&[&new]);
+    later.prepare(&by_new).await.unwrap();
+    assert_eq!(distrust(&later, &by_old).await, Distrust::UnknownKey(1));
+
+    // The same in one file.
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("keys");
+    let keys = [old.public(), new.public()].map(|file| std::fs::read_to_string(file).unwrap());
+    std::fs::write(&file, format!("# ours\n{}\n{}", keys[0], keys[1])).unwrap();
+    let both = Preparer { trust: Trust::new(Vec::new(), &[file]).unwrap(), ..preparer() };
+    both.prepare(&by_old).await.unwrap();
+    both.prepare(&by_new).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_pin_is_for_one_module_and_does_not_replace_a_signature() {
+    let signer = Signer::new();
+    let bytes = command(1);
+    let pins = || vec![Digest::of(&command(3)), Digest::of(&bytes)];
+    let pinned = Preparer { trust: Trust::new(pins(), &[]).unwrap(), ..preparer() };
+    pinned.prepare(&offer(bytes.clone())).await.unwrap();
+    assert_eq!(distrust(&pinned, &offer(command(2))).await, Distrust::NotPinned(Digest::of(&command(2))));
+    let both = Preparer { trust: Trust::new(pins(), &[signer.public()]).unwrap(), ..preparer() };
+    assert_eq!(distrust(&both, &offer(bytes.clone())).await, Distrust::Unsigned);
+    both.prepare(&signed(bytes.clone(), signer.sign(&bytes))).await.unwrap();
+    let other = command(2);
+    let signature = signer.sign(&other);
+    assert!(matches!(distrust(&both, &signed(other, signature)).await, Distrust::NotPinned(_)));
+}
+
+#[test]
+fn a_file_that_holds_no_public_key_is_refused_with_the_way_out() {
+    let signer = Signer::new();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("keys");
+    let secret = signer.public().with_file_name("minisign.key");
+    let public = std::fs::read_to_string(signer.public()).unwrap();
+    let contents = [String::new(), "# none\n".to_owned(), std::fs::read_to_string(secret).unwrap()];
+    for content in contents.into_iter().chain([format!("{public}{}", signer.sign(b"x")), "é".repeat(70_000)]) {
+        std::fs::write(&path, content).unwrap();
+        is_refused(&path);
+    }
+    std::fs::write(&path, b"\xff\xfe").unwrap();
+    is_refused(&path);
+    is_refused(folder.path());
+    is_refused(&folder.path().join("nothing"));
+}
+
+fn is_refused(path: &Path) {
+    let said = Trust::new(Vec::new(), &[path.to_owned()]).unwrap_err().to_string();
+    assert!(said.contains(path.to_str().unwrap()) && said.contains("minisign.pub"), "{said}");
+}
