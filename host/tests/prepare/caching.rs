@@ -46,7 +46,7 @@ async fn a_damaged_entry_is_compiled_anew_and_replaced() {
     for damaged in [flipped, whole[..whole.len() / 2].to_vec(), Vec::new()] {
         std::fs::write(&path, damaged).unwrap();
         assert!(!preparer.prepare(&offer(command(1))).await.unwrap().cached);
-        assert_eq!(entries(&cache), [path.clone()]);
+        assert!(entries(&cache).iter().eq([&path]));
         assert!(preparer.prepare(&offer(command(1))).await.unwrap().cached);
     }
 }
