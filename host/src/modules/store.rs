@@ -28,7 +28,14 @@ pub trait ModuleStore: Send + Sync {
         content: Bytes,
     ) -> Result<Version, Refusal>;
 
-    /// Keeps a module under its digest. One that is there already stays as it is.
+    /// The elections that have a control object, sorted: there may be no lease of them yet.
+    ///
+    /// # Errors
+    /// As above.
+    async fn controlled(&self) -> Result<Vec<ElectionName>, Refusal>;
+
+    /// Keeps a module under its digest. One that is there already stays as it is, and counts as stored now: who
+    /// puts it is about to name it.
     ///
     /// # Errors
     /// As above.
@@ -48,11 +55,12 @@ pub trait ModuleStore: Send + Sync {
     /// As above.
     async fn modules(&self) -> Result<Vec<StoredModule>, Refusal>;
 
-    /// Removes a module. Harmless if there is none.
+    /// Removes a module, unless it was stored later than that, and tells whether it is gone. Harmless if there is
+    /// none.
     ///
     /// # Errors
     /// As above.
-    async fn remove_module(&self, digest: &Digest) -> Result<(), Refusal>;
+    async fn remove_module(&self, digest: &Digest, stored_until: Option<OffsetDateTime>) -> Result<bool, Refusal>;
 
     /// Says what a node has in an election, instead of what it said before.
     ///
@@ -91,6 +99,6 @@ pub struct StoredModule {
     pub digest: Digest,
     /// Its size in bytes.
     pub size: u64,
-    /// When it was stored.
+    /// When it was stored last, as the store's clock says, to the second.
     pub stored: OffsetDateTime,
 }

@@ -183,9 +183,15 @@ impl ModuleStore for MemoryStore {
         })
     }
 
+    async fn controlled(&self) -> Result<Vec<ElectionName>, Refusal> {
+        let state = self.state();
+        let controlled = state.documents.keys().filter(|(kind, _)| *kind == Kind::Control);
+        Ok(controlled.map(|(_, election)| election.clone()).collect())
+    }
+
     async fn put_module(&self, digest: &Digest, content: Bytes) -> Result<(), Refusal> {
         let now = (self.clock)();
-        self.state().modules.entry(*digest).or_insert((now, content));
+        self.state().modules.entry(*digest).and_modify(|(stored, _)| *stored = now).or_insert((now, content));
         Ok(())
     }
 
@@ -204,9 +210,14 @@ impl ModuleStore for MemoryStore {
         Ok(modules.collect())
     }
 
-    async fn remove_module(&self, digest: &Digest) -> Result<(), Refusal> {
-        self.state().modules.remove(digest);
-        Ok(())
+    async fn remove_module(&self, digest: &Digest, stored_until: Option<OffsetDateTime>) -> Result<bool, Refusal> {
+        let is_later = |stored: Duration| stored_until.is_some_and(|until| OffsetDateTime::UNIX_EPOCH + stored > until);
+        let mut state = self.state();
+        let stays = state.modules.get(digest).is_some_and(|(stored, _)| is_later(*stored));
+        if !stays {
+            state.modules.remove(digest);
+        }
+        Ok(!stays)
     }
 
     async fn announce(&self, election: &ElectionName, node: &str, content: Bytes) -> Result<(), Refusal> {

@@ -170,12 +170,7 @@ impl LeaseStore for SqliteStore {
         self.blocking(|shared| {
             shared.leases.transact(Access::Read, |db| {
                 let mut names = db.prepare_cached("SELECT election FROM lease ORDER BY election")?;
-                let names = names.query_map([], |row| row.get::<_, String>(0))?;
-                // Names that Baton could not have written are nobody's elections.
-                names
-                    .filter_map(|name| name.map(|name| ElectionName::new(&name).ok()).transpose())
-                    .collect::<Result<_, _>>()
-                    .map(Ok)
+                elections(names.query_map([], |row| row.get(0))?).map(Ok)
             })
         })
         .await
@@ -282,6 +277,11 @@ impl Shared {
             }
         }
     }
+}
+
+/// Elections' names as they are stored. Those that Baton could not have written are nobody's elections.
+fn elections(names: impl Iterator<Item = rusqlite::Result<String>>) -> rusqlite::Result<Vec<ElectionName>> {
+    names.filter_map(|name| name.map(|name| ElectionName::new(&name).ok()).transpose()).collect()
 }
 
 /// A version that no write has had before.

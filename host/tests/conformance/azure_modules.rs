@@ -9,14 +9,15 @@ use baton_election::Refusal;
 
 use super::azure::{answer, container, handle};
 use super::azurite::Azurite;
+use super::modules::{self, next_second};
 use super::proxy::{Mode, Proxy};
-use super::{modules, states};
+use super::states;
 
 #[tokio::test]
 async fn keeps_modules() {
     let azurite = Azurite::start();
     let container = container(&azurite, "modules").await;
-    modules::run(|| Arc::new(container.handle())).await;
+    modules::run(|| Arc::new(container.handle()), next_second).await;
     assert_eq!(container.handle().elections().await, Ok(vec![]), "nothing of theirs looks like an election");
 }
 
@@ -72,7 +73,8 @@ async fn modules_in_a_container_that_is_missing_are_misconfigured() {
         store.put_module(&digest, states::text("x")).await,
         store.get_module(&digest, 10).await.map(drop),
         store.modules().await.map(drop),
-        store.remove_module(&digest).await,
+        store.remove_module(&digest, None).await.map(drop),
+        store.controlled().await.map(drop),
         store.announce(&job, "node", states::text("x")).await,
         store.announcements(&job).await.map(drop),
         store.withdraw(&job, "node").await,
@@ -152,7 +154,7 @@ async fn what_is_leased_by_others_is_unknown() {
     let (address, server) = answer(vec![leased().to_owned(); 3]);
     let (store, job) = (handle(address, "leases"), states::election("job"));
     for answer in [
-        store.remove_module(&Digest::of(b"")).await,
+        store.remove_module(&Digest::of(b""), None).await.map(drop),
         store.announce(&job, "node", states::text("x")).await,
         store.withdraw(&job, "node").await,
     ] {

@@ -60,7 +60,10 @@ async fn keeps_state() {
 #[tokio::test]
 async fn keeps_modules() {
     let memory = memory();
-    modules::run(|| Arc::new(memory.store.clone())).await;
+    let next_second = async || {
+        memory.milliseconds.fetch_add(1_000, Ordering::SeqCst);
+    };
+    modules::run(|| Arc::new(memory.store.clone()), next_second).await;
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! What every store does with modules, one case for each promise, each in elections of its own.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use baton::modules::{Digest, ModuleStore, Reading};
 use baton_election::{Refusal, Version};
@@ -12,13 +13,15 @@ use super::states::{election, text};
 /// More than one request of any store reads, and no multiple of what one reads.
 const LARGE: usize = (20 << 20) + 12_345;
 
-/// Runs every case on a store of which `open` makes another host's handle. It has no modules before.
-pub async fn run(open: impl Fn() -> Arc<dyn ModuleStore>) {
+/// Runs every case on a store of which `open` makes another host's handle. It has no modules before. After
+/// `next_second` its clock shows another second.
+pub async fn run(open: impl Fn() -> Arc<dyn ModuleStore>, next_second: impl AsyncFn()) {
     a_module_is_kept_as_it_came_first(&*open()).await;
     no_more_of_a_module_is_read_than_asked_for(&*open()).await;
     what_is_large_is_kept_whole(&*open()).await;
     of_many_who_put_a_module_all_succeed(&open).await;
     modules_are_listed_by_digest_and_removed(&*open()).await;
+    what_is_put_again_is_not_removed_as_old(&*open(), next_second).await;
     control_is_read_only_where_it_has_changed(&*open()).await;
     a_control_write_needs_the_version(&*open()).await;
     of_many_control_writers_one_succeeds_in_each_round(&open).await;
@@ -26,6 +29,11 @@ pub async fn run(open: impl Fn() -> Arc<dyn ModuleStore>) {
     nodes_say_what_they_have_and_take_it_back(&*open()).await;
     elections_are_apart(&*open()).await;
     any_node_has_its_own_place(&*open()).await;
+}
+
+/// Waits for another second on this machine's clock, which its stores go by.
+pub async fn next_second() {
+    tokio::time::sleep(Duration::from_millis(1_001)).await;
 }
 
 async fn a_module_is_kept_as_it_came_first(store: &dyn ModuleStore) {
@@ -78,7 +86,7 @@ async fn of_many_who_put_a_module_all_succeed(open: &impl Fn() -> Arc<dyn Module
 
 async fn modules_are_listed_by_digest_and_removed(store: &dyn ModuleStore) {
     for module in store.modules().await.unwrap() {
-        store.remove_module(&module.digest).await.unwrap();
+        assert_eq!(store.remove_module(&module.digest, Some(module.stored)).await, Ok(true));
     }
     assert_eq!(store.modules().await, Ok(vec![]));
     let mut digests = Vec::new();
@@ -91,11 +99,30 @@ async fn modules_are_listed_by_digest_and_removed(store: &dyn ModuleStore) {
     let listed = store.modules().await.unwrap();
     assert_eq!(listed.iter().map(|module| (module.digest, module.size)).collect::<Vec<_>>(), digests);
     let (removed, _) = digests.remove(7);
-    store.remove_module(&removed).await.unwrap();
-    store.remove_module(&removed).await.expect("a second removal is harmless");
+    for _ in 0..2 {
+        assert_eq!(store.remove_module(&removed, None).await, Ok(true), "a second removal is harmless");
+    }
     assert_eq!(store.get_module(&removed, 100).await, Ok(None));
     let listed = store.modules().await.unwrap();
     assert_eq!(listed.iter().map(|module| (module.digest, module.size)).collect::<Vec<_>>(), digests);
+}
+
+async fn what_is_put_again_is_not_removed_as_old(store: &dyn ModuleStore, next_second: impl AsyncFn()) {
+    let digest = Digest::of(b"again");
+    let stored = async || {
+        store.put_module(&digest, text("again")).await.unwrap();
+        let listed = store.modules().await.unwrap();
+        listed.iter().find(|module| module.digest == digest).unwrap().stored
+    };
+    let first = stored().await;
+    next_second().await;
+    let second = stored().await;
+    assert!(second > first, "{second} is not later than {first}");
+    assert_eq!(store.remove_module(&digest, Some(first)).await, Ok(false));
+    assert_eq!(store.get_module(&digest, 100).await, Ok(Some(text("again"))));
+    assert_eq!(store.remove_module(&digest, Some(second)).await, Ok(true));
+    assert_eq!(store.get_module(&digest, 100).await, Ok(None));
+    assert_eq!(store.remove_module(&digest, Some(first)).await, Ok(true));
 }
 
 async fn control_is_read_only_where_it_has_changed(store: &dyn ModuleStore) {
@@ -196,6 +223,9 @@ async fn elections_are_apart(store: &dyn ModuleStore) {
         let taken = store.write_control(&names[name], Some(&versions[other]), text("x")).await;
         assert_eq!(taken, Err(Refusal::Conflict));
     }
+    let controlled = store.controlled().await.unwrap();
+    assert!(controlled.is_sorted() && names.iter().all(|name| controlled.contains(name)), "{controlled:?}");
+    assert!(!controlled.contains(&election("nodes")), "nodes have said something there, and nothing was pushed");
     store.withdraw(&names[1], "node").await.unwrap();
     for (name, version) in names.iter().zip(versions) {
         let content = text(name.as_str());

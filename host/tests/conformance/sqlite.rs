@@ -93,7 +93,7 @@ async fn a_lock_on_the_state_delays_no_renewal() {
 #[tokio::test]
 async fn keeps_modules() {
     let folder = folder().await;
-    modules::run(|| Arc::new(folder.handle())).await;
+    modules::run(|| Arc::new(folder.handle()), modules::next_second).await;
 }
 
 /// A folder that an earlier version made has no files for modules.
@@ -115,7 +115,7 @@ async fn modules_get_their_files_where_leases_have_theirs() {
         assert!(why.contains(folder.0.path().to_str().unwrap()) && why.contains("let a host run on it"), "{why}");
     }
     store.create().await.unwrap();
-    modules::run(|| Arc::new(folder.handle())).await;
+    modules::run(|| Arc::new(folder.handle()), modules::next_second).await;
 }
 
 #[tokio::test]

@@ -6,19 +6,23 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use azure_core::error::ErrorKind;
-use azure_core::prelude::{IfMatchCondition, Range};
+use azure_core::prelude::{IfMatchCondition, IfModifiedSinceCondition, Range};
 use azure_storage_blobs::blob::Blob;
 use azure_storage_blobs::blob::operations::GetBlobResponse;
 use azure_storage_blobs::prelude::BlobClient;
 use baton_election::{ElectionName, Refusal, Version};
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt, TryStreamExt};
+use time::OffsetDateTime;
 
 use super::{ANSWER_WITHIN, Asked, AzureStore, code};
 use crate::modules::{Digest, ModuleStore, Reading, StoredModule};
 
 /// Where modules are, by their hexadecimal digits.
 const MODULES: &str = "modules/sha256/";
+
+/// The name of an election's control object in its folder.
+const CONTROL_BLOB: &str = "/control";
 
 /// The media type of a module.
 const WASM: &str = "application/wasm";
@@ -48,17 +52,30 @@ impl ModuleStore for AzureStore {
         self.write_object(&self.control_blob(election), version, content).await
     }
 
+    async fn controlled(&self) -> Result<Vec<ElectionName>, Refusal> {
+        let mut elections: Vec<_> = self.list(String::new()).await?.iter().filter_map(controlled).collect();
+        elections.sort();
+        Ok(elections)
+    }
+
     async fn put_module(&self, digest: &Digest, content: Bytes) -> Result<(), Refusal> {
+        let blob = self.module_blob(digest);
         let size = content.len() as u64;
-        let request = self
-            .module_blob(digest)
+        let request = blob
             .put_block_blob(content)
             .content_type(WASM)
             .if_match(IfMatchCondition::NotMatch("*".to_owned()))
             .into_future();
         match transfer(size, request).await?.map_err(|error| self.refusal(Asked::ToCreate, &error)) {
-            // It is there already.
-            Ok(_) | Err(Refusal::Conflict) => Ok(()),
+            Ok(_) => Ok(()),
+            // It is there already. This moves the time of its last change, and nothing else.
+            Err(Refusal::Conflict) => match transfer(0, blob.set_metadata().into_future()).await? {
+                Ok(_) => Ok(()),
+                Err(error) if code(&error) == Some("BlobNotFound") => {
+                    Err(Refusal::Unknown("the module was removed while it was put".to_owned()))
+                }
+                Err(error) => Err(self.trouble(Asked::ToCreate, &error)),
+            },
             Err(refusal) => Err(refusal),
         }
     }
@@ -100,8 +117,17 @@ impl ModuleStore for AzureStore {
         Ok(modules)
     }
 
-    async fn remove_module(&self, digest: &Digest) -> Result<(), Refusal> {
-        self.remove(&self.module_blob(digest)).await
+    async fn remove_module(&self, digest: &Digest, stored_until: Option<OffsetDateTime>) -> Result<bool, Refusal> {
+        let mut request = self.module_blob(digest).delete();
+        if let Some(until) = stored_until {
+            request = request.if_modified_since(IfModifiedSinceCondition::Unmodified(until));
+        }
+        match transfer(0, request.into_future()).await? {
+            Ok(_) => Ok(true),
+            Err(error) if code(&error) == Some("BlobNotFound") => Ok(true),
+            Err(error) if code(&error) == Some("ConditionNotMet") => Ok(false),
+            Err(error) => Err(self.trouble(Asked::ToCreate, &error)),
+        }
     }
 
     async fn announce(&self, election: &ElectionName, node: &str, content: Bytes) -> Result<(), Refusal> {
@@ -135,7 +161,11 @@ impl ModuleStore for AzureStore {
     }
 
     async fn withdraw(&self, election: &ElectionName, node: &str) -> Result<(), Refusal> {
-        self.remove(&self.node_blob(election, node)).await
+        match self.node_blob(election, node).delete().into_future().await {
+            Ok(_) => Ok(()),
+            Err(error) if code(&error) == Some("BlobNotFound") => Ok(()),
+            Err(error) => Err(self.trouble(Asked::ToCreate, &error)),
+        }
     }
 }
 
@@ -148,7 +178,7 @@ struct Piece {
 
 impl AzureStore {
     fn control_blob(&self, election: &ElectionName) -> BlobClient {
-        self.container.blob_client(format!("{election}/control"))
+        self.container.blob_client(format!("{election}{CONTROL_BLOB}"))
     }
 
     fn module_blob(&self, digest: &Digest) -> BlobClient {
@@ -197,14 +227,6 @@ impl AzureStore {
         Ok(blobs)
     }
 
-    async fn remove(&self, blob: &BlobClient) -> Result<(), Refusal> {
-        match blob.delete().into_future().await {
-            Ok(_) => Ok(()),
-            Err(error) if code(&error) == Some("BlobNotFound") => Ok(()),
-            Err(error) => Err(self.trouble(Asked::ToCreate, &error)),
-        }
-    }
-
     /// What an error means for a request without a condition and a lease: an outside client's lease, say, is
     /// in its way for a while, and loses nothing.
     fn trouble(&self, asked: Asked, error: &azure_core::Error) -> Refusal {
@@ -229,6 +251,10 @@ fn stored_module(blob: &Blob) -> Option<StoredModule> {
     // What Baton could not have written is nobody's module.
     let digest = format!("sha256:{}", blob.name.strip_prefix(MODULES)?).parse().ok()?;
     Some(StoredModule { digest, size: blob.properties.content_length, stored: blob.properties.last_modified })
+}
+
+fn controlled(blob: &Blob) -> Option<ElectionName> {
+    ElectionName::new(blob.name.strip_suffix(CONTROL_BLOB)?).ok()
 }
 
 fn nodes_folder(election: &ElectionName) -> String {

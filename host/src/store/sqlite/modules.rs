@@ -10,7 +10,7 @@ use rusqlite::{OptionalExtension, params};
 use time::OffsetDateTime;
 
 use super::database::Access;
-use super::{SqliteStore, versioned};
+use super::{SqliteStore, elections, versioned};
 use crate::modules::{Digest, ModuleStore, Reading, StoredModule};
 
 /// Of `control.db`; made once, by `create`.
@@ -48,13 +48,28 @@ impl ModuleStore for SqliteStore {
         .await
     }
 
+    async fn controlled(&self) -> Result<Vec<ElectionName>, Refusal> {
+        self.blocking(|shared| {
+            shared.control.transact(Access::Read, |db| {
+                let mut names = db.prepare_cached("SELECT election FROM control ORDER BY election")?;
+                elections(names.query_map([], |row| row.get(0))?).map(Ok)
+            })
+        })
+        .await
+    }
+
     async fn put_module(&self, digest: &Digest, content: Bytes) -> Result<(), Refusal> {
         let digest = digest.to_string();
         self.in_turn(self.module_lane(), move |shared| {
             shared.modules.transact(Access::Write, |db| {
-                db.prepare_cached("INSERT OR IGNORE INTO module VALUES (?1, unixepoch(), ?2)")?
-                    .execute(params![digest, &content[..]])
-                    .map(|_| Ok(()))
+                let known = db
+                    .prepare_cached("UPDATE module SET stored = unixepoch() WHERE digest = ?1")?
+                    .execute([&digest])?;
+                if known == 0 {
+                    db.prepare_cached("INSERT INTO module VALUES (?1, unixepoch(), ?2)")?
+                        .execute(params![digest, &content[..]])?;
+                }
+                Ok(Ok(()))
             })
         })
         .await
@@ -96,11 +111,14 @@ impl ModuleStore for SqliteStore {
         .await
     }
 
-    async fn remove_module(&self, digest: &Digest) -> Result<(), Refusal> {
+    async fn remove_module(&self, digest: &Digest, stored_until: Option<OffsetDateTime>) -> Result<bool, Refusal> {
         let digest = digest.to_string();
+        let until = stored_until.map_or(i64::MAX, OffsetDateTime::unix_timestamp);
         self.in_turn(self.module_lane(), move |shared| {
             shared.modules.transact(Access::Write, |db| {
-                db.execute("DELETE FROM module WHERE digest = ?1", [digest]).map(|_| Ok(()))
+                db.execute("DELETE FROM module WHERE digest = ?1 AND stored <= ?2", params![digest, until])?;
+                db.query_row("SELECT NOT EXISTS (SELECT 1 FROM module WHERE digest = ?1)", [digest], |row| row.get(0))
+                    .map(Ok)
             })
         })
         .await
