@@ -64,6 +64,12 @@ impl Registry {
         self.address
     }
 
+    /// How many requests it has answered that begin so, behind the name of a repository.
+    pub fn requests(&self, method: &str, of: &str) -> usize {
+        let request = |line: &str| line.contains(&format!("\"{method} /v2/")) && line.contains(&format!("/{of}"));
+        self.log().lines().filter(|line| line.starts_with("127.0.0.1 ") && request(line)).count()
+    }
+
     /// What it says, one line for each request among it.
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).expect("the registry's log can be read")

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use oci_client::manifest::{
     ImageIndexEntry, OciDescriptor, OciImageIndex, OciImageManifest, OciManifest, WASM_LAYER_MEDIA_TYPE,
 };
@@ -86,8 +87,15 @@ fn module(manifest: OciImageManifest) -> Result<Layer, Unfit> {
     let unfit = || Unfit::Layer { digest: layer.digest.clone(), size: layer.size };
     let size = u64::try_from(layer.size).ok().filter(|size| *size <= LARGEST_MODULE).ok_or_else(unfit)?;
     let digest = layer.digest.parse().map_err(|_| unfit())?;
-    let signature = |annotations: &Option<BTreeMap<String, String>>| annotations.as_ref()?.get(SIGNATURE).cloned();
-    Ok(Layer { digest, size, signature: signature(&manifest.annotations).or_else(|| signature(&layer.annotations)) })
+    let signature = [&manifest.annotations, &layer.annotations].into_iter().flatten().find_map(signature);
+    Ok(Layer { digest, size, signature })
+}
+
+/// The signature's text, as it is or in Base64: `wkg` cannot push more than one line.
+fn signature(annotations: &BTreeMap<String, String>) -> Option<String> {
+    let text = annotations.get(SIGNATURE)?;
+    let decoded = BASE64_STANDARD.decode(text).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    Some(decoded.unwrap_or_else(|| text.clone()))
 }
 
 /// The layers' types, for a person; they may be many.
@@ -121,4 +129,95 @@ fn only(index: &OciImageIndex) -> Result<Digest, Unfit> {
         _ => return Err(Unfit::Index { manifests: index.manifests.len(), modules: modules.len() }),
     };
     entry.digest.parse().map_err(|_| Unfit::Layer { digest: entry.digest.clone(), size: entry.size })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const DIGEST: &str = "sha256:f868d7b6e0eafd5bc15be7d296ad063f90a2c29a8b60fd9d3af50fe00a768eca";
+    const MINISIG: &str = "untrusted comment: of a test\nRWQf6LRCGA9i5w==\ntrusted comment: none\nRWQf6LRCGA9i5w==\n";
+
+    /// A manifest with these layers and annotations.
+    fn image(layers: &Value, annotations: &Value) -> Result<Content, Unfit> {
+        let config = json!({"mediaType": "application/vnd.wasm.config.v0+json", "digest": DIGEST, "size": 687});
+        let manifest = json!({"schemaVersion": 2, "config": config, "layers": layers, "annotations": annotations});
+        content(manifest.to_string().as_bytes())
+    }
+
+    fn layer(media_type: &str) -> Value {
+        json!({"mediaType": media_type, "digest": DIGEST, "size": 93339})
+    }
+
+    fn signed(signature: &str) -> Result<Content, Unfit> {
+        Ok(Content::Module(Layer {
+            digest: DIGEST.parse().unwrap_or_else(|_| Digest::of(b"")),
+            size: 93339,
+            signature: Some(signature.to_owned()),
+        }))
+    }
+
+    #[test]
+    fn a_signature_is_an_annotation_of_the_manifest_or_the_layer() {
+        let encoded = BASE64_STANDARD.encode(MINISIG);
+        for text in [MINISIG, &encoded] {
+            let annotations = json!({SIGNATURE: text});
+            assert_eq!(image(&json!([layer("application/wasm")]), &annotations), signed(MINISIG));
+            let mut layer = layer(WASM_LAYER_MEDIA_TYPE);
+            layer["annotations"] = annotations;
+            assert_eq!(image(&json!([layer]), &Value::Null), signed(MINISIG));
+        }
+        // Whoever verifies it says that it is none.
+        assert_eq!(image(&json!([layer("application/wasm")]), &json!({SIGNATURE: "?"})), signed("?"));
+    }
+
+    #[test]
+    fn anything_but_one_layer_of_wasm_is_refused_by_what_it_is() {
+        let tar = "application/vnd.oci.image.layer.v1.tar+gzip";
+        for (layers, found) in [
+            (json!([]), "no layers".to_owned()),
+            (json!([layer(tar)]), format!("a layer of type {tar}")),
+            (json!([layer("application/wasm"), layer(tar)]), format!("2 layers (application/wasm, {tar})")),
+            (json!([layer("a"), layer("b"), layer("c"), layer("d")]), "4 layers (a, b, c, …)".to_owned()),
+        ] {
+            assert_eq!(image(&layers, &Value::Null), Err(Unfit::Layers(found)));
+        }
+        for manifest in [&b""[..], b"[]", b"{}", b"\xff", br#"{"schemaVersion": 1, "fsLayers": []}"#] {
+            assert!(matches!(content(manifest), Err(Unfit::Manifest(_))), "{manifest:?}");
+        }
+    }
+
+    #[test]
+    fn a_layer_is_described_within_bounds() {
+        for (key, value) in [
+            ("size", json!(LARGEST_MODULE + 1)),
+            ("size", json!(-1)),
+            ("digest", json!("md5:00")),
+            ("digest", json!(format!("sha512:{}", "0".repeat(128)))),
+        ] {
+            let mut layer = layer("application/wasm");
+            layer[key] = value;
+            assert!(matches!(image(&json!([layer]), &Value::Null), Err(Unfit::Layer { .. })), "{layer}");
+        }
+    }
+
+    #[test]
+    fn an_index_leads_to_its_only_module() {
+        let entry = |platform: &str| {
+            json!({"mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": DIGEST,
+            "size": 1, "platform": {"architecture": platform, "os": "linux"}})
+        };
+        let index =
+            |entries: &[Value]| content(json!({"schemaVersion": 2, "manifests": entries}).to_string().as_bytes());
+        let found = Ok(Content::Elsewhere(DIGEST.parse().unwrap_or_else(|_| Digest::of(b""))));
+        assert_eq!(index(&[entry("amd64"), entry("wasm"), entry("arm64")]), found);
+        assert_eq!(index(&[entry("amd64")]), found, "what it is, the manifest says");
+        for (entries, manifests, modules) in
+            [(&[][..], 0, 0), (&[entry("amd64"), entry("arm64")], 2, 0), (&[entry("wasm"), entry("wasm")], 2, 2)]
+        {
+            assert_eq!(index(entries), Err(Unfit::Index { manifests, modules }));
+        }
+    }
 }
