@@ -128,7 +128,11 @@ impl OciSource {
 
     /// Takes in what a look has found. Returns what there is to tell of it.
     fn conclude(&mut self, looked: Result<Looked, JoinError>) -> Option<Result<Offer, SourceError>> {
-        let (registry, found) = looked.unwrap_or_else(|error| (None, Err(self.failed(&error))));
+        // The crate has panicked, over a token that is no header's value, say. The panic was printed where it happened.
+        let (registry, found) = looked.unwrap_or_else(|_| {
+            let registry = self.reference.0.registry();
+            (None, Err(Failure::Refused(format!("what the registry {registry} answers cannot be understood"))))
+        });
         self.registry = registry;
         let wait = match &found {
             Ok(_) | Err(Failure::Missing(_) | Failure::Unfit(..)) => {
@@ -161,13 +165,6 @@ impl OciSource {
                 (told.as_ref() != Some(&error)).then_some(Err(error))
             }
         }
-    }
-
-    fn failed(&self, error: &JoinError) -> Failure {
-        Failure::Refused(format!(
-            "what the registry {} answers cannot be understood: {error}",
-            self.reference.0.registry()
-        ))
     }
 }
 

@@ -1,5 +1,8 @@
 //! Modules from a real registry: Debian's docker-registry on loopback.
 
+mod failing;
+mod helpers;
+
 use std::time::Duration;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};

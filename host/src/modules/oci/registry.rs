@@ -26,7 +26,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// How long a registry may say nothing.
 const SILENCE: Duration = Duration::from_secs(10);
 /// How long an answer may take that is no module: the token's, and the manifest's after it.
-const ANSWER: Duration = Duration::from_secs(20);
+const ANSWER: Duration = Duration::from_secs(15);
 /// How long a module may take.
 const MODULE: Duration = Duration::from_secs(600);
 /// How much of what a registry says of an error is repeated, in characters.
