@@ -1,5 +1,5 @@
 # Each target is one command and sets up what it needs: Rust with rustup, and for `examples` and `test` Node with npm
-# and Python with venv.
+# and Python with venv, and apt-get.
 # `make` alone says what there is.
 
 CARGO ?= cargo
@@ -24,7 +24,7 @@ guests: setup ## Build the coordinators: target/wasm32-wasip2/release/*.wasm
 examples: ## Build the scheduler in five languages: target/examples/*.wasm
 	@scripts/examples.sh
 
-test: setup examples ## Run every test there is, those against Azurite included
+test: setup examples ## Run every test there is, those against Azurite and a registry included
 	host/tests/azurite.sh install
 	host/tests/registry.sh install
 	host/tests/minisign.sh install

@@ -25,8 +25,11 @@ install() {
 	download=$(mktemp -d)
 	trap 'rm -rf "$download"' EXIT
 	chmod 755 "$download"
-	if ! (cd "$download" && apt-get download docker-registry); then
-		echo "registry.sh: apt-get finds no docker-registry: run apt-get update as root, then this again" >&2
+	# A machine that has no lists of packages, or old ones, gets some here: for that nobody need be root.
+	mkdir -p "$download"/lists/partial "$download"/cache/archives/partial
+	own=(-o "Dir::State::Lists=$download/lists" -o "Dir::Cache=$download/cache")
+	if ! fetch && ! { apt-get -qq "${own[@]}" update && fetch "${own[@]}"; }; then
+		echo "registry.sh: apt-get finds no docker-registry: is it in what /etc/apt names?" >&2
 		exit 1
 	fi
 	dpkg -x "$download"/docker-registry_*.deb "$download/unpacked"
@@ -35,6 +38,10 @@ install() {
 	mv "$PROGRAM.new" "$PROGRAM"
 	rm -rf "$download"
 	trap - EXIT
+}
+
+fetch() {
+	(cd "$download" && apt-get -qq "$@" download docker-registry)
 }
 
 case ${1-} in

@@ -242,11 +242,15 @@ impl Registry {
     }
 
     fn unreachable(&self, error: &(dyn Error + 'static)) -> Failure {
+        let (registry, cause) = (self.reference.registry(), cause(error));
+        let remedy = if cause.contains("certificate") {
+            "put its authority among the system's certificates, or name the file in SSL_CERT_FILE"
+        } else {
+            "it is asked again; check its name and the network"
+        };
         Failure::Unreachable(format!(
-            "the registry {} cannot be asked for {}: {}",
-            self.reference.registry(),
-            self.reference,
-            cause(error)
+            "the registry {registry} cannot be asked for {}: {cause}; {remedy}",
+            self.reference
         ))
     }
 
