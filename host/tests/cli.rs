@@ -67,6 +67,7 @@ grace               3s                env BATON_GRACE
 pause               1m30s             file baton.toml:pause
 on-done             repeat            default
 stall-after         off               default
+probation           30s               default
 coredump            off               default
 profile             off               default
 allow-http          none              default

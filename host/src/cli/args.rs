@@ -159,6 +159,9 @@ pub(super) struct Run {
     /// Step down after so long without progress; off for never * [env: BATON_STALL_AFTER] [default: off]
     #[arg(long, value_name = "DURATION")]
     pub stall_after: Option<String>,
+    /// How long a new version must do well before it is not undone any more * [env: BATON_PROBATION] [default: 30s]
+    #[arg(long, value_name = "DURATION")]
+    pub probation: Option<String>,
     /// Write a core dump of an instance that traps into this folder; off for none * [env: BATON_COREDUMP] [default: off]
     ///
     /// The file is ELECTION-TERM.coredump; the newest 5 of an election are kept.

@@ -196,6 +196,7 @@ impl args::Run {
             .flag(Key::Pause, self.pause)
             .flag(Key::OnDone, self.on_done)
             .flag(Key::StallAfter, self.stall_after)
+            .flag(Key::Probation, self.probation)
             .flag(Key::Coredump, self.coredump)
             .flag(Key::Profile, self.profile)
             .flags(Key::AllowHttp, &self.allow_http)

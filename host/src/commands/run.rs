@@ -28,9 +28,6 @@ use crate::telemetry::{Event, Log};
 /// How long the end waits for the last core dump and the last profile.
 const LAST_FILES: Duration = Duration::from_secs(5);
 
-/// How long a new version is on probation.
-const PROBATION: Duration = Duration::from_secs(30);
-
 /// How long the end waits for somebody to read the last lines.
 const LAST_LINES: Duration = Duration::from_millis(500);
 
@@ -139,7 +136,7 @@ fn contend(
                     lease_range: leases.lease_range(),
                     pause: coordinator.pause,
                     on_done: coordinator.on_done,
-                    probation: PROBATION,
+                    probation: coordinator.probation,
                 },
                 store: Arc::clone(leases),
                 launcher,

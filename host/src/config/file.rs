@@ -300,7 +300,7 @@ fn unknown(word: &str, at_top: bool, legal: impl Fn(&Key) -> bool) -> String {
 
 fn example(key: Key) -> &'static str {
     match key {
-        Key::Lease | Key::Grace | Key::Pause | Key::CompileTimeout => ", such as \"15s\"",
+        Key::Lease | Key::Grace | Key::Pause | Key::Probation | Key::CompileTimeout => ", such as \"15s\"",
         Key::Coredump => ", such as \"dumps\" or \"off\"",
         Key::Profile => ", such as \"profile.json\" or \"off\"",
         Key::StallAfter => ", such as \"5m\" or \"off\"",

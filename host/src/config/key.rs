@@ -29,6 +29,8 @@ pub enum Key {
     OnDone,
     /// How long an instance may go without progress.
     StallAfter,
+    /// How long a new version is on probation.
+    Probation,
     /// Where the core dumps of instances that trap go.
     Coredump,
     /// Where the profile of the last instance goes.
@@ -71,7 +73,7 @@ pub enum Key {
 
 impl Key {
     /// All settings: those of the host first, then those of a coordinator.
-    pub const ALL: [Key; 32] = [
+    pub const ALL: [Key; 33] = [
         Key::File,
         Key::Store,
         Key::Create,
@@ -85,6 +87,7 @@ impl Key {
         Key::Pause,
         Key::OnDone,
         Key::StallAfter,
+        Key::Probation,
         Key::Coredump,
         Key::Profile,
         Key::Pin,
@@ -123,6 +126,7 @@ impl Key {
             Key::Pause => "pause",
             Key::OnDone => "on-done",
             Key::StallAfter => "stall-after",
+            Key::Probation => "probation",
             Key::Coredump => "coredump",
             Key::Profile => "profile",
             Key::Pin => "pin",

@@ -103,6 +103,8 @@ pub struct Coordinator {
     pub on_done: OnDone,
     /// How long an instance may go without progress, counted from its start; none for as long as it likes.
     pub stall_after: Option<Duration>,
+    /// How long a new version is on probation: until then it may turn out to be bad.
+    pub probation: Duration,
     /// The folder for the core dumps of instances that trap.
     pub core_dumps: Option<PathBuf>,
     /// The file for the profile of the last instance. No other coordinator has the same.

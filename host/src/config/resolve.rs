@@ -188,6 +188,7 @@ fn coordinator(
     let (lease, lease_origin) = duration(Key::Lease, 15)?;
     let (grace, _) = duration(Key::Grace, 5)?;
     let (pause, _) = duration(Key::Pause, 60)?;
+    let (probation, _) = duration(Key::Probation, 30)?;
     let (on_done, _) = own.get(Key::OnDone, value::on_done, value::show_on_done, || Ok(OnDone::Repeat))?;
     let (stall_after, _) = own.get(Key::StallAfter, value::stall, value::show_stall, || Ok(None))?;
     let mut place = |key| own.get(key, value::place, value::show_place, || Ok(None));
@@ -228,6 +229,7 @@ fn coordinator(
         pause,
         on_done,
         stall_after,
+        probation,
         core_dumps,
         profile,
         pins,

@@ -57,7 +57,7 @@ const PINS: [&str; 4] = [
 ];
 
 /// For each setting: what flag, variable, table and top of the file say, and the default. All different.
-const SETTINGS: [(Key, [&str; 4], &str); 27] = [
+const SETTINGS: [(Key, [&str; 4], &str); 28] = [
     (Key::Store, ["sqlite:/f", "sqlite:/v", "", "sqlite:/g"], "sqlite:HOME/.local/state/baton"),
     (Key::Create, ["true", "false", "", "true"], "false"),
     (Key::Node, ["f", "v", "", "g"], "MACHINE-N (N: the first free slot)"),
@@ -68,6 +68,7 @@ const SETTINGS: [(Key, [&str; 4], &str); 27] = [
     (Key::Pause, ["1s", "2s", "3s", "1m30s"], "1m"),
     (Key::OnDone, ["finish", "repeat", "finish", "finish"], "repeat"),
     (Key::StallAfter, ["1m", "off", "2m", "3m"], "off"),
+    (Key::Probation, ["1s", "2s", "3s", "4s"], "30s"),
     (Key::Coredump, ["f", "off", "/t", "off"], "off"),
     (Key::Profile, ["f.json", "off", "/t.json", "off"], "off"),
     (Key::Cache, ["f", "v", "", "off"], "HOME/.cache/baton"),
