@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use baton_election::ModuleVersion;
 use bytes::Bytes;
+use time::OffsetDateTime;
 use tokio::task::JoinHandle;
 
 use super::*;
@@ -545,6 +546,10 @@ impl Faulty {
 
 #[async_trait]
 impl ModuleStore for Faulty {
+    async fn controlled(&self) -> Result<Vec<ElectionName>, Refusal> {
+        self.meet(&[]).await?.controlled().await
+    }
+
     async fn read_control(&self, election: &ElectionName, known: Option<&Version>) -> Result<Reading, Refusal> {
         self.meet(&[]).await?.read_control(election, known).await
     }
@@ -570,8 +575,8 @@ impl ModuleStore for Faulty {
         self.meet(&[]).await?.modules().await
     }
 
-    async fn remove_module(&self, digest: &Digest) -> Result<(), Refusal> {
-        self.meet(&[]).await?.remove_module(digest).await
+    async fn remove_module(&self, digest: &Digest, stored_until: Option<OffsetDateTime>) -> Result<bool, Refusal> {
+        self.meet(&[]).await?.remove_module(digest, stored_until).await
     }
 
     async fn announce(&self, election: &ElectionName, node: &str, content: Bytes) -> Result<(), Refusal> {
