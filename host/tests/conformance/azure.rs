@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -346,6 +346,7 @@ pub fn answer(answers: Vec<String>) -> (SocketAddr, std::thread::JoinHandle<Vec<
             }
         }
         client.write_all(answer.as_bytes()).unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
         // What is left of the request is read, or closing would cut the answer off.
         while client.read(&mut bytes).is_ok_and(|length| length > 0) {}
         String::from_utf8_lossy(&request).into_owned()

@@ -87,21 +87,25 @@ async fn modules_in_a_container_that_is_missing_are_misconfigured() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_large_module_has_the_time_that_a_slow_line_takes() {
     let azurite = Azurite::start();
-    let _container = container(&azurite, "slow").await;
+    let direct = container(&azurite, "slow").await.handle();
     let proxy = Proxy::start(azurite.address());
-    let far = Arc::new(handle(proxy.address(), "slow"));
+    let far = handle(proxy.address(), "slow");
     let content = modules::large(17);
     let digest = Digest::of(&content);
+    direct.put_module(&digest, content.clone()).await.unwrap();
     proxy.set(Mode::HoldRequest);
-    let (store, sent) = (Arc::clone(&far), content.clone());
-    let mut putting = tokio::spawn(async move { store.put_module(&digest, sent).await });
+    let mut reading = tokio::spawn(async move { far.get_module(&digest, u64::MAX).await });
     // Blocks this thread; the request goes on another.
     proxy.wait_held();
-    let early = tokio::time::timeout(Duration::from_secs(11), &mut putting).await;
-    assert!(early.is_err(), "nothing has reached the store, and yet: {early:?}");
+    let early = tokio::time::timeout(Duration::from_secs(11), &mut reading).await;
+    assert!(early.is_err(), "nothing has reached the store, and yet there is an answer");
     proxy.set(Mode::Pass);
-    assert_eq!(putting.await.unwrap(), Ok(()));
-    assert!(far.get_module(&digest, u64::MAX).await == Ok(Some(content)), "it is there");
+    assert!(reading.await.unwrap() == Ok(Some(content)), "it came late");
+}
+
+/// An answer that is an error.
+fn ends(status: &str, code: &str) -> String {
+    format!("HTTP/1.1 {status}\r\nx-ms-error-code: {code}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
 }
 
 /// An answer to a request for a part of a module of 20 bytes.
@@ -132,9 +136,6 @@ async fn a_module_is_put_together_from_pieces_of_one_version() {
     for limit in [7, 10] {
         assert_eq!(read(limit, vec![first()]).await.0, Ok(Some(states::text(&"0123456789"[..limit as usize]))));
     }
-    let ends = |status: &str, code: &str| {
-        format!("HTTP/1.1 {status}\r\nx-ms-error-code: {code}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
-    };
     for (second, why) in [
         (ends("412 Precondition Failed", "ConditionNotMet"), "removed or replaced"),
         (ends("404 Not Found", "BlobNotFound"), "removed or replaced"),
@@ -147,11 +148,30 @@ async fn a_module_is_put_together_from_pieces_of_one_version() {
     }
 }
 
+#[tokio::test]
+async fn a_module_that_is_there_is_not_sent_and_never_replaced() {
+    let put = async |answers| {
+        let (address, server) = answer(answers);
+        let answer = handle(address, "leases").put_module(&Digest::of(b"x"), states::text("x")).await;
+        (answer, server.join().unwrap())
+    };
+    let missing = || ends("404 Not Found", "BlobNotFound");
+    let (answer, asked) = put(vec![part("0-9", "")]).await;
+    assert_eq!(answer, Ok(()));
+    assert!(asked[0].starts_with("HEAD "), "{asked:?}");
+    // Another was faster.
+    let (answer, asked) = put(vec![missing(), ends("409 Conflict", "BlobAlreadyExists")]).await;
+    assert_eq!(answer, Ok(()));
+    assert!(asked[1].starts_with("PUT ") && asked[1].contains("if-none-match: *"), "{asked:?}");
+    // It may be there or not.
+    let (answer, _) = put(vec![missing(), String::new()]).await;
+    assert!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
+}
+
 /// What an outside client does to a module or a node's blob is told as trouble, not as a lost lease.
 #[tokio::test]
 async fn what_is_leased_by_others_is_unknown() {
-    let leased = || "HTTP/1.1 412 Precondition Failed\r\nx-ms-error-code: LeaseIdMissing\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
-    let (address, server) = answer(vec![leased().to_owned(); 3]);
+    let (address, server) = answer(vec![ends("412 Precondition Failed", "LeaseIdMissing"); 3]);
     let (store, job) = (handle(address, "leases"), states::election("job"));
     for answer in [
         store.remove_module(&Digest::of(b""), None).await.map(drop),

@@ -60,6 +60,12 @@ impl ModuleStore for AzureStore {
 
     async fn put_module(&self, digest: &Digest, content: Bytes) -> Result<(), Refusal> {
         let blob = self.module_blob(digest);
+        // Nobody waits for a line to carry what is there; the condition below is for who puts it at the same time.
+        match transfer(0, self.container.blob_client(module_name(digest)).get_properties().into_future()).await? {
+            Ok(_) => return self.touch(&blob).await,
+            Err(error) if code(&error) == Some("BlobNotFound") => {}
+            Err(error) => return Err(self.trouble(Asked::ToRead, &error)),
+        }
         let size = content.len() as u64;
         let request = blob
             .put_block_blob(content)
@@ -68,14 +74,7 @@ impl ModuleStore for AzureStore {
             .into_future();
         match transfer(size, request).await?.map_err(|error| self.refusal(Asked::ToCreate, &error)) {
             Ok(_) => Ok(()),
-            // It is there already. This moves the time of its last change, and nothing else.
-            Err(Refusal::Conflict) => match transfer(0, blob.set_metadata().into_future()).await? {
-                Ok(_) => Ok(()),
-                Err(error) if code(&error) == Some("BlobNotFound") => {
-                    Err(Refusal::Unknown("the module was removed while it was put".to_owned()))
-                }
-                Err(error) => Err(self.trouble(Asked::ToCreate, &error)),
-            },
+            Err(Refusal::Conflict) => self.touch(&blob).await,
             Err(refusal) => Err(refusal),
         }
     }
@@ -182,11 +181,22 @@ impl AzureStore {
     }
 
     fn module_blob(&self, digest: &Digest) -> BlobClient {
-        self.transfers.blob_client(format!("{MODULES}{}", digest.hex()))
+        self.transfers.blob_client(module_name(digest))
     }
 
     fn node_blob(&self, election: &ElectionName, node: &str) -> BlobClient {
         self.container.blob_client(format!("{}{}", nodes_folder(election), blob_name_of(node)))
+    }
+
+    /// Makes a module that is there as young as one that was just stored. Its content stays.
+    async fn touch(&self, blob: &BlobClient) -> Result<(), Refusal> {
+        match transfer(0, blob.set_metadata().into_future()).await? {
+            Ok(_) => Ok(()),
+            Err(error) if code(&error) == Some("BlobNotFound") => {
+                Err(Refusal::Unknown("the module was removed while it was put".to_owned()))
+            }
+            Err(error) => Err(self.trouble(Asked::ToCreate, &error)),
+        }
     }
 
     /// Reads what comes after `content`, and adds it there up to the limit.
@@ -245,6 +255,10 @@ async fn transfer<T>(size: u64, request: impl Future<Output = T>) -> Result<T, R
     tokio::time::timeout(longest, request).await.map_err(|_| {
         Refusal::Unknown(format!("the store has not taken or sent {size} bytes within {} s", longest.as_secs()))
     })
+}
+
+fn module_name(digest: &Digest) -> String {
+    format!("{MODULES}{}", digest.hex())
 }
 
 fn stored_module(blob: &Blob) -> Option<StoredModule> {
