@@ -58,6 +58,77 @@ Example:
         #[arg(long)]
         json: bool,
     },
+    /// Publish a module: make it the current version of an election
+    ///
+    /// It is checked as by `baton check`, kept in the store under its digest, and then named the current version in one
+    /// step: the nodes that run store://ELECTION notice within 5 s and change over. A minisign signature goes along.
+    /// Exits with 1 if the module would not run; then nothing is stored.
+    #[command(after_help = "\
+Example:
+  baton push report.wasm nightly-report --store azure://myaccount/leases")]
+    Push {
+        /// The component's file
+        module: PathBuf,
+        /// The election
+        election: String,
+        #[command(flatten)]
+        store: Store,
+        /// Make the container of an Azure store if it is missing; a folder is always made [env: BATON_CREATE] [default: false]
+        #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+        create: Option<String>,
+        /// The module's minisign signature [default: MODULE.minisig, if there is one]
+        #[arg(long, value_name = "FILE")]
+        signature: Option<PathBuf>,
+    },
+    /// List the versions of an election's module, the newest first
+    ///
+    /// Which is current, who pushed them, what has become of them, and which nodes run or hold them.
+    #[command(after_help = "\
+Example:
+  baton modules nightly-report --store azure://myaccount/leases --json")]
+    Modules {
+        /// The election
+        election: String,
+        #[command(flatten)]
+        store: Store,
+        /// Print a JSON array of objects
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make an earlier version of an election's module the current one
+    ///
+    /// One that was rejected is tried again if it is named.
+    #[command(after_help = "\
+Examples:
+  baton rollback nightly-report
+  baton rollback nightly-report sha256:91f3a0c2")]
+    Rollback {
+        /// The election
+        election: String,
+        /// Which: 8 or more digits of its digest [default: the newest other that was not rejected]
+        digest: Option<String>,
+        #[command(flatten)]
+        store: Store,
+    },
+    /// Remove old versions, and modules that no version of any election needs
+    ///
+    /// What is current, what it would fall back on and what a node runs stay. A module stays for an hour after it was
+    /// stored: somebody may be about to name it.
+    #[command(after_help = "\
+Example:
+  baton prune --keep 3 --dry-run")]
+    Prune {
+        /// Only versions of these elections [default: all]
+        elections: Vec<String>,
+        /// How many of the newest versions of each election to keep
+        #[arg(long, value_name = "NUMBER", default_value_t = 5)]
+        keep: usize,
+        /// Only say what would be removed
+        #[arg(long)]
+        dry_run: bool,
+        #[command(flatten)]
+        store: Store,
+    },
     /// Look at a coordinator's state, or change it
     ///
     /// Values are bytes: `get` prints them as they are, and `put` takes them from standard input, too. While a

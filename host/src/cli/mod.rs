@@ -3,6 +3,7 @@
 
 mod args;
 mod check;
+mod modules;
 mod print;
 mod status;
 
@@ -15,11 +16,12 @@ use baton_election::ElectionName;
 use clap::Parser;
 
 pub use args::Lang;
+pub use modules::{ModuleRow, NodeRow, print_modules};
 pub use print::{columns, print, print_report};
 pub use status::{LeaseWord, StatusRow, print_status};
 
 use crate::config::{self, Config, ConfigError, Key, Layer, Surroundings};
-use crate::modules::Assignment;
+use crate::modules::{Assignment, DigestPrefix, InvalidPrefix};
 use crate::store::StoreUrl;
 use crate::telemetry::escape;
 use args::{Arguments, Subcommand};
@@ -50,6 +52,37 @@ pub enum Command {
         /// As JSON.
         json: bool,
     },
+    /// Publish a module.
+    Push(Push),
+    /// List the versions of an election's module.
+    Modules {
+        /// The election.
+        election: ElectionName,
+        /// Where the store is.
+        store: StoreUrl,
+        /// As JSON.
+        json: bool,
+    },
+    /// Make an earlier version the current one.
+    Rollback {
+        /// The election.
+        election: ElectionName,
+        /// Which; none for the newest other that is not rejected.
+        digest: Option<DigestPrefix>,
+        /// Where the store is.
+        store: StoreUrl,
+    },
+    /// Remove old versions and modules.
+    Prune {
+        /// Of these elections; none for all.
+        elections: Vec<ElectionName>,
+        /// How many of the newest versions stay.
+        keep: usize,
+        /// Only say what would be removed.
+        dry_run: bool,
+        /// Where the store is.
+        store: StoreUrl,
+    },
     /// Look at a coordinator's state, or change it.
     State {
         /// Whose it is.
@@ -77,6 +110,23 @@ pub enum Command {
         /// Where the SDK is; none for crates.io.
         sdk: Option<PathBuf>,
     },
+}
+
+/// A module on its way into the store.
+#[derive(Debug)]
+pub struct Push {
+    /// The component's file.
+    pub module: PathBuf,
+    /// The election.
+    pub election: ElectionName,
+    /// Where the store is.
+    pub store: StoreUrl,
+    /// Make what the store needs, such as its container.
+    pub create: bool,
+    /// The file of its signature; none for the one beside it, if there is one.
+    pub signature: Option<PathBuf>,
+    /// Who pushes it, `USER@HOST`.
+    pub by: String,
 }
 
 /// What to do with a coordinator's state. `force`: also while a coordinator leads.
@@ -154,6 +204,27 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Surrounding
             json,
         },
         Subcommand::Check { module, json } => Command::Check { module, json },
+        Subcommand::Push { module, election, store, create, signature } => {
+            let election = election_argument(&election)?;
+            let (store, create) = config::resolve_store_to_fill(&store.layer().flag(Key::Create, create), around)?;
+            Command::Push(Push { module, election, store, create, signature, by: around.user_at_host() })
+        }
+        Subcommand::Modules { election, store, json } => Command::Modules {
+            election: election_argument(&election)?,
+            store: config::resolve_store(&store.layer(), around)?,
+            json,
+        },
+        Subcommand::Rollback { election, digest, store } => Command::Rollback {
+            election: election_argument(&election)?,
+            digest: digest.as_deref().map(digest_argument).transpose()?,
+            store: config::resolve_store(&store.layer(), around)?,
+        },
+        Subcommand::Prune { elections, keep, dry_run, store } => Command::Prune {
+            elections: elections.iter().map(|election| election_argument(election)).collect::<Result<_, _>>()?,
+            keep,
+            dry_run,
+            store: config::resolve_store(&store.layer(), around)?,
+        },
         Subcommand::State(state) => {
             let (of, action) = state.action();
             Command::State {
@@ -180,6 +251,10 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Surrounding
 
 fn election_argument(text: &str) -> Result<ElectionName, ConfigError> {
     config::election(text).map_err(|problem| ConfigError::of_argument("ELECTION", problem))
+}
+
+fn digest_argument(text: &str) -> Result<DigestPrefix, ConfigError> {
+    text.parse().map_err(|error: InvalidPrefix| ConfigError::of_argument("DIGEST", error.to_string()))
 }
 
 impl args::Run {

@@ -180,7 +180,7 @@ fn in_a_row(failures: u32) -> Option<String> {
 }
 
 /// Enough of a digest to tell modules apart.
-fn short(digest: &str) -> String {
+pub(super) fn short(digest: &str) -> String {
     digest.chars().take("sha256:".len() + 12).collect()
 }
 

@@ -1,6 +1,9 @@
 //! Carries commands out: here the parts of the host meet.
 
+mod modules;
 mod new;
+mod prune;
+mod push;
 mod run;
 mod start;
 mod state;
@@ -17,7 +20,7 @@ use baton_election::{ElectionName, Op, Refusal, Reply, Snapshot};
 
 use crate::cli::{self, Command, WRONG_CONFIGURATION};
 use crate::modules::compile_for_parent;
-use crate::runtime::{Engine, Module};
+use crate::runtime::{Engine, Inspection, Module};
 use crate::store::{LeaseStore, Store, StoreUrl};
 
 /// How long a command waits for each answer of the store.
@@ -35,6 +38,12 @@ pub fn run(command: Command) -> ExitCode {
         Command::Run(config) => run::run(&config),
         Command::Status { election, store, json } => block_on(status::status(election, &store, json)),
         Command::Check { module, json } => check(&module, json),
+        Command::Push(command) => push::push(&command),
+        Command::Modules { election, store, json } => block_on(modules::modules(&election, &store, json)),
+        Command::Rollback { election, digest, store } => {
+            block_on(modules::rollback(&election, &store, digest.as_ref()))
+        }
+        Command::Prune { elections, keep, dry_run, store } => block_on(prune::prune(&elections, &store, keep, dry_run)),
         Command::State { election, store, action } => block_on(state::state(&election, &store, action)),
         Command::CompileModule(assignment) => Ok(compile_for_parent(assignment)),
         Command::New { name, lang, sdk } => new::new(&name, lang, sdk.as_deref()),
@@ -60,20 +69,23 @@ impl WrongConfiguration {
 }
 
 fn check(module: &Path, json: bool) -> anyhow::Result<ExitCode> {
-    let engine = Engine::start().map_err(|error| anyhow::anyhow!("{error:#}"))?;
-    let inspection = match Module::inspect(&engine, module) {
+    let inspection = match inspect(module) {
         Ok(inspection) => inspection,
         // Whoever asked for JSON reads stdout.
         Err(error) if json => {
-            let problems = [format!("{:#}", anyhow::Error::from(error))];
-            let report = serde_json::json!({ "module": module, "runs": false, "problems": problems });
+            let report = serde_json::json!({ "module": module, "runs": false, "problems": [format!("{error:#}")] });
             cli::print(&format!("{report:#}\n"))?;
             return Ok(ExitCode::FAILURE);
         }
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(error),
     };
     cli::print_report(&inspection, json)?;
     Ok(if inspection.runs { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn inspect(module: &Path) -> anyhow::Result<Inspection> {
+    let engine = Engine::start().map_err(|error| anyhow::anyhow!("{error:#}"))?;
+    Ok(Module::inspect(&engine, module)?)
 }
 
 /// Runs a short command that talks to the store.

@@ -42,7 +42,7 @@ use baton_election::{ElectionName, Timing};
 pub use folders::Folder;
 pub use key::Key;
 pub use layer::{Layer, Origin};
-pub use resolve::{resolve, resolve_store};
+pub use resolve::{resolve, resolve_store, resolve_store_to_fill};
 pub use secret::Secret;
 pub use secrets::SecretSource;
 pub use surroundings::Surroundings;

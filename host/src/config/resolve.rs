@@ -28,7 +28,7 @@ pub fn resolve(flags: &Layer, around: &Surroundings) -> Result<Config, ConfigErr
     let mut host = Resolver::new(vec![flags, &sources.variables, &sources.file.global], &mut rows);
 
     let store = store(&mut host, around)?;
-    let create = host.get(Key::Create, value::switch, bool::to_string, || Ok(false))?.0;
+    let create = create(&mut host)?;
     let node = node(&mut host, around)?;
     let log_format = host.get(Key::LogFormat, value::log_format, value::show_log_format, || Ok(Format::Text))?.0;
 
@@ -65,6 +65,17 @@ pub fn resolve_store(flags: &Layer, around: &Surroundings) -> Result<StoreUrl, C
     let sources = Sources::read(flags, around)?;
     let layers = vec![flags, &sources.variables, &sources.file.global];
     store(&mut Resolver::new(layers, &mut Vec::new()), around)
+}
+
+/// The same, and whether to make what the store needs, for the commands that may be the first to write there.
+///
+/// # Errors
+/// As for [`resolve_store`].
+pub fn resolve_store_to_fill(flags: &Layer, around: &Surroundings) -> Result<(StoreUrl, bool), ConfigError> {
+    let sources = Sources::read(flags, around)?;
+    let mut rows = Vec::new();
+    let mut host = Resolver::new(vec![flags, &sources.variables, &sources.file.global], &mut rows);
+    Ok((store(&mut host, around)?, create(&mut host)?))
 }
 
 /// What the environment and the file say.
@@ -122,6 +133,10 @@ fn store(host: &mut Resolver<'_>, around: &Surroundings) -> Result<StoreUrl, Con
             .to_string()),
     };
     Ok(host.get(Key::Store, value::store, StoreUrl::to_string, default)?.0)
+}
+
+fn create(host: &mut Resolver<'_>) -> Result<bool, ConfigError> {
+    Ok(host.get(Key::Create, value::switch, bool::to_string, || Ok(false))?.0)
 }
 
 fn node(host: &mut Resolver<'_>, around: &Surroundings) -> Result<NodeChoice, ConfigError> {

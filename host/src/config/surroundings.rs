@@ -34,6 +34,19 @@ impl Surroundings {
         }
     }
 
+    /// Who runs this process, and where, for people: `USER@HOST`.
+    #[must_use]
+    pub fn user_at_host(&self) -> String {
+        let named = ["USER", "LOGNAME"].into_iter().find_map(|name| self.variable(name)?.to_str());
+        // A container's user may have no name.
+        let user = match named.filter(|name| !name.is_empty()) {
+            Some(name) => name.to_owned(),
+            None => format!("uid-{}", rustix::process::getuid().as_raw()),
+        };
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        format!("{user}@{host}").chars().take(128).collect()
+    }
+
     pub(super) fn variable(&self, name: &str) -> Option<&OsStr> {
         self.variables.get(OsStr::new(name)).map(OsString::as_os_str)
     }

@@ -123,7 +123,7 @@ pub enum ControlError {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RollbackError {
     /// Nothing was ever pushed.
-    #[error("nothing was pushed: `baton push` is how to begin")]
+    #[error("nothing was pushed to it in this store: correct the name, or begin with `baton push`")]
     Empty,
     /// There is one version and no other, or all others are rejected.
     #[error(

@@ -29,6 +29,7 @@ mod limits;
 mod outage;
 mod output;
 mod proxy;
+mod publish;
 mod self_abort;
 mod stage;
 mod start;

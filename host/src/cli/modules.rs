@@ -1,0 +1,266 @@
+//! What `baton modules` prints.
+
+use std::io;
+
+use serde::Serialize;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use super::status::short;
+use super::{columns, print};
+use crate::modules::{Announcement, Control, Digest, Entry, Verdict};
+use crate::telemetry::rfc3339;
+
+/// A node says what it has each minute. After so long without a word it may be gone, and is shown with its age.
+const SILENT: time::Duration = time::Duration::minutes(3);
+
+/// One version. The keys of its JSON are an interface.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct ModuleRow {
+    /// What it is.
+    pub digest: Digest,
+    /// Its size in bytes; none if only nodes tell of it.
+    pub size: Option<u64>,
+    /// Whether it is what every node should run.
+    pub current: bool,
+    /// Whether it was pushed; else it is from a file or a registry.
+    pub pushed: bool,
+    /// Who pushed it.
+    pub by: Option<String>,
+    /// When, in RFC 3339.
+    pub at: Option<String>,
+    /// Whether a signature goes along.
+    pub signed: bool,
+    /// What has become of it: `on-probation`, `good` or `rejected`; none if it has not run long enough to tell.
+    pub verdict: Option<&'static str>,
+    /// Why it was rejected.
+    pub reason: Option<String>,
+    /// The node that found out.
+    pub rejected_by: Option<String>,
+    /// When, in RFC 3339.
+    pub rejected_at: Option<String>,
+    /// The nodes that have it.
+    pub nodes: Vec<NodeRow>,
+}
+
+/// A node that has a version.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct NodeRow {
+    /// Its id.
+    pub node: String,
+    /// Whether its instance is of this version; else it holds it ready.
+    pub runs: bool,
+    /// When it said so last, in RFC 3339.
+    pub at: String,
+}
+
+impl ModuleRow {
+    /// What the store says, the newest version first; then modules that were never pushed.
+    #[must_use]
+    pub fn of(control: &Control, announcements: &[Announcement]) -> Vec<Self> {
+        let current = control.current().map(|entry| entry.digest);
+        let pushed = control.pushed.iter().rev().map(|entry| {
+            let mut row = Self::of_entry(entry, announcements);
+            (row.pushed, row.current) = (true, current == Some(entry.digest));
+            if row.current && row.verdict.is_none() {
+                row.verdict = Some("on-probation");
+            }
+            row
+        });
+        let mut rows: Vec<Self> = pushed.collect();
+        for entry in control.unpushed.iter().rev() {
+            if rows.iter().all(|row| row.digest != entry.digest) {
+                let own = Self { by: None, at: None, ..Self::of_entry(entry, announcements) };
+                rows.push(own);
+            }
+        }
+        for digest in announcements.iter().flat_map(|said| said.holds.iter().chain(&said.runs)) {
+            if rows.iter().all(|row| row.digest != *digest) {
+                rows.push(Self::of_digest(*digest, announcements));
+            }
+        }
+        rows
+    }
+
+    fn of_entry(entry: &Entry, announcements: &[Announcement]) -> Self {
+        let row = Self {
+            size: Some(entry.size),
+            by: Some(entry.by.clone()),
+            at: Some(entry.at.clone()),
+            signed: entry.signature.is_some(),
+            ..Self::of_digest(entry.digest, announcements)
+        };
+        match &entry.verdict {
+            None => row,
+            Some(Verdict::Good) => Self { verdict: Some("good"), ..row },
+            Some(Verdict::Rejected { reason, node, at }) => Self {
+                verdict: Some("rejected"),
+                reason: Some(reason.clone()),
+                rejected_by: Some(node.clone()),
+                rejected_at: Some(at.clone()),
+                ..row
+            },
+        }
+    }
+
+    fn of_digest(digest: Digest, announcements: &[Announcement]) -> Self {
+        let nodes = announcements.iter().filter_map(|said| {
+            let runs = said.runs == Some(digest);
+            let has = runs || said.holds.contains(&digest);
+            has.then(|| NodeRow { node: said.node.clone(), runs, at: said.at.clone() })
+        });
+        Self {
+            digest,
+            size: None,
+            current: false,
+            pushed: false,
+            by: None,
+            at: None,
+            signed: false,
+            verdict: None,
+            reason: None,
+            rejected_by: None,
+            rejected_at: None,
+            nodes: nodes.collect(),
+        }
+    }
+}
+
+/// Prints the versions, as a table or as a JSON array. Ages are seen from `now`.
+///
+/// # Errors
+/// As for [`print()`].
+pub fn print_modules(rows: &[ModuleRow], now: OffsetDateTime, json: bool) -> io::Result<()> {
+    let text = if json { serde_json::to_string_pretty(rows)? + "\n" } else { table(rows, now) };
+    print(&text)
+}
+
+fn table(rows: &[ModuleRow], now: OffsetDateTime) -> String {
+    let mut lines = vec![["VERSION", "DIGEST", "BYTES", "PUSHED", "BY", "VERDICT", "NODES"].map(String::from)];
+    let dash = |text: Option<String>| text.filter(|text| !text.is_empty()).unwrap_or("-".to_owned());
+    for row in rows {
+        let nodes: Vec<String> = row.nodes.iter().map(|node| said(node, now)).collect();
+        lines.push([
+            match (row.current, row.pushed) {
+                (true, _) => "current".to_owned(),
+                (false, true) => "-".to_owned(),
+                (false, false) => "unpushed".to_owned(),
+            },
+            short(&row.digest.to_string()),
+            dash(row.size.map(|size| size.to_string())),
+            dash(row.at.as_deref().map(to_the_second)),
+            dash(row.by.clone()),
+            verdict(row),
+            dash(Some(nodes.join(", "))),
+        ]);
+    }
+    columns(&lines)
+}
+
+fn verdict(row: &ModuleRow) -> String {
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    match row.verdict {
+        None => "-".to_owned(),
+        Some("rejected") => {
+            let at = to_the_second(&text(&row.rejected_at));
+            format!("rejected: {} ({}, {at})", text(&row.reason), text(&row.rejected_by))
+        }
+        Some(verdict) => verdict.replace('-', " "),
+    }
+}
+
+fn said(node: &NodeRow, now: OffsetDateTime) -> String {
+    let age = OffsetDateTime::parse(&node.at, &Rfc3339).ok().map(|at| now - at);
+    let age = age.filter(|age| *age > SILENT).map(|age| match age.whole_minutes() {
+        minutes if minutes < 120 => format!("{minutes} min ago"),
+        minutes if minutes < 48 * 60 => format!("{} h ago", minutes / 60),
+        minutes => format!("{} days ago", minutes / (24 * 60)),
+    });
+    match (node.runs, age) {
+        (true, None) => format!("{} (runs)", node.node),
+        (true, Some(age)) => format!("{} (ran, {age})", node.node),
+        (false, None) => node.node.clone(),
+        (false, Some(age)) => format!("{} ({age})", node.node),
+    }
+}
+
+/// A person does not miss the microseconds. What is no time stays as it is.
+fn to_the_second(at: &str) -> String {
+    match OffsetDateTime::parse(at, &Rfc3339).map(OffsetDateTime::unix_timestamp).map(u64::try_from) {
+        Ok(Ok(seconds)) => rfc3339(std::time::Duration::from_secs(seconds)).replace(".000000", ""),
+        _ => at.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use super::*;
+
+    fn entry(name: &str, serial: u64, verdict: Option<Verdict>) -> Entry {
+        let (by, at) = ("ann@desk\x1b[2J".to_owned(), "2026-11-21T12:00:00.500000Z".to_owned());
+        Entry { digest: Digest::of(name.as_bytes()), size: 70_000, serial, by, at, signature: None, verdict }
+    }
+
+    fn said(node: &str, at: &str, holds: &[&str], runs: Option<&str>) -> Announcement {
+        let digest = |name: &str| Digest::of(name.as_bytes());
+        let (holds, runs) = (holds.iter().map(|name| digest(name)).collect(), runs.map(digest));
+        Announcement { node: node.to_owned(), incarnation: String::new(), at: at.to_owned(), holds, runs }
+    }
+
+    fn rows() -> Vec<ModuleRow> {
+        let (node, at) = ("alpha".to_owned(), "2026-11-21T12:03:00Z".to_owned());
+        let rejected = Verdict::Rejected { reason: "it trapped".to_owned(), node, at };
+        let control = Control {
+            serial: 3,
+            pushed: vec![
+                entry("a", 1, Some(Verdict::Good)),
+                entry("b", 2, None),
+                entry("c", 3, Some(rejected.clone())),
+            ],
+            unpushed: vec![entry("d", 1, Some(rejected))],
+        };
+        let now = "2026-11-21T12:09:30Z";
+        ModuleRow::of(
+            &control,
+            &[
+                said("alpha", now, &["a", "b"], Some("b")),
+                said("beta", "2026-11-21T12:05:00Z", &["a"], Some("e")),
+                said("gamma", "yesterday", &["b"], None),
+            ],
+        )
+    }
+
+    #[test]
+    fn the_table_says_what_runs_where_and_what_was_wrong() {
+        let digest = |name: &str| short(&Digest::of(name.as_bytes()).to_string());
+        let (a, b, c, d, e) = (digest("a"), digest("b"), digest("c"), digest("d"), digest("e"));
+        let now = OffsetDateTime::parse("2026-11-21T12:10:00Z", &Rfc3339).unwrap();
+        assert_eq!(
+            table(&rows(), now),
+            format!(
+                "\
+VERSION   DIGEST               BYTES  PUSHED                BY                 VERDICT                                             NODES
+-         {c}  70000  2026-11-21T12:00:00Z  ann@desk\\u{{1b}}[2J  rejected: it trapped (alpha, 2026-11-21T12:03:00Z)  -
+current   {b}  70000  2026-11-21T12:00:00Z  ann@desk\\u{{1b}}[2J  on probation                                        alpha (runs), gamma
+-         {a}  70000  2026-11-21T12:00:00Z  ann@desk\\u{{1b}}[2J  good                                                alpha, beta (5 min ago)
+unpushed  {d}  70000  -                     -                  rejected: it trapped (alpha, 2026-11-21T12:03:00Z)  -
+unpushed  {e}  -      -                     -                  -                                                   beta (ran, 5 min ago)
+"
+            )
+        );
+    }
+
+    #[test]
+    fn json_has_its_keys_in_order() {
+        let digest = Digest::of(b"c");
+        assert_eq!(
+            serde_json::to_string(&rows()[0]).unwrap(),
+            format!(
+                r#"{{"digest":"{digest}","size":70000,"current":false,"pushed":true,"by":"ann@desk\u001b[2J","at":"2026-11-21T12:00:00.500000Z","signed":false,"verdict":"rejected","reason":"it trapped","rejected_by":"alpha","rejected_at":"2026-11-21T12:03:00Z","nodes":[]}}"#
+            )
+        );
+        let nodes = serde_json::to_string(&rows()[1].nodes).unwrap();
+        assert!(nodes.starts_with(r#"[{"node":"alpha","runs":true,"at":"2026-11-21T12:09:30Z"},"#), "{nodes}");
+    }
+}

@@ -1,0 +1,77 @@
+//! `baton modules` and `baton rollback`: an election's versions in an operator's hands.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use baton_election::{ElectionName, Snapshot};
+use time::OffsetDateTime;
+use tokio::time::timeout;
+
+use super::{ANSWER_WITHIN, TRIES, open_store, patiently, read};
+use crate::cli::{self, ModuleRow};
+use crate::modules::{Announcement, DigestPrefix, ModuleStore, RolledBack, edit_control, read_control};
+use crate::store::StoreUrl;
+use crate::telemetry::wall;
+
+pub(super) async fn modules(election: &ElectionName, store: &StoreUrl, json: bool) -> anyhow::Result<ExitCode> {
+    let store = open_store(store)?;
+    let modules: &dyn ModuleStore = &*store;
+    let control = timeout(ANSWER_WITHIN, read_control(modules, election)).await;
+    let cannot = || format!("cannot read the modules of {election}");
+    let control = control.with_context(|| format!("the store did not answer within {ANSWER_WITHIN:?}"));
+    let control = control.with_context(cannot)?.with_context(cannot)?;
+    let announcements = announcements(modules, election).await?;
+    let nothing = control.is_none() && announcements.is_empty();
+    // That there is nothing at all may be a misspelt election, and is an error.
+    if nothing && read(&*store, election).await? == Snapshot::Nothing {
+        bail!(
+            "there is no election {election} in this store: nothing was pushed to it, and no host has contended for it"
+        );
+    }
+    let rows = ModuleRow::of(&control.unwrap_or_default(), &announcements);
+    if rows.is_empty() && !json {
+        cli::print(&format!("Nothing was pushed to {election}: `baton push MODULE {election}` is how to begin.\n"))?;
+    } else {
+        cli::print_modules(&rows, now(), json)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) async fn rollback(
+    election: &ElectionName,
+    store: &StoreUrl,
+    to: Option<&DigestPrefix>,
+) -> anyhow::Result<ExitCode> {
+    let store = open_store(store)?;
+    let edit = edit_control(&*store, election, |control| control.rollback(to).map_err(anyhow::Error::from));
+    let rolled_back = match timeout(ANSWER_WITHIN, edit).await {
+        Ok(rolled_back) => rolled_back.with_context(|| format!("cannot roll {election} back"))?,
+        Err(_) => bail!(
+            "the store did not answer within {ANSWER_WITHIN:?}: {election} may be rolled back or not; look with \
+             `baton modules {election}`"
+        ),
+    };
+    cli::print(&match rolled_back {
+        RolledBack::To(digest) => format!("{digest} is current in {election}\n"),
+        RolledBack::Already(digest) => format!("{digest} was current already in {election}: nothing changed\n"),
+        RolledBack::Forgiven(digest) => {
+            format!("{digest} is not rejected any more in {election}: nodes whose source names it may run it again\n")
+        }
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the nodes of an election say that they have. What no node of Baton wrote is left out.
+pub(super) async fn announcements(
+    store: &dyn ModuleStore,
+    election: &ElectionName,
+) -> anyhow::Result<Vec<Announcement>> {
+    let said = patiently(TRIES, async || store.announcements(election).await).await;
+    let said = said.with_context(|| format!("cannot read what the nodes of {election} have"))?;
+    Ok(said.iter().filter_map(|(_, content)| Announcement::decode(content)).collect())
+}
+
+/// The wall clock's time, by which ages are told.
+pub(super) fn now() -> OffsetDateTime {
+    OffsetDateTime::UNIX_EPOCH + wall()
+}

@@ -1,0 +1,325 @@
+//! `baton prune`: removes old versions, and modules that no version needs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use baton_election::ElectionName;
+use time::{Duration, OffsetDateTime};
+use tokio::time::timeout;
+
+use super::modules::now;
+use super::{ANSWER_WITHIN, TRIES, open_store, patiently};
+use crate::cli;
+use crate::modules::{Announcement, Control, Digest, EditError, Entry, ModuleStore, StoredModule};
+use crate::modules::{edit_control, read_control};
+use crate::store::StoreUrl;
+use crate::telemetry::escape;
+
+/// So long a module stays that nothing names: somebody may have stored it and be about to name it.
+const UNNAMED: Duration = Duration::hours(1);
+/// A node that has said nothing for so long is gone, and needs nothing any more.
+const GONE: Duration = Duration::hours(24);
+
+pub(super) async fn prune(
+    elections: &[ElectionName],
+    store: &StoreUrl,
+    keep: usize,
+    dry_run: bool,
+) -> anyhow::Result<ExitCode> {
+    let store = open_store(store)?;
+    let removed = Pruner { store: &*store, keep, dry_run, now: now() }.prune(elections).await?;
+    cli::print(&removed.report(dry_run))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+struct Pruner<'a> {
+    store: &'a dyn ModuleStore,
+    keep: usize,
+    dry_run: bool,
+    now: OffsetDateTime,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Removed {
+    versions: Vec<(ElectionName, Entry)>,
+    modules: Vec<StoredModule>,
+}
+
+impl Pruner<'_> {
+    async fn prune(&self, elections: &[ElectionName]) -> anyhow::Result<Removed> {
+        // The modules are listed before anything else is read: one that is stored or named later is newer than its
+        // listing says, and then it stays.
+        let stored = patiently(TRIES, async || self.store.modules().await).await.context("cannot list the modules")?;
+        let all =
+            patiently(TRIES, async || self.store.controlled().await).await.context("cannot list the elections")?;
+        if let Some(missing) = elections.iter().find(|election| !all.contains(election)) {
+            bail!("nothing was pushed to an election {missing} in this store: nothing was removed");
+        }
+        let mut removed = Removed::default();
+        let mut controls = BTreeMap::new();
+        for election in all {
+            let control = if elections.is_empty() || elections.contains(&election) {
+                let (versions, control) = self.prune_versions(&election).await?;
+                removed.versions.extend(versions.into_iter().map(|entry| (election.clone(), entry)));
+                control
+            } else {
+                self.control(&election).await?
+            };
+            controls.insert(election, control);
+        }
+        let named: BTreeSet<Digest> =
+            controls.values().flat_map(|control| &control.pushed).map(|entry| entry.digest).collect();
+        for module in stored {
+            if !named.contains(&module.digest) && self.now - module.stored > UNNAMED && self.remove(&module).await? {
+                removed.modules.push(module);
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Removes an election's old versions, and returns them and what is left.
+    async fn prune_versions(&self, election: &ElectionName) -> anyhow::Result<(Vec<Entry>, Control)> {
+        let in_use = self.in_use(election).await?;
+        let prune = |control: &mut Control| {
+            let removed = control.prune(self.keep, &in_use);
+            (removed, control.clone())
+        };
+        if self.dry_run {
+            return Ok(prune(&mut self.control(election).await?));
+        }
+        let edit = edit_control(self.store, election, |control| Ok::<_, EditError>(prune(control)));
+        self.in_time(election, edit).await
+    }
+
+    async fn control(&self, election: &ElectionName) -> anyhow::Result<Control> {
+        Ok(self.in_time(election, read_control(self.store, election)).await?.unwrap_or_default())
+    }
+
+    async fn in_time<T>(
+        &self,
+        election: &ElectionName,
+        request: impl Future<Output = Result<T, EditError>>,
+    ) -> anyhow::Result<T> {
+        let cannot = || format!("cannot prune the versions of {election}");
+        match timeout(ANSWER_WITHIN, request).await {
+            Ok(answer) => answer.with_context(cannot),
+            Err(_) => bail!("{}: the store did not answer within {ANSWER_WITHIN:?}", cannot()),
+        }
+    }
+
+    /// What the nodes of an election run. What those have said that are gone is taken back for them.
+    async fn in_use(&self, election: &ElectionName) -> anyhow::Result<BTreeSet<Digest>> {
+        let said = patiently(TRIES, async || self.store.announcements(election).await).await;
+        let mut in_use = BTreeSet::new();
+        for (node, content) in said.with_context(|| format!("cannot read what the nodes of {election} have"))? {
+            let Some(said) = Announcement::decode(&content) else { continue };
+            let is_gone = said.when().is_none_or(|at| self.now - at > GONE);
+            if !is_gone {
+                in_use.extend(said.runs);
+            } else if !self.dry_run {
+                patiently(TRIES, async || self.store.withdraw(election, &node).await)
+                    .await
+                    .with_context(|| format!("cannot take back what {node} said that it has"))?;
+            }
+        }
+        Ok(in_use)
+    }
+
+    /// Removes a module unless it was put again since it was listed, and tells whether it is gone.
+    async fn remove(&self, module: &StoredModule) -> anyhow::Result<bool> {
+        if self.dry_run {
+            return Ok(true);
+        }
+        patiently(TRIES, async || self.store.remove_module(&module.digest, Some(module.stored)).await)
+            .await
+            .with_context(|| format!("cannot remove {}", module.digest))
+    }
+}
+
+impl Removed {
+    fn report(&self, dry_run: bool) -> String {
+        let removed = if dry_run { "would remove" } else { "removed" };
+        let mut text = String::new();
+        for (election, Entry { digest, by, at, .. }) in &self.versions {
+            text.push_str(&format!(
+                "{removed} from {election}: {digest} (pushed by {} at {})\n",
+                escape(by),
+                escape(at)
+            ));
+        }
+        for StoredModule { digest, size, .. } in &self.modules {
+            text.push_str(&format!("{removed} from the store: {digest} ({size} bytes)\n"));
+        }
+        let (versions, modules) = (self.versions.len(), self.modules.len());
+        let bytes: u64 = self.modules.iter().map(|module| module.size).sum();
+        text.push_str(&format!("{removed} in all: versions {versions}, modules {modules}, bytes {bytes}\n"));
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use baton_election::ModuleVersion;
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::modules::{Judgement, Publication, Verdict};
+    use crate::store::memory::MemoryStore;
+
+    struct Bench {
+        store: MemoryStore,
+        seconds: Arc<AtomicU64>,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let seconds = Arc::new(AtomicU64::new(1_000_000));
+            let clock = Arc::clone(&seconds);
+            let now = move || std::time::Duration::from_secs(clock.load(Ordering::SeqCst));
+            Self { store: MemoryStore::new(Arc::new(now)), seconds }
+        }
+
+        fn now(&self) -> OffsetDateTime {
+            OffsetDateTime::UNIX_EPOCH + Duration::seconds(self.seconds.load(Ordering::SeqCst).cast_signed())
+        }
+
+        fn passes(&self, length: Duration) {
+            self.seconds.fetch_add(length.whole_seconds().unsigned_abs(), Ordering::SeqCst);
+        }
+
+        async fn put(&self, name: &str) -> Digest {
+            let digest = Digest::of(name.as_bytes());
+            self.store.put_module(&digest, Bytes::copy_from_slice(name.as_bytes())).await.unwrap();
+            digest
+        }
+
+        async fn push(&self, election: &str, name: &str) {
+            let digest = self.put(name).await;
+            let (by, at) = ("ann@desk".to_owned(), "today".to_owned());
+            let new = Publication { digest, size: name.len() as u64, by, at, signature: None };
+            let name = ElectionName::new(election).unwrap();
+            edit_control(&self.store, &name, |control| control.push(new.clone()).map_err(EditError::from))
+                .await
+                .unwrap();
+        }
+
+        async fn runs(&self, election: &str, node: &str, name: &str, at: &str) {
+            let said = Announcement {
+                at: at.to_owned(),
+                ..Announcement::now(node, "i", vec![], Some(Digest::of(name.as_bytes())))
+            };
+            self.store.announce(&ElectionName::new(election).unwrap(), node, said.encode()).await.unwrap();
+        }
+
+        async fn prune(&self, elections: &[&str], keep: usize, dry_run: bool) -> anyhow::Result<Removed> {
+            let elections: Vec<_> = elections.iter().map(|name| ElectionName::new(name).unwrap()).collect();
+            Pruner { store: &self.store, keep, dry_run, now: self.now() }.prune(&elections).await
+        }
+
+        /// Sizes of the modules that are left; each has its own.
+        async fn left(&self) -> Vec<u64> {
+            let mut left: Vec<u64> = self.store.modules().await.unwrap().iter().map(|module| module.size).collect();
+            left.sort_unstable();
+            left
+        }
+    }
+
+    fn sizes(removed: &Removed) -> (Vec<u64>, Vec<u64>) {
+        let mut modules: Vec<u64> = removed.modules.iter().map(|module| module.size).collect();
+        modules.sort_unstable();
+        (removed.versions.iter().map(|(_, entry)| entry.size).collect(), modules)
+    }
+
+    #[tokio::test]
+    async fn what_nothing_names_is_removed_once_it_is_old() {
+        let bench = Bench::new();
+        for name in ["a", "bb", "ccc", "dddd"] {
+            bench.push("one", name).await;
+        }
+        bench.push("two", "bb").await;
+        bench.put("eeeee").await;
+        // C is the fallback. B is named by another election.
+        assert_eq!(sizes(&bench.prune(&["one"], 1, true).await.unwrap()), (vec![1, 2], vec![]));
+        assert_eq!(sizes(&bench.prune(&["one"], 1, false).await.unwrap()), (vec![1, 2], vec![]));
+        assert_eq!(bench.left().await, [1, 2, 3, 4, 5], "somebody may be about to name them");
+        bench.passes(Duration::minutes(61));
+        assert_eq!(sizes(&bench.prune(&[], 1, true).await.unwrap()), (vec![], vec![1, 5]));
+        assert_eq!(bench.left().await.len(), 5, "that was a rehearsal");
+        let removed = bench.prune(&[], 1, false).await.unwrap();
+        assert_eq!(sizes(&removed), (vec![], vec![1, 5]));
+        assert!(removed.report(false).ends_with("removed in all: versions 0, modules 2, bytes 6\n"));
+        assert_eq!(bench.left().await, [2, 3, 4]);
+    }
+
+    #[tokio::test]
+    async fn a_rehearsal_counts_what_would_be_named_no_more() {
+        let bench = Bench::new();
+        for name in ["a", "bb", "ccc"] {
+            bench.push("one", name).await;
+        }
+        bench.passes(Duration::minutes(61));
+        let rehearsed = bench.prune(&[], 0, true).await.unwrap();
+        assert_eq!(sizes(&rehearsed), (vec![1], vec![1]));
+        assert_eq!(bench.prune(&[], 0, false).await.unwrap(), rehearsed);
+        assert_eq!(bench.left().await, [2, 3]);
+    }
+
+    #[tokio::test]
+    async fn what_a_node_runs_stays_until_the_node_is_long_gone() {
+        let bench = Bench::new();
+        for name in ["a", "bb", "ccc", "dddd"] {
+            bench.push("one", name).await;
+        }
+        let one = ElectionName::new("one").unwrap();
+        let version = ModuleVersion { digest: Digest::of(b"dddd").to_string(), serial: 4 };
+        let good = Judgement { version, term: 1, verdict: Verdict::Good };
+        edit_control(&bench.store, &one, |control| Ok::<_, EditError>(control.judge(&good, "n", ""))).await.unwrap();
+        let at = |age: Duration| {
+            let then = u64::try_from((bench.now() - age).unix_timestamp()).unwrap();
+            crate::telemetry::rfc3339(std::time::Duration::from_secs(then))
+        };
+        bench.runs("one", "alpha", "a", &at(Duration::hours(23))).await;
+        bench.runs("one", "beta", "bb", &at(Duration::hours(25))).await;
+        assert_eq!(sizes(&bench.prune(&[], 1, true).await.unwrap()).0, [2, 3]);
+        assert_eq!(bench.store.announcements(&one).await.unwrap().len(), 2);
+        assert_eq!(sizes(&bench.prune(&[], 1, false).await.unwrap()).0, [2, 3]);
+        let left = bench.store.announcements(&one).await.unwrap();
+        assert_eq!(left.iter().map(|(node, _)| node.as_str()).collect::<Vec<_>>(), ["alpha"]);
+    }
+
+    #[tokio::test]
+    async fn what_is_put_again_meanwhile_stays() {
+        let bench = Bench::new();
+        bench.put("a").await;
+        bench.push("one", "bb").await;
+        bench.passes(Duration::minutes(61));
+        let stored = bench.store.modules().await.unwrap();
+        // Somebody is about to name it.
+        let digest = bench.put("a").await;
+        let pruner = Pruner { store: &bench.store, keep: 1, dry_run: false, now: bench.now() };
+        let listed = stored.iter().find(|module| module.digest == digest).unwrap();
+        assert!(!pruner.remove(listed).await.unwrap());
+        assert_eq!(bench.left().await, [1, 2]);
+    }
+
+    #[tokio::test]
+    async fn nothing_is_removed_where_something_cannot_be_read_or_is_misspelt() {
+        let bench = Bench::new();
+        bench.push("one", "a").await;
+        bench.put("bb").await;
+        bench.passes(Duration::minutes(61));
+        let misspelt = bench.prune(&["on"], 1, false).await.unwrap_err();
+        assert!(misspelt.to_string().contains("nothing was pushed to an election on"), "{misspelt}");
+        let two = ElectionName::new("two").unwrap();
+        bench.store.write_control(&two, None, "{\"format\":2}".into()).await.unwrap();
+        let later = bench.prune(&["one"], 1, false).await.unwrap_err();
+        assert!(format!("{later:#}").contains("format 2"), "{later:#}");
+        assert_eq!(bench.left().await, [1, 2]);
+    }
+}

@@ -1,0 +1,150 @@
+//! `baton push`: publishes a module.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use baton_election::Refusal;
+use bytes::Bytes;
+use tokio::time::timeout;
+
+use super::{ANSWER_WITHIN, TRIES, block_on, inspect, open_store, patiently};
+use crate::cli::{self, Push};
+use crate::modules::{Digest, EditError, ModuleStore, Publication, Pushed, edit_control};
+use crate::runtime::LARGEST_MODULE;
+use crate::store::{LeaseStore, StoreUrl};
+use crate::telemetry::{rfc3339, wall};
+
+/// A signature of minisign is a third of a kilobyte, with comments that are short.
+const LARGEST_SIGNATURE: u64 = 4 << 10;
+/// On a slower line, in bytes per second, no module is pushed.
+const SLOWEST: u64 = 100_000;
+/// How often a module is sent.
+const SENDINGS: u32 = 3;
+
+/// The bytes are in the store before anything names them, so that whoever is killed here leaves the old version
+/// current or the new one, and never a name without bytes.
+pub(super) fn push(push: &Push) -> anyhow::Result<ExitCode> {
+    let inspection = inspect(&push.module)?;
+    if !inspection.runs {
+        cli::print_report(&inspection, false)?;
+        return Ok(ExitCode::FAILURE);
+    }
+    let module = read(&push.module, LARGEST_MODULE)?;
+    let digest = Digest::of(&module);
+    if digest.to_string() != inspection.digest {
+        bail!("{} was changed while it was checked: push it again", push.module.display());
+    }
+    let signature = signature(push)?;
+    block_on(publish(push, digest, module.into(), signature))
+}
+
+async fn publish(push: &Push, digest: Digest, module: Bytes, signature: Option<String>) -> anyhow::Result<ExitCode> {
+    let store = open_store(&push.store)?;
+    if push.create || matches!(push.store, StoreUrl::Sqlite(_)) {
+        let leases: &dyn LeaseStore = &*store;
+        patiently(TRIES, async || leases.create().await).await.context("cannot create what the store needs")?;
+    }
+    let modules: &dyn ModuleStore = &*store;
+    store_module(modules, &digest, &module).await?;
+
+    let (election, size) = (&push.election, module.len() as u64);
+    let new = Publication { digest, size, by: push.by.clone(), at: rfc3339(wall()), signature };
+    let edit = edit_control(modules, election, |control| {
+        control.push(new.clone()).map_err(|error| anyhow::Error::from(EditError::from(error)))
+    });
+    let pushed = match timeout(ANSWER_WITHIN, edit).await {
+        Ok(pushed) => pushed.with_context(|| format!("cannot make {digest} the current version of {election}"))?,
+        Err(_) => bail!(
+            "the store did not answer within {ANSWER_WITHIN:?}: {digest} may be the current version of {election} or \
+             not; look with `baton modules`, or push again"
+        ),
+    };
+    // Somebody may have removed it while nothing named it.
+    if get(modules, &digest, 1).await?.is_none() {
+        store_module(modules, &digest, &module).await?;
+    }
+    let news = match pushed {
+        Pushed::Current => "is current",
+        Pushed::SignedAnew => "was current already, and has a new signature",
+        Pushed::Already => "was current already: nothing changed",
+    };
+    cli::print(&format!("{digest} {news} in {election}\n`baton modules {election}` shows which nodes run it\n"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Has the store keep the module, and reads it back: what was damaged there is stored anew.
+async fn store_module(store: &dyn ModuleStore, digest: &Digest, module: &Bytes) -> anyhow::Result<()> {
+    let size = module.len() as u64;
+    for _ in 0..SENDINGS {
+        let put = transfer(size, async || store.put_module(digest, module.clone()).await).await;
+        put.with_context(|| format!("cannot store {digest}"))?;
+        match get(store, digest, size + 1).await? {
+            Some(stored) if stored == module => return Ok(()),
+            Some(_) => {
+                let removed = patiently(TRIES, async || store.remove_module(digest, None).await).await;
+                removed.with_context(|| format!("{digest} is damaged in the store, and cannot be stored anew"))?;
+            }
+            None => {}
+        }
+    }
+    bail!("the store does not keep {digest}: what was stored {SENDINGS} times is not there, or damaged")
+}
+
+async fn get(store: &dyn ModuleStore, digest: &Digest, limit: u64) -> anyhow::Result<Option<Bytes>> {
+    let read = transfer(limit, async || store.get_module(digest, limit).await).await;
+    read.with_context(|| format!("cannot read {digest} back from the store"))
+}
+
+/// A request that carries so many bytes, made again if nobody knows what became of it: twice is as good as once.
+async fn transfer<T>(size: u64, request: impl AsyncFn() -> Result<T, Refusal>) -> Result<T, Refusal> {
+    let within = ANSWER_WITHIN + Duration::from_secs(size / SLOWEST);
+    let late = || Err(Refusal::Unknown(format!("the store did not answer within {within:?}")));
+    let mut answer = late();
+    for _ in 0..SENDINGS {
+        answer = timeout(within, request()).await.unwrap_or_else(|_| late());
+        if !matches!(answer, Err(Refusal::Unknown(_))) {
+            break;
+        }
+    }
+    answer
+}
+
+/// The signature's text, which nobody verifies here: that takes the keys, which are the nodes'.
+fn signature(push: &Push) -> anyhow::Result<Option<String>> {
+    let beside = || {
+        let mut beside = push.module.clone().into_os_string();
+        beside.push(".minisig");
+        PathBuf::from(beside)
+    };
+    let path = push.signature.clone().unwrap_or_else(beside);
+    let bytes = match read(&path, LARGEST_SIGNATURE) {
+        Ok(bytes) => bytes,
+        Err(error) if push.signature.is_none() && is_missing(&error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let none = || format!("{} is no minisign signature: make one with `minisign -Sm MODULE`", path.display());
+    let text = String::from_utf8(bytes).with_context(none)?;
+    minisign_verify::Signature::decode(&text).with_context(none)?;
+    Ok(Some(text))
+}
+
+fn is_missing(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::NotFound)
+}
+
+fn read(path: &Path, largest: u64) -> anyhow::Result<Vec<u8>> {
+    let cannot = || format!("cannot read {}", path.display());
+    if !std::fs::metadata(path).with_context(cannot)?.is_file() {
+        bail!("{} is a folder or a device, not a regular file", path.display());
+    }
+    let mut bytes = Vec::new();
+    File::open(path).with_context(cannot)?.take(largest + 1).read_to_end(&mut bytes).with_context(cannot)?;
+    if bytes.len() as u64 > largest {
+        bail!("{} has more than {largest} bytes", path.display());
+    }
+    Ok(bytes)
+}

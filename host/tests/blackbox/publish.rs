@@ -1,0 +1,396 @@
+//! Publishing modules: what operators and their pipelines do, at the same time and killed on the way.
+
+#![allow(clippy::disallowed_methods, reason = "how long a push takes only spreads the moments of its end")]
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use azure_core::base64;
+use baton::modules::{Announcement, Control, Digest, ModuleStore, read_control};
+use baton_election::ElectionName;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::node::{Finished, finish};
+use crate::on_both_stores;
+use crate::stage::{ELECTION, Stage};
+use crate::store::Store;
+
+on_both_stores! {
+    a_push_is_listed_and_rolled_back,
+    what_would_not_run_is_not_pushed,
+    a_signature_goes_along,
+    of_many_pushes_at_once_all_are_kept_and_one_is_current,
+    a_pusher_that_is_killed_leaves_no_name_without_bytes,
+    what_is_damaged_in_the_store_is_stored_anew,
+    nodes_are_listed_with_what_they_have,
+    a_prune_removes_old_versions,
+}
+
+fn a_push_is_listed_and_rolled_back(stage: Stage) {
+    let versions: Vec<Version> = (0..3).map(|n| Version::new(&stage, n)).collect();
+    for version in &versions {
+        let pushed = version.push();
+        assert_eq!(pushed.code, Some(0), "{pushed:?}");
+        assert!(pushed.stdout.starts_with(&format!("{} is current in {ELECTION}\n", version.digest)), "{pushed:?}");
+        assert!(pushed.stdout.contains(&format!("baton modules {ELECTION}")), "{pushed:?}");
+    }
+    let [oldest, old, new] = &versions[..] else { unreachable!() };
+    assert_eq!(listed(&stage), [(new.digest, true), (old.digest, false), (oldest.digest, false)]);
+    let rows = rows(&stage);
+    let mut keys: Vec<&str> = rows[0].as_object().expect("an object").keys().map(String::as_str).collect();
+    keys.sort_unstable();
+    let promised = [
+        "at",
+        "by",
+        "current",
+        "digest",
+        "nodes",
+        "pushed",
+        "reason",
+        "rejected_at",
+        "rejected_by",
+        "signed",
+        "size",
+        "verdict",
+    ];
+    assert_eq!(keys, promised, "{rows:?}");
+    assert_eq!((&rows[0]["size"], &rows[0]["verdict"]), (&new.size.into(), &"on-probation".into()), "{rows:?}");
+    assert!(rows[0]["by"].as_str().is_some_and(|by| by.starts_with("ann@")), "{rows:?}");
+    let text = stage.command(&["modules", ELECTION]);
+    for word in ["current", &new.digest.to_string()[..19], "on probation", "ann@"] {
+        assert!(text.stdout.contains(word), "`{word}` is missing: {text:?}");
+    }
+
+    // What is current stays, whatever is pushed or rolled back again.
+    let again = new.push();
+    assert!(again.code == Some(0) && again.stdout.contains("current already: nothing changed"), "{again:?}");
+    assert_eq!(self::rows(&stage), rows);
+
+    let back = stage.command(&["rollback", ELECTION]);
+    assert!(back.code == Some(0) && back.stdout.contains(&old.digest.to_string()), "{back:?}");
+    assert_eq!(listed(&stage), [(old.digest, true), (new.digest, false), (oldest.digest, false)]);
+    let named = stage.command(&["rollback", ELECTION, &oldest.digest.hex()[..8]]);
+    assert!(named.code == Some(0) && named.stdout.contains(&oldest.digest.to_string()), "{named:?}");
+    let named = stage.command(&["rollback", ELECTION, &oldest.digest.to_string()]);
+    assert!(named.code == Some(0) && named.stdout.contains("current already"), "{named:?}");
+    assert_eq!(listed(&stage), [(oldest.digest, true), (old.digest, false), (new.digest, false)]);
+
+    for (args, says) in [
+        (&["rollback", ELECTION, "12345678"][..], "there is no version sha256:12345678"),
+        (&["rollback", "nobody"], "nothing was pushed to it"),
+        (&["modules", "nobody"], "there is no election nobody"),
+        (&["prune", "nobody"], "nothing was pushed to an election nobody"),
+    ] {
+        let refused = stage.command(args);
+        assert!(refused.code == Some(1) && refused.stdout.is_empty() && refused.stderr.contains(says), "{refused:?}");
+    }
+    let refused = stage.command(&["rollback", ELECTION, "1234567"]);
+    assert!(refused.code == Some(2) && refused.stderr.contains("8 or more"), "{refused:?}");
+    assert_eq!(listed(&stage)[0], (oldest.digest, true));
+}
+
+fn what_would_not_run_is_not_pushed(stage: Stage) {
+    let path = stage.home.path().join("other.wasm");
+    let other = r#"(component (import "acme:rocket/launch" (func)))"#;
+    std::fs::write(&path, wat::parse_str(other).expect("the text is right")).expect("written");
+    let module = path.to_str().expect("text");
+    let mut check = crate::node::baton(stage.home.path());
+    check.args(["check", module]);
+    let (checked, pushed) = (finish(check), stage.command(&["push", module, ELECTION]));
+    let without_time = |said: &Finished| {
+        said.stdout.lines().filter(|line| !line.contains("compiled in")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert!(checked.stdout.contains("acme:rocket/launch"), "{checked:?}");
+    assert_eq!((pushed.code, without_time(&pushed)), (Some(1), without_time(&checked)), "{pushed:?}");
+
+    std::fs::write(&path, "no module").expect("written");
+    for refused in [
+        stage.command(&["push", module, ELECTION]),
+        stage.command(&["push", "missing.wasm", ELECTION]),
+        stage.command(&["push", ".", ELECTION]),
+    ] {
+        assert!(refused.code == Some(1) && refused.stdout.is_empty() && !refused.stderr.is_empty(), "{refused:?}");
+    }
+    // Nothing was made or stored for them.
+    let refused = stage.command(&["modules", ELECTION]);
+    assert_eq!((refused.code, refused.stdout.as_str()), (Some(1), ""), "{refused:?}");
+}
+
+fn a_signature_goes_along(stage: Stage) {
+    let version = Version::new(&stage, 1);
+    let beside = version.path.with_extension("wasm.minisig");
+    std::fs::write(&beside, "untrusted comment: no signature\nat all\n").expect("written");
+    let refused = version.push();
+    assert!(refused.code == Some(1) && refused.stderr.contains("no minisign signature"), "{refused:?}");
+    let missing = stage.command(&["push", version.path(), ELECTION, "--signature", "missing"]);
+    assert!(missing.code == Some(1) && missing.stderr.contains("cannot read missing"), "{missing:?}");
+
+    std::fs::write(&beside, signature("one")).expect("written");
+    assert_eq!(version.push().code, Some(0));
+    assert_eq!(control(&stage).pushed[0].signature.as_deref(), Some(&*signature("one")));
+    assert_eq!(rows(&stage)[0]["signed"], true);
+    let other = stage.home.path().join("other");
+    std::fs::write(&other, signature("two")).expect("written");
+    let anew = stage.command(&["push", version.path(), ELECTION, "--signature", other.to_str().expect("text")]);
+    assert!(anew.code == Some(0) && anew.stdout.contains("new signature"), "{anew:?}");
+    let entry = &control(&stage).pushed[0];
+    assert_eq!((entry.serial, entry.signature.as_deref()), (1, Some(&*signature("two"))));
+}
+
+fn of_many_pushes_at_once_all_are_kept_and_one_is_current(stage: Stage) {
+    let versions: Vec<Version> = (0..8).map(|n| Version::new(&stage, n)).collect();
+    let finished: Vec<Finished> = std::thread::scope(|scope| {
+        let pushes: Vec<_> = versions.iter().map(|version| scope.spawn(|| version.push())).collect();
+        pushes.into_iter().map(|push| push.join().expect("it does not panic")).collect()
+    });
+    for (version, finished) in versions.iter().zip(&finished) {
+        let current = format!("{} is current", version.digest);
+        assert!(finished.code == Some(0) && finished.stdout.starts_with(&current), "{finished:?}");
+    }
+    let listed = listed(&stage);
+    assert_eq!(listed.iter().filter(|(_, is_current)| *is_current).count(), 1, "{listed:?}");
+    assert!(listed[0].1, "the newest is current: {listed:?}");
+    let mut digests: Vec<Digest> = listed.iter().map(|(digest, _)| *digest).collect();
+    digests.sort();
+    let mut pushed: Vec<Digest> = versions.iter().map(|version| version.digest).collect();
+    pushed.sort();
+    assert_eq!(digests, pushed);
+    all_that_is_named_is_there(&stage);
+}
+
+fn a_pusher_that_is_killed_leaves_no_name_without_bytes(stage: Stage) {
+    let first = Version::new(&stage, 0);
+    let began = Instant::now();
+    assert_eq!(first.push().code, Some(0));
+    let whole = began.elapsed();
+    let (mut current, mut before, mut killed, mut completed) = (first.digest, first.digest, 0, 0);
+    for n in 1..=50 {
+        let version = Version::new(&stage, n);
+        let mut pusher = version.command().stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+        // A moment of its course that nobody chose.
+        std::thread::sleep(whole.mul_f64(random() * 1.2));
+        let pid = Pid::from_raw(pusher.id().cast_signed()).expect("a pid is never 0");
+        kill_process(pid, Signal::KILL).expect("nobody has waited for it yet");
+        let status = pusher.wait().expect("a child can be waited for");
+        killed += u32::from(!status.success());
+        let newest = all_that_is_named_is_there(&stage);
+        // What the one before had sent may have arrived a little later.
+        assert!([current, before, version.digest].contains(&newest), "neither the old nor the new one is current");
+        assert!(!status.success() || newest == version.digest, "it said that it is done");
+        completed += u32::from(newest == version.digest);
+        (current, before) = (newest, version.digest);
+    }
+    println!("a push takes {whole:?}; of 50, {killed} were killed and {completed} became current");
+    let last = Version::new(&stage, 51);
+    assert_eq!(last.push().code, Some(0));
+    assert_eq!(all_that_is_named_is_there(&stage), last.digest);
+}
+
+fn what_is_damaged_in_the_store_is_stored_anew(stage: Stage) {
+    let version = Version::new(&stage, 1);
+    let created = stage.command(&["push", Version::new(&stage, 2).path(), ELECTION]);
+    assert_eq!(created.code, Some(0), "{created:?}");
+    with_modules(&stage, async |modules| modules.put_module(&version.digest, "damaged".into()).await.expect("stored"));
+    let pushed = version.push();
+    assert_eq!(pushed.code, Some(0), "{pushed:?}");
+    assert_eq!(all_that_is_named_is_there(&stage), version.digest);
+}
+
+fn nodes_are_listed_with_what_they_have(stage: Stage) {
+    let (old, new) = (Version::new(&stage, 1), Version::new(&stage, 2));
+    assert_eq!((old.push().code, new.push().code), (Some(0), Some(0)));
+    let from_a_file = Digest::of(b"of a file");
+    with_modules(&stage, async |modules| {
+        let alpha = Announcement::now("alpha", "a", vec![new.digest, old.digest], Some(new.digest));
+        let beta = Announcement::now("beta", "b", vec![new.digest], Some(from_a_file));
+        let gamma = Announcement {
+            at: "2026-01-01T00:00:00Z".to_owned(),
+            ..Announcement::now("gamma", "c", vec![old.digest], None)
+        };
+        for said in [alpha, beta, gamma] {
+            modules.announce(&election(), &said.node, said.encode()).await.expect("said");
+        }
+        modules.announce(&election(), "delta", "nothing of ours".into()).await.expect("said");
+    });
+    let rows = rows(&stage);
+    let nodes = |row: &Value| -> Vec<(String, bool)> {
+        let nodes = row["nodes"].as_array().expect("nodes").iter();
+        nodes.map(|node| (node["node"].as_str().expect("text").to_owned(), node["runs"] == true)).collect()
+    };
+    let named = |name: &str, runs| (name.to_owned(), runs);
+    assert_eq!(nodes(&rows[0]), [named("alpha", true), named("beta", false)], "{rows:?}");
+    assert_eq!(nodes(&rows[1]), [named("alpha", false), named("gamma", false)], "{rows:?}");
+    assert_eq!((&rows[2]["digest"], &rows[2]["pushed"]), (&from_a_file.to_string().into(), &false.into()), "{rows:?}");
+    let text = stage.command(&["modules", ELECTION]).stdout;
+    for word in ["alpha (runs), beta", "alpha, gamma (", "ago)", "unpushed", "beta (runs)"] {
+        assert!(text.contains(word), "`{word}` is missing:\n{text}");
+    }
+}
+
+fn a_prune_removes_old_versions(stage: Stage) {
+    let versions: Vec<Version> = (0..6).map(|n| Version::new(&stage, n)).collect();
+    for version in &versions {
+        assert_eq!(version.push().code, Some(0));
+    }
+    with_modules(&stage, async |modules| {
+        let said = Announcement::now("alpha", "a", vec![], Some(versions[1].digest));
+        modules.announce(&election(), "alpha", said.encode()).await.expect("said");
+    });
+    let before = listed(&stage);
+    let nothing = stage.command(&["prune", "--keep", "6"]);
+    assert!(nothing.code == Some(0) && nothing.stdout.contains("removed in all: versions 0, modules 0"), "{nothing:?}");
+    let rehearsed = stage.command(&["prune", "--keep", "3", "--dry-run"]);
+    assert!(rehearsed.stdout.contains("would remove in all: versions 2, modules 0, bytes 0"), "{rehearsed:?}");
+    assert_eq!(listed(&stage), before);
+    let pruned = stage.command(&["prune", ELECTION, "--keep", "3"]);
+    assert!(pruned.code == Some(0) && pruned.stdout.contains("removed in all: versions 2"), "{pruned:?}");
+    for removed in [&versions[0], &versions[2]] {
+        assert!(pruned.stdout.contains(&removed.digest.to_string()), "{pruned:?}");
+    }
+    let left: Vec<Digest> = listed(&stage).iter().map(|(digest, _)| *digest).collect();
+    assert_eq!(left, [5, 4, 3, 1].map(|n: usize| versions[n].digest));
+
+    // An hour later, their bytes go. No time of Azure's can be set back.
+    let Store::Sqlite(folder) = &stage.store else { return };
+    let db = rusqlite::Connection::open(folder.path().join("modules.db")).expect("the file");
+    db.execute("UPDATE module SET stored = stored - 3601", []).expect("an hour");
+    let pruned = stage.command(&["prune"]);
+    let bytes = versions[0].size + versions[2].size;
+    assert!(pruned.stdout.contains(&format!("versions 0, modules 2, bytes {bytes}")), "{pruned:?}");
+    all_that_is_named_is_there(&stage);
+    assert_eq!(versions[0].push().code, Some(0));
+    assert_eq!(all_that_is_named_is_there(&stage), versions[0].digest);
+}
+
+#[test]
+fn a_missing_container_is_said_and_made_on_demand() {
+    let stage = Stage::new(Store::bare_azurite());
+    let version = Version::new(&stage, 1);
+    let refused = version.push();
+    assert!(refused.code == Some(1) && refused.stderr.contains("--create"), "{refused:?}");
+    let created = stage.command(&["push", version.path(), ELECTION, "--create"]);
+    assert_eq!(created.code, Some(0), "{created:?}");
+    assert_eq!(listed(&stage), [(version.digest, true)]);
+}
+
+#[test]
+fn a_store_that_is_away_ends_the_push() {
+    let stage = Stage::new(Store::azurite());
+    let version = Version::new(&stage, 1);
+    let outage = stage.store.cut();
+    let failed = version.push();
+    assert!(failed.code == Some(1) && failed.stderr.contains("cannot store sha256:"), "{failed:?}");
+    drop(outage);
+    assert_eq!(version.push().code, Some(0));
+}
+
+#[test]
+fn an_election_without_pushes_says_so() {
+    let stage = Stage::new(Store::sqlite());
+    let _leader = stage.leader("alpha");
+    stage.status_until("the record", |status| status["term"] != Value::Null);
+    let listed = stage.command(&["modules", ELECTION, "--json"]);
+    assert_eq!(listed.code, Some(0), "{listed:?}");
+    // The node may say what it runs; nothing was pushed.
+    let rows = listed.json();
+    assert!(rows.as_array().is_some_and(|rows| rows.iter().all(|row| row["pushed"] == false)), "{listed:?}");
+}
+
+/// A component that returns at once, unlike all others.
+struct Version<'a> {
+    stage: &'a Stage,
+    path: PathBuf,
+    digest: Digest,
+    size: u64,
+}
+
+impl<'a> Version<'a> {
+    fn new(stage: &'a Stage, n: u8) -> Self {
+        let mut module = wat::parse_str(DONE).expect("the text is right");
+        // A custom section: its size, the length of its name, the name, and what it holds.
+        module.extend([0, 3, 1, b'n', n]);
+        let path = stage.home.path().join(format!("version-{n}.wasm"));
+        std::fs::write(&path, &module).expect("written");
+        Self { stage, path, digest: Digest::of(&module), size: module.len() as u64 }
+    }
+
+    fn path(&self) -> &str {
+        self.path.to_str().expect("text")
+    }
+
+    fn command(&self) -> Command {
+        let mut command = self.stage.baton(&["push", self.path(), ELECTION]);
+        command.env("USER", "ann");
+        command
+    }
+
+    fn push(&self) -> Finished {
+        finish(self.command())
+    }
+}
+
+/// Returns ok.
+const DONE: &str = r#"(component
+  (core module $m (func (export "run") (result i32) i32.const 0))
+  (core instance $i (instantiate $m))
+  (func $run (result (result)) (canon lift (core func $i "run")))
+  (instance $exported (export "run" (func $run)))
+  (export "wasi:cli/run@0.2.0" (instance $exported))
+)"#;
+
+/// A text of the shape of a signature, with this comment.
+fn signature(comment: &str) -> String {
+    let signature = [b"ED".as_slice(), &[7; 8 + 64]].concat();
+    let (signature, global) = (base64::encode(signature), base64::encode([7; 64]));
+    format!("untrusted comment: x\n{signature}\ntrusted comment: {comment}\n{global}\n")
+}
+
+fn rows(stage: &Stage) -> Vec<Value> {
+    let listed = stage.command(&["modules", ELECTION, "--json"]);
+    assert_eq!(listed.code, Some(0), "{listed:?}");
+    listed.json().as_array().expect("an array").clone()
+}
+
+/// The digests, the newest first, and whether each is current.
+fn listed(stage: &Stage) -> Vec<(Digest, bool)> {
+    let digest = |row: &Value| row["digest"].as_str().expect("text").parse().expect("a digest");
+    rows(stage).iter().map(|row| (digest(row), row["current"] == true)).collect()
+}
+
+/// Checks each version that is named against its bytes, and returns the current one.
+fn all_that_is_named_is_there(stage: &Stage) -> Digest {
+    let control = control(stage);
+    for entry in &control.pushed {
+        let module = with_modules(stage, async |modules| {
+            modules.get_module(&entry.digest, u64::MAX).await.expect("the store answers").expect("it is there")
+        });
+        assert_eq!((Digest::of(&module), module.len() as u64), (entry.digest, entry.size));
+    }
+    control.current().expect("something is current").digest
+}
+
+fn control(stage: &Stage) -> Control {
+    with_modules(stage, async |modules| {
+        read_control(modules, &election()).await.expect("the store answers").expect("something was pushed")
+    })
+}
+
+/// Acts as an outside client of the store.
+fn with_modules<T>(stage: &Stage, act: impl AsyncFnOnce(&dyn ModuleStore) -> T) -> T {
+    let store = baton::store::open(&stage.store.url().parse().expect("a URL")).expect("a store");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(act(&*store))
+}
+
+fn election() -> ElectionName {
+    ElectionName::new(ELECTION).expect("a name")
+}
+
+/// From 0 to 1.
+fn random() -> f64 {
+    let mut bytes = [0; 4];
+    getrandom::fill(&mut bytes).expect("random numbers");
+    f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX)
+}
