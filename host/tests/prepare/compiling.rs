@@ -127,8 +127,9 @@ async fn what_takes_too_long_is_given_up() {
 
 #[tokio::test]
 async fn whoever_drops_the_future_ends_the_compiler() {
-    let (folder, preparer) = noted();
-    let task = tokio::spawn(async move { preparer.prepare(&offer(slow())).await.err() });
+    // One that does not even see that nobody waits for it.
+    let (folder, preparer) = script("echo $$ >pid.new; mv pid.new pid; exec sleep 600");
+    let task = tokio::spawn(async move { preparer.prepare(&offer(command(1))).await.err() });
     let process = process(folder.path()).await;
     assert!(runs(&process));
     task.abort();
@@ -175,13 +176,17 @@ fn a_compiler_whose_parent_dies_ends() {
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(&bytes).unwrap();
     drop(stdin);
-    while child.try_wait().unwrap().is_none() {
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
         if started.elapsed() > GUARD {
             child.kill().unwrap();
             panic!("the compiler runs on without its parent");
         }
         std::thread::sleep(Duration::from_millis(5));
-    }
+    };
+    assert!(!status.success(), "it has gone on to the end");
 }
 
 #[tokio::test]
