@@ -33,12 +33,15 @@ pub struct Cache {
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
     /// The system says so.
-    #[error("the cache of compiled modules is not used: {path}: {source}; modules are compiled at each start")]
+    #[error(
+        "the cache of compiled modules is not used: {path}: {why}; modules are compiled at each start, unless --cache \
+         names another folder"
+    )]
     Unusable {
         /// The folder.
         path: PathBuf,
         /// Why.
-        source: io::Error,
+        why: io::Error,
     },
     /// Others could write to it.
     #[error(
@@ -61,7 +64,7 @@ impl Cache {
         match made {
             Ok(Some(_)) => Ok(cache),
             Ok(None) => Err(CacheError::NotPrivate(cache.folder)),
-            Err(source) => Err(CacheError::Unusable { path: cache.folder, source }),
+            Err(why) => Err(CacheError::Unusable { path: cache.folder, why }),
         }
     }
 

@@ -10,8 +10,7 @@ use super::cache::Cache;
 use super::compile::{CompileError, Compiler};
 use super::digest::Digest;
 use super::source::Offer;
-use super::trust::{Distrust, Trust, TrustError};
-use crate::config::Coordinator;
+use super::trust::{Distrust, Trust};
 use crate::runtime::{Engine, LARGEST_MODULE, Module, ModuleError};
 
 /// Makes modules of offers, for one coordinator.
@@ -57,7 +56,8 @@ pub enum PrepareError {
     Refused(String),
     /// Compiling it took too long.
     #[error(
-        "it is not compiled after {}: if it is as it should be, give it longer with --compile-timeout",
+        "it is not compiled after {}: if it is as it should be, and the machine was not too busy, give it longer with \
+         --compile-timeout",
         humantime::format_duration(*.0)
     )]
     TooSlow(Duration),
@@ -65,33 +65,11 @@ pub enum PrepareError {
     #[error("its compiler failed: {0}; make it smaller, and report it if it is an ordinary module")]
     Broken(String),
     /// The system let it not be compiled: that may pass.
-    #[error("it cannot be compiled now: {0}; it is tried again")]
+    #[error("it cannot be compiled now: {0}")]
     System(std::io::Error),
 }
 
-impl PrepareError {
-    /// Whether the same offer may be prepared later: then it is not the module that is to blame.
-    #[must_use]
-    pub fn may_pass(&self) -> bool {
-        matches!(self, Self::System(_))
-    }
-}
-
 impl Preparer {
-    /// What prepares a coordinator's modules, as its settings say. Reads the files of keys.
-    ///
-    /// # Errors
-    /// [`TrustError`] for a file of keys that cannot be used.
-    pub fn new(
-        engine: Engine,
-        compiler: Compiler,
-        cache: Option<Cache>,
-        coordinator: &Coordinator,
-    ) -> Result<Self, TrustError> {
-        let trust = Trust::new(coordinator.pins.clone(), &coordinator.trust)?;
-        Ok(Self { engine, trust, compiler, compile_timeout: coordinator.compile_timeout, cache })
-    }
-
     /// Verifies a module, compiles and links it. Dropping the future ends the compiler.
     ///
     /// # Errors
