@@ -38,6 +38,9 @@ const THREADS: usize = 4;
 /// More of what the child says is no message, in bytes.
 const LONGEST_MESSAGE: u64 = 16 << 10;
 
+/// More of what a compiler says that broke is left out, in characters.
+const LONGEST_CAUSE: usize = 500;
+
 /// Starts compilers, one at a time. Clones share that.
 #[derive(Clone, Debug)]
 pub struct Compiler {
@@ -169,8 +172,10 @@ fn how_it_ended(status: ExitStatus, said: &str) -> String {
         }
         _ => status.to_string(),
     };
-    let last = said.lines().next_back().unwrap_or_default();
-    if last.is_empty() { how } else { format!("{how}: {last}") }
+    // A panic takes three lines.
+    let said: Vec<&str> = said.split_whitespace().collect();
+    let said: String = said.join(" ").chars().take(LONGEST_CAUSE).collect();
+    if said.is_empty() { how } else { format!("{how}: {said}") }
 }
 
 /// The child's side: compiles what comes from stdin, and gives the exit status of the process.

@@ -16,6 +16,11 @@ pub(super) const STATE: &str = "baton:host/state@";
 /// What a command exports, up to its version.
 pub(super) const COMMAND: &str = "wasi:cli/run@";
 
+/// More of what is wrong with a component is only counted.
+const MOST_PROBLEMS: usize = 20;
+/// Of one thing that is wrong, more is left out, in characters.
+const LONGEST_PROBLEM: usize = 500;
+
 /// What a component is, by its exports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -104,7 +109,23 @@ pub(super) fn judge(Interfaces { imports, exports }: Interfaces) -> Judged {
         [name] => format!("it imports {name}: {needs}"),
         _ => format!("it imports {package} ({} interfaces): {needs}", names.len()),
     }));
-    Judged { kind, imports, exports, problems }
+    Judged { kind, imports, exports, problems: bounded(problems) }
+}
+
+/// As much as a person reads: a module may say anything at any length.
+fn bounded(mut problems: Vec<String>) -> Vec<String> {
+    let more = problems.len().saturating_sub(MOST_PROBLEMS);
+    problems.truncate(MOST_PROBLEMS);
+    for problem in &mut problems {
+        if let Some((end, _)) = problem.char_indices().nth(LONGEST_PROBLEM) {
+            problem.truncate(end);
+            problem.push('…');
+        }
+    }
+    if more > 0 {
+        problems.push(format!("and {more} more"));
+    }
+    problems
 }
 
 /// What a component is by its exports, or why it is nothing that can run here. One that is both was made for
@@ -280,6 +301,16 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_is_wrong_is_not_told_at_any_length() {
+        let imports = (0..100).map(|number| format!("a:b{number}/é{}", "c".repeat(100_000))).collect();
+        let problems =
+            judge(Interfaces { imports, exports: vec![format!("{COMMAND}{}", "1".repeat(1_000_000))] }).problems;
+        assert_eq!(problems.len(), MOST_PROBLEMS + 1);
+        assert_eq!(problems[MOST_PROBLEMS], "and 81 more");
+        assert!(problems.iter().all(|problem| problem.chars().count() <= LONGEST_PROBLEM + 1));
     }
 
     /// What [`fit`] calls good must be what wasmtime finds when it links and enters the component.
