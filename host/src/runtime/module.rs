@@ -150,7 +150,7 @@ impl Module {
     ///
     /// # Errors
     /// [`ModuleError`] says what is wrong with it.
-    pub fn precompile(engine: &Engine, name: &str, bytes: &[u8]) -> Result<Vec<u8>, ModuleError> {
+    pub(crate) fn precompile(engine: &Engine, name: &str, bytes: &[u8]) -> Result<Vec<u8>, ModuleError> {
         let (component, _) = as_component(engine, name, bytes)?;
         check(name, &component)?;
         engine.wasmtime().precompile_component(&component).map_err(|error| invalid(name, &error))
@@ -161,7 +161,7 @@ impl Module {
     ///
     /// # Errors
     /// [`ModuleError`] says what is wrong with it.
-    pub fn glance(name: &str, bytes: &[u8]) -> Result<(), ModuleError> {
+    pub(crate) fn glance(name: &str, bytes: &[u8]) -> Result<(), ModuleError> {
         match layer(name, bytes)? {
             Layer::Component => check(name, bytes),
             Layer::Core => Ok(()),
