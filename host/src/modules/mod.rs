@@ -32,7 +32,7 @@ pub use edit::{EditError, edit_control, read_control};
 pub use file::FileSource;
 pub use follow::{Follower, Following, LoadError, Pace, Prepare};
 pub use module_source::{InvalidModuleSource, ModuleSource, is_path};
-pub use oci::{Credentials, InvalidOciReference, OciReference, OciSource};
+pub use oci::{InvalidOciReference, OciReference, OciSource, RegistryCredentials};
 pub use prepare::{Preparation, PrepareError, Preparer};
 pub use source::{Offer, Source, SourceError};
 pub use store::{ModuleStore, Reading, StoredModule};

@@ -17,7 +17,7 @@ use oci_client::Reference;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
-pub use credentials::Credentials;
+pub use credentials::RegistryCredentials;
 
 use super::digest::Digest;
 use super::source::{Offer, Source, SourceError};
@@ -77,7 +77,7 @@ impl OciReference {
 /// A module in a registry.
 pub struct OciSource {
     reference: OciReference,
-    credentials: Credentials,
+    credentials: RegistryCredentials,
     /// The look that is under way: it goes on while nobody waits for it, and ends with the source.
     look: JoinSet<Looked>,
     /// What earlier looks have found.
@@ -97,6 +97,13 @@ struct Known {
     unfit: Option<(Digest, String)>,
 }
 
+impl Known {
+    /// Whether nothing more can come of this manifest.
+    fn settles(&self, manifest: Digest) -> bool {
+        self.offered == Some(manifest) || self.unfit.as_ref().is_some_and(|(unfit, _)| *unfit == manifest)
+    }
+}
+
 /// What comes of a look, and the registry, unless it wants other credentials.
 type Looked = (Option<Registry>, Result<Found, Failure>);
 
@@ -108,7 +115,7 @@ enum Found {
 impl OciSource {
     /// A source of what this reference means, as long as it lives.
     #[must_use]
-    pub fn new(reference: OciReference, credentials: Credentials) -> Self {
+    pub fn new(reference: OciReference, credentials: RegistryCredentials) -> Self {
         Self {
             reference,
             credentials,
@@ -119,11 +126,6 @@ impl OciSource {
             failures: 0,
             due: Instant::now(),
         }
-    }
-
-    /// Nothing that a digest names can change, neither for the better nor for the worse.
-    fn is_settled(&self) -> bool {
-        self.reference.manifest().is_some() && (self.known.offered.is_some() || self.known.unfit.is_some())
     }
 
     /// Takes in what a look has found. Returns what there is to tell of it.
@@ -172,7 +174,7 @@ impl OciSource {
 impl Source for OciSource {
     async fn next(&mut self) -> Result<Offer, SourceError> {
         loop {
-            if self.is_settled() {
+            if self.reference.manifest().is_some_and(|manifest| self.known.settles(manifest)) {
                 return std::future::pending().await;
             }
             if self.look.is_empty() {
@@ -189,7 +191,12 @@ impl Source for OciSource {
 }
 
 /// Looks once, with the registry as it was reached before, or anew.
-async fn look(reference: OciReference, credentials: Credentials, before: Option<Registry>, known: Known) -> Looked {
+async fn look(
+    reference: OciReference,
+    credentials: RegistryCredentials,
+    before: Option<Registry>,
+    known: Known,
+) -> Looked {
     if let Some(registry) = before {
         // Credentials end, and others are there by then.
         match find(&reference, &registry, &known).await {

@@ -6,7 +6,7 @@ mod helpers;
 use std::time::Duration;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
-use baton::modules::{Credentials, Digest, OciSource, Offer, Source, SourceError};
+use baton::modules::{Digest, OciSource, Offer, RegistryCredentials, Source, SourceError};
 use oci_client::client::{ClientConfig, ClientProtocol};
 use oci_client::manifest::{OCI_IMAGE_INDEX_MEDIA_TYPE, OCI_IMAGE_MEDIA_TYPE};
 use oci_client::secrets::RegistryAuth;
@@ -206,7 +206,7 @@ async fn credentials_are_those_of_docker() {
         let config = json!({"auths": {registry.address().to_string(): {"auth": auth}}});
         std::fs::write(&file, config.to_string()).unwrap();
     };
-    let mut source = source_with(&registry, ":1", Credentials::of_files([file.clone()]));
+    let mut source = source_with(&registry, ":1", RegistryCredentials::of_files([file.clone()]));
 
     let why = unusable(&mut source).await;
     assert!(why.contains("without credentials") && why.contains("docker login"), "{why}");
@@ -221,10 +221,10 @@ async fn credentials_are_those_of_docker() {
 }
 
 fn source(registry: &Registry, rest: &str) -> OciSource {
-    source_with(registry, rest, Credentials::default())
+    source_with(registry, rest, RegistryCredentials::default())
 }
 
-fn source_with(registry: &Registry, rest: &str, credentials: Credentials) -> OciSource {
+fn source_with(registry: &Registry, rest: &str, credentials: RegistryCredentials) -> OciSource {
     let reference = format!("{}/{REPOSITORY}{rest}", registry.address());
     OciSource::new(reference.parse().unwrap(), credentials)
 }

@@ -25,7 +25,7 @@ const AZURE: &str = "00000000-0000-0000-0000-000000000000";
 
 /// Where credentials for registries are: read anew whenever a registry asks for some.
 #[derive(Clone, Debug, Default)]
-pub struct Credentials {
+pub struct RegistryCredentials {
     files: Vec<PathBuf>,
 }
 
@@ -34,7 +34,7 @@ pub struct Credentials {
 #[error("{0}")]
 pub struct CredentialsError(String);
 
-impl Credentials {
+impl RegistryCredentials {
     /// Those of this process's user: `$DOCKER_CONFIG/config.json` or `~/.docker/config.json`, then
     /// `$REGISTRY_AUTH_FILE` or `$XDG_RUNTIME_DIR/containers/auth.json`.
     #[must_use]

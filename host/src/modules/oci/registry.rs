@@ -16,7 +16,7 @@ use oci_client::{Client, Reference, RegistryOperation};
 use tokio::time::timeout;
 
 use super::artifact::Layer;
-use super::credentials::Credentials;
+use super::credentials::RegistryCredentials;
 use super::{Digest, SourceError};
 
 const MANIFESTS: [&str; 4] =
@@ -69,7 +69,7 @@ impl From<Failure> for SourceError {
 
 impl Registry {
     /// One that this reference names, with the credentials that there are for it now.
-    pub async fn open(reference: &Reference, credentials: &Credentials) -> Result<Self, Failure> {
+    pub async fn open(reference: &Reference, credentials: &RegistryCredentials) -> Result<Self, Failure> {
         let registry = reference.resolve_registry().to_owned();
         let found = credentials.of(&registry).await.map_err(|error| Failure::Refused(error.to_string()))?;
         let (auth, file) = found.map_or((RegistryAuth::Anonymous, None), |(auth, file)| (auth, Some(file)));

@@ -103,7 +103,7 @@ async fn a_token_is_fetched_with_the_credentials_and_nothing_else_is() {
         std::fs::write(&file, login.to_string()).unwrap();
         let missing = folder.path().join("config.json");
         let reference = format!("{address}/{REPOSITORY}:1").parse().unwrap();
-        let mut source = OciSource::new(reference, Credentials::of_files([missing, file]));
+        let mut source = OciSource::new(reference, RegistryCredentials::of_files([missing, file]));
         if good {
             assert_eq!(offered(&mut source).await, unsigned(b"first"));
         } else {
@@ -120,7 +120,7 @@ fn described(module: &[u8]) -> String {
 }
 
 fn at(address: &str) -> OciSource {
-    OciSource::new(format!("{address}/{REPOSITORY}:1").parse().unwrap(), Credentials::default())
+    OciSource::new(format!("{address}/{REPOSITORY}:1").parse().unwrap(), RegistryCredentials::default())
 }
 
 fn answer(status: &str, header: &str, body: &str) -> String {

@@ -32,7 +32,7 @@ fn answer(registry: &Registry, helper: &str, config: &Value) -> String {
 #[ignore = "run by the tests beside it, as a process of its own"]
 async fn as_a_process_of_its_own() {
     let reference = std::env::var(REFERENCE).expect("it is run by other tests only").parse().unwrap();
-    let mut source = OciSource::new(reference, Credentials::of_process());
+    let mut source = OciSource::new(reference, RegistryCredentials::of_process());
     println!("told: {:?}", told(&mut source).await);
 }
 
