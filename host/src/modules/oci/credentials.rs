@@ -164,3 +164,38 @@ async fn run(program: &str, server: &str) -> io::Result<(bool, Vec<u8>)> {
     }
     Ok((child.wait().await?.success(), said))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn registries_have_the_names_that_docker_gives_them() -> Result<(), Box<dyn std::error::Error>> {
+        let folder = tempfile::tempdir()?;
+        let file = folder.path().join("config.json");
+        let config = json!({
+            "auths": {
+                "https://index.docker.io/v1/": {"auth": "YWxpOm9wZW4gc2VzYW1l"},
+                "cave.azurecr.io": {"auth": "MDAwMDAwMDAtMDAwMC0wMDAwLTAwMDAtMDAwMDAwMDAwMDAwOg==", "identitytoken": "t0ken"},
+                "half.example": {"auth": "YWxp"},
+            },
+            "credHelpers": {"helped.example": "no-such-helper"},
+        });
+        std::fs::write(&file, config.to_string())?;
+        let credentials = RegistryCredentials::of_files([folder.path().join("missing.json"), file.clone()]);
+
+        let found =
+            |user: &str, password: &str| Some((RegistryAuth::Basic(user.into(), password.into()), file.clone()));
+        assert_eq!(credentials.of("index.docker.io").await?, found("ali", "open sesame"));
+        assert_eq!(credentials.of("cave.azurecr.io").await?, found(AZURE, "t0ken"), "as `az acr login` leaves it");
+        assert_eq!(credentials.of("elsewhere.example").await?, None);
+        for (registry, why) in [("half.example", "`docker login` writes it anew"), ("helped.example", "cannot be run")]
+        {
+            let error = credentials.of(registry).await.map_err(|error| error.to_string());
+            assert!(error.as_ref().is_err_and(|error| error.contains(why)), "{error:?}");
+        }
+        Ok(())
+    }
+}
