@@ -84,7 +84,7 @@ fn module(manifest: OciImageManifest) -> Result<Layer, Unfit> {
     if !MODULES.contains(&layer.media_type.as_str()) {
         return Err(Unfit::Layers(listed(&manifest.layers)));
     }
-    let unfit = || Unfit::Layer { digest: layer.digest.clone(), size: layer.size };
+    let unfit = || Unfit::Layer { digest: short(&layer.digest), size: layer.size };
     let size = u64::try_from(layer.size).ok().filter(|size| *size <= LARGEST_MODULE).ok_or_else(unfit)?;
     let digest = layer.digest.parse().map_err(|_| unfit())?;
     let signature = [&manifest.annotations, &layer.annotations].into_iter().flatten().find_map(signature);
@@ -101,15 +101,21 @@ fn signature(annotations: &BTreeMap<String, String>) -> Option<String> {
 /// The layers' types, for a person; they may be many.
 fn listed(layers: &[OciDescriptor]) -> String {
     const SHOWN: usize = 3;
-    let mut types: Vec<&str> = layers.iter().take(SHOWN).map(|layer| layer.media_type.as_str()).collect();
+    let mut types: Vec<String> = layers.iter().take(SHOWN).map(|layer| short(&layer.media_type)).collect();
     if layers.len() > SHOWN {
-        types.push("…");
+        types.push("…".to_owned());
     }
     match layers.len() {
         0 => "no layers".to_owned(),
         1 => format!("a layer of type {}", types.join(", ")),
         number => format!("{number} layers ({})", types.join(", ")),
     }
+}
+
+/// What somebody else wrote, as long as it should be.
+fn short(text: &str) -> String {
+    const LONGEST: usize = 80;
+    text.chars().filter(|letter| !letter.is_control()).take(LONGEST).collect()
 }
 
 /// The one entry that says that it is WebAssembly, or the one that there is.
@@ -128,7 +134,7 @@ fn only(index: &OciImageIndex) -> Result<Digest, Unfit> {
         ([], [entry]) => entry,
         _ => return Err(Unfit::Index { manifests: index.manifests.len(), modules: modules.len() }),
     };
-    entry.digest.parse().map_err(|_| Unfit::Layer { digest: entry.digest.clone(), size: entry.size })
+    entry.digest.parse().map_err(|_| Unfit::Layer { digest: short(&entry.digest), size: entry.size })
 }
 
 #[cfg(test)]
@@ -180,6 +186,7 @@ mod tests {
             (json!([]), "no layers".to_owned()),
             (json!([layer(tar)]), format!("a layer of type {tar}")),
             (json!([layer("application/wasm"), layer(tar)]), format!("2 layers (application/wasm, {tar})")),
+            (json!([layer(&"a\n".repeat(999))]), format!("a layer of type {}", "a".repeat(80))),
             (json!([layer("a"), layer("b"), layer("c"), layer("d")]), "4 layers (a, b, c, …)".to_owned()),
         ] {
             assert_eq!(image(&layers, &Value::Null), Err(Unfit::Layers(found)));
