@@ -1,27 +1,27 @@
-//! Waking up when something in a folder changes.
+//! Noticing that files change: hints from the kernel that it is time to look, and what to compare.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
+use std::collections::BTreeSet;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use tokio::io::unix::AsyncFd;
 
-/// Room for some events, each with a name of up to 255 bytes.
+/// Room for some of inotify's events, each with a name of up to 255 bytes.
 const EVENTS: usize = 4096;
 
-/// Tells of what changes in folders, by inotify: of files that appear, vanish, are renamed or closed by a writer,
-/// and of the folders' own end. What happens on a network file system's other side it does not see.
+/// Gives a hint when something changes in folders: a file appears, vanishes, is renamed or closed by a writer, or a
+/// folder itself goes. What happens on a network file system's other side gives none: whoever waits for hints looks
+/// without them, too, by and by.
 #[derive(Debug)]
 pub(crate) struct Watch {
     inotify: AsyncFd<OwnedFd>,
-    /// By the kernel's number of the watch.
-    folders: Mutex<BTreeMap<i32, PathBuf>>,
+    /// The kernel's numbers of what is watched.
+    watched: Mutex<BTreeSet<i32>>,
 }
 
 impl Watch {
@@ -34,7 +34,7 @@ impl Watch {
         // SAFETY: an owned descriptor is open and stays the same until it is dropped, and this one is owned by the
         // `AsyncFd` until that is dropped: it is lent out by shared reference only.
         let inotify = unsafe { AsyncFd::register(inotify) };
-        Ok(Self { inotify: inotify.map_err(io::Error::from)?, folders: Mutex::default() })
+        Ok(Self { inotify: inotify.map_err(io::Error::from)?, watched: Mutex::default() })
     }
 
     /// Watches these folders and no others, each as it is at its path now; to be called again when one may have
@@ -48,59 +48,90 @@ impl Watch {
             | WatchFlags::ATTRIB
             | WatchFlags::DELETE_SELF
             | WatchFlags::MOVE_SELF;
-        let mut watched = BTreeMap::new();
+        let mut watched = BTreeSet::new();
         let mut all = true;
         for folder in folders {
             match inotify::add_watch(&self.inotify, folder, flags) {
-                Ok(watch) => drop(watched.insert(watch, folder.clone())),
+                Ok(watch) => drop(watched.insert(watch)),
                 Err(_) => all = false,
             }
         }
-        let mut known = self.folders();
-        for watch in known.keys().filter(|watch| !watched.contains_key(watch)) {
+        let mut known = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        for gone in known.difference(&watched) {
             // The kernel has done it already, where the folder is no more.
-            let _ = inotify::remove_watch(&self.inotify, *watch);
+            let _ = inotify::remove_watch(&self.inotify, *gone);
         }
         *known = watched;
         all
     }
 
-    /// Waits until something changes, and returns what: an empty path stands for whatever it may be. Dropping the
-    /// future loses nothing.
-    pub async fn changed(&self) -> Vec<PathBuf> {
+    /// Waits for a hint. Those that came before are one. Dropping the future loses none.
+    pub async fn hint(&self) {
         loop {
             let Ok(mut ready) = self.inotify.readable().await else {
                 // The runtime is ending.
                 return std::future::pending().await;
             };
-            match ready.try_io(|inotify| self.read(inotify.get_ref())) {
-                Ok(Ok(changed)) => return changed,
-                // Whoever waits polls as well.
+            match ready.try_io(|inotify| drain(inotify.get_ref())) {
+                Ok(Ok(())) => return,
+                // Whoever waits looks without hints, too.
                 Ok(Err(_)) => return std::future::pending().await,
                 Err(_nothing) => {}
             }
         }
     }
+}
 
-    fn read(&self, inotify: &OwnedFd) -> io::Result<Vec<PathBuf>> {
-        let mut buffer = [MaybeUninit::uninit(); EVENTS];
-        let mut events = inotify::Reader::new(inotify, &mut buffer);
-        let folders = self.folders();
-        let mut changed = Vec::new();
-        loop {
-            let event = events.next()?;
-            let name = event.file_name().map(|name| Path::new(OsStr::from_bytes(name.to_bytes())));
-            // A queue that ran over is told of with no folder.
-            let folder = folders.get(&event.wd());
-            changed
-                .push(folder.map(|folder| name.map_or(folder.clone(), |name| folder.join(name))).unwrap_or_default());
-            if events.is_buffer_empty() {
-                return Ok(changed);
-            }
+/// Reads all events.
+///
+/// # Errors
+/// [`io::ErrorKind::WouldBlock`] where there are none.
+fn drain(inotify: &OwnedFd) -> io::Result<()> {
+    let mut buffer = [MaybeUninit::uninit(); EVENTS];
+    let mut events = inotify::Reader::new(inotify, &mut buffer);
+    events.next()?;
+    loop {
+        match events.next() {
+            Ok(_) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(()),
+            Err(error) => return Err(error.into()),
         }
     }
+}
 
-    fn folders(&self) -> MutexGuard<'_, BTreeMap<i32, PathBuf>> {
-        self.folders.lock().unwrap_or_else(PoisonError::into_inner)
+/// What the file system says of a file without reading it. It is another where the content is: the time of change,
+/// unlike that of modification, is nobody's to choose.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Stamp {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    /// That of the file that a path leads to; none if it leads to none that can be seen. May block.
+    pub fn of(path: &Path) -> Option<Self> {
+        let metadata = std::fs::metadata(path).ok()?;
+        Some(Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        })
+    }
+}
+
+/// Does what may block, off the threads that others wait for.
+pub(crate) async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime is ending.
+            Err(_) => std::future::pending().await,
+        },
     }
 }

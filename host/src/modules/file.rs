@@ -1,9 +1,8 @@
 //! A module in a file, which may be replaced in any of the ways in which files are.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, Metadata};
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +14,7 @@ use tokio::time::Instant;
 use super::digest::Digest;
 use super::source::{Offer, Source, SourceError};
 use crate::runtime::{ModuleError, read_module};
-use crate::watch::Watch;
+use crate::watch::{Stamp, Watch, aside};
 
 /// What is longer is no signature, in bytes.
 const LONGEST_SIGNATURE: u64 = 64 << 10;
@@ -141,8 +140,8 @@ impl FileSource {
         let (path, watch) = (self.path.clone(), self.watch.clone());
         let (sight, is_watched) = aside(move || {
             let signature = signature_of(&path);
-            let is_watched = watch
-                .is_some_and(|watch| watch.set(&folders_of(&path).into_iter().chain(folders_of(&signature)).collect()));
+            let folders = &folders_of(&path) | &folders_of(&signature);
+            let is_watched = watch.is_some_and(|watch| watch.set(&folders));
             (Sight { module: Stamp::of(&path), signature: Stamp::of(&signature) }, is_watched)
         })
         .await;
@@ -155,7 +154,7 @@ impl FileSource {
         let wait = if self.is_watched { longest } else { longest.min(self.pace.unwatched) };
         let hint = async {
             match &self.watch {
-                Some(watch) => watch.changed().await,
+                Some(watch) => watch.hint().await,
                 None => std::future::pending().await,
             }
         };
@@ -170,29 +169,6 @@ impl FileSource {
 struct Sight {
     module: Option<Stamp>,
     signature: Option<Stamp>,
-}
-
-/// What is another where the content is: the time of change, unlike that of modification, is nobody's to choose.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Stamp {
-    device: u64,
-    inode: u64,
-    size: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
-}
-
-impl Stamp {
-    fn of(path: &Path) -> Option<Self> {
-        let metadata: Metadata = fs::metadata(path).ok()?;
-        Some(Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            size: metadata.size(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
-        })
-    }
 }
 
 /// What was read.
@@ -292,18 +268,6 @@ fn parts(path: &Path) -> Vec<PathBuf> {
         .filter(|part| *part != Component::CurDir)
         .map(|part| PathBuf::from(part.as_os_str()))
         .collect()
-}
-
-/// Does what may block, off the threads that others wait for.
-async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            // The runtime is ending.
-            Err(_) => std::future::pending().await,
-        },
-    }
 }
 
 #[cfg(test)]
