@@ -1,6 +1,7 @@
 //! Noticing that files change: hints from the kernel that it is time to look, and what to compare.
 
 use std::collections::BTreeSet;
+use std::fs::{self, Metadata};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -113,14 +114,19 @@ pub(crate) struct Stamp {
 impl Stamp {
     /// That of the file that a path leads to; none if it leads to none that can be seen. May block.
     pub fn of(path: &Path) -> Option<Self> {
-        let metadata = std::fs::metadata(path).ok()?;
-        Some(Self {
+        Some(Self::from(&fs::metadata(path).ok()?))
+    }
+}
+
+impl From<&Metadata> for Stamp {
+    fn from(metadata: &Metadata) -> Self {
+        Self {
             device: metadata.dev(),
             inode: metadata.ino(),
             size: metadata.size(),
             modified: (metadata.mtime(), metadata.mtime_nsec()),
             changed: (metadata.ctime(), metadata.ctime_nsec()),
-        })
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use clap::{Args, Parser};
     after_help = "\
 Examples:
   baton new heartbeat                  write a coordinator to start from
+  baton dev                            build it, run it, and swap it for each new build
   baton run coordinator.wasm           run it on one of the hosts of this machine
   baton status                         who leads?
 
@@ -29,6 +30,7 @@ pub(super) struct Arguments {
 #[derive(clap::Subcommand, Debug)]
 pub(super) enum Subcommand {
     Run(Box<Run>),
+    Dev(Box<Dev>),
     /// Show who leads, in which term, since when and with which module
     ///
     /// Works from any machine that reaches the store. On that of the instance it also shows what it uses of its
@@ -215,6 +217,19 @@ pub(super) struct Run {
     /// This node's id [env: BATON_NODE] [default: the host's name and a slot number]
     #[arg(long, value_name = "ID")]
     pub node: Option<String>,
+    #[command(flatten)]
+    pub settings: Settings,
+    /// How log lines look: text, json [env: BATON_LOG_FORMAT] [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<String>,
+    /// Show each setting and where it came from, with secrets hidden, and exit
+    #[arg(long)]
+    pub print_config: bool,
+}
+
+/// How a coordinator is run.
+#[derive(Args, Debug)]
+pub(super) struct Settings {
     /// How long the store keeps the lease without a renewal * [env: BATON_LEASE] [default: 15s]
     #[arg(long, value_name = "DURATION")]
     pub lease: Option<String>,
@@ -313,12 +328,40 @@ pub(super) struct Run {
     /// system was told to do with a file is not taken back when the term ends.
     #[arg(long, value_name = "HOST::GUEST[:ro]")]
     pub dir: Vec<String>,
-    /// How log lines look: text, json [env: BATON_LOG_FORMAT] [default: text]
+}
+
+/// Build a coordinator, run it, and swap it for each new build
+///
+/// In the folder of a project: builds it, again whenever one of its files is changed, and runs what that makes on
+/// this machine alone, on a store in memory. What is kept there outlives each swap, but not this command. A build
+/// or a module that fails leaves what runs alone. Settings are those of `baton run`, from the same places; paths are
+/// seen from the project's folder.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  baton dev --env LEVEL=debug
+  baton dev --build 'make job.wasm' --module job.wasm
+  baton dev --build off --module job.wasm    # something else builds it")]
+pub(super) struct Dev {
+    /// The project's folder [default: the working folder]
+    pub path: Option<PathBuf>,
+    /// The command line that builds it; off for none [default: by its Cargo.toml, package.json or requirements.txt]
+    #[arg(long, value_name = "COMMAND")]
+    pub build: Option<String>,
+    /// What the build makes [default: by its Cargo.toml, else `module` in baton.toml]
+    #[arg(long, value_name = "FILE")]
+    pub module: Option<PathBuf>,
+    /// The election that it takes part in [env: BATON_ELECTION] [default: the module's file name]
+    #[arg(long, value_name = "NAME")]
+    pub election: Option<String>,
+    /// The configuration file [env: BATON_FILE] [default: baton.toml, if there is one]
+    #[arg(long, value_name = "PATH")]
+    pub file: Option<String>,
+    #[command(flatten)]
+    pub settings: Settings,
+    /// How log lines look: text, json [env: BATON_LOG_FORMAT] [default: text, with what matters here alone]
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<String>,
-    /// Show each setting and where it came from, with secrets hidden, and exit
-    #[arg(long)]
-    pub print_config: bool,
 }
 
 /// What to do with a coordinator's state.

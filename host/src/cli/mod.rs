@@ -34,6 +34,8 @@ pub const WRONG_CONFIGURATION: u8 = 2;
 pub enum Command {
     /// Contend for elections and run coordinators.
     Run(Box<Config>),
+    /// Build a coordinator, run it, and swap it for each new build.
+    Dev(Box<Development>),
     /// Show the settings and where they came from: print this table.
     PrintConfig(String),
     /// Show who leads.
@@ -129,6 +131,21 @@ pub struct Push {
     pub by: String,
 }
 
+/// What is developed. Settings follow from what is found there.
+#[derive(Debug)]
+pub struct Development {
+    /// The project's folder.
+    pub folder: PathBuf,
+    /// The command line that builds it, or `off`; none where the project tells.
+    pub build: Option<String>,
+    /// What that makes, as seen from the folder; none where the project or the settings tell.
+    pub module: Option<PathBuf>,
+    /// What the command line says otherwise.
+    pub settings: Layer,
+    /// What else there is to find settings in.
+    pub around: Surroundings,
+}
+
 /// What to do with a coordinator's state. `force`: also while a coordinator leads.
 #[derive(Debug)]
 #[expect(missing_docs, reason = "the arguments of the commands of these names")]
@@ -198,6 +215,12 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Surrounding
             let config = config::resolve(&run.layer()?, around)?;
             if print_config { Command::PrintConfig(config.table()) } else { Command::Run(Box::new(config)) }
         }
+        Subcommand::Dev(dev) => {
+            let (build, module) = (dev.build.clone(), dev.module.clone());
+            let folder = dev.path.clone().unwrap_or_else(|| PathBuf::from("."));
+            let around = around.within(&folder);
+            Command::Dev(Box::new(Development { folder, build, module, settings: dev.layer()?, around }))
+        }
         Subcommand::Status { election, store, json } => Command::Status {
             election: election.as_deref().map(election_argument).transpose()?,
             store: config::resolve_store(&store.layer(), around)?,
@@ -259,13 +282,31 @@ fn digest_argument(text: &str) -> Result<DigestPrefix, ConfigError> {
 
 impl args::Run {
     fn layer(self) -> Result<Layer, ConfigError> {
-        Layer::new()
+        let layer = Layer::new()
             .flag(Key::Module, self.module)
             .flag(Key::Election, self.election)
             .flag(Key::Store, self.store.store)
             .flag(Key::File, self.store.file)
             .flag(Key::Create, self.create)
             .flag(Key::Node, self.node)
+            .flag(Key::LogFormat, self.log_format);
+        self.settings.add_to(layer)
+    }
+}
+
+impl args::Dev {
+    fn layer(self) -> Result<Layer, ConfigError> {
+        let layer = Layer::new()
+            .flag(Key::Election, self.election)
+            .flag(Key::File, self.file)
+            .flag(Key::LogFormat, self.log_format);
+        self.settings.add_to(layer)
+    }
+}
+
+impl args::Settings {
+    fn add_to(self, layer: Layer) -> Result<Layer, ConfigError> {
+        layer
             .flag(Key::Lease, self.lease)
             .flag(Key::Grace, self.grace)
             .flag(Key::Pause, self.pause)
@@ -288,7 +329,6 @@ impl args::Run {
             .flags(Key::Trust, &self.trust)
             .flag(Key::CompileTimeout, self.compile_timeout)
             .flag(Key::Cache, self.cache)
-            .flag(Key::LogFormat, self.log_format)
             .flag_pairs(Key::Env, &self.env)?
             .flag_pairs(Key::Config, &self.config)?
             .flag_pairs(Key::Secrets, &self.secret)?

@@ -1,5 +1,6 @@
 //! Carries commands out: here the parts of the host meet.
 
+mod dev;
 mod modules;
 mod new;
 mod prune;
@@ -36,6 +37,7 @@ pub fn run(command: Command) -> ExitCode {
     let result = match command {
         Command::PrintConfig(table) => cli::print(&table).map(|()| ExitCode::SUCCESS).map_err(anyhow::Error::from),
         Command::Run(config) => run::run(&config),
+        Command::Dev(development) => dev::dev(*development),
         Command::Status { election, store, json } => block_on(status::status(election, &store, json)),
         Command::Check { module, json } => check(&module, json),
         Command::Push(command) => push::push(&command),

@@ -14,6 +14,19 @@ use crate::cli::{self, Lang};
 /// Files by their places in the project, with `{{…}}` for what differs.
 type Files = &'static [(&'static str, &'static str)];
 
+/// Where `cargo` puts what it builds for the target of components, in its own folder.
+pub(super) const RUST_TARGET: &str = "wasm32-wasip2";
+
+/// What builds a project of each language, from its folder.
+pub(super) const RUST_BUILD: &str = "cargo build --release --target wasm32-wasip2";
+/// See [`RUST_BUILD`].
+pub(super) const JS_BUILD: &str = "npm run build";
+/// See [`RUST_BUILD`].
+pub(super) const PYTHON_BUILD: &str =
+    ".venv/bin/componentize-py -d wit -w coordinator componentize app -o coordinator.wasm";
+/// What that one needs first.
+pub(super) const PYTHON_SETUP: [&str; 2] = ["python3 -m venv .venv", ".venv/bin/pip install -r requirements.txt"];
+
 const RUST: Template = Template {
     what: "Rust",
     module: "target/wasm32-wasip2/release/coordinator.wasm",
@@ -23,12 +36,7 @@ const RUST: Template = Template {
         ("README.md", include_str!("../../templates/rust/README.md")),
         (".gitignore", include_str!("../../templates/rust/gitignore")),
     ],
-    commands: &[
-        "cargo test",
-        "rustup target add wasm32-wasip2",
-        "cargo build --release --target wasm32-wasip2",
-        "baton run",
-    ],
+    commands: &["cargo test", "rustup target add wasm32-wasip2", RUST_BUILD, "baton run"],
 };
 
 const JS: Template = Template {
@@ -42,7 +50,7 @@ const JS: Template = Template {
         ("README.md", include_str!("../../templates/js/README.md")),
         (".gitignore", include_str!("../../templates/js/gitignore")),
     ],
-    commands: &["npm install", "npm test", "npm run build", "baton run"],
+    commands: &["npm install", "npm test", JS_BUILD, "baton run"],
 };
 
 const PYTHON: Template = Template {
@@ -56,13 +64,7 @@ const PYTHON: Template = Template {
         ("README.md", include_str!("../../templates/python/README.md")),
         (".gitignore", include_str!("../../templates/python/gitignore")),
     ],
-    commands: &[
-        "python3 -m venv .venv",
-        ".venv/bin/pip install -r requirements.txt",
-        ".venv/bin/python -m unittest",
-        ".venv/bin/componentize-py -d wit -w coordinator componentize app -o coordinator.wasm",
-        "baton run",
-    ],
+    commands: &[PYTHON_SETUP[0], PYTHON_SETUP[1], ".venv/bin/python -m unittest", PYTHON_BUILD, "baton run"],
 };
 
 /// What all projects have.

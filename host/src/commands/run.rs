@@ -10,18 +10,21 @@ use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use super::dev::Workshop;
 use super::{WrongConfiguration, open_store};
 use crate::clock::Clock;
 use crate::config::{Config, Coordinator, Secret};
 use crate::gate::Watchdog;
-use crate::modules::{Cache, Compiler, Credentials, Digest, FileSource, Follower, Following, Judgement, ModuleSource};
+use crate::modules::{
+    Cache, Compiler, Digest, FileSource, Follower, Following, Judgement, ModuleSource, RegistryCredentials,
+};
 use crate::modules::{ModuleStore, OciSource, Pace, Preparer, Source, Supply, Trust};
 use crate::node::NodeId;
 use crate::runtime::{Engine, HttpPolicy, Launcher, Postmortem, PostmortemWriter, Running};
 use crate::signals::{Ask, Signals};
 use crate::state::StateStore;
 use crate::status_socket::StatusSocket;
-use crate::store::{LeaseStore, StoreUrl};
+use crate::store::{LeaseStore, MemoryStore, StoreUrl};
 use crate::supervisor::{Shutdown, Supervisor, last_words};
 use crate::telemetry::{Event, Log};
 
@@ -37,11 +40,23 @@ pub(super) fn run(config: &Config) -> anyhow::Result<ExitCode> {
         states: open_store(&config.store)?,
         modules: open_store(&config.store)?,
     };
+    host(config, &stores, None)
+}
+
+/// The same for whoever develops a coordinator: alone, on a store in memory, beside what builds the module.
+pub(super) fn develop(config: &Config, workshop: &Workshop) -> anyhow::Result<ExitCode> {
+    let clock = Clock::default();
+    let store = Arc::new(MemoryStore::new(Arc::new(move || clock.now().0)));
+    let stores = Stores { leases: Arc::clone(&store) as _, states: Arc::clone(&store) as _, modules: store };
+    host(config, &stores, Some(workshop))
+}
+
+fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow::Result<ExitCode> {
     let files = PostmortemWriter::start()?;
     let checked = check(&config.coordinators, &files)?;
     let node = config.node.claim().map_err(WrongConfiguration::new)?;
     let (log, writer) = Log::to_stderr(config.log_format, node.id())?;
-    let ended = contend(config, &stores, &checked, node.id(), &log);
+    let ended = contend(config, stores, workshop, &checked, node.id(), &log);
     if !files.shutdown(LAST_FILES) {
         let error = format!("a core dump or a profile is not written after {LAST_FILES:?}, and is given up");
         log.emit(None, Event::Error { error });
@@ -85,6 +100,7 @@ fn check<'a>(coordinators: &'a [Coordinator], files: &PostmortemWriter) -> anyho
 fn contend(
     config: &Config,
     Stores { leases, states, modules }: &Stores,
+    workshop: Option<&Workshop>,
     checked: &[Checked<'_>],
     node: &NodeId,
     log: &Log,
@@ -97,7 +113,7 @@ fn contend(
     let control = runtime("control", 2)?;
     let incarnation = incarnation()?;
     let result = control.block_on(async {
-        let make = Followers::new(config, node, &incarnation, Arc::clone(modules), log)?;
+        let make = Followers::new(config, node, &incarnation, Arc::clone(modules), workshop, log)?;
         let mut supplied = Vec::new();
         for checked in checked {
             supplied.push(make.follower(checked).await?);
@@ -157,6 +173,8 @@ fn contend(
             aside.spawn(create(Arc::clone(leases), log.clone()));
         }
         match StatusSocket::open(&incarnation) {
+            // Nobody else can ask a store in memory for a status.
+            _ if workshop.is_some() => {}
             Ok(socket) => {
                 let store = config.store.clone();
                 aside.spawn(async move { socket.serve(&store, &running).await });
@@ -165,6 +183,9 @@ fn contend(
                 let error = format!("`baton status` will not show what is used here: no socket for it: {error}");
                 log.emit(None, Event::Error { error });
             }
+        }
+        if let Some(workshop) = workshop {
+            aside.spawn(workshop.clone().work(log.clone(), asked.clone()));
         }
         loop {
             tokio::select! {
@@ -201,6 +222,7 @@ struct Followers<'a> {
     node: &'a NodeId,
     incarnation: &'a str,
     modules: Arc<dyn ModuleStore>,
+    workshop: Option<&'a Workshop>,
     log: &'a Log,
     engine: Engine,
     compiler: Compiler,
@@ -223,6 +245,7 @@ impl<'a> Followers<'a> {
         node: &'a NodeId,
         incarnation: &'a str,
         modules: Arc<dyn ModuleStore>,
+        workshop: Option<&'a Workshop>,
         log: &'a Log,
     ) -> anyhow::Result<Self> {
         let dumps = config.coordinators.iter().any(|coordinator| coordinator.core_dumps.is_some());
@@ -232,7 +255,7 @@ impl<'a> Followers<'a> {
             // Nothing depends on it.
             opened.map_err(|error| log.emit(None, Event::Error { error: error.to_string() })).ok()
         });
-        Ok(Self { node, incarnation, modules, log, engine, compiler: Compiler::default(), cache })
+        Ok(Self { node, incarnation, modules, workshop, log, engine, compiler: Compiler::default(), cache })
     }
 
     /// Makes what follows the source of a coordinator. A file must have a module from the beginning: somebody is
@@ -240,9 +263,15 @@ impl<'a> Followers<'a> {
     async fn follower(&self, Checked { coordinator, trust, .. }: &Checked<'_>) -> anyhow::Result<Supplied> {
         let (runs, running) = watch::channel(None);
         let source: Option<Box<dyn Source>> = match &coordinator.module {
-            ModuleSource::File(path) => Some(Box::new(FileSource::new(path.clone()))),
+            ModuleSource::File(path) => {
+                let file = FileSource::new(path.clone());
+                Some(match self.workshop {
+                    Some(workshop) => Box::new(workshop.source(file)),
+                    None => Box::new(file),
+                })
+            }
             ModuleSource::Oci(reference) => {
-                Some(Box::new(OciSource::new(reference.clone(), Credentials::of_process())))
+                Some(Box::new(OciSource::new(reference.clone(), RegistryCredentials::of_process())))
             }
             ModuleSource::Published(_) => None,
         };
@@ -265,8 +294,10 @@ impl<'a> Followers<'a> {
             pace: Pace::default(),
         });
         let module = match &coordinator.module {
-            ModuleSource::File(_) => follower.load().await.map_err(WrongConfiguration::new)?,
-            ModuleSource::Published(_) | ModuleSource::Oci(_) => None,
+            ModuleSource::File(_) if self.workshop.is_none() => {
+                follower.load().await.map_err(WrongConfiguration::new)?
+            }
+            _ => None,
         };
         Ok(Supplied { follower, supply, judgements, runs, module })
     }

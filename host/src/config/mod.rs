@@ -154,6 +154,12 @@ impl ConfigError {
         Self::new(name, problem)
     }
 
+    /// Whether it is this flag or argument that is to be mended.
+    #[must_use]
+    pub fn is_of_flag(&self, key: Key) -> bool {
+        self.place == key.flag()
+    }
+
     fn at(key: Key, origin: &Origin, problem: impl Into<String>) -> Self {
         Self::new(origin.place(key), problem)
     }

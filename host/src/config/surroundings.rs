@@ -47,6 +47,12 @@ impl Surroundings {
         format!("{user}@{host}").chars().take(128).collect()
     }
 
+    /// The same, but in another working folder.
+    #[must_use]
+    pub fn within(&self, folder: &Path) -> Self {
+        Self { folder: self.folder.join(folder), ..self.clone() }
+    }
+
     pub(super) fn variable(&self, name: &str) -> Option<&OsStr> {
         self.variables.get(OsStr::new(name)).map(OsString::as_os_str)
     }

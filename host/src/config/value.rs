@@ -225,6 +225,7 @@ pub(super) fn log_format(text: &str) -> Result<Format, String> {
 pub(super) fn show_log_format(format: &Format) -> String {
     match format {
         Format::Text => "text",
+        Format::Brief => "brief",
         Format::Json => "json",
     }
     .to_string()

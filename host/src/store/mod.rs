@@ -63,6 +63,10 @@ impl<T: LeaseStore + StateStore + ModuleStore> Store for T {}
 pub fn open(url: &StoreUrl) -> Result<Arc<dyn Store>, OpenError> {
     let opened = match url {
         StoreUrl::Sqlite(folder) => return Ok(Arc::new(SqliteStore::new(folder))),
+        StoreUrl::Memory => {
+            let problem = "it is there for whoever has made it, and for nobody else".to_owned();
+            return Err(OpenError { store: url.clone(), problem });
+        }
         StoreUrl::Azure { account, container } => AzureStore::open(account, container),
         StoreUrl::Azurite { address, container } => AzureStore::emulator(address, container),
     };

@@ -15,6 +15,8 @@ const AZURITE_ADDRESS: &str = "127.0.0.1:10000";
 /// The place of a lease store. Its text holds no secrets: credentials come from the environment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StoreUrl {
+    /// In this process's memory, for `baton dev`: nobody can name it.
+    Memory,
     /// `sqlite:DIR`: a folder on this machine, for the hosts of this machine.
     Sqlite(PathBuf),
     /// `azure://ACCOUNT/CONTAINER`: a container of an Azure storage account.
@@ -45,6 +47,7 @@ impl StoreUrl {
     /// The shortest and the longest lease that such a store keeps.
     pub fn lease_range(&self) -> (Duration, Duration) {
         match self {
+            Self::Memory => super::memory::LEASE_RANGE,
             Self::Sqlite(_) => super::sqlite::LEASE_RANGE,
             Self::Azure { .. } | Self::Azurite { .. } => super::azure::LEASE_RANGE,
         }
@@ -110,6 +113,7 @@ fn is_container(name: &str) -> bool {
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Memory => f.write_str("memory"),
             Self::Sqlite(folder) => write!(f, "{SQLITE}{}", folder.display()),
             Self::Azure { account, container } => write!(f, "azure://{account}/{container}"),
             Self::Azurite { address, container } => write!(f, "azurite://{address}/{container}"),

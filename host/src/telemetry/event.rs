@@ -374,6 +374,23 @@ pub enum Event {
         /// What the store said.
         error: String,
     },
+    /// `baton dev` builds the project.
+    Building {
+        /// The command line.
+        command: String,
+    },
+    /// The build succeeded.
+    Built {
+        /// How long it took.
+        took_s: Seconds,
+    },
+    /// The build failed: what runs goes on. The compiler has said why.
+    BuildFailed {
+        /// How it ended.
+        error: String,
+        /// How long it took.
+        took_s: Seconds,
+    },
     /// The host ends its own process: an instance is not gone and the lease is about to end.
     Aborting {
         /// Why.
@@ -430,6 +447,9 @@ impl Event {
             Self::Usage { .. } => ("usage", Warn),
             Self::Dropped { .. } => ("dropped", Warn),
             Self::StateDelayed { .. } => ("state_delayed", Warn),
+            Self::Building { .. } => ("building", Info),
+            Self::Built { .. } => ("built", Info),
+            Self::BuildFailed { .. } => ("build_failed", Error),
             Self::Aborting { .. } => ("aborting", Error),
             Self::Error { .. } => ("error", Error),
         }
@@ -552,6 +572,11 @@ impl fmt::Display for Event {
             }
             Self::Dropped { lines, reason } => write!(f, "{lines} lines: {reason}"),
             Self::StateDelayed { error } => write!(f, "the state is not claimed or saved yet, trying again: {error}"),
+            Self::Building { command } => f.write_str(command),
+            Self::Built { took_s } => write!(f, "in {took_s}"),
+            Self::BuildFailed { error, took_s } => {
+                write!(f, "{error}, after {took_s}; it is built again once a file is changed")
+            }
             Self::Aborting { reason } => f.write_str(reason),
         }
     }

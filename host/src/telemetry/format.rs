@@ -1,7 +1,5 @@
 //! One event, one line.
 
-use std::fmt::Write as _;
-
 use serde::Serialize;
 
 use super::queue::Entry;
@@ -31,11 +29,12 @@ impl Formatter {
         Self { style, width: 0 }
     }
 
-    /// The line with its end.
+    /// The line with its end; nothing where nobody is to read it.
     pub fn line(&mut self, entry: &Entry) -> String {
         let mut line = match self.style.format {
             Format::Json => json(entry),
-            Format::Text => self.text(entry),
+            Format::Brief if !matters(&entry.event) => return String::new(),
+            Format::Text | Format::Brief => self.text(entry),
         };
         line.push('\n');
         line
@@ -43,14 +42,19 @@ impl Formatter {
 
     fn text(&mut self, entry: &Entry) -> String {
         let (name, level) = entry.event.kind();
+        let is_brief = self.style.format == Format::Brief;
         let full = rfc3339(entry.at);
-        let time =
-            full.split_once('T').map_or(full.as_str(), |(_, time)| if self.style.terminal { time } else { &full });
-        let mut who = entry.scope.election.as_ref().map_or("-", |election| election.as_str()).to_string();
-        if let Some(term) = entry.term {
-            // Cannot fail: the target is a string.
-            let _ = write!(who, " term {term}");
-        }
+        let time = full.split_once('T').map_or(full.as_str(), |(_, time)| time);
+        let time = match (is_brief, self.style.terminal) {
+            // To the millisecond.
+            (true, _) => time.get(..12).unwrap_or(time),
+            (false, true) => time,
+            (false, false) => &full,
+        };
+        let election = entry.scope.election.as_ref().map_or("-", |election| election.as_str());
+        let term = entry.term.map(|term| format!("term {term}"));
+        // Of those who read in brief, each has one election.
+        let who = Some(election.to_owned()).filter(|_| !is_brief).into_iter().chain(term).collect::<Vec<_>>().join(" ");
         self.width = self.width.max(who.len());
         let message = entry.event.to_string();
         let message = escape(&message);
@@ -63,6 +67,7 @@ impl Formatter {
             }
             _ => {
                 let (tag, colour) = tag(level);
+                let message = if is_brief { shortened(&message) } else { message.into_owned() };
                 (tag, colour, format!("{name}: {message}"))
             }
         };
@@ -80,6 +85,36 @@ fn tag(level: Level) -> (&'static str, &'static str) {
         Level::Warn => ("WARN", "33"),
         Level::Error => ("ERROR", "31"),
         Level::Critical => ("CRIT", "31"),
+    }
+}
+
+/// Shortens digests to what tells a few modules apart.
+fn shortened(message: &str) -> String {
+    let mut parts = message.split("sha256:");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        text.push_str("sha256:");
+        match part.split_at_checked(64) {
+            Some((digest, rest)) if digest.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+                text.extend([&digest[..8], "…", rest]);
+            }
+            _ => text.push_str(part),
+        }
+    }
+    text
+}
+
+/// Whether whoever develops a coordinator wants to know: each change-over has a line of its own.
+fn matters(event: &Event) -> bool {
+    match event {
+        Event::Starting { .. }
+        | Event::Standby { .. }
+        | Event::Elected { .. }
+        | Event::Stopping { .. }
+        | Event::ModuleReady { .. }
+        | Event::Released {} => false,
+        Event::Gone { outcome, .. } => outcome != "done",
+        _ => true,
     }
 }
 

@@ -37,6 +37,8 @@ const LONGEST_CONTEXT: usize = 256;
 pub enum Format {
     /// For people.
     Text,
+    /// For whoever develops a coordinator: what matters to them, in short lines.
+    Brief,
     /// A JSON object on each line.
     Json,
 }

@@ -70,6 +70,28 @@ fn json_has_the_common_fields_first_and_in_order() {
 }
 
 #[test]
+fn whoever_develops_reads_what_matters_in_short_lines() {
+    let (one, two) = (Digest::of(b"1").to_string(), Digest::of(b"2").to_string());
+    let lines = lines(Style { format: Format::Brief, ..TEXT }, |log| {
+        log.emit(None, Event::Standby { reason: "not of interest".to_owned(), leader: None });
+        log.emit(None, Event::Building { command: "make".to_owned() });
+        let gap_s = Duration::from_millis(3).into();
+        log.emit(Some(7), Event::Swapped { module: one.clone(), previous: two.clone(), gap_s });
+        log.emit(Some(7), output(format!("{one} sha256:none sha256:é")));
+    });
+    let after_time: Vec<&str> = lines.iter().map(|line| &line["12:00:01.234".len()..]).collect();
+    assert_eq!(
+        after_time,
+        [
+            "  INFO   building: make".to_owned(),
+            "  INFO term 7  swapped: module sha256:6b86b273… in the place of sha256:d4735e3a…, 3ms without an instance"
+                .to_owned(),
+            format!("   out term 7  | {one} sha256:none sha256:é"),
+        ]
+    );
+}
+
+#[test]
 fn text_is_aligned_and_escaped_and_guests_look_different() {
     let lines = lines(TEXT, |log| {
         log.emit(Some(7), Event::Killed { reason: "evil\n12:00 INFO fake\x1b[2J".to_string() });

@@ -19,6 +19,7 @@ mod bad_input;
 mod commands;
 mod configuration;
 mod coordinators;
+mod dev;
 mod files;
 mod frozen;
 mod guests;

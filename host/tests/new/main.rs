@@ -31,6 +31,7 @@ fn a_project_in_rust_tests_builds_and_runs() {
     std::os::unix::fs::symlink(&built, project.folder().join("target")).unwrap();
     let said = project.tests_builds_and_runs();
     assert!(said.contains("test tests::a_term_goes_on_where_the_one_before_it_ended ... ok"), "{said}");
+    project.is_developed();
 }
 
 #[test]
@@ -189,6 +190,26 @@ impl Project {
         self.runs(run, &journal, |event| goes_on(event.text("line")).is_some_and(|beat: u32| beat >= 2));
         assert_eq!(first, self.name, "the election");
         said
+    }
+
+    /// `baton dev` builds it, runs it, and swaps in what becomes of it, which goes on where the other ended.
+    fn is_developed(&self) {
+        let mut shell = self.shell("exec baton dev");
+        shell.env("BATON_LOG_FORMAT", "json");
+        let journal = Journal::default();
+        let mut node: Node = Launch::of("dev", shell, &journal).start();
+        let line = |what: &str, test: &dyn Fn(&str) -> bool| {
+            let says = |event: &&Event| event.name == "output" && test(event.text("line"));
+            journal.wait_within(START, what, |events| events.iter().find(says).cloned())
+        };
+        let first = line("the guest to beat", &|line| line == "beat 2");
+        let source = self.read("src/lib.rs");
+        fs::write(self.folder().join("src/lib.rs"), source.replace("\"beat {beats}\"", "\"tick {beats}\"")).unwrap();
+        let count = |line: &str| line.strip_prefix("tick ").and_then(|count| count.parse::<u32>().ok());
+        let next = line("the changed guest to go on", &|line| count(line).is_some_and(|count| count > 2));
+        assert!(next.term > first.term, "{next:?}");
+        journal.event("the change-over", |event| event.name == "swapped");
+        assert!(node.terminate().success());
     }
 
     /// Runs the host until the guest says something, and ends it in order. Gives the election's name.

@@ -1,0 +1,101 @@
+//! `baton dev`: a developer's loop. Builds a project, runs what that makes, and swaps it for each new build.
+//!
+//! It is `baton run` with one node, on a store in memory, whose module is a file that is built beside it: a swap
+//! here is the swap there.
+
+mod builder;
+mod project;
+mod tree;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, anyhow};
+
+use super::{WrongConfiguration, run};
+use crate::cli::Development;
+use crate::config::{self, Config, ConfigError, Key, Layer, Surroundings};
+use crate::modules::ModuleSource;
+use crate::store::StoreUrl;
+use crate::telemetry::Format;
+use builder::Builder;
+pub(super) use builder::Workshop;
+use project::Project;
+
+/// What this node is called. It is alone.
+const NODE: &str = "dev";
+
+pub(super) fn dev(given: Development) -> anyhow::Result<ExitCode> {
+    let Development { folder, build, module, settings, around } = given;
+    let wrong = |error: anyhow::Error| WrongConfiguration(error);
+    let folder = folder.canonicalize().with_context(|| format!("there is no folder {}", folder.display()));
+    let folder = folder.map_err(wrong)?;
+    let project = Project::find(&folder, build.as_deref()).map_err(wrong)?;
+    let module = module.map(|module| folder.join(module)).or(project.module);
+    let config = configure(settings, module.as_deref(), &around).map_err(wrong)?;
+    let builder = project.build.map(|command| Builder { command, folder, target: project.target });
+    run::develop(&config, &Workshop::new(builder))
+}
+
+/// The settings of the one coordinator that is developed, whose module is a file.
+fn configure(settings: Layer, module: Option<&Path>, around: &Surroundings) -> anyhow::Result<Config> {
+    // Neither matters here, and the defaults of both take a home folder.
+    let settings = settings.flag(Key::Node, Some(NODE.to_owned())).flag(Key::Store, Some("sqlite:.".to_owned()));
+    let module = module.map(|module| module.to_str().context("the module's path is not UTF-8")).transpose()?;
+    let settings = settings.flag(Key::Module, module.map(str::to_owned));
+    let resolved = config::resolve(&settings, around);
+    // What `baton run` says of it does not help here.
+    let is_missing = |error: &ConfigError| module.is_none() && error.is_of_flag(Key::Module);
+    let mut config = resolved.map_err(|error| if is_missing(&error) { nothing_to_run() } else { error })?;
+    let [one] = &config.coordinators[..] else {
+        return Err(anyhow!("there are several coordinators in the file: say with --module which one is built here"));
+    };
+    if !matches!(one.module, ModuleSource::File(_)) {
+        return Err(anyhow!("{} is not built here: name the file that is with --module", one.module));
+    }
+    config.store = StoreUrl::Memory;
+    if config.log_format == Format::Text {
+        config.log_format = Format::Brief;
+    }
+    Ok(config)
+}
+
+fn nothing_to_run() -> ConfigError {
+    let problem =
+        "there is nothing to run: name what the build makes, or put it into baton.toml as `module`".to_owned();
+    ConfigError::of_argument("--module", problem)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn what_is_developed_is_one_file_on_a_store_in_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        let around = Surroundings::made_up(&[("BATON_STORE", "azure://account/leases")], folder.path());
+        let with = |file: &str, module: Option<&str>| {
+            fs::write(folder.path().join("baton.toml"), file).unwrap();
+            configure(Layer::new(), module.map(Path::new), &around)
+        };
+        let config = with("module = 'job.wasm'\nlease = '20s'\n", None).unwrap();
+        assert_eq!(config.store, StoreUrl::Memory);
+        assert_eq!(config.coordinators[0].module, ModuleSource::File(folder.path().join("job.wasm")));
+        assert_eq!(config.coordinators[0].timing.lease().as_secs(), 20);
+        let config = with("module = 'job.wasm'\nelection = 'one'\n", Some("/out/other.wasm")).unwrap();
+        assert_eq!(config.coordinators[0].module, ModuleSource::File("/out/other.wasm".into()));
+        assert_eq!(config.coordinators[0].election.as_str(), "one");
+
+        let wrong = |file: &str, words: &str| {
+            let error = with(file, None).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        };
+        wrong("", "--module: there is nothing to run");
+        wrong("module = 'job.wasm'\nlease = 'x'\n", "baton.toml:2: lease");
+        wrong("[coordinators.a]\nmodule = 'a.wasm'\n[coordinators.b]\nmodule = 'b.wasm'\n", "which one is built here");
+        wrong("module = 'store://job'\nelection = 'job'\n", "store://job is not built here");
+    }
+}

@@ -1,0 +1,198 @@
+//! `baton dev`: a project whose build puts a guest together, in the place of a compiler.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::guests::Guest;
+use crate::node::{Event, Journal, Launch, Node, baton, finish, until};
+
+/// Builds `job.wasm` of a guest and what is in `section`, unless there is `broken`.
+const BUILD: &str =
+    "if [ -e broken ]; then echo 'broken is in the way' >&2; exit 7; fi; cat ../guest.wasm section >job.wasm";
+
+/// A project of somebody who develops a coordinator.
+struct Project {
+    home: TempDir,
+    journal: Journal,
+}
+
+impl Project {
+    fn new() -> Self {
+        let home = tempfile::tempdir().expect("a folder");
+        symlink(Guest::Beats.module(), home.path().join("guest.wasm")).expect("a link");
+        let project = Self { home, journal: Journal::default() };
+        fs::create_dir(project.place("")).expect("a folder");
+        project
+    }
+
+    fn place(&self, name: &str) -> PathBuf {
+        self.home.path().join("project").join(name)
+    }
+
+    /// Changes what is built: a custom section makes another module of the guest.
+    fn write(&self, version: &str) {
+        let size = u8::try_from(version.len() + 2).expect("a short text");
+        fs::write(self.place("section"), [&[0, size, 1, b'v'], version.as_bytes()].concat())
+            .expect("it can be written");
+    }
+
+    fn dev(&self, flags: &[&str]) -> Node {
+        let mut command = baton(self.home.path());
+        command.args(["dev", "project", "--module", "job.wasm", "--grace", "300ms", "--max-memory", "64MiB"]);
+        for (name, value) in Guest::Beats.env() {
+            command.args(["--env", &format!("{name}={value}")]);
+        }
+        command.args(flags);
+        Launch::of("dev", command, &self.journal).start()
+    }
+
+    /// Waits for the `count`th event of a name.
+    fn event(&self, name: &str, count: usize) -> Event {
+        let found = |events: &[Event]| events.iter().filter(|event| event.name == name).nth(count - 1).cloned();
+        self.journal.wait(&format!("event {count} called {name}"), found)
+    }
+
+    /// Waits for a beat after an event: in its term, or in that of whatever runs by then.
+    fn beat_after(&self, event: &Event) -> Event {
+        let later =
+            |other: &Event| other.name == "output" && other.ts > event.ts && other.text("line").contains("beat");
+        self.journal.event("a beat after that", later)
+    }
+}
+
+const JSON: [&str; 2] = ["--log-format", "json"];
+
+#[test]
+fn each_build_is_swapped_in_and_what_fails_leaves_it_alone() {
+    let project = Project::new();
+    project.write("one");
+    // What an earlier build has left is not run.
+    fs::write(project.place("job.wasm"), "old").unwrap();
+    let mut node = project.dev(&[&JSON[..], &["--build", BUILD]].concat());
+    let started = project.event("started", 1);
+    project.event("built", 1);
+    let first = project.beat_after(&started);
+    assert_eq!(first.text("election"), "job");
+
+    project.write("two");
+    let swapped = project.event("swapped", 1);
+    assert_eq!(swapped.text("previous"), started.text("module"));
+    assert!(swapped.fields["gap_s"].as_f64().is_some(), "{swapped:?}");
+    let second = project.beat_after(&swapped);
+    assert!(second.term > first.term, "{second:?} after {first:?}");
+
+    fs::write(project.place("broken"), "").unwrap();
+    let failed = project.event("build_failed", 1);
+    assert!(failed.text("error").contains("exit status: 7"), "{failed:?}");
+    project.journal.event("what the compiler says", |event| event.raw == "broken is in the way");
+    assert_eq!(project.beat_after(&failed).term, second.term, "what runs goes on");
+
+    // It builds again, and what that makes cannot run.
+    fs::write(project.place("section"), [0, 50]).unwrap();
+    fs::remove_file(project.place("broken")).unwrap();
+    let refused = project.event("module_refused", 1);
+    assert_eq!(project.beat_after(&refused).term, second.term, "what runs goes on");
+
+    project.write("three");
+    let swapped = project.event("swapped", 2);
+    assert_eq!(swapped.text("previous"), second_module(&project), "nothing else ran in between");
+    assert!(project.beat_after(&swapped).term > second.term);
+
+    node.signal(Signal::INT);
+    assert_eq!(node.wait().code(), Some(0));
+    assert_eq!(project.event("shutting_down", 1).text("signal"), "SIGINT");
+    if project.journal.events().iter().any(|event| ["error", "lost", "killed"].contains(&event.name.as_str())) {
+        project.journal.fail("something went wrong");
+    }
+}
+
+/// The digest of what was swapped in first.
+fn second_module(project: &Project) -> String {
+    project.event("swapped", 1).text("module").to_owned()
+}
+
+#[test]
+fn a_build_is_not_disturbed_by_a_change_and_another_follows() {
+    let project = Project::new();
+    project.write("one");
+    // Not among the files that are watched.
+    let control = |name: &str| project.place(".control").join(name);
+    fs::create_dir(project.place(".control")).unwrap();
+    let build = format!("echo >>.control/begun; while [ ! -e .control/go ]; do sleep 0.05; done; {BUILD}");
+    let _node = project.dev(&[&JSON[..], &["--build", &build]].concat());
+    let begun = || fs::read(control("begun")).unwrap_or_default().len();
+    until("a build to begin", || if begun() == 1 { Ok(()) } else { Err(begun()) });
+    project.write("two");
+    project.write("three");
+    fs::write(control("go"), "").unwrap();
+    project.event("built", 2);
+    // Of the state in between nothing need be seen, but the last one runs.
+    let made = fs::read(project.place("job.wasm")).unwrap();
+    assert!(made.ends_with(b"three"));
+    project.event("started", 1);
+    assert_eq!(begun(), 2, "one build follows, and no third");
+}
+
+#[test]
+fn the_end_is_that_of_a_build_under_way_too() {
+    let project = Project::new();
+    let build = "trap '' INT TERM; sleep 1000 & echo $! >.child; wait";
+    let mut node = project.dev(&[&JSON[..], &["--build", build]].concat());
+    let child = until("the build to begin", || {
+        fs::read_to_string(project.place(".child")).unwrap_or_default().trim().parse::<u32>()
+    });
+    assert!(runs(child));
+    node.signal(Signal::INT);
+    assert_eq!(node.wait().code(), Some(0));
+    until("the build's end", || if runs(child) { Err(child) } else { Ok(()) });
+}
+
+/// Whether a process runs: one that has ended may still wait for its parent to hear of it.
+fn runs(pid: u32) -> bool {
+    let stat = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
+}
+
+#[test]
+fn what_somebody_else_builds_is_swapped_in_too() {
+    let project = Project::new();
+    let mut node = project.dev(&["--build", "off"]);
+    // Without `--log-format`, for people.
+    let line = |words: &[&str]| {
+        let has = |event: &Event| words.iter().all(|word| event.raw.contains(word));
+        project.journal.event(&format!("a line with {words:?}"), has)
+    };
+    line(&["ERROR", "module_refused: ", "job.wasm", "No such file"]);
+    fs::copy(Guest::Beats.module(), project.place("job.wasm")).unwrap();
+    line(&["out", "term 1", "| ", "beat"]);
+    project.write("two");
+    let two = [fs::read(Guest::Beats.module()).unwrap(), fs::read(project.place("section")).unwrap()].concat();
+    fs::write(project.place("new"), two).unwrap();
+    fs::rename(project.place("new"), project.place("job.wasm")).unwrap();
+    line(&["swapped: ", "without an instance"]);
+    line(&["out", "term 2", "| ", "beat"]);
+    assert_eq!(node.terminate().code(), Some(0));
+    for hidden in ["standby: ", "elected: ", "starting: "] {
+        assert!(project.journal.events().iter().all(|event| !event.raw.contains(hidden)), "{hidden}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_said_with_the_way_out() {
+    let home = tempfile::tempdir().expect("a folder");
+    let wrong = |arguments: &[&str], problem: &str| {
+        let mut command = baton(home.path());
+        command.arg("dev").args(arguments);
+        let refused = finish(command);
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        assert!(refused.stderr.contains(problem), "{refused:?}");
+    };
+    wrong(&[], "is no project whose build is known");
+    wrong(&["nowhere"], "there is no folder nowhere");
+    wrong(&["--build", "make"], "--module: there is nothing to run");
+    wrong(&["--build", "make", "--module", "job.wasm", "--lease", "1s"], "--lease");
+}
