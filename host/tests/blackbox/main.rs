@@ -32,6 +32,7 @@ mod output;
 mod proxy;
 mod publish;
 mod self_abort;
+mod sources;
 mod stage;
 mod start;
 mod state;

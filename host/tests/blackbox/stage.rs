@@ -1,5 +1,6 @@
 //! A stage for one scenario: a store that is its own, an election, and what the nodes on it have said.
 
+use std::ffi::OsStr;
 use std::process::Command;
 use std::time::Duration;
 
@@ -45,6 +46,11 @@ impl Stage {
 
     /// A node that is about to start, with other values for some flags.
     pub fn launch_with(&self, name: &str, flags: &[(&str, &str)]) -> Launch {
+        self.launch_from(name, self.guest.module(), flags)
+    }
+
+    /// The same, with modules from that source.
+    pub fn launch_from(&self, name: &str, source: impl AsRef<OsStr>, flags: &[(&str, &str)]) -> Launch {
         let (store, lease) = (self.store.url(), format!("{}s", self.store.lease().as_secs()));
         let usual = [
             ("--election", ELECTION),
@@ -55,7 +61,7 @@ impl Stage {
             ("--max-memory", "64MiB"),
         ];
         let usual = usual.iter().filter(|(flag, _)| flags.iter().all(|(other, _)| other != flag));
-        let launch = Launch::run(name, self.home.path(), &self.journal).arg(self.guest.module());
+        let launch = Launch::run(name, self.home.path(), &self.journal).arg(source);
         let env = self.guest.env().map(|(key, value)| format!("{key}={value}"));
         let launch = env.iter().fold(launch, |launch, pair| launch.flag("--env", pair));
         usual.chain(flags).fold(launch, |launch, (flag, value)| launch.flag(flag, value))
