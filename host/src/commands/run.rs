@@ -8,7 +8,7 @@ use anyhow::Context;
 use baton_election::{Refusal, Settings};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 
 use super::dev::Workshop;
 use super::{WrongConfiguration, open_store};
@@ -201,12 +201,12 @@ fn contend(
                     None => break,
                     Some(ended) => ended.context("a supervisor failed")?.context("the system has no random numbers")?,
                 },
-                // Each ends after its supervisor.
-                Some(ended) = followers.join_next() => ended.context("a follower failed")?,
+                // Each ends after its supervisor; one that fails takes nothing with it.
+                Some(ended) = followers.join_next() => followed(ended, log),
             }
         }
         while let Some(ended) = followers.join_next().await {
-            ended.context("a follower failed")?;
+            followed(ended, log);
         }
         aside.shutdown().await;
         Ok(())
@@ -215,6 +215,14 @@ fn contend(
     control.shutdown_background();
     guests.shutdown_timeout(Duration::from_secs(1));
     result
+}
+
+/// Says that a follower has failed, if it has.
+fn followed(ended: Result<(), JoinError>, log: &Log) {
+    if let Err(error) = ended {
+        let error = format!("what follows a source has failed ({error}): nothing new is run until the next start");
+        log.emit(None, Event::Error { error });
+    }
 }
 
 /// What makes the followers of all coordinators.

@@ -10,6 +10,7 @@ mod in_flight;
 mod offered;
 mod recorder;
 mod shelf;
+mod teller;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,17 +23,20 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::{Control, Digest, Judgement, ModuleStore, Offer, Preparation, PrepareError, Preparer, Reading, Source};
 use super::{SourceError, Supply, Verdict};
 use crate::runtime::LARGEST_MODULE;
-use crate::telemetry::{Event, Log};
+use crate::telemetry::Log;
 use announcer::Announcer;
 use in_flight::InFlight;
 use offered::{Offered, rejection};
 use recorder::{Judged, Recorder};
 use shelf::{Candidate, Patience, Setback, Shelf, Step};
+use teller::Teller;
 
 /// How long a module may take to come over a slow line.
-const FETCH: Duration = Duration::from_secs(120);
+const FETCH: Duration = Duration::from_secs(600);
 /// How long a reading of the control object may take.
 const READ: Duration = Duration::from_secs(4);
+/// Half as long as the first wait after a reading that failed; each further one is twice as long.
+const RETRY: Duration = Duration::from_millis(250);
 /// How long the end waits for the store.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -130,26 +134,15 @@ pub struct Follower {
     shelf: Shelf,
     reading: InFlight<Result<Reading, Refusal>>,
     read_at: Instant,
-    read_wait: Duration,
+    /// How many readings have failed in a row.
+    failed_reads: u32,
     hashing: InFlight<(Digest, Offer)>,
     preparing: InFlight<Result<Preparation, Setback>>,
     /// What is being prepared.
     prepares: Option<Candidate>,
     recorder: Recorder,
     announcer: Announcer,
-    said: Said,
-}
-
-/// What people were told, and are not told again.
-#[derive(Default)]
-struct Said {
-    unreachable_since: Option<Instant>,
-    /// What is wrong with the control object.
-    control: Option<String>,
-    /// That there is nothing to run.
-    nothing: bool,
-    /// That the newest version is rejected, and which publishing of it.
-    rejected: Option<(Digest, u64)>,
+    tell: Teller,
 }
 
 impl Follower {
@@ -158,7 +151,7 @@ impl Follower {
     pub fn new(given: Following) -> (Self, watch::Receiver<Supply>, mpsc::UnboundedSender<Judgement>) {
         let (supply, supplied) = watch::channel(Supply::default());
         let (judge, judgements) = mpsc::unbounded_channel();
-        let Following { store, election, node, incarnation, pace, .. } = &given;
+        let Following { store, election, node, incarnation, name, log, pace, .. } = &given;
         let unreachable = (Duration::from_secs(1).min(pace.outage), pace.outage);
         let follower = Self {
             supply,
@@ -171,13 +164,13 @@ impl Follower {
             shelf: Shelf::new(Patience { unreachable, refused: pace.refused }),
             reading: InFlight::none(),
             read_at: Instant::now(),
-            read_wait: pace.poll.0,
+            failed_reads: 0,
             hashing: InFlight::none(),
             preparing: InFlight::none(),
             prepares: None,
             recorder: Recorder::new(Arc::clone(store), election.clone()),
             announcer: Announcer::new(Arc::clone(store), election.clone(), node.clone(), incarnation.clone()),
-            said: Said::default(),
+            tell: Teller::new(log.clone(), election.clone(), name.clone()),
             given,
         };
         (follower, supplied, judge)
@@ -223,7 +216,7 @@ impl Follower {
                 read = self.reading.done() => self.read(read),
                 written = self.recorder.written() => match written {
                     Ok(judged) => self.recorded(&judged),
-                    Err(Some(error)) => self.say_error(format!("a judgement is not written yet, and tried again: {error}")),
+                    Err(Some(error)) => self.tell.error(format!("a judgement is not written yet, and tried again: {error}")),
                     Err(None) => {}
                 },
                 prepared = self.preparing.done() => self.prepared(prepared),
@@ -321,17 +314,16 @@ impl Follower {
                     return;
                 }
                 match setback {
-                    Setback::Unreachable(error) => self.unreachable(error),
-                    Setback::Refused(error) => self.refused(Some(candidate.digest), error),
+                    Setback::Unreachable(error) => self.tell.unreachable(error),
+                    Setback::Refused(error) => self.tell.refused(Some(candidate.digest), error),
                 }
             }
         }
     }
 
-    fn ready(&mut self, candidate: &Candidate, Preparation { module, cached, took }: Preparation) {
-        self.shelf.add(candidate, module);
-        let (module, source) = (candidate.digest.to_string(), self.given.name.clone());
-        self.say(Event::ModuleReady { module, source, cached, took_s: took.into() });
+    fn ready(&mut self, candidate: &Candidate, preparation: Preparation) {
+        self.tell.ready(candidate.digest, &preparation);
+        self.shelf.add(candidate, preparation.module);
     }
 
     fn offer(&mut self, offer: Result<Offer, SourceError>) {
@@ -340,8 +332,8 @@ impl Follower {
                 self.hashing.begin(hash(offer));
                 self.reachable();
             }
-            Err(SourceError::Unreachable(error)) => self.unreachable(error),
-            Err(SourceError::Unusable(error)) => self.refused(None, error),
+            Err(SourceError::Unreachable(error)) => self.tell.unreachable(error),
+            Err(SourceError::Unusable(error)) => self.tell.refused(None, error),
         }
     }
 
@@ -351,7 +343,7 @@ impl Follower {
         let is_published = self.given.source.is_none();
         if let Verdict::Rejected { .. } = judgement.verdict {
             // Who runs it has said so.
-            self.said.rejected = Some((digest, if is_published { serial } else { 0 }));
+            self.tell.is_told_of((digest, if is_published { serial } else { 0 }));
         } else if !is_published {
             self.offered.prove(digest, serial);
             return;
@@ -373,19 +365,21 @@ impl Follower {
         let found = match answer {
             Ok(reading) => reading,
             Err(refusal) => {
+                self.failed_reads += 1;
+                // A store that is made at the first start, or is busy for once, is none that does not answer.
+                let is_trouble = self.failed_reads > 1;
                 // A file is there without the store, too: it does not wait for rejections that cannot be read.
-                self.has_read |= self.given.source.is_some()
-                    && (matches!(refusal, Refusal::Misconfigured(_)) || self.read_wait > soonest);
-                self.read_at = now + self.read_wait;
-                self.read_wait = (self.read_wait * 2).min(self.given.pace.outage);
-                if self.given.source.is_none() {
-                    self.unreachable(format!("cannot read what is published: {refusal}"));
+                self.has_read |=
+                    self.given.source.is_some() && (is_trouble || matches!(refusal, Refusal::Misconfigured(_)));
+                self.read_at = now + (RETRY * (1 << self.failed_reads.min(8))).min(self.given.pace.outage);
+                if is_trouble && self.given.source.is_none() {
+                    self.tell.unreachable(format!("cannot read what is published: {refusal}"));
                 }
                 return;
             }
         };
         self.has_read = true;
-        self.read_wait = soonest;
+        self.failed_reads = 0;
         self.read_at = now + between(soonest, latest);
         if self.given.source.is_none() {
             self.reachable();
@@ -396,75 +390,39 @@ impl Follower {
             Reading::Nothing => {
                 let error = "the election's control object is gone from the store: what was pushed before stays here, \
                              and the next push begins anew";
-                self.wrong_control(error.to_owned());
+                self.tell.control_is_wrong(error.to_owned());
             }
             Reading::Found(version, content) => {
                 self.version = Some(version);
                 match Control::decode(&content) {
-                    Ok(control) => (self.control, self.said.control) = (control, None),
-                    Err(error) => self.wrong_control(format!("{error}; what was pushed before stays here")),
+                    Ok(control) => {
+                        self.control = control;
+                        self.tell.control_is_right();
+                    }
+                    Err(error) => self.tell.control_is_wrong(format!("{error}; what was pushed before stays here")),
                 }
             }
         }
     }
 
-    /// Says, once, that there is nothing newer to run, and why.
+    /// Says why there is nothing newer to run, if that is so.
     fn tell_what_is_missing(&mut self, control: &Control) {
-        let is_published = self.given.source.is_none();
-        let is_empty = is_published && control.pushed.is_empty();
-        if is_empty && !self.said.nothing && self.said.control.is_none() {
-            let reason =
-                format!("nothing is published for it yet: `baton push MODULE {}` publishes one", self.given.election);
-            self.say(Event::Standby { reason, leader: None });
-        }
-        self.said.nothing = is_empty;
-        let newest = match is_published {
-            true => control.pushed.last().map(|entry| ((entry.digest, entry.serial), entry.rejection())),
-            false => self.offered.newest().map(|digest| ((digest, 0), rejection(control, &digest))),
+        let newest = match self.given.source {
+            None => {
+                self.tell.nothing_is_pushed(control.pushed.is_empty());
+                control.pushed.last().map(|entry| ((entry.digest, entry.serial), entry.rejection()))
+            }
+            Some(_) => self.offered.newest().map(|digest| ((digest, 0), rejection(control, &digest))),
         };
-        let Some((which, Some(reason))) = newest else {
-            self.said.rejected = None;
-            return;
-        };
-        if self.said.rejected.replace(which) != Some(which) {
-            let instead = self.candidates.first().map(|candidate| candidate.digest.to_string());
-            self.say(Event::Rejected { module: which.0.to_string(), reason: reason.to_owned(), instead });
-        }
-    }
-
-    fn unreachable(&mut self, error: String) {
-        if self.said.unreachable_since.is_none() {
-            self.said.unreachable_since = Some(Instant::now());
-            self.say(Event::SourceUnreachable { source: self.given.name.clone(), error });
+        if let Some((newest, rejection)) = newest {
+            self.tell.newest(newest, rejection, self.candidates.first().map(|candidate| candidate.digest));
         }
     }
 
     fn reachable(&mut self) {
-        if !self.shelf.waits_for_bytes()
-            && let Some(since) = self.said.unreachable_since.take()
-        {
-            self.say(Event::SourceRecovered { source: self.given.name.clone(), after_s: since.elapsed().into() });
+        if !self.shelf.waits_for_bytes() {
+            self.tell.reachable();
         }
-    }
-
-    fn refused(&self, module: Option<Digest>, error: String) {
-        let module = module.map(|digest| digest.to_string());
-        self.say(Event::ModuleRefused { module, source: self.given.name.clone(), error });
-    }
-
-    fn wrong_control(&mut self, error: String) {
-        if self.said.control.as_ref() != Some(&error) {
-            self.say_error(error.clone());
-            self.said.control = Some(error);
-        }
-    }
-
-    fn say_error(&self, error: String) {
-        self.say(Event::Error { error });
-    }
-
-    fn say(&self, event: Event) {
-        self.given.log.emit(None, event);
     }
 
     /// What nobody else will do.

@@ -1,0 +1,96 @@
+//! What a follower tells people: what lasts is said once.
+
+use baton_election::ElectionName;
+use tokio::time::Instant;
+
+use crate::modules::{Digest, Preparation};
+use crate::telemetry::{Event, Log};
+
+pub(super) struct Teller {
+    log: Log,
+    election: ElectionName,
+    source: String,
+    unreachable_since: Option<Instant>,
+    /// What is wrong with the control object.
+    control: Option<String>,
+    /// Whether there is nothing to run yet.
+    nothing: bool,
+    /// The newest version if it is rejected, and which publishing of it.
+    rejected: Option<(Digest, u64)>,
+}
+
+impl Teller {
+    pub fn new(log: Log, election: ElectionName, source: String) -> Self {
+        Self { log, election, source, unreachable_since: None, control: None, nothing: false, rejected: None }
+    }
+
+    pub fn ready(&self, digest: Digest, Preparation { cached, took, .. }: &Preparation) {
+        let (module, source) = (digest.to_string(), self.source.clone());
+        self.say(Event::ModuleReady { module, source, cached: *cached, took_s: (*took).into() });
+    }
+
+    pub fn refused(&self, digest: Option<Digest>, error: String) {
+        let module = digest.map(|digest| digest.to_string());
+        self.say(Event::ModuleRefused { module, source: self.source.clone(), error });
+    }
+
+    pub fn unreachable(&mut self, error: String) {
+        if self.unreachable_since.is_none() {
+            self.unreachable_since = Some(Instant::now());
+            self.say(Event::SourceUnreachable { source: self.source.clone(), error });
+        }
+    }
+
+    pub fn reachable(&mut self) {
+        if let Some(since) = self.unreachable_since.take() {
+            self.say(Event::SourceRecovered { source: self.source.clone(), after_s: since.elapsed().into() });
+        }
+    }
+
+    pub fn control_is_wrong(&mut self, error: String) {
+        if self.control.as_ref() != Some(&error) {
+            self.error(error.clone());
+            self.control = Some(error);
+        }
+    }
+
+    pub fn control_is_right(&mut self) {
+        self.control = None;
+    }
+
+    /// Whether nothing was ever pushed.
+    pub fn nothing_is_pushed(&mut self, is_so: bool) {
+        if is_so && !std::mem::replace(&mut self.nothing, is_so) && self.control.is_none() {
+            let reason =
+                format!("nothing is published for it yet: `baton push MODULE {}` publishes one", self.election);
+            self.say(Event::Standby { reason, leader: None });
+        }
+        self.nothing = is_so;
+    }
+
+    /// The newest version, and why it is rejected if it is; and what can run instead.
+    pub fn newest(&mut self, newest: (Digest, u64), rejection: Option<&str>, instead: Option<Digest>) {
+        match rejection {
+            None => self.rejected = None,
+            Some(_) if self.rejected == Some(newest) => {}
+            Some(reason) => {
+                self.rejected = Some(newest);
+                let (module, reason) = (newest.0.to_string(), reason.to_owned());
+                self.say(Event::Rejected { module, reason, instead: instead.map(|digest| digest.to_string()) });
+            }
+        }
+    }
+
+    /// Somebody else has said that this version is rejected.
+    pub fn is_told_of(&mut self, rejected: (Digest, u64)) {
+        self.rejected = Some(rejected);
+    }
+
+    pub fn error(&self, error: String) {
+        self.say(Event::Error { error });
+    }
+
+    fn say(&self, event: Event) {
+        self.log.emit(None, event);
+    }
+}
