@@ -10,6 +10,8 @@
 mod azurite;
 #[path = "../support/fuse.rs"]
 mod fuse;
+#[path = "../support/minisign.rs"]
+mod minisign;
 #[path = "../support/node.rs"]
 mod node;
 
@@ -37,6 +39,7 @@ mod stage;
 mod start;
 mod state;
 mod store;
+mod trust;
 mod when_it_dies;
 
 /// Runs each scenario on the embedded store and on Azurite.

@@ -1,0 +1,118 @@
+//! What a host is told to trust, and what it then does with all else.
+
+use std::path::Path;
+
+use baton::modules::Digest;
+use time::OffsetDateTime;
+
+use crate::guests::Guest;
+use crate::minisign::Signer;
+use crate::node::{Launch, baton, finish};
+use crate::stage::{ELECTION, Stage};
+use crate::store::Store;
+
+/// The guest as it was built for the nth time: with another custom section at its end.
+fn build(n: u8) -> Vec<u8> {
+    let mut module = std::fs::read(Guest::Beats.module()).expect("the guest");
+    module.extend([0, 3, 1, b'n', n]);
+    module
+}
+
+/// The same, beating, from that file.
+fn launch(stage: &Stage, module: &Path) -> Launch {
+    let launch = Launch::run("alpha", stage.home.path(), &stage.journal).arg(module);
+    let env = Guest::Beats.env().map(|(key, value)| format!("{key}={value}"));
+    let launch = env.iter().fold(launch, |launch, pair| launch.flag("--env", pair));
+    launch.flag("--election", ELECTION).flag("--store", stage.store.url())
+}
+
+#[test]
+fn what_is_not_signed_never_runs_and_never_stops_what_is() {
+    let stage = Stage::new(Store::sqlite());
+    let (signer, stranger) = (Signer::new(), Signer::new());
+    let path = stage.home.path().join("job.wasm");
+    let signature = stage.home.path().join("job.wasm.minisig");
+    let offer = |module: &[u8], text: Option<String>| {
+        match text {
+            Some(text) => std::fs::write(&signature, text).expect("written"),
+            None => std::fs::remove_file(&signature).expect("removed"),
+        }
+        std::fs::write(path.with_extension("new"), module).expect("written");
+        std::fs::rename(path.with_extension("new"), &path).expect("renamed");
+        Digest::of(module).to_string()
+    };
+    let first = build(1);
+    offer(&first, Some(signer.sign(&first)));
+    let node = launch(&stage, &path).flag("--trust", signer.public()).start();
+    let term = stage.beat_above(0).term;
+
+    let mut flipped = build(2);
+    let half = flipped[..flipped.len() / 2].to_vec();
+    let of_whole = signer.sign(&flipped);
+    let middle = flipped.len() / 2;
+    flipped[middle] ^= 1;
+    for (module, text, reason) in [
+        (build(3), None, "is not signed"),
+        (build(4), Some(stranger.sign(&build(4))), "none of the 1 keys"),
+        (build(5), Some(signer.sign(&first)), "of other bytes"),
+        (flipped, Some(of_whole.clone()), "of other bytes"),
+        (half, Some(of_whole), "of other bytes"),
+        (build(6), Some("signed: me\n".to_owned()), "cannot be read"),
+        // Signing it does not make it a module.
+        (b"a text".to_vec(), Some(signer.sign(b"a text")), "not WebAssembly"),
+    ] {
+        let digest = offer(&module, text);
+        node.event(&format!("to refuse it: {reason}"), |event| {
+            event.name == "module_refused" && event.text("module") == digest && event.text("error").contains(reason)
+        });
+        let now = OffsetDateTime::now_utc();
+        let beat = stage.beat("a beat", |event| event.ts > now);
+        assert_eq!(beat.term, term, "the instance does not notice");
+    }
+    let digest = offer(&build(7), Some(signer.sign_legacy(&build(7))));
+    node.event("what is signed", |event| event.name == "module_ready" && event.text("module") == digest);
+    stage.check_promises();
+}
+
+#[test]
+fn what_is_not_trusted_is_a_wrong_configuration_at_the_start() {
+    let home = tempfile::tempdir().expect("a folder");
+    let module = home.path().join("job.wasm");
+    std::fs::write(&module, build(1)).expect("written");
+    let run = |flags: &[&str]| {
+        let mut command = baton(home.path());
+        command.arg("run").arg(&module).args(flags);
+        let finished = finish(command);
+        assert_eq!(finished.code, Some(2), "{finished:?}");
+        finished.stderr
+    };
+    let signer = Signer::new();
+    let public = signer.public();
+    let secret = public.with_file_name("minisign.key");
+    let (public, secret) = (public.to_str().expect("a path"), secret.to_str().expect("a path"));
+    let other = Digest::of(b"another").to_string();
+    for (flags, says) in [
+        (["--trust", "/nowhere/minisign.pub"], "/nowhere/minisign.pub: No such file"),
+        (["--trust", secret], "is it the secret one"),
+        (["--trust", public], "minisign -Sm"),
+        (["--pin", "sha256:abc"], "64 hexadecimal digits"),
+        (["--pin", &other], "--pin sha256:"),
+        (["--compile-timeout", "0s"], "no time at all"),
+    ] {
+        let said = run(&flags);
+        assert!(said.contains(says), "{says:?} is not in {said}");
+    }
+}
+
+#[test]
+fn a_cache_that_others_may_write_is_done_without() {
+    let stage = Stage::new(Store::sqlite());
+    let cache = stage.home.path().join("cache");
+    std::fs::create_dir(&cache).expect("a folder");
+    std::fs::set_permissions(&cache, std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("writable");
+    let mut node = launch(&stage, &Guest::Beats.module()).flag("--cache", &cache).start();
+    node.event("to say so", |event| event.name == "error" && event.text("error").contains("chmod 700"));
+    stage.beat_above(0);
+    assert!(node.terminate().success());
+    assert_eq!(std::fs::read_dir(&cache).expect("a folder").count(), 0);
+}
