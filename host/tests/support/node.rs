@@ -173,6 +173,8 @@ impl Launch {
     pub fn run(name: &str, home: &Path, journal: &Journal) -> Self {
         let mut command = baton(home);
         command.args(["run", "--node", name, "--log-format", "json"]);
+        // The hosts of all tests run the same few modules, and compile each once.
+        command.env("BATON_CACHE", concat!(env!("CARGO_TARGET_TMPDIR"), "/compiled"));
         Self { name: name.to_string(), journal: journal.clone(), command }
     }
 
