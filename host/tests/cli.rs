@@ -118,7 +118,15 @@ fn a_wrong_store_is_named_with_its_place_by_every_command() {
     let wrong = |store: &str, problem: &str| {
         format!("`{store}` is not a store: {problem}; write sqlite:DIR, azure://ACCOUNT/CONTAINER or azurite")
     };
-    for command in [&["run", "x.wasm"][..], &["status"], &["start", "job"]] {
+    for command in [
+        &["run", "x.wasm"][..],
+        &["status"],
+        &["start", "job"],
+        &["push", "x.wasm", "job"],
+        &["modules", "job"],
+        &["rollback", "job"],
+        &["prune"],
+    ] {
         let missing = wrong("azure://acct", "the container is missing");
         assert_wrong(&baton(folder.path(), &[], command), &format!("baton.toml:1: store: {missing}"));
         let unknown = wrong("s3://box", "it begins with no known kind of store");

@@ -22,7 +22,7 @@ pub async fn read_control(store: &dyn ModuleStore, election: &ElectionName) -> R
     loop {
         match found(store, election).await {
             Ok((version, content)) => return Ok(version.map(|_| content).transpose()?),
-            Err(refusal) => wait(&mut pace, refusal, false).await?,
+            Err(refusal) => pace.wait_to_edit(refusal).await?,
         }
     }
 }
@@ -45,7 +45,7 @@ pub async fn edit_control<T, E: From<EditError>>(
         let (version, content) = match found(store, election).await {
             Ok(found) => found,
             Err(refusal) => {
-                wait(&mut pace, refusal, doubt.is_some()).await?;
+                pace.wait_to_edit(refusal).await.map_err(|refusal| EditError::after(refusal, doubt.is_some()))?;
                 continue;
             }
         };
@@ -75,7 +75,7 @@ pub async fn edit_control<T, E: From<EditError>>(
                     let newest = (next.serial > before.serial).then(|| next.pushed.last().cloned()).flatten();
                     doubt = Some(Doubt { refusal: refusal.clone(), newest, answer });
                 }
-                wait(&mut pace, refusal, doubt.is_some()).await?;
+                pace.wait_to_edit(refusal).await.map_err(|refusal| EditError::after(refusal, doubt.is_some()))?;
             }
         }
     }
@@ -93,6 +93,12 @@ pub enum EditError {
     /// The store may have changed it.
     #[error("{0}; it may be changed or not: look at it with `baton modules`")]
     Unknown(Refusal),
+}
+
+impl EditError {
+    fn after(refusal: Refusal, in_doubt: bool) -> Self {
+        if in_doubt { Self::Unknown(refusal) } else { Self::Store(refusal) }
+    }
 }
 
 /// A try that was written perhaps, or may yet be. Once what it was computed from is gone, it will not be.
@@ -117,17 +123,6 @@ async fn found(store: &dyn ModuleStore, election: &ElectionName) -> Result<Found
         // Nothing is unchanged for whoever knows no version.
         Reading::Nothing | Reading::Unchanged => (None, Ok(Control::default())),
     })
-}
-
-/// Waits before the next try, if there should be one. A store that is not there or refuses this host is left
-/// alone: whoever asks can mend that, or asks again.
-async fn wait(pace: &mut Pace<'_>, refusal: Refusal, in_doubt: bool) -> Result<(), EditError> {
-    let given_up = matches!(refusal, Refusal::Misconfigured(_)) || pace.wait(&refusal).await.is_err();
-    match (given_up, in_doubt) {
-        (false, _) => Ok(()),
-        (true, false) => Err(EditError::Store(refusal)),
-        (true, true) => Err(EditError::Unknown(refusal)),
-    }
 }
 
 /// A random part of a time; none where the system has no random numbers.

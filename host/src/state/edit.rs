@@ -19,7 +19,7 @@ pub async fn read(store: &dyn StateStore, election: &ElectionName) -> Result<Opt
     loop {
         match found(store, election).await {
             Ok((version, found)) => return Ok(version.map(|_| found).transpose()?),
-            Err(refusal) => wait(&mut pace, refusal, false).await?,
+            Err(refusal) => pace.wait_to_edit(refusal).await?,
         }
     }
 }
@@ -45,7 +45,7 @@ pub async fn edit<E: From<EditError>>(
         let (version, found) = match found(store, election).await {
             Ok(found) => found,
             Err(refusal) => {
-                wait(&mut pace, refusal, doubt.is_some()).await?;
+                pace.wait_to_edit(refusal).await.map_err(|refusal| EditError::after(refusal, doubt.is_some()))?;
                 continue;
             }
         };
@@ -72,17 +72,10 @@ pub async fn edit<E: From<EditError>>(
                 if matches!(refusal, Refusal::Unknown(_)) {
                     doubt = Some(refusal.clone());
                 }
-                wait(&mut pace, refusal, doubt.is_some()).await?;
+                pace.wait_to_edit(refusal).await.map_err(|refusal| EditError::after(refusal, doubt.is_some()))?;
             }
         }
     }
-}
-
-/// Waits before the next try, if there should be one. A store that is not there or refuses this host is left alone:
-/// a person waits for the answer, and can mend that.
-async fn wait(pace: &mut Pace<'_>, refusal: Refusal, in_doubt: bool) -> Result<(), EditError> {
-    let given_up = matches!(refusal, Refusal::Misconfigured(_)) || pace.wait(&refusal).await.is_err();
-    if given_up { Err(EditError::after(refusal, in_doubt)) } else { Ok(()) }
 }
 
 /// Why the state was not read or changed.

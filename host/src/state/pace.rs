@@ -40,4 +40,11 @@ impl<'a> Pace<'a> {
         self.tries += 1;
         if self.tries >= TRIES { Err(refusal.to_string()) } else { Ok(()) }
     }
+
+    /// The same for an edit, whose sender waits for the answer: a store that is not there or refuses this host is
+    /// left alone, since that can be mended. Returns the refusal if there should be no next try.
+    pub async fn wait_to_edit(&mut self, refusal: Refusal) -> Result<(), Refusal> {
+        let given_up = matches!(refusal, Refusal::Misconfigured(_)) || self.wait(&refusal).await.is_err();
+        if given_up { Err(refusal) } else { Ok(()) }
+    }
 }
