@@ -12,7 +12,8 @@ use baton_election::ElectionName;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::node::{Finished, finish};
+use crate::guests::Guest;
+use crate::node::{Finished, Launch, Node, finish, until};
 use crate::on_both_stores;
 use crate::stage::{ELECTION, Stage};
 use crate::store::Store;
@@ -26,6 +27,7 @@ on_both_stores! {
     what_is_damaged_in_the_store_is_stored_anew,
     nodes_are_listed_with_what_they_have,
     a_prune_removes_old_versions,
+    nodes_run_what_is_pushed_and_say_so,
 }
 
 fn a_push_is_listed_and_rolled_back(stage: Stage) {
@@ -231,6 +233,50 @@ fn nodes_are_listed_with_what_they_have(stage: Stage) {
     }
 }
 
+fn nodes_run_what_is_pushed_and_say_so(stage: Stage) {
+    let beats = std::fs::read(Guest::Beats.module()).expect("the guest");
+    let [old, new] = [1, 2].map(|n| Version::of(&stage, beats.clone(), n));
+    // Whoever runs it first, and all who have it.
+    let until_runs = |version: &Version| {
+        until("the version to run on one node and be held by both", || {
+            let rows = rows(&stage);
+            let row = rows.iter().find(|row| row["digest"] == version.digest.to_string());
+            let nodes = row.map(|row| row["nodes"].as_array().expect("nodes").clone()).unwrap_or_default();
+            let running = nodes.iter().filter(|node| node["runs"] == true).count();
+            if nodes.len() == 2 && running == 1 { Ok(()) } else { Err(rows) }
+        });
+    };
+    let mut nodes: Vec<Node> = ["alpha", "beta"].map(|name| follows_the_store(&stage, name)).into_iter().collect();
+    assert_eq!(old.push().code, Some(0));
+    until_runs(&old);
+    assert_eq!(new.push().code, Some(0));
+    until_runs(&new);
+    assert_eq!(listed(&stage), [(new.digest, true), (old.digest, false)]);
+    let back = stage.command(&["rollback", ELECTION]);
+    assert_eq!(back.code, Some(0), "{back:?}");
+    until_runs(&old);
+    for node in &mut nodes {
+        assert!(node.terminate().success());
+    }
+    let rows = rows(&stage);
+    assert!(rows.iter().all(|row| row["nodes"] == Value::Array(vec![])), "they took it back at their end: {rows:?}");
+    stage.check_promises();
+}
+
+/// A node that runs what is pushed.
+fn follows_the_store(stage: &Stage, name: &str) -> Node {
+    let lease = format!("{}s", stage.lease().as_secs());
+    Launch::run(name, stage.home.path(), &stage.journal)
+        .arg(format!("store://{ELECTION}"))
+        .flag("--store", stage.store.url())
+        .flag("--lease", lease)
+        .flag("--grace", "300ms")
+        .flag("--max-memory", "64MiB")
+        .flag("--env", "BEHAVIOUR=beat")
+        .flag("--env", "BEAT_MS=20")
+        .start()
+}
+
 fn a_prune_removes_old_versions(stage: Stage) {
     let versions: Vec<Version> = (0..6).map(|n| Version::new(&stage, n)).collect();
     for version in &versions {
@@ -310,7 +356,11 @@ struct Version<'a> {
 
 impl<'a> Version<'a> {
     fn new(stage: &'a Stage, n: u8) -> Self {
-        let mut module = wat::parse_str(DONE).expect("the text is right");
+        Self::of(stage, wat::parse_str(DONE).expect("the text is right"), n)
+    }
+
+    /// The same component, unlike all others.
+    fn of(stage: &'a Stage, mut module: Vec<u8>, n: u8) -> Self {
         // A custom section: its size, the length of its name, the name, and what it holds.
         module.extend([0, 3, 1, b'n', n]);
         let path = stage.home.path().join(format!("version-{n}.wasm"));
