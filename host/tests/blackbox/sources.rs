@@ -14,7 +14,7 @@ use crate::store::Store;
 const PUSHED: &str = "store://stage";
 
 /// A push is noticed within 5 s; the rest is for a busy machine.
-const NOTICED: Duration = Duration::seconds(10);
+const NOTICED: Duration = Duration::seconds(15);
 
 on_both_stores! {
     what_is_pushed_is_held_by_every_node,
