@@ -8,6 +8,7 @@ mod print;
 mod status;
 
 use std::ffi::OsString;
+use std::fmt;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -132,7 +133,6 @@ pub struct Push {
 }
 
 /// What is developed. Settings follow from what is found there.
-#[derive(Debug)]
 pub struct Development {
     /// The project's folder.
     pub folder: PathBuf,
@@ -144,6 +144,15 @@ pub struct Development {
     pub settings: Layer,
     /// What else there is to find settings in.
     pub around: Surroundings,
+}
+
+impl fmt::Debug for Development {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { folder, build, module, .. } = self;
+        // The rest may hold secrets.
+        let mut shown = f.debug_struct("Development");
+        shown.field("folder", folder).field("build", build).field("module", module).finish_non_exhaustive()
+    }
 }
 
 /// What to do with a coordinator's state. `force`: also while a coordinator leads.

@@ -172,20 +172,20 @@ fn contend(
         if config.create || matches!(config.store, StoreUrl::Sqlite(_)) {
             aside.spawn(create(Arc::clone(leases), log.clone()));
         }
-        match StatusSocket::open(&incarnation) {
-            // Nobody else can ask a store in memory for a status.
-            _ if workshop.is_some() => {}
-            Ok(socket) => {
+        if let Some(workshop) = workshop {
+            aside.spawn(workshop.clone().work(log.clone(), asked.clone()));
+        }
+        // Nobody else can ask a store in memory for a status.
+        match workshop.is_none().then(|| StatusSocket::open(&incarnation)) {
+            None => {}
+            Some(Ok(socket)) => {
                 let store = config.store.clone();
                 aside.spawn(async move { socket.serve(&store, &running).await });
             }
-            Err(error) => {
+            Some(Err(error)) => {
                 let error = format!("`baton status` will not show what is used here: no socket for it: {error}");
                 log.emit(None, Event::Error { error });
             }
-        }
-        if let Some(workshop) = workshop {
-            aside.spawn(workshop.clone().work(log.clone(), asked.clone()));
         }
         loop {
             tokio::select! {

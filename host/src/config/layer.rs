@@ -56,7 +56,7 @@ pub(super) struct Given {
 }
 
 /// What one source says, not yet parsed.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Layer {
     values: BTreeMap<Key, Given>,
     /// The settings that have many values, by name.
