@@ -53,6 +53,15 @@ async fn says_nothing(source: &mut FileSource) {
     assert!(said.is_err(), "{said:?}");
 }
 
+/// What is offered when this is changed while it waits: what is changed before is seen without a hint.
+async fn offered_upon(source: &mut FileSource, change: impl FnOnce()) -> Vec<u8> {
+    let mut waits = std::pin::pin!(offered(source));
+    let early = tokio::time::timeout(A_WHILE, &mut waits).await;
+    assert!(early.is_err(), "{early:?}");
+    change();
+    waits.await
+}
+
 fn folder() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("job.wasm");
@@ -98,14 +107,17 @@ async fn at_first_there_is_what_is_there_or_why_not() {
 }
 
 #[tokio::test]
-async fn a_file_renamed_over_it_is_offered() {
+async fn a_file_renamed_over_it_or_written_anew_is_offered() {
     let (_folder, path) = folder();
     fs::write(&path, component("0")).unwrap();
     let mut source = hinted(&path);
-    for version in ["0", "1", "2"] {
-        replace(&path, &component(version));
-        assert_eq!(offered(&mut source).await, component(version));
+    next(&mut source).await.unwrap();
+    for version in ["1", "2"] {
+        let replaced = offered_upon(&mut source, || replace(&path, &component(version))).await;
+        assert_eq!(replaced, component(version));
     }
+    let overwritten = offered_upon(&mut source, || fs::write(&path, component("3")).unwrap()).await;
+    assert_eq!(overwritten, component("3"));
 }
 
 #[tokio::test]
@@ -181,11 +193,11 @@ async fn a_flipped_link_is_offered() {
     symlink("..data/job.wasm.minisig", signature_of(&path)).unwrap();
     let mut source = hinted(&path);
     next(&mut source).await.unwrap();
-    for version in ["2026_11_21", "2026_11_22"] {
-        flip(version);
-        let offer = next(&mut source).await.unwrap();
-        assert_eq!((&offer.bytes[..], offer.signature.as_deref()), (&component(version)[..], Some(version)));
-    }
+    assert_eq!(offered_upon(&mut source, || flip("2026_11_21")).await, component("2026_11_21"));
+    flip("2026_11_22");
+    let offer = next(&mut source).await.unwrap();
+    let version = "2026_11_22";
+    assert_eq!((&offer.bytes[..], offer.signature.as_deref()), (&component(version)[..], Some(version)));
     says_nothing(&mut source).await;
 }
 
@@ -204,8 +216,7 @@ async fn a_link_on_the_way_may_be_flipped_anywhere() {
     flip("1");
     let mut source = hinted(&folder.path().join("releases/../current/./bin/job.wasm"));
     assert_eq!(offered(&mut source).await, component("1"));
-    flip("2");
-    assert_eq!(offered(&mut source).await, component("2"));
+    assert_eq!(offered_upon(&mut source, || flip("2")).await, component("2"));
 }
 
 #[tokio::test]
@@ -257,8 +268,8 @@ async fn its_folder_may_be_replaced() {
     assert_eq!(offered(&mut source).await, component("new"));
     // The new one is watched as the old one was.
     source.pace.poll = NEVER;
-    replace(&path, &component("newer"));
-    assert_eq!(offered(&mut source).await, component("newer"));
+    let newer = offered_upon(&mut source, || replace(&path, &component("newer"))).await;
+    assert_eq!(newer, component("newer"));
 }
 
 #[tokio::test]
@@ -326,8 +337,8 @@ async fn without_hints_it_looks_by_itself() {
     let mut source = hinted(&path);
     next(&mut source).await.unwrap();
     source.watch = None;
-    replace(&path, &component("new"));
-    assert_eq!(offered(&mut source).await, component("new"));
+    let new = offered_upon(&mut source, || replace(&path, &component("new"))).await;
+    assert_eq!(new, component("new"));
 }
 
 #[tokio::test]
