@@ -283,6 +283,12 @@ async fn its_folder_may_be_away_for_a_while() {
     fs::create_dir(&there).unwrap();
     fs::write(&path, component("new")).unwrap();
     assert_eq!(offered(&mut source).await, component("new"));
+    // The file in it comes back as it was, with all its times.
+    let aside = folder.path().join("aside");
+    fs::rename(&there, &aside).unwrap();
+    next(&mut source).await.unwrap_err();
+    fs::rename(&aside, &there).unwrap();
+    assert_eq!(offered(&mut source).await, component("new"));
 }
 
 #[tokio::test]
