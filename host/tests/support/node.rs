@@ -146,7 +146,7 @@ impl Journal {
             && event.name == "output"
             && alike(before)
             && alike(last)
-            && last.ts - before.ts < Duration::from_millis(10)
+            && event.ts - before.ts < Duration::from_millis(10)
         {
             *last = event;
         } else {
