@@ -115,7 +115,7 @@ fn part(of: &str, content: &str) -> String {
          x-ms-blob-type: BlockBlob\r\nx-ms-server-encrypted: true\r\n\
          x-ms-creation-time: Fri, 20 Nov 2026 10:00:00 GMT\r\nlast-modified: Fri, 20 Nov 2026 10:00:00 GMT\r\n\
          date: Fri, 20 Nov 2026 10:00:00 GMT\r\nx-ms-request-id: 6d5f3b5e-0000-4000-8000-000000000000\r\n\
-         connection: close\r\n\r\n{content}",
+         server: none\r\nconnection: close\r\n\r\n{content}",
         content.len()
     )
 }
@@ -156,13 +156,16 @@ async fn a_module_that_is_there_is_not_sent_and_never_replaced() {
         (answer, server.join().unwrap())
     };
     let missing = || ends("404 Not Found", "BlobNotFound");
-    let (answer, asked) = put(vec![part("0-9", "")]).await;
+    let there = || part("0-9", "");
+    let (answer, asked) = put(vec![there(), there()]).await;
     assert_eq!(answer, Ok(()));
-    assert!(asked[0].starts_with("HEAD "), "{asked:?}");
+    // Only the time of its last change moves.
+    assert!(asked[0].starts_with("HEAD ") && asked[1].contains("comp=metadata"), "{asked:?}");
     // Another was faster.
-    let (answer, asked) = put(vec![missing(), ends("409 Conflict", "BlobAlreadyExists")]).await;
+    let (answer, asked) = put(vec![missing(), ends("409 Conflict", "BlobAlreadyExists"), there()]).await;
     assert_eq!(answer, Ok(()));
     assert!(asked[1].starts_with("PUT ") && asked[1].contains("if-none-match: *"), "{asked:?}");
+    assert!(asked[2].contains("comp=metadata"), "{asked:?}");
     // It may be there or not.
     let (answer, _) = put(vec![missing(), String::new()]).await;
     assert!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");

@@ -16,10 +16,11 @@ async fn from_the_deadline_on_nothing_is_written_to_a_file() {
     let mut launcher = launcher("appends");
     launcher.folders = vec![Folder { host: folder.path().to_owned(), guest: "/data".to_owned(), read_only: false }];
     let (sender, _lines) = mpsc::unbounded_channel();
+    let module = module();
     let now = launcher.clock.now();
     let deadline = now + Duration::from_millis(500);
     // Nobody kills it: it ends because a write is refused.
-    let mut instance = launcher.start(&module(), 1, deadline, now + GUARD * 10, Arc::new(Lines(sender)));
+    let mut instance = launcher.start(&module, 1, deadline, now + GUARD * 10, Arc::new(Lines(sender)));
     let gone = gone(&mut instance).await;
     assert_eq!(gone.end, End::Killed);
     assert!(launcher.clock.now() >= deadline, "it had its time before");

@@ -61,10 +61,10 @@ fn module() -> Module {
 
 /// An instance with so long to its deadline, and the lines that it prints.
 fn start(behaviour: &str, deadline: Duration) -> (Instance, mpsc::UnboundedReceiver<String>) {
-    let launcher = launcher(behaviour);
+    let (module, launcher) = (module(), launcher(behaviour));
     let (sender, lines) = mpsc::unbounded_channel();
     let now = launcher.clock.now();
-    (launcher.start(&module(), 1, now + deadline, now + deadline + GUARD * 10, Arc::new(Lines(sender))), lines)
+    (launcher.start(&module, 1, now + deadline, now + deadline + GUARD * 10, Arc::new(Lines(sender))), lines)
 }
 
 async fn gone(instance: &mut Instance) -> Gone {
