@@ -10,6 +10,8 @@ mod azurite;
 mod fuse;
 #[path = "../support/proxy.rs"]
 mod proxy;
+#[path = "../support/publisher.rs"]
+mod publisher;
 #[path = "../support/registry.rs"]
 mod registry;
 
