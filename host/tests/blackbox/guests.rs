@@ -125,8 +125,17 @@ fn core_modules() -> &'static Path {
 
 /// The guest that makes requests over HTTP.
 pub fn asks_over_http() -> PathBuf {
+    with_http().join("http_fixture.wasm")
+}
+
+/// The guest of which there are many versions.
+pub fn versions() -> PathBuf {
+    with_http().join("examples/versions.wasm")
+}
+
+fn with_http() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build("http-fixture", "wasm32-wasip2")).join("http_fixture.wasm")
+    BUILT.get_or_init(|| build("http-fixture", "wasm32-wasip2"))
 }
 
 fn build(package: &str, architecture: &str) -> PathBuf {

@@ -12,8 +12,14 @@ mod azurite;
 mod fuse;
 #[path = "../support/minisign.rs"]
 mod minisign;
+#[path = "../prepare/modules.rs"]
+mod modules;
 #[path = "../support/node.rs"]
 mod node;
+#[path = "../support/publisher.rs"]
+mod publisher;
+#[path = "../support/registry.rs"]
+mod registry;
 
 mod any_component;
 mod azure_access;
@@ -39,6 +45,7 @@ mod stage;
 mod start;
 mod state;
 mod store;
+mod swaps;
 mod trust;
 mod when_it_dies;
 

@@ -429,8 +429,8 @@ fn control(stage: &Stage) -> Control {
     })
 }
 
-/// Acts as an outside client of the store.
-fn with_modules<T>(stage: &Stage, act: impl AsyncFnOnce(&dyn ModuleStore) -> T) -> T {
+/// Acts on the stage's store as an outside client.
+pub fn with_modules<T>(stage: &Stage, act: impl AsyncFnOnce(&dyn ModuleStore) -> T) -> T {
     let store = baton::store::open(&stage.store.url().parse().expect("a URL")).expect("a store");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(act(&*store))

@@ -82,6 +82,11 @@ impl Store {
         }
     }
 
+    /// Whether it is the embedded store.
+    pub fn is_sqlite(&self) -> bool {
+        matches!(self, Self::Sqlite(_))
+    }
+
     /// The folder of the embedded store.
     pub fn folder(&self) -> &Path {
         match self {

@@ -4,7 +4,7 @@ mod endings;
 mod failovers;
 mod grants;
 mod requests;
-mod server;
+pub mod server;
 mod tls;
 
 use crate::guests::asks_over_http;

@@ -1,0 +1,207 @@
+//! Modules that may not run, from each source: none of them does, and none of them stops the one that does.
+
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+use baton::modules::Digest;
+use time::OffsetDateTime;
+
+use super::LONG_LEASE;
+use super::versions::{Version, component};
+use crate::minisign::Signer;
+use crate::modules;
+use crate::on_both_stores;
+use crate::publisher::{Publisher, REPOSITORY, manifest};
+use crate::registry::Registry;
+use crate::stage::{ELECTION, Stage};
+use crate::store::Store;
+
+on_both_stores! {
+    nothing_bad_that_is_pushed_runs_or_stops_anything,
+}
+
+/// Enough for the guest, however busy the machine is.
+const COMPILE_TIMEOUT: &str = "20s";
+
+fn nothing_bad_that_is_pushed_runs_or_stops_anything(stage: Stage) {
+    nothing_bad_runs_or_stops_anything(&stage, &Source::Store);
+}
+
+#[test]
+fn nothing_bad_in_a_file_runs_or_stops_anything() {
+    let stage = Stage::new(Store::sqlite());
+    let file = Source::File(stage.home.path().join("current"));
+    nothing_bad_runs_or_stops_anything(&stage, &file);
+}
+
+#[test]
+fn nothing_bad_in_a_registry_runs_or_stops_anything() {
+    nothing_bad_runs_or_stops_anything(&Stage::new(Store::sqlite()), &Source::Registry(Registry::start()));
+}
+
+#[test]
+fn what_is_not_pinned_is_not_run() {
+    let stage = Stage::new(Store::sqlite());
+    let [first, other, next] = ["works 1", "works 2", "works 3"].map(|name| stage.version(name));
+    stage.push(&first);
+    let pinned = [("--pin", &*first.digest), ("--pin", &*next.digest), LONG_LEASE];
+    let node = stage.launch_pushed("alpha", &pinned).start();
+    let term = stage.runs(&first, 0).term;
+    stage.push(&other);
+    let refused = node.event("to refuse it", |event| event.name == "module_refused");
+    assert_eq!(refused.text("module"), other.digest, "{refused:?}");
+    assert!(refused.text("error").contains(&format!("--pin {}", other.digest)), "{refused:?}");
+    stage.push(&next);
+    assert_eq!(stage.runs(&next, term).term, term + 1);
+    assert_eq!((stage.starts(&other), stage.events("module_refused").len()), (0, 1));
+    stage.check_that_it_led_throughout(&node);
+    stage.check_swaps();
+    stage.check_the_count();
+}
+
+fn nothing_bad_runs_or_stops_anything(stage: &Stage, source: &Source) {
+    let signer = Signer::new();
+    let [first, next] = ["works 1", "works 2"].map(|name| {
+        let version = stage.version(name);
+        let signature = signer.sign(&version.bytes());
+        std::fs::write(format!("{}.minisig", version.path.display()), signature).expect("written");
+        version
+    });
+    source.publish(stage, &first);
+    let trust = signer.public().display().to_string();
+    let flags = [("--trust", &*trust), ("--compile-timeout", COMPILE_TIMEOUT), LONG_LEASE];
+    let node = stage.launch_from("alpha", source.name(), &flags).start();
+    let term = stage.runs(&first, 0).term;
+
+    let bad = bad_modules(&signer, source, stage.store.is_sqlite());
+    for (number, (module, why)) in bad.iter().enumerate() {
+        source.offer(stage, module);
+        let refused = stage
+            .journal
+            .wait(why, |events| events.iter().filter(|event| event.name == "module_refused").nth(number).cloned());
+        assert!(refused.text("error").contains(why), "not {why:?}: {refused:?}");
+        let now = OffsetDateTime::now_utc();
+        let beat = stage.beat("the old version to go on", |event| event.ts > now);
+        assert!(beat.term == term && first.said(beat.text("line")), "{beat:?}");
+    }
+    source.publish(stage, &next);
+    assert_eq!(stage.runs(&next, term).term, term + 1, "nothing ran in between");
+    let refused = stage.events("module_refused");
+    assert_eq!(refused.len(), bad.len(), "each is refused once: {refused:?}");
+    stage.check_that_it_led_throughout(&node);
+    stage.check_swaps();
+    stage.check_the_count();
+}
+
+/// What a source has, and a part of why it is refused. None of them would do anything good.
+fn bad_modules(signer: &Signer, source: &Source, with_slow: bool) -> Vec<(Offered, &'static str)> {
+    let stranger = Signer::new();
+    let damaged = |name: &str, damage: &dyn Fn(&mut Vec<u8>)| {
+        let whole = component(name);
+        let (mut bytes, signature) = (whole.clone(), Some(signer.sign(&whole)));
+        damage(&mut bytes);
+        Offered { whole, bytes, signature }
+    };
+    let as_it_is = |bytes: Vec<u8>, signature| Offered { whole: bytes.clone(), bytes, signature };
+    let signed = |bytes: Vec<u8>| {
+        let signature = Some(signer.sign(&bytes));
+        as_it_is(bytes, signature)
+    };
+    let (half, others) = (component("works 3").len() / 2, component("works 1"));
+    let mut bad = vec![
+        (damaged("works 3", &|bytes| bytes.truncate(half)), source.says_of_damage()),
+        (damaged("works 4", &|bytes| bytes[half] ^= 1), source.says_of_damage()),
+        (signed(component("works 5")[..half].to_vec()), "failed to parse"),
+        (as_it_is(component("works 6"), None), "it is not signed"),
+        (as_it_is(component("works 7"), Some(stranger.sign(&component("works 7")))), "none of the 1 keys"),
+        (as_it_is(component("works 8"), Some(signer.sign(&others))), "that of other bytes"),
+        (signed(modules::component("", "baton:host/task@0.9.0")), "update the host"),
+        (signed(vec![0; (64 << 20) + 1]), source.says_of_size()),
+    ];
+    // Each costs a processor so much time, and where it comes from makes no difference to it.
+    if with_slow {
+        bad.push((signed(modules::slow()), "not compiled after 20s"));
+    }
+    bad
+}
+
+/// What a source has. Its bytes may be damaged.
+struct Offered {
+    whole: Vec<u8>,
+    bytes: Vec<u8>,
+    signature: Option<String>,
+}
+
+/// Where modules come from.
+enum Source {
+    /// In the folder that this link leads to, so that it changes at once with its signature.
+    File(PathBuf),
+    Store,
+    Registry(Registry),
+}
+
+impl Source {
+    fn name(&self) -> String {
+        match self {
+            Self::File(folder) => folder.join("job.wasm").display().to_string(),
+            Self::Store => format!("store://{ELECTION}"),
+            Self::Registry(registry) => format!("oci://{}/{REPOSITORY}:1", registry.address()),
+        }
+    }
+
+    /// Puts a version there that is as it should be.
+    fn publish(&self, stage: &Stage, version: &Version) {
+        if matches!(self, Self::Store) {
+            return stage.push(version);
+        }
+        let (bytes, beside) = (version.bytes(), format!("{}.minisig", version.path.display()));
+        let signature = Some(std::fs::read_to_string(beside).expect("it is signed"));
+        self.offer(stage, &Offered { whole: bytes.clone(), bytes, signature });
+    }
+
+    /// Puts a module there, as whoever may write there can.
+    fn offer(&self, stage: &Stage, Offered { whole, bytes, signature }: &Offered) {
+        let digest = Digest::of(whole);
+        match self {
+            Self::File(current) => {
+                let folder = tempfile::tempdir_in(stage.home.path()).expect("a folder").keep();
+                std::fs::write(folder.join("job.wasm"), bytes).expect("written");
+                if let Some(text) = signature {
+                    std::fs::write(folder.join("job.wasm.minisig"), text).expect("written");
+                }
+                symlink(&folder, folder.join("link")).expect("a link");
+                std::fs::rename(folder.join("link"), current).expect("the link is renamed");
+            }
+            Self::Store => stage.publish(&digest.to_string(), bytes.clone(), signature.clone()),
+            Self::Registry(registry) => {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+                runtime.block_on(async {
+                    let publisher = Publisher::of(registry);
+                    let mut manifest = manifest(&[publisher.layer("application/wasm", whole).await]);
+                    if bytes != whole {
+                        std::fs::write(registry.blob(&digest.hex()), bytes).expect("the blob is damaged");
+                    }
+                    if let Some(text) = signature {
+                        manifest["annotations"] = serde_json::json!({ "dev.baton.minisig": text });
+                    }
+                    publisher.push_manifest("1", &manifest).await;
+                });
+            }
+        }
+    }
+
+    fn says_of_size(&self) -> &'static str {
+        match self {
+            Self::File(_) | Self::Store => "the limit is 64 MiB",
+            Self::Registry(_) => "at most 67108864 bytes",
+        }
+    }
+
+    fn says_of_damage(&self) -> &'static str {
+        match self {
+            Self::File(_) => "that of other bytes",
+            Self::Store => "under its digest is another",
+            Self::Registry(_) => "is damaged",
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! A push while a leader crashes, while nobody leads, and while the store is away.
+
+use rustix::process::Signal;
+
+use super::{LONG_GRACE, LONG_LEASE, runs_on};
+use crate::on_both_stores;
+use crate::stage::Stage;
+
+on_both_stores! {
+    what_is_pushed_before_a_crash_runs_on_the_next_leader,
+    what_is_pushed_while_nobody_leads_runs_first,
+    what_is_pushed_during_a_hand_off_runs_on_the_next_leader,
+    nothing_is_replaced_while_the_store_is_away,
+    what_is_pushed_while_the_lease_is_lost_runs_on_whoever_leads,
+}
+
+fn what_is_pushed_before_a_crash_runs_on_the_next_leader(stage: Stage) {
+    let (first, next) = (stage.version("works 1"), stage.version("works 2"));
+    stage.push(&first);
+    let alpha = stage.launch_pushed("alpha", &[]).start();
+    let term = stage.runs(&first, 0).term;
+    let beta = stage.launch_pushed("beta", &[]).start();
+    stage.is_ready(&beta, &first);
+    stage.push(&next);
+    alpha.signal(Signal::KILL);
+    let runs = stage.runs(&next, term);
+    // The leader may have been faster than the signal, but not for long.
+    if runs.from != beta.name {
+        let again = stage.runs(&next, runs.term);
+        assert_eq!(again.from, beta.name);
+    }
+    stage.row_until(&next, "to run on beta", |row| runs_on(row, "beta"));
+    stage.check_swaps();
+    stage.check_the_count_after_crashes();
+}
+
+fn what_is_pushed_while_nobody_leads_runs_first(stage: Stage) {
+    let (first, next) = (stage.version("works 1"), stage.version("works 2"));
+    stage.push(&first);
+    let mut alpha = stage.launch_pushed("alpha", &[]).start();
+    let term = stage.runs(&first, 0).term;
+    alpha.signal(Signal::KILL);
+    alpha.wait();
+    stage.push(&next);
+    let beta = stage.launch_pushed("beta", &[]).start();
+    let begun =
+        stage.journal.event("beta's first instance", |event| event.from == beta.name && event.name == "started");
+    assert_eq!(begun.text("module"), next.digest, "{begun:?}");
+    assert!(begun.term > term, "{begun:?}");
+    stage.runs(&next, term);
+    stage.check_swaps();
+}
+
+fn what_is_pushed_during_a_hand_off_runs_on_the_next_leader(stage: Stage) {
+    let (first, next) = (stage.version("lingers 2"), stage.version("works 2"));
+    stage.push(&first);
+    let mut alpha = stage.launch_pushed("alpha", &[LONG_LEASE, LONG_GRACE]).start();
+    let term = stage.runs(&first, 0).term;
+    let beta = stage.launch_pushed("beta", &[LONG_LEASE, LONG_GRACE]).start();
+    stage.is_ready(&beta, &first);
+    alpha.signal(Signal::TERM);
+    alpha.event("the stop", |event| event.name == "stopping");
+    stage.push(&next);
+    assert_eq!(alpha.wait().code(), Some(0));
+    let runs = stage.runs(&next, term);
+    assert_eq!(runs.from, beta.name, "{runs:?}");
+    stage.check_swaps();
+    stage.check_the_count();
+}
+
+fn nothing_is_replaced_while_the_store_is_away(stage: Stage) {
+    let (first, next) = (stage.version("works 1"), stage.version("works 2"));
+    stage.push(&first);
+    let alpha = stage.launch_pushed("alpha", &[LONG_LEASE]).start();
+    let term = stage.runs(&first, 0).term;
+    let outage = stage.store.hang();
+    stage.push_around(&next);
+    // What is pushed is in another file than the leases, so only one of the stores has it within reach.
+    if stage.store.is_sqlite() {
+        stage.is_ready(&alpha, &next);
+    }
+    alpha.event("a failed renewal", |event| event.name == "renew_failed");
+    let before = stage.events("stopping");
+    assert!(before.is_empty(), "replaced while no renewal succeeds: {before:?}");
+    drop(outage);
+    let runs = stage.runs(&next, term);
+    assert_eq!(runs.from, "alpha", "{runs:?}");
+    stage.check_that_it_led_throughout(&alpha);
+    stage.check_swaps();
+    stage.check_the_count();
+}
+
+fn what_is_pushed_while_the_lease_is_lost_runs_on_whoever_leads(stage: Stage) {
+    let (first, next) = (stage.version("works 1"), stage.version("works 2"));
+    stage.push(&first);
+    let alpha = stage.launch_pushed("alpha", &[]).start();
+    let term = stage.runs(&first, 0).term;
+    let beta = stage.launch_pushed("beta", &[]).start();
+    stage.is_ready(&beta, &first);
+    let outage = stage.store.cut();
+    let stopping = alpha.event("a stop", |event| event.name == "stopping");
+    assert_eq!(stopping.text("reason"), "lease-at-risk", "{stopping:?}");
+    stage.push_around(&next);
+    let gone = alpha.event("the end", |event| event.name == "gone" && event.term == term);
+    drop(outage);
+    let runs = stage.runs(&next, term);
+    assert!(runs.ts > gone.ts, "{runs:?} before {gone:?}");
+    assert!(stage.events("rejected").is_empty(), "no version is to blame for the store");
+    stage.check_swaps();
+}

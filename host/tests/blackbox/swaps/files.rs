@@ -1,0 +1,135 @@
+//! A module in a file, which is replaced in the ways in which files are, under a running host.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use super::in_a_row::put;
+use super::versions::Version;
+use super::{LONG_LEASE, is};
+use crate::node::Node;
+use crate::stage::Stage;
+use crate::store::Store;
+
+#[test]
+fn a_file_is_followed_however_it_is_replaced() {
+    let (stage, file, leader) = running("works 1");
+    let versions: Vec<Version> = (2..=4).map(|number| stage.version(&format!("works {number}"))).collect();
+    let mut term = 1;
+    let mut runs = |version: &Version| {
+        let runs = stage.runs(version, term);
+        assert_eq!(runs.term, term + 1, "one change-over for one version: {runs:?}");
+        term = runs.term;
+    };
+
+    // By a rename,
+    put(&file, &versions[0]);
+    runs(&versions[0]);
+    // in place, as `cp` does,
+    std::fs::copy(&versions[1].path, &file).expect("the file is copied");
+    runs(&versions[1]);
+    // and back to what it was before.
+    put(&file, &versions[0]);
+    let again = stage.runs(&versions[0], 3);
+    assert_eq!(again.term, 4, "{again:?}");
+
+    stage.check_that_it_led_throughout(&leader);
+    stage.check_swaps();
+    stage.check_the_count();
+}
+
+#[test]
+fn a_config_map_is_followed() {
+    let stage = Stage::new(Store::sqlite());
+    let (first, next) = (stage.version("works 1"), stage.version("works 2"));
+    // As the kubelet does it: MODULE is a link to ..data/MODULE, and ..data a link to a folder of the version.
+    let mount = stage.home.path().join("mount");
+    let version = |folder: &str, version: &Version| {
+        std::fs::create_dir_all(mount.join(folder)).expect("a folder");
+        std::fs::copy(&version.path, mount.join(folder).join("module.wasm")).expect("the file is copied");
+        symlink(folder, mount.join("..data_tmp")).expect("a link");
+        std::fs::rename(mount.join("..data_tmp"), mount.join("..data")).expect("the link is renamed");
+    };
+    version("..2026_11_21_1", &first);
+    symlink("..data/module.wasm", mount.join("module.wasm")).expect("a link");
+    let leader = stage.launch_from("alpha", mount.join("module.wasm"), &[LONG_LEASE]).start();
+    let term = stage.runs(&first, 0).term;
+    version("..2026_11_21_2", &next);
+    std::fs::remove_dir_all(mount.join("..2026_11_21_1")).expect("the folder was there");
+    let runs = stage.runs(&next, term);
+    assert_eq!(runs.term, term + 1, "{runs:?}");
+    stage.check_that_it_led_throughout(&leader);
+    stage.check_swaps();
+    stage.check_the_count();
+}
+
+#[test]
+fn a_file_that_vanishes_or_is_half_written_stops_nothing() {
+    let (stage, file, leader) = running("works 1");
+    let next = stage.version("works 2");
+    std::fs::remove_file(&file).expect("the file was there");
+    let refused = leader.event("to miss the file", |event| event.name == "module_refused");
+    assert!(refused.text("error").contains("No such file"), "{refused:?}");
+
+    // Something comes in its place, and its writer takes a long time, or is killed.
+    let bytes = next.bytes();
+    let mut half = File::create(&file).expect("a file");
+    half.write_all(&bytes[..bytes.len() / 2]).expect("written");
+    let half_written = |error: &str| !error.contains("No such file");
+    leader.event("to see half of it", |event| event.name == "module_refused" && half_written(event.text("error")));
+    let beat = stage.beat_above(0);
+    assert_eq!(beat.term, 1, "{beat:?}");
+    assert!(stage.events("stopping").is_empty(), "a file that is not there stops nothing");
+
+    // It goes on writing after all.
+    half.write_all(&bytes[bytes.len() / 2..]).expect("written");
+    drop(half);
+    let runs = stage.runs(&next, 1);
+    assert_eq!(runs.term, 2, "{runs:?}");
+    assert_eq!(stage.events("module_refused").len(), 2, "each is said once: {:?}", stage.events("module_refused"));
+    let ready = stage.journal.events().iter().filter(|event| is(event, "module_ready", &next)).count();
+    assert_eq!(ready, 1);
+    stage.check_that_it_led_throughout(&leader);
+    stage.check_swaps();
+    stage.check_the_count();
+}
+
+#[test]
+fn a_bad_file_is_undone_until_it_is_replaced_and_other_nodes_are_told() {
+    let (stage, file, mut alpha) = running("works 1");
+    let (good, bad, next) = (stage.version("works 1"), stage.version("traps 2"), stage.version("works 3"));
+    put(&file, &bad);
+    let rejected = stage.rejected(&alpha, &bad);
+    assert_eq!(rejected.text("instead"), good.digest, "{rejected:?}");
+    let back = stage.runs(&good, rejected.term);
+    stage.row_until(&bad, "to be rejected in the store", |row| {
+        (&row["verdict"], &row["pushed"]) == (&"rejected".into(), &false.into())
+    });
+    stage.check_that_it_led_throughout(&alpha);
+
+    // Who is started anew has nothing else, and says so instead of trying it.
+    let beta = stage.launch_from("beta", &file, &[LONG_LEASE]).start();
+    stage.rejected(&beta, &bad);
+    assert_eq!(alpha.terminate().code(), Some(0));
+    put(&file, &next);
+    let runs = stage.runs(&next, back.term);
+    assert_eq!((&*runs.from, stage.starts(&bad)), ("beta", 1), "{runs:?}");
+    stage.check_swaps();
+    stage.check_the_count_after_crashes();
+}
+
+/// A node that runs a version from a file, in term 1.
+fn running(name: &str) -> (Stage, PathBuf, Node) {
+    let stage = Stage::new(Store::sqlite());
+    let first = stage.version(name);
+    let file = stage.home.path().join("current.wasm");
+    put(&file, &first);
+    let node = launch(&stage, &file);
+    assert_eq!(stage.runs(&first, 0).term, 1);
+    (stage, file, node)
+}
+
+fn launch(stage: &Stage, file: &Path) -> Node {
+    stage.launch_from("alpha", file, &[LONG_LEASE]).start()
+}

@@ -1,0 +1,152 @@
+//! Many versions, one after the other, under a stream of effects.
+
+use std::path::Path;
+
+use super::versions::Version;
+use super::{LONG_GRACE, LONG_LEASE, runs_on};
+use crate::http::server::{Reply, Request, Server};
+use crate::node::{Event, Launch, Node};
+use crate::on_both_stores;
+use crate::stage::Stage;
+
+on_both_stores! {
+    a_hundred_versions_take_over_from_one_another,
+    what_is_pushed_runs_within_seconds,
+    of_ten_pushes_in_a_row_the_last_one_runs,
+    a_push_during_a_change_over_is_not_lost,
+}
+
+/// As often one version takes over from another.
+const SWAPS: usize = 100;
+/// As often where each has to be noticed in the store first.
+const PUSHES: usize = 8;
+/// No change-over takes as long, in seconds. How long it takes is the bench's to say.
+const LONGEST_GAP: f64 = 10.0;
+
+fn a_hundred_versions_take_over_from_one_another(stage: Stage) {
+    let scene = Scene::new(stage);
+    let file = scene.stage.home.path().join("current.wasm");
+    let first = scene.stage.version("works 0");
+    put(&file, &first);
+    let leader = scene.launch("alpha", &file).start();
+    let mut last = scene.stage.runs(&first, 0);
+    let _standby = scene.stage.standby_from("beta", &first.path, &leader);
+    for number in 1..=SWAPS {
+        let next = scene.stage.version(&format!("works {number}"));
+        put(&file, &next);
+        last = scene.stage.runs(&next, last.term);
+        std::fs::remove_file(next.path).expect("the file was there");
+    }
+    assert_eq!(scene.end(leader), SWAPS);
+}
+
+fn what_is_pushed_runs_within_seconds(stage: Stage) {
+    let scene = Scene::new(stage);
+    let first = scene.stage.version("works 0");
+    scene.stage.push(&first);
+    let leader = scene.launch("alpha", "store://stage").start();
+    let mut last = scene.stage.runs(&first, 0);
+    let standby = scene.stage.standby_from("beta", "store://stage", &leader);
+    for number in 1..=PUSHES {
+        let next = scene.stage.version(&format!("works {number}"));
+        scene.stage.push(&next);
+        last = scene.stage.runs(&next, last.term);
+        // Whoever does not lead is as far.
+        scene.stage.is_ready(&standby, &next);
+    }
+    assert_eq!(scene.end(leader), PUSHES);
+}
+
+fn of_ten_pushes_in_a_row_the_last_one_runs(stage: Stage) {
+    let scene = Scene::new(stage);
+    let versions: Vec<Version> = (0..=10).map(|number| scene.stage.version(&format!("works {number}"))).collect();
+    scene.stage.push(&versions[0]);
+    let leader = scene.launch("alpha", "store://stage").start();
+    scene.stage.runs(&versions[0], 0);
+    versions[1..].iter().for_each(|version| scene.stage.push(version));
+    scene.stage.runs(&versions[10], 0);
+    scene
+        .stage
+        .row_until(&versions[10], "to run and to be current", |row| row["current"] == true && runs_on(row, "alpha"));
+    assert!((1..=10).contains(&scene.end(leader)), "some may have come together");
+}
+
+fn a_push_during_a_change_over_is_not_lost(stage: Stage) {
+    let scene = Scene::new(stage);
+    // The first one takes so many seconds to stop that what is pushed meanwhile is noticed meanwhile.
+    let versions = ["lingers 7", "lingers 0", "works 2"].map(|name| scene.stage.version(name));
+    let [slow, next, last] = &versions;
+    scene.stage.push(slow);
+    let leader = scene.launch("alpha", "store://stage").start();
+    let term = scene.stage.runs(slow, 0).term;
+    scene.stage.push(next);
+    leader.event("the stop", |event| event.name == "stopping" && event.term == term);
+    scene.stage.push(last);
+    scene.stage.runs(last, term);
+    let swaps = scene.end(leader);
+    assert!((1..=2).contains(&swaps), "{swaps} change-overs");
+}
+
+/// A stage on which all is counted that instances do, by themselves and by a server.
+struct Scene {
+    stage: Stage,
+    server: Server,
+}
+
+impl Scene {
+    fn new(stage: Stage) -> Self {
+        Self { stage, server: Server::start(|_| Reply::ok("")) }
+    }
+
+    fn launch(&self, name: &str, source: impl AsRef<std::ffi::OsStr>) -> Launch {
+        let url = self.server.url();
+        let launch = self.stage.launch_from(name, source, &[LONG_LEASE, LONG_GRACE, ("--allow-http", &url)]);
+        launch.flag("--env", format!("URL={url}"))
+    }
+
+    /// Ends the leader, and checks what all of its instances have done. Returns how many change-overs there were.
+    fn end(self, mut leader: Node) -> usize {
+        let Self { stage, server } = self;
+        stage.check_that_it_led_throughout(&leader);
+        assert_eq!(leader.terminate().code(), Some(0));
+        stage.check_swaps();
+        let (starts, swapped) = (stage.events("started"), stage.events("swapped"));
+        assert_eq!(swapped.len(), starts.len() - 1, "{swapped:?}");
+        for event in &swapped {
+            let gap = event.fields["gap_s"].as_f64().expect("a number");
+            assert!((0.0..LONGEST_GAP).contains(&gap), "{event:?}");
+            assert_ne!(event.text("module"), event.text("previous"), "{event:?}");
+        }
+        let replaced = starts.windows(2).zip(&swapped).find(|(pair, swap)| {
+            [pair[0].text("module"), pair[1].text("module")] != [swap.text("previous"), swap.text("module")]
+        });
+        assert!(replaced.is_none(), "{replaced:?}");
+        stage.check_the_count();
+        // What left each instance has arrived once, in its order, under its term.
+        let requests = server.requests();
+        let counts: Vec<u64> = requests.iter().map(|request| request.path()[1..].parse().expect("a count")).collect();
+        assert!(counts.iter().copied().eq(1..=counts.len() as u64), "each count is reported once: {counts:?}");
+        let terms: Vec<u64> = requests.iter().map(Request::term).collect();
+        assert!(terms.is_sorted(), "a lower term came after a higher one: {terms:?}");
+        let terms: std::collections::BTreeSet<u64> = terms.into_iter().collect();
+        assert_eq!(terms.len(), starts.len(), "each instance has asked the server: {terms:?}");
+        swapped.len()
+    }
+}
+
+impl Stage {
+    /// A node that runs what a file or the store has, and knows that `leader` leads.
+    fn standby_from(&self, name: &str, source: impl AsRef<std::ffi::OsStr>, leader: &Node) -> Node {
+        let node = self.launch_from(name, source, &[LONG_LEASE]).start();
+        let knows = |event: &Event| event.name == "standby" && event.text("reason").contains(&leader.name);
+        node.event(&format!("to follow {}", leader.name), knows);
+        node
+    }
+}
+
+/// Puts a version in the place of a file, as a deployment does.
+pub(super) fn put(file: &Path, version: &Version) {
+    let new = file.with_extension("new");
+    std::fs::copy(&version.path, &new).expect("the file is copied");
+    std::fs::rename(new, file).expect("the file is renamed");
+}

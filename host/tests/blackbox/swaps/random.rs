@@ -1,0 +1,115 @@
+//! Crashes of leaders and of pushers at random moments.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::runs_on;
+use super::versions::Version;
+use crate::node::{Node, until};
+use crate::on_both_stores;
+use crate::stage::{ELECTION, Stage};
+
+on_both_stores! {
+    after_fifty_pushes_with_crashes_all_nodes_agree,
+}
+
+const PUSHES: usize = 50;
+const NODES: [&str; 3] = ["alpha", "beta", "gamma"];
+/// Another one gives other moments.
+const SEED: u64 = 0x5eed_ba70;
+
+fn after_fifty_pushes_with_crashes_all_nodes_agree(stage: Stage) {
+    let mut random = Random(SEED);
+    let first = stage.version("works 0");
+    stage.push(&first);
+    let mut versions = vec![first];
+    let mut nodes: Vec<Node> = NODES.map(|name| stage.launch_pushed(name, &[]).start()).into();
+    stage.runs(&versions[0], 0);
+    // The last one that is known to have been named.
+    let mut named = 0;
+    for number in 1..=PUSHES {
+        let version = stage.version(&format!("works {number}"));
+        let mut pusher = stage.pushing(&version);
+        let mut pusher = pusher.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary starts");
+        if random.one_in(3) {
+            random.sleep(200);
+            pusher.kill().expect("it can be killed");
+        }
+        if pusher.wait().expect("it ends").success() {
+            named = number;
+        }
+        versions.push(version);
+        if random.one_in(crashes(&stage)) {
+            random.sleep(1000);
+            let leader = stage.events("elected").last().map(|event| event.from.clone());
+            // At times nobody leads.
+            if let Some(at) = nodes.iter().position(|node| Some(&node.name) == leader.as_ref()) {
+                nodes[at].signal(Signal::KILL);
+                nodes[at].wait();
+                nodes[at] = stage.launch_pushed(&format!("node-{number}"), &[]).start();
+            }
+        }
+        // So that many are noticed.
+        random.sleep(2000);
+    }
+    assert!(nodes.iter_mut().all(Node::is_running), "no host has ended by itself");
+    let names: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
+    all_agree(&stage, &names, &versions, named);
+    let ends: Vec<_> = nodes.iter_mut().map(|node| node.terminate().code()).collect();
+    assert_eq!(ends, [Some(0); 3]);
+    assert!(stage.events("rejected").is_empty(), "no version is to blame for crashes");
+    stage.check_swaps();
+    stage.check_the_count_after_crashes();
+}
+
+/// After one push in so many a leader crashes: on Azure that takes 15 s each.
+fn crashes(stage: &Stage) -> u64 {
+    if stage.store.is_sqlite() { 6 } else { 20 }
+}
+
+/// One version is current, all nodes have it, and the leader runs it, as all who can be asked say.
+fn all_agree(stage: &Stage, nodes: &[String], versions: &[Version], named: usize) {
+    let current = until("one current version, and all nodes to have it", || {
+        let finished = stage.command(&["modules", ELECTION, "--json"]);
+        let rows = finished.json();
+        let rows = rows.as_array().expect("a list");
+        let current: Vec<_> = rows.iter().filter(|row| row["current"] == true).collect();
+        let [current] = current[..] else { panic!("not one current version: {finished:?}") };
+        let runs = |row: &Value| nodes.iter().filter(|node| runs_on(row, node)).count();
+        let holders = current["nodes"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let holds = |node: &&String| holders.iter().any(|of| of["node"] == **node);
+        let is_held = nodes.iter().filter(holds).count() == nodes.len();
+        let is_settled = is_held && runs(current) == 1 && rows.iter().map(runs).sum::<usize>() == 1;
+        if is_settled { Ok(current["digest"].clone()) } else { Err(finished) }
+    });
+    let at = versions.iter().position(|version| current == *version.digest).expect("it was pushed");
+    assert!(at >= named, "{} is current, and {} was pushed after it", versions[at].name, versions[named].name);
+    let status = stage.status_until("the leader to run it", |status| status["module"] == current);
+    let last = stage.events("started").into_iter().max_by_key(|event| event.term).expect("somebody leads");
+    assert_eq!((&status["node"], &current), (&(&*last.from).into(), &last.text("module").into()), "{status}");
+}
+
+/// Numbers that are the same each time.
+struct Random(u64);
+
+impl Random {
+    /// xorshift64*.
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32
+    }
+
+    fn one_in(&mut self, many: u64) -> bool {
+        self.next().is_multiple_of(many)
+    }
+
+    /// Sleeps for less than so many milliseconds.
+    fn sleep(&mut self, longest: u64) {
+        std::thread::sleep(Duration::from_millis(self.next() % longest));
+    }
+}

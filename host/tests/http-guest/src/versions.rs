@@ -1,0 +1,85 @@
+//! A guest in many versions. Each is this component with another name in it, which begins with what it does.
+
+#![allow(clippy::disallowed_methods, reason = "a guest has no other clock")]
+
+#[expect(dead_code, reason = "the other guest has use for all of it")]
+mod client;
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use baton_sdk::{Failure, Term};
+use wasip2::http::types::Fields;
+
+baton_sdk::coordinator!(run);
+
+/// What the tests write a version's name over.
+static NAME: [u8; 64] = *b"the name of this version, which the tests replace by another one";
+
+fn run(term: &Term) -> baton_sdk::Result {
+    // Nothing of it is known before it runs.
+    let name = std::str::from_utf8(black_box(&NAME))?.trim_end();
+    let mut words = name.split(' ');
+    let behaviour = words.next().unwrap_or_default();
+    let mut seconds = || words.next().unwrap_or_default().parse().map(Duration::from_secs);
+    match behaviour {
+        "works" => work(term, name, None),
+        // Takes its time to stop.
+        "lingers" => {
+            work(term, name, None)?;
+            std::thread::sleep(seconds()?);
+            println!("{name}: has stopped");
+            Ok(())
+        }
+        // Works for so long.
+        "tires" => {
+            work(term, name, Some(Instant::now() + seconds()?))?;
+            term.check()?;
+            panic!("{name} is tired")
+        }
+        _ => fail(term, name, behaviour),
+    }
+}
+
+/// Does what no version should.
+fn fail(term: &Term, name: &str, behaviour: &str) -> baton_sdk::Result {
+    println!("{name}: begins in term {}", term.number());
+    match behaviour {
+        "traps" => panic!("{name} panics"),
+        "fatal" => Err(Failure::fatal(format!("{name} is not for here"))),
+        "fails" => Err(Failure::retryable(format!("{name} fails"))),
+        "stalls" => loop {
+            std::thread::sleep(Duration::from_secs(1_000));
+        },
+        _ => Err(Failure::fatal(format!("`{name}` begins with nothing that this guest does"))),
+    }
+}
+
+/// Counts in the state, and tells of it, until it is asked to stop, or for so long.
+fn work(term: &Term, name: &str, until: Option<Instant>) -> baton_sdk::Result {
+    let state = term.state();
+    let mut count: u64 = match state.get_bytes("count") {
+        Some(count) => String::from_utf8(count)?.parse()?,
+        None => 0,
+    };
+    println!("{name}: resumed {count} in term {}", term.number());
+    let (url, every) = (variable("URL"), Duration::from_millis(variable("BEAT_MS").parse()?));
+    while until.is_none_or(|until| Instant::now() < until) {
+        count += 1;
+        state.put_bytes("count", count.to_string())?;
+        println!("{name}: saved {count}");
+        if !url.is_empty() {
+            client::get(&format!("{url}/{count}"), Fields::new())?;
+        }
+        term.progress();
+        if let Err(stop) = term.sleep(every) {
+            println!("{name}: stopped with {count}, {:?}", stop.reason());
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_default()
+}
