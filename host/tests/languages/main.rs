@@ -8,6 +8,7 @@
 mod azurite;
 #[path = "../support/node.rs"]
 mod node;
+mod swaps;
 mod workers;
 
 use std::collections::BTreeMap;
@@ -185,11 +186,15 @@ impl Stage {
     }
 
     fn launch(&self, name: &str) -> Launch {
+        self.launch_from(name, &self.component, PARTITIONS)
+    }
+
+    fn launch_from(&self, name: &str, component: &Path, partitions: u64) -> Launch {
         let urls: Vec<&str> = (0..2).map(|worker| self.workers.url(worker)).collect();
-        let launch = Launch::run(name, self.home.path(), &self.journal).arg(&self.component).arg("--create");
+        let launch = Launch::run(name, self.home.path(), &self.journal).arg(component).arg("--create");
         let launch = launch.flag("--env", format!("WORKERS={}", urls.join(",")));
         // A worker that does not answer is waited for until the node is killed or asked to stop.
-        let settings = [("PARTITIONS", PARTITIONS), ("PAUSE_MS", 100), ("TIMEOUT_MS", 100_000)];
+        let settings = [("PARTITIONS", partitions), ("PAUSE_MS", 100), ("TIMEOUT_MS", 100_000)];
         let launch =
             settings.iter().fold(launch, |launch, (key, value)| launch.flag("--env", format!("{key}={value}")));
         let launch = urls.iter().fold(launch, |launch, url| launch.flag("--allow-http", url));

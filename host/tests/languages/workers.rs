@@ -73,6 +73,15 @@ impl Workers {
         assert!(!waited.timed_out(), "nobody offered partition {partition} within {GUARD:?}: {:?}", seen.offers);
     }
 
+    /// Waits until a partition is offered in that term.
+    pub fn offered_in(&self, term: u64) {
+        let seen = self.shared.seen();
+        let is_there = |seen: &Seen| seen.offers.iter().any(|offer| offer.term == term);
+        let wait = self.shared.changed.wait_timeout_while(seen, GUARD, |seen| !is_there(seen));
+        let (seen, waited) = wait.unwrap_or_else(PoisonError::into_inner);
+        assert!(!waited.timed_out(), "nothing was offered in term {term} within {GUARD:?}: {:?}", seen.offers);
+    }
+
     /// All offers, in the order in which they arrived.
     pub fn offers(&self) -> Vec<Offer> {
         self.shared.seen().offers.clone()

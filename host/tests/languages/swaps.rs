@@ -1,0 +1,71 @@
+//! One version of a coordinator in JavaScript takes over from another, in the middle of its work.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::{Acknowledgement, Stage, alone, no_lower_term_after_a_higher};
+
+/// As often one version takes over from the other.
+const SWAPS: usize = 15;
+/// More than are handed over meanwhile.
+const PARTITIONS: u64 = 100_000;
+
+#[test]
+fn js_versions_take_over_from_one_another() {
+    let _alone = alone();
+    // What is compiled for one store is compiled for the other.
+    let cache = tempfile::tempdir().expect("a folder");
+    for stage in [Stage::on_sqlite("js"), Stage::on_azurite("js")] {
+        take_over_from_one_another(&stage, cache.path());
+    }
+}
+
+fn take_over_from_one_another(stage: &Stage, cache: &Path) {
+    let file = stage.home.path().join("current.wasm");
+    let put = |label: usize| {
+        std::fs::write(file.with_extension("new"), relabelled(&stage.component, label)).expect("written");
+        std::fs::rename(file.with_extension("new"), &file).expect("renamed");
+    };
+    put(0);
+    let mut leader = stage.launch_from("node-1", &file, PARTITIONS).flag("--cache", cache).start();
+    let first = stage.started(0).term;
+    let mut last = first;
+    stage.workers.offered_in(first);
+    for swap in 1..=SWAPS {
+        put(swap % 2);
+        last = stage.started(last).term;
+        stage.workers.offered_in(last);
+    }
+    assert_eq!(last - first, SWAPS as u64, "a term for each version");
+    assert!(leader.terminate().success());
+
+    let events = stage.journal.events();
+    let named = |name: &'static str| events.iter().filter(move |event| event.name == name);
+    assert_eq!(named("swapped").count(), SWAPS);
+    assert_eq!((named("released").count(), named("lost").count()), (1, 0), "the lease is given up once, in the end");
+    assert_eq!(named("killed").count(), 0, "each has heeded the stop");
+
+    let offers = stage.workers.offers();
+    no_lower_term_after_a_higher(&offers);
+    // Each partition is offered by the next version again if its acknowledgement was not saved, and then no more.
+    let mut taken = BTreeMap::new();
+    for offer in &offers {
+        let by = Acknowledgement { worker: stage.workers.url(offer.worker).to_owned(), term: offer.term };
+        taken.entry(format!("partitions/{}", offer.partition)).or_insert(by);
+    }
+    let saved = stage.saved();
+    let unsaved: Vec<&String> = taken.keys().filter(|key| !saved.contains_key(*key)).collect();
+    assert!(unsaved.len() <= 1, "only the last one may be on its way: {unsaved:?}");
+    assert!(saved.iter().all(|(key, by)| taken.get(key) == Some(by)), "{saved:?} is not what was taken: {taken:?}");
+    let again = offers.windows(2).filter(|pair| pair[0].partition == pair[1].partition);
+    assert!(again.clone().all(|pair| pair[0].term < pair[1].term), "offered twice in one term");
+    assert!(offers.len() <= saved.len() + SWAPS + 1, "{} offers of {} partitions", offers.len(), saved.len());
+}
+
+/// The component with another section of no meaning at its end: the same code, another digest.
+fn relabelled(component: &Path, label: usize) -> Vec<u8> {
+    let mut bytes = std::fs::read(component).expect("the component is there");
+    // A custom section of three bytes: the length of its name, and the name.
+    bytes.extend([0, 3, 2, b'v', b'a' + u8::try_from(label).expect("a small number")]);
+    bytes
+}
