@@ -27,8 +27,10 @@ mod requests;
 mod samples;
 mod standing;
 mod state;
+mod swaps;
 mod table;
 mod usage;
+mod warm;
 
 use std::fmt::Display;
 use std::fs;
@@ -47,24 +49,30 @@ struct Effort {
     state: state::Effort,
     moves: moves::Effort,
     requests: requests::Effort,
+    swaps: swaps::Effort,
+    warm: warm::Effort,
     window: Duration,
 }
 
-/// Two to three minutes.
+/// About ten minutes, most of them for swaps: each waits until its push is noticed.
 const QUICK: Effort = Effort {
     instances: instances::Effort { starts: 1_000, kills: 300, large: 30 },
     state: state::Effort { rounds: 10, commits: 50 },
     moves: moves::Effort { terms: 300, pairs: 5, rounds: 6 },
     requests: requests::Effort { rounds: 10 },
+    swaps: swaps::Effort { hosts: 2, rounds: 50 },
+    warm: warm::Effort { rounds: 3 },
     window: Duration::from_secs(30),
 };
 
-/// About a quarter of an hour.
+/// About half an hour.
 const FULL: Effort = Effort {
     instances: instances::Effort { starts: 10_000, kills: 3_000, large: 200 },
     state: state::Effort { rounds: 40, commits: 100 },
     moves: moves::Effort { terms: 3_000, pairs: 5, rounds: 40 },
     requests: requests::Effort { rounds: 100 },
+    swaps: swaps::Effort { hosts: 2, rounds: 200 },
+    warm: warm::Effort { rounds: 10 },
     window: Duration::from_secs(300),
 };
 
@@ -100,6 +108,8 @@ fn measure(guests: &Guests, effort: &Effort) -> Vec<Row> {
         }),
         section("elections", || moves::elections(module, &effort.moves, bare)),
         section("crashes and hand-offs", || moves::moves(module, &effort.moves)),
+        section("swaps", || swaps::measure(guests, &effort.swaps)),
+        section("a large module held warm", || warm::measure(module, &effort.warm)),
         section("hosts at rest", || standing::at_rest(module, effort.window)),
         section("requests to the store", || standing::requests(module, effort.window)),
         section("the binary", || binary(Path::new(env!("CARGO_BIN_EXE_baton")))),

@@ -15,6 +15,11 @@ impl Samples {
         self.0.push(value);
     }
 
+    /// Adds others.
+    pub fn add(&mut self, others: &Self) {
+        self.0.extend(&others.0);
+    }
+
     /// The value in the middle; not a number if there is none.
     pub fn median(&self) -> f64 {
         self.at(0.5)

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use baton::state::StateStore;
 use baton::store::{AzureStore, LeaseStore};
-use baton_election::ElectionName;
+use baton_election::{ElectionName, Version};
 use bytes::Bytes;
 use wasmtime::error::Context as _;
 
@@ -33,23 +33,16 @@ const STORED: usize = 164;
 /// If the guest or the emulator do not do as they should.
 pub async fn measure(keeper: &Path, effort: &Effort) -> wasmtime::Result<Vec<Row>> {
     let azurite = Azurite::start();
-    let store = || AzureStore::emulator(&azurite.address().to_string(), "bench");
-    let raw = store()?;
-    raw.create().await?;
+    let mut raw = Writes::begin(&azurite, "raw").await?;
     let mut baton = Baton::new(keeper)?;
     let mut reads = Samples::default();
     reads.extend(times(&baton, "time-reads", 1000).await?.into_iter().map(|read| read * 1000.0));
 
-    baton.launcher.states = Arc::new(store()?);
-    let election = ElectionName::new("raw")?;
-    let content = Bytes::from(vec![7; STORED]);
-    let mut version = raw.write(&election, None, content.clone()).await?;
+    baton.launcher.states = Arc::new(store(&azurite)?);
     let (mut writes, mut commits) = (Samples::default(), Samples::default());
     for _ in 0..effort.rounds {
         for _ in 0..effort.commits {
-            let begin = Instant::now();
-            version = raw.write(&election, Some(&version), content.clone()).await?;
-            writes.push(milliseconds(begin.elapsed()));
+            writes.push(raw.write().await?);
         }
         commits.extend(times(&baton, "time-commits", effort.commits).await?);
     }
@@ -59,6 +52,46 @@ pub async fn measure(keeper: &Path, effort: &Effort) -> wasmtime::Result<Vec<Row
             .beside("one conditional write", writes.median()),
         Row::new("a read from state", Unit::Us, reads).bar(Bar::Median(2.0)),
     ])
+}
+
+/// Conditional writes to Azurite, each on top of the one before and of as much as a commit stores: one round trip to
+/// the store, for what takes such trips to stand beside.
+pub struct Writes {
+    store: AzureStore,
+    election: ElectionName,
+    version: Version,
+}
+
+impl Writes {
+    /// Writes for the first time, for an election that nobody else has.
+    ///
+    /// # Errors
+    /// If the emulator does not do as it should.
+    pub async fn begin(azurite: &Azurite, election: &str) -> wasmtime::Result<Self> {
+        let (store, election) = (store(azurite)?, ElectionName::new(election)?);
+        store.create().await?;
+        let version = store.write(&election, None, content()).await?;
+        Ok(Self { store, election, version })
+    }
+
+    /// Writes once more, and says how long that took, in milliseconds.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn write(&mut self) -> wasmtime::Result<f64> {
+        let content = content();
+        let begin = Instant::now();
+        self.version = self.store.write(&self.election, Some(&self.version), content).await?;
+        Ok(milliseconds(begin.elapsed()))
+    }
+}
+
+fn content() -> Bytes {
+    Bytes::from(vec![7; STORED])
+}
+
+fn store(azurite: &Azurite) -> wasmtime::Result<AzureStore> {
+    Ok(AzureStore::emulator(&azurite.address().to_string(), "bench")?)
 }
 
 /// How long each took the guest, in milliseconds.

@@ -1,5 +1,6 @@
 //! What a process uses, as the kernel counts it.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::time::Duration;
@@ -7,16 +8,16 @@ use std::time::Duration;
 /// The kernel's unit for a process's times, the same on every architecture that Linux still runs on.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// The memory that is resident, in binary megabytes: all of it, and the share that no file backs.
+/// The memory that a process takes, in binary megabytes: all of it, and the share that no file of a disk backs.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
-    /// All that is resident, the binary's own pages included.
+    /// All that is resident, the binary's own pages included, and all of its files in memory.
     pub all: f64,
-    /// Heap, stacks and guests.
+    /// Heap, stacks, guests and their code.
     pub anonymous: f64,
 }
 
-/// What a process has resident now.
+/// What a process takes now.
 ///
 /// # Errors
 /// If there is no such process.
@@ -26,7 +27,27 @@ pub fn memory(pid: u32) -> io::Result<Memory> {
         let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_suffix("kB"));
         line.and_then(|kib| kib.trim().parse::<f64>().ok()).map(|kib| kib / 1024.0).ok_or(io::ErrorKind::InvalidData)
     };
-    Ok(Memory { all: mib("VmRSS:")?, anonymous: mib("RssAnon:")? })
+    // Compiled code is in such files. Of them, pages count as resident only once they are used, and take memory from
+    // the beginning.
+    let files = files_in_memory(&fs::read_to_string(format!("/proc/{pid}/maps"))?);
+    Ok(Memory { all: mib("VmRSS:")? - mib("RssShmem:")? + files, anonymous: mib("RssAnon:")? + files })
+}
+
+/// The size of all files in memory that a process has mapped, each once and as far as it is mapped.
+fn files_in_memory(maps: &str) -> f64 {
+    let mut sizes = BTreeMap::<&str, u64>::new();
+    for line in maps.lines().filter(|line| line.contains(" /memfd:")) {
+        // `7f0c5e000000-7f0c5e200000 r--p 00100000 00:01 1234    /memfd:name (deleted)`.
+        let mut words = line.split_whitespace();
+        let (range, offset, inode) = (words.next(), words.nth(1), words.nth(1));
+        let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+        let length = range.and_then(|range| range.split_once('-')).and_then(|(from, to)| Some(hex(to)? - hex(from)?));
+        if let (Some(length), Some(offset), Some(inode)) = (length, offset.and_then(hex), inode) {
+            let size = sizes.entry(inode).or_default();
+            *size = (*size).max(offset + length);
+        }
+    }
+    sizes.values().sum::<u64>() as f64 / f64::from(1 << 20)
 }
 
 /// The processor time that a process has used, counted in two ways.

@@ -12,6 +12,7 @@ baton_sdk::coordinator!(run);
 fn run(term: &Term) -> baton_sdk::Result {
     match std::env::var("BEHAVIOUR").as_deref() {
         Ok("history") => history(term),
+        Ok("rest") => rest(term),
         Ok("too-much") => too_much(term),
         Ok("time-commits") => time(|| save(&[put("progress", vec![7; 100])])),
         Ok("time-reads") => {
@@ -48,6 +49,14 @@ fn history(term: &Term) -> baton_sdk::Result {
         }
     }
     println!("saved {count}");
+    Ok(())
+}
+
+/// Waits until it is asked to stop, and then stops at once.
+fn rest(term: &Term) -> baton_sdk::Result {
+    println!("resting in term {}", term.number());
+    while term.sleep(Duration::from_secs(1 << 20)).is_ok() {}
+    println!("stopped");
     Ok(())
 }
 

@@ -1,0 +1,219 @@
+//! What a swap costs: how long there is no instance, and how long it takes from a push until it is what runs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use baton::modules::Digest;
+use tokio::runtime::Runtime;
+
+use crate::azurite::Azurite;
+use crate::guest::Guests;
+use crate::hosts::{Site, at, now};
+use crate::node::{Event, Node, baton};
+use crate::samples::Samples;
+use crate::state::Writes;
+use crate::table::{Bar, Row, Unit};
+
+/// How much is measured.
+pub struct Effort {
+    /// Hosts side by side with each guest.
+    pub hosts: usize,
+    /// Swaps of each.
+    pub rounds: usize,
+}
+
+/// The longest time without an instance, in milliseconds, beside what the store takes.
+const GAP: f64 = 5.0;
+/// A push is noticed within so many seconds.
+const NOTICED: f64 = 5.0;
+/// Conditional writes after each swap.
+const WRITES: usize = 3;
+
+/// Guests that stop as soon as they are asked: one with nothing to begin with, and one whose state is claimed from
+/// the store before it starts. Each with what it is told, and what its rows are called.
+const KINDS: [(&str, &str); 2] = [("beat", ""), ("rest", ", with state")];
+
+/// Versions of real guests, pushed one after the other to hosts that lead.
+///
+/// # Errors
+/// If a push fails, or the emulator does not do as it should.
+pub fn measure(guests: &Guests, effort: &Effort) -> anyhow::Result<Vec<Row>> {
+    let mut rows = on(None, guests, effort)?;
+    rows.extend(on(Some(&Azurite::start()), guests, effort)?);
+    Ok(rows)
+}
+
+/// Measures on the embedded store, or on the emulator.
+fn on(azurite: Option<&Azurite>, guests: &Guests, effort: &Effort) -> anyhow::Result<Vec<Row>> {
+    let mut measured = [Measured::default(), Measured::default()];
+    thread::scope(|scope| {
+        let hosts: Vec<_> = (0..effort.hosts * KINDS.len())
+            .map(|number| {
+                let kind = number % KINDS.len();
+                let module = if kind == 0 { &guests.fixtures } else { &guests.keeper };
+                let run = move || Leader::start(module, KINDS[kind].0, azurite, number)?.swaps(effort.rounds);
+                (kind, scope.spawn(run))
+            })
+            .collect();
+        for (kind, host) in hosts {
+            let one = host.join().map_err(|_| anyhow::anyhow!("a host failed; see above"))??;
+            measured[kind].add(&one);
+        }
+        anyhow::Ok(())
+    })?;
+    let store = if azurite.is_some() { "Azurite" } else { "sqlite" };
+    let mut rows = Vec::new();
+    for ((_, kind), one) in KINDS.iter().zip(&measured) {
+        let gaps = Row::new(format!("a swap on {store}{kind}: without an instance"), Unit::Ms, one.gaps.clone());
+        let round_trip = one.writes.median();
+        rows.push(match azurite {
+            None => gaps.bar(Bar::P99(GAP)).beside("its last line → the next's first", one.lines.median()),
+            Some(_) => gaps.bar(Bar::P99(round_trip + GAP)).beside("one conditional write", round_trip),
+        });
+    }
+    let mut all = Measured::default();
+    measured.iter().for_each(|one| all.add(one));
+    let row = |what: &str, samples| Row::new(what.replace("STORE", store), Unit::S, samples);
+    rows.extend([
+        row("`baton push` returns → the version runs, STORE", all.pushed.clone()).beside("noticed within", NOTICED),
+        row("  from its start, with its own check", all.begun).beside("noticed within", NOTICED),
+        row("  of it fetching, compiling and linking", all.prepared).beside("all of it", all.pushed.median()),
+        row("  and from ready to running", all.ready).beside("all of it", all.pushed.median()),
+    ]);
+    Ok(rows)
+}
+
+/// What swaps took.
+#[derive(Default)]
+struct Measured {
+    /// Without an instance, as the host says, in milliseconds.
+    gaps: Samples,
+    /// From the last line of one to the first of the next, in milliseconds.
+    lines: Samples,
+    /// From the end of the push to the start of the instance, in seconds.
+    pushed: Samples,
+    /// From the begin of the push, in seconds.
+    begun: Samples,
+    /// What preparing the version took of that, in seconds.
+    prepared: Samples,
+    /// What followed, in seconds.
+    ready: Samples,
+    /// Conditional writes meanwhile, in milliseconds.
+    writes: Samples,
+}
+
+impl Measured {
+    fn add(&mut self, other: &Self) {
+        let Self { gaps, lines, pushed, begun, prepared, ready, writes } = self;
+        gaps.add(&other.gaps);
+        lines.add(&other.lines);
+        pushed.add(&other.pushed);
+        begun.add(&other.begun);
+        prepared.add(&other.prepared);
+        ready.add(&other.ready);
+        writes.add(&other.writes);
+    }
+}
+
+/// A host that leads, and runs what is pushed.
+struct Leader {
+    site: Site,
+    node: Node,
+    store: String,
+    /// The component without what makes a version of it.
+    component: Vec<u8>,
+    number: usize,
+    term: u64,
+    writes: Option<(Runtime, Writes)>,
+}
+
+/// A version that was pushed.
+struct Push {
+    digest: String,
+    begun: f64,
+    returned: f64,
+}
+
+impl Leader {
+    fn start(module: &Path, behaviour: &str, azurite: Option<&Azurite>, number: usize) -> anyhow::Result<Self> {
+        let site = Site::new();
+        let (store, writes) = match azurite {
+            None => (site.url(), None),
+            Some(azurite) => {
+                let runtime = Runtime::new()?;
+                let begun = runtime.block_on(Writes::begin(azurite, &format!("raw-{number}")));
+                let writes = begun.map_err(|error| anyhow::anyhow!("{error:#}"))?;
+                (format!("azurite://{}/swaps-{number}", azurite.address()), Some((runtime, writes)))
+            }
+        };
+        let component = fs::read(module)?;
+        push(&site, &store, &component, 0)?;
+        let node = site.launch("leader", Path::new("store://bench"), behaviour, &store).start();
+        let term = node.after(0, "started").term;
+        Ok(Self { site, node, store, component, number, term, writes })
+    }
+
+    fn swaps(mut self, rounds: usize) -> anyhow::Result<Measured> {
+        let mut measured = Measured::default();
+        for round in 0..rounds {
+            // Spreads the pushes over the time between two looks of the host.
+            let spread = ((round * KINDS.len() + self.number) as f64 * 0.618_034).fract();
+            thread::sleep(Duration::from_secs_f64(2.0 * spread));
+            let version = u32::try_from(round + 1)?;
+            let push = push(&self.site, &self.store, &self.component, version)?;
+            self.swapped(&push, &mut measured)?;
+            if let Some((runtime, writes)) = &mut self.writes {
+                for _ in 0..WRITES {
+                    let took = runtime.block_on(writes.write());
+                    measured.writes.push(took.map_err(|error| anyhow::anyhow!("{error:#}"))?);
+                }
+            }
+        }
+        self.node.terminate();
+        Ok(measured)
+    }
+
+    /// Waits for the change-over to what was pushed.
+    fn swapped(&mut self, push: &Push, measured: &mut Measured) -> anyhow::Result<()> {
+        let Push { digest, begun, returned } = push;
+        let of = |name: &'static str| move |event: &Event| event.name == name && event.text("module") == digest;
+        let swapped = self.node.event("the change-over", of("swapped"));
+        let first = self.node.after(self.term, "output");
+        let (ready, started) =
+            (self.node.event("it to be ready", of("module_ready")), self.node.event("it", of("started")));
+        ensure!(ready.fields["cached"] == false, "a new version was compiled before: {ready:?}");
+        let last = self.site.journal.wait("what ran before", |events| {
+            events.iter().rfind(|event| event.name == "output" && event.term == self.term).cloned()
+        });
+        let seconds = |event: &Event, field: &str| event.fields[field].as_f64().with_context(|| event.raw.clone());
+        measured.gaps.push(1e3 * seconds(&swapped, "gap_s")?);
+        measured.lines.push(1e3 * (at(&first) - at(&last)));
+        measured.pushed.push(at(&started) - returned);
+        measured.begun.push(at(&started) - begun);
+        measured.prepared.push(seconds(&ready, "took_s")?);
+        measured.ready.push(at(&started) - at(&ready));
+        self.term = swapped.term;
+        Ok(())
+    }
+}
+
+/// Pushes a version of a component: the same code under another digest.
+fn push(site: &Site, store: &str, component: &[u8], version: u32) -> anyhow::Result<Push> {
+    let mut module = component.to_vec();
+    // A custom section of no meaning: its id, its size, its name with the length before it, and what is in it.
+    module.extend([0, 6, 1, b'v']);
+    module.extend(version.to_le_bytes());
+    let path: PathBuf = site.path("version.wasm");
+    fs::write(&path, &module)?;
+    let mut command: Command = baton(&site.path(""));
+    command.arg("push").arg(&path).args(["bench", "--store", store, "--create"]);
+    let begun = now();
+    let output = command.output().context("the binary does not start")?;
+    let returned = now();
+    ensure!(output.status.success(), "`baton push` failed: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(Push { digest: Digest::of(&module).to_string(), begun, returned })
+}

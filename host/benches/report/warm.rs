@@ -1,0 +1,71 @@
+//! What it costs a standby to hold a large module warm: compiled, linked, its memory laid out.
+
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+
+use crate::hosts::{Site, follows};
+use crate::node::Node;
+use crate::samples::Samples;
+use crate::table::{Row, Unit};
+use crate::usage::{Memory, memory};
+
+/// How much is measured.
+pub struct Effort {
+    /// Standbys of each kind.
+    pub rounds: usize,
+}
+
+/// The example that has a whole JavaScript engine in it.
+const LARGE: &str = "scheduler-js.wasm";
+/// How long a host is left alone before it is looked at.
+const SETTLE: Duration = Duration::from_secs(3);
+
+/// Standbys with the small module that the leader has, and with a large one.
+///
+/// # Errors
+/// If the large one is not built.
+pub fn measure(small: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
+    let large = large()?;
+    let mebibytes = std::fs::metadata(&large)?.len() as f64 / f64::from(1 << 20);
+    let [mut beside, mut cold, mut warm] = [const { Vec::new() }; 3];
+    for _ in 0..effort.rounds {
+        let site = Site::new();
+        let leader = site.launch("leader", small, "beat", &site.url()).start();
+        leader.after(0, "started");
+        // The leader's compiled it, so this one's is cached as that of a node that starts again.
+        beside.push(standby(&site, "small", small, true)?);
+        cold.push(standby(&site, "cold", &large, false)?);
+        warm.push(standby(&site, "warm", &large, true)?);
+    }
+    let all = |measured: &[Memory]| measured.iter().map(|memory| memory.all).collect::<Samples>();
+    let own = |measured: &[Memory]| measured.iter().map(|memory| memory.anonymous).collect::<Samples>();
+    let row =
+        |what: String, measured, beside: f64| Row::new(what, Unit::MiB, measured).beside("with a small one", beside);
+    let rows = [(cold, "compiled here"), (warm, "from the cache")].map(|(measured, from)| {
+        let what = format!("a standby's memory, {mebibytes:.1} MiB held warm, {from}");
+        [
+            row(what, all(&measured), all(&beside).median()),
+            row("  of it not backed by the binary".to_owned(), own(&measured), own(&beside).median()),
+        ]
+    });
+    Ok(rows.into_iter().flatten().collect())
+}
+
+/// The memory of a host that follows the leader with this module, whose code must be in the cache or must not.
+fn standby(site: &Site, name: &str, module: &Path, cached: bool) -> anyhow::Result<Memory> {
+    let node: Node = site.launch(name, module, "beat", &site.url()).start();
+    follows(&node);
+    let ready = node.event("the module to be ready", |event| event.name == "module_ready");
+    ensure!(ready.fields["cached"] == cached, "it was to be {cached} that it is cached: {ready:?}");
+    thread::sleep(SETTLE);
+    memory(node.pid()).context("the standby ended while it was watched")
+}
+
+fn large() -> anyhow::Result<PathBuf> {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("examples").join(LARGE);
+    ensure!(path.exists(), "{} is missing: `scripts/examples.sh js` builds it", path.display());
+    Ok(path)
+}
