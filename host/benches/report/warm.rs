@@ -35,7 +35,7 @@ pub fn measure(small: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
         let site = Site::new();
         let leader = site.launch("leader", small, "beat", &site.url()).start();
         leader.after(0, "started");
-        // The leader's compiled it, so this one's is cached as that of a node that starts again.
+        // The leader has compiled it.
         beside.push(standby(&site, "small", small, true)?);
         cold.push(standby(&site, "cold", &large, false)?);
         warm.push(standby(&site, "warm", &large, true)?);
@@ -59,7 +59,7 @@ fn standby(site: &Site, name: &str, module: &Path, cached: bool) -> anyhow::Resu
     let node: Node = site.launch(name, module, "beat", &site.url()).start();
     follows(&node);
     let ready = node.event("the module to be ready", |event| event.name == "module_ready");
-    ensure!(ready.fields["cached"] == cached, "it was to be {cached} that it is cached: {ready:?}");
+    ensure!(ready.fields["cached"] == cached, "whether it comes from the cache should be {cached}: {ready:?}");
     thread::sleep(SETTLE);
     memory(node.pid()).context("the standby ended while it was watched")
 }
