@@ -33,12 +33,14 @@ const STORED: usize = 164;
 /// If the guest or the emulator do not do as they should.
 pub async fn measure(keeper: &Path, effort: &Effort) -> wasmtime::Result<Vec<Row>> {
     let azurite = Azurite::start();
-    let mut raw = Writes::begin(&azurite, "raw").await?;
+    let store = Arc::new(AzureStore::emulator(&azurite.address().to_string(), "bench")?);
+    store.create().await?;
+    let mut raw = Writes::begin(store.clone(), "raw").await?;
     let mut baton = Baton::new(keeper)?;
     let mut reads = Samples::default();
     reads.extend(times(&baton, "time-reads", 1000).await?.into_iter().map(|read| read * 1000.0));
 
-    baton.launcher.states = Arc::new(store(&azurite)?);
+    baton.launcher.states = store;
     let (mut writes, mut commits) = (Samples::default(), Samples::default());
     for _ in 0..effort.rounds {
         for _ in 0..effort.commits {
@@ -54,10 +56,10 @@ pub async fn measure(keeper: &Path, effort: &Effort) -> wasmtime::Result<Vec<Row
     ])
 }
 
-/// Conditional writes to Azurite, each on top of the one before and of as much as a commit stores: one round trip to
-/// the store, for what takes such trips to stand beside.
+/// Conditional writes to a store, each on top of the one before and of as much as a commit stores: one round trip,
+/// for what takes such trips to stand beside.
 pub struct Writes {
-    store: AzureStore,
+    store: Arc<dyn StateStore>,
     election: ElectionName,
     version: Version,
 }
@@ -66,10 +68,9 @@ impl Writes {
     /// Writes for the first time, for an election that nobody else has.
     ///
     /// # Errors
-    /// If the emulator does not do as it should.
-    pub async fn begin(azurite: &Azurite, election: &str) -> wasmtime::Result<Self> {
-        let (store, election) = (store(azurite)?, ElectionName::new(election)?);
-        store.create().await?;
+    /// If the store does not do as it should.
+    pub async fn begin(store: Arc<dyn StateStore>, election: &str) -> wasmtime::Result<Self> {
+        let election = ElectionName::new(election)?;
         let version = store.write(&election, None, content()).await?;
         Ok(Self { store, election, version })
     }
@@ -88,10 +89,6 @@ impl Writes {
 
 fn content() -> Bytes {
     Bytes::from(vec![7; STORED])
-}
-
-fn store(azurite: &Azurite) -> wasmtime::Result<AzureStore> {
-    Ok(AzureStore::emulator(&azurite.address().to_string(), "bench")?)
 }
 
 /// How long each took the guest, in milliseconds.
