@@ -355,6 +355,18 @@ fn a_version_that_stalls_within_its_probation_is_replaced_and_later_ones_step_do
 }
 
 #[test]
+fn an_instance_that_stalls_while_it_is_replaced_does_not_cost_the_lease() {
+    let mut scene = Scene::leading();
+    scene.input(Input::Plan(plan(1, Some(0))));
+    let stopped = scene.answer(Ok(Reply::Version(Version("v3".to_string()))));
+    assert!(matches!(stopped[..], [Effect::Stop { reason: StopReason::Replaced, .. }]), "{stopped:?}");
+    let effects = scene.input(Input::Stalled { reason: "no progress".to_string() });
+    assert!(effects.is_empty(), "{effects:?}");
+    let effects = scene.input(Input::Gone { end: End::Killed });
+    assert!(matches!(effects[..], [Effect::Start { term: 3, .. }]), "{effects:?}");
+}
+
+#[test]
 fn a_version_that_does_well_for_thirty_seconds_is_proven() {
     let mut scene = Scene::on_probation();
     let started = scene.now;

@@ -353,9 +353,11 @@ impl Holding {
         }
     }
 
-    /// A version that makes no progress within its probation is bad; otherwise this node gives way.
+    /// A version that makes no progress within its probation is bad; otherwise this node gives way. One that is
+    /// being stopped need not make any: it is killed when its grace is over, and what follows it is no part of that.
     fn stalled(&mut self, shared: &mut Shared, reason: String) {
         match &mut self.stage {
+            Stage::Serving(serving) if serving.grace_ends.is_some() => {}
             Stage::Serving(serving) if shared.versions.is_on_probation(&serving.version) => {
                 serving.stop(shared, StopReason::Replaced, &reason, shared.settings.timing.grace());
                 serving.rejected.get_or_insert(reason);
