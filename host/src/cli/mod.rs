@@ -237,6 +237,10 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Surrounding
         },
         Subcommand::Check { module, json } => Command::Check { module, json },
         Subcommand::Push { module, election, store, create, signature } => {
+            if election.ends_with(".wasm") {
+                let problem = format!("`{election}` looks like the module: name that first, and then the election");
+                return Err(ConfigError::of_argument("ELECTION", problem).into());
+            }
             let election = election_argument(&election)?;
             let (store, create) = config::resolve_store_to_fill(&store.layer().flag(Key::Create, create), around)?;
             Command::Push(Push { module, election, store, create, signature, by: around.user_at_host() })

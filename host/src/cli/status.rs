@@ -7,6 +7,7 @@ use baton_election::{ElectionName, LeaseState, Outcome, Snapshot, Term};
 use serde::{Serialize, Serializer};
 
 use super::{columns, print};
+use crate::modules::Digest;
 use crate::runtime::{InUse, Share};
 use crate::telemetry::{escape, rfc3339};
 
@@ -181,7 +182,7 @@ fn in_a_row(failures: u32) -> Option<String> {
 
 /// Enough of a digest to tell modules apart.
 pub(super) fn short(digest: &str) -> String {
-    digest.chars().take("sha256:".len() + 12).collect()
+    digest.chars().take("sha256:".len() + Digest::SHOWN).collect()
 }
 
 #[cfg(test)]

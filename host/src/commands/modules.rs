@@ -14,7 +14,7 @@ use crate::store::StoreUrl;
 use crate::telemetry::wall;
 
 pub(super) async fn modules(election: &ElectionName, store: &StoreUrl, json: bool) -> anyhow::Result<ExitCode> {
-    let store = open_store(store)?;
+    let (place, store) = (store, open_store(store)?);
     let modules: &dyn ModuleStore = &*store;
     let control = timeout(ANSWER_WITHIN, read_control(modules, election)).await;
     let cannot = || format!("cannot read the modules of {election}");
@@ -25,7 +25,8 @@ pub(super) async fn modules(election: &ElectionName, store: &StoreUrl, json: boo
     // That there is nothing at all may be a misspelt election, and is an error.
     if nothing && read(&*store, election).await? == Snapshot::Nothing {
         bail!(
-            "there is no election {election} in this store: nothing was pushed to it, and no host has contended for it"
+            "there is no election {election} on {place}: nothing was pushed to it, and no host has contended for it; \
+             is --store right?"
         );
     }
     let rows = ModuleRow::of(&control.unwrap_or_default(), &announcements);
@@ -42,7 +43,7 @@ pub(super) async fn rollback(
     store: &StoreUrl,
     to: Option<&DigestPrefix>,
 ) -> anyhow::Result<ExitCode> {
-    let store = open_store(store)?;
+    let (place, store) = (store, open_store(store)?);
     let edit = edit_control(&*store, election, |control| control.rollback(to).map_err(anyhow::Error::from));
     let rolled_back = match timeout(ANSWER_WITHIN, edit).await {
         Ok(rolled_back) => rolled_back.with_context(|| format!("cannot roll {election} back"))?,
@@ -52,8 +53,10 @@ pub(super) async fn rollback(
         ),
     };
     cli::print(&match rolled_back {
-        RolledBack::To(digest) => format!("{digest} is current in {election}\n"),
-        RolledBack::Already(digest) => format!("{digest} was current already in {election}: nothing changed\n"),
+        RolledBack::To(digest) => format!("{digest} is current in {election} on {place}\n"),
+        RolledBack::Already(digest) => {
+            format!("{digest} was current already in {election} on {place}: nothing changed\n")
+        }
         RolledBack::Forgiven(digest) => {
             format!("{digest} is not rejected any more in {election}: nodes whose source names it may run it again\n")
         }

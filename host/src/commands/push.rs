@@ -67,12 +67,14 @@ async fn publish(push: &Push, digest: Digest, module: Bytes, signature: Option<S
     if get(modules, &digest, 1).await?.is_none() {
         store_module(modules, &digest, &module).await?;
     }
+    // Whoever forgot --store sees it here.
+    let place = format!("{election} on {}", push.store);
     let news = match pushed {
-        Pushed::Current => "is current",
-        Pushed::SignedAnew => "was current already, and has a new signature",
-        Pushed::Already => "was current already: nothing changed",
+        Pushed::Current => format!("is current in {place}"),
+        Pushed::SignedAnew => format!("was current already in {place}: it has a new signature"),
+        Pushed::Already => format!("was current already in {place}: nothing changed"),
     };
-    cli::print(&format!("{digest} {news} in {election}\n`baton modules {election}` shows which nodes run it\n"))?;
+    cli::print(&format!("{digest} {news}\n`baton modules {election}` shows which nodes run it\n"))?;
     Ok(ExitCode::SUCCESS)
 }
 

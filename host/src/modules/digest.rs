@@ -17,6 +17,9 @@ pub struct Digest([u8; 32]);
 pub struct InvalidDigest(String);
 
 impl Digest {
+    /// How many of its digits people are shown where they only have to tell a few modules apart.
+    pub const SHOWN: usize = 12;
+
     /// The digest of these bytes.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {

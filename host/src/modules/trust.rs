@@ -43,8 +43,8 @@ pub enum Distrust {
     Unreadable(String),
     /// Somebody else signed it.
     #[error(
-        "it is signed with none of the {0} keys that are trusted here: sign it with one of them, or trust its key too \
-         with --trust"
+        "it is signed with no key that is trusted here (keys: {0}): sign it with one that is, or trust its key too with \
+         --trust"
     )]
     UnknownKey(usize),
     /// One that is trusted signed something else.

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::queue::Entry;
 use super::{Event, Format, GuestStream, Level, escape, rfc3339};
+use crate::modules::Digest;
 use crate::telemetry::escape::escape_json;
 
 /// How lines look, and for whom.
@@ -67,7 +68,9 @@ impl Formatter {
             }
             _ => {
                 let (tag, colour) = tag(level);
-                let message = if is_brief { shortened(&message) } else { message.into_owned() };
+                // Of what is refused its digest may have to be given back, as in `--pin`.
+                let is_refusal = matches!(entry.event, Event::ModuleRefused { .. });
+                let message = if is_refusal { message.into_owned() } else { shortened(&message) };
                 (tag, colour, format!("{name}: {message}"))
             }
         };
@@ -88,7 +91,7 @@ fn tag(level: Level) -> (&'static str, &'static str) {
     }
 }
 
-/// Shortens digests to what tells a few modules apart.
+/// Shortens digests to what `baton modules` shows of them.
 fn shortened(message: &str) -> String {
     let mut parts = message.split("sha256:");
     let mut text = parts.next().unwrap_or_default().to_owned();
@@ -96,7 +99,7 @@ fn shortened(message: &str) -> String {
         text.push_str("sha256:");
         match part.split_at_checked(64) {
             Some((digest, rest)) if digest.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
-                text.extend([&digest[..8], "…", rest]);
+                text.extend([&digest[..Digest::SHOWN], rest]);
             }
             _ => text.push_str(part),
         }

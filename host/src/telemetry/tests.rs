@@ -78,15 +78,18 @@ fn whoever_develops_reads_what_matters_in_short_lines() {
         let gap_s = Duration::from_millis(3).into();
         log.emit(Some(7), Event::Swapped { module: one.clone(), previous: two.clone(), gap_s });
         log.emit(Some(7), output(format!("{one} sha256:none sha256:é")));
+        let source = "job.wasm".to_owned();
+        log.emit(None, Event::ModuleRefused { module: None, source, error: format!("use --pin {one}") });
     });
     let after_time: Vec<&str> = lines.iter().map(|line| &line["12:00:01.234".len()..]).collect();
     assert_eq!(
         after_time,
         [
             "  INFO   building: make".to_owned(),
-            "  INFO term 7  swapped: module sha256:6b86b273… in the place of sha256:d4735e3a…, 3ms without an instance"
+            "  INFO term 7  swapped: module sha256:6b86b273ff34 in the place of sha256:d4735e3a265e, 3ms without an instance"
                 .to_owned(),
             format!("   out term 7  | {one} sha256:none sha256:é"),
+            format!(" ERROR         module_refused: job.wasm: use --pin {one}; what was there before stays"),
         ]
     );
 }

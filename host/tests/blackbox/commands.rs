@@ -74,7 +74,7 @@ fn status_of_a_store_that_is_not_there() {
     let stage = Stage::new(Store::sqlite());
     let status = stage.command(&["status", "--json"]);
     assert_eq!((status.code, status.stdout.as_str()), (Some(1), ""), "{status:?}");
-    assert!(status.stderr.contains("lease.db") && status.stderr.contains("correct the path"), "{status:?}");
+    assert!(status.stderr.contains("lease.db") && status.stderr.contains("correct --store"), "{status:?}");
 }
 
 #[test]

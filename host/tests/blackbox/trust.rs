@@ -53,7 +53,7 @@ fn what_is_not_signed_never_runs_and_never_stops_what_is() {
     flipped[middle] ^= 1;
     for (module, text, reason) in [
         (build(3), None, "is not signed"),
-        (build(4), Some(stranger.sign(&build(4))), "none of the 1 keys"),
+        (build(4), Some(stranger.sign(&build(4))), "no key that is trusted here (keys: 1)"),
         (build(5), Some(signer.sign(&first)), "of other bytes"),
         (flipped, Some(of_whole.clone()), "of other bytes"),
         (half, Some(of_whole), "of other bytes"),

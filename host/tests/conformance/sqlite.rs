@@ -196,7 +196,7 @@ async fn a_holder_whose_file_was_replaced_has_lost() {
 async fn what_is_not_a_database_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let missing = SqliteStore::new(dir.path()).request(&job(), Op::Read).await;
-    assert!(matches!(&missing, Err(Refusal::Misconfigured(why)) if why.contains("correct the path")), "{missing:?}");
+    assert!(matches!(&missing, Err(Refusal::Misconfigured(why)) if why.contains("correct --store")), "{missing:?}");
     write_text(&dir.path().join("lease.db"));
     let store = SqliteStore::new(dir.path());
     let (read, create) = (store.request(&job(), Op::Read).await, store.create().await);

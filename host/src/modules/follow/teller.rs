@@ -61,8 +61,10 @@ impl Teller {
     /// Whether nothing was ever pushed.
     pub fn nothing_is_pushed(&mut self, is_so: bool) {
         if is_so && !std::mem::replace(&mut self.nothing, is_so) && self.control.is_none() {
-            let reason =
-                format!("nothing is published for it yet: `baton push MODULE {}` publishes one", self.election);
+            let reason = format!(
+                "nothing is published for it yet: `baton push MODULE {}`, with this host's --store, publishes one",
+                self.election
+            );
             self.say(Event::Standby { reason, leader: None });
         }
         self.nothing = is_so;

@@ -40,10 +40,9 @@ impl File {
     pub fn open(path: &Path, busy: Duration) -> Result<Self, Refusal> {
         let pin =
             rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(|error| match error {
-                Errno::NOENT | Errno::NOTDIR => misconfigured(
-                    path,
-                    "there is no store yet: correct the path, or let a host run on it, which makes it",
-                ),
+                Errno::NOENT | Errno::NOTDIR => {
+                    misconfigured(path, "there is no store yet: correct --store, or let a host or `baton push` make it")
+                }
                 error => misconfigured(path, format!("cannot be opened ({error}): {RIGHTS}")),
             })?;
         refuse_network(path, rustix::fs::fstatfs(&pin))?;

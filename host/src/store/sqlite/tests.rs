@@ -156,7 +156,7 @@ async fn a_renewal_finds_out_that_the_file_was_moved_and_others_use_the_new_one(
     acquire(&store, 1).await.unwrap();
     std::fs::rename(&file, &away).unwrap();
     let missing = store.request(&job(), Op::Read).await;
-    assert!(matches!(&missing, Err(Refusal::Misconfigured(why)) if why.contains("correct the path")), "{missing:?}");
+    assert!(matches!(&missing, Err(Refusal::Misconfigured(why)) if why.contains("correct --store")), "{missing:?}");
     // A copy holds the same lease, and is another file all the same.
     std::fs::copy(&away, &file).unwrap();
     let renewed = store.request(&job(), Op::Renew { id: id(1) }).await;
@@ -178,7 +178,7 @@ async fn what_is_no_store_is_said_with_its_path_and_a_way_out() {
         let Err(Refusal::Misconfigured(why)) = &answer else { panic!("{answer:?}") };
         assert!(why.contains(file.to_str().unwrap()) && why.contains(way_out), "{why}");
     };
-    ask("correct the path").await;
+    ask("correct --store").await;
     std::fs::write(&file, "").unwrap();
     ask("let a host run on it").await;
     std::fs::write(&file, "no database".repeat(100)).unwrap();
