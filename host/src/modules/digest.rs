@@ -13,7 +13,7 @@ pub struct Digest([u8; 32]);
 
 /// Why a text is no [`Digest`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("`{0}` is no digest: it is `sha256:` and 64 hexadecimal digits, as `baton check` and `sha256sum` print them")]
+#[error("`{0}` is no digest: it is `sha256:` and then 64 hexadecimal digits, as `baton check` prints it")]
 pub struct InvalidDigest(String);
 
 impl Digest {

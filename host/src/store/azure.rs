@@ -306,8 +306,11 @@ fn told(error: &azure_core::Error) -> String {
         cause = error.source();
     }
     let words = text.split_whitespace().map(|word| match word.split_once('?') {
-        Some((url, _)) if url.contains("://") => url,
-        _ => word,
+        Some((url, query)) if url.contains("://") => {
+            // What ends the words around it stays.
+            format!("{url}{}", &query[query.trim_end_matches([')', ':', ',']).len()..])
+        }
+        _ => word.to_owned(),
     });
     words.collect::<Vec<_>>().join(" ")
 }
@@ -339,7 +342,8 @@ mod tests {
 
     #[test]
     fn errors_do_not_tell_the_sas() {
-        let error = azure_core::Error::message(ErrorKind::Io, "cannot send to https://a.b/c?sv=1&sig=secret now");
-        assert_eq!(told(&error), "cannot send to https://a.b/c now");
+        let told_of = |text: &'static str| told(&azure_core::Error::message(ErrorKind::Io, text));
+        assert_eq!(told_of("cannot send to https://a.b/c?sv=1&sig=secret now"), "cannot send to https://a.b/c now");
+        assert_eq!(told_of("cannot send (https://a.b/c?sig=s:ecret): cut"), "cannot send (https://a.b/c): cut");
     }
 }
