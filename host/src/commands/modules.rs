@@ -46,7 +46,7 @@ pub(super) async fn rollback(
     let (place, store) = (store, open_store(store)?);
     let edit = edit_control(&*store, election, |control| control.rollback(to).map_err(anyhow::Error::from));
     let rolled_back = match timeout(ANSWER_WITHIN, edit).await {
-        Ok(rolled_back) => rolled_back.with_context(|| format!("cannot roll {election} back"))?,
+        Ok(rolled_back) => rolled_back.with_context(|| format!("cannot roll {election} back on {place}"))?,
         Err(_) => bail!(
             "the store did not answer within {ANSWER_WITHIN:?}: {election} may be rolled back or not; look with \
              `baton modules {election}`"

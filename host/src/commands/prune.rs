@@ -27,8 +27,9 @@ pub(super) async fn prune(
     keep: usize,
     dry_run: bool,
 ) -> anyhow::Result<ExitCode> {
-    let store = open_store(store)?;
-    let removed = Pruner { store: &*store, keep, dry_run, now: now() }.prune(elections).await?;
+    let (place, store) = (store, open_store(store)?);
+    let removed = Pruner { store: &*store, keep, dry_run, now: now() }.prune(elections).await;
+    let removed = removed.with_context(|| format!("cannot prune {place}"))?;
     cli::print(&removed.report(dry_run))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -283,7 +283,7 @@ pub enum Event {
         /// Its digest.
         module: String,
     },
-    /// A new version is bad, and no node runs it again until it is pushed again.
+    /// A new version is bad, and no node runs it again until it is pushed again or named to `baton rollback`.
     Rejected {
         /// Its digest.
         module: String,
@@ -546,11 +546,12 @@ impl fmt::Display for Event {
             Self::Rejected { module, reason, instead: Some(instead) } => {
                 write!(
                     f,
-                    "module {module} is not run again until it is pushed again, and {instead} runs instead: {reason}"
+                    "module {module} is not run again until it is pushed again or named to `baton rollback`, and \
+                     {instead} runs instead: {reason}"
                 )
             }
             Self::Rejected { module, reason, instead: None } => {
-                write!(f, "module {module} is not run until it is pushed again: {reason}")
+                write!(f, "module {module} is not run until it is pushed again or named to `baton rollback`: {reason}")
             }
             Self::StoreUnreachable { error } | Self::Misconfigured { error } | Self::Error { error } => {
                 f.write_str(error)
