@@ -58,6 +58,7 @@ impl Conduct {
         seen.history |= *lease != LeaseState::Free;
         if let Some(record) = record {
             seen.highest_term = seen.highest_term.max(record.term);
+            seen.recorded_term = record.term;
             seen.longest_lease = seen.longest_lease.max(Some(record.lease));
             seen.history |= record.term > 0 || record.node.is_some();
             if record.incarnation == self.settings.incarnation
@@ -126,6 +127,7 @@ impl Conduct {
                 self.seen.version = Some(version.clone());
                 self.seen.must_read = false;
                 self.seen.highest_term = self.seen.highest_term.max(record.term);
+                self.seen.recorded_term = record.term;
                 self.seen.longest_lease = self.seen.longest_lease.max(Some(record.lease));
             }
             Ok(_) | Err(Refusal::Unknown(_) | Refusal::Misconfigured(_) | Refusal::Conflict) => {

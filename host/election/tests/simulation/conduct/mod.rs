@@ -66,6 +66,8 @@ struct Seen {
     /// After a doubtful or refused write.
     must_read: bool,
     highest_term: Term,
+    /// That of the record.
+    recorded_term: Term,
     longest_lease: Option<Duration>,
     any_object: bool,
     /// Any sign that somebody has held the lease, or that the object was there before and is not the same.

@@ -159,7 +159,9 @@ impl Conduct {
             return broken(RULE, "a write without the lease".to_string());
         };
         let running_for = self.instance.as_ref().map(|instance| now.since(instance.started));
-        if running_for.is_none() && record.outcome.is_none() && record.term < self.seen.highest_term {
+        // What became of a term is noted in its record, even if the state has named a later one since.
+        let is_note = record.outcome.is_some() || record.term == self.seen.recorded_term;
+        if running_for.is_none() && !is_note && record.term < self.seen.highest_term {
             return broken("terms_only_rise", format!("term {} after {}", record.term, self.seen.highest_term));
         }
         let count = &mut holding.failures;
