@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::digest::Digest;
 use super::source::{Offer, Source, SourceError};
-use crate::runtime::{ModuleError, read_module};
+use crate::runtime::{ModuleError, is_complete, read_module};
 use crate::watch::{Stamp, Watch, aside};
 
 /// What is longer is no signature, in bytes.
@@ -183,7 +183,7 @@ impl Found {
     fn read(path: &Path) -> Result<Self, SourceError> {
         let bytes = Bytes::from(read_module(path).map_err(source_error)?);
         let signature = read_signature(&signature_of(path))?;
-        let is_complete = wasmparser::Parser::new(0).parse_all(&bytes).all(|part| part.is_ok());
+        let is_complete = is_complete(&bytes);
         Ok(Self { identity: (Digest::of(&bytes), signature.clone()), offer: Offer { bytes, signature }, is_complete })
     }
 }

@@ -21,6 +21,12 @@ const MOST_PROBLEMS: usize = 20;
 /// Of one thing that is wrong, more is left out, in characters.
 const LONGEST_PROBLEM: usize = 500;
 
+/// A component with more imports and exports, taken together, is none that a tool made: they are not looked at, as each
+/// would take the host's memory.
+const MOST_INTERFACES: usize = 10_000;
+/// Neither is one in which components are nested deeper.
+const DEEPEST: u32 = 1_000;
+
 /// What a component is, by its exports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -49,21 +55,26 @@ pub struct Import {
 pub(super) struct Interfaces {
     imports: Vec<String>,
     exports: Vec<String>,
+    /// There are more of them, or they are deeper within, than anybody needs.
+    is_too_much: bool,
 }
 
 impl Interfaces {
     /// Those of one that is compiled.
     pub(super) fn of(engine: &Engine, component: &Component) -> Self {
         let ty = component.component_type();
-        Self {
-            imports: ty.imports(engine.wasmtime()).map(|(name, _)| name.to_owned()).collect(),
-            exports: ty.exports(engine.wasmtime()).map(|(name, _)| name.to_owned()).collect(),
-        }
+        let imports = ty.imports(engine.wasmtime()).map(|(name, _)| name.to_owned());
+        let exports = ty.exports(engine.wasmtime()).map(|(name, _)| name.to_owned());
+        let mut found = Self::none();
+        found.imports = imports.take(MOST_INTERFACES + 1).collect();
+        found.exports = exports.take(MOST_INTERFACES + 1).collect();
+        found.is_too_much = found.are_too_many();
+        found
     }
 
     /// Those of one that is not: reading them costs next to nothing.
     pub(super) fn in_bytes(component: &[u8]) -> wasmparser::Result<Self> {
-        let mut found = Self { imports: Vec::new(), exports: Vec::new() };
+        let mut found = Self::none();
         // Those of the modules and components within are their own affair.
         let mut depth = 0_u32;
         for payload in Parser::new(0).parse_all(component) {
@@ -71,20 +82,50 @@ impl Interfaces {
                 Payload::Version { .. } => depth += 1,
                 Payload::End(_) => depth = depth.saturating_sub(1),
                 Payload::ComponentImportSection(imports) if depth == 1 => {
-                    for import in imports {
+                    for import in imports.into_iter().take(MOST_INTERFACES + 1) {
                         found.imports.push(import?.name.name.to_owned());
                     }
                 }
                 Payload::ComponentExportSection(exports) if depth == 1 => {
-                    for export in exports {
+                    for export in exports.into_iter().take(MOST_INTERFACES + 1) {
                         found.exports.push(export?.name.name.to_owned());
                     }
                 }
                 _ => {}
             }
+            found.is_too_much = depth > DEEPEST || found.are_too_many();
+            if found.is_too_much {
+                break;
+            }
         }
         Ok(found)
     }
+
+    fn none() -> Self {
+        Self { imports: Vec::new(), exports: Vec::new(), is_too_much: false }
+    }
+
+    fn are_too_many(&self) -> bool {
+        self.imports.len() + self.exports.len() > MOST_INTERFACES
+    }
+}
+
+/// Whether it ends where WebAssembly says that it does. Of what is nested too deep nobody knows: the parser would keep
+/// something for each level.
+pub(crate) fn is_complete(module: &[u8]) -> bool {
+    let mut depth = 0_u32;
+    for payload in Parser::new(0).parse_all(module) {
+        match payload {
+            Err(_) => return false,
+            Ok(Payload::Version { .. }) => depth += 1,
+            Ok(Payload::End(_)) => depth = depth.saturating_sub(1),
+            Ok(_) => {}
+        }
+        if depth > DEEPEST {
+            break;
+        }
+    }
+    true
 }
 
 /// What a component is, what it needs and offers, and what of that this host cannot give or take.
@@ -95,7 +136,14 @@ pub(super) struct Judged {
     pub problems: Vec<String>,
 }
 
-pub(super) fn judge(Interfaces { imports, exports }: Interfaces) -> Judged {
+pub(super) fn judge(Interfaces { imports, exports, is_too_much }: Interfaces) -> Judged {
+    if is_too_much {
+        let problem = format!(
+            "it has more than {MOST_INTERFACES} imports and exports, or components nested more than {DEEPEST} deep: no \
+             tool makes such a component, so build it anew"
+        );
+        return Judged { kind: None, imports: Vec::new(), exports: Vec::new(), problems: vec![problem] };
+    }
     let imports: Vec<Import> = imports.iter().map(|name| import(name)).collect();
     let (kind, lack) = kind(&exports).map_or_else(|lack| (None, Some(lack)), |kind| (Some(kind), None));
     let mut problems: Vec<String> = lack.into_iter().collect();
@@ -306,11 +354,46 @@ mod tests {
     #[test]
     fn what_is_wrong_is_not_told_at_any_length() {
         let imports = (0..100).map(|number| format!("a:b{number}/é{}", "c".repeat(100_000))).collect();
-        let problems =
-            judge(Interfaces { imports, exports: vec![format!("{COMMAND}{}", "1".repeat(1_000_000))] }).problems;
+        let problems = judge(Interfaces {
+            imports,
+            exports: vec![format!("{COMMAND}{}", "1".repeat(1_000_000))],
+            is_too_much: false,
+        })
+        .problems;
         assert_eq!(problems.len(), MOST_PROBLEMS + 1);
         assert_eq!(problems[MOST_PROBLEMS], "and 81 more");
         assert!(problems.iter().all(|problem| problem.chars().count() <= LONGEST_PROBLEM + 1));
+    }
+
+    #[test]
+    fn more_than_anybody_needs_is_not_looked_at() {
+        // A section's size and each count, as LEB128.
+        fn leb(number: usize) -> Vec<u8> {
+            let bytes = [0, 7, 14, 21].map(|shift| u8::try_from(number >> shift & 0x7f).unwrap() | 0x80);
+            [&bytes[..], &[u8::try_from(number >> 28).unwrap()]].concat()
+        }
+        let preamble = b"\0asm\x0d\0\x01\0";
+        let section = |id: u8, content: &[u8]| [&[id][..], &leb(content.len()), content].concat();
+        let importing = |number: usize| {
+            let import = |at: usize| [&[0, 5][..], format!("{at:05}").as_bytes(), &[5, 0]].concat();
+            let imports: Vec<u8> = (0..number).flat_map(import).collect();
+            [&preamble[..], &section(10, &[leb(number), imports].concat())].concat()
+        };
+        let nested =
+            |depth| (0..depth).fold(preamble.to_vec(), |inner, _| [&preamble[..], &section(4, &inner)].concat());
+        let imports = |component: &[u8]| Interfaces::in_bytes(component).map(|found| found.imports.len());
+        assert_eq!(imports(&importing(MOST_INTERFACES)).unwrap(), MOST_INTERFACES);
+        for bomb in [importing(1_000_000), [importing(MOST_INTERFACES), section(10, b"\x01\0\x01a\x05\0")].concat()] {
+            assert_eq!(imports(&bomb).unwrap(), MOST_INTERFACES + 1);
+            let problems = judge(Interfaces::in_bytes(&bomb).unwrap()).problems;
+            assert!(problems[0].contains("more than 10000 imports") && problems.len() == 1, "{problems:?}");
+        }
+        assert!(!Interfaces::in_bytes(&nested(999)).unwrap().is_too_much);
+        // What is within the deepest is not read: it is cut off here.
+        let mut deep = nested(1_001);
+        deep.pop();
+        assert!(Interfaces::in_bytes(&deep).unwrap().is_too_much && is_complete(&deep));
+        assert!(!is_complete(&importing(1)[..12]) && is_complete(&importing(1)));
     }
 
     /// What [`fit`] calls good must be what wasmtime finds when it links and enters the component.
@@ -344,7 +427,7 @@ mod tests {
         let engine = Engine::start().unwrap();
         let component = Component::new(engine.wasmtime(), wat::parse_str(text).unwrap()).unwrap();
         let compiled = Interfaces::of(&engine, &component);
-        let Interfaces { imports, exports } = Interfaces::in_bytes(&wat::parse_str(text).unwrap()).unwrap();
+        let Interfaces { imports, exports, .. } = Interfaces::in_bytes(&wat::parse_str(text).unwrap()).unwrap();
         assert_eq!((&imports, &exports), (&compiled.imports, &compiled.exports));
         assert_eq!((imports, exports), (vec!["outer:a/b@1.0.0".to_owned()], vec!["outer:c/d@1.0.0".to_owned()]));
     }
