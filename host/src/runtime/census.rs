@@ -1,7 +1,7 @@
 //! How many core instances a component consists of: what the limit on instances is held against.
 
 use wasmtime::component::Component;
-use wasmtime_environ::component::{ComponentTypesBuilder, GlobalInitializer, Translator};
+use wasmtime_environ::component::{ComponentTranslation, ComponentTypesBuilder, GlobalInitializer, Translator};
 use wasmtime_environ::wasmparser::{Validator, WasmFeatures};
 use wasmtime_environ::{ScopeVec, Tunables};
 
@@ -15,15 +15,32 @@ use wasmtime_environ::{ScopeVec, Tunables};
 /// # Errors
 /// For a binary that wasmtime does not compile either.
 pub(super) fn instances(component: &Component, binary: &[u8]) -> wasmtime::Result<u64> {
+    let makes_one = |step: &&GlobalInitializer| matches!(step, GlobalInitializer::InstantiateModule(..));
+    let count =
+        |translated: &ComponentTranslation| translated.component.initializers.iter().filter(makes_one).count() as u64;
+    let instances = translate(binary, count)?;
+    // Nothing is said of one that imports core modules, which no host has to give.
+    let others = component.resources_required().map_or(0, |needs| needs.num_memories.max(needs.num_tables));
+    Ok(instances.max(others.into()))
+}
+
+/// How many steps it takes to instantiate a component, with what it imports and exports. Each takes memory of whoever
+/// loads it, and components that are instantiated several times within others make millions of a few bytes.
+///
+/// # Errors
+/// For a binary that wasmtime does not compile either.
+pub(super) fn steps(binary: &[u8]) -> wasmtime::Result<usize> {
+    translate(binary, |ComponentTranslation { component, trampolines, .. }| {
+        component.initializers.len() + component.imports.len() + component.export_items.len() + trampolines.len()
+    })
+}
+
+fn translate<T>(binary: &[u8], of: impl FnOnce(&ComponentTranslation) -> T) -> wasmtime::Result<T> {
     let mut validator = Validator::new_with_features(WasmFeatures::all());
     let mut types = ComponentTypesBuilder::new(&validator);
     let (tunables, scope) = (Tunables::default_host(), ScopeVec::new());
     let (translated, _) = Translator::new(&tunables, &mut validator, &mut types, &scope).translate(binary)?;
-    let makes_one = |step: &&GlobalInitializer| matches!(step, GlobalInitializer::InstantiateModule(..));
-    let instances = translated.component.initializers.iter().filter(makes_one).count() as u64;
-    // Nothing is said of one that imports core modules, which no host has to give.
-    let others = component.resources_required().map_or(0, |needs| needs.num_memories.max(needs.num_tables));
-    Ok(instances.max(others.into()))
+    Ok(of(&translated))
 }
 
 #[cfg(test)]

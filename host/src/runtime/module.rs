@@ -10,7 +10,7 @@ use serde::Serialize;
 use wasmtime::component::{Component, Linker};
 use wasmtime_wasi::p2::bindings::CommandPre;
 
-use super::census::instances;
+use super::census::{instances, steps};
 use super::engine::Engine;
 use super::guest::{self, CONTRACT, CoordinatorPre, Guest};
 use super::judge::{COMMAND, Import, Interfaces, Judged, Kind, STATE, judge};
@@ -19,6 +19,9 @@ use crate::modules::Digest;
 
 /// A larger module is refused before it is read whole, in bytes.
 pub const LARGEST_MODULE: u64 = 64 << 20;
+
+/// What takes more steps to be instantiated is refused by whoever compiles it, before it takes the host's memory.
+const MOST_STEPS: usize = 100_000;
 
 /// Why a module cannot run here. It is named by its file, or by its digest where it is from elsewhere.
 #[derive(Debug, thiserror::Error)]
@@ -153,6 +156,11 @@ impl Module {
     pub(crate) fn precompile(engine: &Engine, name: &str, bytes: &[u8]) -> Result<Vec<u8>, ModuleError> {
         let (component, _) = as_component(engine, name, bytes)?;
         check(name, &component)?;
+        let steps = steps(&component).map_err(|error| invalid(name, &error))?;
+        if steps > MOST_STEPS {
+            let why = format!("instantiating it takes {steps} steps, and the limit is {MOST_STEPS}: build it simpler");
+            return Err(ModuleError::Invalid { module: name.to_owned(), why });
+        }
         engine.wasmtime().precompile_component(&component).map_err(|error| invalid(name, &error))
     }
 

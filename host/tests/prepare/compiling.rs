@@ -113,6 +113,21 @@ async fn what_is_wrong_within_is_told_by_the_compiler() {
 }
 
 #[tokio::test]
+async fn what_is_small_and_would_take_gigabytes_is_refused_by_the_compiler() {
+    // Components that are instantiated twice, within others that are: the host would have to count them all.
+    let innermost = "(component (core module $m) (core instance (instantiate $m)) (core instance (instantiate $m)))";
+    let nested = (0..17).fold(innermost.to_owned(), |inner, _| {
+        let inner = inner.replacen("(component", "(component $c", 1);
+        format!("(component {inner} (instance (instantiate $c)) (instance $i (instantiate $c)))")
+    });
+    let bomb = format!("{} (export \"wasi:cli/run@0.2.0\" (instance $i)))", &nested[..nested.len() - 1]);
+    match refused(&preparer(), wat::parse_str(bomb).unwrap()).await {
+        PrepareError::Refused(why) => assert!(why.contains("steps"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
 async fn what_takes_too_long_is_given_up() {
     let (folder, mut preparer) = noted();
     preparer.compile_timeout = Duration::from_millis(1500);
