@@ -112,7 +112,10 @@ async fn modules_get_their_files_where_leases_have_theirs() {
         store.modules().await.map(drop),
     ] {
         let Err(Refusal::Misconfigured(why)) = &answer else { panic!("{answer:?}") };
-        assert!(why.contains(folder.0.path().to_str().unwrap()) && why.contains("let a host run on it"), "{why}");
+        assert!(
+            why.contains(folder.0.path().to_str().unwrap()) && why.contains("let a host or `baton push` make it"),
+            "{why}"
+        );
     }
     store.create().await.unwrap();
     modules::run(|| Arc::new(folder.handle()), modules::next_second).await;

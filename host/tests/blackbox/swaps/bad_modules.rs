@@ -113,7 +113,7 @@ fn bad_modules(signer: &Signer, source: &Source, with_slow: bool) -> Vec<(Offere
         (damaged("works 4", &|bytes| bytes[half] ^= 1), source.says_of_damage()),
         (signed(component("works 5")[..half].to_vec()), "failed to parse"),
         (as_it_is(component("works 6"), None), "it is not signed"),
-        (as_it_is(component("works 7"), Some(stranger.sign(&component("works 7")))), "none of the 1 keys"),
+        (as_it_is(component("works 7"), Some(stranger.sign(&component("works 7")))), "no key that is trusted here"),
         (as_it_is(component("works 8"), Some(signer.sign(&others))), "that of other bytes"),
         (signed(modules::component("", "baton:host/task@0.9.0")), "update the host"),
         (signed(vec![0; (64 << 20) + 1]), source.says_of_size()),
