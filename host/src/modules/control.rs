@@ -17,6 +17,9 @@ use super::digest::{Digest, DigestPrefix};
 const FORMAT: u64 = 1;
 /// Nothing more is pushed once the object is as large, in bytes: every node reads it whole at each change.
 const LARGEST: usize = 512 << 10;
+/// What is larger nobody of Baton has written, in bytes: verdicts come on top of what is pushed. To read it as JSON would
+/// take many times as much.
+const LARGEST_READ: usize = 8 * LARGEST;
 /// No election gets as far, even if a million are pushed each second. A higher serial was not counted up to.
 const HIGHEST_SERIAL: u64 = 1 << 62;
 /// So many rejections of modules that were not pushed are kept.
@@ -145,6 +148,9 @@ impl Control {
     /// [`ControlError::Format`] and [`ControlError::Damaged`].
     pub fn decode(content: &[u8]) -> Result<Self, ControlError> {
         let damaged = |error: serde_json::Error| ControlError::Damaged(error.to_string());
+        if content.len() > LARGEST_READ {
+            return Err(ControlError::Damaged(format!("it has {} bytes", content.len())));
+        }
         let Head { format } = serde_json::from_slice(content).map_err(damaged)?;
         if format != FORMAT {
             return Err(ControlError::Format(format));

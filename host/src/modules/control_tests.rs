@@ -61,6 +61,17 @@ impl Control {
 }
 
 #[test]
+fn what_is_too_large_is_not_read() {
+    let padded = |length: usize| {
+        let json = Control::default().encode();
+        [&json[..], &b" ".repeat(length - json.len())].concat()
+    };
+    assert_eq!(Control::decode(&padded(LARGEST_READ)), Ok(Control::default()));
+    let refused = Control::decode(&padded(LARGEST_READ + 1));
+    assert!(matches!(&refused, Err(ControlError::Damaged(why)) if why.contains("4194305 bytes")), "{refused:?}");
+}
+
+#[test]
 fn what_is_pushed_last_is_current_and_what_was_before_is_its_fallback() {
     let mut control = pushed(&["a"]);
     assert_eq!((control.runs(), control.falls_back_on()), (Some((digest("a"), 1)), None));
