@@ -7,6 +7,7 @@ use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -16,10 +17,13 @@ use super::digest::Digest;
 use crate::runtime::{Engine, Module, ModuleError};
 
 /// Changes when the same module is to be compiled anew though wasmtime's version and settings are the same:
-/// when a core module is wrapped in another way.
-const WRAPPING: u32 = 1;
+/// when a core module is wrapped in another way, or an artifact holds something else.
+const WRAPPING: u32 = 2;
 
-/// The length of the checksum behind the code, in bytes.
+/// The length of the number of core instances behind the code, in bytes.
+const COUNT: u64 = 8;
+
+/// The length of the checksum behind that, in bytes.
 const CHECKSUM: u64 = 32;
 
 /// More is no code of a module, in bytes.
@@ -30,7 +34,11 @@ pub(super) const LARGEST_ARTIFACT: u64 = 2 << 30;
 pub(super) struct ArtifactKey(String);
 
 /// Code that is whole, and can no longer change.
-pub(super) struct Artifact(File);
+pub(super) struct Artifact {
+    file: File,
+    /// The core instances of its component.
+    instances: u64,
+}
 
 impl ArtifactKey {
     pub fn new(engine: &Engine, digest: &Digest) -> Self {
@@ -49,13 +57,15 @@ impl ArtifactKey {
         Sha256::new_with_prefix(&self.0)
     }
 
-    /// Writes code as an artifact of this key.
+    /// Writes code as an artifact of this key, with the number of its component's core instances.
     ///
     /// # Errors
     /// Those of writing.
-    pub fn write(&self, code: &[u8], mut to: impl Write) -> io::Result<()> {
+    pub fn write(&self, code: &[u8], instances: u64, mut to: impl Write) -> io::Result<()> {
+        let instances = instances.to_le_bytes();
         to.write_all(code)?;
-        to.write_all(&self.checksum().chain_update(code).finalize())?;
+        to.write_all(&instances)?;
+        to.write_all(&self.checksum().chain_update(code).chain_update(instances).finalize())?;
         to.flush()
     }
 }
@@ -77,7 +87,9 @@ impl Artifact {
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&file, seals)?;
         let damaged = || io::Error::new(io::ErrorKind::InvalidData, "the code is damaged, or that of another module");
-        let mut left = file.metadata()?.len().checked_sub(CHECKSUM).ok_or_else(damaged)?;
+        let length = file.metadata()?.len();
+        let count_at = length.checked_sub(CHECKSUM + COUNT).ok_or_else(damaged)?;
+        let mut left = count_at + COUNT;
         file.rewind()?;
         let mut checksum = key.checksum();
         let mut buffer = vec![0; 1 << 20];
@@ -93,7 +105,9 @@ impl Artifact {
         if checksum.finalize()[..] != written {
             return Err(damaged());
         }
-        Ok(Self(file))
+        let mut instances = [0; COUNT as usize];
+        file.read_exact_at(&mut instances, count_at)?;
+        Ok(Self { file, instances: u64::from_le_bytes(instances) })
     }
 
     /// Copies it to a file of the disk.
@@ -101,7 +115,7 @@ impl Artifact {
     /// # Errors
     /// Those of writing.
     pub fn copy_to(&self, to: &mut File) -> io::Result<()> {
-        let mut from = &self.0;
+        let mut from = &self.file;
         from.rewind()?;
         io::copy(&mut from, to).map(drop)
     }
@@ -111,11 +125,11 @@ impl Artifact {
     /// # Errors
     /// [`ModuleError`] where it cannot run here.
     pub fn revive(&self, engine: &Engine, name: &str, bytes: &[u8]) -> Result<Module, ModuleError> {
-        let path = PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()));
+        let path = PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
         // SAFETY: an artifact of this key was written by `ArtifactKey::write` with what `Module::precompile` had made
         // of these bytes: by a child of ours that runs this very program, or by one like it that left it in a cache
         // which nobody else can write; the checksum, which is over the key too, shows that it is still that one. The
         // file is sealed, so it stays it, and the descriptor is ours while the path is used.
-        unsafe { Module::revive(engine, name, bytes, &path) }
+        unsafe { Module::revive(engine, name, bytes, &path, self.instances) }
     }
 }

@@ -213,7 +213,7 @@ mod tests {
         fn put(&self, module: &str, code: &[u8]) {
             let key = self.key(module);
             let mut file = Artifact::blank().unwrap();
-            key.write(code, &mut file).unwrap();
+            key.write(code, 1, &mut file).unwrap();
             self.cache.put(&key, &Artifact::seal(file, &key).unwrap());
         }
 
@@ -252,7 +252,7 @@ mod tests {
     fn a_damaged_entry_is_not_used_and_is_removed() {
         let case = Case::new();
         let code = b"as good as code can be";
-        for at in 0..code.len() + 32 {
+        for at in 0..code.len() + 40 {
             case.put("m", code);
             let mut damaged = std::fs::read(case.path("m")).unwrap();
             damaged[at] ^= 1;
@@ -260,7 +260,7 @@ mod tests {
             assert!(!case.has("m"), "byte {at}");
             assert_eq!(case.names(), Vec::<String>::new());
         }
-        for length in 0..code.len() + 32 {
+        for length in 0..code.len() + 40 {
             case.put("m", code);
             std::fs::File::options().write(true).open(case.path("m")).unwrap().set_len(length as u64).unwrap();
             assert!(!case.has("m"), "{length} bytes");
@@ -335,7 +335,7 @@ mod tests {
             .unwrap()
             .set_modified(UNIX_EPOCH)
             .unwrap();
-        case.cache.largest = 3 * ((1 << 10) + 32);
+        case.cache.largest = 3 * ((1 << 10) + 40);
         case.put("d", &code);
         let kept = ["a", "b", "c", "d"].map(|module| case.path(module).exists());
         assert_eq!(kept, [true, false, true, true]);

@@ -218,10 +218,10 @@ fn serve(Assignment { size, cpu }: Assignment) -> Result<(), Failure> {
     let engine = Engine::start().map_err(|error| Failure::Other(format!("{error:#}")))?;
     let digest = Digest::of(&bytes);
     let code = Module::precompile(&engine, &digest.to_string(), &bytes);
-    let code = code.map_err(|error| Failure::Module(format!("{:#}", anyhow::Error::from(error))))?;
+    let (code, instances) = code.map_err(|error| Failure::Module(format!("{:#}", anyhow::Error::from(error))))?;
     // Not by way of `Stdout`, which would look for the ends of lines.
     let stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-    Ok(ArtifactKey::new(&engine, &digest).write(&code, stdout)?)
+    Ok(ArtifactKey::new(&engine, &digest).write(&code, instances, stdout)?)
 }
 
 /// Leaves this process less than the others have, for good.

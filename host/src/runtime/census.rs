@@ -5,8 +5,17 @@ use wasmtime_environ::component::{ComponentTranslation, ComponentTypesBuilder, G
 use wasmtime_environ::wasmparser::{Validator, WasmFeatures};
 use wasmtime_environ::{ScopeVec, Tunables};
 
-/// The most of core instances, memories and tables that an instance of a component has, as wasmtime counts them
-/// against its limits. `binary` is what the component was compiled from.
+/// What a component is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Census {
+    /// Its core instances.
+    pub instances: u64,
+    /// How many steps it takes to instantiate it, with what it imports and exports. Each takes memory of whoever loads
+    /// it, and components that are instantiated several times within others make millions of a few bytes.
+    pub steps: usize,
+}
+
+/// Counts what a component is made of.
 ///
 /// Wasmtime tells how many memories and tables there are, but keeps the instances to itself. They cannot be read
 /// from the binary alone: components within it may be instantiated several times, and between two that call each
@@ -14,33 +23,28 @@ use wasmtime_environ::{ScopeVec, Tunables};
 ///
 /// # Errors
 /// For a binary that wasmtime does not compile either.
-pub(super) fn instances(component: &Component, binary: &[u8]) -> wasmtime::Result<u64> {
-    let makes_one = |step: &&GlobalInitializer| matches!(step, GlobalInitializer::InstantiateModule(..));
-    let count =
-        |translated: &ComponentTranslation| translated.component.initializers.iter().filter(makes_one).count() as u64;
-    let instances = translate(binary, count)?;
-    // Nothing is said of one that imports core modules, which no host has to give.
-    let others = component.resources_required().map_or(0, |needs| needs.num_memories.max(needs.num_tables));
-    Ok(instances.max(others.into()))
-}
-
-/// How many steps it takes to instantiate a component, with what it imports and exports. Each takes memory of whoever
-/// loads it, and components that are instantiated several times within others make millions of a few bytes.
-///
-/// # Errors
-/// For a binary that wasmtime does not compile either.
-pub(super) fn steps(binary: &[u8]) -> wasmtime::Result<usize> {
-    translate(binary, |ComponentTranslation { component, trampolines, .. }| {
-        component.initializers.len() + component.imports.len() + component.export_items.len() + trampolines.len()
-    })
-}
-
-fn translate<T>(binary: &[u8], of: impl FnOnce(&ComponentTranslation) -> T) -> wasmtime::Result<T> {
+pub(super) fn census(binary: &[u8]) -> wasmtime::Result<Census> {
     let mut validator = Validator::new_with_features(WasmFeatures::all());
     let mut types = ComponentTypesBuilder::new(&validator);
     let (tunables, scope) = (Tunables::default_host(), ScopeVec::new());
-    let (translated, _) = Translator::new(&tunables, &mut validator, &mut types, &scope).translate(binary)?;
-    Ok(of(&translated))
+    let translator = Translator::new(&tunables, &mut validator, &mut types, &scope);
+    let (ComponentTranslation { component, trampolines, .. }, _) = translator.translate(binary)?;
+    let makes_one = |step: &&GlobalInitializer| matches!(step, GlobalInitializer::InstantiateModule(..));
+    Ok(Census {
+        instances: component.initializers.iter().filter(makes_one).count() as u64,
+        steps: component.initializers.len()
+            + component.imports.len()
+            + component.export_items.len()
+            + trampolines.len(),
+    })
+}
+
+/// The most of core instances, memories and tables that an instance of a component has, as wasmtime counts them
+/// against its limits, where so many core instances were counted.
+pub(super) fn most(component: &Component, instances: u64) -> u64 {
+    // Nothing is said of one that imports core modules, which no host has to give.
+    let others = component.resources_required().map_or(0, |needs| needs.num_memories.max(needs.num_tables));
+    instances.max(others.into())
 }
 
 #[cfg(test)]
@@ -105,11 +109,11 @@ mod tests {
         for (text, expected) in [(plain, 2), (nested, 6), (handed, 3), (calls, 3), (memories, 3), (tables, 4)] {
             let binary = wat::parse_str(text).unwrap();
             let component = Component::from_binary(&engine, &binary).unwrap();
-            assert_eq!(instances(&component, &binary).unwrap(), expected, "{text}");
+            assert_eq!(most(&component, census(&binary).unwrap().instances), expected, "{text}");
             assert!(fits(&component, expected), "{expected} are not enough for {text}");
             assert!(!fits(&component, expected - 1), "{expected} are too many for {text}");
         }
         let binary = wat::parse_str("(component)").unwrap();
-        assert_eq!(instances(&Component::from_binary(&engine, &binary).unwrap(), &binary).unwrap(), 0);
+        assert_eq!(census(&binary).unwrap().instances, 0);
     }
 }

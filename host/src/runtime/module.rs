@@ -10,7 +10,7 @@ use serde::Serialize;
 use wasmtime::component::{Component, Linker};
 use wasmtime_wasi::p2::bindings::CommandPre;
 
-use super::census::{instances, steps};
+use super::census::{census, most};
 use super::engine::Engine;
 use super::guest::{self, CONTRACT, CoordinatorPre, Guest};
 use super::judge::{COMMAND, Import, Interfaces, Judged, Kind, STATE, judge};
@@ -145,23 +145,27 @@ impl Module {
         let (component, _) = as_component(engine, &name, &bytes)?;
         check(&name, &component)?;
         let compiled = compile(engine, &name, &component)?;
-        Self::link(engine, &name, (&bytes, &component), &compiled)
+        let counted = census(&component).map_err(|error| invalid(&name, &error))?;
+        Self::link(engine, &name, &bytes, &compiled, counted.instances)
     }
 
     /// Compiles a module for [`Module::revive`], after all the judging that can be done before; here or in
-    /// another process with the same program and such an engine. `name` is for the errors.
+    /// another process with the same program and such an engine. Also counts its core instances. `name` is for the
+    /// errors.
     ///
     /// # Errors
     /// [`ModuleError`] says what is wrong with it.
-    pub(crate) fn precompile(engine: &Engine, name: &str, bytes: &[u8]) -> Result<Vec<u8>, ModuleError> {
+    pub(crate) fn precompile(engine: &Engine, name: &str, bytes: &[u8]) -> Result<(Vec<u8>, u64), ModuleError> {
         let (component, _) = as_component(engine, name, bytes)?;
         check(name, &component)?;
-        let steps = steps(&component).map_err(|error| invalid(name, &error))?;
-        if steps > MOST_STEPS {
+        let counted = census(&component).map_err(|error| invalid(name, &error))?;
+        if counted.steps > MOST_STEPS {
+            let steps = counted.steps;
             let why = format!("instantiating it takes {steps} steps, and the limit is {MOST_STEPS}: build it simpler");
             return Err(ModuleError::Invalid { module: name.to_owned(), why });
         }
-        engine.wasmtime().precompile_component(&component).map_err(|error| invalid(name, &error))
+        let code = engine.wasmtime().precompile_component(&component).map_err(|error| invalid(name, &error))?;
+        Ok((code, counted.instances))
     }
 
     /// Judges a module by what can be seen without compiling it: that it is WebAssembly and, where it is a
@@ -176,7 +180,8 @@ impl Module {
         }
     }
 
-    /// Makes a module of what [`Module::precompile`] has made of these bytes.
+    /// Makes a module of what [`Module::precompile`] has made of these bytes, and counted. The bytes themselves are not
+    /// gone through again: that would take what it took the compiler.
     ///
     /// # Errors
     /// [`ModuleError`] where it cannot run here.
@@ -189,20 +194,21 @@ impl Module {
         name: &str,
         bytes: &[u8],
         precompiled: &Path,
+        instances: u64,
     ) -> Result<Self, ModuleError> {
         // SAFETY: the caller promises the same of the file that is asked for here.
         let component = unsafe { Component::deserialize_file(engine.wasmtime(), precompiled) };
         let component = component.map_err(|error| invalid(name, &error))?;
-        let (binary, _) = as_component(engine, name, bytes)?;
-        Self::link(engine, name, (bytes, &binary), &component)
+        Self::link(engine, name, bytes, &component, instances)
     }
 
-    /// Of its bytes, the component that they are or were wrapped to be, and the code of that.
+    /// Of its bytes, the code of the component that they are or were wrapped to be, and its core instances.
     fn link(
         engine: &Engine,
         name: &str,
-        (bytes, binary): (&[u8], &[u8]),
+        bytes: &[u8],
         component: &Component,
+        instances: u64,
     ) -> Result<Self, ModuleError> {
         let judged = judge(Interfaces::of(engine, component));
         let unsuitable = |problems| ModuleError::Unsuitable { module: name.to_owned(), problems };
@@ -210,13 +216,12 @@ impl Module {
             Some(kind) if judged.problems.is_empty() => kind,
             _ => return Err(unsuitable(judged.problems)),
         };
-        let instances = instances(component, binary).map_err(|error| invalid(name, &error))?;
         let entry = prepare(engine, component, kind).map_err(|error| unsuitable(vec![plain(&error)]))?;
         Ok(Self {
             digest: Digest::of(bytes).to_string(),
             size: bytes.len() as u64,
             uses_state: judged.imports.iter().any(|import| import.name.starts_with(STATE)),
-            instances,
+            instances: most(component, instances),
             engine: engine.clone(),
             entry,
             asks_for_folders: is_for_preview1(bytes),
