@@ -111,7 +111,7 @@ fn bad_modules(signer: &Signer, source: &Source, with_slow: bool) -> Vec<(Offere
     let mut bad = vec![
         (damaged("works 3", &|bytes| bytes.truncate(half)), source.says_of_damage()),
         (damaged("works 4", &|bytes| bytes[half] ^= 1), source.says_of_damage()),
-        (signed(component("works 5")[..half].to_vec()), "failed to parse"),
+        (signed(component("works 5")[..half].to_vec()), "cannot be compiled"),
         (as_it_is(component("works 6"), None), "it is not signed"),
         (as_it_is(component("works 7"), Some(stranger.sign(&component("works 7")))), "no key that is trusted here"),
         (as_it_is(component("works 8"), Some(signer.sign(&others))), "that of other bytes"),
