@@ -41,6 +41,7 @@ impl Site {
     /// A host that is about to contend for the election `bench` on this store, all else as by default.
     pub fn launch(&self, name: &str, module: &Path, behaviour: &str, store: &str) -> Launch {
         Launch::run(name, self.home.path(), &self.journal)
+            .flag("--cache", self.home.path().join("cache"))
             .arg(module)
             .flag("--election", "bench")
             .flag("--store", store)
@@ -50,7 +51,8 @@ impl Site {
 
     /// A host that is about to run what its file says.
     pub fn launch_file(&self, name: &str, file: &Path) -> Launch {
-        Launch::run(name, self.home.path(), &self.journal).flag("--file", file)
+        let cache = self.home.path().join("cache");
+        Launch::run(name, self.home.path(), &self.journal).flag("--cache", cache).flag("--file", file)
     }
 }
 
