@@ -390,7 +390,7 @@ impl Holding {
         let end = if was_stopped { End::Killed } else { end };
         match rejected {
             Some(reason) => shared.reject(term, reason),
-            None => drop(shared.is_rejected(&version, term, started, &end)),
+            None => shared.judge(&version, term, started, &end),
         }
         if self.leave.is_none() && shared.versions.digest() != Some(&version.digest) {
             // Another version follows at once, and has no part in what became of this one.

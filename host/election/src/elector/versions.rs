@@ -90,30 +90,26 @@ impl Shared {
         }
     }
 
-    /// What the end of an instance that was served since `started` says of its version, if that is on
-    /// probation. Whether the version is rejected: then the one before it is the plan.
-    pub(super) fn is_rejected(&mut self, version: &ModuleVersion, term: Term, started: Time, end: &End) -> bool {
+    /// Draws from the end of an instance that was served since `started` what it says of its version, if that is
+    /// on probation: it has proven itself, is rejected, or neither yet.
+    pub(super) fn judge(&mut self, version: &ModuleVersion, term: Term, started: Time, end: &End) {
         if !self.versions.is_on_probation(version) {
-            return false;
+            return;
         }
         let reason = match end {
-            End::Killed | End::Superseded { .. } => return false,
-            End::Done => {
-                self.prove(term);
-                return false;
-            }
+            End::Killed | End::Superseded { .. } => return,
+            End::Done => return self.prove(term),
             End::Failed(why) => {
                 let probation = self.versions.probation.get_or_insert(Probation { began: started, failures: 0 });
                 probation.failures += 1;
                 if probation.failures < FAILURES_TO_REJECT {
-                    return false;
+                    return;
                 }
                 alloc::format!("{FAILURES_TO_REJECT} failures within its probation, the last: {why}")
             }
             End::Crashed(why) | End::Fatal(why) => why.clone(),
         };
         self.reject(term, reason);
-        true
     }
 
     /// Goes back to the version before the planned one.

@@ -462,7 +462,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "a version that traps is tried again",
         file: VERSIONS,
         old: "            End::Crashed(why) | End::Fatal(why) => why.clone(),",
-        new: "            End::Crashed(_) if MUTANT => return false,\n            End::Crashed(why) | End::Fatal(why) => why.clone(),",
+        new: "            End::Crashed(_) if MUTANT => return,\n            End::Crashed(why) | End::Fatal(why) => why.clone(),",
         breaks: "failures_counted_in_record",
     },
     Mutant {
