@@ -16,9 +16,9 @@ use crate::clock::Clock;
 use crate::config::{Config, Coordinator, Secret};
 use crate::gate::Watchdog;
 use crate::modules::{
-    Cache, Compiler, Digest, FileSource, Follower, Following, Judgement, ModuleSource, RegistryCredentials,
+    Cache, Compiler, Digest, FileSource, Follower, Following, Judgement, ModuleSource, ModuleStore, OciSource, Pace,
+    Preparer, RegistryCredentials, Source, Supply, Trust,
 };
-use crate::modules::{ModuleStore, OciSource, Pace, Preparer, Source, Supply, Trust};
 use crate::node::NodeId;
 use crate::runtime::{Engine, HttpPolicy, Launcher, Postmortem, PostmortemWriter, Running};
 use crate::signals::{Ask, Signals};

@@ -5,6 +5,7 @@ use std::time::Duration;
 use baton_election::{ElectionName, Refusal, Version};
 
 use super::control::{Control, ControlError, Entry};
+use super::jitter::between;
 use super::store::{ModuleStore, Reading};
 use crate::state::{Pace, tried};
 
@@ -68,7 +69,7 @@ pub async fn edit_control<T, E: From<EditError>>(
             // Somebody else wrote, or an earlier try of this did: the next reading tells.
             Err(Refusal::Conflict) if conflicts < CONFLICTS => {
                 conflicts += 1;
-                tokio::time::sleep(up_to(APART)).await;
+                tokio::time::sleep(between(Duration::ZERO, APART)).await;
             }
             Err(refusal) => {
                 if matches!(refusal, Refusal::Unknown(_)) {
@@ -123,13 +124,6 @@ async fn found(store: &dyn ModuleStore, election: &ElectionName) -> Result<Found
         // Nothing is unchanged for whoever knows no version.
         Reading::Nothing | Reading::Unchanged => (None, Ok(Control::default())),
     })
-}
-
-/// A random part of a time; none where the system has no random numbers.
-fn up_to(longest: Duration) -> Duration {
-    let mut byte = [0];
-    let random = getrandom::fill(&mut byte).map_or(0, |()| byte[0]);
-    longest * u32::from(random) / 256
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ mod digest;
 mod edit;
 mod file;
 mod follow;
+mod jitter;
 mod module_source;
 mod oci;
 mod prepare;

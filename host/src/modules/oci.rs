@@ -20,12 +20,13 @@ use tokio::time::{Instant, sleep_until};
 pub use credentials::RegistryCredentials;
 
 use super::digest::Digest;
+use super::jitter::between;
 use super::source::{Offer, Source, SourceError};
 use artifact::Content;
 use registry::{Failure, Registry};
 
-/// From one look at a tag to the next; the second is the most that chance adds.
-const PACE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(5));
+/// From one look at a tag to the next, at least and at most.
+const PACE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
 /// The first wait after a failure, each further one is twice as long; and the longest. Chance adds a quarter.
 const BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(48));
 
@@ -139,12 +140,12 @@ impl OciSource {
         let wait = match &found {
             Ok(_) | Err(Failure::Missing(_) | Failure::Unfit(..)) => {
                 self.failures = 0;
-                PACE.0 + PACE.1.mul_f64(chance())
+                between(PACE.0, PACE.1)
             }
             Err(Failure::Unreachable(_) | Failure::Denied(_) | Failure::Refused(_)) => {
-                let wait = BACK_OFF.0 * (1 << self.failures.min(10));
+                let wait = (BACK_OFF.0 * (1 << self.failures.min(10))).min(BACK_OFF.1);
                 self.failures = self.failures.saturating_add(1);
-                wait.min(BACK_OFF.1).mul_f64(1.0 + chance() / 4.0)
+                between(wait, wait * 5 / 4)
             }
         };
         self.due = Instant::now() + wait;
@@ -236,11 +237,6 @@ async fn find(reference: &OciReference, registry: &Registry, known: &Known) -> R
         }
         Content::Elsewhere(_) => Err(unfit(artifact::Unfit::Nested)),
     }
-}
-
-/// A number from 0 to 1; always the same one if the system gives no random numbers.
-fn chance() -> f64 {
-    f64::from(getrandom::u32().unwrap_or_default()) / f64::from(u32::MAX)
 }
 
 #[cfg(test)]

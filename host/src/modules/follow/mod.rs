@@ -20,6 +20,7 @@ use baton_election::{ElectionName, Refusal, Version};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::jitter::between;
 use super::{Control, Digest, Judgement, ModuleStore, Offer, Preparation, PrepareError, Preparer, Reading, Source};
 use super::{SourceError, Supply, Verdict};
 use crate::runtime::LARGEST_MODULE;
@@ -479,13 +480,6 @@ async fn hash(offer: Offer) -> (Digest, Offer) {
         // The runtime is ending, and this task with it.
         Err(_) => std::future::pending().await,
     }
-}
-
-/// A random time between these two; the first where the system has no random numbers.
-fn between(least: Duration, most: Duration) -> Duration {
-    let mut byte = [0];
-    let random = getrandom::fill(&mut byte).map_or(0, |()| byte[0]);
-    least + most.saturating_sub(least) * u32::from(random) / 256
 }
 
 #[cfg(test)]
