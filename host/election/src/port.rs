@@ -182,6 +182,8 @@ pub enum Effect {
         message: String,
         /// When its grace ends. It is killed then, or at its deadline if that is earlier.
         grace_ends: Time,
+        /// The term that follows at once under this lease, where its number is written already.
+        next: Option<Term>,
     },
     /// Refuse the instance's effects, then kill it. [`Input::Gone`] follows.
     Kill {

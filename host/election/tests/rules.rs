@@ -271,7 +271,7 @@ fn another_version_takes_over_under_the_same_lease_once_its_term_is_written() {
     let Op::Write { record, .. } = only_request(&asked) else { panic!("{asked:?}") };
     assert_eq!((record.term, record.module.as_deref()), (3, Some("sha256:1")));
     let stopped = scene.answer(Ok(Reply::Version(Version("v3".to_string()))));
-    assert!(matches!(stopped[..], [Effect::Stop { reason: StopReason::Replaced, .. }]), "{stopped:?}");
+    assert!(matches!(stopped[..], [Effect::Stop { reason: StopReason::Replaced, next: Some(3), .. }]), "{stopped:?}");
     // The store is not asked in between.
     let started = scene.input(Input::Gone { end: End::Done });
     assert!(matches!(&started[..], [Effect::Start { term: 3, version, .. }] if *version == module(1)), "{started:?}");
@@ -346,7 +346,7 @@ fn a_bad_version_gives_way_to_the_one_before_under_the_same_lease() {
 fn a_version_that_stalls_within_its_probation_is_replaced_and_later_ones_step_down() {
     let mut scene = Scene::on_probation();
     let stopped = scene.input(Input::Stalled { reason: "no progress".to_string() });
-    assert!(matches!(stopped[..], [Effect::Stop { reason: StopReason::Replaced, .. }]), "{stopped:?}");
+    assert!(matches!(stopped[..], [Effect::Stop { reason: StopReason::Replaced, next: None, .. }]), "{stopped:?}");
     let rejected = scene.input(Input::Gone { end: End::Done });
     assert!(matches!(&rejected[0], Effect::Reject { reason, .. } if reason == "no progress"), "{rejected:?}");
     assert_eq!(scene.run_until_started(), module(0));

@@ -1,13 +1,16 @@
 //! Instances: one running copy of a module, from its start until it is gone.
 
-use std::sync::Arc;
+use std::convert::Infallible;
+use std::future::pending;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use baton_election::{ElectionName, End, StopReason, Term, Time};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use wasmtime::{Store, UpdateDeadline, WasmBacktrace, WasmCoreDump};
 use wasmtime_wasi::{I32Exit, WasiCtx};
 
@@ -28,10 +31,13 @@ use super::running::Running;
 use crate::clock::Clock;
 use crate::config::{Folder, SecretSource};
 use crate::gate::{Gate, Watchdog};
-use crate::state::{self, ClaimError, Claimant, CommitError, StateStore};
+use crate::state::{self, ClaimError, Claimant, CommitError, StateStore, Succession};
 
 /// Events that wait for the supervisor: a step-down, and a guest cannot make it more.
 const EVENTS: usize = 1;
+/// How long a request to stop waits, at the most and never for more than a quarter of the grace, until the state is
+/// claimed for the term that follows.
+const CLAIM_AHEAD: Duration = Duration::from_millis(250);
 
 /// Starts the instances of one coordinator, whichever version of it they run.
 #[derive(Clone)]
@@ -46,6 +52,8 @@ pub struct Launcher {
     pub states: Arc<dyn StateStore>,
     /// How much state they may keep.
     pub state_limits: state::Limits,
+    /// What one that is replaced leaves to the next one.
+    pub legacy: state::Legacy,
     /// What is kept of those that end.
     pub postmortem: Postmortem,
     /// The environment that they see.
@@ -82,6 +90,7 @@ impl Launcher {
         let started = self.clock.now();
         let gate = Arc::new(Gate::new(self.clock.clone(), deadline, abort_at));
         let (stop, stopped) = watch::channel(None);
+        let (give_way, gives_way) = watch::channel(None);
         let (kill, killed) = watch::channel(false);
         let (tell, events) = mpsc::channel(EVENTS);
         let progress = Arc::new(Progress::new(started));
@@ -118,6 +127,8 @@ impl Launcher {
             log,
             meter: Meter::new(self.limits, &tally, &output, &self.clock),
             outlet,
+            gives_way,
+            stop: stop.clone(),
             killed,
             kill_flag: Arc::clone(&kill_flag),
             gate: Arc::clone(&gate),
@@ -130,7 +141,20 @@ impl Launcher {
         let task = self.guests.spawn(life.run());
         self.watchdog.watch(&gate);
         engine.wake_ticker();
-        Instance { gate, started, stop, kill, kill_flag, progress, tally, events, task, engine, killing: None }
+        Instance {
+            gate,
+            started,
+            stop,
+            give_way,
+            kill,
+            kill_flag,
+            progress,
+            tally,
+            events,
+            task,
+            engine,
+            killing: None,
+        }
     }
 
     fn guest(
@@ -177,6 +201,7 @@ impl Launcher {
             store: Arc::clone(&self.states),
             election: self.election.clone(),
             limits: self.state_limits,
+            legacy: self.legacy.clone(),
             tell: Arc::new(move |refusal| output.state_delayed(refusal)),
         }
     }
@@ -193,6 +218,7 @@ pub struct Instance {
     gate: Arc<Gate>,
     started: Time,
     stop: watch::Sender<Option<StopNotice>>,
+    give_way: watch::Sender<Option<Successor>>,
     kill: watch::Sender<bool>,
     kill_flag: Arc<AtomicBool>,
     progress: Arc<Progress>,
@@ -236,13 +262,14 @@ impl Instance {
         }
     }
 
-    /// Asks it to stop. Only the first request counts.
-    pub fn stop(&self, reason: StopReason, message: String, grace_ends: Time) {
-        self.stop.send_if_modified(|notice| {
-            let is_first = notice.is_none();
-            notice.get_or_insert(StopNotice { reason, message, grace_ends });
-            is_first
-        });
+    /// Asks it to stop. Only the first request counts. Where the `next` term follows in this process, the state is
+    /// claimed for that first, unless that takes long.
+    pub fn stop(&self, reason: StopReason, message: String, grace_ends: Time, next: Option<Term>) {
+        let notice = StopNotice { reason, message, grace_ends };
+        match next {
+            Some(term) => drop(self.give_way.send_replace(Some(Successor { term, notice }))),
+            None => ask_to_stop(&self.stop, notice),
+        }
     }
 
     /// Refuses its effects from now on and ends it, whatever it is doing.
@@ -285,6 +312,21 @@ impl Drop for Instance {
     }
 }
 
+/// Who comes next in this process, and the request to stop for that.
+#[derive(Clone)]
+struct Successor {
+    term: Term,
+    notice: StopNotice,
+}
+
+fn ask_to_stop(stop: &watch::Sender<Option<StopNotice>>, notice: StopNotice) {
+    stop.send_if_modified(|asked| {
+        let is_first = asked.is_none();
+        asked.get_or_insert(notice);
+        is_first
+    });
+}
+
 /// What is made for each instance anew.
 struct Provided {
     secrets: Vec<(String, String)>,
@@ -310,6 +352,8 @@ struct Life {
     log: GuestLog,
     meter: Meter,
     outlet: Arc<Outlet>,
+    gives_way: watch::Receiver<Option<Successor>>,
+    stop: watch::Sender<Option<StopNotice>>,
     killed: watch::Receiver<bool>,
     kill_flag: Arc<AtomicBool>,
     gate: Arc<Gate>,
@@ -333,12 +377,15 @@ impl Life {
             outlet,
             http,
             lifeline,
+            gives_way,
+            stop,
             mut killed,
             ..
         } = self;
         let Self { kill_flag, gate, output, started, .. } = self;
         let own = Own::default();
         let mut store = None;
+        let succession = OnceLock::new();
         let Launcher { postmortem, election, .. } = &launcher;
         let term = context.number;
         let profiler = postmortem.profiler(election, term, module.component());
@@ -355,7 +402,7 @@ impl Life {
                 let provided = Provided { secrets, folders, log, meter, http };
                 let guest = launcher.guest(&module, context, provided, &streams, &output);
                 let store = store.insert(new_store(&launcher, &module, guest, &kill_flag, &profiler));
-                call(&module, store, states, &*output, started).await
+                call(&module, store, states, &succession, &*output, started).await
             };
             let interrupt = async {
                 // The sender lives as long as whoever could still kill this.
@@ -365,6 +412,7 @@ impl Life {
                 biased;
                 () = interrupt => None,
                 returned = call => Some(returned),
+                never = give_way(gives_way, &succession, &stop, &launcher.clock) => match never {},
             }
         };
         let was_killed = kill_flag.load(Ordering::Acquire);
@@ -385,6 +433,9 @@ impl Life {
         };
         if let Some(guest) = store.as_mut().map(Store::data_mut) {
             guest.meter.finish(&mut guest.table);
+            if let Some(claim) = guest.state.take() {
+                claim.leave();
+            }
         }
         // Freeing much memory takes long: another thread takes over the other guests, and this one, which has
         // the memory at hand, drops it without waiting for anyone but the calls that it had started.
@@ -424,16 +475,37 @@ fn new_store(
     store
 }
 
+/// Asks the guest to stop, once that is wanted and the state is claimed for who comes next.
+async fn give_way(
+    mut gives_way: watch::Receiver<Option<Successor>>,
+    succession: &OnceLock<Succession>,
+    stop: &watch::Sender<Option<StopNotice>>,
+    clock: &Clock,
+) -> Infallible {
+    let successor = gives_way.wait_for(Option::is_some).await.ok().and_then(|successor| successor.clone());
+    if let Some(Successor { term, notice }) = successor {
+        if let Some(succession) = succession.get() {
+            let patience = CLAIM_AHEAD.min(notice.grace_ends.since(clock.now()) / 4);
+            // Otherwise that term claims it for itself, while nothing runs.
+            let _ = timeout(patience, succession.claim(term)).await;
+        }
+        ask_to_stop(stop, notice);
+    }
+    pending().await
+}
+
 async fn call(
     module: &Module,
     store: &mut Store<Guest>,
     states: Option<Claimant>,
+    succession: &OnceLock<Succession>,
     output: &dyn Output,
     started: Time,
 ) -> Returned {
     if let Some(states) = states {
         let (term, gate) = (store.data().term.number, Arc::clone(&store.data().term.gate));
         let claim = states.claim(term, gate).await.map_err(wasmtime::Error::new)?;
+        succession.get_or_init(|| claim.succession());
         store.data_mut().state = Some(claim);
     }
     store.data().meter.has_instances(module.instances());

@@ -4,11 +4,16 @@
 //! the store says that it succeeded or that its condition failed; only then is the document read, and a
 //! version is adopted from it only if this claim's own mark is on it. Any other mark means that the term
 //! is over.
+//!
+//! In a change-over nobody waits for the store between two instances: while the old one still runs, its process
+//! claims the document for the term that follows, as one more write on top of the last, and the old one's commits
+//! go on top of that. What the old one leaves is then the next one's.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use baton_election::{ElectionName, Refusal, Term, Version};
 use bytes::Bytes;
+use tokio::sync::Mutex as AsyncMutex;
 
 use super::StateStore;
 use super::document::{Document, DocumentError, KEY, Limits, Mark};
@@ -24,18 +29,46 @@ pub struct Claimant {
     pub election: ElectionName,
     /// How large it may become.
     pub limits: Limits,
+    /// What the term before has left.
+    pub legacy: Legacy,
     /// Told once of each claim and commit that the store does not take at the first try.
     pub tell: Arc<dyn Fn(&Refusal) + Send + Sync>,
 }
 
+/// What a term that gave way within its process leaves to the term that follows there, if that was claimed ahead.
+#[derive(Clone, Default)]
+pub struct Legacy(Arc<Mutex<Option<Left>>>);
+
+struct Left {
+    /// For whom.
+    term: Term,
+    /// The claim for that term, made or tried.
+    claim: Mark,
+    /// The document and its version, where both are known for certain.
+    document: Option<(Version, Arc<Document>)>,
+}
+
 /// One term's hold on its election's state.
 pub struct Claim {
+    /// What the instance reads: its own commits, on top of what it began with.
+    document: Arc<Document>,
+    history: Arc<AsyncMutex<History>>,
+}
+
+/// Claims the state for the term that follows, while this one's instance still runs.
+#[derive(Clone)]
+pub struct Succession(Arc<AsyncMutex<History>>);
+
+/// The document as one term knows it, and its writes: one after the other, each on top of the last.
+struct History {
     home: Claimant,
     gate: Arc<Gate>,
-    document: Document,
+    document: Arc<Document>,
     version: Version,
-    /// A commit that may have been written, whose answer nobody waited for.
-    unsettled: Option<Document>,
+    /// A write that may have arrived, whose answer nobody waited for.
+    unsettled: Option<Arc<Document>>,
+    /// The term that follows, and the mark of its claim, once that was tried.
+    next: Option<(Term, Mark)>,
 }
 
 /// One change of a commit.
@@ -93,9 +126,28 @@ impl Claimant {
     /// # Errors
     /// [`ClaimError`] where there is no claim.
     pub async fn claim(self, term: Term, gate: Arc<Gate>) -> Result<Claim, ClaimError> {
+        gate.pass().map_err(|_| ClaimError::TermOver)?;
+        let left = self.legacy.take().filter(|left| left.term == term);
+        let ahead = left.as_ref().map(|left| left.claim);
+        let (version, document) = match left.and_then(|left| left.document) {
+            Some(known) => known,
+            None => self.write_claim(term, ahead, &gate).await?,
+        };
+        let history =
+            History { home: self, gate, document: Arc::clone(&document), version, unsettled: None, next: None };
+        Ok(Claim { document, history: Arc::new(AsyncMutex::new(history)) })
+    }
+
+    /// Writes the claim of `term`. The claim `ahead` is this term's own, but something else may still come on top.
+    async fn write_claim(
+        &self,
+        term: Term,
+        ahead: Option<Mark>,
+        gate: &Gate,
+    ) -> Result<(Version, Arc<Document>), ClaimError> {
         let claim = Mark::new().map_err(|error| ClaimError::Store(error.to_string()))?;
         let mut pace = Pace::new(&*self.tell);
-        let (version, document) = loop {
+        loop {
             gate.pass().map_err(|_| ClaimError::TermOver)?;
             let (version, found) = match tried(self.store.read(&self.election)).await {
                 Ok(Some((version, content))) => (Some(version), Document::decode(&content)?),
@@ -108,22 +160,31 @@ impl Claimant {
             if found.claim == claim
                 && let Some(version) = version
             {
-                break (version, found);
+                return Ok((version, Arc::new(found)));
             }
-            if found.term >= term {
+            if found.term > term || (found.term == term && Some(found.claim) != ahead) {
                 return Err(ClaimError::Superseded(found.term));
             }
-            let document = Document { term, claim, commit: claim, ..found };
+            let document = found.claimed(term, claim);
             let content = document.encode()?;
             gate.pass().map_err(|_| ClaimError::TermOver)?;
             match tried(self.store.write(&self.election, version.as_ref(), content)).await {
-                Ok(version) => break (version, document),
+                Ok(version) => return Ok((version, Arc::new(document))),
                 // Somebody else wrote, or an earlier try of this did: the next reading tells.
                 Err(Refusal::Conflict) => {}
                 Err(refusal) => pace.wait(&refusal).await.map_err(ClaimError::Store)?,
             }
-        };
-        Ok(Claim { home: self, gate, document, version, unsettled: None })
+        }
+    }
+}
+
+impl Legacy {
+    fn take(&self) -> Option<Left> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn leave(&self, left: Left) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(left);
     }
 }
 
@@ -145,16 +206,53 @@ impl Claim {
     /// # Errors
     /// [`CommitError`] says why not, and whether it is known that nothing was saved.
     pub async fn commit(&mut self, changes: Vec<Change>) -> Result<(), CommitError> {
-        if self.unsettled.is_some() {
-            self.settle(true).await?;
-        }
+        let mut history = self.history.lock().await;
+        let committed = history.commit(changes).await;
+        self.document = Arc::clone(&history.document);
+        committed
+    }
+
+    /// The way to claim the state for the term that follows.
+    pub fn succession(&self) -> Succession {
+        Succession(Arc::clone(&self.history))
+    }
+
+    /// Leaves what is known of the state to the term that follows in this process, if it was claimed for that. The
+    /// instance must be gone, and nobody may be claiming any more.
+    pub fn leave(self) {
+        let Ok(history) = self.history.try_lock() else { return };
+        let Some((term, claim)) = history.next else { return };
+        // What is under way might still be saved after the next instance has begun to read.
+        let is_known = history.unsettled.is_none() && history.document.claim == claim;
+        let document = is_known.then(|| (history.version.clone(), Arc::clone(&history.document)));
+        history.home.legacy.leave(Left { term, claim, document });
+    }
+}
+
+impl Succession {
+    /// Claims the state for `term`. Dropping this loses nothing: that term's own claim finds out how far it got.
+    ///
+    /// # Errors
+    /// [`CommitError`] as for a commit.
+    pub async fn claim(&self, term: Term) -> Result<(), CommitError> {
+        let mut history = self.0.lock().await;
+        history.settle_earlier().await?;
+        let claim = new_mark()?;
+        history.next = Some((term, claim));
+        let next = history.document.as_ref().clone().claimed(term, claim);
+        history.write(next).await
+    }
+}
+
+impl History {
+    async fn commit(&mut self, changes: Vec<Change>) -> Result<(), CommitError> {
+        self.settle_earlier().await?;
         let next = self.changed(changes)?;
-        self.unsettled = Some(next);
-        self.settle(false).await
+        self.write(next).await
     }
 
     fn changed(&self, changes: Vec<Change>) -> Result<Document, CommitError> {
-        let mut document = self.document.clone();
+        let mut document = self.document.as_ref().clone();
         for change in changes {
             let (Change::Put(key, _) | Change::Delete(key)) = &change;
             check_key(key)?;
@@ -184,8 +282,17 @@ impl Claim {
                 "the state would have {keys} keys; the limit is {most}, and --max-state raises it"
             )));
         }
-        document.commit = Mark::new().map_err(|error| CommitError::Unavailable(error.to_string()))?;
+        document.commit = new_mark()?;
         Ok(document)
+    }
+
+    async fn settle_earlier(&mut self) -> Result<(), CommitError> {
+        if self.unsettled.is_some() { self.settle(true).await } else { Ok(()) }
+    }
+
+    async fn write(&mut self, next: Document) -> Result<(), CommitError> {
+        self.unsettled = Some(Arc::new(next));
+        self.settle(false).await
     }
 
     /// Writes what is unsettled until it is known whether it was written. `in_doubt`: an earlier try may
@@ -218,7 +325,7 @@ impl Claim {
     }
 
     /// The document has another version: because an earlier try was written, or another's claim.
-    async fn after_conflict(&mut self, next: Document, in_doubt: bool) -> Result<(), CommitError> {
+    async fn after_conflict(&mut self, next: Arc<Document>, in_doubt: bool) -> Result<(), CommitError> {
         let tell = Arc::clone(&self.home.tell);
         let mut pace = Pace::new(&*tell);
         loop {
@@ -246,7 +353,7 @@ impl Claim {
         }
     }
 
-    fn adopt(&mut self, document: Document, version: Version) {
+    fn adopt(&mut self, document: Arc<Document>, version: Version) {
         self.document = document;
         self.version = version;
         self.unsettled = None;
@@ -263,6 +370,10 @@ impl Claim {
             }
         }
     }
+}
+
+fn new_mark() -> Result<Mark, CommitError> {
+    Mark::new().map_err(|error| CommitError::Unavailable(error.to_string()))
 }
 
 fn check_key(key: &str) -> Result<(), CommitError> {

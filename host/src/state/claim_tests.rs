@@ -2,30 +2,63 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+
+use async_trait::async_trait;
 
 use super::*;
 use crate::clock::Clock;
 use crate::state::EditError;
 use crate::store::memory::{Fault, MemoryStore};
 
+/// A store that counts what it is asked.
+#[derive(Clone)]
+struct Counted(MemoryStore, Arc<AtomicU32>);
+
+#[async_trait]
+impl StateStore for Counted {
+    async fn read(&self, election: &ElectionName) -> Result<Option<(Version, Bytes)>, Refusal> {
+        self.1.fetch_add(1, Ordering::SeqCst);
+        StateStore::read(&self.0, election).await
+    }
+
+    async fn write(
+        &self,
+        election: &ElectionName,
+        version: Option<&Version>,
+        content: Bytes,
+    ) -> Result<Version, Refusal> {
+        self.1.fetch_add(1, Ordering::SeqCst);
+        self.0.write(election, version, content).await
+    }
+}
+
 struct Bench {
     store: MemoryStore,
+    requests: Arc<AtomicU32>,
     delays: Arc<AtomicU32>,
+    legacy: Legacy,
 }
 
 impl Bench {
     fn new() -> Self {
-        Self { store: MemoryStore::new(Arc::new(|| Duration::ZERO)), delays: Arc::default() }
+        Self {
+            store: MemoryStore::new(Arc::new(|| Duration::ZERO)),
+            requests: Arc::default(),
+            delays: Arc::default(),
+            legacy: Legacy::default(),
+        }
     }
 
     fn claimant(&self) -> Claimant {
         let delays = Arc::clone(&self.delays);
         Claimant {
-            store: Arc::new(self.store.clone()),
+            store: Arc::new(Counted(self.store.clone(), Arc::clone(&self.requests))),
             election: job(),
             limits: Limits { total: 100, value: 40 },
+            legacy: self.legacy.clone(),
             tell: Arc::new(move |_| {
                 delays.fetch_add(1, Ordering::SeqCst);
             }),
@@ -90,7 +123,7 @@ async fn a_claim_fences_off_the_terms_before() {
     first.commit(n(1)).await.unwrap();
     let mut second = bench.claim(2).await.unwrap();
     assert_eq!(first.commit(n(9)).await, Err(CommitError::Superseded(2)));
-    assert!(first.gate.pass().is_err(), "nothing else of it may leave either");
+    assert!(first.history.try_lock().unwrap().gate.pass().is_err(), "nothing else of it may leave either");
     second.commit(n(2)).await.unwrap();
     assert_eq!(bench.n().await, Some(2));
 }
@@ -139,10 +172,13 @@ async fn a_write_that_arrives_late_changes_nothing() {
 async fn a_commit_that_is_refused_is_never_saved() {
     let bench = Bench::new();
     let mut claim = bench.claim(1).await.unwrap();
-    claim.gate.close();
+    claim.history.try_lock().unwrap().gate.close();
     assert_eq!(claim.commit(n(1)).await, Err(CommitError::Refused));
     assert_eq!(bench.n().await, None);
-    assert_eq!(bench.claimant().claim(2, Arc::clone(&claim.gate)).await.err(), Some(ClaimError::TermOver));
+    assert_eq!(
+        bench.claimant().claim(2, Arc::clone(&claim.history.try_lock().unwrap().gate)).await.err(),
+        Some(ClaimError::TermOver)
+    );
     assert_eq!(bench.stored().await.term, 1);
 }
 
@@ -175,6 +211,105 @@ async fn an_operators_change_ends_the_term() {
     assert_eq!(claim.commit(n(2)).await, Err(CommitError::Superseded(1)));
     let next = bench.claim(2).await.unwrap();
     assert_eq!(next.get("n").unwrap()[..], [7]);
+}
+
+#[tokio::test]
+async fn a_claim_that_was_made_ahead_asks_the_store_for_nothing() {
+    let bench = Bench::new();
+    let mut first = bench.claim(1).await.unwrap();
+    first.commit(n(1)).await.unwrap();
+    first.succession().claim(2).await.unwrap();
+    assert_eq!(bench.stored().await.term, 2);
+    // The old instance is still there, and what it saves on its way out is the next one's to read.
+    first.commit(n(2)).await.unwrap();
+    let requests = bench.requests.load(Ordering::SeqCst);
+    first.leave();
+    let mut second = bench.claim(2).await.unwrap();
+    assert_eq!(second.get("n").unwrap()[..], [2]);
+    assert_eq!(bench.requests.load(Ordering::SeqCst), requests);
+    second.commit(n(3)).await.unwrap();
+    assert_eq!(bench.n().await, Some(3));
+    // What was left is gone, and was for that term of that process only.
+    assert_eq!(bench.claim(2).await.err(), Some(ClaimError::Superseded(2)));
+    bench.claim(3).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_left_to_a_term_that_never_comes_is_worth_nothing() {
+    let bench = Bench::new();
+    let first = bench.claim(1).await.unwrap();
+    first.succession().claim(2).await.unwrap();
+    first.leave();
+    let elsewhere = Claimant { legacy: Legacy::default(), ..bench.claimant() };
+    let forever = || gate(Duration::from_secs(3600));
+    assert_eq!(elsewhere.clone().claim(2, forever()).await.err(), Some(ClaimError::Superseded(2)));
+    elsewhere.claim(3, forever()).await.unwrap().commit(n(7)).await.unwrap();
+    let mut fourth = bench.claim(4).await.unwrap();
+    assert_eq!(fourth.get("n").unwrap()[..], [7]);
+    fourth.commit(n(8)).await.unwrap();
+}
+
+#[tokio::test]
+async fn another_ones_claim_is_found_by_the_claim_ahead_and_by_the_first_commit() {
+    for is_before in [true, false] {
+        let bench = Bench::new();
+        let mut first = bench.claim(1).await.unwrap();
+        let another = async || {
+            let elsewhere = Claimant { legacy: Legacy::default(), ..bench.claimant() };
+            elsewhere.claim(5, gate(Duration::from_secs(3600))).await.unwrap()
+        };
+        if is_before {
+            another().await;
+            assert_eq!(first.succession().claim(2).await, Err(CommitError::Superseded(5)));
+            assert!(first.commit(n(1)).await.is_err());
+            first.leave();
+            assert_eq!(bench.claim(2).await.err(), Some(ClaimError::Superseded(5)));
+        } else {
+            first.succession().claim(2).await.unwrap();
+            another().await;
+            first.leave();
+            let mut second = bench.claim(2).await.unwrap();
+            assert_eq!(second.commit(n(1)).await, Err(CommitError::Superseded(5)));
+        }
+        assert_eq!(bench.n().await, None);
+    }
+}
+
+#[tokio::test]
+async fn a_claim_that_was_refused_ahead_is_made_in_its_time() {
+    let bench = Bench::new();
+    let first = bench.claim(1).await.unwrap();
+    first.history.try_lock().unwrap().gate.close();
+    assert_eq!(first.succession().claim(2).await, Err(CommitError::Refused));
+    first.leave();
+    bench.claim(2).await.unwrap();
+    assert_eq!(bench.stored().await.term, 2);
+}
+
+#[tokio::test]
+async fn what_is_under_way_when_an_instance_ends_is_saved_before_the_next_ones_claim_or_never() {
+    for fault in [Fault::LoseAnswer, Fault::LoseRequest, Fault::Hold] {
+        let saved = (fault == Fault::LoseAnswer).then_some(8);
+        for is_commit in [true, false] {
+            let bench = Bench::new();
+            let mut first = bench.claim(1).await.unwrap();
+            let succession = first.succession();
+            if is_commit {
+                succession.claim(2).await.unwrap();
+                bench.store.fail_next(fault);
+                assert!(futures::poll!(pin!(first.commit(n(8)))).is_pending());
+            } else {
+                bench.store.fail_next(fault);
+                assert!(futures::poll!(pin!(succession.claim(2))).is_pending());
+            }
+            first.leave();
+            let second = bench.claim(2).await.unwrap();
+            let begins_with = second.get("n").map(|value| value[0]);
+            assert_eq!(begins_with, saved.filter(|_| is_commit), "{fault:?}");
+            assert!(bench.store.deliver_writes().iter().all(Result::is_err), "{fault:?}");
+            assert_eq!((bench.n().await, bench.stored().await.term), (begins_with, 2), "{fault:?}");
+        }
+    }
 }
 
 #[tokio::test]

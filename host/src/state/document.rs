@@ -94,6 +94,11 @@ pub enum DocumentError {
 }
 
 impl Document {
+    /// The same, claimed.
+    pub(super) fn claimed(self, term: Term, claim: Mark) -> Self {
+        Self { term, claim, commit: claim, ..self }
+    }
+
     /// As it is stored.
     pub(super) fn encode(&self) -> Result<Bytes, DocumentError> {
         let size = usize::try_from(self.size()).unwrap_or(0);

@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use baton_election::{ElectionName, Refusal, Version};
 use bytes::Bytes;
 
-pub use claim::{Change, Claim, ClaimError, Claimant, CommitError};
+pub use claim::{Change, Claim, ClaimError, Claimant, CommitError, Legacy, Succession};
 pub use document::{Document, DocumentError, HIGHEST_TERM, KEY, LARGEST, Limits};
 pub use edit::{EditError, edit, read};
 pub(crate) use pace::{Pace, tried};

@@ -203,11 +203,11 @@ impl Run {
                     serving.instance.extend(deadline, abort_at);
                 }
             }
-            Effect::Stop { reason, message, grace_ends } => {
+            Effect::Stop { reason, message, grace_ends, next } => {
                 if let Some(Serving { instance, module }) = &self.serving {
                     let left = grace_ends.since(self.given.clock.now()).min(instance.remaining());
                     self.narrator.stopping(module, reason, &message, left);
-                    instance.stop(reason, message, grace_ends);
+                    instance.stop(reason, message, grace_ends, next);
                 }
             }
             Effect::Kill { reason } => {

@@ -41,6 +41,7 @@ fn launcher(behaviour: &str) -> Launcher {
         limits: Limits { memory: 64 << 20, ..Limits::default() },
         states: Arc::new(MemoryStore::new(Arc::new(|| Duration::ZERO))),
         state_limits: state::Limits::default(),
+        legacy: state::Legacy::default(),
         postmortem: Postmortem::default(),
         env: vec![("BEHAVIOUR".to_owned(), behaviour.to_owned()), ("BEAT_MS".to_owned(), "5".to_owned())],
         config: Vec::new(),
@@ -107,7 +108,7 @@ async fn a_busy_guest_without_host_calls_is_ended_by_the_epoch_alone() {
     let (mut instance, mut lines) = start("busy", GUARD * 10);
     // The last thing that it asks of the host. From here on no call of it comes by where it could be dropped.
     assert_eq!(timeout(GUARD, lines.recv()).await.unwrap().as_deref(), Some("busy in term 1"));
-    instance.stop(StopReason::Shutdown, "no answer is expected".to_owned(), instance.started());
+    instance.stop(StopReason::Shutdown, "no answer is expected".to_owned(), instance.started(), None);
     instance.kill();
     assert_eq!(gone(&mut instance).await.end, End::Killed);
 }

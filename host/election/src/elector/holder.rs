@@ -536,9 +536,10 @@ impl Holding {
             return;
         }
         if self.is_claimed(shared) {
+            let next = self.ledger.record().map(|record| record.term);
             let Stage::Serving(serving) = &mut self.stage else { return };
             let message = format!("{} replaces it", shared.versions.digest().unwrap_or_default());
-            serving.stop(shared, StopReason::Replaced, &message, shared.settings.timing.grace());
+            serving.ask_to_stop(shared, StopReason::Replaced, &message, shared.settings.timing.grace(), next);
         } else if !self.ledger.wanted().is_some_and(|record| self.is_next(shared, record)) {
             self.claim(shared);
         }
@@ -596,12 +597,24 @@ impl Serving {
         shared.versions.proven_at(&self.version, self.started, shared.settings.probation)
     }
 
-    /// Asks once; a stop is never taken back, and its first reason stays.
+    /// Asks it to stop, with nothing to follow that is known by now.
     fn stop(&mut self, shared: &mut Shared, reason: StopReason, message: &str, grace: Duration) {
+        self.ask_to_stop(shared, reason, message, grace, None);
+    }
+
+    /// Asks once; a stop is never taken back, and its first reason stays.
+    fn ask_to_stop(
+        &mut self,
+        shared: &mut Shared,
+        reason: StopReason,
+        message: &str,
+        grace: Duration,
+        next: Option<Term>,
+    ) {
         if self.grace_ends.is_none() {
             let grace_ends = shared.time() + grace;
             self.grace_ends = Some(grace_ends);
-            shared.effects.push_back(Effect::Stop { reason, message: message.to_string(), grace_ends });
+            shared.effects.push_back(Effect::Stop { reason, message: message.to_string(), grace_ends, next });
         }
     }
 
