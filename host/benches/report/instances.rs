@@ -10,12 +10,11 @@ use std::time::{Duration, Instant};
 use baton::clock::Clock;
 use baton::gate::Watchdog;
 use baton::runtime::{
-    Engine, Grants, HttpPolicy, Instance, InstanceEvent, Launcher, Limits, LogLevel, Module, NearLimit, Output,
-    Postmortem, RefusedRequest, Running, Stream,
+    Engine, Grants, HttpPolicy, Instance, InstanceEvent, Launcher, Limits, Module, Notice, Output, Postmortem, Running,
 };
 use baton::state;
 use baton::store::MemoryStore;
-use baton_election::{ElectionName, Refusal};
+use baton_election::ElectionName;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use wasmtime::ensure;
@@ -240,20 +239,11 @@ struct Line {
 struct Lines(mpsc::UnboundedSender<Line>);
 
 impl Output for Lines {
-    fn started(&self, _: Duration) {}
-
-    fn line(&self, _: Stream, line: &str) {
-        let at = Instant::now();
-        // Once the measurement is over, nobody listens.
-        let _ = self.0.send(Line { at, text: line.to_string() });
+    fn notice(&self, notice: Notice<'_>) {
+        if let Notice::Line(_, line) = notice {
+            let at = Instant::now();
+            // Once the measurement is over, nobody listens.
+            let _ = self.0.send(Line { at, text: line.to_string() });
+        }
     }
-
-    fn saved(&self, _: &'static str, _: &Path) {}
-    fn not_saved(&self, _: &'static str, _: &Path, _: &str) {}
-    fn denied(&self, _: &str, _: &str) {}
-    fn log(&self, _: LogLevel, _: &str, _: &str) {}
-    fn dropped(&self, _: u64, _: u32) {}
-    fn near_limit(&self, _: NearLimit) {}
-    fn state_delayed(&self, _: &Refusal) {}
-    fn refused_request(&self, _: &RefusedRequest) {}
 }

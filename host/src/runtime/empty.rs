@@ -13,7 +13,7 @@ use wasmtime_wasi::p2::{DynPollable, SocketError, TcpSocket, UdpSocket};
 use wasmtime_wasi::sockets::{WasiSockets, WasiSocketsView as _};
 
 use super::guest::Guest;
-use super::output::Output;
+use super::output::{Notice, Output};
 
 /// The packages that are there with nothing in them, and what that comes to.
 pub(super) const EMPTY: &[(&str, &str)] = &[
@@ -59,7 +59,7 @@ impl Denials {
     fn tell(&mut self, kind: &'static str, detail: &str, remedy: &str) {
         if !self.told.contains(&kind) {
             self.told.push(kind);
-            self.output.denied(&format!("{kind}{detail}"), remedy);
+            self.output.notice(Notice::Denied { what: &format!("{kind}{detail}"), remedy });
         }
     }
 }

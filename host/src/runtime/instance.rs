@@ -24,7 +24,7 @@ use super::judge::Kind;
 use super::limits::{Limits, Meter, Tally, Usage};
 use super::logging::GuestLog;
 use super::module::{Entry, Module};
-use super::output::{GuestStream, Outlet, Output, guest_streams};
+use super::output::{GuestStream, Notice, Outlet, Output, guest_streams};
 use super::own::Own;
 use super::postmortem::{Postmortem, Profiler, time_to_dump};
 use super::running::Running;
@@ -202,7 +202,7 @@ impl Launcher {
             election: self.election.clone(),
             limits: self.state_limits,
             legacy: self.legacy.clone(),
-            tell: Arc::new(move |refusal| output.state_delayed(refusal)),
+            tell: Arc::new(move |refusal| output.notice(Notice::StateDelayed(refusal))),
         }
     }
 
@@ -509,7 +509,8 @@ async fn call(
         store.data_mut().state = Some(claim);
     }
     store.data().meter.has_instances(module.instances());
-    let is_started = |store: &Store<Guest>| output.started(store.data().term.clock.now().since(started));
+    let is_started =
+        |store: &Store<Guest>| output.notice(Notice::Started(store.data().term.clock.now().since(started)));
     match &module.entry {
         Entry::Coordinator(pre) => {
             let coordinator = pre.instantiate_async(&mut *store).await?;

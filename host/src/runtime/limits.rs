@@ -13,7 +13,7 @@ use wasmtime::ResourceLimiter;
 use wasmtime::component::ResourceTable;
 use wasmtime_wasi::ResourceTableError;
 
-use super::output::Output;
+use super::output::{Notice, Output};
 use crate::clock::Clock;
 
 /// What an instance may use.
@@ -176,7 +176,7 @@ impl Meter {
     fn near(&mut self, what: &'static str, used: u64, limit: u64, flag: &'static str) {
         if used.saturating_mul(5) >= limit.saturating_mul(4) && used > 0 && !self.told.contains(&what) {
             self.told.push(what);
-            self.output.near_limit(NearLimit { what, used, limit, flag });
+            self.output.notice(Notice::NearLimit(NearLimit { what, used, limit, flag }));
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use wasmtime::component::{HasSelf, Linker};
 
 use super::guest::Guest;
-use super::output::Outlet;
+use super::output::{Notice, Outlet};
 use crate::gate::Gate;
 
 mod bindings {
@@ -69,7 +69,8 @@ impl logging::Host for GuestLog {
     fn log(&mut self, level: logging::Level, context: String, message: String) -> wasmtime::Result<()> {
         // It has no way to say that it was refused. The next effect that has one says so.
         if self.gate.pass().is_ok() {
-            self.outlet.put(|output| output.log(level.into(), &context, &message));
+            let log = Notice::Log { level: level.into(), context: &context, message: &message };
+            self.outlet.put(|output| output.notice(log));
         }
         Ok(())
     }

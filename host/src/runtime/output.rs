@@ -50,27 +50,62 @@ impl fmt::Display for Stream {
 
 /// Takes what an instance lets people know. Must not block.
 pub trait Output: Send + Sync {
+    /// Takes one thing of it.
+    fn notice(&self, notice: Notice<'_>);
+}
+
+/// What an instance lets people know.
+#[derive(Clone, Copy, Debug)]
+pub enum Notice<'a> {
     /// Its first instruction comes next, so long after its start. Lines come later.
-    fn started(&self, took: Duration);
+    Started(Duration),
     /// One line, without its end.
-    fn line(&self, stream: Stream, line: &str);
+    Line(Stream, &'a str),
     /// What it logged, as one line, however long and whatever is in it.
-    fn log(&self, level: LogLevel, context: &str, message: &str);
-    /// It asked for something that it was not granted, and was refused; what would grant it. Told of each kind
-    /// once.
-    fn denied(&self, what: &str, remedy: &str);
+    Log {
+        /// How much it says that it matters.
+        level: LogLevel,
+        /// Where in it that comes from; empty where it does not say.
+        context: &'a str,
+        /// What it says.
+        message: &'a str,
+    },
+    /// It asked for something that it was not granted, and was refused. Told of each kind once.
+    Denied {
+        /// What it asked for.
+        what: &'a str,
+        /// What would grant it.
+        remedy: &'a str,
+    },
     /// Something of it was written to a file, for people to look at.
-    fn saved(&self, what: &'static str, path: &Path);
+    Saved {
+        /// What.
+        what: &'static str,
+        /// The file.
+        path: &'a Path,
+    },
     /// Something of it was to be written to a file, and could not be.
-    fn not_saved(&self, what: &'static str, path: &Path, why: &str);
-    /// So many lines were dropped since the last that was not, because the guest wrote more than `limit` a second.
-    fn dropped(&self, lines: u64, limit: u32);
+    NotSaved {
+        /// What.
+        what: &'static str,
+        /// The file.
+        path: &'a Path,
+        /// What is wrong.
+        why: &'a str,
+    },
+    /// Lines were dropped since the last that was not, because the guest wrote too many.
+    Dropped {
+        /// How many.
+        lines: u64,
+        /// So many a second it may write.
+        limit: u32,
+    },
     /// It uses much of what it may use. Told of each limit once.
-    fn near_limit(&self, near: NearLimit);
+    NearLimit(NearLimit),
     /// Its state cannot be claimed or saved yet, and is tried again. Told once of each claim and commit.
-    fn state_delayed(&self, refusal: &Refusal);
+    StateDelayed(&'a Refusal),
     /// A request was refused. Told once for each origin.
-    fn refused_request(&self, refused: &RefusedRequest);
+    RefusedRequest(&'a RefusedRequest),
 }
 
 /// One of an instance's streams as the guest sees it. Clones write to the same.
@@ -202,7 +237,9 @@ impl Lines {
 
     fn emit(&mut self) {
         let line = &self.unfinished;
-        self.outlet.put(|output| output.line(self.stream, String::from_utf8_lossy(line).trim_end_matches('\r')));
+        self.outlet.put(|output| {
+            output.notice(Notice::Line(self.stream, String::from_utf8_lossy(line).trim_end_matches('\r')));
+        });
         self.unfinished.clear();
     }
 }
@@ -245,7 +282,7 @@ impl Outlet {
     fn tell_dropped(&self, lines: u64) {
         if lines > 0 {
             let limit = self.limit().per_second;
-            self.output.dropped(lines, limit);
+            self.output.notice(Notice::Dropped { lines, limit });
         }
     }
 
@@ -306,16 +343,7 @@ mod tests {
     struct Nobody;
 
     impl Output for Nobody {
-        fn started(&self, _: Duration) {}
-        fn line(&self, _: Stream, _: &str) {}
-        fn saved(&self, _: &'static str, _: &Path) {}
-        fn not_saved(&self, _: &'static str, _: &Path, _: &str) {}
-        fn denied(&self, _: &str, _: &str) {}
-        fn log(&self, _: LogLevel, _: &str, _: &str) {}
-        fn dropped(&self, _: u64, _: u32) {}
-        fn near_limit(&self, _: NearLimit) {}
-        fn state_delayed(&self, _: &Refusal) {}
-        fn refused_request(&self, _: &RefusedRequest) {}
+        fn notice(&self, _: Notice<'_>) {}
     }
 
     #[test]

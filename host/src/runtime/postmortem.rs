@@ -18,7 +18,7 @@ use wasmtime::component::Component;
 use wasmtime::{AsContext, GuestProfiler};
 
 use super::engine::YIELD_EVERY;
-use super::output::Output;
+use super::output::{Notice, Output};
 
 /// Of each election, only the newest core dumps stay in their folder: as many as there are failures in a row
 /// before its node steps down.
@@ -91,7 +91,7 @@ impl Postmortem {
             let path = folder.join(format!("{election}-{term}{CORE_DUMP}"));
             match core_dump {
                 Ok(bytes) => remains.core_dump = Some(CoreDump { path, election: election.clone(), bytes }),
-                Err(why) => output.not_saved(CORE_DUMP_OF, &path, &why),
+                Err(why) => output.notice(Notice::NotSaved { what: CORE_DUMP_OF, path: &path, why: &why }),
             }
         }
         if let (Some(path), Some(profiler)) = (&self.profile, profiler.take()) {
@@ -196,8 +196,8 @@ impl Remains {
     fn write(self) {
         let Self { core_dump, profile, output } = self;
         let tell = |what, path: &Path, written: io::Result<()>| match written {
-            Ok(()) => output.saved(what, path),
-            Err(error) => output.not_saved(what, path, &error.to_string()),
+            Ok(()) => output.notice(Notice::Saved { what, path }),
+            Err(error) => output.notice(Notice::NotSaved { what, path, why: &error.to_string() }),
         };
         if let Some(CoreDump { path, election, bytes }) = core_dump {
             let written = replace(&path, |file| file.write_all(&bytes));
@@ -216,10 +216,10 @@ impl Remains {
 
     fn give_up(&self, why: &str) {
         if let Some(CoreDump { path, .. }) = &self.core_dump {
-            self.output.not_saved(CORE_DUMP_OF, path, why);
+            self.output.notice(Notice::NotSaved { what: CORE_DUMP_OF, path, why });
         }
         if let Some((path, _)) = &self.profile {
-            self.output.not_saved(PROFILE_OF, path, why);
+            self.output.notice(Notice::NotSaved { what: PROFILE_OF, path, why });
         }
     }
 }
@@ -360,12 +360,6 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt as _, symlink};
     use std::sync::mpsc;
 
-    use baton_election::Refusal;
-
-    use super::super::http::RefusedRequest;
-    use super::super::limits::NearLimit;
-    use super::super::logging::LogLevel;
-    use super::super::output::Stream;
     use super::*;
 
     #[test]
@@ -398,22 +392,17 @@ mod tests {
     }
 
     impl Output for Hangs {
-        fn saved(&self, _: &'static str, _: &Path) {
-            let _ = self.begun.send(());
-            // Ends with the sender, too.
-            let _ = self.go_on.lock().unwrap().recv();
+        fn notice(&self, notice: Notice<'_>) {
+            match notice {
+                Notice::Saved { .. } => {
+                    let _ = self.begun.send(());
+                    // Ends with the sender, too.
+                    let _ = self.go_on.lock().unwrap().recv();
+                }
+                Notice::NotSaved { why, .. } => self.not_saved.lock().unwrap().push(why.to_owned()),
+                _ => {}
+            }
         }
-        fn not_saved(&self, _: &'static str, _: &Path, why: &str) {
-            self.not_saved.lock().unwrap().push(why.to_owned());
-        }
-        fn started(&self, _: Duration) {}
-        fn line(&self, _: Stream, _: &str) {}
-        fn log(&self, _: LogLevel, _: &str, _: &str) {}
-        fn denied(&self, _: &str, _: &str) {}
-        fn dropped(&self, _: u64, _: u32) {}
-        fn near_limit(&self, _: NearLimit) {}
-        fn state_delayed(&self, _: &Refusal) {}
-        fn refused_request(&self, _: &RefusedRequest) {}
     }
 
     #[test]

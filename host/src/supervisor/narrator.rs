@@ -1,13 +1,12 @@
 //! Tells people what happens in an election, in the words of the log's events.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use baton_election::{End, ModuleVersion, Refusal, Report, StopReason, Term, Time};
 
 use crate::clock::Clock;
-use crate::runtime::{Gone, LogLevel, NearLimit, Output, RefusedRequest, Stream, Usage};
+use crate::runtime::{Gone, LogLevel, NearLimit, Notice, Output, RefusedRequest, Stream, Usage};
 use crate::telemetry::{Event, GuestStream, Level, Log};
 
 /// How long a host that must end itself waits for its last words to be written.
@@ -161,65 +160,68 @@ struct Replaced {
 }
 
 impl Output for TermOutput {
+    fn notice(&self, notice: Notice<'_>) {
+        let event = match notice {
+            Notice::Started(took) => return self.started(took),
+            Notice::Line(stream, line) => Event::printed(stream.into(), line),
+            Notice::Log { level, context, message } => Event::logged(level.into(), context, message),
+            Notice::Denied { what, remedy } => Event::Denied { what: what.to_owned(), remedy: remedy.to_owned() },
+            Notice::Saved { what, path } => Event::Saved { what: what.to_owned(), path: path.display().to_string() },
+            Notice::NotSaved { what, path, why } => {
+                let (what, path) = (what.to_owned(), path.display().to_string());
+                Event::NotSaved { what, path, error: why.to_owned() }
+            }
+            Notice::Dropped { lines, limit } => {
+                let reason = format!("the coordinator printed more than {limit} a second; --max-output allows more");
+                Event::Dropped { lines, reason }
+            }
+            Notice::NearLimit(NearLimit { what, used, limit, flag }) => {
+                Event::Usage { limit: what, used, of: limit, flag }
+            }
+            Notice::StateDelayed(refusal) => Event::StateDelayed { error: refusal.to_string() },
+            Notice::RefusedRequest(refused) => {
+                let RefusedRequest { origin, reason, allow } = refused.clone();
+                let [setting, flag] = allow.map_or([None, None], |lines| lines.map(Some));
+                Event::RequestRefused { origin, reason, setting, flag }
+            }
+        };
+        self.say(event);
+    }
+}
+
+impl TermOutput {
     fn started(&self, took: Duration) {
-        self.log.emit(Some(self.term), Event::Started { module: self.module.clone(), took_s: took.into() });
+        self.say(Event::Started { module: self.module.clone(), took_s: took.into() });
         if let Some(Replaced { previous, gone }) = &self.replaces {
             let gap_s = self.clock.now().since(*gone).into();
             let (module, previous) = (self.module.clone(), previous.clone());
-            self.log.emit(Some(self.term), Event::Swapped { module, previous, gap_s });
+            self.say(Event::Swapped { module, previous, gap_s });
         }
     }
 
-    fn line(&self, stream: Stream, line: &str) {
-        let stream = match stream {
-            Stream::Stdout => GuestStream::Stdout,
-            Stream::Stderr => GuestStream::Stderr,
-        };
-        self.log.emit(Some(self.term), Event::printed(stream, line));
+    fn say(&self, event: Event) {
+        self.log.emit(Some(self.term), event);
     }
+}
 
-    fn refused_request(&self, refused: &RefusedRequest) {
-        let RefusedRequest { origin, reason, allow } = refused.clone();
-        let [setting, flag] = allow.map_or([None, None], |lines| lines.map(Some));
-        self.log.emit(Some(self.term), Event::RequestRefused { origin, reason, setting, flag });
+impl From<Stream> for GuestStream {
+    fn from(stream: Stream) -> Self {
+        match stream {
+            Stream::Stdout => Self::Stdout,
+            Stream::Stderr => Self::Stderr,
+        }
     }
+}
 
-    fn saved(&self, what: &'static str, path: &Path) {
-        self.log.emit(Some(self.term), Event::Saved { what: what.to_owned(), path: path.display().to_string() });
-    }
-
-    fn not_saved(&self, what: &'static str, path: &Path, why: &str) {
-        let (what, path) = (what.to_owned(), path.display().to_string());
-        self.log.emit(Some(self.term), Event::NotSaved { what, path, error: why.to_owned() });
-    }
-
-    fn denied(&self, what: &str, remedy: &str) {
-        self.log.emit(Some(self.term), Event::Denied { what: what.to_owned(), remedy: remedy.to_owned() });
-    }
-
-    fn log(&self, level: LogLevel, context: &str, message: &str) {
-        let level = match level {
-            LogLevel::Trace => Level::Trace,
-            LogLevel::Debug => Level::Debug,
-            LogLevel::Info => Level::Info,
-            LogLevel::Warn => Level::Warn,
-            LogLevel::Error => Level::Error,
-            LogLevel::Critical => Level::Critical,
-        };
-        self.log.emit(Some(self.term), Event::logged(level, context, message));
-    }
-
-    fn dropped(&self, lines: u64, limit: u32) {
-        let reason = format!("the coordinator printed more than {limit} a second; --max-output allows more");
-        self.log.emit(Some(self.term), Event::Dropped { lines, reason });
-    }
-
-    fn near_limit(&self, near: NearLimit) {
-        let NearLimit { what, used, limit, flag } = near;
-        self.log.emit(Some(self.term), Event::Usage { limit: what, used, of: limit, flag });
-    }
-
-    fn state_delayed(&self, refusal: &Refusal) {
-        self.log.emit(Some(self.term), Event::StateDelayed { error: refusal.to_string() });
+impl From<LogLevel> for Level {
+    fn from(level: LogLevel) -> Self {
+        match level {
+            LogLevel::Trace => Self::Trace,
+            LogLevel::Debug => Self::Debug,
+            LogLevel::Info => Self::Info,
+            LogLevel::Warn => Self::Warn,
+            LogLevel::Error => Self::Error,
+            LogLevel::Critical => Self::Critical,
+        }
     }
 }

@@ -9,19 +9,18 @@ mod guests;
 mod http;
 mod requests;
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use baton::clock::Clock;
 use baton::gate::{Gate, Watchdog};
 use baton::runtime::{
-    Engine, Gone, Grants, HttpPolicy, Instance, InstanceEvent, Launcher, Limits, LogLevel, Module, NearLimit, Output,
-    Postmortem, RefusedRequest, Running, Stream,
+    Engine, Gone, Grants, HttpPolicy, Instance, InstanceEvent, Launcher, Limits, Module, Notice, Output, Postmortem,
+    Running,
 };
 use baton::state;
 use baton::store::MemoryStore;
-use baton_election::{ElectionName, End, Refusal, StopReason};
+use baton_election::{ElectionName, End, StopReason};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -86,21 +85,12 @@ async fn gone(instance: &mut Instance) -> Gone {
 struct Lines(mpsc::UnboundedSender<String>);
 
 impl Output for Lines {
-    fn started(&self, _: Duration) {}
-
-    fn line(&self, _: Stream, line: &str) {
-        // Some tests do not listen.
-        let _ = self.0.send(line.to_owned());
+    fn notice(&self, notice: Notice<'_>) {
+        if let Notice::Line(_, line) = notice {
+            // Some tests do not listen.
+            let _ = self.0.send(line.to_owned());
+        }
     }
-
-    fn saved(&self, _: &'static str, _: &Path) {}
-    fn not_saved(&self, _: &'static str, _: &Path, _: &str) {}
-    fn denied(&self, _: &str, _: &str) {}
-    fn log(&self, _: LogLevel, _: &str, _: &str) {}
-    fn dropped(&self, _: u64, _: u32) {}
-    fn near_limit(&self, _: NearLimit) {}
-    fn state_delayed(&self, _: &Refusal) {}
-    fn refused_request(&self, _: &RefusedRequest) {}
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -33,7 +33,7 @@ use wasmtime_wasi_http::{
 
 use super::guest::TermContext;
 use super::limits::Tally;
-use super::output::Output;
+use super::output::{Notice, Output};
 use crate::clock::Clock;
 use crate::gate::{Gate, Refused};
 use connect::Connector;
@@ -276,7 +276,7 @@ impl Shared {
             refused.allow.as_ref().map_or("nothing allows it".to_owned(), |[_, flags]| format!("{flags} allows it"));
         let error = told(format!("{}: {allow}", refused.reason));
         if is_new {
-            self.output.refused_request(&refused);
+            self.output.notice(Notice::RefusedRequest(&refused));
         }
         error
     }
