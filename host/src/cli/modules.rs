@@ -8,7 +8,7 @@ use time::format_description::well_known::Rfc3339;
 
 use super::status::short;
 use super::{columns, print};
-use crate::modules::{Announcement, Control, Digest, Entry, Verdict};
+use crate::modules::{Announcement, Control, Digest, Entry, RecordedVerdict};
 use crate::telemetry::rfc3339;
 
 /// A node says what it has each minute. After so long without a word it may be gone, and is shown with its age.
@@ -92,8 +92,8 @@ impl ModuleRow {
         };
         match &entry.verdict {
             None => row,
-            Some(Verdict::Good) => Self { verdict: Some("good"), ..row },
-            Some(Verdict::Rejected { reason, node, at }) => Self {
+            Some(RecordedVerdict::Good) => Self { verdict: Some("good"), ..row },
+            Some(RecordedVerdict::Rejected { reason, node, at }) => Self {
                 verdict: Some("rejected"),
                 reason: Some(reason.clone()),
                 rejected_by: Some(node.clone()),
@@ -197,7 +197,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
     use super::*;
 
-    fn entry(name: &str, serial: u64, verdict: Option<Verdict>) -> Entry {
+    fn entry(name: &str, serial: u64, verdict: Option<RecordedVerdict>) -> Entry {
         let (by, at) = ("ann@desk\x1b[2J".to_owned(), "2026-11-21T12:00:00.500000Z".to_owned());
         Entry { digest: Digest::of(name.as_bytes()), size: 70_000, serial, by, at, signature: None, verdict }
     }
@@ -210,11 +210,11 @@ mod tests {
 
     fn rows() -> Vec<ModuleRow> {
         let (node, at) = ("alpha".to_owned(), "2026-11-21T12:03:00Z".to_owned());
-        let rejected = Verdict::Rejected { reason: "it trapped".to_owned(), node, at };
+        let rejected = RecordedVerdict::Rejected { reason: "it trapped".to_owned(), node, at };
         let control = Control {
             serial: 3,
             pushed: vec![
-                entry("a", 1, Some(Verdict::Good)),
+                entry("a", 1, Some(RecordedVerdict::Good)),
                 entry("b", 2, None),
                 entry("c", 3, Some(rejected.clone())),
             ],

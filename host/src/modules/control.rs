@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::Judgement;
 use super::digest::{Digest, DigestPrefix};
+use super::{Judgement, Verdict};
 
 /// The format that this version reads and writes. Whoever adds a field raises it, since an older host would
 /// write the object without it.
@@ -55,13 +55,13 @@ pub struct Entry {
     /// The text of its minisign signature.
     pub signature: Option<String>,
     /// What has become of it; none as long as nobody knows.
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<RecordedVerdict>,
 }
 
-/// What has become of a version that ran.
+/// What has become of a version that ran: a [`Verdict`] as it is stored, a rejection with who found out and when.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Verdict {
+pub enum RecordedVerdict {
     /// Its probation is over.
     Good,
     /// It is not run any more, until it is pushed again.
@@ -241,12 +241,12 @@ impl Control {
         let judged = |entry: &&mut Entry| entry.serial == version.serial && entry.digest.to_string() == version.digest;
         let Some(entry) = self.pushed.iter_mut().find(judged) else { return false };
         let news = match (&judgement.verdict, &entry.verdict) {
-            (Verdict::Rejected { .. }, Some(Verdict::Rejected { .. })) => false,
+            (Verdict::Rejected { .. }, Some(RecordedVerdict::Rejected { .. })) => false,
             (Verdict::Rejected { .. }, _) => others > 0,
             (Verdict::Good, before) => before.is_none(),
         };
         if news {
-            entry.verdict = Some(noted(&judgement.verdict, node, at));
+            entry.verdict = Some(RecordedVerdict::new(&judgement.verdict, node, at));
         }
         news
     }
@@ -259,7 +259,7 @@ impl Control {
         if is_known || judgement.verdict == Verdict::Good {
             return false;
         }
-        let verdict = Some(noted(&judgement.verdict, node, at));
+        let verdict = Some(RecordedVerdict::new(&judgement.verdict, node, at));
         let (by, at) = (node.to_owned(), at.to_owned());
         let serial = judgement.version.serial;
         self.unpushed.push(Entry { digest, size, serial, by, at, signature: None, verdict });
@@ -293,7 +293,7 @@ impl Control {
     /// Puts an entry last, under a new serial, without a rejection.
     fn publish(&mut self, entry: Entry) {
         self.serial += 1;
-        let verdict = entry.verdict.filter(|verdict| *verdict == Verdict::Good);
+        let verdict = entry.verdict.filter(|verdict| *verdict == RecordedVerdict::Good);
         self.pushed.push(Entry { serial: self.serial, verdict, ..entry });
         self.unpushed.clear();
     }
@@ -332,8 +332,21 @@ impl Entry {
     #[must_use]
     pub fn rejection(&self) -> Option<&str> {
         match &self.verdict {
-            Some(Verdict::Rejected { reason, .. }) => Some(reason),
-            Some(Verdict::Good) | None => None,
+            Some(RecordedVerdict::Rejected { reason, .. }) => Some(reason),
+            Some(RecordedVerdict::Good) | None => None,
+        }
+    }
+}
+
+impl RecordedVerdict {
+    fn new(verdict: &Verdict, node: &str, at: &str) -> Self {
+        match verdict {
+            Verdict::Good => Self::Good,
+            Verdict::Rejected { reason } => Self::Rejected {
+                reason: reason.chars().take(REASON).collect(),
+                node: node.to_owned(),
+                at: at.to_owned(),
+            },
         }
     }
 }
@@ -356,17 +369,6 @@ struct Stored {
 
 fn is_rejected(entry: &Entry) -> bool {
     entry.rejection().is_some()
-}
-
-fn noted(verdict: &Verdict, node: &str, at: &str) -> Verdict {
-    match verdict {
-        Verdict::Good => Verdict::Good,
-        Verdict::Rejected { reason, .. } => Verdict::Rejected {
-            reason: reason.chars().take(REASON).collect(),
-            node: node.to_owned(),
-            at: at.to_owned(),
-        },
-    }
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ fn judgement(name: &str, serial: u64, verdict: Verdict) -> Judgement {
 }
 
 fn bad() -> Verdict {
-    Verdict::Rejected { reason: "it trapped".to_owned(), node: String::new(), at: String::new() }
+    Verdict::Rejected { reason: "it trapped".to_owned() }
 }
 
 impl Control {
@@ -91,7 +91,7 @@ fn what_is_pushed_again_is_a_new_version_unless_it_is_current() {
     assert!(control.proves("a", 1));
     assert_eq!(control.push(publication("a")), Ok(Pushed::Current));
     assert_eq!(control.runs(), Some((digest("a"), 3)));
-    assert_eq!(control.current().unwrap().verdict, Some(Verdict::Good), "what is good stays so");
+    assert_eq!(control.current().unwrap().verdict, Some(RecordedVerdict::Good), "what is good stays so");
     assert_eq!(control.pushed.len(), 2, "each digest is there once");
 
     control.push(publication("b")).unwrap();
@@ -123,7 +123,8 @@ fn a_rejection_falls_back_and_holds_for_the_version_that_was_tried() {
     assert!(!control.rejects("b", 3) && !control.rejects("c", 2) && !control.rejects("x", 3));
     assert!(control.rejects("c", 3));
     assert_eq!((control.runs(), control.falls_back_on()), (Some((digest("b"), 2)), Some(digest("a"))));
-    let noted = Verdict::Rejected { reason: "it trapped".to_owned(), node: "alpha".to_owned(), at: AT.to_owned() };
+    let (node, at) = ("alpha".to_owned(), AT.to_owned());
+    let noted = RecordedVerdict::Rejected { reason: "it trapped".to_owned(), node, at };
     assert_eq!(control.pushed[2].verdict, Some(noted));
     assert!(!control.rejects("c", 3) && !control.proves("c", 3), "it is the last word");
     control.push(publication("c")).unwrap();
@@ -226,7 +227,7 @@ fn the_object_is_bounded_and_a_judgement_has_room() {
     assert!(full.to_string().contains("baton prune"));
     assert!(count > 500 && control.encode().len() <= LARGEST, "{count}");
     let serial = control.serial;
-    let long = Verdict::Rejected { reason: "é".repeat(10_000), node: String::new(), at: String::new() };
+    let long = Verdict::Rejected { reason: "é".repeat(10_000) };
     let newest = (count - 1).to_string();
     assert!(control.judge(&judgement(&newest, serial, long), "alpha", AT));
     assert_eq!(control.pushed[count - 1].rejection().unwrap().chars().count(), 500);
@@ -249,6 +250,11 @@ fn it_is_read_as_it_is_written() {
     let mut control = pushed(&["a"]);
     assert!(control.proves("a", 1));
     assert_eq!(control.encode(), stored, "the format is an interface");
+    let mut control = pushed(&["a", "b"]);
+    assert!(control.rejects("b", 2));
+    let rejected = format!(r#""verdict":{{"rejected":{{"at":"{AT}","node":"alpha","reason":"it trapped"}}}}"#);
+    let stored = control.encode();
+    assert!(str::from_utf8(&stored).unwrap().contains(&rejected), "{stored:?}");
 }
 
 #[test]

@@ -27,7 +27,7 @@ use baton_election::{ModuleVersion, Term};
 pub use announcement::Announcement;
 pub use cache::{Cache, CacheError};
 pub use compile::{Assignment, COMPILE_MODULE, Compiler, compile_for_parent};
-pub use control::{Control, ControlError, Entry, Publication, Pushed, RollbackError, RolledBack, Verdict};
+pub use control::{Control, ControlError, Entry, Publication, Pushed, RecordedVerdict, RollbackError, RolledBack};
 pub use digest::{Digest, DigestPrefix, InvalidDigest, InvalidPrefix};
 pub use edit::{EditError, edit_control, read_control};
 pub use file::FileSource;
@@ -67,6 +67,18 @@ pub struct Judgement {
     pub version: ModuleVersion,
     /// The term in which it turned out.
     pub term: Term,
-    /// Good, or rejected and why. Whoever keeps it adds by whom and when.
+    /// What was found out.
     pub verdict: Verdict,
+}
+
+/// What running a version has shown of it. Whoever records it adds by whom and when.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Its probation is over.
+    Good,
+    /// It must not run any more.
+    Rejected {
+        /// Why, for a person.
+        reason: String,
+    },
 }

@@ -227,8 +227,7 @@ impl Run {
             }
             Effect::Reject { version, term, reason, instead } => {
                 self.narrator.judged(&version, Some((&reason, instead.as_ref())));
-                let verdict = Verdict::Rejected { reason, node: String::new(), at: String::new() };
-                self.judge(Judgement { version, term, verdict });
+                self.judge(Judgement { version, term, verdict: Verdict::Rejected { reason } });
             }
             Effect::Report(report) => self.narrator.report(report),
             Effect::Finished => {}

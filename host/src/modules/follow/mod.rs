@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::jitter::between;
 use super::{Control, Digest, Judgement, ModuleStore, Offer, Preparation, PrepareError, Preparer, Reading, Source};
-use super::{SourceError, Supply, Verdict};
+use super::{RecordedVerdict, SourceError, Supply, Verdict};
 use crate::runtime::LARGEST_MODULE;
 use crate::telemetry::Log;
 use announcer::Announcer;
@@ -444,7 +444,7 @@ fn published(control: &Control) -> Vec<Candidate> {
         serial: entry.serial,
         size: entry.size,
         signature: entry.signature.clone(),
-        is_good: entry.verdict == Some(Verdict::Good),
+        is_good: entry.verdict == Some(RecordedVerdict::Good),
     });
     candidates.collect()
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 
 use super::*;
-use crate::modules::Reading;
+use crate::modules::{Reading, RecordedVerdict};
 use stage::{File, Stage, component, name, rejected, version};
 
 #[tokio::test]
@@ -28,7 +28,7 @@ async fn what_is_pushed_is_ready_everywhere_and_falls_back_until_it_is_good() {
     node.judge(second, 2, Verdict::Good);
     node.supplied(Some((second, 2)), None).await;
     other.supplied(Some((second, 2)), None).await;
-    stage.control(|control| control.pushed.iter().all(|entry| entry.verdict == Some(Verdict::Good))).await;
+    stage.control(|control| control.pushed.iter().all(|entry| entry.verdict == Some(RecordedVerdict::Good))).await;
     assert_eq!(node.says("module_ready").await.matches("module_ready").count(), 2);
     // What runs is no news if it is pushed again.
     stage.push(2).await;
@@ -55,7 +55,7 @@ async fn a_rejection_holds_at_once_and_is_written_through_an_outage_for_all() {
     other.supplied(Some((first, 1)), None).await;
     let said = other.says("it trapped").await;
     assert!(said.contains(&format!(r#""instead":"{first}""#)), "{said}");
-    stage.control(|control| control.current().is_some_and(|it| it.verdict == Some(Verdict::Good))).await;
+    stage.control(|control| control.current().is_some_and(|it| it.verdict == Some(RecordedVerdict::Good))).await;
     node.says("source_recovered").await;
 
     // Pushed once more it is another version, of which nothing is known.

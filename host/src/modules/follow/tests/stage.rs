@@ -36,7 +36,7 @@ pub fn version(digest: Digest, serial: u64) -> ModuleVersion {
 }
 
 pub fn rejected(reason: &str) -> Verdict {
-    Verdict::Rejected { reason: reason.to_owned(), node: String::new(), at: String::new() }
+    Verdict::Rejected { reason: reason.to_owned() }
 }
 
 /// A command that does nothing; each number makes another.
