@@ -314,6 +314,34 @@ fn another_version_waits_while_the_lease_is_not_renewed() {
 }
 
 #[test]
+fn a_change_over_that_does_not_come_about_leaves_the_count_of_failures() {
+    let failed = || Input::Gone { end: End::Failed("no".to_string()) };
+    // It is gone after the rollback, or before it.
+    for is_gone_first in [false, true] {
+        let mut scene = Scene::leading();
+        scene.input(failed());
+        assert_eq!(scene.run_until_started(), module(0));
+        let asked = scene.input(Input::Plan(plan(1, None)));
+        let Op::Write { record, .. } = only_request(&asked) else { panic!("{asked:?}") };
+        assert_eq!((record.module.as_deref(), record.failures), (Some("sha256:1"), 0));
+        if is_gone_first {
+            scene.input(failed());
+        } else {
+            scene.answer(Ok(Reply::Version(Version("v4".to_string()))));
+        }
+        scene.input(Input::Plan(plan(0, None)));
+        let asked = if is_gone_first {
+            scene.answer(Ok(Reply::Version(Version("v4".to_string()))))
+        } else {
+            scene.input(failed())
+        };
+        // What ends on the way to another version counts for neither.
+        let Op::Write { record, .. } = only_request(&asked) else { panic!("{asked:?}") };
+        assert_eq!((record.module.as_deref(), record.failures), (Some("sha256:0"), 1));
+    }
+}
+
+#[test]
 fn a_bad_version_gives_way_to_the_one_before_under_the_same_lease() {
     let failed = |why: &str| End::Failed(why.to_string());
     for (ends, reason) in [

@@ -27,8 +27,19 @@ pub(super) struct Holding {
     stage: Stage,
     /// The highest term that must not be served any more: it was, or may have been, or its state is another's.
     spent: Term,
+    /// That of the version that was served last. The record may be ahead, at one that is not served yet, and perhaps
+    /// never will be.
+    row: Row,
     /// Why the lease is to be given up as soon as the instance is gone.
     leave: Option<Leave>,
+}
+
+/// A version's failures in a row.
+#[derive(Debug, Default)]
+struct Row {
+    /// Its digest; none before anything was served under this lease.
+    module: Option<String>,
+    failures: u32,
 }
 
 #[derive(Debug)]
@@ -116,6 +127,7 @@ impl Holding {
             ledger,
             stage,
             spent: shared.memory.highest_term,
+            row: Row::default(),
             leave: None,
         }
     }
@@ -330,6 +342,7 @@ impl Holding {
         }
         if !serving.healthy && serving.killed.is_none() && shared.time().since(serving.started) >= HEALTHY_AFTER {
             serving.healthy = true;
+            self.row.failures = 0;
             shared.cool_offs = 0;
             if let Some(record) = self.ledger.record().filter(|record| record.failures > 0 && !self.ledger.is_busy()) {
                 let mut record = record.clone();
@@ -383,7 +396,9 @@ impl Holding {
             return back_to_standby(shared, why);
         }
         let was_stopped = serving.grace_ends.is_some();
-        let was_healthy = serving.healthy || shared.time().since(serving.started) >= HEALTHY_AFTER;
+        if serving.healthy || shared.time().since(serving.started) >= HEALTHY_AFTER {
+            self.row.failures = 0;
+        }
         let (term, version, started) = (serving.term, serving.version.clone(), serving.started);
         let rejected = serving.rejected.take().filter(|_| shared.versions.is_on_probation(&version));
         // An instance that was asked to stop has not failed, whatever it says.
@@ -397,8 +412,7 @@ impl Holding {
             self.stage = Stage::Noting { rest: Duration::ZERO };
             return None;
         }
-        let known = self.ledger.record().map_or(0, |record| record.failures);
-        let failures = if was_healthy { 0 } else { known };
+        let failures = self.row.failures;
         let (failures, rest) = match end {
             End::Killed | End::Superseded { .. } => (failures, Duration::ZERO),
             End::Done => {
@@ -425,6 +439,7 @@ impl Holding {
                 (failures + 1, rest)
             }
         };
+        self.row.failures = failures;
         let outcome = (self.leave == Some(Leave::Over)).then_some(Outcome::Done);
         self.note(shared, &version, failures, outcome, rest);
         None
@@ -508,7 +523,11 @@ impl Holding {
 
     /// Wants the next term to be written.
     fn claim(&mut self, shared: &mut Shared) {
-        let record = shared.next_record(self.ledger.record(), self.length);
+        let mut record = shared.next_record(self.ledger.record(), self.length);
+        // No other version was served since: its row goes on, even if the record was ahead meanwhile.
+        if self.row.module == record.module {
+            record.failures = self.row.failures;
+        }
         // From here on it may be in the store, whatever its writer hears of it.
         shared.memory.highest_term = record.term;
         self.ledger.want(record, Kind::Term, shared.time());
@@ -559,6 +578,7 @@ impl Holding {
         let Some(version) = shared.versions.module().cloned() else { return };
         let term = record.term;
         self.spent = term;
+        self.row = Row { module: Some(version.digest.clone()), failures: record.failures };
         shared.cool_off = None;
         let (deadline, abort_at) = (self.deadline(shared), self.renewed + shared.settings.timing.abort_after());
         shared.report(Report::Elected { record });

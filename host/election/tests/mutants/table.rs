@@ -374,6 +374,13 @@ pub const MUTANTS: &[Mutant] = &[
         breaks: "failures_counted_in_record",
     },
     Mutant {
+        name: "a change-over that did not come about costs the count of failures",
+        file: HOLDER,
+        old: "        let failures = self.row.failures;",
+        new: "        let failures = if MUTANT { self.ledger.record().map_or(0, |record| record.failures) } else { self.row.failures };",
+        breaks: "failures_counted_in_record",
+    },
+    Mutant {
         name: "health does not reset the count of failures",
         file: HOLDER,
         old: "            if let Some(record) = self.ledger.record().filter(|record| record.failures > 0 && !self.ledger.is_busy()) {",

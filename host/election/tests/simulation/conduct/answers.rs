@@ -98,7 +98,13 @@ impl Conduct {
                     lost: false,
                     is_missing: false,
                     renew_by: sent + self.settings.timing.renew_after(),
-                    failures: Count { expected: failures, recorded: failures, module, others: BTreeMap::new() },
+                    failures: Count {
+                        expected: failures,
+                        recorded: failures,
+                        module,
+                        others: BTreeMap::new(),
+                        served: None,
+                    },
                     done_unrecorded: false,
                     must_step_down: false,
                     is_leaving: false,
@@ -157,14 +163,18 @@ impl Conduct {
             self.seen.highest_term = self.seen.highest_term.max(*term);
         }
         let count = &mut holding.failures;
+        let module = &instance.version.digest;
         if now.since(instance.started) >= Duration::from_secs(60) {
-            count.expected = 0;
+            count.forgives(module);
+        }
+        if !is_replaced {
+            count.stays_with(module);
         }
         // What leads to another version counts for neither.
         if was_stopped || is_rejected || (is_replaced && !holding.is_leaving && !self.shutdown_asked) {
             return;
         }
-        count.module = Some(instance.version.digest);
+        count.stays_with(module);
         match end {
             End::Done => {
                 count.expected = 0;

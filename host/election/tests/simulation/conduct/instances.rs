@@ -13,7 +13,7 @@ impl Conduct {
         if self.instance.is_some() {
             return broken("one_at_a_time", "a start while an instance is not gone".to_string());
         }
-        let Some(holding) = &self.holding else {
+        let Some(holding) = &mut self.holding else {
             return broken("one_at_a_time", "a start without the lease".to_string());
         };
         if holding.lost {
@@ -34,6 +34,7 @@ impl Conduct {
             let short = acquisition.waits_until - self.boot;
             return broken("waits_out_unclear_lease", format!("{short:?} too early"));
         }
+        holding.failures.served = Some(version.digest.clone());
         self.cool_off_until = Time::default();
         self.instance = Some(Instance {
             term,

@@ -115,6 +115,8 @@ struct Count {
     module: Option<String>,
     /// Those of the modules before.
     others: BTreeMap<String, u32>,
+    /// The module that was served last under this lease.
+    served: Option<String>,
 }
 
 impl Count {
@@ -123,13 +125,36 @@ impl Count {
     fn belongs_to(&mut self, record: &Record, planned: Option<&str>) {
         let module = record.module.as_deref().or(planned);
         if self.module.is_some() && self.module.as_deref() != module {
-            // A change-over that did not come about leaves those of the version before, or forgets them.
-            self.others.insert(self.module.take().unwrap_or_default(), self.expected);
-            let known = module.and_then(|module| self.others.get(module)).copied().unwrap_or(0);
-            self.expected = record.failures.min(known);
+            let known = self.leave_for(module);
+            // A change-over that did not come about leaves those of the version that was served, and may forget
+            // those of others.
+            let goes_on = self.served.as_deref() == module;
+            self.expected = if goes_on { known } else { record.failures.min(known) };
             self.recorded = self.expected;
         }
         self.module.clone_from(&record.module);
+    }
+
+    /// An instance has ended, and it was no change-over: from here on its module's failures count, whatever the record
+    /// names.
+    fn stays_with(&mut self, module: &str) {
+        if self.module.as_deref() != Some(module) {
+            self.expected = self.leave_for(Some(module));
+            self.module = Some(module.to_string());
+        }
+    }
+
+    /// Those of that module count no more.
+    fn forgives(&mut self, module: &str) {
+        let own = self.module.as_deref() == Some(module);
+        let count = if own { Some(&mut self.expected) } else { self.others.get_mut(module) };
+        count.into_iter().for_each(|count| *count = 0);
+    }
+
+    /// Keeps those of the module so far, and finds what is known of this one's.
+    fn leave_for(&mut self, module: Option<&str>) -> u32 {
+        self.others.insert(self.module.take().unwrap_or_default(), self.expected);
+        module.and_then(|module| self.others.get(module)).copied().unwrap_or(0)
     }
 }
 
