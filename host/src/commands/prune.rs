@@ -278,9 +278,12 @@ mod tests {
             bench.push("one", name).await;
         }
         let one = ElectionName::new("one").unwrap();
-        let version = ModuleVersion { digest: Digest::of(b"dddd").to_string(), serial: 4 };
-        let good = Judgement { version, term: 1, verdict: Verdict::Good };
-        edit_control(&bench.store, &one, |control| Ok::<_, EditError>(control.judge(&good, "n", ""))).await.unwrap();
+        let is_good = edit_control(&bench.store, &one, |control| {
+            let version = ModuleVersion { digest: Digest::of(b"dddd").to_string(), serial: control.serial };
+            let good = Judgement { version, term: 1, verdict: Verdict::Good };
+            Ok::<_, EditError>(control.judge(&good, "n", ""))
+        });
+        assert!(is_good.await.unwrap());
         let at = |age: Duration| {
             let then = u64::try_from((bench.now() - age).unix_timestamp()).unwrap();
             crate::telemetry::rfc3339(std::time::Duration::from_secs(then))

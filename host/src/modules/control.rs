@@ -5,6 +5,7 @@
 //! with one of them current and both kept.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -30,7 +31,7 @@ const REASON: usize = 500;
 /// All versions of an election's coordinator.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Control {
-    /// How often anything was pushed or rolled back to: the serial of the newest entry.
+    /// The serial of the newest entry; each push and each rollback takes the next one.
     pub serial: u64,
     /// What was pushed, in that order; each digest once, at its last place.
     pub pushed: Vec<Entry>,
@@ -142,6 +143,15 @@ pub enum RollbackError {
 }
 
 impl Control {
+    /// That of an election of which nothing is stored at this time since the Unix epoch. Something may have been, and was
+    /// deleted: hosts that run remember its serials, and which of them they have rejected. So these go on from the time
+    /// in microseconds, which no count has come up to.
+    #[must_use]
+    pub fn begun(now: Duration) -> Self {
+        let serial = u64::try_from(now.as_micros()).unwrap_or(u64::MAX).min(HIGHEST_SERIAL / 2);
+        Self { serial, ..Self::default() }
+    }
+
     /// From what is stored.
     ///
     /// # Errors

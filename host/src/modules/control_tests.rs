@@ -61,6 +61,18 @@ impl Control {
 }
 
 #[test]
+fn what_has_begun_can_be_read_whatever_the_clock_said() {
+    for now in [Duration::ZERO, Duration::from_secs(1_800_000_000), Duration::MAX] {
+        let mut control = Control::begun(now);
+        let before = control.serial;
+        assert!(u128::from(before) == now.as_micros() || now == Duration::MAX);
+        control.push(publication("a")).unwrap();
+        assert_eq!(control.current().unwrap().serial, before + 1);
+        assert_eq!(Control::decode(&control.encode()), Ok(control));
+    }
+}
+
+#[test]
 fn what_is_too_large_is_not_read() {
     let padded = |length: usize| {
         let json = Control::default().encode();

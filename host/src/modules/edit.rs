@@ -8,6 +8,7 @@ use super::control::{Control, ControlError, Entry};
 use super::jitter::between;
 use super::store::{ModuleStore, Reading};
 use crate::state::{Pace, tried};
+use crate::telemetry::wall;
 
 /// How often another's write may come first before the change is given up.
 const CONFLICTS: u32 = 100;
@@ -22,7 +23,7 @@ pub async fn read_control(store: &dyn ModuleStore, election: &ElectionName) -> R
     let mut pace = Pace::new(&|_| {});
     loop {
         match found(store, election).await {
-            Ok((version, content)) => return Ok(version.map(|_| content).transpose()?),
+            Ok((_, content)) => return Ok(content?),
             Err(refusal) => pace.wait_to_edit(refusal).await?,
         }
     }
@@ -40,6 +41,8 @@ pub async fn edit_control<T, E: From<EditError>>(
     mut change: impl FnMut(&mut Control) -> Result<T, E>,
 ) -> Result<T, E> {
     let mut pace = Pace::new(&|_| {});
+    // One for all tries, so that each makes the same version of what it publishes.
+    let begun = Control::begun(wall());
     let mut doubt: Option<Doubt<T>> = None;
     let mut conflicts = 0;
     loop {
@@ -50,7 +53,7 @@ pub async fn edit_control<T, E: From<EditError>>(
                 continue;
             }
         };
-        let before = content.map_err(EditError::from)?;
+        let before = content.map_err(EditError::from)?.unwrap_or_else(|| begun.clone());
         if let Some(doubt) = doubt.take_if(|doubt| doubt.is_settled_by(&before)) {
             return Ok(doubt.answer);
         }
@@ -116,13 +119,13 @@ impl<T> Doubt<T> {
     }
 }
 
-type Found = (Option<Version>, Result<Control, ControlError>);
+type Found = (Option<Version>, Result<Option<Control>, ControlError>);
 
 async fn found(store: &dyn ModuleStore, election: &ElectionName) -> Result<Found, Refusal> {
     Ok(match tried(store.read_control(election, None)).await? {
-        Reading::Found(version, content) => (Some(version), Control::decode(&content)),
+        Reading::Found(version, content) => (Some(version), Control::decode(&content).map(Some)),
         // Nothing is unchanged for whoever knows no version.
-        Reading::Nothing | Reading::Unchanged => (None, Ok(Control::default())),
+        Reading::Nothing | Reading::Unchanged => (None, Ok(None)),
     })
 }
 

@@ -20,8 +20,15 @@ enum Failed {
     Rollback(#[from] RollbackError),
 }
 
-fn store() -> MemoryStore {
+fn empty_store() -> MemoryStore {
     MemoryStore::new(Arc::new(|| Duration::ZERO))
+}
+
+/// One whose election has begun, and counts from 0.
+fn store() -> MemoryStore {
+    let store = empty_store();
+    store.write_control(&job(), None, Control::default().encode()).now_or_never().unwrap().unwrap();
+    store
 }
 
 fn job() -> ElectionName {
@@ -51,7 +58,7 @@ async fn holds(store: &MemoryStore, names: &[&str], serial: u64) {
 
 #[tokio::test]
 async fn what_changes_nothing_is_not_written() {
-    let store = store();
+    let store = empty_store();
     assert_eq!(read_control(&store, &job()).await, Ok(None));
     assert_eq!(edit_control(&store, &job(), |_| Ok::<_, Failed>(7)).await, Ok(7));
     assert_eq!(read_control(&store, &job()).await, Ok(None));
@@ -77,6 +84,25 @@ async fn an_edit_is_made_once_whether_the_request_or_the_answer_was_lost() {
         // Made twice, it would lead back to where it began.
         assert_eq!(rollback(&store).await, Ok(RolledBack::To(Digest::of(b"a"))), "{fault:?}");
         holds(&store, &["b", "a"], 3).await;
+    }
+}
+
+#[tokio::test]
+async fn what_begins_anew_has_serials_that_no_count_has_come_up_to() {
+    for fault in [Fault::LoseRequest, Fault::LoseAnswer] {
+        let mut serials = Vec::new();
+        // Whoever finds nothing cannot know whether that is so since it was deleted.
+        for _ in 0..2 {
+            let store = empty_store();
+            store.fail_next(fault);
+            assert_eq!(push(&store, "a").await, Ok(Pushed::Current), "{fault:?}");
+            assert_eq!(push(&store, "b").await, Ok(Pushed::Current));
+            let control = read_control(&store, &job()).await.unwrap().unwrap();
+            serials.extend(control.pushed.iter().map(|entry| entry.serial));
+            assert_eq!(serials.last(), Some(&control.serial));
+        }
+        assert!(serials.is_sorted_by(|one, next| one < next), "{serials:?}");
+        assert!(u128::from(serials[0]) + 60_000_000 > wall().as_micros(), "{serials:?}");
     }
 }
 
@@ -144,7 +170,7 @@ async fn a_store_that_stays_away_ends_the_edit_and_it_says_whether_it_may_have_h
 
 #[tokio::test]
 async fn what_is_damaged_is_not_touched() {
-    let store = store();
+    let store = empty_store();
     store.write_control(&job(), None, "nothing of ours".into()).await.unwrap();
     let failed = push(&store, "a").await.unwrap_err();
     assert!(matches!(failed, Failed::Edit(EditError::Control(ControlError::Damaged(_)))), "{failed:?}");

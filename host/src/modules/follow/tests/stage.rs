@@ -90,8 +90,10 @@ impl Stage {
         self.push(number).await
     }
 
-    /// Makes it the current version, whether it is there or not.
+    /// Makes it the current version, whether it is there or not. Serials count from 1 here.
     pub async fn name(&self, digest: Digest, size: u64) {
+        // Refused where it has begun.
+        let _ = self.store.inner.write_control(&self.election, None, Control::default().encode()).await;
         let publication = Publication { digest, size, by: "me".into(), at: "now".into(), signature: None };
         edit_control(&self.store.inner, &self.election, |control| {
             Ok::<_, EditError>(control.push(publication.clone())?)
