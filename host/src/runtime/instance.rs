@@ -2,11 +2,13 @@
 
 use std::convert::Infallible;
 use std::future::pending;
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use baton_election::{ElectionName, End, StopReason, Term, Time};
+use futures::FutureExt as _;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -138,7 +140,7 @@ impl Launcher {
         self.running.add(&self.election, term, self.limits, self.http.max_requests(), &tally);
         // The guest's thread is woken first. Whoever watches it is in no hurry, and on a small machine would
         // only be in its way.
-        let task = self.guests.spawn(life.run());
+        let task = self.guests.spawn(life.run_through_panics());
         self.watchdog.watch(&gate);
         engine.wake_ticker();
         Instance {
@@ -255,7 +257,7 @@ impl Instance {
             biased;
             Some(event) = self.events.recv() => event,
             gone = &mut self.task => InstanceEvent::Gone(gone.unwrap_or_else(|error| {
-                // The task was dropped with its store by a panic of the host's own code.
+                // A panic of the host's own code dropped its store; its task has waited for the rest.
                 self.gate.set_gone();
                 Gone { end: End::Crashed(format!("the host failed to run it: {error}")), backtrace: None }
             })),
@@ -364,6 +366,20 @@ struct Life {
 type Returned = wasmtime::Result<Result<(), Failure>>;
 
 impl Life {
+    /// A panic of the host's own code drops the store, which ends what the instance had started, and waits for none of
+    /// it. So that is done here, before anyone hears of the panic.
+    async fn run_through_panics(self) -> Gone {
+        let lifeline = self.lifeline.clone();
+        // Nothing that the panic leaves half done is looked at again.
+        match AssertUnwindSafe(self.run()).catch_unwind().await {
+            Ok(gone) => gone,
+            Err(panic) => {
+                lifeline.ended().await;
+                resume_unwind(panic)
+            }
+        }
+    }
+
     async fn run(self) -> Gone {
         let Self {
             launcher,

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton::runtime::{Grants, HttpPolicy, Launcher, Module};
+use baton::runtime::{Grants, HttpPolicy, Launcher, Module, Notice, Output};
 use baton_election::End;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -25,6 +25,30 @@ fn asking(behaviour: &str, url: &str) -> (Module, Launcher) {
         ..plain
     };
     (module, launcher)
+}
+
+/// Takes a guest's first line for a reason to panic, as a mistake in the host would.
+struct Panics;
+
+impl Output for Panics {
+    fn notice(&self, notice: Notice<'_>) {
+        if let Notice::Line(_, line) = notice {
+            panic!("on purpose: {line}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_instance_that_a_panic_ends_is_gone_when_the_last_of_its_requests_is() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let (module, launcher) = asking("crowd", &format!("http://{}", listener.local_addr().unwrap()));
+    for _ in 0..10 {
+        let later = launcher.clock.now() + GUARD * 10;
+        let mut instance = launcher.start(&module, 1, later, later, Arc::new(Panics));
+        let end = gone(&mut instance).await.end;
+        assert!(matches!(&end, End::Crashed(why) if why.contains("on purpose: 64 in flight")), "{end:?}");
+        assert_eq!(Arc::strong_count(&launcher.http), 1, "something is left of its requests");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

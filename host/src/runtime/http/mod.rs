@@ -25,7 +25,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use http::{Method, Request, Uri};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, watch};
 use wasmtime::component::ResourceTable;
 use wasmtime_wasi_http::{
     Error, ForbiddenHeaderFilter, RequestOptions, WasiBody, WasiHttpCtx, WasiHttpCtxView, WasiHttpHooks,
@@ -99,16 +99,14 @@ pub(super) struct Http {
     hooks: Hooks,
 }
 
-/// Ends when all that an instance has started for its requests has ended.
-pub(super) struct Lifeline(mpsc::Receiver<Never>);
-
-/// Nothing is ever sent.
-enum Never {}
+/// Ends when all that an instance has started for its requests has ended. Clones end together.
+#[derive(Clone)]
+pub(super) struct Lifeline(Arc<watch::Sender<()>>);
 
 impl Lifeline {
     /// Waits until everything has ended: once the store is dropped, that is when the last task has seen it.
-    pub(super) async fn ended(mut self) {
-        self.0.recv().await;
+    pub(super) async fn ended(self) {
+        self.0.closed().await;
     }
 }
 
@@ -119,7 +117,7 @@ impl Http {
         output: Arc<dyn Output>,
         tally: &Arc<Tally>,
     ) -> (Self, Lifeline) {
-        let (alive, lifeline) = mpsc::channel(1);
+        let (lifeline, alive) = watch::channel(());
         let shared = Arc::new(Shared {
             stamp: Stamp::new(&term.election, term.number, &term.node),
             places: Arc::new(Semaphore::new(policy.max_requests)),
@@ -134,7 +132,7 @@ impl Http {
         });
         let mut ctx = WasiHttpCtx::new();
         ctx.set_field_size_limit(FIELD_BYTES);
-        (Self { ctx, hooks: Hooks { shared, forbidden: Arc::new(is_forbidden) } }, Lifeline(lifeline))
+        (Self { ctx, hooks: Hooks { shared, forbidden: Arc::new(is_forbidden) } }, Lifeline(Arc::new(lifeline)))
     }
 
     pub(super) fn view<'a>(&'a mut self, table: &'a mut ResourceTable) -> WasiHttpCtxView<'a> {
@@ -183,7 +181,7 @@ struct Shared {
     tally: Arc<Tally>,
     output: Arc<dyn Output>,
     /// The last to be dropped: after the idle connections.
-    _alive: mpsc::Sender<Never>,
+    _alive: watch::Receiver<()>,
 }
 
 impl Shared {
