@@ -7,6 +7,8 @@ mod requests;
 pub mod server;
 mod tls;
 
+use std::time::Duration;
+
 use crate::guests::asks_over_http;
 use crate::node::{Event, Launch, Node};
 use crate::stage::{ELECTION, Stage};
@@ -19,11 +21,16 @@ fn stage() -> Stage {
 
 /// A node that is about to start, whose guest asks these URLs in that way. Nothing is granted yet.
 fn launch(stage: &Stage, name: &str, behaviour: &str, url: &str) -> Launch {
+    launch_with_lease(stage.lease(), stage, name, behaviour, url)
+}
+
+/// The same, with a lease of that length.
+fn launch_with_lease(lease: Duration, stage: &Stage, name: &str, behaviour: &str, url: &str) -> Launch {
     Launch::run(name, stage.home.path(), &stage.journal)
         .arg(asks_over_http())
         .flag("--election", ELECTION)
         .flag("--store", stage.store.url())
-        .flag("--lease", format!("{}s", stage.lease().as_secs()))
+        .flag("--lease", format!("{}s", lease.as_secs()))
         .flag("--grace", "300ms")
         .flag("--pause", "0s")
         .flag("--env", format!("BEHAVIOUR={behaviour}"))
