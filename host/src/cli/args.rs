@@ -302,7 +302,7 @@ pub(super) struct Settings {
     /// The state that the coordinator may keep, keys and values together * [env: BATON_MAX_STATE] [default: 4MiB]
     #[arg(long, value_name = "SIZE")]
     pub max_state: Option<String>,
-    /// One value of its state * [env: BATON_MAX_STATE_VALUE] [default: 1MiB]
+    /// One value of its state, at most as much as --max-state * [env: BATON_MAX_STATE_VALUE] [default: 1MiB]
     #[arg(long, value_name = "SIZE")]
     pub max_state_value: Option<String>,
     /// A variable for the coordinator; repeat it for more * [env: BATON_ENV, one K=V on each line]

@@ -165,6 +165,23 @@ fn limits(own: &mut Resolver<'_>) -> Result<(runtime::Limits, Origin), ConfigErr
     Ok((runtime::Limits { memory, table_elements, instances, handles, output }, memory_origin))
 }
 
+/// The state that a coordinator may keep. One value of it is no larger than all of it.
+fn state_limits(own: &mut Resolver<'_>) -> Result<Limits, ConfigError> {
+    let usual = Limits::default();
+    let (total, _) = own.get(Key::MaxState, value::state_size, value::show_size, || Ok(usual.total))?;
+    let most = || Ok(usual.value.min(total));
+    let (value, origin) = own.get(Key::MaxStateValue, value::state_size, value::show_size, most)?;
+    if value > total {
+        let (value, total) = (value::show_size(&value), value::show_size(&total));
+        let problem = format!(
+            "one value may have {value}, and the whole state only the {total} of max-state: make that larger or this \
+             smaller"
+        );
+        return Err(ConfigError::at(Key::MaxStateValue, &origin, problem));
+    }
+    Ok(Limits { total, value })
+}
+
 /// Parses one coordinator; also says where its election's name came from.
 fn coordinator(
     layers: Vec<&Layer>,
@@ -218,10 +235,7 @@ fn coordinator(
     let (max_requests, _) = own.get(Key::MaxRequests, value::requests, usize::to_string, || Ok(64))?;
     let (limits, memory_origin) = limits(&mut own)?;
     let max_memory = limits.memory;
-    let usual = Limits::default();
-    let mut state = |key, usual| own.get(key, value::state_size, value::show_size, || Ok(usual));
-    let state_limits =
-        Limits { total: state(Key::MaxState, usual.total)?.0, value: state(Key::MaxStateValue, usual.value)?.0 };
+    let state_limits = state_limits(&mut own)?;
     let mut taken = BTreeSet::new();
     let pair = |name: &str, text: &str| Ok((name.to_string(), text.to_string()));
     let hidden = |name: &str, text: &str| Ok((name.to_string(), Secret::new(text)));

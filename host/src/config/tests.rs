@@ -374,6 +374,26 @@ fn a_wrong_value_is_told_the_place_and_the_way_out() {
 }
 
 #[test]
+fn one_value_of_the_state_is_no_larger_than_all_of_it() {
+    let case = Case::new("[coordinators.job]\nmodule = 'job.wasm'\nmax-state-value = '1MiB'\n");
+    let problem = "one value may have 1MiB, and the whole state only the 512KiB of max-state: make that larger or this \
+                   smaller";
+    assert_eq!(
+        case.error(&[], &["--max-state=512KiB"]),
+        format!("baton.toml:3: coordinators.job.max-state-value: {problem}")
+    );
+    assert_eq!(
+        Case::new("").error(&[("BATON_MAX_STATE_VALUE", "1MiB")], &["x.wasm", "--max-state=512KiB"]),
+        format!("BATON_MAX_STATE_VALUE: {problem}")
+    );
+    // Whoever makes the state small need not think of its values.
+    let config = Case::new("").run(&[], &["x.wasm", "--max-state=512KiB"]).unwrap();
+    assert_eq!(shown(&config, Key::MaxStateValue), ("512KiB".to_string(), "default".to_string()));
+    let limits = config.coordinators[0].state_limits;
+    assert_eq!((limits.total, limits.value), (512 << 10, 512 << 10));
+}
+
+#[test]
 fn what_is_pushed_is_pushed_for_an_election() {
     let file = "[coordinators.a]\nmodule = 'store://a'\n[coordinators.b]\nmodule = 'oci://localhost:5000/x/job:1'\n\
                 [coordinators.c]\nmodule = 'c.wasm'\n";
