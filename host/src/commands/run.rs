@@ -13,7 +13,7 @@ use tokio::task::{JoinError, JoinSet};
 use super::dev::Workshop;
 use super::{WrongConfiguration, open_store};
 use crate::clock::Clock;
-use crate::config::{Config, Coordinator, Secret};
+use crate::config::{Config, Coordinator, Misspelt, Secret};
 use crate::gate::Watchdog;
 use crate::modules::{
     Cache, Compiler, Digest, FileSource, Follower, Following, Judgement, ModuleSource, ModuleStore, OciSource, Pace,
@@ -56,6 +56,9 @@ fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow
     let checked = check(&config.coordinators, &files)?;
     let node = config.node.claim().map_err(WrongConfiguration::new)?;
     let (log, writer) = Log::to_stderr(config.log_format, node.id())?;
+    for Misspelt { variable, meant } in config.misspelt.iter().cloned() {
+        log.emit(None, Event::MisspeltVariable { variable, meant });
+    }
     let ended = contend(config, stores, workshop, &checked, node.id(), &log);
     if !files.shutdown(LAST_FILES) {
         let error = format!("a core dump or a profile is not written after {LAST_FILES:?}, and is given up");

@@ -96,8 +96,8 @@ impl Layer {
         Ok(self)
     }
 
-    /// What the variables `BATON_…` say. An empty one counts as absent; unknown ones may belong to
-    /// others (Kubernetes makes some for a service called `baton`) and are left alone.
+    /// What the variables `BATON_…` say. An empty one counts as absent; of unknown ones see
+    /// [`super::misspelt`].
     pub(super) fn of_variables(around: &Surroundings) -> Result<Self, ConfigError> {
         let mut layer = Self::new();
         for key in Key::ALL {

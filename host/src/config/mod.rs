@@ -25,6 +25,7 @@ mod file;
 mod folders;
 mod key;
 mod layer;
+mod misspelt;
 mod resolve;
 mod secret;
 mod secrets;
@@ -42,6 +43,7 @@ use baton_election::{ElectionName, Timing};
 pub use folders::Folder;
 pub use key::Key;
 pub use layer::{Layer, Origin};
+pub use misspelt::Misspelt;
 pub use resolve::{resolve, resolve_store, resolve_store_to_fill};
 pub use secret::Secret;
 pub use secrets::SecretSource;
@@ -71,6 +73,8 @@ pub struct Config {
     pub cache: Option<PathBuf>,
     /// What to run: at least one, each for another election.
     pub coordinators: Vec<Coordinator>,
+    /// Variables that are none of a setting, and look as if they were meant to be.
+    pub misspelt: Vec<Misspelt>,
     rows: Vec<Row>,
 }
 

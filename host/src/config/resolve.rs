@@ -8,6 +8,7 @@ use baton_election::{Timing, TimingError};
 
 use super::file::{self, FileLayers};
 use super::layer::Given;
+use super::misspelt::misspelt;
 use super::table::Row;
 use super::{Config, ConfigError, Coordinator, Folder, Key, Layer, Origin, Secret, SecretSource, Surroundings, value};
 use crate::modules::ModuleSource;
@@ -54,7 +55,10 @@ pub fn resolve(flags: &Layer, around: &Surroundings) -> Result<Config, ConfigErr
         coordinators.push(coordinator);
         rows.append(&mut own);
     }
-    Ok(Config { store, create, node, log_format, cache, coordinators, rows })
+    let layers =
+        [flags, &sources.variables, &sources.file.global].into_iter().chain(sources.file.coordinators.values());
+    let misspelt = misspelt(around, layers);
+    Ok(Config { store, create, node, log_format, cache, coordinators, misspelt, rows })
 }
 
 /// The store alone, for the commands that ask it: from a flag, a variable, the file or the default.

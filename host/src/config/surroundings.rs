@@ -57,6 +57,11 @@ impl Surroundings {
         self.variables.get(OsStr::new(name)).map(OsString::as_os_str)
     }
 
+    /// The names of the variables that are not empty, as far as they are text.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.variables.iter().filter(|(_, value)| !value.is_empty()).filter_map(|(name, _)| name.to_str())
+    }
+
     /// A path as seen from the working folder.
     pub(super) fn path(&self, path: &str) -> PathBuf {
         self.folder.join(path)

@@ -30,7 +30,7 @@ use futures::StreamExt;
 
 use super::{LeaseStore, check_length};
 use access::Access;
-pub use access::CredentialError;
+pub use access::{CredentialError, OWN_CONNECTION_STRING};
 
 /// What Azure allows.
 pub const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(60));

@@ -99,6 +99,13 @@ pub enum Event {
         /// By how many percent this machine's clock may be slow against the store's.
         tolerated_drift_percent: f64,
     },
+    /// A variable of the host's environment is none of a setting, and looks as if it was meant to be.
+    MisspeltVariable {
+        /// It.
+        variable: String,
+        /// Which one was most likely meant.
+        meant: String,
+    },
     /// This node follows in the election.
     Standby {
         /// Why, or who leads.
@@ -410,6 +417,7 @@ impl Event {
         use Level::{Error, Info, Warn};
         match self {
             Self::Starting { .. } => ("starting", Info),
+            Self::MisspeltVariable { .. } => ("misspelt_variable", Warn),
             Self::Standby { .. } => ("standby", Info),
             Self::Outside { .. } => ("outside", Warn),
             Self::Settling { .. } => ("settling", Info),
@@ -483,6 +491,9 @@ impl fmt::Display for Event {
                     None => format!("modules of {source}"),
                 }
             ),
+            Self::MisspeltVariable { variable, meant } => {
+                write!(f, "there is no setting {variable}, and what it says does not count: did you mean {meant}?")
+            }
             Self::Standby { reason, .. } => f.write_str(reason),
             Self::Outside { reason } => write!(f, "an outside client holds the lease: {reason}"),
             Self::Settling { reason, wait_s } => write!(f, "the term begins in {wait_s}: {reason}"),

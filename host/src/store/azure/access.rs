@@ -24,8 +24,10 @@ impl CredentialError {
     }
 }
 
+/// A connection string for this host alone.
+pub const OWN_CONNECTION_STRING: &str = "BATON_STORE_CONNECTION_STRING";
 /// Variables that hold a connection string, the strongest first.
-const CONNECTION_STRING: [&str; 2] = ["BATON_STORE_CONNECTION_STRING", "AZURE_STORAGE_CONNECTION_STRING"];
+const CONNECTION_STRING: [&str; 2] = [OWN_CONNECTION_STRING, "AZURE_STORAGE_CONNECTION_STRING"];
 const KEY: [&str; 2] = ["AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY"];
 const SAS: [&str; 1] = ["AZURE_STORAGE_SAS_TOKEN"];
 /// Where the account is, for all credentials but a connection string.
