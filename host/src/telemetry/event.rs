@@ -255,6 +255,13 @@ pub enum Event {
         /// The digest of what this node would run.
         module: String,
     },
+    /// A version of the coordinator takes long to compile.
+    Compiling {
+        /// Its digest.
+        module: String,
+        /// Where it is from.
+        source: String,
+    },
     /// A version of the coordinator can be started: it is verified, compiled and linked.
     ModuleReady {
         /// Its digest.
@@ -438,6 +445,7 @@ impl Event {
             Self::CoolOff { .. } => ("cool_off", Warn),
             Self::Finished { .. } => ("finished", Info),
             Self::OtherModule { .. } => ("other_module", Warn),
+            Self::Compiling { .. } => ("compiling", Info),
             Self::ModuleReady { .. } => ("module_ready", Info),
             Self::ModuleRefused { .. } => ("module_refused", Error),
             Self::Swapped { .. } => ("swapped", Info),
@@ -537,6 +545,9 @@ impl fmt::Display for Event {
             Self::Finished { reason } => f.write_str(reason),
             Self::OtherModule { leader, leader_module, module } => {
                 write!(f, "{leader} leads with module {leader_module}, this node would run {module}")
+            }
+            Self::Compiling { module, source } => {
+                write!(f, "module {module} of {source}; a large one takes a while")
             }
             Self::ModuleReady { module, source, cached, took_s } => {
                 let how = if *cached { " from the cache" } else { "" };

@@ -38,6 +38,8 @@ const FETCH: Duration = Duration::from_secs(600);
 const READ: Duration = Duration::from_secs(4);
 /// Half as long as the first wait after a reading that failed; each further one is twice as long.
 const RETRY: Duration = Duration::from_millis(250);
+/// Whoever waits longer for a module is told for what.
+const SOON: Duration = Duration::from_secs(1);
 /// How long the end waits for the store.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -185,7 +187,7 @@ impl Follower {
     pub async fn load(&mut self) -> Result<Option<Digest>, LoadError> {
         let Some(source) = &mut self.given.source else { return Ok(None) };
         let (digest, offer) = hash(source.next().await?).await;
-        let prepared = self.given.preparer.prepare(&offer).await;
+        let prepared = unless_soon(self.given.preparer.prepare(&offer), self.tell.compiling(digest)).await;
         let prepared = prepared.map_err(|error| LoadError::Prepare { name: self.given.name.clone(), error })?;
         self.offered.add(digest, offer);
         self.candidates = self.offered.candidates(&self.control);
@@ -290,16 +292,15 @@ impl Follower {
     fn prepare(&mut self, candidate: Candidate) {
         let offer = self.offered.offer(&candidate);
         let (store, preparer) = (Arc::clone(&self.given.store), Arc::clone(&self.given.preparer));
+        let say = self.tell.compiling(candidate.digest);
         self.prepares = Some(candidate.clone());
         self.preparing.begin(async move {
             let offer = match offer {
                 Some(offer) => offer,
                 None => fetch(store.as_ref(), &candidate).await?,
             };
-            preparer
-                .prepare(&offer)
-                .await
-                .map_err(|error| Setback::Refused(format!("{:#}", anyhow::Error::from(error))))
+            let prepared = unless_soon(preparer.prepare(&offer), say).await;
+            prepared.map_err(|error| Setback::Refused(format!("{:#}", anyhow::Error::from(error))))
         });
     }
 
@@ -433,6 +434,18 @@ impl Follower {
         let _ =
             futures::future::join(timeout(LAST_WORDS, recorder.finish()), timeout(LAST_WORDS, announcer.withdraw()))
                 .await;
+    }
+}
+
+/// Waits for what is mostly done soon. Where it is not, says so.
+async fn unless_soon<T>(work: impl Future<Output = T>, say: impl FnOnce()) -> T {
+    let mut work = std::pin::pin!(work);
+    match timeout(SOON, &mut work).await {
+        Ok(done) => done,
+        Err(_) => {
+            say();
+            work.await
+        }
     }
 }
 

@@ -24,6 +24,12 @@ impl Teller {
         Self { log, election, source, unreachable_since: None, control: None, nothing: false, rejected: None }
     }
 
+    /// Says, once it is called, that a module takes long to compile.
+    pub fn compiling(&self, digest: Digest) -> impl FnOnce() + Send + use<> {
+        let (log, module, source) = (self.log.clone(), digest.to_string(), self.source.clone());
+        move || log.emit(None, Event::Compiling { module, source })
+    }
+
     pub fn ready(&self, digest: Digest, Preparation { cached, took, .. }: &Preparation) {
         let (module, source) = (digest.to_string(), self.source.clone());
         self.say(Event::ModuleReady { module, source, cached: *cached, took_s: (*took).into() });

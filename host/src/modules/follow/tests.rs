@@ -130,6 +130,8 @@ async fn a_newer_push_does_not_wait_for_one_that_is_still_prepared() {
     while node.prepares.load(Ordering::Relaxed) < 2 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
+    let said = node.says("compiling").await;
+    assert!(said.contains(&slow.to_string()), "{said}");
     let third = stage.push(3).await;
     // The slow one is to be fallen back on, and never ready: the next that is takes its place.
     node.supplied(Some((third, 3)), Some((first, 1))).await;
