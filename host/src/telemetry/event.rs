@@ -282,6 +282,8 @@ pub enum Event {
         source: String,
         /// Why, and what to do.
         error: String,
+        /// The digest of what this node can run all the same; none if there is nothing.
+        instead: Option<String>,
     },
     /// The instance of a new version has started in the place of one before.
     Swapped {
@@ -553,11 +555,15 @@ impl fmt::Display for Event {
                 let how = if *cached { " from the cache" } else { "" };
                 write!(f, "module {module} of {source} is ready{how}, after {took_s}")
             }
-            Self::ModuleRefused { module: Some(module), source, error } => {
-                write!(f, "module {module} of {source}: {error}; what was there before stays")
-            }
-            Self::ModuleRefused { module: None, source, error } => {
-                write!(f, "{source}: {error}; what was there before stays")
+            Self::ModuleRefused { module, source, error, instead } => {
+                if let Some(module) = module {
+                    write!(f, "module {module} of ")?;
+                }
+                let then = match instead {
+                    Some(_) => "what was there before stays",
+                    None => "nothing else is ready to run here",
+                };
+                write!(f, "{source}: {error}; {then}")
             }
             Self::SourceUnreachable { source, error } => write!(f, "{source}: {error}"),
             Self::SourceRecovered { source, after_s } => write!(f, "{source} answers again after {after_s}"),

@@ -78,8 +78,12 @@ fn whoever_develops_reads_what_matters_in_short_lines() {
         let gap_s = Duration::from_millis(3).into();
         log.emit(Some(7), Event::Swapped { module: one.clone(), previous: two.clone(), gap_s });
         log.emit(Some(7), output(format!("{one} sha256:none sha256:é")));
-        let source = "job.wasm".to_owned();
-        log.emit(None, Event::ModuleRefused { module: None, source, error: format!("use --pin {one}") });
+        let refused = |instead| {
+            let (source, error) = ("job.wasm".to_owned(), format!("use --pin {one}"));
+            Event::ModuleRefused { module: None, source, error, instead }
+        };
+        log.emit(None, refused(Some(two.clone())));
+        log.emit(None, refused(None));
     });
     let after_time: Vec<&str> = lines.iter().map(|line| &line["12:00:01.234".len()..]).collect();
     assert_eq!(
@@ -90,6 +94,7 @@ fn whoever_develops_reads_what_matters_in_short_lines() {
                 .to_owned(),
             format!("   out term 7  | {one} sha256:none sha256:é"),
             format!(" ERROR         module_refused: job.wasm: use --pin {one}; what was there before stays"),
+            format!(" ERROR         module_refused: job.wasm: use --pin {one}; nothing else is ready to run here"),
         ]
     );
 }

@@ -317,10 +317,15 @@ impl Follower {
                 }
                 match setback {
                     Setback::Unreachable(error) => self.tell.unreachable(error),
-                    Setback::Refused(error) => self.tell.refused(Some(candidate.digest), error),
+                    Setback::Refused(error) => self.tell.refused(Some(candidate.digest), error, self.has_ready()),
                 }
             }
         }
+    }
+
+    /// What it can run.
+    fn has_ready(&self) -> Option<Digest> {
+        self.candidates.iter().map(|candidate| candidate.digest).find(|digest| self.shelf.has(digest))
     }
 
     fn ready(&mut self, candidate: &Candidate, preparation: Preparation) {
@@ -335,7 +340,7 @@ impl Follower {
                 self.reachable();
             }
             Err(SourceError::Unreachable(error)) => self.tell.unreachable(error),
-            Err(SourceError::Unusable(error)) => self.tell.refused(None, error),
+            Err(SourceError::Unusable(error)) => self.tell.refused(None, error, self.has_ready()),
         }
     }
 

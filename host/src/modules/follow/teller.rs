@@ -35,9 +35,10 @@ impl Teller {
         self.say(Event::ModuleReady { module, source, cached: *cached, took_s: (*took).into() });
     }
 
-    pub fn refused(&self, digest: Option<Digest>, error: String) {
-        let module = digest.map(|digest| digest.to_string());
-        self.say(Event::ModuleRefused { module, source: self.source.clone(), error });
+    /// What cannot be had, or cannot run; and what can run all the same.
+    pub fn refused(&self, digest: Option<Digest>, error: String, instead: Option<Digest>) {
+        let [module, instead] = [digest, instead].map(|digest| digest.map(|digest| digest.to_string()));
+        self.say(Event::ModuleRefused { module, source: self.source.clone(), error, instead });
     }
 
     pub fn unreachable(&mut self, error: String) {

@@ -84,6 +84,7 @@ async fn what_cannot_be_prepared_is_said_once_and_takes_nothing_away() {
     let not_wasm = stage.push_bytes(Bytes::from_static(b"not wasm")).await;
     let said = node.says("module_refused").await;
     assert!(said.contains(&not_wasm.to_string()) && said.contains("not WebAssembly"), "{said}");
+    assert!(said.contains(&format!(r#""instead":"{first}""#)), "{said}");
     let missing = Digest::of(&component(7));
     stage.name(missing, 1).await;
     node.says("the store does not have it").await;
@@ -93,6 +94,8 @@ async fn what_cannot_be_prepared_is_said_once_and_takes_nothing_away() {
     node.says("what the store has under its digest is another").await;
     // A node that has nothing ready does not wait for them either.
     let mut fresh = stage.node("b");
+    let said = fresh.says("module_refused").await;
+    assert!(said.contains(&damaged.to_string()) && said.contains(r#""instead":null"#), "{said}");
     fresh.supplied(Some((first, 1)), None).await;
     assert_eq!(node.supply.borrow().current.as_ref().unwrap().version, version(first, 1));
 
