@@ -114,8 +114,8 @@ Examples:
     },
     /// Remove old versions, and modules that no version of any election needs
     ///
-    /// What is current, what it would fall back on and what a node runs stay. A module stays for an hour after it was
-    /// stored: somebody may be about to name it.
+    /// What is current, what it would fall back on and what a node runs stay. A module, with its bytes, stays
+    /// for an hour after it was stored: somebody may be about to name it.
     #[command(after_help = "\
 Example:
   baton prune --keep 3 --dry-run")]

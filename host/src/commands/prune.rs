@@ -45,6 +45,8 @@ struct Pruner<'a> {
 struct Removed {
     versions: Vec<(ElectionName, Entry)>,
     modules: Vec<StoredModule>,
+    /// Modules that nothing names either, and that stay for now.
+    young: Vec<StoredModule>,
 }
 
 impl Pruner<'_> {
@@ -72,7 +74,12 @@ impl Pruner<'_> {
         let named: BTreeSet<Digest> =
             controls.values().flat_map(|control| &control.pushed).map(|entry| entry.digest).collect();
         for module in stored {
-            if !named.contains(&module.digest) && self.now - module.stored > UNNAMED && self.remove(&module).await? {
+            if named.contains(&module.digest) {
+                continue;
+            }
+            if self.now - module.stored <= UNNAMED {
+                removed.young.push(module);
+            } else if self.remove(&module).await? {
                 removed.modules.push(module);
             }
         }
@@ -152,9 +159,18 @@ impl Removed {
         for StoredModule { digest, size, .. } in &self.modules {
             text.push_str(&format!("{removed} from the store: {digest} ({size} bytes)\n"));
         }
+        let bytes = |modules: &[StoredModule]| modules.iter().map(|module| module.size).sum::<u64>();
         let (versions, modules) = (self.versions.len(), self.modules.len());
-        let bytes: u64 = self.modules.iter().map(|module| module.size).sum();
-        text.push_str(&format!("{removed} in all: versions {versions}, modules {modules}, bytes {bytes}\n"));
+        let all = bytes(&self.modules);
+        text.push_str(&format!("{removed} in all: versions {versions}, modules {modules}, bytes {all}\n"));
+        if !self.young.is_empty() {
+            text.push_str(&format!(
+                "stored less than an hour ago, so not removed yet though no version needs them: modules {}, bytes {}; \
+                 prune again later\n",
+                self.young.len(),
+                bytes(&self.young)
+            ));
+        }
         text
     }
 }
@@ -247,7 +263,12 @@ mod tests {
         bench.put("eeeee").await;
         // C is the fallback. B is named by another election.
         assert_eq!(sizes(&bench.prune(&["one"], 1, true).await.unwrap()), (vec![1, 2], vec![]));
-        assert_eq!(sizes(&bench.prune(&["one"], 1, false).await.unwrap()), (vec![1, 2], vec![]));
+        let removed = bench.prune(&["one"], 1, false).await.unwrap();
+        assert_eq!(sizes(&removed), (vec![1, 2], vec![]));
+        let report = removed.report(false);
+        let young = "stored less than an hour ago, so not removed yet though no version needs them: modules 2, bytes 6; \
+                     prune again later\n";
+        assert!(report.ends_with(&format!("removed in all: versions 2, modules 0, bytes 0\n{young}")), "{report}");
         assert_eq!(bench.left().await, [1, 2, 3, 4, 5], "somebody may be about to name them");
         bench.passes(Duration::minutes(61));
         assert_eq!(sizes(&bench.prune(&[], 1, true).await.unwrap()), (vec![], vec![1, 5]));
