@@ -272,9 +272,10 @@ fn refusal(asked: Asked, container: &str, code: Option<&str>, told: &str) -> Ref
         Some("ContainerNotFound") if asked == Asked::OfLease => {
             Refusal::Lost(format!("the container {container} was deleted"))
         }
-        Some("ContainerNotFound") => {
-            Refusal::Misconfigured(format!("there is no container {container}: make it, or let --create make it"))
-        }
+        Some("ContainerNotFound") => Refusal::Misconfigured(format!(
+            "there is no container {container}: check --store, or make it, as `baton run` and `baton push` do with \
+             --create"
+        )),
         Some(code @ ("AuthenticationFailed" | "InvalidAuthenticationInfo")) => Refusal::Misconfigured(format!(
             "the store does not accept the credentials ({code}): check the key, the SAS and this machine's clock"
         )),

@@ -273,7 +273,7 @@ pub enum Event {
         /// How long making it ready took.
         took_s: Seconds,
     },
-    /// What the source names cannot run here. What was there before stays.
+    /// What the source names cannot run here. What was there before stays, if there was anything.
     ModuleRefused {
         /// Its digest; none if there is nothing that has one.
         #[serde(skip_serializing_if = "Option::is_none")]
