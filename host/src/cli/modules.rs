@@ -8,11 +8,8 @@ use time::format_description::well_known::Rfc3339;
 
 use super::status::short;
 use super::{columns, print};
-use crate::modules::{Announcement, Control, Digest, Entry, RecordedVerdict};
+use crate::modules::{Announcement, Control, Digest, Entry, RecordedVerdict, SILENT};
 use crate::telemetry::rfc3339;
-
-/// A node says what it has each minute. After so long without a word it may be gone, and is shown with its age.
-const SILENT: time::Duration = time::Duration::minutes(3);
 
 /// One version. The keys of its JSON are an interface.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -205,7 +202,7 @@ mod tests {
     fn said(node: &str, at: &str, holds: &[&str], runs: Option<&str>) -> Announcement {
         let digest = |name: &str| Digest::of(name.as_bytes());
         let (holds, runs) = (holds.iter().map(|name| digest(name)).collect(), runs.map(digest));
-        Announcement { node: node.to_owned(), incarnation: String::new(), at: at.to_owned(), holds, runs }
+        Announcement { at: at.to_owned(), ..Announcement::now(node, "", "", holds, runs) }
     }
 
     fn rows() -> Vec<ModuleRow> {

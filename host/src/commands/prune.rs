@@ -229,7 +229,7 @@ mod tests {
         async fn runs(&self, election: &str, node: &str, name: &str, at: &str) {
             let said = Announcement {
                 at: at.to_owned(),
-                ..Announcement::now(node, "i", vec![], Some(Digest::of(name.as_bytes())))
+                ..Announcement::now(node, "i", "", vec![], Some(Digest::of(name.as_bytes())))
             };
             self.store.announce(&ElectionName::new(election).unwrap(), node, said.encode()).await.unwrap();
         }

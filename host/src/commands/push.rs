@@ -1,22 +1,23 @@
 //! `baton push`: publishes a module.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use baton_election::Refusal;
+use baton_election::{ElectionName, Refusal};
 use bytes::Bytes;
 use tokio::time::timeout;
 
+use super::modules::{announcements, now};
 use super::{ANSWER_WITHIN, TRIES, block_on, inspect, open_store, patiently};
 use crate::cli::{self, Push};
-use crate::modules::{Digest, EditError, ModuleStore, Publication, Pushed, edit_control};
+use crate::modules::{Announcement, Digest, EditError, ModuleSource, ModuleStore, Publication, Pushed, edit_control};
 use crate::runtime::LARGEST_MODULE;
 use crate::store::{LeaseStore, StoreUrl};
-use crate::telemetry::{rfc3339, wall};
+use crate::telemetry::{escape, rfc3339, wall};
 
 /// A signature of minisign is a third of a kilobyte, with comments that are short.
 const LARGEST_SIGNATURE: u64 = 4 << 10;
@@ -75,7 +76,30 @@ async fn publish(push: &Push, digest: Digest, module: Bytes, signature: Option<S
         Pushed::Already => format!("was current already in {place}: nothing changed"),
     };
     cli::print(&format!("{digest} {news}\n`baton modules {election}` shows which nodes run it\n"))?;
+    if let Some(warning) = who_does_not_follow(modules, election).await {
+        // Nobody may read it; what was pushed is pushed.
+        let _ = writeln!(std::io::stderr(), "warning: {}", escape(&warning));
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The nodes that run none of what is pushed, since their modules come from elsewhere; and what to do.
+async fn who_does_not_follow(store: &dyn ModuleStore, election: &ElectionName) -> Option<String> {
+    let here = ModuleSource::Published(election.clone()).to_string();
+    let said = match announcements(store, election).await {
+        Ok(said) => said,
+        Err(error) => return Some(format!("whether all nodes follow what is pushed is not known: {error:#}")),
+    };
+    let is_elsewhere = |said: &&Announcement| !said.source.is_empty() && said.source != here && said.is_fresh(now());
+    let others: Vec<String> =
+        said.iter().filter(is_elsewhere).map(|said| format!("{} ({})", said.node, said.source)).collect();
+    (!others.is_empty()).then(|| {
+        format!(
+            "these nodes of {election} follow something else, and run nothing that is pushed until they are started \
+             with `baton run {here}`: {}",
+            others.join(", ")
+        )
+    })
 }
 
 /// Has the store keep the module, and reads it back: what was damaged there is stored anew.

@@ -8,6 +8,9 @@ use time::format_description::well_known::Rfc3339;
 use super::digest::Digest;
 use crate::telemetry::{rfc3339, wall};
 
+/// A node says what it has each minute. After so long without a word it may be gone.
+pub const SILENT: time::Duration = time::Duration::minutes(3);
+
 /// Which modules a node has. It says so at each change and once a minute.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Announcement {
@@ -17,6 +20,9 @@ pub struct Announcement {
     pub incarnation: String,
     /// When it said so, in RFC 3339.
     pub at: String,
+    /// Where its modules come from; empty where it did not say.
+    #[serde(default)]
+    pub source: String,
     /// What it could start at once: the current version and what it would fall back on.
     pub holds: Vec<Digest>,
     /// What its instance is; none while it is a standby.
@@ -26,9 +32,9 @@ pub struct Announcement {
 impl Announcement {
     /// What a node says now.
     #[must_use]
-    pub fn now(node: &str, incarnation: &str, holds: Vec<Digest>, runs: Option<Digest>) -> Self {
-        let at = rfc3339(wall());
-        Self { node: node.to_owned(), incarnation: incarnation.to_owned(), at, holds, runs }
+    pub fn now(node: &str, incarnation: &str, source: &str, holds: Vec<Digest>, runs: Option<Digest>) -> Self {
+        let [node, incarnation, source] = [node, incarnation, source].map(str::to_owned);
+        Self { node, incarnation, at: rfc3339(wall()), source, holds, runs }
     }
 
     /// As it is stored.
@@ -48,6 +54,12 @@ impl Announcement {
     pub fn when(&self) -> Option<OffsetDateTime> {
         OffsetDateTime::parse(&self.at, &Rfc3339).ok()
     }
+
+    /// Whether it may still be there, as far as is known `now`.
+    #[must_use]
+    pub fn is_fresh(&self, now: OffsetDateTime) -> bool {
+        self.when().is_some_and(|at| now - at <= SILENT)
+    }
 }
 
 #[cfg(test)]
@@ -58,13 +70,15 @@ mod tests {
     #[test]
     fn an_announcement_is_read_as_it_is_written() {
         let digest = Digest::of(b"");
-        let said = Announcement::now("web-3-0", "abc", vec![digest], Some(digest));
+        let said = Announcement::now("web-3-0", "abc", "job.wasm", vec![digest], Some(digest));
         assert_eq!(Announcement::decode(&said.encode()), Some(said.clone()));
         let age = OffsetDateTime::now_utc() - said.when().unwrap();
         assert!(age.abs() < time::Duration::minutes(1), "{said:?}");
+        let later = |minutes| said.is_fresh(OffsetDateTime::now_utc() + time::Duration::minutes(minutes));
+        assert_eq!((later(0), later(4)), (true, false));
         let standby = Announcement { at: "2026-11-21T12:00:00.000000Z".to_owned(), runs: None, ..said };
         let json = format!(
-            r#"{{"at":"2026-11-21T12:00:00.000000Z","holds":["{digest}"],"incarnation":"abc","node":"web-3-0","runs":null}}"#
+            r#"{{"at":"2026-11-21T12:00:00.000000Z","holds":["{digest}"],"incarnation":"abc","node":"web-3-0","runs":null,"source":"job.wasm"}}"#
         );
         assert_eq!(standby.encode(), json);
     }
@@ -73,7 +87,7 @@ mod tests {
     fn a_later_node_may_say_more_and_what_is_none_is_left_alone() {
         let more = br#"{"node":"n","incarnation":"i","at":"x","holds":[],"runs":null,"more":1}"#;
         let said = Announcement::decode(more).unwrap();
-        assert_eq!((said.node.as_str(), said.when()), ("n", None));
+        assert_eq!((said.node.as_str(), said.source.as_str(), said.when()), ("n", "", None));
         for none in
             [&b""[..], b"{}", b"null", b"\xff", br#"{"node":"n","incarnation":"i","at":"x","holds":["sha256:0"]}"#]
         {

@@ -26,6 +26,7 @@ on_both_stores! {
     a_pusher_that_is_killed_leaves_no_name_without_bytes,
     what_is_damaged_in_the_store_is_stored_anew,
     nodes_are_listed_with_what_they_have,
+    nodes_that_follow_something_else_are_named_to_whoever_pushes,
     a_prune_removes_old_versions,
     nodes_run_what_is_pushed_and_say_so,
 }
@@ -208,11 +209,11 @@ fn nodes_are_listed_with_what_they_have(stage: Stage) {
     assert_eq!((old.push().code, new.push().code), (Some(0), Some(0)));
     let from_a_file = Digest::of(b"of a file");
     with_modules(&stage, async |modules| {
-        let alpha = Announcement::now("alpha", "a", vec![new.digest, old.digest], Some(new.digest));
-        let beta = Announcement::now("beta", "b", vec![new.digest], Some(from_a_file));
+        let alpha = Announcement::now("alpha", "a", "", vec![new.digest, old.digest], Some(new.digest));
+        let beta = Announcement::now("beta", "b", "", vec![new.digest], Some(from_a_file));
         let gamma = Announcement {
             at: "2026-01-01T00:00:00Z".to_owned(),
-            ..Announcement::now("gamma", "c", vec![old.digest], None)
+            ..Announcement::now("gamma", "c", "", vec![old.digest], None)
         };
         for said in [alpha, beta, gamma] {
             modules.announce(&election(), &said.node, said.encode()).await.expect("said");
@@ -232,6 +233,28 @@ fn nodes_are_listed_with_what_they_have(stage: Stage) {
     for word in ["alpha (runs), beta", "alpha, gamma (", "ago)", "unpushed", "beta (runs)"] {
         assert!(text.contains(word), "`{word}` is missing:\n{text}");
     }
+}
+
+fn nodes_that_follow_something_else_are_named_to_whoever_pushes(stage: Stage) {
+    let _alpha = stage.node("alpha");
+    let _beta = follows_the_store(&stage, "beta");
+    until("alpha to say what it has", || {
+        let modules = stage.command(&["modules", ELECTION]);
+        if modules.stdout.contains("alpha (runs)") { Ok(()) } else { Err(modules) }
+    });
+    // One that has said nothing for long is not there any more.
+    with_modules(&stage, async |modules| {
+        let gone = Announcement::now("gamma", "c", "oci://ghcr.io/acme/job:1", vec![], None);
+        let gone = Announcement { at: "2026-01-01T00:00:00Z".to_owned(), ..gone };
+        modules.announce(&election(), "gamma", gone.encode()).await.expect("said");
+    });
+    let pushed = Version::new(&stage, 1).push();
+    assert!(pushed.code == Some(0) && pushed.stdout.contains("is current in"), "{pushed:?}");
+    let file = Guest::Beats.module();
+    for word in ["warning: ", &format!("alpha ({})", file.display()), &format!("baton run store://{ELECTION}")] {
+        assert!(pushed.stderr.contains(word), "`{word}` is not said: {pushed:?}");
+    }
+    assert!(!pushed.stderr.contains("beta") && !pushed.stderr.contains("gamma"), "{pushed:?}");
 }
 
 fn nodes_run_what_is_pushed_and_say_so(stage: Stage) {
@@ -284,7 +307,7 @@ fn a_prune_removes_old_versions(stage: Stage) {
         assert_eq!(version.push().code, Some(0));
     }
     with_modules(&stage, async |modules| {
-        let said = Announcement::now("alpha", "a", vec![], Some(versions[1].digest));
+        let said = Announcement::now("alpha", "a", "", vec![], Some(versions[1].digest));
         modules.announce(&election(), "alpha", said.encode()).await.expect("said");
     });
     let before = listed(&stage);

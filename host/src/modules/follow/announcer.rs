@@ -21,14 +21,23 @@ pub(super) struct Announcer {
     election: ElectionName,
     node: String,
     incarnation: String,
+    source: String,
     said: Option<(Vec<Digest>, Option<Digest>)>,
     again: Instant,
     saying: InFlight<Result<(), Refusal>>,
 }
 
 impl Announcer {
-    pub fn new(store: Arc<dyn ModuleStore>, election: ElectionName, node: String, incarnation: String) -> Self {
-        Self { store, election, node, incarnation, said: None, again: Instant::now(), saying: InFlight::none() }
+    /// `source` is what people call the one that the modules come from.
+    pub fn new(
+        store: Arc<dyn ModuleStore>,
+        election: ElectionName,
+        node: String,
+        incarnation: String,
+        source: String,
+    ) -> Self {
+        let (said, again, saying) = (None, Instant::now(), InFlight::none());
+        Self { store, election, node, incarnation, source, said, again, saying }
     }
 
     /// Begins to say it, if that is news or was said long ago.
@@ -37,7 +46,7 @@ impl Announcer {
         if !self.saying.is_idle() || (self.said == what && now < self.again) {
             return;
         }
-        let content = Announcement::now(&self.node, &self.incarnation, holds, runs).encode();
+        let content = Announcement::now(&self.node, &self.incarnation, &self.source, holds, runs).encode();
         let (store, election, node) = (Arc::clone(&self.store), self.election.clone(), self.node.clone());
         self.said = what;
         self.again = now + EVERY;

@@ -172,7 +172,13 @@ impl Follower {
             preparing: InFlight::none(),
             prepares: None,
             recorder: Recorder::new(Arc::clone(store), election.clone()),
-            announcer: Announcer::new(Arc::clone(store), election.clone(), node.clone(), incarnation.clone()),
+            announcer: Announcer::new(
+                Arc::clone(store),
+                election.clone(),
+                node.clone(),
+                incarnation.clone(),
+                name.clone(),
+            ),
             tell: Teller::new(log.clone(), election.clone(), name.clone()),
             given,
         };

@@ -231,7 +231,7 @@ async fn a_node_says_what_it_has_and_takes_it_back() {
     let mut node = stage.node("a");
     let mut held = [first, second];
     held.sort_unstable();
-    stage.announced("a", |said| said.holds == held && said.runs.is_none()).await;
+    stage.announced("a", |said| said.holds == held && said.runs.is_none() && said.source == "store://stage").await;
     node.runs.send_replace(Some(second.to_string()));
     stage.announced("a", |said| said.runs == Some(second)).await;
     node.judge(second, 2, Verdict::Good);
