@@ -175,6 +175,16 @@ fn a_misspelt_key_in_the_file() {
 }
 
 #[test]
+fn a_misspelt_variable_is_said_once_and_does_not_count() {
+    let stage = Stage::new(Store::sqlite());
+    let node = stage.launch("alpha").env("BATON_PROBATON", "nonsense").env("BATON_PORT", "tcp://10.0.0.1:80").start();
+    let said = node.event("a warning", |event| event.name == "misspelt_variable");
+    assert_eq!((said.text("variable"), said.text("meant")), ("BATON_PROBATON", "BATON_PROBATION"), "{said:?}");
+    stage.beat_above(0);
+    assert_eq!(stage.journal.events().iter().filter(|event| event.name == "misspelt_variable").count(), 1);
+}
+
+#[test]
 fn a_file_that_is_not_there_or_not_toml() {
     refused(&run(&Guest::Beats.module(), &["--file", "/nowhere/baton.toml"]), &["/nowhere/baton.toml"]);
     let (_folder, path) = file("baton.toml", "lease = = 15s\n");
