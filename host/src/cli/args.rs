@@ -49,13 +49,20 @@ Example:
     },
     /// Say whether a component would run here, and if not, why
     ///
-    /// Exits with 0 if it would run and with 1 if not.
+    /// It is compiled as on a node: in a process of its own, with bounded memory and time. Exits with 0 if it would run
+    /// and with 1 if not.
     #[command(after_help = "\
 Example:
   baton check coordinator.wasm")]
     Check {
         /// The component's file
         module: PathBuf,
+        /// How long compiling it may take [env: BATON_COMPILE_TIMEOUT] [default: 60s]
+        #[arg(long, value_name = "DURATION")]
+        compile_timeout: Option<String>,
+        /// The configuration file [env: BATON_FILE] [default: baton.toml, if there is one]
+        #[arg(long, value_name = "PATH")]
+        file: Option<String>,
         /// Print a JSON object
         #[arg(long)]
         json: bool,
@@ -81,6 +88,9 @@ Example:
         /// The module's minisign signature [default: MODULE.minisig, if there is one]
         #[arg(long, value_name = "FILE")]
         signature: Option<PathBuf>,
+        /// How long compiling it may take, as on the nodes [env: BATON_COMPILE_TIMEOUT] [default: 60s]
+        #[arg(long, value_name = "DURATION")]
+        compile_timeout: Option<String>,
     },
     /// List the versions of an election's module, the newest first
     ///
@@ -158,6 +168,9 @@ Example:
         /// The processor time that it may take, in seconds
         #[arg(long)]
         cpu: u64,
+        /// Write no code, but what is known of the module under this name
+        #[arg(long)]
+        inspect: Option<String>,
     },
     /// Write a coordinator to start from, into a new folder
     ///

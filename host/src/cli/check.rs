@@ -9,7 +9,7 @@ use crate::telemetry::escape;
 impl fmt::Display for Inspection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verdict = if self.runs { "runs here" } else { "cannot run here" };
-        writeln!(f, "{}: {verdict}", escape(&self.module.display().to_string()))?;
+        writeln!(f, "{}: {verdict}", escape(&self.module))?;
         let facts = [
             ["  kind".to_owned(), what_it_is(self.kind, self.wrapped)],
             ["  world".to_owned(), self.world.clone().unwrap_or("-".to_owned())],

@@ -12,6 +12,7 @@ use std::fmt;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use baton_election::ElectionName;
 use clap::Parser;
@@ -52,6 +53,8 @@ pub enum Command {
     Check {
         /// The component's file.
         module: PathBuf,
+        /// How long compiling it may take.
+        compile_timeout: Duration,
         /// As JSON.
         json: bool,
     },
@@ -120,6 +123,8 @@ pub enum Command {
 pub struct Push {
     /// The component's file.
     pub module: PathBuf,
+    /// How long compiling it may take.
+    pub compile_timeout: Duration,
     /// The election.
     pub election: ElectionName,
     /// Where the store is.
@@ -235,15 +240,21 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Surrounding
             store: config::resolve_store(&store.layer(), around)?,
             json,
         },
-        Subcommand::Check { module, json } => Command::Check { module, json },
-        Subcommand::Push { module, election, store, create, signature } => {
+        Subcommand::Check { module, compile_timeout, file, json } => {
+            let flags = Layer::new().flag(Key::CompileTimeout, compile_timeout).flag(Key::File, file);
+            Command::Check { module, compile_timeout: config::resolve_compile_timeout(&flags, around)?, json }
+        }
+        Subcommand::Push { module, election, store, create, signature, compile_timeout } => {
             if election.ends_with(".wasm") {
                 let problem = format!("`{election}` looks like the module: name that first, and then the election");
                 return Err(ConfigError::of_argument("ELECTION", problem).into());
             }
             let election = election_argument(&election)?;
-            let (store, create) = config::resolve_store_to_fill(&store.layer().flag(Key::Create, create), around)?;
-            Command::Push(Push { module, election, store, create, signature, by: around.user_at_host() })
+            let flags = store.layer().flag(Key::Create, create).flag(Key::CompileTimeout, compile_timeout);
+            let (store, create) = config::resolve_store_to_fill(&flags, around)?;
+            let compile_timeout = config::resolve_compile_timeout(&flags, around)?;
+            let by = around.user_at_host();
+            Command::Push(Push { module, compile_timeout, election, store, create, signature, by })
         }
         Subcommand::Modules { election, store, json } => Command::Modules {
             election: election_argument(&election)?,
@@ -273,7 +284,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Surrounding
             election: election_argument(&election)?,
             store: config::resolve_store(&store.layer(), around)?,
         },
-        Subcommand::CompileModule { size, cpu } => Command::CompileModule(Assignment { size, cpu }),
+        Subcommand::CompileModule { size, cpu, inspect } => Command::CompileModule(Assignment { size, cpu, inspect }),
         Subcommand::New { lang, sdk: Some(_), .. } if lang != Lang::Rust => {
             let problem = "only a project in Rust takes the SDK: leave it out".to_owned();
             return Err(ConfigError::of_argument("--sdk", problem).into());

@@ -18,10 +18,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use baton_election::{ElectionName, Op, Refusal, Reply, Snapshot};
+use bytes::Bytes;
 
 use crate::cli::{self, Command, WRONG_CONFIGURATION};
-use crate::modules::compile_for_parent;
-use crate::runtime::{Engine, Inspection, Module};
+use crate::modules::{Compiler, PrepareError, compile_for_parent};
+use crate::runtime::{Inspection, read_module};
 use crate::store::{LeaseStore, Store, StoreUrl};
 
 /// How long a command waits for each answer of the store.
@@ -39,8 +40,8 @@ pub fn run(command: Command) -> ExitCode {
         Command::Run(config) => run::run(&config),
         Command::Dev(development) => dev::dev(*development),
         Command::Status { election, store, json } => block_on(status::status(election, &store, json)),
-        Command::Check { module, json } => check(&module, json),
-        Command::Push(command) => push::push(&command),
+        Command::Check { module, compile_timeout, json } => block_on(check(&module, compile_timeout, json)),
+        Command::Push(command) => block_on(push::push(&command)),
         Command::Modules { election, store, json } => block_on(modules::modules(&election, &store, json)),
         Command::Rollback { election, digest, store } => {
             block_on(modules::rollback(&election, &store, digest.as_ref()))
@@ -70,11 +71,12 @@ impl WrongConfiguration {
     }
 }
 
-fn check(module: &Path, json: bool) -> anyhow::Result<ExitCode> {
-    let inspection = match inspect(module) {
-        Ok(inspection) => inspection,
+async fn check(module: &Path, compile_timeout: Duration, json: bool) -> anyhow::Result<ExitCode> {
+    let inspection = match inspect(module, compile_timeout).await {
+        Ok((inspection, _)) => inspection,
         // Whoever asked for JSON reads stdout.
         Err(error) if json => {
+            let module = module.display().to_string();
             let report = serde_json::json!({ "module": module, "runs": false, "problems": [format!("{error:#}")] });
             cli::print(&format!("{report:#}\n"))?;
             return Ok(ExitCode::FAILURE);
@@ -85,9 +87,16 @@ fn check(module: &Path, json: bool) -> anyhow::Result<ExitCode> {
     Ok(if inspection.runs { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn inspect(module: &Path) -> anyhow::Result<Inspection> {
-    let engine = Engine::start().map_err(|error| anyhow::anyhow!("{error:#}"))?;
-    Ok(Module::inspect(&engine, module)?)
+/// What a module is, and its bytes.
+async fn inspect(module: &Path, compile_timeout: Duration) -> anyhow::Result<(Inspection, Bytes)> {
+    let bytes = Bytes::from(read_module(module)?);
+    let name = module.display().to_string();
+    match crate::modules::inspect(&Compiler::default(), &name, &bytes, compile_timeout).await {
+        Ok(inspection) => Ok((inspection, bytes)),
+        // It names the module.
+        Err(PrepareError::Refused(why)) => Err(anyhow::Error::msg(why)),
+        Err(error) => Err(anyhow::Error::new(error).context(format!("the module {name} cannot be checked"))),
+    }
 }
 
 /// Runs a short command that talks to the store.

@@ -12,10 +12,9 @@ use bytes::Bytes;
 use tokio::time::timeout;
 
 use super::modules::{announcements, now};
-use super::{ANSWER_WITHIN, TRIES, block_on, inspect, open_store, patiently};
+use super::{ANSWER_WITHIN, TRIES, inspect, open_store, patiently};
 use crate::cli::{self, Push};
 use crate::modules::{Announcement, Digest, EditError, ModuleSource, ModuleStore, Publication, Pushed, edit_control};
-use crate::runtime::LARGEST_MODULE;
 use crate::store::{LeaseStore, StoreUrl};
 use crate::telemetry::{escape, rfc3339, wall};
 
@@ -28,19 +27,14 @@ const SENDINGS: u32 = 3;
 
 /// The bytes are in the store before anything names them, so that whoever is killed here leaves the old version
 /// current or the new one, and never a name without bytes.
-pub(super) fn push(push: &Push) -> anyhow::Result<ExitCode> {
-    let inspection = inspect(&push.module)?;
+pub(super) async fn push(push: &Push) -> anyhow::Result<ExitCode> {
+    let (inspection, module) = inspect(&push.module, push.compile_timeout).await?;
     if !inspection.runs {
         cli::print_report(&inspection, false)?;
         return Ok(ExitCode::FAILURE);
     }
-    let module = read(&push.module, LARGEST_MODULE)?;
-    let digest = Digest::of(&module);
-    if digest.to_string() != inspection.digest {
-        bail!("{} was changed while it was checked: push it again", push.module.display());
-    }
     let signature = signature(push)?;
-    block_on(publish(push, digest, module.into(), signature))
+    publish(push, Digest::of(&module), module, signature).await
 }
 
 async fn publish(push: &Push, digest: Digest, module: Bytes, signature: Option<String>) -> anyhow::Result<ExitCode> {
@@ -147,7 +141,7 @@ fn signature(push: &Push) -> anyhow::Result<Option<String>> {
         PathBuf::from(beside)
     };
     let path = push.signature.clone().unwrap_or_else(beside);
-    let bytes = match read(&path, LARGEST_SIGNATURE) {
+    let bytes = match read(&path) {
         Ok(bytes) => bytes,
         Err(error) if push.signature.is_none() && is_missing(&error) => return Ok(None),
         Err(error) => return Err(error),
@@ -162,15 +156,15 @@ fn is_missing(error: &anyhow::Error) -> bool {
     error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::NotFound)
 }
 
-fn read(path: &Path, largest: u64) -> anyhow::Result<Vec<u8>> {
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let cannot = || format!("cannot read {}", path.display());
     if !std::fs::metadata(path).with_context(cannot)?.is_file() {
         bail!("{} is a folder or a device, not a regular file", path.display());
     }
     let mut bytes = Vec::new();
-    File::open(path).with_context(cannot)?.take(largest + 1).read_to_end(&mut bytes).with_context(cannot)?;
-    if bytes.len() as u64 > largest {
-        bail!("{} has more than {largest} bytes", path.display());
+    File::open(path).with_context(cannot)?.take(LARGEST_SIGNATURE + 1).read_to_end(&mut bytes).with_context(cannot)?;
+    if bytes.len() as u64 > LARGEST_SIGNATURE {
+        bail!("{} has more than {LARGEST_SIGNATURE} bytes: it is no signature", path.display());
     }
     Ok(bytes)
 }

@@ -44,7 +44,7 @@ pub use folders::Folder;
 pub use key::Key;
 pub use layer::{Layer, Origin};
 pub use misspelt::Misspelt;
-pub use resolve::{resolve, resolve_store, resolve_store_to_fill};
+pub use resolve::{resolve, resolve_compile_timeout, resolve_store, resolve_store_to_fill};
 pub use secret::Secret;
 pub use secrets::SecretSource;
 pub use surroundings::Surroundings;

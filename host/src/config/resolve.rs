@@ -82,6 +82,15 @@ pub fn resolve_store_to_fill(flags: &Layer, around: &Surroundings) -> Result<(St
     Ok((store(&mut host, around)?, create(&mut host)?))
 }
 
+/// How long compiling a module may take, for the commands that do so for themselves.
+///
+/// # Errors
+/// [`ConfigError`] if it or the file is wrong.
+pub fn resolve_compile_timeout(flags: &Layer, around: &Surroundings) -> Result<Duration, ConfigError> {
+    let sources = Sources::read(flags, around)?;
+    compile_timeout(&mut Resolver::new(vec![flags, &sources.variables, &sources.file.global], &mut Vec::new()))
+}
+
 /// What the environment and the file say.
 struct Sources {
     variables: Layer,
@@ -141,6 +150,11 @@ fn store(host: &mut Resolver<'_>, around: &Surroundings) -> Result<StoreUrl, Con
 
 fn create(host: &mut Resolver<'_>) -> Result<bool, ConfigError> {
     Ok(host.get(Key::Create, value::switch, bool::to_string, || Ok(false))?.0)
+}
+
+fn compile_timeout(own: &mut Resolver<'_>) -> Result<Duration, ConfigError> {
+    let minute = || Ok(Duration::from_secs(60));
+    Ok(own.get(Key::CompileTimeout, value::timeout, value::show_duration, minute)?.0)
 }
 
 fn node(host: &mut Resolver<'_>, around: &Surroundings) -> Result<NodeChoice, ConfigError> {
@@ -232,8 +246,7 @@ fn coordinator(
     let (profile, _) = place(Key::Profile)?;
     let (pins, _) = own.get(Key::Pin, value::digests, |pins| value::show_digests(pins), || Ok(Vec::new()))?;
     let (trust, _) = own.get(Key::Trust, value::files, |files| value::show_files(files), || Ok(Vec::new()))?;
-    let minute = || Ok(Duration::from_secs(60));
-    let (compile_timeout, _) = own.get(Key::CompileTimeout, value::timeout, value::show_duration, minute)?;
+    let compile_timeout = compile_timeout(&mut own)?;
     let (allow_http, _) = own.get(Key::AllowHttp, value::grants, value::show_grants, || Ok(Grants::default()))?;
     let (http_ca, _) = own.get(Key::HttpCa, value::file, value::show_file, || Ok(None))?;
     let (max_requests, _) = own.get(Key::MaxRequests, value::requests, usize::to_string, || Ok(64))?;

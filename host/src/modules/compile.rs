@@ -2,10 +2,10 @@
 //!
 //! A module that is made to compile for ever, to eat memory or to break the compiler ends only the child: it is
 //! this program once more, under the hidden command `compile-module`, with less of everything. It reads the
-//! module from stdin and writes an artifact to stdout, or to stderr what is wrong.
+//! module from stdin and writes an artifact to stdout, or what is known of the module, or to stderr what is wrong.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek as _, Write};
 use std::os::fd::AsFd as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 
 use super::artifact::{Artifact, ArtifactKey, LARGEST_ARTIFACT};
 use super::digest::Digest;
-use crate::runtime::{Engine, LARGEST_MODULE, Module};
+use crate::runtime::{Engine, Inspection, LARGEST_MODULE, Module, ModuleError};
 
 /// The hidden command.
 pub const COMPILE_MODULE: &str = "compile-module";
@@ -49,12 +49,14 @@ pub struct Compiler {
 }
 
 /// What the child needs to know.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Assignment {
     /// The module's size in bytes.
     pub size: u64,
     /// The processor time that it may take, in seconds.
     pub cpu: u64,
+    /// Not to make code of it, but to tell what is known of it under this name.
+    pub inspect: Option<String>,
 }
 
 /// Why there is no code.
@@ -97,12 +99,34 @@ impl Compiler {
         bytes: &Bytes,
         within: Duration,
     ) -> Result<Artifact, CompileError> {
+        let code = self.run(&[], bytes, within).await?;
+        let key = key.clone();
+        let sealed = tokio::task::spawn_blocking(move || Artifact::seal(code, &key));
+        let sealed = sealed.await.map_err(io::Error::from)?;
+        sealed.map_err(|error| CompileError::Broken(error.to_string()))
+    }
+
+    /// Compiles a module only to tell what is known of it, under this name. Dropping the future kills the child.
+    pub(super) async fn inspect(
+        &self,
+        name: &str,
+        bytes: &Bytes,
+        within: Duration,
+    ) -> Result<Inspection, CompileError> {
+        let mut said = self.run(&[format!("--inspect={name}")], bytes, within).await?;
+        said.rewind()?;
+        serde_json::from_reader(io::BufReader::new(said)).map_err(|error| CompileError::Broken(error.to_string()))
+    }
+
+    /// Has a child work on a module, and returns what it writes to stdout.
+    async fn run(&self, arguments: &[String], bytes: &Bytes, within: Duration) -> Result<File, CompileError> {
         // It is never closed.
         let _turn = self.turn.acquire().await.map_err(|closed| CompileError::Broken(closed.to_string()))?;
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS);
-        let code = Artifact::blank()?;
+        let written = Artifact::blank()?;
         let mut child = Command::new(&self.program)
             .arg(COMPILE_MODULE)
+            .args(arguments)
             .args(["--size", &bytes.len().to_string()])
             // What the threads take together is bounded a little above what the clock allows.
             .args(["--cpu", &(within.as_secs() + 1).saturating_mul(threads as u64).to_string()])
@@ -111,7 +135,7 @@ impl Compiler {
             // Else each thread would reserve an arena of its own, and they would be most of its memory.
             .env("MALLOC_ARENA_MAX", "2")
             .stdin(Stdio::piped())
-            .stdout(code.try_clone()?)
+            .stdout(written.try_clone()?)
             .stderr(Stdio::piped())
             // What is typed at a terminal to end the host is no verdict on a module.
             .process_group(0)
@@ -126,12 +150,7 @@ impl Compiler {
         };
         let (status, said) = ended?;
         if status.success() {
-            let sealed = tokio::task::spawn_blocking({
-                let key = key.clone();
-                move || Artifact::seal(code, &key)
-            });
-            let sealed = sealed.await.map_err(io::Error::from)?;
-            return sealed.map_err(|error| CompileError::Broken(error.to_string()));
+            return Ok(written);
         }
         Err(match status.code() {
             Some(code) if code == i32::from(BAD_MODULE) => CompileError::Module(said),
@@ -202,7 +221,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-fn serve(Assignment { size, cpu }: Assignment) -> Result<(), Failure> {
+fn serve(Assignment { size, cpu, inspect }: Assignment) -> Result<(), Failure> {
     restrain(cpu)?;
     let mut stdin = io::stdin();
     let mut bytes = Vec::new();
@@ -216,11 +235,15 @@ fn serve(Assignment { size, cpu }: Assignment) -> Result<(), Failure> {
         std::process::exit(1);
     })?;
     let engine = Engine::start().map_err(|error| Failure::Other(format!("{error:#}")))?;
-    let digest = Digest::of(&bytes);
-    let code = Module::precompile(&engine, &digest.to_string(), &bytes);
-    let (code, instances) = code.map_err(|error| Failure::Module(format!("{:#}", anyhow::Error::from(error))))?;
+    let bad = |error: ModuleError| Failure::Module(format!("{:#}", anyhow::Error::from(error)));
     // Not by way of `Stdout`, which would look for the ends of lines.
     let stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    if let Some(name) = inspect {
+        let inspection = Module::inspect(&engine, &name, &bytes).map_err(bad)?;
+        return serde_json::to_writer(stdout, &inspection).map_err(|error| Failure::Other(error.to_string()));
+    }
+    let digest = Digest::of(&bytes);
+    let (code, instances) = Module::precompile(&engine, &digest.to_string(), &bytes).map_err(bad)?;
     Ok(ArtifactKey::new(&engine, &digest).write(&code, instances, stdout)?)
 }
 

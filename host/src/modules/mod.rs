@@ -34,7 +34,7 @@ pub use file::FileSource;
 pub use follow::{Follower, Following, LoadError, Pace, Prepare};
 pub use module_source::{InvalidModuleSource, ModuleSource, is_path};
 pub use oci::{InvalidOciReference, OciReference, OciSource, RegistryCredentials};
-pub use prepare::{Preparation, PrepareError, Preparer};
+pub use prepare::{Preparation, PrepareError, Preparer, inspect};
 pub use source::{Offer, Source, SourceError};
 pub use store::{ModuleStore, Reading, StoredModule};
 pub use trust::{Distrust, Trust, TrustError};

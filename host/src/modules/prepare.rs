@@ -5,13 +5,15 @@
 
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+
 use super::artifact::{Artifact, ArtifactKey};
 use super::cache::Cache;
 use super::compile::{CompileError, Compiler};
 use super::digest::Digest;
 use super::source::Offer;
 use super::trust::{Distrust, Trust};
-use crate::runtime::{Engine, LARGEST_MODULE, Module, ModuleError};
+use crate::runtime::{Engine, Inspection, LARGEST_MODULE, Module, ModuleError};
 
 /// Makes modules of offers, for one coordinator.
 #[derive(Clone)]
@@ -69,6 +71,31 @@ pub enum PrepareError {
     System(std::io::Error),
 }
 
+impl PrepareError {
+    fn of(error: CompileError, within: Duration) -> Self {
+        match error {
+            CompileError::Module(why) => Self::Refused(why),
+            CompileError::TooSlow => Self::TooSlow(within),
+            CompileError::Broken(how) => Self::Broken(how),
+            CompileError::System(error) => Self::System(error),
+        }
+    }
+}
+
+/// Finds out what a module is, whether it would run here or not, for whoever looks at one or publishes it: with the
+/// compiler and the bounds that it meets on a node. `name` is what it is called.
+///
+/// # Errors
+/// [`PrepareError`] where it is no component at all, or is too much for the compiler.
+pub async fn inspect(
+    compiler: &Compiler,
+    name: &str,
+    module: &Bytes,
+    within: Duration,
+) -> Result<Inspection, PrepareError> {
+    compiler.inspect(name, module, within).await.map_err(|error| PrepareError::of(error, within))
+}
+
 impl Preparer {
     /// Verifies a module, compiles and links it. Dropping the future ends the compiler.
     ///
@@ -106,12 +133,7 @@ impl Preparer {
 
     async fn compile(&self, offer: &Offer, key: ArtifactKey) -> Result<Module, PrepareError> {
         let code = self.compiler.compile(&key, &offer.bytes, self.compile_timeout).await;
-        let code: Artifact = code.map_err(|error| match error {
-            CompileError::Module(why) => PrepareError::Refused(why),
-            CompileError::TooSlow => PrepareError::TooSlow(self.compile_timeout),
-            CompileError::Broken(how) => PrepareError::Broken(how),
-            CompileError::System(error) => PrepareError::System(error),
-        })?;
+        let code: Artifact = code.map_err(|error| PrepareError::of(error, self.compile_timeout))?;
         let (its, bytes) = (self.clone(), offer.bytes.clone());
         aside(move || {
             let module = code.revive(&its.engine, &Digest::of(&bytes).to_string(), &bytes)?;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use wasmparser::{Parser, Payload};
 use wasmtime::component::Component;
 
@@ -28,7 +28,7 @@ const MOST_INTERFACES: usize = 10_000;
 const DEEPEST: u32 = 1_000;
 
 /// What a component is, by its exports.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// It is made for Baton: it exports the contract's `task`.
@@ -38,7 +38,7 @@ pub enum Kind {
 }
 
 /// One interface that a component needs.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Import {
     /// Its name and version.
     pub name: String,

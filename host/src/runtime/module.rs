@@ -6,7 +6,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use wasmtime::component::{Component, Linker};
 use wasmtime_wasi::p2::bindings::CommandPre;
 
@@ -107,10 +107,10 @@ pub(super) enum Entry {
 }
 
 /// What is known of a component, for `baton check`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Inspection {
-    /// The file.
-    pub module: PathBuf,
+    /// What it is called: its file.
+    pub module: String,
     /// Whether it would run here.
     pub runs: bool,
     /// What it is; none where it is nothing that this host can run.
@@ -158,14 +158,9 @@ impl Module {
     pub(crate) fn precompile(engine: &Engine, name: &str, bytes: &[u8]) -> Result<(Vec<u8>, u64), ModuleError> {
         let (component, _) = as_component(engine, name, bytes)?;
         check(name, &component)?;
-        let counted = census(&component).map_err(|error| invalid(name, &error))?;
-        if counted.steps > MOST_STEPS {
-            let steps = counted.steps;
-            let why = format!("instantiating it takes {steps} steps, and the limit is {MOST_STEPS}: build it simpler");
-            return Err(ModuleError::Invalid { module: name.to_owned(), why });
-        }
+        let instances = count_instances(name, &component)?;
         let code = engine.wasmtime().precompile_component(&component).map_err(|error| invalid(name, &error))?;
-        Ok((code, counted.instances))
+        Ok((code, instances))
     }
 
     /// Judges a module by what can be seen without compiling it: that it is WebAssembly and, where it is a
@@ -228,17 +223,16 @@ impl Module {
         })
     }
 
-    /// Tells what is known of the component in a file, whether it would run or not.
+    /// Compiles a module to tell what is known of it, whether it would run or not. `name` is what it is called.
     ///
     /// # Errors
-    /// [`ModuleError`] where it is no component at all.
+    /// [`ModuleError`] where it is no component at all, or one that is not compiled.
     #[expect(clippy::disallowed_methods, reason = "how long compiling took is told to a person, and decides nothing")]
-    pub fn inspect(engine: &Engine, path: &Path) -> Result<Inspection, ModuleError> {
-        let bytes = read(path)?;
+    pub(crate) fn inspect(engine: &Engine, name: &str, bytes: &[u8]) -> Result<Inspection, ModuleError> {
         let started = Instant::now();
-        let name = path.display().to_string();
-        let (component, wrapped) = as_component(engine, &name, &bytes)?;
-        let component = compile(engine, &name, &component)?;
+        let (component, wrapped) = as_component(engine, name, bytes)?;
+        count_instances(name, &component)?;
+        let component = compile(engine, name, &component)?;
         let compile_time = started.elapsed();
         let Judged { kind, imports, exports, mut problems } = judge(Interfaces::of(engine, &component));
         if problems.is_empty()
@@ -255,12 +249,12 @@ impl Module {
             }
         });
         Ok(Inspection {
-            module: path.to_owned(),
+            module: name.to_owned(),
             runs: problems.is_empty(),
             kind,
             wrapped,
             world,
-            digest: Digest::of(&bytes).to_string(),
+            digest: Digest::of(bytes).to_string(),
             size: bytes.len() as u64,
             compile_ms: milliseconds(compile_time),
             imports,
@@ -360,6 +354,17 @@ fn as_component<'a>(
             Ok((Cow::Owned(wrapped), Some(how)))
         }
     }
+}
+
+/// The core instances of a component that is not compiled yet. One that takes the host too long is refused.
+fn count_instances(name: &str, component: &[u8]) -> Result<u64, ModuleError> {
+    let counted = census(component).map_err(|error| invalid(name, &error))?;
+    if counted.steps > MOST_STEPS {
+        let steps = counted.steps;
+        let why = format!("instantiating it takes {steps} steps, and the limit is {MOST_STEPS}: build it simpler");
+        return Err(ModuleError::Invalid { module: name.to_owned(), why });
+    }
+    Ok(counted.instances)
 }
 
 fn compile(engine: &Engine, name: &str, component: &[u8]) -> Result<Component, ModuleError> {

@@ -1,6 +1,8 @@
 //! Bad input: a clear error each, that says what is wrong, where, and what to do; no panic, no hang.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
@@ -83,6 +85,15 @@ fn a_folder_in_place_of_a_module() {
 fn a_text_in_place_of_a_module() {
     let (_folder, path) = file("notes.wasm", "Dear diary, today I did not compile anything.\n");
     unfit(&path, &["notes.wasm", "component"]);
+}
+
+#[test]
+fn a_name_that_is_no_text() {
+    let home = tempfile::tempdir().expect("a folder");
+    let mut command = baton(home.path());
+    command.args(["check", "--json"]).arg(OsStr::from_bytes(b"\xff.wasm"));
+    let checked = finish(command);
+    assert_eq!((checked.code, &checked.json()["runs"]), (Some(1), &false.into()), "{checked:?}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use baton::modules::{Compiler, PrepareError, Preparer};
+use baton::modules::{Compiler, PrepareError, Preparer, inspect};
 use baton::runtime::{Engine, Kind, LARGEST_MODULE, ModuleError};
 use tempfile::TempDir;
 
@@ -114,17 +114,21 @@ async fn what_is_wrong_within_is_told_by_the_compiler() {
 
 #[tokio::test]
 async fn what_is_small_and_would_take_gigabytes_is_refused_by_the_compiler() {
-    // Components that are instantiated twice, within others that are: the host would have to count them all.
+    match refused(&preparer(), bomb()).await {
+        PrepareError::Refused(why) => assert!(why.contains("steps"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Components that are instantiated twice, within others that are: the host would have to count them all.
+fn bomb() -> Vec<u8> {
     let innermost = "(component (core module $m) (core instance (instantiate $m)) (core instance (instantiate $m)))";
     let nested = (0..17).fold(innermost.to_owned(), |inner, _| {
         let inner = inner.replacen("(component", "(component $c", 1);
         format!("(component {inner} (instance (instantiate $c)) (instance $i (instantiate $c)))")
     });
     let bomb = format!("{} (export \"wasi:cli/run@0.2.0\" (instance $i)))", &nested[..nested.len() - 1]);
-    match refused(&preparer(), wat::parse_str(bomb).unwrap()).await {
-        PrepareError::Refused(why) => assert!(why.contains("steps"), "{why}"),
-        other => panic!("{other:?}"),
-    }
+    wat::parse_str(bomb).unwrap()
 }
 
 #[tokio::test]
@@ -138,6 +142,47 @@ async fn what_takes_too_long_is_given_up() {
     // The next one has its turn.
     preparer.compile_timeout = GUARD;
     preparer.prepare(&offer(command(1))).await.unwrap();
+}
+
+#[tokio::test]
+async fn whoever_looks_at_a_module_meets_the_same_compiler() {
+    let compiler = Compiler::in_program(program());
+    let look = async |bytes: Vec<u8>, within| inspect(&compiler, "-x y.wasm", &bytes.into(), within).await;
+    let found = look(command(1), GUARD).await.unwrap();
+    assert!(found.runs && found.module == "-x y.wasm" && found.kind == Some(Kind::Command), "{found:?}");
+    assert_eq!(found.digest, baton::modules::Digest::of(&command(1)).to_string());
+    let found = look(core_command(), GUARD).await.unwrap();
+    assert!(found.runs && found.wrapped.is_some() && found.imports.iter().all(|import| import.granted), "{found:?}");
+    // Of what cannot run all is told.
+    let found = look(component("", "baton:host/task@0.2.0"), GUARD).await.unwrap();
+    assert!(!found.runs && found.exports == ["baton:host/task@0.2.0"] && found.problems.len() == 1, "{found:?}");
+    for (bad, says) in [(bomb(), "steps"), (b"no module".to_vec(), "-x y.wasm is not WebAssembly")] {
+        let refused = look(bad, GUARD).await.unwrap_err();
+        assert!(matches!(&refused, PrepareError::Refused(why) if why.contains(says)), "{refused:?}");
+    }
+    let refused = look(slow(), Duration::from_millis(500)).await.unwrap_err();
+    assert!(matches!(refused, PrepareError::TooSlow(_)), "{refused:?}");
+}
+
+#[test]
+fn neither_a_check_nor_a_push_takes_longer_than_it_may() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("slow.wasm"), slow()).unwrap();
+    std::fs::write(folder.path().join("baton.toml"), "compile-timeout = '400ms'\n").unwrap();
+    for (arguments, says) in [
+        (&["check", "slow.wasm"][..], "400ms"),
+        (&["push", "slow.wasm", "job"], "400ms"),
+        (&["push", "slow.wasm", "job", "--compile-timeout=500ms"], "500ms"),
+    ] {
+        let mut baton = Command::new(program());
+        let ended = baton.args(arguments).current_dir(folder.path()).env("HOME", folder.path()).output().unwrap();
+        let said = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(1), "{said}");
+        for word in ["slow.wasm", says, "--compile-timeout"] {
+            assert!(said.contains(word), "{word} is not in {said}");
+        }
+    }
+    assert!(!folder.path().join(".local").exists(), "nothing is stored");
 }
 
 #[tokio::test]
