@@ -140,6 +140,11 @@ async fn patiently<T>(tries: u32, request: impl AsyncFn() -> Result<T, Refusal>)
         .unwrap_or_else(|_| Err(Refusal::Unknown(format!("the store did not answer within {ANSWER_WITHIN:?}"))))
 }
 
+/// Nobody has heard of it: it may be misspelt, or the store is another.
+fn unheard_of(election: &ElectionName, place: &StoreUrl) -> anyhow::Error {
+    anyhow::anyhow!("there is no election {election} on {place}: no host has contended for it yet; is --store right?")
+}
+
 async fn read(store: &dyn LeaseStore, election: &ElectionName) -> anyhow::Result<Snapshot> {
     match ask(store, election, Op::Read).await.with_context(|| format!("cannot read the election {election}"))? {
         Reply::Read(snapshot) => Ok(snapshot),

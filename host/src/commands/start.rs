@@ -5,15 +5,15 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use baton_election::{ElectionName, LeaseId, LeaseState, Op, Refusal, Snapshot};
 
-use super::{ask, open_store, read};
+use super::{ask, open_store, read, unheard_of};
 use crate::cli;
 use crate::store::StoreUrl;
 
 /// The record is only ever written by the lease's holder, so the outcome is taken out as one.
 pub(super) async fn start(election: &ElectionName, store: &StoreUrl) -> anyhow::Result<ExitCode> {
-    let store = open_store(store)?;
+    let (place, store) = (store, open_store(store)?);
     let Snapshot::Object { lease, version, record: Some(mut record) } = read(&*store, election).await? else {
-        bail!("there is no election {election} in this store: no host has contended for it yet");
+        return Err(unheard_of(election, place));
     };
     if record.outcome.is_none() {
         cli::print(&format!("{election} is not finished: there is nothing to start\n"))?;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use baton_election::ElectionName;
 
-use super::{elections, open_store, read};
+use super::{elections, open_store, read, unheard_of};
 use crate::cli::{self, StatusRow};
 use crate::status_socket;
 use crate::store::StoreUrl;
@@ -22,7 +22,7 @@ pub(super) async fn status(election: Option<ElectionName>, store: &StoreUrl, jso
         rows.extend(StatusRow::of(&election, read(&*store, &election).await?));
     }
     if let (Some(election), true) = (election, rows.is_empty()) {
-        anyhow::bail!("there is no election {election} in this store: no host has contended for it yet");
+        return Err(unheard_of(&election, url));
     }
     for local in status_socket::ask(url).await {
         let row = rows.iter_mut().find(|row| row.election == local.election && row.term == Some(local.term));
