@@ -1,11 +1,12 @@
 //! The commands that end by themselves: `status`, `check`, `start`, `run --print-config`.
 
+use baton::modules::Digest;
 use serde_json::Value;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use crate::guests::Guest;
-use crate::node::{baton, finish};
+use crate::node::{Journal, Launch, baton, finish};
 use crate::stage::{ELECTION, Stage};
 use crate::store::Store;
 
@@ -112,11 +113,40 @@ fn a_finished_election_runs_again_only_when_it_is_started() {
 }
 
 #[test]
-fn start_of_an_election_that_is_not_there() {
+fn start_and_status_of_an_election_that_is_not_there() {
     let stage = Stage::new(Store::sqlite());
-    let start = stage.command(&["start", "nightly"]);
-    assert!(start.code.is_some_and(|code| code != 0), "{start:?}");
-    assert!(start.stderr.contains("nightly"), "{start:?}");
+    let (_alpha, _) = stage.leader("alpha");
+    for command in ["start", "status"] {
+        let refused = stage.command(&[command, "nightly"]);
+        assert_eq!((refused.code, refused.stdout.as_str()), (Some(1), ""), "{refused:?}");
+        for word in ["no election nightly", &stage.store.url(), "--store"] {
+            assert!(refused.stderr.contains(word), "`{word}` is not said: {refused:?}");
+        }
+    }
+}
+
+/// What a new user types first. What the guest and this test need comes from variables.
+#[test]
+fn a_run_needs_nothing_but_the_module() {
+    let home = tempfile::tempdir().expect("a folder");
+    let journal = Journal::default();
+    let mut run = baton(home.path());
+    run.arg("run").arg(Guest::Beats.module());
+    run.env("BATON_LOG_FORMAT", "json").env("BATON_ENV", "BEHAVIOUR=beat\nBEAT_MS=20");
+    let mut node = Launch::of("first", run, &journal).start();
+    let beat = node.event("a beat", |event| event.name == "output");
+    let id = format!("{}-0", rustix::system::uname().nodename().to_string_lossy());
+    assert_eq!((beat.text("election"), beat.text("node"), beat.term), ("fixtures", &*id, 1), "{beat:?}");
+    let status = || {
+        let mut status = baton(home.path());
+        status.args(["status", "--json"]);
+        finish(status).json()[0].clone()
+    };
+    let held = status();
+    assert_eq!((&held["lease"], &held["node"], &held["term"]), (&"held".into(), &id.into(), &1.into()), "{held}");
+    assert!(home.path().join(".local/state/baton/lease.db").exists(), "the store is in the user's state folder");
+    assert_eq!(node.terminate().code(), Some(0));
+    assert_eq!(status()["lease"], "free");
 }
 
 #[test]
@@ -132,7 +162,32 @@ fn check_says_yes_with_what_was_found() {
     assert!(text.stdout.contains("sha256:"), "{text:?}");
     let json = check(&["--json"]);
     assert_eq!(json.code, Some(0), "{json:?}");
-    assert!(json.stdout.contains("sha256:") && json.json().is_object(), "{json:?}");
+    let report = json.json();
+    let keys = |value: &Value| {
+        let mut keys: Vec<String> = value.as_object().expect("an object").keys().cloned().collect();
+        keys.sort_unstable();
+        keys.join(" ")
+    };
+    let promised = "compile_ms digest exports imports kind module problems runs size world wrapped";
+    assert_eq!(keys(&report), promised, "{json:?}");
+    let bytes = std::fs::read(Guest::Beats.module()).expect("the guest");
+    for (key, value) in [
+        ("runs", Value::from(true)),
+        ("kind", "coordinator".into()),
+        ("world", "baton:host/coordinator@0.1.0".into()),
+        ("digest", Digest::of(&bytes).to_string().into()),
+        ("size", bytes.len().into()),
+        ("problems", Value::Array(vec![])),
+    ] {
+        assert_eq!(report[key], value, "{key}: {json:?}");
+    }
+    let imports = report["imports"].as_array().expect("imports");
+    assert!(imports.iter().all(|import| keys(import) == "granted name needs"), "{json:?}");
+    // What people read names each of them, too.
+    let named = imports.iter().chain(report["exports"].as_array().expect("exports"));
+    for name in named.filter_map(|one| one["name"].as_str().or(one.as_str())) {
+        assert!(text.stdout.contains(name), "{name} is missing: {text:?}");
+    }
 }
 
 #[test]
