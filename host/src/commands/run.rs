@@ -116,12 +116,16 @@ fn contend(
     let control = runtime("control", 2)?;
     let incarnation = incarnation()?;
     let result = control.block_on(async {
-        let make = Followers::new(config, node, &incarnation, Arc::clone(modules), workshop, log)?;
-        let mut supplied = Vec::new();
-        for checked in checked {
-            supplied.push(make.follower(checked).await?);
-        }
         let mut signals = Signals::listen()?;
+        let make = Followers::new(config, node, &incarnation, Arc::clone(modules), workshop, log)?;
+        let supplied = tokio::select! {
+            supplied = make.all(checked) => supplied?,
+            // A large module takes a while, and nothing was begun that has to be ended.
+            asked = signals.next() => {
+                told_to_end(asked, log);
+                return Ok(());
+            }
+        };
         let running = Running::default();
         let (ask, asked) = watch::channel(Shutdown::No);
         let (mut supervisors, mut followers) = (JoinSet::new(), JoinSet::new());
@@ -194,12 +198,7 @@ legacy: Legacy::default(),
         loop {
             tokio::select! {
                 asked = signals.next() => {
-                    let (signal, level) = match asked {
-                        Ask::Shutdown(signal) => (signal, Shutdown::Requested),
-                        Ask::SkipGrace(signal) => (signal, Shutdown::Impatient),
-                    };
-                    log.emit(None, Event::ShuttingDown { signal: signal.to_owned(), grace: level < Shutdown::Impatient });
-                    ask.send_replace(level);
+                    ask.send_replace(told_to_end(asked, log));
                 }
                 ended = supervisors.join_next() => match ended {
                     None => break,
@@ -219,6 +218,16 @@ legacy: Legacy::default(),
     control.shutdown_background();
     guests.shutdown_timeout(Duration::from_secs(1));
     result
+}
+
+/// Says how the host is told to end.
+fn told_to_end(asked: Ask, log: &Log) -> Shutdown {
+    let (signal, level) = match asked {
+        Ask::Shutdown(signal) => (signal, Shutdown::Requested),
+        Ask::SkipGrace(signal) => (signal, Shutdown::Impatient),
+    };
+    log.emit(None, Event::ShuttingDown { signal: signal.to_owned(), grace: level < Shutdown::Impatient });
+    level
 }
 
 /// Says that a follower has failed, if it has.
@@ -268,6 +277,14 @@ impl<'a> Followers<'a> {
             opened.map_err(|error| log.emit(None, Event::Error { error: error.to_string() })).ok()
         });
         Ok(Self { node, incarnation, modules, workshop, log, engine, compiler: Compiler::default(), cache })
+    }
+
+    async fn all(&self, checked: &[Checked<'_>]) -> anyhow::Result<Vec<Supplied>> {
+        let mut supplied = Vec::new();
+        for checked in checked {
+            supplied.push(self.follower(checked).await?);
+        }
+        Ok(supplied)
     }
 
     /// Makes what follows the source of a coordinator. A file must have a module from the beginning: somebody is

@@ -6,6 +6,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use crate::guests::Guest;
+use crate::modules;
 use crate::node::{Journal, Launch, baton, finish};
 use crate::stage::{ELECTION, Stage};
 use crate::store::Store;
@@ -123,6 +124,19 @@ fn start_and_status_of_an_election_that_is_not_there() {
             assert!(refused.stderr.contains(word), "`{word}` is not said: {refused:?}");
         }
     }
+}
+
+/// Whoever is the first process of a container has to listen: nothing else would end it.
+#[test]
+fn a_host_that_still_compiles_its_module_ends_in_order() {
+    let stage = Stage::new(Store::sqlite());
+    let file = stage.home.path().join("slow.wasm");
+    std::fs::write(&file, modules::slow()).expect("written");
+    let mut node = stage.launch_from("alpha", &file, &[("--compile-timeout", "10m")]).start();
+    node.event("to compile it", |event| event.name == "compiling");
+    assert_eq!(node.terminate().code(), Some(0));
+    node.event("to say why it ends", |event| event.name == "shutting_down");
+    stage.check_promises();
 }
 
 /// What a new user types first. What the guest and this test need comes from variables.

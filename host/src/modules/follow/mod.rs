@@ -30,7 +30,7 @@ use in_flight::InFlight;
 use offered::{Offered, rejection};
 use recorder::{Judged, Recorder};
 use shelf::{Candidate, Patience, Setback, Shelf, Step};
-use teller::Teller;
+use teller::{Teller, unless_soon};
 
 /// How long a module may take to come over a slow line.
 const FETCH: Duration = Duration::from_secs(600);
@@ -38,8 +38,6 @@ const FETCH: Duration = Duration::from_secs(600);
 const READ: Duration = Duration::from_secs(4);
 /// Half as long as the first wait after a reading that failed; each further one is twice as long.
 const RETRY: Duration = Duration::from_millis(250);
-/// Whoever waits longer for a module is told for what.
-const SOON: Duration = Duration::from_secs(1);
 /// How long the end waits for the store.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -445,18 +443,6 @@ impl Follower {
         let _ =
             futures::future::join(timeout(LAST_WORDS, recorder.finish()), timeout(LAST_WORDS, announcer.withdraw()))
                 .await;
-    }
-}
-
-/// Waits for what is mostly done soon. Where it is not, says so.
-async fn unless_soon<T>(work: impl Future<Output = T>, say: impl FnOnce()) -> T {
-    let mut work = std::pin::pin!(work);
-    match timeout(SOON, &mut work).await {
-        Ok(done) => done,
-        Err(_) => {
-            say();
-            work.await
-        }
     }
 }
 

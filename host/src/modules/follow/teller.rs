@@ -1,10 +1,16 @@
 //! What a follower tells people: what lasts is said once.
 
+use std::pin::pin;
+use std::time::Duration;
+
 use baton_election::ElectionName;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::modules::{Digest, Preparation};
 use crate::telemetry::{Event, Log};
+
+/// Whoever waits longer for a module is told for what.
+const SOON: Duration = Duration::from_secs(1);
 
 pub(super) struct Teller {
     log: Log,
@@ -101,5 +107,17 @@ impl Teller {
 
     fn say(&self, event: Event) {
         self.log.emit(None, event);
+    }
+}
+
+/// Waits for what is mostly done soon. Where it is not, says so.
+pub(super) async fn unless_soon<T>(work: impl Future<Output = T>, say: impl FnOnce()) -> T {
+    let mut work = pin!(work);
+    match timeout(SOON, &mut work).await {
+        Ok(done) => done,
+        Err(_) => {
+            say();
+            work.await
+        }
     }
 }
