@@ -139,7 +139,7 @@ fn contend(
                 limits: coordinator.limits,
                 states: Arc::clone(states),
                 state_limits: coordinator.state_limits,
-legacy: Legacy::default(),
+                legacy: Legacy::default(),
                 postmortem: postmortem.clone(),
                 env: exposed(&coordinator.env),
                 config: coordinator.config.clone(),
