@@ -243,7 +243,7 @@ fn a_wrong_key() {
     let key = "d3Jvbmcga2V5LCB3cm9uZyBrZXksIHdyb25nIGtleQ==";
     let connection = format!("DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;AccountKey={key}");
     let mut node = stage.launch("alpha").env("AZURE_STORAGE_CONNECTION_STRING", &connection).start();
-    stays_and_says(&mut node, &["AuthorizationFailure"]);
+    stays_and_says(&mut node, &["AuthorizationFailure", "container stage", "check the key"]);
     let log = format!("{:?}", stage.journal.events());
     assert!(!log.contains(key), "a key is never logged: {log}");
 }
