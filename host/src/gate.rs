@@ -86,6 +86,12 @@ impl Gate {
         Time(Duration::from_nanos(abort_at.max(nanoseconds(woken).saturating_add(room))))
     }
 
+    /// See [`last_words_within`].
+    fn last_words_within(&self) -> Duration {
+        let room = self.abort_at.load(Ordering::Acquire).saturating_sub(self.deadline.load(Ordering::Acquire));
+        last_words_within(Duration::from_nanos(room))
+    }
+
     /// Says that the instance is gone: nobody need watch it any more.
     pub fn set_gone(&self) {
         self.close();
@@ -103,10 +109,15 @@ const WATCH_EVERY: Duration = Duration::from_millis(50);
 /// A watchdog that finds this much more time passed than it slept was itself stopped, with the process.
 const PAUSED: Duration = Duration::from_millis(500);
 
-/// How long the end waits for the last words, in naps of [`NAP`].
-const NAPS: u32 = 10;
-/// See [`NAPS`].
+/// How often the end looks whether its last words are said.
 const NAP: Duration = Duration::from_millis(5);
+
+/// How long a host that ends itself may wait for its last words, where there is `room` between the deadline and the
+/// moment at which it must end: a third of what is left of the lease then. Of D, 0.13 are between the two and 0.07 are
+/// left.
+pub fn last_words_within(room: Duration) -> Duration {
+    room * 7 / 13 / 3
+}
 
 /// Ends the process if an instance is not gone in time, whatever all other threads do.
 ///
@@ -129,6 +140,8 @@ struct Watched {
 #[derive(Debug, Default)]
 struct Words {
     asked: AtomicBool,
+    /// How long the end waits for them, in nanoseconds.
+    longest: AtomicU64,
     said: AtomicBool,
     /// Nobody will ask any more.
     ended: AtomicBool,
@@ -136,10 +149,11 @@ struct Words {
 
 impl Words {
     /// The speaker's whole life.
-    fn speak(&self, last_words: &dyn Fn(&str)) {
+    fn speak(&self, last_words: &dyn Fn(&str, Duration)) {
         while !self.ended.load(Ordering::Acquire) {
             if self.asked.load(Ordering::Acquire) {
-                last_words("an instance is not gone and the lease is about to end: the host ends itself");
+                let longest = Duration::from_nanos(self.longest.load(Ordering::Acquire));
+                last_words("an instance is not gone and the lease is about to end: the host ends itself", longest);
                 self.said.store(true, Ordering::Release);
                 return;
             }
@@ -147,13 +161,14 @@ impl Words {
         }
     }
 
-    fn ask(&self, speaker: &Thread) {
+    /// Returns when they are said, and after `longest` at the latest. Of the clocks it reads the one that takes no
+    /// lock.
+    fn ask(&self, speaker: &Thread, clock: &Clock, longest: Duration) {
+        let until = clock.boot() + longest;
+        self.longest.store(u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX), Ordering::Release);
         self.asked.store(true, Ordering::Release);
         speaker.unpark();
-        for _ in 0..NAPS {
-            if self.said.load(Ordering::Acquire) {
-                return;
-            }
+        while !self.said.load(Ordering::Acquire) && clock.boot() < until {
             std::thread::park_timeout(NAP);
         }
     }
@@ -172,12 +187,12 @@ impl Watched {
 }
 
 impl Watchdog {
-    /// Starts the watchdog. When an instance outlives its time it calls `last_words` on a thread of its own,
-    /// and ends the process: 50 ms later if they are not said by then.
+    /// Starts the watchdog. When an instance outlives its time it calls `last_words` on a thread of its own, with the
+    /// reason and the time that they may take, and ends the process once they are said or that time is over.
     ///
     /// # Errors
     /// Where the system has no thread left.
-    pub fn start(clock: Clock, last_words: impl Fn(&str) + Send + 'static) -> std::io::Result<Self> {
+    pub fn start(clock: Clock, last_words: impl Fn(&str, Duration) + Send + 'static) -> std::io::Result<Self> {
         let shared = Arc::new(Watched { state: Mutex::default(), changed: Condvar::new(), words: Words::default() });
         let mut watchdog = Self { shared: Arc::clone(&shared), threads: Vec::new() };
         let thread = |name: &str| std::thread::Builder::new().name(name.into());
@@ -224,13 +239,14 @@ fn watch(watched: &Watched, clock: &Clock, speaker: &Thread) {
             woken = now;
         }
         last_read = now;
-        let overdue_at = state.gates.iter().filter_map(Weak::upgrade).map(|gate| gate.overdue_at(woken)).min();
-        if overdue_at.is_some_and(|overdue_at| now >= overdue_at) {
-            watched.words.ask(speaker);
+        let gates = state.gates.iter().filter_map(Weak::upgrade);
+        let first = gates.map(|gate| (gate.overdue_at(woken), gate.last_words_within())).min();
+        if let Some((_, longest)) = first.filter(|(overdue_at, _)| now >= *overdue_at) {
+            watched.words.ask(speaker, clock, longest);
             std::process::abort();
         }
         // To the point, since a short lease leaves little after it.
-        let wait = overdue_at.map_or(WATCH_EVERY, |overdue_at| overdue_at.since(now).min(WATCH_EVERY));
+        let wait = first.map_or(WATCH_EVERY, |(overdue_at, _)| overdue_at.since(now).min(WATCH_EVERY));
         let (back, _) = watched.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner);
         state = back;
     }
@@ -255,6 +271,15 @@ mod tests {
         gate.extend(future, future);
         assert_eq!(gate.pass(), Err(Refused));
         assert_eq!(gate.remaining(), Duration::ZERO);
+    }
+
+    #[test]
+    fn last_words_are_over_well_before_the_lease() {
+        for seconds in [2, 15, 60] {
+            let lease = Duration::from_secs(seconds);
+            let longest = last_words_within(lease * 93 / 100 - lease * 8 / 10);
+            assert!(longest > lease * 2 / 100 && longest < lease * 7 / 300 + NAP, "{longest:?} of {lease:?}");
+        }
     }
 
     #[test]

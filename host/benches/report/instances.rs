@@ -148,7 +148,7 @@ pub struct Baton {
 impl Baton {
     pub fn new(module: &Path) -> wasmtime::Result<Self> {
         let clock = Clock::default();
-        let watchdog = Watchdog::start(clock.clone(), |why| eprintln!("the watchdog ends this process: {why}"))?;
+        let watchdog = Watchdog::start(clock.clone(), |why, _| eprintln!("the watchdog ends this process: {why}"))?;
         let launcher = Launcher {
             election: ElectionName::new("bench")?,
             node: "bench".to_string(),

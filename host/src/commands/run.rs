@@ -25,7 +25,7 @@ use crate::signals::{Ask, Signals};
 use crate::state::{Legacy, StateStore};
 use crate::status_socket::StatusSocket;
 use crate::store::{LeaseStore, MemoryStore, StoreUrl};
-use crate::supervisor::{Shutdown, Supervisor, last_words};
+use crate::supervisor::{Shutdown, Supervisor};
 use crate::telemetry::{Event, Log};
 
 /// How long the end waits for the last core dump and the last profile.
@@ -110,7 +110,7 @@ fn contend(
 ) -> anyhow::Result<()> {
     let clock = Clock::default();
     let words = log.clone();
-    let watchdog = Arc::new(Watchdog::start(clock.clone(), move |reason| last_words(&words, reason))?);
+    let watchdog = Arc::new(Watchdog::start(clock.clone(), move |why, longest| words.last_words(why, longest))?);
     let guests = runtime("guest", std::thread::available_parallelism().map_or(2, usize::from).max(2))?;
     // Two threads: one that waits for a slow call of the system does not delay the other's deadlines.
     let control = runtime("control", 2)?;

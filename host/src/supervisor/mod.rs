@@ -20,12 +20,12 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::clock::Clock;
+use crate::gate::last_words_within;
 use crate::modules::{Judgement, Prepared, Supply, Verdict};
 use crate::runtime::{Instance, InstanceEvent, Launcher};
 use crate::store::LeaseStore;
 use crate::telemetry::Log;
 use narrator::Narrator;
-pub use narrator::last_words;
 
 /// While a node leads, nothing waits longer than this without reading the clock: timers stop while a
 /// machine sleeps.
@@ -217,10 +217,7 @@ impl Run {
                     self.narrator.killed(reason, self.given.clock.now());
                 }
             }
-            Effect::Abort { reason } => {
-                last_words(&self.given.log, &reason);
-                std::process::abort();
-            }
+            Effect::Abort { reason } => self.abort(&reason),
             Effect::Prove { version, term } => {
                 self.narrator.judged(&version, None);
                 self.judge(Judgement { version, term, verdict: Verdict::Good });
@@ -253,8 +250,7 @@ impl Run {
     fn start(&mut self, term: Term, version: &ModuleVersion, deadline: Time, abort_at: Time) {
         // The elector knows of nothing else, and a version is what its digest says.
         let Some(Prepared { module, .. }) = self.at_hand.iter().find(|one| one.version.digest == version.digest) else {
-            last_words(&self.given.log, &format!("module {} is to be started, and is not there", version.digest));
-            std::process::abort();
+            self.abort(&format!("module {} is to be started, and is not there", version.digest))
         };
         let output = self.narrator.output(term, module.digest(), &self.given.clock);
         self.stalled = false;
@@ -262,6 +258,12 @@ impl Run {
         let module = module.digest().to_owned();
         self.serving = Some(Serving { instance, module });
         self.given.runs.send_replace(Some(version.digest.clone()));
+    }
+
+    fn abort(&self, reason: &str) -> ! {
+        let timing = &self.given.settings.timing;
+        self.given.log.last_words(reason, last_words_within(timing.abort_after() - timing.deadline_after()));
+        std::process::abort();
     }
 
     fn judge(&self, judgement: Judgement) {

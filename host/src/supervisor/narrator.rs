@@ -9,9 +9,6 @@ use crate::clock::Clock;
 use crate::runtime::{Gone, LogLevel, NearLimit, Notice, Output, RefusedRequest, Stream, Usage};
 use crate::telemetry::{Event, GuestStream, Level, Log};
 
-/// How long a host that must end itself waits for its last words to be written.
-const LAST_WORDS: Duration = Duration::from_millis(30);
-
 /// Speaks for one supervisor.
 pub(super) struct Narrator {
     log: Log,
@@ -136,12 +133,6 @@ impl Narrator {
     fn say(&self, event: Event) {
         self.log.emit(self.term, event);
     }
-}
-
-/// Says why the host ends itself, and gives the writing thread a moment for it.
-pub fn last_words(log: &Log, reason: &str) {
-    log.emit(None, Event::Aborting { reason: reason.to_owned() });
-    std::thread::sleep(LAST_WORDS);
 }
 
 /// What the instance of one term lets people know.

@@ -99,6 +99,12 @@ impl Log {
         self.queue.push(Entry { at: wall(), scope: Arc::clone(&self.scope), term, event });
     }
 
+    /// Says why the host ends itself, and waits until that is written, at most so long. Blocks.
+    pub fn last_words(&self, reason: &str, longest: Duration) {
+        self.emit(None, Event::Aborting { reason: reason.to_owned() });
+        self.queue.wait_last_words_said(longest);
+    }
+
     /// Keeps the writing thread asleep while the hold lives, whatever is said. For moments in which something
     /// more urgent than a line is to be done, and waking another thread would cost it its turn.
     pub fn hold(&self) -> Hold {

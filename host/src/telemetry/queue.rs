@@ -45,8 +45,8 @@ pub(super) struct Queue {
     state: Mutex<State>,
     /// For the writer: there is something to do.
     filled: Condvar,
-    /// For the one who closes: the writer has ended.
-    ended: Condvar,
+    /// For whoever waits for the writer: it has ended, or has written the last words.
+    written: Condvar,
 }
 
 #[derive(Default, Debug)]
@@ -59,6 +59,8 @@ struct State {
     dropped_said: Option<Instant>,
     closed: bool,
     done: bool,
+    /// Why the host ends itself is written.
+    last_words_said: bool,
 }
 
 impl Queue {
@@ -69,14 +71,16 @@ impl Queue {
             return;
         }
         let from_guest = matches!(entry.event, Event::Output { .. });
+        let is_last = matches!(entry.event, Event::Aborting { .. });
         let full = state.entries.len() >= CAPACITY || (from_guest && state.from_guests >= GUEST_SHARE);
-        if full {
+        // After the last words nothing more comes that would have to find room.
+        if full && !is_last {
             state.dropped += 1;
             return;
         }
         state.from_guests += usize::from(from_guest);
         // A hold is short, unless whoever holds is stopped itself: the last event does not rely on it.
-        let held = state.holds > 0 && !matches!(entry.event, Event::Aborting { .. });
+        let held = state.holds > 0 && !is_last;
         state.entries.push_back(entry);
         drop(state);
         if !held {
@@ -132,12 +136,24 @@ impl Queue {
     /// The writer has ended.
     pub fn set_done(&self) {
         self.lock().done = true;
-        self.ended.notify_all();
+        self.written.notify_all();
+    }
+
+    /// The writer has written why the host ends itself.
+    pub fn set_last_words_said(&self) {
+        self.lock().last_words_said = true;
+        self.written.notify_all();
+    }
+
+    /// Waits until it has, at most so long.
+    pub fn wait_last_words_said(&self, longest: Duration) {
+        let waited = self.written.wait_timeout_while(self.lock(), longest, |state| !state.last_words_said);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Waits until it has, at most so long; says whether it has.
     pub fn wait_done(&self, longest: Duration) -> bool {
-        let waited = self.ended.wait_timeout_while(self.lock(), longest, |state| !state.done);
+        let waited = self.written.wait_timeout_while(self.lock(), longest, |state| !state.done);
         waited.unwrap_or_else(PoisonError::into_inner).0.done
     }
 
@@ -152,6 +168,24 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
     use super::*;
     use crate::node::NodeId;
+
+    #[test]
+    fn last_words_find_room_where_nothing_else_does() {
+        let scope = Arc::new(Scope { node: NodeId::new("n").unwrap(), election: None });
+        let queue = Queue::default();
+        let push = |event| queue.push(Entry { at: Duration::ZERO, scope: Arc::clone(&scope), term: None, event });
+        (0..CAPACITY + 5).for_each(|_| push(Event::Released {}));
+        push(Event::Aborting { reason: "why".to_owned() });
+        push(Event::Released {});
+        queue.close();
+        let entries = std::iter::from_fn(|| match queue.next() {
+            Next::Write(entry, _) => Some(entry.event),
+            Next::End(_) => None,
+        });
+        let entries: Vec<Event> = entries.collect();
+        assert_eq!(entries.len(), CAPACITY + 1);
+        assert!(matches!(&entries[CAPACITY], Event::Aborting { reason } if reason == "why"), "{:?}", entries.last());
+    }
 
     #[test]
     fn a_first_loss_is_said_at_once_and_the_rest_when_there_is_room() {

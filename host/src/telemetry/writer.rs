@@ -33,6 +33,9 @@ impl Writer {
                     if !self.write(&entry) {
                         self.queue.add_dropped(1);
                     }
+                    if matches!(entry.event, Event::Aborting { .. }) {
+                        self.queue.set_last_words_said();
+                    }
                     self.say_dropped(dropped);
                 }
                 Next::End(dropped) => {

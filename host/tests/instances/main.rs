@@ -30,10 +30,13 @@ use guests::Guest;
 /// Guards against a hang. Nothing is measured by it.
 const GUARD: Duration = Duration::from_secs(30);
 
+/// The length of a lease where one counts.
+const D: Duration = Duration::from_secs(60);
+
 /// A launcher of the fixture that behaves as it is told.
 fn launcher(behaviour: &str) -> Launcher {
     let clock = Clock::default();
-    let watchdog = Watchdog::start(clock.clone(), |why| eprintln!("the watchdog ends this process: {why}"));
+    let watchdog = Watchdog::start(clock.clone(), |why, _| eprintln!("the watchdog ends this process: {why}"));
     Launcher {
         election: ElectionName::new("stage").unwrap(),
         node: "alpha".to_owned(),
@@ -134,28 +137,30 @@ async fn a_guest_that_fails_since_its_write_was_refused_was_killed() {
     is_reported_as_killed("refused").await;
 }
 
-/// The process that [`last_words_that_block_do_not_keep_the_process`] starts.
+/// The process that the test below starts.
 #[test]
 #[ignore = "ends its process"]
 fn the_watchdog_ends_this_process() {
     let clock = Clock::default();
-    let watchdog = Watchdog::start(clock.clone(), |_| {
+    let watchdog = Watchdog::start(clock.clone(), |_, longest| {
+        println!("\nasked {} {}", Clock::default().boot().as_nanos(), longest.as_nanos());
         loop {
             std::thread::park();
         }
     });
     let watchdog = watchdog.unwrap();
     let now = clock.now();
-    let overdue = Arc::new(Gate::new(clock, now, now));
+    // 0.93 of a lease of 60 s.
+    let overdue = Arc::new(Gate::new(clock, now - D * 13 / 100, now));
     watchdog.watch(&overdue);
     std::thread::sleep(GUARD * 10);
 }
 
 #[test]
-fn last_words_that_block_do_not_keep_the_process() {
+fn last_words_that_block_keep_the_process_for_a_part_of_what_is_left_of_the_lease() {
     let mut child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "--ignored", "the_watchdog_ends_this_process"])
-        .stdout(std::process::Stdio::null())
+        .args(["--exact", "--ignored", "--nocapture", "the_watchdog_ends_this_process"])
+        .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
     let give_up = std::time::Instant::now() + GUARD;
@@ -169,7 +174,16 @@ fn last_words_that_block_do_not_keep_the_process() {
             None => std::thread::sleep(Duration::from_millis(5)),
         }
     };
+    let ended = Clock::default().boot();
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGABRT), "{status:?}");
+    let said = std::io::read_to_string(child.stdout.take().unwrap()).unwrap();
+    let asked = said.lines().find_map(|line| line.strip_prefix("asked ")).expect("it was asked for its last words");
+    let nanoseconds = |text: &str| Duration::from_nanos(text.parse().unwrap());
+    let (asked, longest) = asked.split_once(' ').map(|(at, longest)| (nanoseconds(at), nanoseconds(longest))).unwrap();
+    let took = ended - asked;
+    assert!(took < D * 7 / 100, "it ended {took:?} after 0.93 D, when the lease was over");
+    // A thread that is woken late counts from later than the end does.
+    assert!(longest > D / 50 && took > D / 100, "the words had {took:?} of {longest:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
