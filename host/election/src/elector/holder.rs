@@ -112,7 +112,11 @@ impl Holding {
                 let mut record = shared.next_record(opening.record.as_ref(), wait);
                 record.term -= 1;
                 record.node = None;
-                record.module = None;
+                // Nothing was served: what is known of the module before still holds, and is no other's.
+                let before = opening.record.as_ref();
+                record.module = before.and_then(|before| before.module.clone());
+                record.outcome = before.and_then(|before| before.outcome);
+                record.failures = before.map_or(0, |before| before.failures);
                 ledger.want(record, Kind::Note, shared.time());
                 // Counted from now: the acquire took effect before its answer came.
                 Stage::Settling { until: shared.now.boot + wait }

@@ -310,7 +310,7 @@ impl Shared {
     /// The record of this node's next term, on top of what `basis` says.
     fn next_record(&self, basis: Option<&Record>, lease: Duration) -> Record {
         // Failures are a module's own.
-        let same = basis.filter(|record| record.node.is_none() || self.versions.is_in(record));
+        let same = basis.filter(|record| self.versions.is_in(record));
         Record {
             term: self.memory.highest_term.max(basis.map_or(0, |record| record.term)) + 1,
             node: Some(self.settings.node.clone()),

@@ -16,6 +16,8 @@ mod host;
 mod invariants;
 #[path = "../simulation/plan.rs"]
 mod plan;
+#[path = "../simulation/replay.rs"]
+mod replay;
 #[path = "../simulation/rng.rs"]
 mod rng;
 #[path = "../simulation/store.rs"]
@@ -68,6 +70,36 @@ fn without_a_mutant_nothing_is_caught() {
     for seed in 0..200 {
         assert_eq!(World::new(Plan::from_seed(seed)).run(), Ok(()), "seed {seed}");
     }
+}
+
+#[test]
+fn a_run_that_fails_is_kept_and_what_is_kept_fails_again() {
+    let number = MUTANTS.iter().position(|mutant| mutant.breaks == "doubt_never_extends").unwrap();
+    baton_election::choose(Some(number));
+    let fails = |seed| {
+        let mut world = World::new(Plan::from_seed(seed));
+        world.run().err().map(|violation| (seed, world, violation))
+    };
+    let (seed, world, violation) = (0..RUNS).find_map(fails).unwrap();
+    let folder = empty_folder();
+    let said = replay::keep(&folder, seed, &world, &violation);
+    let path = folder.join(format!("{}-{seed}.txt", violation.rule));
+    for part in [violation.rule, &violation.what, &format!("BATON_SIM_SEED={seed} "), path.to_str().unwrap()] {
+        assert!(said.contains(part), "`{part}` is not said: {said}");
+    }
+    let plan = replay::read(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let again = World::new(plan.clone()).run().unwrap_err();
+    assert_eq!(again.rule, violation.rule);
+    // It is the elector that fails, not the replay.
+    baton_election::choose(None);
+    assert_eq!(World::new(plan).run(), Ok(()));
+}
+
+/// An empty folder for this run of the test.
+fn empty_folder() -> std::path::PathBuf {
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("replays");
+    let _absent = std::fs::remove_dir_all(&folder);
+    folder
 }
 
 /// Runs seeds until one breaks the rule that the mutant is about.

@@ -127,6 +127,35 @@ pub const MUTANTS: &[Mutant] = &[
         new: "                goal.step = if MUTANT { Step::WriteAt(shared.time()) } else { Step::ReadAt(shared.time()) };\n                News::None",
         breaks: "doubtful_write_is_read_first",
     },
+    Mutant {
+        name: "what is read after a doubt is not compared",
+        file: LEDGER,
+        old: "if record.as_ref().is_some_and(|found| is_same(found, &goal.record)) {",
+        new: "if !MUTANT && record.as_ref().is_some_and(|found| is_same(found, &goal.record)) {",
+        breaks: "a_write_that_is_found_is_done",
+    },
+    // ---- An instance starts at once where nothing of another can still run. ----
+    Mutant {
+        name: "an expired lease is waited out",
+        file: CANDIDATE,
+        old: "        (LeaseState::Expired, _) => None,",
+        new: "        (LeaseState::Expired, _) if MUTANT => Some((recorded, \"it expired\")),\n        (LeaseState::Expired, _) => None,",
+        breaks: "starts_at_once",
+    },
+    Mutant {
+        name: "a lease that its holder released is waited out",
+        file: CANDIDATE,
+        old: "if record.node.is_some() => None,",
+        new: "if !MUTANT && record.node.is_some() => None,",
+        breaks: "starts_at_once",
+    },
+    Mutant {
+        name: "an election that was never held is waited out",
+        file: CANDIDATE,
+        old: "if record.term == 0 && !was_held => None,",
+        new: "if !MUTANT && record.term == 0 && !was_held => None,",
+        breaks: "starts_at_once",
+    },
     // ---- An unclear lease is waited out first. ----
     Mutant {
         name: "a broken lease is taken for an expired one",
@@ -192,6 +221,13 @@ pub const MUTANTS: &[Mutant] = &[
         breaks: "waits_out_unclear_lease",
     },
     Mutant {
+        name: "a lease is not renewed while another's is waited out",
+        file: HOLDER,
+        old: "        if self.renewal.pending.is_none() && shared.time() >= self.renewal.next_try {",
+        new: "        let waits = matches!(self.stage, Stage::Settling { .. });\n        if !(MUTANT && waits) && self.renewal.pending.is_none() && shared.time() >= self.renewal.next_try {",
+        breaks: "leader_tries_never_slow",
+    },
+    Mutant {
         name: "a lease that is waited out is released",
         file: HOLDER,
         old: "        if matches!(self.stage, Stage::Settling { .. }) {\n            // A release",
@@ -219,7 +255,35 @@ pub const MUTANTS: &[Mutant] = &[
         file: CANDIDATE,
         old: "shared.store_answers(ACQUIRE);\n                        self.next_poll = shared.time() + shared.jittered(POLL);",
         new: "shared.store_answers(ACQUIRE);\n                        self.next_poll = shared.time() + if MUTANT { POLL / 10 } else { shared.jittered(POLL) };",
-        breaks: "standby_backs_off",
+        breaks: "polls_every_second",
+    },
+    Mutant {
+        name: "a standby polls every ten seconds",
+        file: CANDIDATE,
+        old: "                    Verdict::Wait => {",
+        new: "                    Verdict::Wait if MUTANT => self.next_poll = shared.time() + POLL * 10,\n                    Verdict::Wait => {",
+        breaks: "polls_every_second",
+    },
+    Mutant {
+        name: "polls come in step",
+        file: SHARED,
+        old: "        length * 3 / 4 + self.up_to(length / 2)",
+        new: "        if MUTANT { length } else { length * 3 / 4 + self.up_to(length / 2) }",
+        breaks: "polls_every_second",
+    },
+    Mutant {
+        name: "first polls come late",
+        file: SHARED,
+        old: "shared.up_to(POLL);",
+        new: "shared.up_to(POLL) * if MUTANT { 10 } else { 1 };",
+        breaks: "polls_every_second",
+    },
+    Mutant {
+        name: "first polls come in step",
+        file: SHARED,
+        old: "let first_poll = now.time + shared.up_to(POLL)",
+        new: "let first_poll = now.time + if MUTANT { POLL / 2 } else { Duration::ZERO } + shared.up_to(if MUTANT { Duration::ZERO } else { POLL })",
+        breaks: "first_polls_are_spread",
     },
     Mutant {
         name: "a standby acquires what is held",
@@ -482,8 +546,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "one version inherits the failures of another",
         file: SHARED,
-        old: "record.node.is_none() || self.versions.is_in(record)",
-        new: "MUTANT || record.node.is_none() || self.versions.is_in(record)",
+        old: "basis.filter(|record| self.versions.is_in(record))",
+        new: "basis.filter(|record| MUTANT || self.versions.is_in(record))",
         breaks: "failures_counted_in_record",
     },
     Mutant {

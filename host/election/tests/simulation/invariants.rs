@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use baton_election::{LeaseId, Op, Outcome, Record, Refusal, Reply, Term};
+use baton_election::{LeaseId, Op, Outcome, Record, Refusal, Reply, Term, Time};
 
 use crate::store::Instant;
 
@@ -33,6 +33,8 @@ pub struct History {
     floor: Term,
     /// Ids whose release was sent.
     released: BTreeSet<u128>,
+    /// How long the process that started last waits before it polls.
+    first_poll: Option<Time>,
     /// Until when the store keeps the lease of an id, at the earliest.
     kept_until: BTreeMap<u128, Instant>,
 }
@@ -89,6 +91,14 @@ impl History {
         Ok(())
     }
 
+    /// Processes that start together do not poll together.
+    pub fn first_polls_are_spread(&mut self, first_poll: Time) -> Checked {
+        if self.first_poll.replace(first_poll) == Some(first_poll) {
+            return broken("first_polls_are_spread", format!("two in a row poll {first_poll:?} after their start"));
+        }
+        Ok(())
+    }
+
     /// The highest term that was started, as far as anybody can know it.
     pub fn floor(&self) -> Term {
         self.floor
@@ -140,7 +150,7 @@ impl History {
                 }
                 let was_over =
                     before.is_some_and(|one| one.outcome == Some(Outcome::Done) && one.module == record.module);
-                if was_over && record.term > term_before {
+                if was_over && record.outcome.is_none() && record.term > term_before {
                     return broken("finish_stays_finished", format!("{record:?} after {before:?}"));
                 }
                 self.written.insert((host, incarnation, record.term), self.deletions);

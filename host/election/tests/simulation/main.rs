@@ -22,8 +22,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use coverage::Coverage;
-use invariants::Violation;
-use plan::{Details, Plan};
+use plan::Plan;
 use world::World;
 
 /// How many seeds are run, unless `BATON_SIM_RUNS` says otherwise.
@@ -40,7 +39,7 @@ fn every_promise_holds_in_every_run() {
     for seed in 0..runs {
         let mut world = World::new(Plan::from_seed(seed));
         if let Err(violation) = world.run() {
-            failures.entry(violation.rule).or_insert_with(|| write_down(seed, &world, &violation));
+            failures.entry(violation.rule).or_insert_with(|| replay::keep(&folder(), seed, &world, &violation));
         }
         coverage.add(&world.coverage);
     }
@@ -75,23 +74,6 @@ fn tell(seed: u64) {
     if let Err(violation) = result {
         panic!("seed {seed}: {}: {}", violation.rule, violation.what);
     }
-}
-
-/// Keeps a run that failed, shrunk to what it needs, and says how it can be seen again.
-fn write_down(seed: u64, world: &World, violation: &Violation) -> String {
-    let mut plan = Plan::from_seed(seed);
-    plan.details = Details::Written { fates: world.fates.clone(), lives: world.lives.clone() };
-    let plan = replay::shrink(plan, violation);
-    let Violation { rule, what } = violation;
-    let path = folder().join(format!("{rule}-{seed}.txt"));
-    std::fs::create_dir_all(folder()).unwrap();
-    if !path.exists() {
-        std::fs::write(&path, format!("# {rule}: {what}\n{}", replay::write(&plan))).unwrap();
-    }
-    format!(
-        "seed {seed} breaks {rule}: {what}\n  see it: BATON_SIM_SEED={seed} cargo test -p baton-election --test simulation every_promise -- --nocapture\n  shrunk to {}\n",
-        path.display()
-    )
 }
 
 fn replays() -> Vec<PathBuf> {

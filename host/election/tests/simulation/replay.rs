@@ -4,12 +4,30 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
 use crate::invariants::Violation;
 use crate::plan::{CALM, Details, Ending, Fate, Fault, HEALTHY, HostPlan, Key, Life, Outage, Plan};
 use crate::world::World;
+
+/// Keeps a run that failed in a file of that folder, shrunk to what it needs, and says how it can be seen again.
+pub fn keep(folder: &Path, seed: u64, world: &World, violation: &Violation) -> String {
+    let mut plan = Plan::from_seed(seed);
+    plan.details = Details::Written { fates: world.fates.clone(), lives: world.lives.clone() };
+    let plan = shrink(plan, violation);
+    let Violation { rule, what } = violation;
+    let path = folder.join(format!("{rule}-{seed}.txt"));
+    std::fs::create_dir_all(folder).unwrap();
+    if !path.exists() {
+        std::fs::write(&path, format!("# {rule}: {what}\n{}", write(&plan))).unwrap();
+    }
+    format!(
+        "seed {seed} breaks {rule}: {what}\n  see it: BATON_SIM_SEED={seed} cargo test -p baton-election --test simulation every_promise -- --nocapture\n  shrunk to {}\n",
+        path.display()
+    )
+}
 
 /// Writes a plan whose small decisions are written down.
 pub fn write(plan: &Plan) -> String {

@@ -76,7 +76,10 @@ impl Conduct {
         match result {
             Err(Refusal::Unknown(_)) => acquisition.in_doubt = true,
             Err(Refusal::Misconfigured(_)) => acquisition.decided = !acquisition.in_doubt,
-            Err(_) => acquisition.decided = true,
+            Err(refusal) => {
+                acquisition.decided = true;
+                self.seen.history |= *refusal == Refusal::Held;
+            }
             Ok(_) => {
                 acquisition.decided = true;
                 self.seen.history = true;
@@ -106,6 +109,7 @@ impl Conduct {
                         served: None,
                     },
                     done_unrecorded: false,
+                    has_begun: false,
                     must_step_down: false,
                     is_leaving: false,
                     cool_off_said: false,
@@ -160,6 +164,7 @@ impl Conduct {
         let is_replaced = self.versions.digest() != Some(&instance.version.digest);
         let Some(holding) = &mut self.holding else { return };
         if let End::Superseded { term } = end {
+            self.spent = self.spent.max(*term);
             self.seen.highest_term = self.seen.highest_term.max(*term);
         }
         let count = &mut holding.failures;

@@ -36,6 +36,7 @@ impl Conduct {
         }
         holding.failures.served = Some(version.digest.clone());
         self.cool_off_until = Time::default();
+        self.spent = self.spent.max(term);
         self.instance = Some(Instance {
             term,
             version: version.clone(),
@@ -150,6 +151,21 @@ impl Conduct {
         let is_news = *at == now && self.versions.heard != Some(now) && self.seen.as_standby && !self.shutdown_asked;
         if is_free && may_take && is_news && self.last_sent < now {
             return broken("takes_what_is_free", format!("nothing follows from {snapshot:?}, free for {free_for:?}"));
+        }
+        Ok(())
+    }
+
+    /// Who has taken a lease under which nothing can still run begins its term as soon as half of D is left.
+    pub(super) fn starts_at_once(&self, now: Time) -> Checked {
+        let (Some(holding), Some(acquisition)) = (&self.holding, &self.acquisition) else { return Ok(()) };
+        let is_over = match &self.seen.last {
+            Some((Snapshot::Object { record: Some(record), .. }, _)) => self.is_over(record),
+            _ => false,
+        };
+        let is_leaving = self.shutdown_asked || holding.is_leaving || is_over || self.versions.digest().is_none();
+        let may_begin = acquisition.is_clear && now <= holding.renewed + self.settings.timing.lease() / 2;
+        if may_begin && !holding.has_begun && !holding.lost && !is_leaving {
+            return broken("starts_at_once", format!("no term is begun after {:?}", self.seen.last));
         }
         Ok(())
     }

@@ -26,6 +26,10 @@ pub struct Conduct {
     terms: BTreeMap<Term, String>,
     requests: BTreeMap<RequestId, Asked>,
     last_write: Option<RequestId>,
+    /// The highest term that was served, or that the state turned out to be claimed by.
+    spent: Term,
+    /// How long its last polls waited, the last since when: one alone may be as long as the one before.
+    polls: ([Duration; 2], Time),
     /// When the last request was sent.
     last_sent: Time,
     /// Counts the changes of its role.
@@ -88,6 +92,8 @@ struct Acquisition {
     decided: bool,
     /// The holder starts nothing before the boot clock says that.
     waits_until: Duration,
+    /// Nothing of another can still run: there is nothing to wait for.
+    is_clear: bool,
 }
 
 struct Holding {
@@ -101,6 +107,8 @@ struct Holding {
     renew_by: Time,
     failures: Count,
     done_unrecorded: bool,
+    /// A term was asked for.
+    has_begun: bool,
     must_step_down: bool,
     /// It was asked to step down.
     is_leaving: bool,
@@ -182,6 +190,8 @@ impl Conduct {
             terms: BTreeMap::new(),
             requests: BTreeMap::new(),
             last_write: None,
+            spent: 0,
+            polls: ([Duration::ZERO; 2], Time::default()),
             last_sent: Time::default(),
             role: 0,
             seen: Seen::default(),
@@ -292,6 +302,8 @@ impl Conduct {
         }
         self.versions_are_settled(now, wakeup)?;
         self.takes_what_is_free(now)?;
+        self.polls_every_second(now, wakeup)?;
+        self.starts_at_once(now)?;
         self.known_loss_kills_at_once()?;
         self.deadlines_are_kept(now, &awake_by)?;
         self.leader_tries_never_slow(now, &awake_by)?;

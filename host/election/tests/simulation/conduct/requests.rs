@@ -22,6 +22,7 @@ impl Conduct {
                 broken("lease_id_is_fresh", "a renewal of a lease that is not held".to_string())
             }
             Op::Write { id: lease, version, record } => {
+                self.a_write_that_is_found_is_done(record)?;
                 self.last_write = Some(id);
                 self.write(now, *lease, version, record)
             }
@@ -49,6 +50,37 @@ impl Conduct {
             && now.since(*at) < SECOND * 3 / 4
         {
             return broken(RULE, format!("polls after {:?}", now.since(*at)));
+        }
+        Ok(())
+    }
+
+    /// A standby reads once a second, a quarter more or less, and never in step with others; the first time within the
+    /// first second.
+    pub(super) fn polls_every_second(&mut self, now: Time, wakeup: Option<Time>) -> Checked {
+        const RULE: &str = "polls_every_second";
+        if self.finished || self.shutdown_asked {
+            return Ok(());
+        }
+        if self.requests.is_empty() {
+            let first = Time::default() + SECOND;
+            return match wakeup {
+                Some(wakeup) if wakeup <= first => Ok(()),
+                _ => broken(RULE, format!("the first poll is due at {wakeup:?}")),
+            };
+        }
+        let is_news = self.seen.last.as_ref().is_some_and(|(_, at)| *at == now) && self.seen.as_standby;
+        // What else is answered at the same moment, or asked for, may lead elsewhere.
+        let is_asked = || self.requests.values().any(|asked| !asked.answered && asked.role == self.role);
+        if !is_news || self.failed_reads.0 > 0 || self.last_sent == now || self.holding.is_some() || is_asked() {
+            return Ok(());
+        }
+        let wait = wakeup.map_or(Duration::MAX, |wakeup| wakeup.since(now));
+        let (before, last) = self.polls;
+        if wait < SECOND * 3 / 4 || wait > SECOND * 5 / 4 || (last < now && before == [wait; 2]) {
+            return broken(RULE, format!("the next poll is {wait:?} away, the ones before were {before:?}"));
+        }
+        if last < now {
+            self.polls = ([before[1], wait], now);
         }
         Ok(())
     }
@@ -85,18 +117,27 @@ impl Conduct {
         if matches!(lease, LeaseState::Held | LeaseState::HeldForever | LeaseState::Breaking) {
             return broken("acquires_only_what_looks_free", format!("an acquire after reading {lease:?}"));
         }
-        if record.as_ref().is_some_and(|record| self.is_over(record)) {
+        // One of unknown outcome is repeated, even if what is to be served now has finished; it will not start.
+        if is_new && record.as_ref().is_some_and(|record| self.is_over(record)) {
             return broken("finish_stays_finished", "an acquire of a finished election".to_string());
         }
         self.cool_off_is_kept(now)?;
-        let waits_until = self.boot + self.wait_for(*lease, record.as_ref());
+        let wait = self.wait_for(*lease, record.as_ref());
         self.acquire_repeated_only_with_same_id_when_unknown(now, id)?;
         if self.acquisition.as_ref().is_none_or(|acquisition| acquisition.id != id) {
             self.role += 1;
             self.used_ids.insert(id.as_u128());
             self.holding = None;
-            self.acquisition =
-                Some(Acquisition { id, length, first_sent: now, in_doubt: false, decided: false, waits_until });
+            let (waits_until, is_clear) = (self.boot + wait, wait.is_zero());
+            self.acquisition = Some(Acquisition {
+                id,
+                length,
+                first_sent: now,
+                in_doubt: false,
+                decided: false,
+                waits_until,
+                is_clear,
+            });
         }
         Ok(())
     }
@@ -158,6 +199,8 @@ impl Conduct {
         let Some(holding) = self.holding.as_mut().filter(|holding| holding.id == id) else {
             return broken(RULE, "a write without the lease".to_string());
         };
+        // Who waits another's lease out notes that, and begins nothing.
+        holding.has_begun |= record.node.is_some();
         let running_for = self.instance.as_ref().map(|instance| now.since(instance.started));
         // What became of a term is noted in its record, even if the state has named a later one since.
         let is_note = record.outcome.is_some() || record.term == self.seen.recorded_term;
@@ -175,6 +218,22 @@ impl Conduct {
         if record.failures != count.expected {
             let what = format!("{} failures are written, {} are in a row", record.failures, count.expected);
             return broken("failures_counted_in_record", what);
+        }
+        Ok(())
+    }
+
+    /// Who reads after a doubt compares: what it finds to be there it does not write again under a later term.
+    pub(super) fn a_write_that_is_found_is_done(&self, record: &Record) -> Checked {
+        let wanted = self.last_write.and_then(|id| self.requests.get(&id)).map(|asked| &asked.op);
+        let (Some(Op::Write { record: wanted, .. }), Some((Snapshot::Object { record: Some(found), .. }, _))) =
+            (wanted, &self.seen.last)
+        else {
+            return Ok(());
+        };
+        let is_unserved = found.node.is_some() && found.term > self.spent && !self.seen.as_standby;
+        if is_unserved && found == wanted && found.module == record.module && record.term == found.term + 1 {
+            let what = format!("term {} is written, though term {} was found", record.term, found.term);
+            return broken("a_write_that_is_found_is_done", what);
         }
         Ok(())
     }

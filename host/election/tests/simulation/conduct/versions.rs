@@ -15,6 +15,8 @@ pub(super) struct Versions {
     pub heard: Option<Time>,
     /// What must come out before the process waits again.
     due: Option<Due>,
+    /// Its probation ended at the very moment at which another plan came, which does not undo that.
+    proven_first: Option<ModuleVersion>,
     /// The instance is stopped since it made no progress within its probation.
     stalled: bool,
 }
@@ -42,6 +44,12 @@ impl Versions {
 impl Conduct {
     pub(super) fn planned(&mut self, now: Time, plan: &Plan) {
         self.versions.heard = Some(now);
+        let runs = self.instance.as_ref().filter(|one| one.stop.is_none() && one.killed.is_none());
+        let is_proven = |one: &&Instance| {
+            self.versions.is_on_probation(&one.version)
+                && now >= self.versions.began.unwrap_or(one.started) + self.settings.probation
+        };
+        self.versions.proven_first = runs.filter(is_proven).and(self.versions.plan.module.clone());
         let versions = &mut self.versions;
         let mut plan = plan.clone();
         if plan.module.as_ref().is_some_and(|module| versions.rejected.contains(module)) {
@@ -134,6 +142,9 @@ impl Conduct {
     pub(super) fn proves(&mut self, now: Time, version: &ModuleVersion) -> Checked {
         const RULE: &str = "a_version_proves_itself";
         let versions = &mut self.versions;
+        if versions.proven_first.take().as_ref() == Some(version) {
+            return Ok(());
+        }
         if versions.plan.module.as_ref() != Some(version) || versions.plan.fallback.take().is_none() {
             return broken(RULE, format!("{version:?} is not on probation"));
         }

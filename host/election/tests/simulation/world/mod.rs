@@ -248,7 +248,9 @@ impl World {
         machine.process = Some(process);
         self.note(|| format!("host {host} starts"));
         let plan = self.hosts[host].serves.clone();
-        self.feed(host, Input::Plan(plan))
+        self.feed(host, Input::Plan(plan))?;
+        let first_poll = self.hosts[host].process.as_ref().and_then(|process| process.elector.next_wakeup());
+        self.history.first_polls_are_spread(first_poll.unwrap_or_default())
     }
 
     fn end_process(&mut self, host: usize) {
