@@ -8,6 +8,7 @@ use crate::stage::Stage;
 on_both_stores! {
     a_short_outage_costs_nothing,
     a_long_outage_ends_the_instance_in_time_and_the_world_heals,
+    a_host_that_lost_everything_leads_again_without_a_restart,
 }
 
 fn a_short_outage_costs_nothing(stage: Stage) {
@@ -36,5 +37,20 @@ fn a_long_outage_ends_the_instance_in_time_and_the_world_heals(stage: Stage) {
     assert!(a.is_running() && b.is_running(), "a host survives an outage of any length");
     drop(outage);
     stage.beat_above(term);
+    stage.check_promises();
+}
+
+fn a_host_that_lost_everything_leads_again_without_a_restart(stage: Stage) {
+    let (mut node, term) = stage.leader("alpha");
+    let lost = OffsetDateTime::now_utc();
+    stage.store.delete();
+    let gone = node.event("gone", |event| event.name == "gone" && event.term == term);
+    assert!(gone.ts < lost + stage.lease(), "{gone:?} later than D after everything was deleted at {lost}");
+    node.event("word of it", |event| event.name == "misconfigured" && event.ts > gone.ts);
+    assert!(node.is_running(), "a host survives the loss of its store");
+    stage.store.make_anew();
+    // What it has seen is the only trace of the terms before.
+    stage.beat_above(term);
+    assert!(node.is_running());
     stage.check_promises();
 }

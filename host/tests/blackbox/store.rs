@@ -175,6 +175,30 @@ impl Store {
         }
     }
 
+    /// Deletes all that there is: the folder's files, or the container.
+    pub fn delete(&self) {
+        match self {
+            Self::Sqlite(folder) => {
+                for file in std::fs::read_dir(folder.path()).expect("the folder") {
+                    std::fs::remove_file(file.expect("a file").path()).expect("it is deleted");
+                }
+            }
+            Self::Azurite { .. } => self.azure(async |container, _| {
+                container.delete().await.expect("the container is deleted");
+            }),
+        }
+    }
+
+    /// Makes the store again that was deleted, empty.
+    pub fn make_anew(&self) {
+        match self {
+            Self::Sqlite(folder) => {
+                block_on(async { SqliteStore::new(folder.path()).create().await.expect("a store is made") });
+            }
+            Self::Azurite { .. } => self.create_container(),
+        }
+    }
+
     /// Breaks the lease in such a time.
     pub fn break_lease_after(&self, period: Duration) {
         match self {

@@ -276,7 +276,15 @@ async fn answers_of_a_troubled_server_are_told_apart() {
         ("500 Internal Server Error", None, false),
         ("503 Service Unavailable", Some("ServerBusy"), false),
     ] {
-        for op in [Op::Read, Op::Create { record: record(0) }, Op::Renew { id: a() }, Op::Release { id: a() }] {
+        let version = || Version("\"0x8DC\"".to_owned());
+        for op in [
+            Op::Read,
+            Op::Create { record: record(0) },
+            Op::Acquire { id: a(), length: Duration::from_secs(15), version: version() },
+            Op::Renew { id: a() },
+            Op::Write { id: a(), version: version(), record: record(1) },
+            Op::Release { id: a() },
+        ] {
             let (address, server) = answer_once(status, code);
             let answer = handle(address, "leases").request(&job(), op.clone()).await;
             match &answer {
