@@ -77,6 +77,43 @@ fn a_record_that_is_missing_goes_on_from_the_highest_term_seen_and_is_waited_out
 }
 
 #[test]
+fn a_record_after_whose_term_there_is_none_is_left_alone_and_told_once() {
+    let mut scene = Scene::new();
+    for _ in 0..3 {
+        assert_eq!(scene.reads(object(LeaseState::Expired, Some(record(u64::MAX, "other")))), []);
+    }
+    let told = |report: &&Report| matches!(report, Report::StoreTrouble { error: Refusal::Misconfigured(_), .. });
+    assert_eq!(scene.told.iter().filter(told).count(), 1, "{:?}", scene.told);
+    // Once it is corrected, all goes on from there.
+    scene.acquires(object(LeaseState::Expired, Some(record(7, "other"))));
+    assert_eq!(written_term(&scene.answer(Ok(Reply::Done))), Some(8));
+}
+
+#[test]
+fn a_record_that_names_a_lease_without_end_is_waited_out_for_a_minute() {
+    let mut scene = Scene::new();
+    let endless = Record { lease: Duration::MAX, ..record(3, "other") };
+    scene.acquires(object(LeaseState::Broken, Some(endless)));
+    let acquired = scene.now;
+    scene.answer(Ok(Reply::Done));
+    assert_eq!(scene.run_until_written(), 4);
+    assert!(scene.now.since(acquired) < Duration::from_secs(61), "{:?}", scene.now.since(acquired));
+}
+
+#[test]
+fn failures_are_counted_to_the_end_of_their_number() {
+    let mut scene = Scene::new();
+    let failed = Record { module: Some(module(0).digest), failures: u32::MAX, ..record(1, "other") };
+    scene.acquires(object(LeaseState::Free, Some(failed)));
+    scene.answer(Ok(Reply::Done));
+    scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
+    let noted = scene.input(Input::Gone { end: End::Failed("again".to_string()) });
+    assert!(scene.told.iter().any(|report| matches!(report, Report::Elected { .. })), "{:?}", scene.told);
+    // Nothing is to be noted that the record does not say already, and the lease is given up.
+    assert!(matches!(only_request(&noted), Op::Release { .. }), "{noted:?}");
+}
+
+#[test]
 fn an_acquire_of_unknown_outcome_is_repeated_with_the_same_id_and_version() {
     let mut scene = Scene::new();
     let id = scene.acquires(object(LeaseState::Expired, Some(record(1, "other"))));

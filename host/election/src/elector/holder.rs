@@ -416,7 +416,8 @@ impl Holding {
             self.stage = Stage::Noting { rest: Duration::ZERO };
             return None;
         }
-        let failures = self.row.failures;
+        // There is room for one more, whatever the record says.
+        let failures = self.row.failures.min(u32::MAX - 1);
         let (failures, rest) = match end {
             End::Killed | End::Superseded { .. } => (failures, Duration::ZERO),
             End::Done => {

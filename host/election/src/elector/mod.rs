@@ -11,13 +11,14 @@ mod versions;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::format;
 use alloc::string::{String, ToString};
 use core::fmt;
 use core::time::Duration;
 
 use crate::port::{Effect, Input, Now, Plan, Report, Settings};
 use crate::record::{LeaseId, LeaseState, Outcome, Record, Snapshot, Term, Version};
-use crate::request::{Op, Refusal, RequestId};
+use crate::request::{Op, Refusal, Reply, RequestId};
 use crate::timing::Time;
 
 use candidate::{Acquiring, Standby};
@@ -27,6 +28,8 @@ use versions::Versions;
 
 /// The length to assume of a lease whose record is missing: the longest that any store keeps.
 const UNKNOWN_LEASE: Duration = Duration::from_secs(60);
+/// See [`plausible`].
+const IMPLAUSIBLE_TERM: Term = 1 << 63;
 /// After this long without a failure, an instance counts as healthy.
 const HEALTHY_AFTER: Duration = Duration::from_secs(60);
 /// Failures in a row after which a node steps down.
@@ -111,6 +114,10 @@ impl Elector {
         if !matches!(input, Input::Gone { .. }) {
             self.apply(None);
         }
+        let input = match input {
+            Input::Answer { id, result } => Input::Answer { id, result: result.and_then(plausible) },
+            input => input,
+        };
         self.apply(Some(input));
         self.apply(None);
     }
@@ -244,7 +251,8 @@ impl Memory {
 
     fn note_record(&mut self, record: &Record) {
         self.highest_term = self.highest_term.max(record.term);
-        self.longest_lease = self.longest_lease.max(Some(record.lease));
+        // One that says more was not written by a holder: nobody waits for ever for it.
+        self.longest_lease = self.longest_lease.max(Some(record.lease.min(UNKNOWN_LEASE)));
         self.was_held |= record.node.is_some() || record.term > 0;
     }
 }
@@ -356,6 +364,18 @@ impl Shared {
         };
         let doubled = POLL.saturating_mul(1 << failures.min(5));
         self.jittered(doubled.min(longest)).clamp(POLL, longest)
+    }
+}
+
+/// Refuses a record after whose term there may be no higher one: no holder has written it, for a million terms a second
+/// do not get there.
+fn plausible(reply: Reply) -> Result<Reply, Refusal> {
+    match &reply {
+        Reply::Read(Snapshot::Object { record: Some(Record { term, .. }), .. }) if *term >= IMPLAUSIBLE_TERM => {
+            let why = format!("the record names term {term}, after which there is none: correct its term");
+            Err(Refusal::Misconfigured(why))
+        }
+        _ => Ok(reply),
     }
 }
 

@@ -202,8 +202,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "the last recorded D is waited out, not the longest",
         file: SHARED,
-        old: "self.longest_lease = self.longest_lease.max(Some(record.lease));",
-        new: "self.longest_lease = if MUTANT { None } else { self.longest_lease }.max(Some(record.lease));",
+        old: "self.longest_lease = self.longest_lease.max(Some(record.lease.min(UNKNOWN_LEASE)));",
+        new: "self.longest_lease = if MUTANT { None } else { self.longest_lease }.max(Some(record.lease.min(UNKNOWN_LEASE)));",
         breaks: "waits_out_unclear_lease",
     },
     Mutant {
