@@ -45,6 +45,10 @@ impl fmt::Display for ElectionName {
 /// A term's number: the fencing token. It only rises; 0 means that no term has begun yet.
 pub type Term = u64;
 
+/// No term gets here, even if a million begin each second. What names it or a higher one was not written by a term: the
+/// next number would not be higher any more, or not fit into every store.
+pub const HIGHEST_TERM: Term = 1 << 62;
+
 /// The random id of one acquisition of the lease, a UUID (version 4) as Azure wants it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LeaseId(u128);

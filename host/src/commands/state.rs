@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use azure_core::base64;
-use baton_election::{ElectionName, LeaseState, Snapshot};
+use baton_election::{ElectionName, HIGHEST_TERM, LeaseState, Snapshot};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use super::{ANSWER_WITHIN, open_store, read};
 use crate::cli::{self, StateAction};
-use crate::state::{self, Document, DocumentError, HIGHEST_TERM, KEY, LARGEST, StateStore};
+use crate::state::{self, Document, DocumentError, KEY, LARGEST, StateStore};
 use crate::store::{LeaseStore, Store, StoreUrl};
 
 pub(super) async fn state(election: &ElectionName, store: &StoreUrl, action: StateAction) -> anyhow::Result<ExitCode> {
@@ -181,7 +181,7 @@ fn imported(from: Option<&Path>) -> anyhow::Result<Document> {
     if exported.format != FORMAT {
         bail!("{place} has the format {:?}, and this version of baton reads {FORMAT:?}", exported.format);
     }
-    if exported.term > HIGHEST_TERM {
+    if exported.term >= HIGHEST_TERM {
         bail!("{place} names the term {}, after which none could begin: correct it", exported.term);
     }
     let mut document = Document { term: exported.term, ..Document::default() };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use baton_election::Term;
+use baton_election::{HIGHEST_TERM, Term};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -16,9 +16,6 @@ pub const KEY: usize = 512;
 
 /// The largest state that there may be, in bytes: each commit writes it whole.
 pub const LARGEST: u64 = 64 << 20;
-/// No term gets here, even if a million begin each second. A document that names a higher one was not written by
-/// a term: the next number would not be higher any more, or not fit into every store.
-pub const HIGHEST_TERM: Term = 1 << 62;
 
 /// How much a coordinator may save.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

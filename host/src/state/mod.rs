@@ -17,7 +17,7 @@ use baton_election::{ElectionName, Refusal, Version};
 use bytes::Bytes;
 
 pub use claim::{Change, Claim, ClaimError, Claimant, CommitError, Legacy, Succession};
-pub use document::{Document, DocumentError, HIGHEST_TERM, KEY, LARGEST, Limits};
+pub use document::{Document, DocumentError, KEY, LARGEST, Limits};
 pub use edit::{EditError, edit, read};
 pub(crate) use pace::{Pace, tried};
 

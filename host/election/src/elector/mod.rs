@@ -17,7 +17,7 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::port::{Effect, Input, Now, Plan, Report, Settings};
-use crate::record::{LeaseId, LeaseState, Outcome, Record, Snapshot, Term, Version};
+use crate::record::{HIGHEST_TERM, LeaseId, LeaseState, Outcome, Record, Snapshot, Term, Version};
 use crate::request::{Op, Refusal, Reply, RequestId};
 use crate::timing::Time;
 
@@ -28,8 +28,6 @@ use versions::Versions;
 
 /// The length to assume of a lease whose record is missing: the longest that any store keeps.
 const UNKNOWN_LEASE: Duration = Duration::from_secs(60);
-/// See [`plausible`].
-const IMPLAUSIBLE_TERM: Term = 1 << 63;
 /// After this long without a failure, an instance counts as healthy.
 const HEALTHY_AFTER: Duration = Duration::from_secs(60);
 /// Failures in a row after which a node steps down.
@@ -367,11 +365,10 @@ impl Shared {
     }
 }
 
-/// Refuses a record after whose term there may be no higher one: no holder has written it, for a million terms a second
-/// do not get there.
+/// Refuses a record after whose term there is none: no holder has written it.
 fn plausible(reply: Reply) -> Result<Reply, Refusal> {
     match &reply {
-        Reply::Read(Snapshot::Object { record: Some(Record { term, .. }), .. }) if *term >= IMPLAUSIBLE_TERM => {
+        Reply::Read(Snapshot::Object { record: Some(Record { term, .. }), .. }) if *term >= HIGHEST_TERM => {
             let why = format!("the record names term {term}, after which there is none: correct its term");
             Err(Refusal::Misconfigured(why))
         }
