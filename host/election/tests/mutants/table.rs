@@ -440,8 +440,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a change-over that did not come about costs the count of failures",
         file: HOLDER,
-        old: "        let failures = self.row.failures;",
-        new: "        let failures = if MUTANT { self.ledger.record().map_or(0, |record| record.failures) } else { self.row.failures };",
+        old: "        let failures = self.row.failures.min(u32::MAX - 1);",
+        new: "        let failures = if MUTANT { self.ledger.record().map_or(0, |record| record.failures) } else { self.row.failures.min(u32::MAX - 1) };",
         breaks: "failures_counted_in_record",
     },
     Mutant {
@@ -497,8 +497,15 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "an instance is replaced before the next term is written",
         file: HOLDER,
-        old: "        if self.is_claimed(shared) { let Stage::Serving(serving) = &mut self.stage else { return };",
-        new: "        if MUTANT || self.is_claimed(shared) { let Stage::Serving(serving) = &mut self.stage else { return };",
+        old: "        if self.is_claimed(shared) { let next",
+        new: "        if MUTANT || self.is_claimed(shared) { let next",
+        breaks: "replaced_in_time_and_for_a_reason",
+    },
+    Mutant {
+        name: "a change-over names the term that ends as the next one",
+        file: HOLDER,
+        old: "            let next = self.ledger.record().map(|record| record.term);",
+        new: "            let next = if MUTANT { Some(self.spent) } else { self.ledger.record().map(|record| record.term) };",
         breaks: "replaced_in_time_and_for_a_reason",
     },
     Mutant {

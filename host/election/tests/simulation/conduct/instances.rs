@@ -69,7 +69,7 @@ impl Conduct {
         Ok(())
     }
 
-    pub(super) fn stop(&mut self, now: Time, reason: StopReason, grace_ends: Time) -> Checked {
+    pub(super) fn stop(&mut self, now: Time, reason: StopReason, grace_ends: Time, next: Option<Term>) -> Checked {
         let (Some(instance), Some(holding)) = (&mut self.instance, &self.holding) else { return Ok(()) };
         instance.stop = Some(grace_ends);
         if grace_ends > now + self.settings.timing.grace() {
@@ -80,10 +80,13 @@ impl Conduct {
             StopReason::LeaseLost => holding.lost || holding.is_missing,
             StopReason::StepDown => self.step_down_asked || self.versions.plan.module.is_none(),
             StopReason::Shutdown => self.shutdown_asked,
-            StopReason::Replaced => return self.replaced(now),
+            StopReason::Replaced => return self.replaced(now, next),
         };
         if !is_due {
             return broken("doubt_loses_nothing", format!("a stop for {reason:?} without that"));
+        }
+        if let Some(next) = next {
+            return broken("replaced_in_time_and_for_a_reason", format!("a stop for {reason:?} names term {next}"));
         }
         Ok(())
     }

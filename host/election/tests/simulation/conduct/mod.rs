@@ -275,7 +275,7 @@ impl Conduct {
                 self.start(now, (*term, version), *deadline, *abort_at)
             }
             Effect::Extend { deadline, abort_at } => self.extend(*deadline, *abort_at),
-            Effect::Stop { reason, grace_ends, .. } => self.stop(now, *reason, *grace_ends),
+            Effect::Stop { reason, grace_ends, next, .. } => self.stop(now, *reason, *grace_ends, *next),
             Effect::Kill { .. } => self.kill(now),
             Effect::Abort { .. } => self.abort(now),
             Effect::Prove { version, .. } => self.proves(now, version),

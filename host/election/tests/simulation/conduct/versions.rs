@@ -93,21 +93,22 @@ impl Conduct {
     }
 
     /// An instance is replaced for another version only, under a lease that is safe for a while, and once the
-    /// next term is in the store.
-    pub(super) fn replaced(&self, now: Time) -> Checked {
+    /// `next` term is in the store.
+    pub(super) fn replaced(&self, now: Time, next: Option<Term>) -> Checked {
         const RULE: &str = "replaced_in_time_and_for_a_reason";
         let (Some(instance), Some(holding)) = (&self.instance, &self.holding) else { return Ok(()) };
-        if self.versions.stalled {
+        if self.versions.stalled && next.is_none() {
             return Ok(());
         }
-        let Some(next) = self.versions.digest().filter(|digest| *digest != instance.version.digest) else {
+        let Some(module) = self.versions.digest().filter(|digest| *digest != instance.version.digest) else {
             return broken(RULE, "nothing else is to be served".to_string());
         };
         if now > holding.renewed + self.settings.timing.lease() / 2 {
             return broken(RULE, format!("with {:?} since the last renewal", now.since(holding.renewed)));
         }
-        if !self.terms.iter().any(|(term, module)| *term > instance.term && module == next) {
-            return broken(RULE, format!("no term is written for {next}"));
+        let written = next.filter(|next| *next > instance.term).and_then(|next| self.terms.get(&next));
+        if written.is_none_or(|written| written != module) {
+            return broken(RULE, format!("term {next:?}, which is written for {written:?}, is to serve {module}"));
         }
         Ok(())
     }
