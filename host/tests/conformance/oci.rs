@@ -1,7 +1,10 @@
 //! Modules from a real registry: Debian's docker-registry on loopback.
 
 mod failing;
+mod fake;
 mod helpers;
+mod remote;
+mod tokens;
 
 use std::time::Duration;
 
@@ -218,6 +221,12 @@ async fn credentials_are_those_of_docker() {
     assert!(why.contains(&file.display().to_string()) && !why.contains("hush"), "{why}");
     login(USER.1);
     assert_eq!(offered(&mut source).await, unsigned(b"first"));
+}
+
+/// The manifest of a module.
+fn described(module: &[u8]) -> String {
+    let layer = json!({"mediaType": "application/wasm", "digest": Digest::of(module), "size": module.len()});
+    manifest(&[layer]).to_string()
 }
 
 fn source(registry: &Registry, rest: &str) -> OciSource {

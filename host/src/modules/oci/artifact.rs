@@ -4,17 +4,22 @@
 use std::collections::BTreeMap;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
-use oci_client::manifest::{
-    ImageIndexEntry, OciDescriptor, OciImageIndex, OciImageManifest, OciManifest, WASM_LAYER_MEDIA_TYPE,
-};
+use serde::Deserialize;
 
 use super::Digest;
 use crate::runtime::LARGEST_MODULE;
 
+/// What manifests are: of the one kind and the other, in the registries' words and in Docker's.
+pub const MANIFESTS: [&str; 4] = [
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+];
 /// The annotation that has the text of the module's minisign signature.
 const SIGNATURE: &str = "dev.baton.minisig";
 /// What a layer is that is a module: as `wkg` says it, and as it was said before.
-const MODULES: [&str; 2] = ["application/wasm", WASM_LAYER_MEDIA_TYPE];
+const MODULES: [&str; 2] = ["application/wasm", "application/vnd.wasm.content.layer.v1+wasm"];
 
 /// What a manifest leads to.
 #[derive(PartialEq, Eq, Debug)]
@@ -71,35 +76,75 @@ pub enum Unfit {
     Nested,
 }
 
+/// What is in a manifest, of either kind, as far as it matters here.
+#[derive(Deserialize)]
+struct Manifest {
+    layers: Option<Vec<Described>>,
+    manifests: Option<Vec<Entry>>,
+    annotations: Option<Annotations>,
+}
+
+type Annotations = BTreeMap<String, String>;
+
+/// A layer.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Described {
+    media_type: String,
+    digest: String,
+    size: i64,
+    annotations: Option<Annotations>,
+}
+
+/// A manifest, in an index.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Entry {
+    digest: String,
+    size: i64,
+    artifact_type: Option<String>,
+    platform: Option<Platform>,
+}
+
+#[derive(Deserialize)]
+struct Platform {
+    architecture: String,
+}
+
 /// What this manifest leads to.
 pub fn content(manifest: &[u8]) -> Result<Content, Unfit> {
-    match serde_json::from_slice(manifest).map_err(|error| Unfit::Manifest(error.to_string()))? {
-        OciManifest::Image(manifest) => module(manifest).map(Content::Module),
-        OciManifest::ImageIndex(index) => only(&index).map(Content::Elsewhere),
+    let manifest: Manifest =
+        serde_json::from_slice(manifest).map_err(|error| Unfit::Manifest(short(&error.to_string())))?;
+    match (manifest.layers, manifest.manifests) {
+        (Some(layers), None) => module(&layers, manifest.annotations.as_ref()).map(Content::Module),
+        (None, Some(entries)) => only(&entries).map(Content::Elsewhere),
+        (None, None) => Err(Unfit::Manifest("it has neither layers nor manifests".to_owned())),
+        // Others would take it for something else than this host does.
+        (Some(_), Some(_)) => Err(Unfit::Manifest("it has layers and manifests".to_owned())),
     }
 }
 
-fn module(manifest: OciImageManifest) -> Result<Layer, Unfit> {
-    let [layer] = &manifest.layers[..] else { return Err(Unfit::Layers(listed(&manifest.layers))) };
+fn module(layers: &[Described], annotations: Option<&Annotations>) -> Result<Layer, Unfit> {
+    let [layer] = layers else { return Err(Unfit::Layers(listed(layers))) };
     if !MODULES.contains(&layer.media_type.as_str()) {
-        return Err(Unfit::Layers(listed(&manifest.layers)));
+        return Err(Unfit::Layers(listed(layers)));
     }
     let unfit = || Unfit::Layer { digest: short(&layer.digest), size: layer.size };
     let size = u64::try_from(layer.size).ok().filter(|size| *size <= LARGEST_MODULE).ok_or_else(unfit)?;
     let digest = layer.digest.parse().map_err(|_| unfit())?;
-    let signature = [&manifest.annotations, &layer.annotations].into_iter().flatten().find_map(signature);
+    let signature = [annotations, layer.annotations.as_ref()].into_iter().flatten().find_map(signature);
     Ok(Layer { digest, size, signature })
 }
 
 /// The signature's text, as it is or in Base64: `wkg` cannot push more than one line.
-fn signature(annotations: &BTreeMap<String, String>) -> Option<String> {
+fn signature(annotations: &Annotations) -> Option<String> {
     let text = annotations.get(SIGNATURE)?;
     let decoded = BASE64_STANDARD.decode(text).ok().and_then(|bytes| String::from_utf8(bytes).ok());
     Some(decoded.unwrap_or_else(|| text.clone()))
 }
 
 /// The layers' types, for a person; they may be many.
-fn listed(layers: &[OciDescriptor]) -> String {
+fn listed(layers: &[Described]) -> String {
     const SHOWN: usize = 3;
     let mut types: Vec<String> = layers.iter().take(SHOWN).map(|layer| short(&layer.media_type)).collect();
     if layers.len() > SHOWN {
@@ -113,26 +158,22 @@ fn listed(layers: &[OciDescriptor]) -> String {
 }
 
 /// What somebody else wrote, as long as it should be.
-fn short(text: &str) -> String {
+pub fn short(text: &str) -> String {
     const LONGEST: usize = 80;
     text.chars().filter(|letter| !letter.is_control()).take(LONGEST).collect()
 }
 
 /// The one entry that says that it is WebAssembly, or the one that there is.
-fn only(index: &OciImageIndex) -> Result<Digest, Unfit> {
-    let says_so = |text: &Option<String>| text.as_ref().is_some_and(|text| text.contains("wasm"));
-    let modules: Vec<&ImageIndexEntry> = index
-        .manifests
-        .iter()
-        .filter(|entry| {
-            let platform = entry.platform.as_ref().map(|platform| platform.architecture.to_string());
-            says_so(&platform) || says_so(&entry.artifact_type)
-        })
-        .collect();
-    let entry = match (&modules[..], &index.manifests[..]) {
+fn only(entries: &[Entry]) -> Result<Digest, Unfit> {
+    let says_so = |entry: &&Entry| {
+        let platform = entry.platform.as_ref().map(|platform| &platform.architecture);
+        platform.into_iter().chain(&entry.artifact_type).any(|text| text.contains("wasm"))
+    };
+    let modules: Vec<&Entry> = entries.iter().filter(says_so).collect();
+    let entry = match (&modules[..], entries) {
         ([entry], _) => entry,
         ([], [entry]) => entry,
-        _ => return Err(Unfit::Index { manifests: index.manifests.len(), modules: modules.len() }),
+        _ => return Err(Unfit::Index { manifests: entries.len(), modules: modules.len() }),
     };
     entry.digest.parse().map_err(|_| Unfit::Layer { digest: short(&entry.digest), size: entry.size })
 }
@@ -171,7 +212,7 @@ mod tests {
         for text in [MINISIG, &encoded] {
             let annotations = json!({SIGNATURE: text});
             assert_eq!(image(&json!([layer("application/wasm")]), &annotations), signed(MINISIG));
-            let mut layer = layer(WASM_LAYER_MEDIA_TYPE);
+            let mut layer = layer(MODULES[1]);
             layer["annotations"] = annotations;
             assert_eq!(image(&json!([layer]), &Value::Null), signed(MINISIG));
         }
@@ -191,7 +232,8 @@ mod tests {
         ] {
             assert_eq!(image(&layers, &Value::Null), Err(Unfit::Layers(found)));
         }
-        for manifest in [&b""[..], b"[]", b"{}", b"\xff", br#"{"schemaVersion": 1, "fsLayers": []}"#] {
+        let both = br#"{"schemaVersion": 2, "layers": [], "manifests": []}"#;
+        for manifest in [&b""[..], b"[]", b"{}", b"\xff", br#"{"schemaVersion": 1, "fsLayers": []}"#, both] {
             assert!(matches!(content(manifest), Err(Unfit::Manifest(_))), "{manifest:?}");
         }
     }

@@ -7,7 +7,6 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use docker_credential::{CredentialRetrievalError, DockerCredential, get_credential_from_reader};
-use oci_client::secrets::RegistryAuth;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -20,8 +19,6 @@ const HELPER: Duration = Duration::from_secs(20);
 const HELPER_SAYS: u64 = 64 << 10;
 /// What Docker calls its own registry.
 const DOCKER_HUB: (&str, &str) = ("index.docker.io", "https://index.docker.io/v1/");
-/// The user's name that Azure's registries take together with an identity token as the password.
-const AZURE: &str = "00000000-0000-0000-0000-000000000000";
 
 /// Where credentials for registries are: read anew whenever a registry asks for some.
 #[derive(Clone, Debug, Default)]
@@ -54,7 +51,7 @@ impl RegistryCredentials {
     }
 
     /// Those for a registry, and the file that has them.
-    pub(super) async fn of(&self, registry: &str) -> Result<Option<(RegistryAuth, PathBuf)>, CredentialsError> {
+    pub(super) async fn of(&self, registry: &str) -> Result<Option<(DockerCredential, PathBuf)>, CredentialsError> {
         for file in &self.files {
             let (path, registry) = (file.clone(), registry.to_owned());
             let found = tokio::task::spawn_blocking(move || in_file(&path, &registry)).await;
@@ -64,17 +61,10 @@ impl RegistryCredentials {
                 Found::Helper(helper, server) => ask(&helper, &server).await?,
             };
             if let Some(credential) = found {
-                return Ok(Some((auth(credential), file.clone())));
+                return Ok(Some((credential, file.clone())));
             }
         }
         Ok(None)
-    }
-}
-
-fn auth(credential: DockerCredential) -> RegistryAuth {
-    match credential {
-        DockerCredential::UsernamePassword(user, password) => RegistryAuth::Basic(user, password),
-        DockerCredential::IdentityToken(token) => RegistryAuth::Basic(AZURE.to_owned(), token),
     }
 }
 
@@ -186,10 +176,11 @@ mod tests {
         std::fs::write(&file, config.to_string())?;
         let credentials = RegistryCredentials::of_files([folder.path().join("missing.json"), file.clone()]);
 
-        let found =
-            |user: &str, password: &str| Some((RegistryAuth::Basic(user.into(), password.into()), file.clone()));
-        assert_eq!(credentials.of("index.docker.io").await?, found("ali", "open sesame"));
-        assert_eq!(credentials.of("cave.azurecr.io").await?, found(AZURE, "t0ken"), "as `az acr login` leaves it");
+        let found = |credential| Some((credential, file.clone()));
+        let ali = DockerCredential::UsernamePassword("ali".to_owned(), "open sesame".to_owned());
+        assert_eq!(credentials.of("index.docker.io").await?, found(ali));
+        let token = DockerCredential::IdentityToken("t0ken".to_owned());
+        assert_eq!(credentials.of("cave.azurecr.io").await?, found(token), "as `az acr login` leaves it");
         assert_eq!(credentials.of("elsewhere.example").await?, None);
         for (registry, why) in [("half.example", "`docker login` writes it anew"), ("helped.example", "cannot be run")]
         {

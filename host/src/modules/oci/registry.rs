@@ -1,30 +1,20 @@
 //! Asks a registry, within bounds of time and size, and says in words what it answers.
 
-use std::error::Error;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::StreamExt as _;
-use oci_client::client::{ClientConfig, ClientProtocol};
-use oci_client::errors::{DigestError, OciDistributionError, OciEnvelope, OciErrorCode};
-use oci_client::manifest::{
-    IMAGE_MANIFEST_LIST_MEDIA_TYPE, IMAGE_MANIFEST_MEDIA_TYPE, OCI_IMAGE_INDEX_MEDIA_TYPE, OCI_IMAGE_MEDIA_TYPE,
-};
-use oci_client::secrets::RegistryAuth;
-use oci_client::{Client, Reference, RegistryOperation};
+use reqwest::StatusCode;
+use serde::Deserialize;
 use tokio::time::timeout;
 
-use super::artifact::Layer;
+use super::artifact::{Layer, short};
+use super::client::Client;
 use super::credentials::RegistryCredentials;
+use super::reference::{OciReference, Version};
+use super::transport::{AskError, SILENCE, cause, read};
 use super::{Digest, SourceError};
 
-const MANIFESTS: [&str; 4] =
-    [OCI_IMAGE_MEDIA_TYPE, OCI_IMAGE_INDEX_MEDIA_TYPE, IMAGE_MANIFEST_MEDIA_TYPE, IMAGE_MANIFEST_LIST_MEDIA_TYPE];
-/// How long a connection may take.
-const CONNECT: Duration = Duration::from_secs(5);
-/// How long a registry may say nothing.
-const SILENCE: Duration = Duration::from_secs(10);
 /// How long an answer may take that is no module: the token's, and the manifest's after it.
 const ANSWER: Duration = Duration::from_secs(15);
 /// How long a module may take.
@@ -35,8 +25,7 @@ const QUOTED: usize = 200;
 /// A registry that was not asked yet, or has answered.
 pub struct Registry {
     client: Client,
-    reference: Reference,
-    auth: RegistryAuth,
+    reference: OciReference,
     /// The file that has the credentials.
     file: Option<PathBuf>,
 }
@@ -67,31 +56,46 @@ impl From<Failure> for SourceError {
     }
 }
 
+/// What a registry says is wrong.
+#[derive(Deserialize)]
+struct Envelope {
+    errors: Vec<Complaint>,
+}
+
+#[derive(Deserialize)]
+struct Complaint {
+    code: String,
+    #[serde(default)]
+    message: String,
+}
+
 impl Registry {
     /// One that this reference names, with the credentials that there are for it now.
-    pub async fn open(reference: &Reference, credentials: &RegistryCredentials) -> Result<Self, Failure> {
-        let registry = reference.resolve_registry().to_owned();
-        let found = credentials.of(&registry).await.map_err(|error| Failure::Refused(error.to_string()))?;
-        let (auth, file) = found.map_or((RegistryAuth::Anonymous, None), |(auth, file)| (auth, Some(file)));
-        // It reads the certificates of the system.
-        let client = tokio::task::spawn_blocking(move || client(&registry))
+    pub async fn open(reference: &OciReference, credentials: &RegistryCredentials) -> Result<Self, Failure> {
+        let found = credentials.of(reference.host()).await.map_err(|error| Failure::Refused(error.to_string()))?;
+        let (credential, file) = found.unzip();
+        let (url, repository) = (reference.url().clone(), reference.repository().to_owned());
+        let client = tokio::task::spawn_blocking(move || Client::open(&url, &repository, credential))
             .await
             .map_err(|error| Failure::Refused(error.to_string()))?
-            .map_err(|error| {
-                let why = cause(&error);
+            .map_err(|why| {
                 Failure::Refused(format!(
                     "TLS cannot be set up ({why}): install the package ca-certificates, or set SSL_CERT_FILE"
                 ))
             })?;
-        Ok(Self { client, reference: reference.clone(), auth, file })
+        Ok(Self { client, reference: reference.clone(), file })
     }
 
-    /// The digest of the manifest that the tag leads to at the moment.
-    pub async fn digest(&self) -> Result<Digest, Failure> {
-        let digest = timeout(ANSWER, self.client.fetch_manifest_digest(&self.reference, &self.auth)).await;
-        let digest = self.answered(ANSWER, digest).await?;
+    /// The digest of the manifest that is meant; for a tag, the one that it leads to at the moment.
+    pub async fn digest(&mut self) -> Result<Digest, Failure> {
+        let tag = match self.reference.version() {
+            Version::Digest(digest) => return Ok(*digest),
+            Version::Tag(tag) => tag,
+        };
+        let answer = timeout(ANSWER, self.client.digest(tag)).await;
+        let digest = self.answered(ANSWER, answer)?;
         digest.parse().map_err(|_| {
-            let registry = self.reference.registry();
+            let (registry, digest) = (self.reference.registry(), short(&digest));
             Failure::Refused(format!(
                 "the registry {registry} gives the manifest of {} by `{digest}`, which is no SHA-256",
                 self.reference
@@ -100,111 +104,94 @@ impl Registry {
     }
 
     /// The manifest with this digest, verified.
-    pub async fn manifest(&self, digest: &Digest) -> Result<Bytes, Failure> {
-        let reference = self.reference.clone_with_digest(digest.to_string());
-        // With a digest in the reference, the crate compares the answer with it.
-        let answer = timeout(ANSWER, self.client.pull_manifest_raw(&reference, &self.auth, &MANIFESTS)).await;
-        Ok(self.answered(ANSWER, answer).await?.0)
+    pub async fn manifest(&mut self, digest: &Digest) -> Result<Bytes, Failure> {
+        let answer = timeout(ANSWER, self.client.manifest(&digest.to_string())).await;
+        let manifest = self.answered(ANSWER, answer)?;
+        if Digest::of(&manifest) == *digest {
+            return Ok(manifest);
+        }
+        let (registry, reference) = (self.reference.registry(), &self.reference);
+        Err(Failure::Refused(format!(
+            "the manifest of {reference} in the registry {registry} is damaged: it is not {digest}; push it again"
+        )))
     }
 
     /// The module, verified.
-    pub async fn blob(&self, layer: &Layer) -> Result<Bytes, Failure> {
-        timeout(MODULE, self.pull(layer)).await.unwrap_or_else(|_| Err(self.slow(MODULE)))
-    }
-
-    async fn pull(&self, layer: &Layer) -> Result<Bytes, Failure> {
-        self.client.store_auth_if_needed(self.reference.resolve_registry(), &self.auth).await;
-        let digest = layer.digest.to_string();
-        let answer = timeout(ANSWER, self.client.pull_blob_stream(&self.reference, digest.as_str())).await;
-        let mut stream = self.answered(ANSWER, answer).await?;
-        let mut bytes = Vec::new();
-        while let Some(part) = stream.next().await {
-            // The crate compares the whole with the digest, and ends with an error if they differ.
-            let part =
-                part.map_err(|error| match error.get_ref().and_then(|inner| inner.downcast_ref::<DigestError>()) {
-                    Some(_) => self.damaged(layer),
-                    None => self.unreachable(&error),
-                })?;
-            bytes.extend_from_slice(&part);
-            if bytes.len() as u64 > layer.size {
-                return Err(self.damaged(layer));
-            }
+    pub async fn blob(&mut self, layer: &Layer) -> Result<Bytes, Failure> {
+        let answer = timeout(ANSWER, self.client.blob(&layer.digest)).await;
+        let response = self.answered(ANSWER, answer)?;
+        let size = usize::try_from(layer.size).map_err(|_| self.damaged(layer))?;
+        let read = timeout(MODULE, read(response, size)).await;
+        let (bytes, is_all) = self.answered(MODULE, read)?;
+        if !is_all || bytes.len() != size {
+            return Err(self.damaged(layer));
         }
-        if bytes.len() as u64 == layer.size { Ok(bytes.into()) } else { Err(self.damaged(layer)) }
+        let (module, digest) = (bytes.clone(), layer.digest);
+        match tokio::task::spawn_blocking(move || Digest::of(&module) == digest).await {
+            Ok(true) => Ok(bytes),
+            _ => Err(self.damaged(layer)),
+        }
     }
 
-    async fn answered<T, E>(
-        &self,
-        within: Duration,
-        answer: Result<Result<T, OciDistributionError>, E>,
-    ) -> Result<T, Failure> {
+    fn answered<T, E>(&self, within: Duration, answer: Result<Result<T, AskError>, E>) -> Result<T, Failure> {
         match answer {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => Err(self.failure(error).await),
+            Ok(Err(error)) => Err(self.failure(error)),
             Err(_) => Err(self.slow(within)),
         }
     }
 
-    async fn failure(&self, error: OciDistributionError) -> Failure {
+    fn failure(&self, error: AskError) -> Failure {
         let (registry, reference) = (self.reference.registry(), &self.reference);
         match error {
-            // An address may have a signature in it that is as good as a password.
-            OciDistributionError::RequestError(error) => self.unreachable(&error.without_url()),
-            OciDistributionError::UnauthorizedError { .. } => self.unauthorized().await,
-            OciDistributionError::ServerError { code: 401 | 403, .. } => self.denied(),
-            OciDistributionError::ServerError { code: 404, .. } => self.missing(),
-            OciDistributionError::ServerError { code: 429, .. } => self.limited(),
-            OciDistributionError::ServerError { code: code @ 500.., message, .. } => {
-                let says = quoted(&message);
-                Failure::Unreachable(format!(
-                    "the registry {registry} fails with status {code}{says} when asked for {reference}: it is asked again"
-                ))
-            }
-            OciDistributionError::ServerError { code, message, .. } => {
-                let says = quoted(&message);
-                Failure::Refused(format!(
-                    "the registry {registry} answers {code}{says} when asked for {reference}: is it a registry?"
-                ))
-            }
-            OciDistributionError::RegistryError { envelope, .. } => self.answers(&envelope),
-            OciDistributionError::DigestError(DigestError::VerificationError { expected, .. }) => {
-                Failure::Refused(format!(
-                    "the manifest of {reference} in the registry {registry} is damaged: it is not {expected}; push it again"
-                ))
-            }
-            error => Failure::Refused(format!(
-                "the registry {registry} answers what cannot be understood when asked for {reference}: {}",
-                cause(&error)
+            AskError::Unreachable(error) if error.is_timeout() && !error.is_connect() => self.slow(SILENCE),
+            AskError::Unreachable(error) => self.unreachable(&cause(&error)),
+            AskError::Redirects => self.unreachable("too many redirects"),
+            AskError::Elsewhere(what, place) => Failure::Refused(format!(
+                "the registry {registry} leads to {place} for {what} of {reference}, and may not: what is not on this \
+                 machine is asked over https only, and a manifest is asked of its registry only"
+            )),
+            AskError::Denied => self.denied(),
+            AskError::Status(code, body) => self.complains(code, &body),
+            AskError::TooLarge(what, most) => Failure::Refused(format!(
+                "the registry {registry} answers too much when asked for {reference}: {what} has more than {most} bytes"
+            )),
+            AskError::Unclear(why) => Failure::Refused(format!(
+                "the registry {registry} answers what cannot be understood when asked for {reference}: {why}"
             )),
         }
     }
 
-    fn answers(&self, envelope: &OciEnvelope) -> Failure {
-        match envelope.errors.first() {
-            Some(error) => match error.code {
-                OciErrorCode::Unauthorized | OciErrorCode::Denied => self.denied(),
-                OciErrorCode::Toomanyrequests => self.limited(),
-                OciErrorCode::BlobUnknown
-                | OciErrorCode::ManifestUnknown
-                | OciErrorCode::NameUnknown
-                | OciErrorCode::NotFound => self.missing(),
-                _ => Failure::Refused(format!(
-                    "the registry {} refuses {}{}",
-                    self.reference.registry(),
-                    self.reference,
-                    quoted(&error.message)
-                )),
+    /// Says what is wrong, by its code rather than by the status that comes with it.
+    fn complains(&self, status: StatusCode, body: &[u8]) -> Failure {
+        let (registry, reference, code) = (self.reference.registry(), &self.reference, status.as_u16());
+        let envelope: Option<Envelope> = serde_json::from_slice(body).ok().filter(|_| status.is_client_error());
+        let complaint = envelope.and_then(|envelope| envelope.errors.into_iter().next());
+        match (complaint.as_ref().map(|complaint| complaint.code.as_str()), code) {
+            (_, 401) | (Some("UNAUTHORIZED" | "DENIED"), _) => self.denied(),
+            (Some("TOOMANYREQUESTS"), _) => self.limited(),
+            (Some("BLOB_UNKNOWN" | "MANIFEST_UNKNOWN" | "NAME_UNKNOWN" | "NOT_FOUND"), _) => self.missing(),
+            (_, 403) => self.denied(),
+            (_, 404) => self.missing(),
+            (_, 429) => self.limited(),
+            (_, 500..) => {
+                let says = quoted(&String::from_utf8_lossy(body));
+                Failure::Unreachable(format!(
+                    "the registry {registry} fails with status {code}{says} when asked for {reference}: it is asked again"
+                ))
+            }
+            _ => match complaint {
+                Some(complaint) => {
+                    let says = quoted(&complaint.message);
+                    Failure::Refused(format!("the registry {registry} refuses {reference}{says}"))
+                }
+                None => {
+                    let says = quoted(&String::from_utf8_lossy(body));
+                    Failure::Refused(format!(
+                        "the registry {registry} answers {code}{says} when asked for {reference}: is it a registry?"
+                    ))
+                }
             },
-            None => self.missing(),
-        }
-    }
-
-    /// Whether it is the credentials, or that nobody is there to judge them: the crate does not say.
-    async fn unauthorized(&self) -> Failure {
-        match timeout(ANSWER, self.client.auth(&self.reference, &self.auth, RegistryOperation::Pull)).await {
-            Err(_) => self.slow(ANSWER),
-            Ok(Err(OciDistributionError::RequestError(error))) => self.unreachable(&error.without_url()),
-            Ok(_) => self.denied(),
         }
     }
 
@@ -241,8 +228,8 @@ impl Registry {
         ))
     }
 
-    fn unreachable(&self, error: &(dyn Error + 'static)) -> Failure {
-        let (registry, cause) = (self.reference.registry(), cause(error));
+    fn unreachable(&self, cause: &str) -> Failure {
+        let registry = self.reference.registry();
         let remedy = if cause.contains("certificate") {
             "put its authority among the system's certificates, or name the file in SSL_CERT_FILE"
         } else {
@@ -265,35 +252,12 @@ impl Registry {
     }
 }
 
-/// Plain HTTP is for registries on this machine, as everywhere.
-fn client(registry: &str) -> Result<Client, OciDistributionError> {
-    // The crate would panic without one. It is harmless if there is one already.
-    let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
-    Client::try_from(ClientConfig {
-        protocol: if is_loopback(registry) { ClientProtocol::Http } else { ClientProtocol::Https },
-        connect_timeout: Some(CONNECT),
-        read_timeout: Some(SILENCE),
-        user_agent: concat!("baton/", env!("CARGO_PKG_VERSION")),
-        ..ClientConfig::default()
-    })
-}
-
-fn is_loopback(registry: &str) -> bool {
-    let host = registry.rsplit_once(':').map_or(registry, |(host, _)| host);
-    host == "localhost" || host.parse().is_ok_and(|address: std::net::Ipv4Addr| address.is_loopback())
-}
-
-/// What is at the bottom of an error. What is above it may name addresses, with what is secret in them.
-fn cause(error: &(dyn Error + 'static)) -> String {
-    let mut cause = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    cause.to_string()
-}
-
 fn quoted(message: &str) -> String {
-    let message: String = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    let message: String = message
+        .split(|letter: char| letter.is_whitespace() || letter.is_control())
+        .filter(|word| !word.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ");
     match message.char_indices().nth(QUOTED) {
         _ if message.is_empty() => String::new(),
         Some((end, _)) => format!(" (\"{}…\")", &message[..end]),

@@ -1,10 +1,6 @@
 //! Registries that answer as no registry should.
 
-use std::sync::Arc;
-
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
-
+use super::fake::{answer, fake, flooding, noted};
 use super::*;
 
 const DIGEST: &str = "Docker-Content-Digest";
@@ -35,10 +31,23 @@ async fn whatever_a_registry_answers_is_said_in_words() {
 }
 
 #[tokio::test]
+async fn another_manifest_than_the_tag_leads_to_is_refused() {
+    let named = Digest::of(b"another");
+    let address = fake(move |request| {
+        let header = format!("{DIGEST}: {named}");
+        let is_head = request.starts_with("HEAD");
+        Some(answer("200 OK", if is_head { &header } else { "" }, &described(b"first")))
+    })
+    .await;
+    let why = unusable(&mut at(&address)).await;
+    assert!(why.contains("is damaged") && why.contains(&named.to_string()), "{why}");
+}
+
+#[tokio::test]
 async fn a_registry_that_says_nothing_is_left() {
     let address = fake(|_| None).await;
     let why = unreachable(&mut at(&address)).await;
-    assert!(why.contains(&address) && why.contains("does not answer within 15s"), "{why}");
+    assert!(why.contains(&address) && why.contains("does not answer within 10s"), "{why}");
 }
 
 #[tokio::test]
@@ -62,6 +71,85 @@ async fn a_module_that_is_cut_off_is_asked_for_again() {
 }
 
 #[tokio::test]
+async fn what_does_not_end_is_not_read_to_the_end() {
+    // What a connection holds besides, on both of its sides.
+    const UNDER_WAY: u64 = 32 << 20;
+    let filler = "x".repeat(64 << 10);
+    let head = |head: &str| format!("HTTP/1.1 {head}\r\n\r\n");
+    let chunked = (head("200 OK\r\nTransfer-Encoding: chunked"), format!("{:x}\r\n{filler}\r\n", filler.len()));
+    let short = head("200 OK\r\nContent-Length: 999999999999");
+    for (what, beginning, filler, most, why) in [
+        ("/manifests/", chunked.0, &chunked.1, 4 << 20, "its manifest has more than 4194304 bytes"),
+        ("/manifests/", short, &filler, 4 << 20, "its manifest has more than 4194304 bytes"),
+        ("/manifests/", head("200 OK"), &filler, 4 << 20, "its manifest has more than 4194304 bytes"),
+        ("/manifests/", head("500 Oh"), &filler, 64 << 10, "fails with status 500 (\"xxx"),
+        ("/manifests/", head("418 Teapot"), &filler, 64 << 10, "is it a registry?"),
+        ("/manifests/", "HTTP/1.1 200 OK\r\n".to_owned(), &"X: y\r\n".repeat(999), 1 << 20, "cannot be asked for"),
+        ("/blobs/", head("200 OK"), &filler, 5, "is damaged"),
+        ("/blobs/", head("403 Forbidden"), &filler, 64 << 10, "does not give"),
+    ] {
+        let (address, flood) = flooding(what, beginning, filler.clone(), open("first")).await;
+        let error = told(&mut at(&address)).await.unwrap_err().to_string();
+        assert!(error.contains(why) && error.contains(&address), "{why}: {error}");
+        let over = async {
+            loop {
+                match flood.over() {
+                    Some(sent) => return sent,
+                    None => tokio::time::sleep(Duration::from_millis(10)).await,
+                }
+            }
+        };
+        let sent = timeout(SOON, over).await.expect("the client hangs up");
+        assert!(sent < most + UNDER_WAY, "{sent} bytes of {what}, of which {most} are wanted");
+    }
+}
+
+#[tokio::test]
+async fn a_module_may_be_elsewhere_and_a_manifest_may_not() {
+    let (elsewhere, asked) = noted(open("first")).await;
+    for (what, place, good) in [
+        ("/blobs/", format!("http://{elsewhere}/blobs/first"), true),
+        ("/manifests/", format!("http://{elsewhere}/manifests/1"), false),
+        // Both are this machine to its kernel, but do not say so.
+        ("/blobs/", format!("http://{}/blobs/first", elsewhere.replace("127.0.0.1", "0.0.0.0")), false),
+        ("/blobs/", format!("http://{}/blobs/first", elsewhere.replace("127.0.0.1", "[::ffff:127.0.0.1]")), false),
+        ("/blobs/", format!("http://ali:sesame@{elsewhere}/blobs/first"), false),
+        ("/blobs/", "file:///etc/passwd".to_owned(), false),
+        ("/blobs/", format!("https://{}/", "a".repeat(100_000)), false),
+        ("/blobs/", "http://[".to_owned(), false),
+        ("/manifests/", "/manifests/moved".to_owned(), true),
+    ] {
+        let as_ever = open("first");
+        let redirect = answer("307 Temporary Redirect", &format!("Location: {place}"), "");
+        let address = fake(move |request| {
+            let is_there = request.contains("moved");
+            if request.contains(what) && !is_there { Some(redirect.clone()) } else { as_ever(request) }
+        });
+        let before = asked.with("").len();
+        let offered = told(&mut at(&address.await)).await;
+        assert_eq!(offered.is_ok(), good, "{what} at {place:.99}: {offered:?}");
+        if let Err(error) = offered {
+            let text = error.to_string();
+            assert!(text.chars().count() < 600 && !text.contains("sesame") && !text.contains("passwd"), "{text}");
+            assert_eq!(asked.with("").len(), before, "nobody is asked there");
+        }
+    }
+}
+
+#[tokio::test]
+async fn redirects_come_to_an_end() {
+    let as_ever = open("first");
+    let (address, asked) = noted(move |request| {
+        let again = || answer("302 Found", "Location: again", "");
+        if request.contains("/blobs/") { Some(again()) } else { as_ever(request) }
+    })
+    .await;
+    let why = unreachable(&mut at(&address)).await;
+    assert!(why.contains("too many redirects"), "{why}");
+    assert!(asked.with("/blobs/").len() <= 6, "{:?}", asked.with("/blobs/"));
+}
+
+#[tokio::test]
 async fn where_a_module_is_redirected_to_is_not_told() {
     let manifest = described(b"first");
     let address = fake(move |head| {
@@ -78,81 +166,17 @@ async fn where_a_module_is_redirected_to_is_not_told() {
     assert!(why.contains("refused") && !why.contains("c2VjcmV0"), "{why}");
 }
 
-#[tokio::test]
-async fn a_token_is_fetched_with_the_credentials_and_nothing_else_is() {
-    for (token, good) in [("t0ken", true), ("bad\\nt0ken", false)] {
-        let manifest = described(b"first");
-        let address = fake(move |head| {
-            let host = head.split("\r\n").find_map(|line| line.strip_prefix("host: ")).unwrap_or_default();
-            let challenge = format!("WWW-Authenticate: Bearer realm=\"http://{host}/token\",service=\"us\"");
-            let basic = format!("authorization: Basic {}", BASE64_STANDARD.encode("ali:open sesame"));
-            Some(match head {
-                head if head.starts_with("GET /token?scope=repository%3Aacme%2Fbilling%3Apull") => match head {
-                    head if head.contains(&basic) => answer("200 OK", "", &format!("{{\"token\": \"{token}\"}}")),
-                    _ => answer("401 Unauthorized", "", ""),
-                },
-                head if !head.contains("authorization: Bearer t0ken") => answer("401 Unauthorized", &challenge, ""),
-                head if head.contains("/blobs/") => answer("200 OK", "", "first"),
-                _ => answer("200 OK", "", &manifest),
-            })
+/// Answers as a registry with this module does that is open to all.
+fn open(module: &'static str) -> impl Fn(&str) -> Option<String> + Send + Sync + 'static {
+    move |request| {
+        Some(match request {
+            request if request.contains("/blobs/") => answer("200 OK", "", module),
+            request if request.contains("/manifests/") => answer("200 OK", "", &described(module.as_bytes())),
+            _ => answer("200 OK", "", ""),
         })
-        .await;
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("auth.json");
-        let login = json!({"auths": {&address: {"username": USER.0, "password": USER.1}}});
-        std::fs::write(&file, login.to_string()).unwrap();
-        let missing = folder.path().join("config.json");
-        let reference = format!("{address}/{REPOSITORY}:1").parse().unwrap();
-        let mut source = OciSource::new(reference, RegistryCredentials::of_files([missing, file]));
-        if good {
-            assert_eq!(offered(&mut source).await, unsigned(b"first"));
-        } else {
-            let why = unusable(&mut source).await;
-            assert!(why.contains("cannot be understood") && !why.contains("t0ken"), "{why}");
-        }
     }
-}
-
-/// The manifest of a module.
-fn described(module: &[u8]) -> String {
-    let layer = json!({"mediaType": "application/wasm", "digest": Digest::of(module), "size": module.len()});
-    manifest(&[layer]).to_string()
 }
 
 fn at(address: &str) -> OciSource {
     OciSource::new(format!("{address}/{REPOSITORY}:1").parse().unwrap(), RegistryCredentials::default())
-}
-
-fn answer(status: &str, header: &str, body: &str) -> String {
-    let header = if header.is_empty() { String::new() } else { format!("{header}\r\n") };
-    format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {}\r\n{header}\r\n{body}", body.len())
-}
-
-/// A server that answers each request's head so, or not at all, until the test's runtime ends. Returns its address.
-async fn fake(answer: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let answer = Arc::new(answer);
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let answer = Arc::clone(&answer);
-            tokio::spawn(async move { serve(stream, &*answer).await });
-        }
-    });
-    address
-}
-
-async fn serve(mut stream: TcpStream, answer: &(impl Fn(&str) -> Option<String> + Sync)) {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        match stream.read_u8().await {
-            Ok(byte) => head.push(byte),
-            Err(_) => return,
-        }
-    }
-    match answer(&String::from_utf8_lossy(&head)) {
-        // Whoever has enough of it hangs up, which is no fault of the test's.
-        Some(answer) => drop(stream.write_all(answer.as_bytes()).await),
-        None => std::future::pending().await,
-    }
 }

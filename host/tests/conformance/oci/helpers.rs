@@ -1,6 +1,8 @@
 //! Credential helpers: found by what is in the environment, so from a process of its own.
 
+use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::Command;
 
 use super::*;
@@ -17,12 +19,21 @@ fn answer(registry: &Registry, helper: &str, config: &Value) -> String {
     std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
     let path = std::env::var_os("PATH").unwrap_or_default();
     let path = std::env::join_paths([folder.path().into()].into_iter().chain(std::env::split_paths(&path))).unwrap();
+    process(folder.path(), &format!("{}/{REPOSITORY}:1", registry.address()), [("PATH", path.as_os_str())])
+}
+
+/// What a process tells of this reference that has these variables, and Docker's configuration in this folder.
+pub fn process<'a>(
+    config: &Path,
+    reference: &str,
+    variables: impl IntoIterator<Item = (&'static str, &'a OsStr)>,
+) -> String {
     let out = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "--nocapture", "oci::helpers::as_a_process_of_its_own"])
         .env_clear()
-        .env("PATH", path)
-        .env("DOCKER_CONFIG", folder.path())
-        .env(REFERENCE, format!("{}/{REPOSITORY}:1", registry.address()))
+        .envs(variables)
+        .env("DOCKER_CONFIG", config)
+        .env(REFERENCE, reference)
         .output()
         .unwrap();
     String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr)

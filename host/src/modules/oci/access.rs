@@ -1,0 +1,131 @@
+//! What a registry is shown so that it gives something: a password, or a token that is fetched for it and kept.
+
+use std::time::Duration;
+
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use docker_credential::DockerCredential;
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use reqwest::{RequestBuilder, Response, StatusCode};
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::time::Instant;
+use url::Url;
+
+use super::challenge::Challenge;
+use super::transport::{AskError, Transport, content, secret, send};
+
+/// How large the answer of a token server may be, in bytes.
+const LARGEST_ANSWER: usize = 64 << 10;
+/// How long a token is good if nobody says, and at most, in seconds.
+const LIFETIME: (u64, u64) = (60, 24 * 60 * 60);
+
+/// How to be let into one repository, to pull.
+pub struct Access {
+    repository: String,
+    credential: Option<DockerCredential>,
+    challenge: Option<Challenge>,
+    token: Option<Token>,
+}
+
+struct Token {
+    shown: HeaderValue,
+    /// When another is fetched.
+    until: Instant,
+}
+
+/// What a token server answers. The specification has both names, for the same.
+#[derive(Deserialize)]
+struct Granted {
+    #[serde(default)]
+    token: String,
+    #[serde(default)]
+    access_token: String,
+    #[serde(default)]
+    expires_in: Value,
+}
+
+impl Access {
+    /// As whom these credentials say; as nobody without.
+    pub fn new(repository: &str, credential: Option<DockerCredential>) -> Self {
+        Self { repository: repository.to_owned(), credential, challenge: None, token: None }
+    }
+
+    /// Takes in that an answer asks for something, or for something else than it was shown. It comes from the
+    /// registry itself.
+    pub fn challenged(&mut self, headers: &HeaderMap) {
+        self.token = None;
+        if let Some(challenge) = Challenge::of(headers) {
+            self.challenge = Some(challenge);
+        }
+    }
+
+    /// What to show to the registry, and to nobody else; none if it wants nothing that there is.
+    pub async fn authorization(&mut self, transport: &Transport) -> Result<Option<HeaderValue>, AskError> {
+        let (realm, service) = match &self.challenge {
+            None => return Ok(None),
+            Some(Challenge::Basic) => return Ok(self.password()),
+            Some(Challenge::Bearer { realm, service }) => (realm, service.as_deref()),
+        };
+        if let Some(token) = self.token.as_ref().filter(|token| Instant::now() < token.until) {
+            return Ok(Some(token.shown.clone()));
+        }
+        let token = self.fetch(transport, realm, service).await?;
+        Ok(Some(self.token.insert(token).shown.clone()))
+    }
+
+    fn password(&self) -> Option<HeaderValue> {
+        match &self.credential {
+            Some(DockerCredential::UsernamePassword(user, password)) => {
+                secret(&format!("Basic {}", BASE64_STANDARD.encode(format!("{user}:{password}"))))
+            }
+            // It is for token servers.
+            Some(DockerCredential::IdentityToken(_)) | None => None,
+        }
+    }
+
+    async fn fetch(&self, transport: &Transport, realm: &str, service: Option<&str>) -> Result<Token, AskError> {
+        let realm = Url::parse(realm).map_err(|_| AskError::Unclear("its token server has no address".to_owned()))?;
+        if !transport.may_lead_to(&realm) {
+            return Err(AskError::elsewhere("a token", &realm));
+        }
+        let asked = Instant::now();
+        let response = granted(send(self.request(transport, realm, service)).await?)?;
+        let answer = content(response, "its token", LARGEST_ANSWER).await?;
+        let unclear = || AskError::Unclear("its token server gives no token".to_owned());
+        // What the parser quotes of it might be a secret.
+        let granted: Granted = serde_json::from_slice(&answer).map_err(|_| unclear())?;
+        let token = if granted.token.is_empty() { granted.access_token } else { granted.token };
+        let shown = Some(token).filter(|token| !token.is_empty()).and_then(|token| secret(&format!("Bearer {token}")));
+        let lifetime = granted.expires_in.as_u64().unwrap_or(LIFETIME.0).min(LIFETIME.1);
+        // The last quarter is for what is under way, and for other clocks.
+        Ok(Token { shown: shown.ok_or_else(unclear)?, until: asked + Duration::from_secs(lifetime) * 3 / 4 })
+    }
+
+    /// The scope is ours: whatever else the registry names, no token is had for it.
+    fn request(&self, transport: &Transport, mut realm: Url, service: Option<&str>) -> RequestBuilder {
+        let scope = format!("repository:{}:pull", self.repository);
+        let mut parameters = vec![("scope", scope.as_str())];
+        parameters.extend(service.map(|service| ("service", service)));
+        if let Some(DockerCredential::IdentityToken(token)) = &self.credential {
+            // As OAuth 2 has it, and Docker asks with what `docker login` was given instead of a password.
+            parameters.extend([("grant_type", "refresh_token"), ("client_id", "baton"), ("refresh_token", token)]);
+            return transport.client().post(realm).form(&parameters);
+        }
+        realm.query_pairs_mut().extend_pairs(parameters);
+        let request = transport.client().get(realm);
+        match self.password() {
+            Some(password) => request.header(AUTHORIZATION, password),
+            None => request,
+        }
+    }
+}
+
+/// The answer, unless the token server refuses these credentials.
+fn granted(response: Response) -> Result<Response, AskError> {
+    match response.status() {
+        status if status.is_redirection() => Err(AskError::Unclear("its token server leads elsewhere".to_owned())),
+        StatusCode::TOO_MANY_REQUESTS => Ok(response),
+        status if status.is_client_error() => Err(AskError::Denied),
+        _ => Ok(response),
+    }
+}
