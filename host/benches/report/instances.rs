@@ -155,7 +155,7 @@ impl Baton {
             limits: Limits { memory: (TOUCHED + 64) << 20, ..Limits::default() },
             states: Arc::new(MemoryStore::new(Arc::new(|| Duration::ZERO))),
             state_limits: state::Limits::default(),
-            legacy: state::Legacy::default(),
+            inheritance: state::Inheritance::default(),
             postmortem: Postmortem::default(),
             env: Vec::new(),
             config: Vec::new(),

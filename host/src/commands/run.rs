@@ -22,7 +22,7 @@ use crate::modules::{
 use crate::node::NodeId;
 use crate::runtime::{Engine, HttpPolicy, Launcher, Postmortem, PostmortemWriter, Running};
 use crate::signals::{Ask, Signals};
-use crate::state::{Legacy, StateStore};
+use crate::state::{Inheritance, StateStore};
 use crate::status_socket::StatusSocket;
 use crate::store::{LeaseStore, MemoryStore, StoreUrl};
 use crate::supervisor::{Shutdown, Supervisor};
@@ -139,7 +139,7 @@ fn contend(
                 limits: coordinator.limits,
                 states: Arc::clone(states),
                 state_limits: coordinator.state_limits,
-                legacy: Legacy::default(),
+                inheritance: Inheritance::default(),
                 postmortem: postmortem.clone(),
                 env: exposed(&coordinator.env),
                 config: coordinator.config.clone(),

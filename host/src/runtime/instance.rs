@@ -1,8 +1,8 @@
 //! Instances: one running copy of a module, from its start until it is gone.
 
-use std::convert::Infallible;
 use std::future::pending;
 use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use futures::FutureExt as _;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{Sleep, sleep};
 use wasmtime::{Store, UpdateDeadline, WasmBacktrace, WasmCoreDump};
 use wasmtime_wasi::{I32Exit, WasiCtx};
 
@@ -55,7 +55,7 @@ pub struct Launcher {
     /// How much state they may keep.
     pub state_limits: state::Limits,
     /// What one that is replaced leaves to the next one.
-    pub legacy: state::Legacy,
+    pub inheritance: state::Inheritance,
     /// What is kept of those that end.
     pub postmortem: Postmortem,
     /// The environment that they see.
@@ -92,7 +92,7 @@ impl Launcher {
         let started = self.clock.now();
         let gate = Arc::new(Gate::new(self.clock.clone(), deadline, abort_at));
         let (stop, stopped) = watch::channel(None);
-        let (give_way, gives_way) = watch::channel(None);
+        let (succeed, succeeded) = watch::channel(None);
         let (kill, killed) = watch::channel(false);
         let (tell, events) = mpsc::channel(EVENTS);
         let progress = Arc::new(Progress::new(started));
@@ -122,14 +122,14 @@ impl Launcher {
             module: module.clone(),
             context,
             ticking: engine.ticking(),
-            states: module.uses_state().then(|| self.states_of(&output)),
+            states: self.states_of(module, &output),
             http,
             lifeline,
             streams,
             log,
             meter: Meter::new(self.limits, &tally, &output, &self.clock),
             outlet,
-            gives_way,
+            succeeded,
             stop: stop.clone(),
             killed,
             kill_flag: Arc::clone(&kill_flag),
@@ -147,7 +147,9 @@ impl Launcher {
             gate,
             started,
             stop,
-            give_way,
+            succeed,
+            patience: None,
+            clock: self.clock.clone(),
             kill,
             kill_flag,
             progress,
@@ -197,15 +199,20 @@ impl Launcher {
         own.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).chain(given).collect()
     }
 
-    fn states_of(&self, output: &Arc<dyn Output>) -> Claimant {
+    /// Its claimant, if it keeps state. One that keeps none inherits none.
+    fn states_of(&self, module: &Module, output: &Arc<dyn Output>) -> Option<Claimant> {
+        if !module.uses_state() {
+            self.inheritance.clear();
+            return None;
+        }
         let output = Arc::clone(output);
-        Claimant {
+        Some(Claimant {
             store: Arc::clone(&self.states),
             election: self.election.clone(),
             limits: self.state_limits,
-            legacy: self.legacy.clone(),
+            inheritance: self.inheritance.clone(),
             tell: Arc::new(move |refusal| output.notice(Notice::StateDelayed(refusal))),
-        }
+        })
     }
 
     /// What one call may hand over, in bytes: a commit that is too large must arrive to be told so.
@@ -220,7 +227,10 @@ pub struct Instance {
     gate: Arc<Gate>,
     started: Time,
     stop: watch::Sender<Option<StopNotice>>,
-    give_way: watch::Sender<Option<Successor>>,
+    succeed: watch::Sender<Option<Successor>>,
+    /// When it is asked to stop though the state is not claimed for its successor yet.
+    patience: Option<(Pin<Box<Sleep>>, StopNotice)>,
+    clock: Clock,
     kill: watch::Sender<bool>,
     kill_flag: Arc<AtomicBool>,
     progress: Arc<Progress>,
@@ -253,25 +263,38 @@ pub struct Gone {
 impl Instance {
     /// Waits for the next event. Cancel safe.
     pub async fn next_event(&mut self) -> InstanceEvent {
-        tokio::select! {
-            biased;
-            Some(event) = self.events.recv() => event,
-            gone = &mut self.task => InstanceEvent::Gone(gone.unwrap_or_else(|error| {
-                // A panic of the host's own code dropped its store; its task has waited for the rest.
-                self.gate.set_gone();
-                Gone { end: End::Crashed(format!("the host failed to run it: {error}")), backtrace: None }
-            })),
+        loop {
+            let patience = async {
+                match &mut self.patience {
+                    Some((sleep, _)) => sleep.await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                Some(event) = self.events.recv() => return event,
+                gone = &mut self.task => return InstanceEvent::Gone(gone.unwrap_or_else(|error| {
+                    // A panic of the host's own code dropped its store; its task has waited for the rest.
+                    self.gate.set_gone();
+                    Gone { end: End::Crashed(format!("the host failed to run it: {error}")), backtrace: None }
+                })),
+                () = patience => {
+                    if let Some((_, notice)) = self.patience.take() {
+                        ask_to_stop(&self.stop, notice);
+                    }
+                }
+            }
         }
     }
 
     /// Asks it to stop. Only the first request counts. Where the `next` term follows in this process, the state is
     /// claimed for that first, unless that takes long.
-    pub fn stop(&self, reason: StopReason, message: String, grace_ends: Time, next: Option<Term>) {
+    pub fn stop(&mut self, reason: StopReason, message: String, grace_ends: Time, next: Option<Term>) {
         let notice = StopNotice { reason, message, grace_ends };
-        match next {
-            Some(term) => drop(self.give_way.send_replace(Some(Successor { term, notice }))),
-            None => ask_to_stop(&self.stop, notice),
-        }
+        let Some(term) = next else { return ask_to_stop(&self.stop, notice) };
+        let patience = CLAIM_AHEAD.min(grace_ends.since(self.clock.now()) / 4);
+        self.patience = Some((Box::pin(sleep(patience)), notice.clone()));
+        self.succeed.send_replace(Some(Successor { term, notice }));
     }
 
     /// Refuses its effects from now on and ends it, whatever it is doing.
@@ -354,7 +377,7 @@ struct Life {
     log: GuestLog,
     meter: Meter,
     outlet: Arc<Outlet>,
-    gives_way: watch::Receiver<Option<Successor>>,
+    succeeded: watch::Receiver<Option<Successor>>,
     stop: watch::Sender<Option<StopNotice>>,
     killed: watch::Receiver<bool>,
     kill_flag: Arc<AtomicBool>,
@@ -393,7 +416,7 @@ impl Life {
             outlet,
             http,
             lifeline,
-            gives_way,
+            succeeded,
             stop,
             mut killed,
             ..
@@ -428,7 +451,7 @@ impl Life {
                 biased;
                 () = interrupt => None,
                 returned = call => Some(returned),
-                never = give_way(gives_way, &succession, &stop, &launcher.clock) => match never {},
+                superseded = claim_ahead(succeeded, &succession, &stop) => Some(Err(wasmtime::Error::new(superseded))),
             }
         };
         let was_killed = kill_flag.load(Ordering::Acquire);
@@ -449,9 +472,6 @@ impl Life {
         };
         if let Some(guest) = store.as_mut().map(Store::data_mut) {
             guest.meter.finish(&mut guest.table);
-            if let Some(claim) = guest.state.take() {
-                claim.leave();
-            }
         }
         // Freeing much memory takes long: another thread takes over the other guests, and this one, which has
         // the memory at hand, drops it without waiting for anyone but the calls that it had started.
@@ -491,20 +511,21 @@ fn new_store(
     store
 }
 
-/// Asks the guest to stop, once that is wanted and the state is claimed for who comes next.
-async fn give_way(
-    mut gives_way: watch::Receiver<Option<Successor>>,
+/// Claims the state for the successor, once there is one, and then asks the guest to stop. Returns only if the state
+/// turns out to be another's.
+async fn claim_ahead(
+    mut succeeded: watch::Receiver<Option<Successor>>,
     succession: &OnceLock<Succession>,
     stop: &watch::Sender<Option<StopNotice>>,
-    clock: &Clock,
-) -> Infallible {
-    let successor = gives_way.wait_for(Option::is_some).await.ok().and_then(|successor| successor.clone());
+) -> CommitError {
+    let successor = succeeded.wait_for(Option::is_some).await.ok().and_then(|successor| successor.clone());
     if let Some(Successor { term, notice }) = successor {
-        if let Some(succession) = succession.get() {
-            let patience = CLAIM_AHEAD.min(notice.grace_ends.since(clock.now()) / 4);
-            // Otherwise that term claims it for itself, while nothing runs.
-            let _ = timeout(patience, succession.claim(term)).await;
+        if let Some(succession) = succession.get()
+            && let Err(superseded @ CommitError::Superseded(_)) = succession.claim(term).await
+        {
+            return superseded;
         }
+        // Without a claim its successor claims for itself, while nothing runs.
         ask_to_stop(stop, notice);
     }
     pending().await

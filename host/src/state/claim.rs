@@ -29,18 +29,18 @@ pub struct Claimant {
     pub election: ElectionName,
     /// How large it may become.
     pub limits: Limits,
-    /// What the term before has left.
-    pub legacy: Legacy,
+    /// What the term before leaves.
+    pub inheritance: Inheritance,
     /// Told once of each claim and commit that the store does not take at the first try.
     pub tell: Arc<dyn Fn(&Refusal) + Send + Sync>,
 }
 
-/// What a term that gave way within its process leaves to the term that follows there, if that was claimed ahead.
+/// What a term leaves to the one that follows it in the same process, where that was claimed ahead.
 #[derive(Clone, Default)]
-pub struct Legacy(Arc<Mutex<Option<Left>>>);
+pub struct Inheritance(Arc<Mutex<Option<Bequest>>>);
 
-struct Left {
-    /// For whom.
+struct Bequest {
+    /// To whom.
     term: Term,
     /// The claim for that term, made or tried.
     claim: Mark,
@@ -48,7 +48,8 @@ struct Left {
     document: Option<(Version, Arc<Document>)>,
 }
 
-/// One term's hold on its election's state.
+/// One term's hold on its election's state. Dropping it leaves what is known to the term that follows in this process,
+/// where that was claimed ahead; nobody may be claiming or committing any more.
 pub struct Claim {
     /// What the instance reads: its own commits, on top of what it began with.
     document: Arc<Document>,
@@ -62,6 +63,7 @@ pub struct Succession(Arc<AsyncMutex<History>>);
 /// The document as one term knows it, and its writes: one after the other, each on top of the last.
 struct History {
     home: Claimant,
+    term: Term,
     gate: Arc<Gate>,
     document: Arc<Document>,
     version: Version,
@@ -127,14 +129,14 @@ impl Claimant {
     /// [`ClaimError`] where there is no claim.
     pub async fn claim(self, term: Term, gate: Arc<Gate>) -> Result<Claim, ClaimError> {
         gate.pass().map_err(|_| ClaimError::TermOver)?;
-        let left = self.legacy.take().filter(|left| left.term == term);
+        let left = self.inheritance.take().filter(|left| left.term == term);
         let ahead = left.as_ref().map(|left| left.claim);
         let (version, document) = match left.and_then(|left| left.document) {
             Some(known) => known,
             None => self.write_claim(term, ahead, &gate).await?,
         };
         let history =
-            History { home: self, gate, document: Arc::clone(&document), version, unsettled: None, next: None };
+            History { home: self, term, gate, document: Arc::clone(&document), version, unsettled: None, next: None };
         Ok(Claim { document, history: Arc::new(AsyncMutex::new(history)) })
     }
 
@@ -178,13 +180,18 @@ impl Claimant {
     }
 }
 
-impl Legacy {
-    fn take(&self) -> Option<Left> {
+impl Inheritance {
+    /// Forgets it: nobody is there to take it.
+    pub fn clear(&self) {
+        drop(self.take());
+    }
+
+    fn take(&self) -> Option<Bequest> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    fn leave(&self, left: Left) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(left);
+    fn leave(&self, bequest: Bequest) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(bequest);
     }
 }
 
@@ -216,16 +223,16 @@ impl Claim {
     pub fn succession(&self) -> Succession {
         Succession(Arc::clone(&self.history))
     }
+}
 
-    /// Leaves what is known of the state to the term that follows in this process, if it was claimed for that. The
-    /// instance must be gone, and nobody may be claiming any more.
-    pub fn leave(self) {
+impl Drop for Claim {
+    fn drop(&mut self) {
         let Ok(history) = self.history.try_lock() else { return };
         let Some((term, claim)) = history.next else { return };
         // What is under way might still be saved after the next instance has begun to read.
         let is_known = history.unsettled.is_none() && history.document.claim == claim;
         let document = is_known.then(|| (history.version.clone(), Arc::clone(&history.document)));
-        history.home.legacy.leave(Left { term, claim, document });
+        history.home.inheritance.leave(Bequest { term, claim, document });
     }
 }
 
@@ -330,7 +337,8 @@ impl History {
         let mut pace = Pace::new(&*tell);
         loop {
             if self.gate.pass().is_err() {
-                return Err(self.end(in_doubt, CommitError::Refused));
+                // The document is another by now: it stays unsettled, so that nobody goes on with this one.
+                return Err(if in_doubt { CommitError::Unknown } else { CommitError::Refused });
             }
             match tried(self.home.store.read(&self.home.election)).await {
                 Ok(found) => {
@@ -341,7 +349,10 @@ impl History {
                             Ok(())
                         }
                         other => {
+                            // Nobody else claims it for the term that follows here: an operator has changed it.
+                            let ours = self.next.map(|(term, _)| term);
                             let term = other.map_or(0, |(_, found)| found.term);
+                            let term = if Some(term) == ours { self.term } else { term };
                             self.gate.close();
                             Err(self.end(in_doubt, CommitError::Superseded(term)))
                         }

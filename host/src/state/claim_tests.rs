@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 use std::pin::pin;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -15,13 +15,20 @@ use crate::store::memory::{Fault, MemoryStore};
 
 /// A store that counts what it is asked.
 #[derive(Clone)]
-struct Counted(MemoryStore, Arc<AtomicU32>);
+struct Counted {
+    store: MemoryStore,
+    requests: Arc<AtomicU32>,
+    is_unreadable: Arc<AtomicBool>,
+}
 
 #[async_trait]
 impl StateStore for Counted {
     async fn read(&self, election: &ElectionName) -> Result<Option<(Version, Bytes)>, Refusal> {
-        self.1.fetch_add(1, Ordering::SeqCst);
-        StateStore::read(&self.0, election).await
+        self.requests.fetch_add(1, Ordering::SeqCst);
+        if self.is_unreadable.load(Ordering::SeqCst) {
+            return Err(Refusal::Unknown("no answer".to_owned()));
+        }
+        StateStore::read(&self.store, election).await
     }
 
     async fn write(
@@ -30,16 +37,17 @@ impl StateStore for Counted {
         version: Option<&Version>,
         content: Bytes,
     ) -> Result<Version, Refusal> {
-        self.1.fetch_add(1, Ordering::SeqCst);
-        self.0.write(election, version, content).await
+        self.requests.fetch_add(1, Ordering::SeqCst);
+        self.store.write(election, version, content).await
     }
 }
 
 struct Bench {
     store: MemoryStore,
     requests: Arc<AtomicU32>,
+    is_unreadable: Arc<AtomicBool>,
     delays: Arc<AtomicU32>,
-    legacy: Legacy,
+    inheritance: Inheritance,
 }
 
 impl Bench {
@@ -47,18 +55,23 @@ impl Bench {
         Self {
             store: MemoryStore::new(Arc::new(|| Duration::ZERO)),
             requests: Arc::default(),
+            is_unreadable: Arc::default(),
             delays: Arc::default(),
-            legacy: Legacy::default(),
+            inheritance: Inheritance::default(),
         }
     }
 
     fn claimant(&self) -> Claimant {
         let delays = Arc::clone(&self.delays);
         Claimant {
-            store: Arc::new(Counted(self.store.clone(), Arc::clone(&self.requests))),
+            store: Arc::new(Counted {
+                store: self.store.clone(),
+                requests: Arc::clone(&self.requests),
+                is_unreadable: Arc::clone(&self.is_unreadable),
+            }),
             election: job(),
             limits: Limits { total: 100, value: 40 },
-            legacy: self.legacy.clone(),
+            inheritance: self.inheritance.clone(),
             tell: Arc::new(move |_| {
                 delays.fetch_add(1, Ordering::SeqCst);
             }),
@@ -209,8 +222,12 @@ async fn an_operators_change_ends_the_term() {
     bench.store.fail_next(Fault::LoseAnswer);
     super::super::edit(&bench.store, &job(), async || Ok(()), change).await.unwrap();
     assert_eq!(claim.commit(n(2)).await, Err(CommitError::Superseded(1)));
-    let next = bench.claim(2).await.unwrap();
+    let mut next = bench.claim(2).await.unwrap();
     assert_eq!(next.get("n").unwrap()[..], [7]);
+    // Also where the document names the term that follows already.
+    next.succession().claim(3).await.unwrap();
+    super::super::edit(&bench.store, &job(), async || Ok(()), change).await.unwrap();
+    assert_eq!(next.commit(n(2)).await, Err(CommitError::Superseded(2)));
 }
 
 #[tokio::test]
@@ -223,7 +240,7 @@ async fn a_claim_that_was_made_ahead_asks_the_store_for_nothing() {
     // The old instance is still there, and what it saves on its way out is the next one's to read.
     first.commit(n(2)).await.unwrap();
     let requests = bench.requests.load(Ordering::SeqCst);
-    first.leave();
+    drop(first);
     let mut second = bench.claim(2).await.unwrap();
     assert_eq!(second.get("n").unwrap()[..], [2]);
     assert_eq!(bench.requests.load(Ordering::SeqCst), requests);
@@ -239,8 +256,8 @@ async fn what_is_left_to_a_term_that_never_comes_is_worth_nothing() {
     let bench = Bench::new();
     let first = bench.claim(1).await.unwrap();
     first.succession().claim(2).await.unwrap();
-    first.leave();
-    let elsewhere = Claimant { legacy: Legacy::default(), ..bench.claimant() };
+    drop(first);
+    let elsewhere = Claimant { inheritance: Inheritance::default(), ..bench.claimant() };
     let forever = || gate(Duration::from_secs(3600));
     assert_eq!(elsewhere.clone().claim(2, forever()).await.err(), Some(ClaimError::Superseded(2)));
     elsewhere.claim(3, forever()).await.unwrap().commit(n(7)).await.unwrap();
@@ -255,19 +272,19 @@ async fn another_ones_claim_is_found_by_the_claim_ahead_and_by_the_first_commit(
         let bench = Bench::new();
         let mut first = bench.claim(1).await.unwrap();
         let another = async || {
-            let elsewhere = Claimant { legacy: Legacy::default(), ..bench.claimant() };
+            let elsewhere = Claimant { inheritance: Inheritance::default(), ..bench.claimant() };
             elsewhere.claim(5, gate(Duration::from_secs(3600))).await.unwrap()
         };
         if is_before {
             another().await;
             assert_eq!(first.succession().claim(2).await, Err(CommitError::Superseded(5)));
             assert!(first.commit(n(1)).await.is_err());
-            first.leave();
+            drop(first);
             assert_eq!(bench.claim(2).await.err(), Some(ClaimError::Superseded(5)));
         } else {
             first.succession().claim(2).await.unwrap();
             another().await;
-            first.leave();
+            drop(first);
             let mut second = bench.claim(2).await.unwrap();
             assert_eq!(second.commit(n(1)).await, Err(CommitError::Superseded(5)));
         }
@@ -276,12 +293,27 @@ async fn another_ones_claim_is_found_by_the_claim_ahead_and_by_the_first_commit(
 }
 
 #[tokio::test]
+async fn nobody_goes_on_with_a_document_that_is_known_to_be_another() {
+    let bench = Bench::new();
+    let mut first = bench.claimant().claim(1, gate(Duration::from_millis(300))).await.unwrap();
+    first.succession().claim(2).await.unwrap();
+    let elsewhere = Claimant { inheritance: Inheritance::default(), ..bench.claimant() };
+    elsewhere.claim(5, gate(Duration::from_secs(3600))).await.unwrap();
+    // The commit meets another version, and cannot learn whose it is before its term ends.
+    bench.is_unreadable.store(true, Ordering::SeqCst);
+    assert_eq!(first.commit(n(1)).await, Err(CommitError::Refused));
+    drop(first);
+    bench.is_unreadable.store(false, Ordering::SeqCst);
+    assert_eq!(bench.claim(2).await.err(), Some(ClaimError::Superseded(5)));
+}
+
+#[tokio::test]
 async fn a_claim_that_was_refused_ahead_is_made_in_its_time() {
     let bench = Bench::new();
     let first = bench.claim(1).await.unwrap();
     first.history.try_lock().unwrap().gate.close();
     assert_eq!(first.succession().claim(2).await, Err(CommitError::Refused));
-    first.leave();
+    drop(first);
     bench.claim(2).await.unwrap();
     assert_eq!(bench.stored().await.term, 2);
 }
@@ -302,7 +334,7 @@ async fn what_is_under_way_when_an_instance_ends_is_saved_before_the_next_ones_c
                 bench.store.fail_next(fault);
                 assert!(futures::poll!(pin!(succession.claim(2))).is_pending());
             }
-            first.leave();
+            drop(first);
             let second = bench.claim(2).await.unwrap();
             let begins_with = second.get("n").map(|value| value[0]);
             assert_eq!(begins_with, saved.filter(|_| is_commit), "{fault:?}");

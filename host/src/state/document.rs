@@ -113,7 +113,7 @@ impl Document {
         let rest = content.strip_prefix(MAGIC).ok_or(DocumentError::Damaged)?;
         match rest.split_first() {
             Some((&FORMAT, rest)) => match postcard::from_bytes::<Self>(rest) {
-                Ok(document) if document.term <= HIGHEST_TERM => Ok(document),
+                Ok(document) if document.term < HIGHEST_TERM => Ok(document),
                 _ => Err(DocumentError::Damaged),
             },
             Some((&other, _)) => Err(DocumentError::Format(char::from(other))),

@@ -2,7 +2,8 @@
 //!
 //! Each new term **claims** the document with a conditional write before its instance starts, and reads
 //! from memory afterwards; each commit is one conditional write on top of the last. So whoever claims
-//! fences off all before it: what they still have under way finds a version that is gone.
+//! fences off all before it: what they still have under way finds a version that is gone. Only where one term follows
+//! another in the same process, which has its eyes on both, is the claim made ahead.
 //!
 //! `document` is what is stored, `claim` a term's right to change it, `edit` an operator's, and
 //! [`StateStore`] the place.
@@ -16,7 +17,7 @@ use async_trait::async_trait;
 use baton_election::{ElectionName, Refusal, Version};
 use bytes::Bytes;
 
-pub use claim::{Change, Claim, ClaimError, Claimant, CommitError, Legacy, Succession};
+pub use claim::{Change, Claim, ClaimError, Claimant, CommitError, Inheritance, Succession};
 pub use document::{Document, DocumentError, KEY, LARGEST, Limits};
 pub use edit::{EditError, edit, read};
 pub(crate) use pace::{Pace, tried};

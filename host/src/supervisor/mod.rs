@@ -150,6 +150,9 @@ impl Run {
                 self.carry_out(effect);
             }
             drop(hold);
+            if !self.elector.holds_lease() {
+                self.given.launcher.inheritance.clear();
+            }
             if let Some(input) = self.next_input(&mut shutdown, &mut asked).await {
                 self.elector.handle(self.given.now(), input);
             }
@@ -204,7 +207,7 @@ impl Run {
                 }
             }
             Effect::Stop { reason, message, grace_ends, next } => {
-                if let Some(Serving { instance, module }) = &self.serving {
+                if let Some(Serving { instance, module }) = &mut self.serving {
                     let left = grace_ends.since(self.given.clock.now()).min(instance.remaining());
                     self.narrator.stopping(module, reason, &message, left);
                     instance.stop(reason, message, grace_ends, next);

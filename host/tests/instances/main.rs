@@ -8,6 +8,7 @@ mod files;
 mod guests;
 mod http;
 mod requests;
+mod successions;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +44,7 @@ fn launcher(behaviour: &str) -> Launcher {
         limits: Limits { memory: 64 << 20, ..Limits::default() },
         states: Arc::new(MemoryStore::new(Arc::new(|| Duration::ZERO))),
         state_limits: state::Limits::default(),
-        legacy: state::Legacy::default(),
+        inheritance: state::Inheritance::default(),
         postmortem: Postmortem::default(),
         env: vec![("BEHAVIOUR".to_owned(), behaviour.to_owned()), ("BEAT_MS".to_owned(), "5".to_owned())],
         config: Vec::new(),

@@ -27,8 +27,8 @@ pub(super) struct Holding {
     stage: Stage,
     /// The highest term that must not be served any more: it was, or may have been, or its state is another's.
     spent: Term,
-    /// That of the version that was served last. The record may be ahead, at one that is not served yet, and perhaps
-    /// never will be.
+    /// The failures in a row of the version that was served last. The record may be ahead, at one that is not served
+    /// yet, and perhaps never will be.
     row: Row,
     /// Why the lease is to be given up as soon as the instance is gone.
     leave: Option<Leave>,

@@ -1,0 +1,119 @@
+//! One term follows another in the same process, and with it its state.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton::runtime::{Engine, Instance, Launcher, Module};
+use baton::state::{Document, DocumentError, EditError, StateStore, edit};
+use baton::store::MemoryStore;
+use baton::store::memory::Fault;
+use baton_election::{End, StopReason, Term, Version};
+use bytes::Bytes;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use crate::guests::Guest;
+use crate::{GUARD, Lines, gone, launcher};
+
+/// A coordinator that keeps state, in a store of its own.
+struct Keeper {
+    module: Module,
+    launcher: Launcher,
+    store: MemoryStore,
+}
+
+impl Keeper {
+    fn new() -> Self {
+        let store = MemoryStore::new(Arc::new(|| Duration::ZERO));
+        let launcher = Launcher { states: Arc::new(store.clone()), ..launcher("") };
+        let module = Module::load(&Engine::start().unwrap(), &Guest::KeepsHistory.module()).unwrap();
+        Self { module, launcher, store }
+    }
+
+    fn start(&self, term: Term, behaviour: &str) -> Started {
+        let (sender, lines) = mpsc::unbounded_channel();
+        let env = vec![("BEHAVIOUR".to_owned(), behaviour.to_owned())];
+        let launcher = Launcher { env, ..self.launcher.clone() };
+        let deadline = launcher.clock.now() + GUARD * 10;
+        Started {
+            instance: launcher.start(&self.module, term, deadline, deadline + GUARD, Arc::new(Lines(sender))),
+            lines,
+        }
+    }
+
+    async fn stored(&self) -> (Version, Document) {
+        let (version, content) = StateStore::read(&self.store, &self.launcher.election).await.unwrap().unwrap();
+        (version, Document::decode(&content).unwrap())
+    }
+}
+
+struct Started {
+    instance: Instance,
+    lines: mpsc::UnboundedReceiver<String>,
+}
+
+impl Started {
+    async fn says(&mut self, line: &str) {
+        while timeout(GUARD, self.lines.recv()).await.unwrap().unwrap() != line {}
+    }
+
+    /// Asks it to stop for that term, and waits until it is gone.
+    async fn gives_way_to(&mut self, next: Term) -> End {
+        let grace_ends = self.instance.started() + GUARD * 10;
+        self.instance.stop(StopReason::Replaced, "another follows".to_owned(), grace_ends, Some(next));
+        gone(&mut self.instance).await.end
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_next_term_goes_on_from_the_last_commit_and_asks_the_store_for_nothing() {
+    let keeper = Keeper::new();
+    let mut first = keeper.start(1, "history");
+    first.says("saved 10").await;
+    assert_eq!(first.gives_way_to(2).await, End::Done);
+    let (version, left) = keeper.stored().await;
+    assert_eq!(left.term, 2);
+
+    let mut second = keeper.start(2, "rest");
+    second.says("resting in term 2").await;
+    assert_eq!(keeper.stored().await, (version, left.clone()), "it was claimed before");
+    assert_eq!(second.gives_way_to(3).await, End::Done);
+
+    let mut third = keeper.start(3, "history");
+    let count = String::from_utf8(left.entries["count"].to_vec()).unwrap();
+    third.says(&format!("resumed {count}")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operators_change_is_found_before_anything_follows() {
+    let keeper = Keeper::new();
+    let mut first = keeper.start(1, "rest");
+    first.says("resting in term 1").await;
+    let change = |found: Result<Document, DocumentError>| {
+        let mut document = found?;
+        document.entries.insert("count".to_owned(), Bytes::from_static(b"1000"));
+        Ok::<_, EditError>(document)
+    };
+    edit(&keeper.store, &keeper.launcher.election, async || Ok(()), change).await.unwrap();
+    assert_eq!(first.gives_way_to(2).await, End::Superseded { term: 1 });
+
+    let mut second = keeper.start(2, "history");
+    second.says("resumed 1000").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_does_not_answer_delays_no_stop_for_long() {
+    let keeper = Keeper::new();
+    let mut first = keeper.start(1, "rest");
+    first.says("resting in term 1").await;
+    // The claim is tried for longer than a request to stop waits for it.
+    (0..9).for_each(|_| keeper.store.fail_next(Fault::Hold));
+    assert_eq!(first.gives_way_to(2).await, End::Done);
+    first.says("stopped").await;
+    assert_eq!(keeper.stored().await.1.term, 1);
+
+    let mut second = keeper.start(2, "rest");
+    second.says("resting in term 2").await;
+    assert_eq!(keeper.stored().await.1.term, 2);
+    assert!(keeper.store.deliver_writes().iter().all(Result::is_err), "what comes late is not saved");
+}
