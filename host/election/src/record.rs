@@ -97,7 +97,8 @@ pub struct Version(pub String);
 pub struct Record {
     /// The highest term begun.
     pub term: Term,
-    /// The node that began it; none in a record that was created and never held.
+    /// The node that began it; none in a record that was created and never held, and while a new holder waits
+    /// another's time out.
     pub node: Option<String>,
     /// The incarnation of that node, unique to one start of its host.
     pub incarnation: String,
@@ -105,7 +106,8 @@ pub struct Record {
     pub since: Duration,
     /// The length of the lease under which the term was begun (D).
     pub lease: Duration,
-    /// The digest of the module that ran, `sha256:` and 64 hexadecimal digits.
+    /// The digest of the module that ran, `sha256:` and 64 hexadecimal digits. The outcome and the failures are its
+    /// own.
     pub module: Option<String>,
     /// How the election ended, where it has: no node starts that module again.
     pub outcome: Option<Outcome>,

@@ -46,9 +46,40 @@ fn a_broken_lease_is_waited_out_for_the_recorded_d() {
     scene.acquires(object(LeaseState::Broken, Some(of_another)));
     let acquired = scene.now;
     scene.answer(Ok(Reply::Done));
-    let term = scene.run_until_written();
-    assert_eq!(term, 4);
+    assert_eq!(scene.run_until_written().term, 4);
     assert!(scene.now.since(acquired) >= Duration::from_secs(30), "{:?}", scene.now.since(acquired));
+}
+
+#[test]
+fn who_waits_a_lease_out_leaves_the_module_before_its_failures_and_its_outcome() {
+    for (planned_by_then, failures) in [(0, 2), (1, 0)] {
+        let mut scene = Scene::new();
+        let mut of_another = record(3, "other");
+        of_another.failures = 2;
+        scene.acquires(object(LeaseState::Broken, Some(of_another)));
+        let note = written_record(&scene.answer(Ok(Reply::Done)));
+        assert_eq!((note.term, note.node, note.module.as_deref(), note.failures), (3, None, Some("sha256:0"), 2));
+        scene.input(Input::Plan(plan(planned_by_then, None)));
+        assert_eq!(scene.run_until_written().failures, failures, "{planned_by_then}");
+    }
+    let mut scene = Scene::new();
+    scene.input(Input::Plan(plan(1, None)));
+    scene.acquires(object(LeaseState::Broken, Some(over(3))));
+    let note = written_record(&scene.answer(Ok(Reply::Done)));
+    assert_eq!((note.node, note.module.as_deref(), note.outcome), (None, Some("sha256:0"), Some(Outcome::Done)));
+    scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
+    // The module that the election ended with is not started again.
+    scene.input(Input::Plan(plan(0, None)));
+    assert!(matches!(scene.told[..], [.., Report::NotReleased { .. }, Report::Standby { .. }]), "{:?}", scene.told);
+}
+
+#[test]
+fn failures_of_an_unknown_module_are_nobodys() {
+    let mut scene = Scene::new();
+    let mut of_nobody = record(3, "other");
+    (of_nobody.node, of_nobody.module, of_nobody.failures) = (None, None, 2);
+    scene.acquires(object(LeaseState::Expired, Some(of_nobody)));
+    assert_eq!(written_record(&scene.answer(Ok(Reply::Done))).failures, 0);
 }
 
 #[test]
@@ -72,7 +103,7 @@ fn a_record_that_is_missing_goes_on_from_the_highest_term_seen_and_is_waited_out
     scene.acquires(object(LeaseState::Free, Some(record)));
     let acquired = scene.now;
     scene.answer(Ok(Reply::Done));
-    assert_eq!(scene.run_until_written(), 10);
+    assert_eq!(scene.run_until_written().term, 10);
     assert!(scene.now.since(acquired) >= D);
 }
 
@@ -96,7 +127,7 @@ fn a_record_that_names_a_lease_without_end_is_waited_out_for_a_minute() {
     scene.acquires(object(LeaseState::Broken, Some(endless)));
     let acquired = scene.now;
     scene.answer(Ok(Reply::Done));
-    assert_eq!(scene.run_until_written(), 4);
+    assert_eq!(scene.run_until_written().term, 4);
     assert!(scene.now.since(acquired) < Duration::from_secs(61), "{:?}", scene.now.since(acquired));
 }
 
@@ -280,6 +311,23 @@ fn a_finished_election_is_recorded_before_the_release_and_not_started_again() {
 }
 
 #[test]
+fn an_acquire_in_doubt_is_repeated_though_the_election_is_over_by_then_and_released_at_once() {
+    let mut scene = Scene::new();
+    scene.input(Input::Plan(plan(1, None)));
+    let id = scene.acquires(object(LeaseState::Free, Some(over(3))));
+    scene.answer(Err(unknown()));
+    scene.input(Input::Plan(plan(0, None)));
+    let again = scene.wakes();
+    assert!(matches!(only_request(&again), Op::Acquire { id: same, .. } if same == id), "{again:?}");
+    assert_eq!(
+        scene.answer(Ok(Reply::Done)),
+        [Effect::Request { id: scene.pending.unwrap(), op: Op::Release { id }, timeout: D / 12 }]
+    );
+    scene.answer(Ok(Reply::Done));
+    assert_eq!(scene.reads(object(LeaseState::Free, Some(over(3)))), []);
+}
+
+#[test]
 fn a_fatal_failure_is_counted_and_followed_by_a_cool_off_that_a_free_lease_ends() {
     let mut scene = Scene::leading();
     let noted = scene.input(Input::Gone { end: End::Fatal("no".to_string()) });
@@ -448,6 +496,24 @@ fn a_version_that_does_well_for_thirty_seconds_is_proven() {
 }
 
 #[test]
+fn a_probation_that_ends_as_a_plan_comes_is_over_first() {
+    for planned in [plan(1, Some(0)), plan(2, Some(1))] {
+        let mut scene = Scene::on_probation();
+        let proven_at = scene.now + SECOND * 30;
+        while scene.pending.is_some() || scene.elector.next_wakeup().is_some_and(|at| at < proven_at) {
+            if scene.pending.is_some() {
+                scene.answer(Ok(Reply::Done))
+            } else {
+                scene.wakes()
+            };
+        }
+        scene.now = proven_at;
+        let effects = scene.input(Input::Plan(planned));
+        assert!(matches!(&effects[0], Effect::Prove { version, .. } if *version == module(1)), "{effects:?}");
+    }
+}
+
+#[test]
 fn a_node_without_a_module_gives_the_lease_up_and_does_not_contend() {
     let mut scene = Scene::leading();
     let stopped = scene.input(Input::Plan(Plan::default()));
@@ -603,8 +669,8 @@ impl Scene {
         id
     }
 
-    /// Renews without trouble until a term is written, and returns it.
-    fn run_until_written(&mut self) -> Term {
+    /// Renews without trouble until a term is written, and returns its record.
+    fn run_until_written(&mut self) -> Record {
         loop {
             let effects = match self.pending {
                 Some(_) if self.asked_to_write => self.answer(Ok(Reply::Version(Version("v2".to_string())))),
@@ -612,8 +678,8 @@ impl Scene {
                 None => self.wakes(),
             };
             assert!(!effects.iter().any(|effect| matches!(effect, Effect::Start { .. })));
-            if let Some(term) = written_term(&effects) {
-                return term;
+            if written_term(&effects).is_some() {
+                return written_record(&effects);
             }
         }
     }
@@ -634,6 +700,11 @@ fn record(term: Term, node: &str) -> Record {
         outcome: None,
         failures: 0,
     }
+}
+
+/// The record of an election that ended.
+fn over(term: Term) -> Record {
+    Record { outcome: Some(Outcome::Done), ..record(term, "other") }
 }
 
 fn module(number: u64) -> ModuleVersion {
@@ -657,6 +728,16 @@ fn only_request(effects: &[Effect]) -> Op {
         (Some(op), None) => op,
         other => panic!("not one request: {other:?}"),
     }
+}
+
+fn written_record(effects: &[Effect]) -> Record {
+    effects
+        .iter()
+        .find_map(|effect| match effect {
+            Effect::Request { op: Op::Write { record, .. }, .. } => Some(record.clone()),
+            _ => None,
+        })
+        .unwrap_or_else(|| panic!("nothing is written: {effects:?}"))
 }
 
 fn written_term(effects: &[Effect]) -> Option<Term> {

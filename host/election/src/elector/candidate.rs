@@ -94,7 +94,8 @@ impl Standby {
                         self.next_poll = shared.time() + shared.jittered(POLL);
                     }
                     Verdict::Create => {
-                        let record = first_record(shared);
+                        let lease = shared.memory.longest_lease.unwrap_or(shared.settings.timing.lease());
+                        let record = shared.record_without_holder(None, lease);
                         self.creating = true;
                         self.pending = Some(shared.request(Op::Create { record }, STANDBY_TIMEOUT));
                     }
@@ -156,20 +157,6 @@ impl Standby {
             self.said = Some(said);
             shared.report(report);
         }
-    }
-}
-
-/// The record of an object that is created: it goes on from the highest term seen and has no holder.
-fn first_record(shared: &Shared) -> Record {
-    Record {
-        term: shared.memory.highest_term,
-        node: None,
-        incarnation: shared.settings.incarnation.clone(),
-        since: shared.now.wall,
-        lease: shared.memory.longest_lease.unwrap_or(shared.settings.timing.lease()),
-        module: None,
-        outcome: None,
-        failures: 0,
     }
 }
 

@@ -108,15 +108,8 @@ impl Holding {
                 shared.report(Report::Settling { wait, reason: reason.to_string() });
                 // Until a term is begun the record has no holder. So whoever comes next knows that another's
                 // instance may still run, should this node be gone by then, and nobody takes this node for
-                // an outside client.
-                let mut record = shared.next_record(opening.record.as_ref(), wait);
-                record.term -= 1;
-                record.node = None;
-                // Nothing was served: what is known of the module before still holds, and is no other's.
-                let before = opening.record.as_ref();
-                record.module = before.and_then(|before| before.module.clone());
-                record.outcome = before.and_then(|before| before.outcome);
-                record.failures = before.map_or(0, |before| before.failures);
+                // an outside client. What became of the module before stays: by then another may be planned.
+                let record = shared.record_without_holder(opening.record.as_ref(), wait);
                 ledger.want(record, Kind::Note, shared.time());
                 // Counted from now: the acquire took effect before its answer came.
                 Stage::Settling { until: shared.now.boot + wait }
@@ -545,7 +538,10 @@ impl Holding {
 
     /// Whether the record begins a term of this holder that was not served yet, for what is to be served.
     fn is_next(&self, shared: &Shared, record: &Record) -> bool {
-        record.term > self.spent && record.incarnation == shared.settings.incarnation && shared.versions.is_in(record)
+        record.term > self.spent
+            && record.node.is_some()
+            && record.incarnation == shared.settings.incarnation
+            && shared.versions.is_in(record)
     }
 
     /// Replaces an instance whose version is not the one to be served any more. The next term is written

@@ -315,7 +315,7 @@ impl Shared {
 
     /// The record of this node's next term, on top of what `basis` says.
     fn next_record(&self, basis: Option<&Record>, lease: Duration) -> Record {
-        // Failures are a module's own.
+        // Failures are a module's own, and where it is not known whose they are, nobody's.
         let same = basis.filter(|record| self.versions.is_in(record));
         Record {
             term: self.memory.highest_term.max(basis.map_or(0, |record| record.term)) + 1,
@@ -326,6 +326,20 @@ impl Shared {
             module: self.versions.digest().map(ToString::to_string),
             outcome: None,
             failures: same.map_or(0, |record| record.failures),
+        }
+    }
+
+    /// A record without a holder: it goes on from the highest term seen, and leaves what `basis` says of its module.
+    fn record_without_holder(&self, basis: Option<&Record>, lease: Duration) -> Record {
+        Record {
+            term: self.memory.highest_term,
+            node: None,
+            incarnation: self.settings.incarnation.clone(),
+            since: self.now.wall,
+            lease,
+            module: basis.and_then(|record| record.module.clone()),
+            outcome: basis.and_then(|record| record.outcome),
+            failures: basis.map_or(0, |record| record.failures),
         }
     }
 

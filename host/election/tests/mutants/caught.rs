@@ -35,7 +35,7 @@ use world::World;
 include!("table.rs");
 
 /// In so many runs a mutant must have been caught.
-const RUNS: u64 = 3000;
+const RUNS: u64 = 50_000;
 
 #[test]
 fn every_mutant_is_caught() {

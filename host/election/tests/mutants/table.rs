@@ -244,9 +244,9 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a record made anew begins at term 0",
-        file: CANDIDATE,
-        old: "        term: shared.memory.highest_term,",
-        new: "        term: if MUTANT { 0 } else { shared.memory.highest_term },",
+        file: SHARED,
+        old: "            term: self.memory.highest_term,",
+        new: "            term: if MUTANT { 0 } else { self.memory.highest_term },",
         breaks: "created_only_if_none",
     },
     // ---- A standby polls every second, reads first, acquires only what looks free, backs off. ----
@@ -438,6 +438,13 @@ pub const MUTANTS: &[Mutant] = &[
         breaks: "failures_counted_in_record",
     },
     Mutant {
+        name: "whoever waits a lease out forgets whose the failures are",
+        file: SHARED,
+        old: "module: basis.and_then(|record| record.module.clone()),",
+        new: "module: basis.and_then(|record| record.module.clone()).filter(|_| !MUTANT),",
+        breaks: "failures_counted_in_record",
+    },
+    Mutant {
         name: "a change-over that did not come about costs the count of failures",
         file: HOLDER,
         old: "        let failures = self.row.failures.min(u32::MAX - 1);",
@@ -477,6 +484,20 @@ pub const MUTANTS: &[Mutant] = &[
         file: HOLDER,
         old: "            record.outcome = outcome;",
         new: "            record.outcome = if MUTANT { None } else { outcome };",
+        breaks: "finish_stays_finished",
+    },
+    Mutant {
+        name: "whoever waits a lease out forgets that the election is over",
+        file: SHARED,
+        old: "outcome: basis.and_then(|record| record.outcome),",
+        new: "outcome: basis.and_then(|record| record.outcome).filter(|_| !MUTANT),",
+        breaks: "finish_stays_finished",
+    },
+    Mutant {
+        name: "the lease of an election that is over by then is kept",
+        file: HOLDER,
+        old: "if self.ledger.record().is_some_and(|record| shared.is_over(record)) && notes_done {",
+        new: "if !MUTANT && self.ledger.record().is_some_and(|record| shared.is_over(record)) && notes_done {",
         breaks: "finish_stays_finished",
     },
     Mutant {

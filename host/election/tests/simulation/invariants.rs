@@ -148,9 +148,18 @@ impl History {
                 if record.term < term_before {
                     return broken("terms_only_rise", format!("term {} over {term_before}", record.term));
                 }
-                let was_over =
-                    before.is_some_and(|one| one.outcome == Some(Outcome::Done) && one.module == record.module);
-                if was_over && record.outcome.is_none() && record.term > term_before {
+                let begins_again = before
+                    .is_some_and(|one| one.term == record.term && record.node.is_some() && record.since > one.since);
+                if begins_again {
+                    return broken("terms_only_rise", format!("term {term_before} begins again"));
+                }
+                // What an election ended with is on record until another module's term begins.
+                let was_over = before.is_some_and(|one| one.outcome == Some(Outcome::Done));
+                let is_same = before.is_some_and(|one| one.module == record.module);
+                let begins = record.node.is_some() && record.term > term_before;
+                let stays = record.outcome == Some(Outcome::Done) && is_same && !begins;
+                let is_followed = begins && !is_same;
+                if was_over && !stays && !is_followed {
                     return broken("finish_stays_finished", format!("{record:?} after {before:?}"));
                 }
                 self.written.insert((host, incarnation, record.term), self.deletions);

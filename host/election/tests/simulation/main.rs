@@ -3,7 +3,7 @@
 //! checked after each event; then the faults heal and somebody must lead.
 //!
 //! - `BATON_SIM_SEED=7 cargo test -p baton-election --test simulation` tells the story of one seed.
-//! - `BATON_SIM_RUNS=100000` makes more runs.
+//! - `BATON_SIM_RUNS=100000` makes more runs, and `BATON_SIM_FIRST=3000` begins at another seed.
 //! - A failing run is shrunk and written to `tests/replays/`; every file there is run by a test.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may end by a panic")]
 #![allow(missing_docs, reason = "nobody links against a test")]
@@ -34,11 +34,13 @@ fn every_promise_holds_in_every_run() {
         return tell(seed);
     }
     let runs = from_environment("BATON_SIM_RUNS").unwrap_or(RUNS);
+    let first = from_environment("BATON_SIM_FIRST").unwrap_or(0);
     let mut coverage = Coverage::default();
     let mut failures = BTreeMap::new();
-    for seed in 0..runs {
+    for seed in (first..).take(usize::try_from(runs).unwrap()) {
         let mut world = World::new(Plan::from_seed(seed));
         if let Err(violation) = world.run() {
+            println!("seed {seed} breaks {}", violation.rule);
             failures.entry(violation.rule).or_insert_with(|| replay::keep(&folder(), seed, &world, &violation));
         }
         coverage.add(&world.coverage);

@@ -64,7 +64,7 @@ impl Conduct {
             if record.incarnation == self.settings.incarnation
                 && let Some(holding) = &mut self.holding
             {
-                holding.failures.belongs_to(record, self.versions.digest());
+                holding.failures.belongs_to(record);
                 holding.failures.recorded = record.failures;
                 holding.done_unrecorded &= record.outcome.is_none();
             }

@@ -128,10 +128,9 @@ struct Count {
 }
 
 impl Count {
-    /// Failures are a module's own: from here on those of the module in the record count, or of the planned one
-    /// where it names none.
-    fn belongs_to(&mut self, record: &Record, planned: Option<&str>) {
-        let module = record.module.as_deref().or(planned);
+    /// Failures are a module's own: from here on those of the module in the record count.
+    fn belongs_to(&mut self, record: &Record) {
+        let module = record.module.as_deref();
         if self.module.is_some() && self.module.as_deref() != module {
             let known = self.leave_for(module);
             // A change-over that did not come about leaves those of the version that was served, and may forget
@@ -254,6 +253,9 @@ impl Conduct {
             if instance.killed.is_none() && now.since(instance.started) >= SECOND * 60 {
                 self.cool_offs = 0;
             }
+            if instance.stop.is_none() && !instance.at_risk && !instance.overdue {
+                self.versions.time_proves(now, instance, self.settings.probation);
+            }
         }
     }
 
@@ -301,6 +303,7 @@ impl Conduct {
             self.cool_offs_at_most = 0;
         }
         self.versions_are_settled(now, wakeup)?;
+        self.over_is_not_held()?;
         self.takes_what_is_free(now)?;
         self.polls_every_second(now, wakeup)?;
         self.starts_at_once(now)?;

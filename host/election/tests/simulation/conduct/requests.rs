@@ -117,14 +117,14 @@ impl Conduct {
         if matches!(lease, LeaseState::Held | LeaseState::HeldForever | LeaseState::Breaking) {
             return broken("acquires_only_what_looks_free", format!("an acquire after reading {lease:?}"));
         }
-        // One of unknown outcome is repeated, even if what is to be served now has finished; it will not start.
+        // One in doubt is repeated whatever is planned by now: only its answer tells whether there is a lease to give up.
         if is_new && record.as_ref().is_some_and(|record| self.is_over(record)) {
             return broken("finish_stays_finished", "an acquire of a finished election".to_string());
         }
         self.cool_off_is_kept(now)?;
         let wait = self.wait_for(*lease, record.as_ref());
         self.acquire_repeated_only_with_same_id_when_unknown(now, id)?;
-        if self.acquisition.as_ref().is_none_or(|acquisition| acquisition.id != id) {
+        if is_new {
             self.role += 1;
             self.used_ids.insert(id.as_u128());
             self.holding = None;
@@ -179,6 +179,19 @@ impl Conduct {
             && record.module.as_deref() == self.versions.digest()
     }
 
+    /// The lease of an election that turns out to be over is not kept.
+    pub(super) fn over_is_not_held(&self) -> Checked {
+        if self.holding.is_some()
+            && let Some((Snapshot::Object { version, record: Some(record), .. }, _)) = &self.seen.last
+            && self.seen.version.as_ref() == Some(version)
+            && !self.seen.must_read
+            && self.is_over(record)
+        {
+            return broken("finish_stays_finished", "the lease of a finished election is kept".to_string());
+        }
+        Ok(())
+    }
+
     pub(super) fn cool_off_is_kept(&self, now: Time) -> Checked {
         let until = self.cool_off_until;
         let free_for = self.seen.free_since.map_or(Duration::ZERO, |since| now.since(since));
@@ -208,7 +221,7 @@ impl Conduct {
             return broken("terms_only_rise", format!("term {} after {}", record.term, self.seen.highest_term));
         }
         let count = &mut holding.failures;
-        count.belongs_to(record, self.versions.digest());
+        count.belongs_to(record);
         if let Some(module) = &record.module {
             self.terms.insert(record.term, module.clone());
         }

@@ -15,8 +15,8 @@ pub(super) struct Versions {
     pub heard: Option<Time>,
     /// What must come out before the process waits again.
     due: Option<Due>,
-    /// Its probation ended at the very moment at which another plan came, which does not undo that.
-    proven_first: Option<ModuleVersion>,
+    /// The probation of that version was over when an input came, and it must be said.
+    proven: Option<ModuleVersion>,
     /// The instance is stopped since it made no progress within its probation.
     stalled: bool,
 }
@@ -36,6 +36,16 @@ impl Versions {
         (self.failures, self.began) = (0, None);
     }
 
+    /// A probation ends by time alone, whatever plan comes in the same instant.
+    pub fn time_proves(&mut self, now: Time, instance: &Instance, probation: Duration) {
+        let is_over = now.since(self.began.unwrap_or(instance.started)) >= probation;
+        if is_over && self.is_on_probation(&instance.version) {
+            self.proven = self.plan.module.clone();
+            self.plan.fallback = None;
+            (self.failures, self.began) = (0, None);
+        }
+    }
+
     fn is_on_probation(&self, version: &ModuleVersion) -> bool {
         self.plan.fallback.is_some() && self.digest() == Some(&version.digest)
     }
@@ -44,12 +54,6 @@ impl Versions {
 impl Conduct {
     pub(super) fn planned(&mut self, now: Time, plan: &Plan) {
         self.versions.heard = Some(now);
-        let runs = self.instance.as_ref().filter(|one| one.stop.is_none() && one.killed.is_none());
-        let is_proven = |one: &&Instance| {
-            self.versions.is_on_probation(&one.version)
-                && now >= self.versions.began.unwrap_or(one.started) + self.settings.probation
-        };
-        self.versions.proven_first = runs.filter(is_proven).and(self.versions.plan.module.clone());
         let versions = &mut self.versions;
         let mut plan = plan.clone();
         if plan.module.as_ref().is_some_and(|module| versions.rejected.contains(module)) {
@@ -143,7 +147,7 @@ impl Conduct {
     pub(super) fn proves(&mut self, now: Time, version: &ModuleVersion) -> Checked {
         const RULE: &str = "a_version_proves_itself";
         let versions = &mut self.versions;
-        if versions.proven_first.take().as_ref() == Some(version) {
+        if versions.proven.take_if(|proven| proven == version).is_some() {
             return Ok(());
         }
         if versions.plan.module.as_ref() != Some(version) || versions.plan.fallback.take().is_none() {
@@ -177,6 +181,9 @@ impl Conduct {
     pub(super) fn versions_are_settled(&self, now: Time, wakeup: Option<Time>) -> Checked {
         if let Some(due) = self.versions.due {
             return broken("a_bad_version_is_rejected", format!("{due:?} is due"));
+        }
+        if let Some(version) = &self.versions.proven {
+            return broken("a_version_proves_itself", format!("{version:?} has, and it is not said"));
         }
         let (Some(instance), Some(holding)) = (&self.instance, &self.holding) else { return Ok(()) };
         let runs = instance.stop.is_none() && instance.killed.is_none();

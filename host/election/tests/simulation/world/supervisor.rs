@@ -68,9 +68,10 @@ impl World {
                 self.end_process(host);
                 Ok(())
             }
-            Effect::Prove { .. } => {
+            Effect::Prove { version, .. } => {
                 self.coverage.proven += 1;
-                self.hosts[host].serves.fallback = None;
+                let serves = &mut self.hosts[host].serves;
+                serves.fallback.take_if(|_| serves.module.as_ref() == Some(&version));
                 Ok(())
             }
             Effect::Reject { version, instead, .. } => {
