@@ -282,7 +282,11 @@ impl Acquiring {
                 let next_poll = shared.time() + shared.jittered(POLL);
                 Some(Role::Standby(Standby::new(next_poll)))
             }
-            Err(Refusal::Conflict | Refusal::Lost(_)) => Some(Role::Standby(Standby::new(shared.time()))),
+            // Since it was read as free, a holder has written, or the object is another.
+            Err(Refusal::Conflict | Refusal::Lost(_)) => {
+                shared.memory.was_held = true;
+                Some(Role::Standby(Standby::new(shared.time())))
+            }
             // Nothing is said of a change of role: the trouble was, and it is asked for again, ever more seldom.
             Err(refusal) => {
                 shared.store_trouble(ACQUIRE, &refusal);

@@ -78,7 +78,7 @@ impl Conduct {
             Err(Refusal::Misconfigured(_)) => acquisition.decided = !acquisition.in_doubt,
             Err(refusal) => {
                 acquisition.decided = true;
-                self.seen.history |= *refusal == Refusal::Held;
+                self.seen.history |= matches!(refusal, Refusal::Held | Refusal::Conflict | Refusal::Lost(_));
             }
             Ok(_) => {
                 acquisition.decided = true;
