@@ -7,13 +7,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 /// How each request's first line ends, and nothing else that these clients send.
-const END_OF_REQUEST_LINE: &[u8] = b" HTTP/1.1\r\n";
+const REQUEST: &[u8] = b" HTTP/1.1\r\n";
+/// How that of a look at what is published ends.
+const LOOK: &[u8] = b"control HTTP/1.1\r\n";
+/// What is in that of a node that says what modules it has.
+const ANNOUNCEMENT: &[u8] = b"nodes/";
 
 /// A proxy that lives as long as the process: its threads wait for connections that end with it.
 pub struct Counter {
     /// The port it listens on.
     pub port: u16,
-    requests: Arc<AtomicU64>,
+    requests: Arc<Requests>,
+}
+
+/// What was counted.
+#[derive(Default)]
+struct Requests {
+    all: AtomicU64,
+    for_modules: AtomicU64,
 }
 
 impl Counter {
@@ -24,7 +35,7 @@ impl Counter {
     pub fn start(target: u16) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = listener.local_addr()?.port();
-        let requests = Arc::new(AtomicU64::new(0));
+        let requests = Arc::new(Requests::default());
         let counted = requests.clone();
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
@@ -38,44 +49,53 @@ impl Counter {
 
     /// The requests so far.
     pub fn requests(&self) -> u64 {
-        self.requests.load(Ordering::Relaxed)
+        self.requests.all.load(Ordering::Relaxed)
+    }
+
+    /// Those of them that are about modules: what is published, and what the node has of it.
+    pub fn for_modules(&self) -> u64 {
+        self.requests.for_modules.load(Ordering::Relaxed)
     }
 }
 
-fn connect(client: TcpStream, target: u16, requests: &Arc<AtomicU64>) -> io::Result<()> {
+fn connect(client: TcpStream, target: u16, requests: &Arc<Requests>) -> io::Result<()> {
     let server = TcpStream::connect((Ipv4Addr::LOCALHOST, target))?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
     let (client_back, server_back) = (client.try_clone()?, server.try_clone()?);
     let requests = requests.clone();
     thread::spawn(move || {
-        let mut line = Lines::default();
+        let mut all = Finder::of(REQUEST);
+        let mut for_modules = [LOOK, ANNOUNCEMENT].map(Finder::of);
         pump(client, server, |bytes| {
-            requests.fetch_add(line.count(bytes), Ordering::Relaxed);
+            requests.all.fetch_add(all.count(bytes), Ordering::Relaxed);
+            let found = for_modules.iter_mut().map(|finder| finder.count(bytes)).sum();
+            requests.for_modules.fetch_add(found, Ordering::Relaxed);
         });
     });
     thread::spawn(move || pump(server_back, client_back, |_| ()));
     Ok(())
 }
 
-/// Finds the ends of request lines in a stream, also where one is cut in two.
-#[derive(Default)]
-struct Lines {
+/// Finds a text in a stream, also where it is cut in two.
+struct Finder {
+    text: &'static [u8],
     matched: usize,
 }
 
-impl Lines {
+impl Finder {
+    /// The text's first byte does not occur again in it.
+    fn of(text: &'static [u8]) -> Self {
+        Self { text, matched: 0 }
+    }
+
     fn count(&mut self, bytes: &[u8]) -> u64 {
         let mut found = 0;
         for byte in bytes {
-            // The first byte, a space, does not occur again in what is looked for, so that nothing but a
-            // new start is possible where the rest does not follow.
-            self.matched = if *byte == END_OF_REQUEST_LINE[self.matched] {
-                self.matched + 1
-            } else {
-                usize::from(*byte == END_OF_REQUEST_LINE[0])
-            };
-            if self.matched == END_OF_REQUEST_LINE.len() {
+            // So nothing but a new start is possible where the rest does not follow.
+            let follows = *byte == self.text[self.matched];
+            self.matched = if follows { self.matched + 1 } else { usize::from(*byte == self.text[0]) };
+            if self.matched == self.text.len() {
                 self.matched = 0;
                 found += 1;
             }

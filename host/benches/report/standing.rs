@@ -18,6 +18,10 @@ use crate::usage::{Cpu, memory};
 const SETTLE: Duration = Duration::from_secs(5);
 /// The lease by default, in seconds.
 const LEASE: f64 = 15.0;
+/// Looks at what is published in a second: as many as there are in the middle, one in 3 s.
+const LOOKS: f64 = 1.0 / 3.0;
+/// The most: a look each 2 s, and a word each minute on what the node has.
+const MOST_FOR_MODULES: f64 = 1.0 / 2.0 + 1.0 / 60.0;
 /// Elections of which one host is leader.
 const COUNTS: [usize; 3] = [1, 10, 100];
 /// Pairs of a leader and a standby on the embedded store.
@@ -83,16 +87,23 @@ fn small(leaders: &[Used], standbys: &[Used]) -> Vec<Row> {
 }
 
 fn counted(leader: &Used, standby: &Used) -> Vec<Row> {
-    // One for each D/6, and the one that the window's edge may cut.
-    let expected = 6.0 / LEASE;
-    let most = expected + 1.0 / leader.seconds;
+    // The window's edge may cut one.
+    let edge = 1.0 / leader.seconds;
+    let row = |what: &str, per_second| Row::new(what, Unit::PerSecond, Samples::from_iter([per_second]));
+    let for_modules = |used: &Used| {
+        row("  and about modules", used.for_modules)
+            .bar(Bar::P99(MOST_FOR_MODULES + edge))
+            .beside("a look in 3 s", LOOKS)
+    };
     vec![
-        Row::new("a leader's requests to the store", Unit::PerSecond, Samples::from_iter([leader.requests]))
-            .bar(Bar::P99(most))
-            .beside("one per D/6", expected),
-        Row::new("a standby's requests to the store", Unit::PerSecond, Samples::from_iter([standby.requests]))
+        row("a leader's requests about the lease", leader.requests - leader.for_modules)
+            .bar(Bar::P99(6.0 / LEASE + edge))
+            .beside("one per D/6", 6.0 / LEASE),
+        for_modules(leader),
+        row("a standby's requests about the lease", standby.requests - standby.for_modules)
             .bar(Bar::P99(1.1))
             .beside("one per poll", 1.0),
+        for_modules(standby),
     ]
 }
 
@@ -196,6 +207,7 @@ struct Watch<'a> {
     cpu: Option<Cpu>,
     counter: Option<&'a Counter>,
     requests: u64,
+    for_modules: u64,
 }
 
 /// What a host used meanwhile.
@@ -210,12 +222,14 @@ struct Used {
     cpu: f64,
     /// To the store, in a second.
     requests: f64,
+    /// Those of them that are about modules.
+    for_modules: f64,
 }
 
 impl<'a> Watch<'a> {
     fn begin(node: &Node, counter: Option<&'a Counter>) -> Self {
-        let requests = counter.map_or(0, Counter::requests);
-        Self { pid: node.pid(), begin: Instant::now(), cpu: Cpu::read(node.pid()).ok(), counter, requests }
+        let (requests, for_modules) = count(counter);
+        Self { pid: node.pid(), begin: Instant::now(), cpu: Cpu::read(node.pid()).ok(), counter, requests, for_modules }
     }
 
     fn end(&self) -> anyhow::Result<Used> {
@@ -223,13 +237,20 @@ impl<'a> Watch<'a> {
         let before = self.cpu.ok_or_else(|| anyhow::anyhow!("a host ended before it was watched"))?;
         let (cpu, elapsed) = (Cpu::read(self.pid).map_err(ended)?, self.begin.elapsed());
         let memory = memory(self.pid).map_err(ended)?;
-        let requests = self.counter.map_or(0, Counter::requests) - self.requests;
+        let (requests, for_modules) = count(self.counter);
+        let per_second = |count: u64| count as f64 / elapsed.as_secs_f64();
         Ok(Used {
             seconds: elapsed.as_secs_f64(),
             memory: memory.all,
             anonymous: memory.anonymous,
             cpu: cpu.share_since(&before, elapsed),
-            requests: requests as f64 / elapsed.as_secs_f64(),
+            requests: per_second(requests - self.requests),
+            for_modules: per_second(for_modules - self.for_modules),
         })
     }
+}
+
+/// The requests so far, and those of them that are about modules.
+fn count(counter: Option<&Counter>) -> (u64, u64) {
+    counter.map_or((0, 0), |counter| (counter.requests(), counter.for_modules()))
 }
