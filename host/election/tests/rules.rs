@@ -108,6 +108,24 @@ fn a_record_that_is_missing_goes_on_from_the_highest_term_seen_and_is_waited_out
 }
 
 #[test]
+fn a_record_that_goes_missing_before_its_holder_has_written_it_is_waited_out_for_a_minute() {
+    let mut scene = Scene::new();
+    let mut before = record(9, "other");
+    before.outcome = Some(Outcome::Done);
+    scene.reads(object(LeaseState::Free, Some(before.clone())));
+    // The record is still that of the holder before: what the new one's D is cannot be read.
+    scene.reads(object(LeaseState::Held, Some(before)));
+    let Op::Create { record } = only_request(&scene.reads(Snapshot::Nothing)) else { panic!("nothing is created") };
+    assert_eq!((record.term, record.lease), (9, SECOND * 60));
+    scene.answer(Ok(Reply::Version(Version("v9".to_string()))));
+    scene.acquires(object(LeaseState::Free, Some(record)));
+    let acquired = scene.now;
+    scene.answer(Ok(Reply::Done));
+    assert_eq!(scene.run_until_written().term, 10);
+    assert!(scene.now.since(acquired) >= SECOND * 60, "{:?}", scene.now.since(acquired));
+}
+
+#[test]
 fn a_record_after_whose_term_there_is_none_is_left_alone_and_told_once() {
     let mut scene = Scene::new();
     for term in [u64::MAX, u64::MAX, HIGHEST_TERM] {

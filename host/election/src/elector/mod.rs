@@ -208,7 +208,7 @@ struct Memory {
     /// Whether anyone has held it, or the object has gone missing after it was seen. What then looks new
     /// was made anew, and the instance of whoever held it before may still run.
     was_held: bool,
-    /// The longest lease in any record.
+    /// The longest lease in any record, or the longest that there is where one was not recorded.
     longest_lease: Option<Duration>,
     /// Since when every reading has shown the lease free.
     free_since: Option<Time>,
@@ -223,6 +223,10 @@ impl Memory {
         let Snapshot::Object { lease, version, record } = snapshot else {
             self.was_held |= self.seen;
             self.free_since.get_or_insert(now);
+            // Who held it had written nothing when it was last read: how long that lease is no record says.
+            if self.silent_since.take().is_some() {
+                self.longest_lease = Some(UNKNOWN_LEASE);
+            }
             return;
         };
         self.seen = true;

@@ -34,7 +34,10 @@ impl Conduct {
                 holding.is_missing = true;
             }
             seen.free_since.get_or_insert(now);
-            seen.outside_since = None;
+            // Its holder had written nothing when it was last read: the length of that lease is unknown.
+            if seen.outside_since.take().is_some() {
+                seen.longest_lease = Some(SECOND * 60);
+            }
             seen.outside_said = false;
             return;
         };
@@ -50,10 +53,12 @@ impl Conduct {
                 seen.free_version = Some(version.clone());
             }
         }
-        if *lease == LeaseState::Held && !is_own && (record.is_none() || seen.free_version.as_ref() == Some(version)) {
-            seen.outside_since.get_or_insert(now);
-        } else if !matches!(lease, LeaseState::HeldForever | LeaseState::Breaking) {
-            (seen.outside_since, seen.outside_said) = (None, false);
+        let is_silent = !is_own && (record.is_none() || seen.free_version.as_ref() == Some(version));
+        match lease {
+            LeaseState::Held if is_silent => drop(seen.outside_since.get_or_insert(now)),
+            LeaseState::HeldForever | LeaseState::Breaking if is_silent => {}
+            LeaseState::HeldForever | LeaseState::Breaking => seen.outside_since = None,
+            _ => (seen.outside_since, seen.outside_said) = (None, false),
         }
         seen.history |= *lease != LeaseState::Free;
         if let Some(record) = record {

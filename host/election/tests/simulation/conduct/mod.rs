@@ -217,6 +217,12 @@ impl Conduct {
         self.seen.any_object
     }
 
+    /// Whether it knows the length of the lease under which that term was written: it has read it or written it
+    /// itself. Or it knows that it does not, since it has read that the holder had written nothing.
+    pub fn can_judge_the_lease_of(&self, term: Term) -> bool {
+        self.seen.highest_term >= term || self.terms.contains_key(&term) || self.seen.outside_since.is_some()
+    }
+
     /// An input is about to go in.
     pub fn input(&mut self, now: Time, boot: Duration, input: &Input) {
         self.boot = boot;
