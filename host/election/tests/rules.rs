@@ -317,6 +317,18 @@ fn what_is_refused_is_said_once_and_asked_for_ever_more_seldom_though_it_can_be_
 }
 
 #[test]
+fn an_outside_client_that_comes_again_after_another_has_held_the_lease_is_told_again() {
+    let mut scene = Scene::new();
+    // Who waits another's lease out writes a record without a holder.
+    let waits = Record { node: None, ..record(3, "other") };
+    for lease in [LeaseState::HeldForever, LeaseState::HeldForever, LeaseState::Held, LeaseState::HeldForever] {
+        assert_eq!(scene.reads(object(lease, Some(waits.clone()))), []);
+    }
+    let told = |report: &&Report| matches!(report, Report::HeldOutside { .. });
+    assert_eq!(scene.told.iter().filter(told).count(), 2, "{:?}", scene.told);
+}
+
+#[test]
 fn a_finished_election_is_recorded_before_the_release_and_not_started_again() {
     let mut scene = Scene::leading_with(OnDone::Finish);
     let noted = scene.input(Input::Gone { end: End::Done });

@@ -146,9 +146,12 @@ impl Standby {
             (LeaseState::Free | LeaseState::Expired, Some(record)) if shared.is_over(record) => {
                 (Said::Over, Report::ElectionOver { record: record.clone() })
             }
-            (LeaseState::Held | LeaseState::Breaking, _) => return,
+            // Nothing is known of who holds it, or it is about to end.
+            (LeaseState::Held, _) if shared.memory.silent_since.is_some() => return,
+            (LeaseState::Breaking, _) => return,
             _ => {
-                // Whoever comes next is news, even if it is the same again.
+                // Nobody leads, or somebody who waits another's lease out: whoever comes next is news, even if it is
+                // the same again.
                 self.said = None;
                 return;
             }

@@ -265,10 +265,12 @@ impl Conduct {
         }
     }
 
-    /// A lease that has run out without an instance is over, whatever is still answered.
+    /// A lease that has run out without an instance is over, and what its holder asked tells nothing any more, even if
+    /// the answer comes at the same moment.
     fn forget_what_ran_out(&mut self, now: Time) {
         let instance = &self.instance;
-        self.holding.take_if(|holding| instance.is_none() && now >= holding.renewed + holding.length);
+        let ran_out = self.holding.take_if(|holding| instance.is_none() && now >= holding.renewed + holding.length);
+        self.role += u32::from(ran_out.is_some());
     }
 
     /// An effect has come out.
