@@ -190,10 +190,7 @@ fn a_write_of_unknown_outcome_is_read_compared_and_written_again_with_the_new_ve
     scene.answer(Ok(Reply::Done));
     scene.answer(Err(unknown()));
     assert_eq!(only_request(&scene.wakes()), Op::Read);
-    let mut moved = object(LeaseState::Held, Some(record(1, "other")));
-    let Snapshot::Object { version, .. } = &mut moved else { unreachable!() };
-    *version = Version("v5".to_string());
-    let again = scene.answer(Ok(Reply::Read(moved)));
+    let again = scene.answer(Ok(Reply::Read(held("v5", record(1, "other")))));
     let Op::Write { id: under, version, record } = only_request(&again) else { panic!("{again:?}") };
     assert_eq!((under, version.0.as_str(), record.term), (id, "v5", 2));
 }
@@ -206,8 +203,29 @@ fn a_write_that_was_carried_out_though_its_answer_was_lost_is_recognised() {
     let Op::Write { record, .. } = only_request(&written) else { panic!("{written:?}") };
     scene.answer(Err(unknown()));
     scene.wakes();
-    let started = scene.answer(Ok(Reply::Read(object(LeaseState::Held, Some(record)))));
+    let started = scene.answer(Ok(Reply::Read(held("v2", record))));
     assert!(matches!(started[..], [Effect::Start { term: 2, .. }]), "{started:?}");
+}
+
+#[test]
+fn a_write_that_may_still_arrive_cannot_undo_what_is_found_to_be_there_already() {
+    let mut scene = Scene::leading();
+    scene.input(Input::Gone { end: End::Failed("no".to_string()) });
+    assert_eq!(scene.run_until_started(), module(0));
+    let failed_once = loop {
+        // After 60 s of health the count is reset, and the answer to that write does not come.
+        let effects = if scene.pending.is_some() { scene.answer(Ok(Reply::Done)) } else { scene.wakes() };
+        if scene.asked_to_write {
+            let reset = written_record(&effects);
+            assert_eq!(reset.failures, 0);
+            break Record { failures: 1, ..reset };
+        }
+    };
+    assert_eq!(only_request(&scene.input(Input::Gone { end: End::Failed("no".to_string()) })), Op::Read);
+    // The record still says what it is to say now: it is written nevertheless, so that the reset comes too late.
+    let again = scene.answer(Ok(Reply::Read(held("v9", failed_once.clone()))));
+    let Op::Write { version, record, .. } = only_request(&again) else { panic!("{again:?}") };
+    assert_eq!((version.0.as_str(), record), ("v9", failed_once));
 }
 
 #[test]
@@ -717,6 +735,11 @@ impl Scene {
 
 fn object(lease: LeaseState, record: Option<Record>) -> Snapshot {
     Snapshot::Object { lease, version: Version("v1".to_string()), record }
+}
+
+/// What a holder finds, as of that version.
+fn held(version: &str, record: Record) -> Snapshot {
+    Snapshot::Object { lease: LeaseState::Held, version: Version(version.to_string()), record: Some(record) }
 }
 
 fn record(term: Term, node: &str) -> Record {

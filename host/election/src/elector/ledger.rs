@@ -149,7 +149,9 @@ impl Ledger {
         let Snapshot::Object { lease, version, record } = snapshot else {
             return News::Lost("the record was deleted".to_string());
         };
-        if record.as_ref().is_some_and(|found| is_same(found, &goal.record)) {
+        // A write that was sent with the version that is still there can arrive yet, and undo what is found.
+        let is_settled = *version != self.version;
+        if is_settled && record.as_ref().is_some_and(|found| is_same(found, &goal.record)) {
             return self.reached(shared, version.clone());
         }
         let found = record.as_ref().map_or(0, |found| found.term);

@@ -130,8 +130,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "what is read after a doubt is not compared",
         file: LEDGER,
-        old: "if record.as_ref().is_some_and(|found| is_same(found, &goal.record)) {",
-        new: "if !MUTANT && record.as_ref().is_some_and(|found| is_same(found, &goal.record)) {",
+        old: "if is_settled && record.as_ref()",
+        new: "if !MUTANT && is_settled && record.as_ref()",
         breaks: "a_write_that_is_found_is_done",
     },
     // ---- An instance starts at once where nothing of another can still run. ----
