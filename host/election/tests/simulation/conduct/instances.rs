@@ -244,7 +244,13 @@ impl Conduct {
     pub(super) fn health_resets_the_count(&self, now: Time) -> Checked {
         let (Some(instance), Some(holding)) = (&self.instance, &self.holding) else { return Ok(()) };
         let is_healthy = instance.killed.is_none() && now.since(instance.started) >= SECOND * 61;
-        if is_healthy && holding.failures.expected > 0 && !self.seen.must_read {
+        // A holder that reads after a doubt that its lease is not held any more asks a renewal about that before it writes
+        // anything.
+        let is_broken = match &self.seen.last {
+            Some((Snapshot::Object { lease, .. }, _)) => !self.seen.as_standby && *lease != LeaseState::Held,
+            _ => false,
+        };
+        if is_healthy && holding.failures.expected > 0 && !self.seen.must_read && !is_broken {
             return broken("failures_counted_in_record", "60 s of health do not reset the count".to_string());
         }
         Ok(())
