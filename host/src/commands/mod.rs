@@ -24,6 +24,7 @@ use crate::cli::{self, Command, WRONG_CONFIGURATION};
 use crate::modules::{Compiler, PrepareError, compile_for_parent};
 use crate::runtime::{Inspection, read_module};
 use crate::store::{LeaseStore, Store, StoreUrl};
+use crate::telemetry::escape;
 
 /// How long a command waits for each answer of the store.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
@@ -54,8 +55,10 @@ pub fn run(command: Command) -> ExitCode {
     };
     result.unwrap_or_else(|error| {
         let status = if error.is::<WrongConfiguration>() { WRONG_CONFIGURATION } else { 1 };
+        // What others have written is quoted in it.
+        let said: Vec<_> = format!("{error:#}").lines().map(|line| escape(line).into_owned()).collect();
         // Nobody may read it; the exit status says it too.
-        let _ = writeln!(std::io::stderr(), "error: {error:#}");
+        let _ = writeln!(std::io::stderr(), "error: {}", said.join("\n"));
         ExitCode::from(status)
     })
 }

@@ -157,17 +157,19 @@ async fn look(
     before: Option<Registry>,
     known: Known,
 ) -> Looked {
+    // Whatever may have to do with credentials or certificates: there may be others by the next look.
+    let kept = |registry, found: &_| Some(registry).filter(|_| matches!(found, Ok(_) | Err(Failure::Unfit(..))));
     if let Some(mut registry) = before {
         // Credentials end, and others are there by then.
         match find(&reference, &mut registry, &known).await {
             Err(Failure::Denied(_)) => {}
-            found => return (Some(registry), found),
+            found => return (kept(registry, &found), found),
         }
     }
     match Registry::open(&reference, &credentials).await {
         Ok(mut registry) => {
             let found = find(&reference, &mut registry, &known).await;
-            (Some(registry).filter(|_| !matches!(found, Err(Failure::Denied(_)))), found)
+            (kept(registry, &found), found)
         }
         Err(failure) => (None, Err(failure)),
     }

@@ -149,7 +149,8 @@ impl Registry {
             AskError::Redirects => self.unreachable("too many redirects"),
             AskError::Elsewhere(what, place) => Failure::Refused(format!(
                 "the registry {registry} leads to {place} for {what} of {reference}, and may not: what is not on this \
-                 machine is asked over https only, and a manifest is asked of its registry only"
+                 machine is asked over https only, a manifest of its registry only, and a registry elsewhere leads \
+                 nobody to this machine"
             )),
             AskError::Denied => self.denied(),
             AskError::Status(code, body) => self.complains(code, &body),

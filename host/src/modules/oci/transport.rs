@@ -103,7 +103,7 @@ impl Transport {
         let has_user = !url.username().is_empty() || url.password().is_some();
         match url.scheme() {
             _ if has_user => false,
-            "https" => from_here || !is_loopback(url),
+            "https" => from_here || !may_be_here(url),
             "http" => from_here && is_loopback(url),
             _ => false,
         }
@@ -167,6 +167,23 @@ pub fn is_loopback(url: &Url) -> bool {
     }
 }
 
+/// Whether it may be on this machine, however that is written.
+fn may_be_here(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Domain(name)) => {
+            let name = name.trim_end_matches('.');
+            name == "localhost" || name.ends_with(".localhost")
+        }
+        Some(Host::Ipv4(address)) => address.is_loopback() || address.is_unspecified(),
+        Some(Host::Ipv6(address)) => {
+            let mapped = address.to_ipv4_mapped();
+            let is_mapped = mapped.is_some_and(|address| address.is_loopback() || address.is_unspecified());
+            address.is_loopback() || address.is_unspecified() || is_mapped
+        }
+        None => false,
+    }
+}
+
 /// What is at the bottom of an error. What is above it may name addresses, with what is secret in them.
 pub fn cause(error: &(dyn Error + 'static)) -> String {
     let mut cause = error;
@@ -213,6 +230,12 @@ mod tests {
             ("http://127.0.0.2:81/token", false, true),
             ("http://[::1]/token", false, true),
             ("http://localhost.example/token", false, false),
+            ("https://localhost./token", false, true),
+            ("https://a.localhost/token", false, true),
+            ("https://0.0.0.0/token", false, true),
+            ("https://[::]/token", false, true),
+            ("https://[::1]/token", false, true),
+            ("https://[::ffff:127.0.0.1]/token", false, true),
         ] {
             let url = place.parse()?;
             assert_eq!((far.may_lead_to(&url), near.may_lead_to(&url)), (of_far, of_near), "{place}");
