@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use baton::clock::Clock;
 use baton::gate::Watchdog;
 use baton::runtime::{
-    Engine, Grants, HttpPolicy, Instance, InstanceEvent, Launcher, Limits, Module, Notice, Output, Postmortem, Running,
+    CLAIM_AHEAD, Engine, Grants, HttpPolicy, Instance, InstanceEvent, Launcher, Limits, Module, Notice, Output,
+    Postmortem, Running,
 };
 use baton::state;
 use baton::store::MemoryStore;
@@ -156,6 +157,7 @@ impl Baton {
             states: Arc::new(MemoryStore::new(Arc::new(|| Duration::ZERO))),
             state_limits: state::Limits::default(),
             inheritance: state::Inheritance::default(),
+            claim_ahead: CLAIM_AHEAD,
             postmortem: Postmortem::default(),
             env: Vec::new(),
             config: Vec::new(),

@@ -20,7 +20,7 @@ use crate::modules::{
     Preparer, RegistryCredentials, Source, Supply, Trust,
 };
 use crate::node::NodeId;
-use crate::runtime::{Engine, HttpPolicy, Launcher, Postmortem, PostmortemWriter, Running};
+use crate::runtime::{CLAIM_AHEAD, Engine, HttpPolicy, Launcher, Postmortem, PostmortemWriter, Running};
 use crate::signals::{Ask, Signals};
 use crate::state::{Inheritance, StateStore};
 use crate::status_socket::StatusSocket;
@@ -140,6 +140,7 @@ fn contend(
                 states: Arc::clone(states),
                 state_limits: coordinator.state_limits,
                 inheritance: Inheritance::default(),
+                claim_ahead: CLAIM_AHEAD,
                 postmortem: postmortem.clone(),
                 env: exposed(&coordinator.env),
                 config: coordinator.config.clone(),

@@ -11,7 +11,7 @@ use baton_election::{ElectionName, End, StopReason, Term, Time};
 use futures::FutureExt as _;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, unconstrained};
 use tokio::time::{Sleep, sleep};
 use wasmtime::{Store, UpdateDeadline, WasmBacktrace, WasmCoreDump};
 use wasmtime_wasi::{I32Exit, WasiCtx};
@@ -37,9 +37,8 @@ use crate::state::{self, ClaimError, Claimant, CommitError, StateStore, Successi
 
 /// Events that wait for the supervisor: a step-down, and a guest cannot make it more.
 const EVENTS: usize = 1;
-/// How long a request to stop waits, at the most and never for more than a quarter of the grace, until the state is
-/// claimed for the term that follows.
-const CLAIM_AHEAD: Duration = Duration::from_millis(250);
+/// How long a request to stop usually waits until the state is claimed for the term that follows.
+pub const CLAIM_AHEAD: Duration = Duration::from_millis(250);
 
 /// Starts the instances of one coordinator, whichever version of it they run.
 #[derive(Clone)]
@@ -56,6 +55,9 @@ pub struct Launcher {
     pub state_limits: state::Limits,
     /// What one that is replaced leaves to the next one.
     pub inheritance: state::Inheritance,
+    /// How long a request to stop waits, at the most and never for more than a quarter of the grace, until the state
+    /// is claimed for the next one.
+    pub claim_ahead: Duration,
     /// What is kept of those that end.
     pub postmortem: Postmortem,
     /// The environment that they see.
@@ -149,6 +151,7 @@ impl Launcher {
             stop,
             succeed,
             patience: None,
+            claim_ahead: self.claim_ahead,
             clock: self.clock.clone(),
             kill,
             kill_flag,
@@ -230,6 +233,7 @@ pub struct Instance {
     succeed: watch::Sender<Option<Successor>>,
     /// When it is asked to stop though the state is not claimed for its successor yet.
     patience: Option<(Pin<Box<Sleep>>, StopNotice)>,
+    claim_ahead: Duration,
     clock: Clock,
     kill: watch::Sender<bool>,
     kill_flag: Arc<AtomicBool>,
@@ -292,7 +296,7 @@ impl Instance {
     pub fn stop(&mut self, reason: StopReason, message: String, grace_ends: Time, next: Option<Term>) {
         let notice = StopNotice { reason, message, grace_ends };
         let Some(term) = next else { return ask_to_stop(&self.stop, notice) };
-        let patience = CLAIM_AHEAD.min(grace_ends.since(self.clock.now()) / 4);
+        let patience = self.claim_ahead.min(grace_ends.since(self.clock.now()) / 4);
         self.patience = Some((Box::pin(sleep(patience)), notice.clone()));
         self.succeed.send_replace(Some(Successor { term, notice }));
     }
@@ -451,7 +455,10 @@ impl Life {
                 biased;
                 () = interrupt => None,
                 returned = call => Some(returned),
-                superseded = claim_ahead(succeeded, &succession, &stop) => Some(Err(wasmtime::Error::new(superseded))),
+                // A guest that asks for much must not use up what this may do in one go.
+                superseded = unconstrained(claim_ahead(succeeded, &succession, &stop)) => {
+                    Some(Err(wasmtime::Error::new(superseded)))
+                }
             }
         };
         let was_killed = kill_flag.load(Ordering::Acquire);

@@ -31,7 +31,7 @@ mod wrap;
 
 pub use engine::Engine;
 pub use http::{CaError, Grant, GrantError, Grants, HttpPolicy, RefusedRequest};
-pub use instance::{Gone, Instance, InstanceEvent, Launcher};
+pub use instance::{CLAIM_AHEAD, Gone, Instance, InstanceEvent, Launcher};
 pub(crate) use judge::is_complete;
 pub use judge::{Import, Kind};
 pub use limits::{Limits, NearLimit, Usage};

@@ -1,5 +1,6 @@
 //! The lease stores that scenarios run on, and the hands of an outside client that harm them.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -180,7 +181,11 @@ impl Store {
         match self {
             Self::Sqlite(folder) => {
                 for file in std::fs::read_dir(folder.path()).expect("the folder") {
-                    std::fs::remove_file(file.expect("a file").path()).expect("it is deleted");
+                    match std::fs::remove_file(file.expect("a file").path()) {
+                        // A journal, which SQLite had done with by then.
+                        Err(error) if error.kind() == ErrorKind::NotFound => {}
+                        deleted => deleted.expect("it is deleted"),
+                    }
                 }
             }
             Self::Azurite { .. } => self.azure(async |container, _| {

@@ -16,8 +16,8 @@ use std::time::Duration;
 use baton::clock::Clock;
 use baton::gate::{Gate, Watchdog};
 use baton::runtime::{
-    Engine, Gone, Grants, HttpPolicy, Instance, InstanceEvent, Launcher, Limits, Module, Notice, Output, Postmortem,
-    Running,
+    CLAIM_AHEAD, Engine, Gone, Grants, HttpPolicy, Instance, InstanceEvent, Launcher, Limits, Module, Notice, Output,
+    Postmortem, Running,
 };
 use baton::state;
 use baton::store::MemoryStore;
@@ -45,6 +45,7 @@ fn launcher(behaviour: &str) -> Launcher {
         states: Arc::new(MemoryStore::new(Arc::new(|| Duration::ZERO))),
         state_limits: state::Limits::default(),
         inheritance: state::Inheritance::default(),
+        claim_ahead: CLAIM_AHEAD,
         postmortem: Postmortem::default(),
         env: vec![("BEHAVIOUR".to_owned(), behaviour.to_owned()), ("BEAT_MS".to_owned(), "5".to_owned())],
         config: Vec::new(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton::runtime::{Engine, Instance, Launcher, Module};
+use baton::runtime::{CLAIM_AHEAD, Engine, Instance, Launcher, Module};
 use baton::state::{Document, DocumentError, EditError, StateStore, edit};
 use baton::store::MemoryStore;
 use baton::store::memory::Fault;
@@ -25,7 +25,8 @@ struct Keeper {
 impl Keeper {
     fn new() -> Self {
         let store = MemoryStore::new(Arc::new(|| Duration::ZERO));
-        let launcher = Launcher { states: Arc::new(store.clone()), ..launcher("") };
+        // The claim is waited for, on the slowest machine.
+        let launcher = Launcher { states: Arc::new(store.clone()), claim_ahead: GUARD, ..launcher("") };
         let module = Module::load(&Engine::start().unwrap(), &Guest::KeepsHistory.module()).unwrap();
         Self { module, launcher, store }
     }
@@ -103,7 +104,8 @@ async fn an_operators_change_is_found_before_anything_follows() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_does_not_answer_delays_no_stop_for_long() {
-    let keeper = Keeper::new();
+    let mut keeper = Keeper::new();
+    keeper.launcher.claim_ahead = CLAIM_AHEAD;
     let mut first = keeper.start(1, "rest");
     first.says("resting in term 1").await;
     // The claim is tried for longer than a request to stop waits for it.
