@@ -207,6 +207,13 @@ pub const MUTANTS: &[Mutant] = &[
         breaks: "waits_out_unclear_lease",
     },
     Mutant {
+        name: "the D of a holder who wrote nothing is taken for the one before",
+        file: SHARED,
+        old: "if self.silent_since.take().is_some() {",
+        new: "if self.silent_since.take().is_some() && !MUTANT {",
+        breaks: "waits_out_unclear_lease",
+    },
+    Mutant {
         name: "the host's own D is waited out, not the recorded one",
         file: CANDIDATE,
         old: "    let unclear = match (lease, record) {",

@@ -218,9 +218,9 @@ impl Conduct {
     }
 
     /// Whether it knows the length of the lease under which that term was written: it has read it or written it
-    /// itself. Or it knows that it does not, since it has read that the holder had written nothing.
-    pub fn can_judge_the_lease_of(&self, term: Term) -> bool {
-        self.seen.highest_term >= term || self.terms.contains_key(&term) || self.seen.outside_since.is_some()
+    /// itself.
+    pub fn knows_the_lease_of(&self, term: Term) -> bool {
+        self.seen.highest_term >= term || self.terms.contains_key(&term)
     }
 
     /// An input is about to go in.

@@ -85,13 +85,12 @@ impl World {
             return;
         }
         let lowest = alive.iter().map(|process| process.conduct.highest_term()).min().unwrap_or_default();
-        // Where hosts have different lease lengths, that of a term which a host has not read is not known to it, and it
-        // need not wait longer than for the one that it has read, unless it has seen that somebody else came. A term
+        // Where hosts have different lease lengths, that of a term which a host has not read is not known to it. A term
         // counts as soon as it is written: its instance starts even if the record is gone when its writer hears of it.
         let recorded = self.store.object.as_ref().and_then(|object| object.record.as_ref()).map(|record| record.term);
         let latest = self.history.floor().max(recorded.unwrap_or_default());
-        let all_can_judge = alive.iter().all(|process| process.conduct.can_judge_the_lease_of(latest));
-        if self.plan.shortest_lease() < self.plan.longest_lease() && !all_can_judge {
+        let all_know_it = alive.iter().all(|process| process.conduct.knows_the_lease_of(latest));
+        if self.plan.shortest_lease() < self.plan.longest_lease() && !all_know_it {
             return;
         }
         self.history.deleted(lowest);
