@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// How long to wait between two looks whether it has started, and how often: a minute in all, since the
@@ -71,7 +72,13 @@ impl Drop for Azurite {
     }
 }
 
-fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
-    listener.local_addr().expect("a listener has an address").port()
+/// A port for a server that cannot choose one by itself: free at the moment, told nobody else in this process, and below
+/// those that the system gives away. Otherwise two tests could meet at one port, and the first of their servers.
+pub fn free_port() -> u16 {
+    static TOLD: AtomicU32 = AtomicU32::new(0);
+    // Other processes that test begin elsewhere.
+    let begin = std::process::id().wrapping_mul(97);
+    let ports = std::iter::repeat_with(|| begin.wrapping_add(TOLD.fetch_add(1, Ordering::Relaxed)));
+    let mut ports = ports.map(|number| 20_000 + (number % 10_000) as u16).take(10_000);
+    ports.find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok()).expect("loopback has a free port")
 }

@@ -1,12 +1,14 @@
 //! Runs a registry of artifacts, Debian's docker-registry, for as long as a test needs it.
 
 use std::fs::{self, File};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use tempfile::TempDir;
+
+use crate::azurite::free_port;
 
 /// How long to wait between two looks whether it has started, and how often: a minute in all, since the
 /// machine may be loaded.
@@ -144,9 +146,4 @@ fn program() -> PathBuf {
         );
     }
     program.canonicalize().expect("the registry's program has a path")
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
-    listener.local_addr().expect("a listener has an address").port()
 }
