@@ -57,7 +57,6 @@ pub struct Claim {
 }
 
 /// Claims the state for the term that follows, while this one's instance still runs.
-#[derive(Clone)]
 pub struct Succession(Arc<AsyncMutex<History>>);
 
 /// The document as one term knows it, and its writes: one after the other, each on top of the last.

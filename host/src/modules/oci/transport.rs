@@ -2,6 +2,7 @@
 //! registry may not lead.
 
 use std::error::Error;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -169,17 +170,14 @@ pub fn is_loopback(url: &Url) -> bool {
 
 /// Whether it may be on this machine, however that is written.
 fn may_be_here(url: &Url) -> bool {
+    let is_here = |address: IpAddr| address.is_loopback() || address.is_unspecified();
     match url.host() {
         Some(Host::Domain(name)) => {
             let name = name.trim_end_matches('.');
             name == "localhost" || name.ends_with(".localhost")
         }
-        Some(Host::Ipv4(address)) => address.is_loopback() || address.is_unspecified(),
-        Some(Host::Ipv6(address)) => {
-            let mapped = address.to_ipv4_mapped();
-            let is_mapped = mapped.is_some_and(|address| address.is_loopback() || address.is_unspecified());
-            address.is_loopback() || address.is_unspecified() || is_mapped
-        }
+        Some(Host::Ipv4(address)) => is_here(address.into()),
+        Some(Host::Ipv6(address)) => is_here(address.to_canonical()),
         None => false,
     }
 }

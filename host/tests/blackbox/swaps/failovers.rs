@@ -2,7 +2,9 @@
 
 use rustix::process::Signal;
 
+use super::versions::Version;
 use super::{LONG_GRACE, LONG_LEASE, runs_on};
+use crate::node::Node;
 use crate::on_both_stores;
 use crate::stage::Stage;
 
@@ -16,11 +18,7 @@ on_both_stores! {
 
 fn what_is_pushed_before_a_crash_runs_on_the_next_leader(stage: Stage) {
     let (first, next) = (stage.version("works 1"), stage.version("works 2"));
-    stage.push(&first);
-    let alpha = stage.launch_pushed("alpha", &[]).start();
-    let term = stage.runs(&first, 0).term;
-    let beta = stage.launch_pushed("beta", &[]).start();
-    stage.is_ready(&beta, &first);
+    let (alpha, beta, term) = pair(&stage, &first, &[]);
     stage.push(&next);
     alpha.signal(Signal::KILL);
     let runs = stage.runs(&next, term);
@@ -53,11 +51,7 @@ fn what_is_pushed_while_nobody_leads_runs_first(stage: Stage) {
 
 fn what_is_pushed_during_a_hand_off_runs_on_the_next_leader(stage: Stage) {
     let (first, next) = (stage.version("lingers 2"), stage.version("works 2"));
-    stage.push(&first);
-    let mut alpha = stage.launch_pushed("alpha", &[LONG_LEASE, LONG_GRACE]).start();
-    let term = stage.runs(&first, 0).term;
-    let beta = stage.launch_pushed("beta", &[LONG_LEASE, LONG_GRACE]).start();
-    stage.is_ready(&beta, &first);
+    let (mut alpha, beta, term) = pair(&stage, &first, &[LONG_LEASE, LONG_GRACE]);
     alpha.signal(Signal::TERM);
     alpha.event("the stop", |event| event.name == "stopping");
     stage.push(&next);
@@ -92,11 +86,7 @@ fn nothing_is_replaced_while_the_store_is_away(stage: Stage) {
 
 fn what_is_pushed_while_the_lease_is_lost_runs_on_whoever_leads(stage: Stage) {
     let (first, next) = (stage.version("works 1"), stage.version("works 2"));
-    stage.push(&first);
-    let alpha = stage.launch_pushed("alpha", &[]).start();
-    let term = stage.runs(&first, 0).term;
-    let beta = stage.launch_pushed("beta", &[]).start();
-    stage.is_ready(&beta, &first);
+    let (alpha, _beta, term) = pair(&stage, &first, &[]);
     let outage = stage.store.cut();
     let stopping = alpha.event("a stop", |event| event.name == "stopping");
     assert_eq!(stopping.text("reason"), "lease-at-risk", "{stopping:?}");
@@ -107,4 +97,14 @@ fn what_is_pushed_while_the_lease_is_lost_runs_on_whoever_leads(stage: Stage) {
     assert!(runs.ts > gone.ts, "{runs:?} before {gone:?}");
     assert!(stage.events("rejected").is_empty(), "no version is to blame for the store");
     stage.check_swaps();
+}
+
+/// Alpha, which leads with this version; beta, which has it ready; and alpha's term.
+fn pair(stage: &Stage, first: &Version, flags: &[(&str, &str)]) -> (Node, Node, u64) {
+    stage.push(first);
+    let alpha = stage.launch_pushed("alpha", flags).start();
+    let term = stage.runs(first, 0).term;
+    let beta = stage.launch_pushed("beta", flags).start();
+    stage.is_ready(&beta, first);
+    (alpha, beta, term)
 }
