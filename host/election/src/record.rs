@@ -113,6 +113,10 @@ pub struct Record {
     pub outcome: Option<Outcome>,
     /// Failures in a row, over all nodes.
     pub failures: u32,
+    /// Whether nothing of that term, or of any before it, can still run: its holder marks it so after its instance is
+    /// gone and before it releases the lease, and whoever creates it where nobody has ever led. A lease that is free
+    /// without the mark was not released: any write without a lease id frees one that is broken or expired.
+    pub released: bool,
 }
 
 /// How an election ended for good (`--on-done finish`).
@@ -137,6 +141,16 @@ pub enum LeaseState {
     Breaking,
     /// Broken by an operator.
     Broken,
+}
+
+impl LeaseState {
+    /// Whether nobody else can acquire it.
+    pub fn is_held(self) -> bool {
+        match self {
+            Self::Held | Self::HeldForever | Self::Breaking => true,
+            Self::Free | Self::Expired | Self::Broken => false,
+        }
+    }
 }
 
 /// One reading of an election in the store.

@@ -4,7 +4,7 @@ use alloc::string::String;
 use core::fmt;
 use core::time::Duration;
 
-use crate::record::{LeaseId, Record, Snapshot, Version};
+use crate::record::{LeaseId, Record, Snapshot, Term, Version};
 
 /// Tells the answers to different requests apart.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -15,6 +15,9 @@ pub struct RequestId(pub u64);
 pub enum Op {
     /// Reads lease state, version and record. Answered by [`Reply::Read`].
     Read,
+    /// Asks for the highest term that anything in the store names: the record, the coordinator's state, a node's
+    /// announcement. Answered by [`Reply::Term`], with 0 if nothing names one.
+    Recall,
     /// Creates the object with its lease free, only if there is none ([`Refusal::Conflict`] if there is).
     /// Answered by [`Reply::Version`].
     Create {
@@ -59,6 +62,8 @@ pub enum Op {
 pub enum Reply {
     /// What a read saw.
     Read(Snapshot),
+    /// What a recall found.
+    Term(Term),
     /// The object's version after a create or a write.
     Version(Version),
     /// An acquire, renewal or release was carried out.
@@ -90,6 +95,7 @@ impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Op::Read => "read",
+            Op::Recall => "recall",
             Op::Create { .. } => "create",
             Op::Acquire { .. } => "acquire",
             Op::Renew { .. } => "renew",

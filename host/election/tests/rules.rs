@@ -100,7 +100,8 @@ fn a_record_that_is_missing_goes_on_from_the_highest_term_seen_and_is_waited_out
     let Op::Create { record } = only_request(&created) else { panic!("{created:?}") };
     assert_eq!((record.term, record.node.clone()), (9, None));
     scene.answer(Ok(Reply::Version(Version("v9".to_string()))));
-    scene.acquires(object(LeaseState::Free, Some(record)));
+    // It does not look as if nobody had ever led, to this host or to any other.
+    scene.acquires(freed(record));
     let acquired = scene.now;
     scene.answer(Ok(Reply::Done));
     assert_eq!(scene.run_until_written().term, 10);
@@ -118,7 +119,8 @@ fn a_record_that_goes_missing_before_its_holder_has_written_it_is_waited_out_for
     let Op::Create { record } = only_request(&scene.reads(Snapshot::Nothing)) else { panic!("nothing is created") };
     assert_eq!((record.term, record.lease), (9, SECOND * 60));
     scene.answer(Ok(Reply::Version(Version("v9".to_string()))));
-    scene.acquires(object(LeaseState::Free, Some(record)));
+    // It does not look as if nobody had ever led, to this host or to any other.
+    scene.acquires(freed(record));
     let acquired = scene.now;
     scene.answer(Ok(Reply::Done));
     assert_eq!(scene.run_until_written().term, 10);
@@ -159,7 +161,8 @@ fn failures_are_counted_to_the_end_of_their_number() {
     let noted = scene.input(Input::Gone { end: End::Failed("again".to_string()) });
     assert!(scene.told.iter().any(|report| matches!(report, Report::Elected { .. })), "{:?}", scene.told);
     // Nothing is to be noted that the record does not say already, and the lease is given up.
-    assert!(matches!(only_request(&noted), Op::Release { .. }), "{noted:?}");
+    assert_eq!(written_record(&noted).failures, u32::MAX);
+    assert!(matches!(only_request(&scene.marks(&noted)), Op::Release { .. }));
 }
 
 #[test]
@@ -278,7 +281,7 @@ fn an_orderly_end_asks_waits_and_releases_last() {
     let effects = scene.input(Input::Shutdown);
     assert!(matches!(effects[..], [Effect::Stop { reason: StopReason::Shutdown, .. }]), "{effects:?}");
     let effects = scene.input(Input::Gone { end: End::Done });
-    assert!(matches!(only_request(&effects), Op::Release { .. }));
+    assert!(matches!(only_request(&scene.marks(&effects)), Op::Release { .. }));
     assert_eq!(scene.answer(Ok(Reply::Done)), [Effect::Finished]);
 }
 
@@ -288,25 +291,40 @@ fn a_second_signal_skips_the_grace_and_keeps_the_order() {
     scene.input(Input::Shutdown);
     assert!(matches!(scene.input(Input::SkipGrace)[..], [Effect::Kill { .. }]));
     let effects = scene.input(Input::Gone { end: End::Killed });
-    assert!(matches!(only_request(&effects), Op::Release { .. }));
+    assert!(matches!(only_request(&scene.marks(&effects)), Op::Release { .. }));
 }
 
 #[test]
 fn a_second_signal_while_the_lease_is_released_waits_for_one_more_try() {
-    let mut scene = Scene::leading();
-    scene.input(Input::Shutdown);
-    scene.input(Input::Gone { end: End::Done });
-    // The one that is under way.
-    assert_eq!(scene.input(Input::SkipGrace), []);
-    assert_eq!(scene.answer(Err(unknown())), [Effect::Finished]);
+    for is_marked in [false, true] {
+        let ending = || {
+            let mut scene = Scene::leading();
+            scene.input(Input::Shutdown);
+            let marked = scene.input(Input::Gone { end: End::Done });
+            if is_marked {
+                scene.marks(&marked);
+            }
+            scene
+        };
+        // The one that is under way.
+        let mut scene = ending();
+        assert_eq!(scene.input(Input::SkipGrace), []);
+        assert_eq!(scene.answer(Err(unknown())), [Effect::Finished]);
+        assert!(matches!(scene.told.last(), Some(Report::NotReleased { .. })), "{:?}", scene.told);
 
-    let mut scene = Scene::leading();
-    scene.input(Input::Shutdown);
-    scene.input(Input::Gone { end: End::Done });
-    assert_eq!(scene.answer(Err(unknown())), []);
-    // The next, at once.
-    assert!(matches!(only_request(&scene.input(Input::SkipGrace)), Op::Release { .. }));
-    assert_eq!(scene.answer(Ok(Reply::Done)), [Effect::Finished]);
+        // The next, at once.
+        let mut scene = ending();
+        assert_eq!(scene.answer(Err(unknown())), []);
+        let hurried = only_request(&scene.input(Input::SkipGrace));
+        if is_marked {
+            assert!(matches!(hurried, Op::Release { .. }), "{hurried:?}");
+            assert_eq!(scene.answer(Ok(Reply::Done)), [Effect::Finished]);
+        } else {
+            // Whether the mark was written is read first.
+            assert_eq!(hurried, Op::Read);
+            assert_eq!(scene.answer(Err(unknown())), [Effect::Finished]);
+        }
+    }
 }
 
 #[test]
@@ -566,7 +584,8 @@ fn a_node_without_a_module_gives_the_lease_up_and_does_not_contend() {
     let mut scene = Scene::leading();
     let stopped = scene.input(Input::Plan(Plan::default()));
     assert!(matches!(stopped[..], [Effect::Stop { reason: StopReason::StepDown, .. }]), "{stopped:?}");
-    let released = scene.input(Input::Gone { end: End::Done });
+    let marked = scene.input(Input::Gone { end: End::Done });
+    let released = scene.marks(&marked);
     assert!(matches!(only_request(&released), Op::Release { .. }), "{released:?}");
     scene.answer(Ok(Reply::Done));
     assert_eq!(scene.reads(object(LeaseState::Free, Some(record(2, "this")))), []);
@@ -583,6 +602,166 @@ fn what_waits_for_one_version_does_not_keep_another_waiting() {
     assert_eq!(written_term(&asked), Some(3));
 }
 
+#[test]
+fn a_free_lease_is_taken_at_once_only_if_its_record_is_marked_as_released() {
+    for (found, wait) in [
+        (object(LeaseState::Free, Some(record(3, "other"))), Duration::ZERO),
+        (object(LeaseState::Expired, Some(record(3, "other"))), Duration::ZERO),
+        // Any write without a lease id frees a lease that is broken or has run out.
+        (freed(record(3, "other")), D),
+        (freed(Record { node: None, ..record(0, "other") }), D),
+        (object(LeaseState::Broken, Some(Record { released: true, ..record(3, "other") })), D),
+    ] {
+        let mut scene = Scene::new();
+        scene.acquires(found.clone());
+        let acquired = scene.now;
+        let begun = scene.answer(Ok(Reply::Done));
+        if wait.is_zero() {
+            assert_eq!(written_term(&begun), Some(4), "{found:?}");
+        } else {
+            scene.run_until_written();
+        }
+        assert!(scene.now.since(acquired) >= wait, "{found:?}: {:?}", scene.now.since(acquired));
+    }
+}
+
+#[test]
+fn a_record_that_names_a_lower_term_than_anything_else_is_no_witness_of_a_release() {
+    // A lease that was restored, or a record that was written again, looks like any other.
+    for lease in [LeaseState::Free, LeaseState::Expired] {
+        let older = || object(lease, Some(record(3, "other")));
+        let mut scene = Scene::new();
+        scene.reads(object(LeaseState::Held, Some(record(5, "other"))));
+        scene.acquires(older());
+        let acquired = scene.now;
+        scene.answer(Ok(Reply::Done));
+        assert_eq!(scene.run_until_written().term, 6);
+        assert!(scene.now.since(acquired) >= D);
+
+        // How long the lease is of a term that only state or announcements name is not known.
+        let mut scene = Scene::new();
+        assert!(matches!(only_request(&scene.reads_and_recalls(older(), Ok(Reply::Term(5)))), Op::Acquire { .. }));
+        let acquired = scene.now;
+        scene.answer(Ok(Reply::Done));
+        assert_eq!(scene.run_until_written().term, 6);
+        assert!(scene.now.since(acquired) >= SECOND * 60);
+    }
+}
+
+#[test]
+fn nothing_at_all_is_nothing_only_if_state_and_announcements_name_no_term() {
+    let mut scene = Scene::new();
+    let Op::Create { record } = only_request(&scene.reads(Snapshot::Nothing)) else { panic!("nothing is created") };
+    assert_eq!((record.term, record.lease, record.released), (0, D, true));
+    scene.answer(Ok(Reply::Version(Version("v1".to_string()))));
+    scene.acquires(object(LeaseState::Free, Some(record)));
+    assert_eq!(written_term(&scene.answer(Ok(Reply::Done))), Some(1));
+
+    let mut scene = Scene::new();
+    let created = scene.reads_and_recalls(Snapshot::Nothing, Ok(Reply::Term(7)));
+    let Op::Create { record } = only_request(&created) else { panic!("{created:?}") };
+    assert_eq!((record.term, record.lease, record.released), (7, SECOND * 60, false));
+    scene.answer(Ok(Reply::Version(Version("v1".to_string()))));
+    // Whoever else reads that waits, too, whatever it knows.
+    for mut scene in [scene, Scene::new()] {
+        scene.acquires(freed(record.clone()));
+        let acquired = scene.now;
+        scene.answer(Ok(Reply::Done));
+        assert_eq!(scene.run_until_written().term, 8);
+        assert!(scene.now.since(acquired) >= SECOND * 60);
+    }
+}
+
+#[test]
+fn what_cannot_be_recalled_is_asked_for_again_or_waited_out() {
+    let free = || object(LeaseState::Free, Some(record(3, "other")));
+    let mut scene = Scene::new();
+    assert_eq!(scene.reads_and_recalls(free(), Err(unknown())), []);
+    assert!(matches!(scene.told.last(), Some(Report::StoreTrouble { asked: "recall", .. })), "{:?}", scene.told);
+    assert_eq!(only_request(&scene.wakes()), Op::Read);
+
+    let may_not = Refusal::Misconfigured("the rights do not include listing".to_string());
+    let mut scene = Scene::new();
+    let asked = scene.reads_and_recalls(free(), Err(may_not));
+    assert!(matches!(only_request(&asked), Op::Acquire { .. }), "{asked:?}");
+    let acquired = scene.now;
+    scene.answer(Ok(Reply::Done));
+    assert_eq!(scene.run_until_written().term, 4);
+    assert!(scene.now.since(acquired) >= D);
+}
+
+#[test]
+fn a_term_that_was_written_ahead_is_not_served_once_the_lease_was_in_doubt() {
+    let mut scene = Scene::leading();
+    scene.input(Input::Plan(plan(1, None)));
+    // The next term is written, the old instance is asked to stop, and is not gone.
+    let stopped = scene.answer(Ok(Reply::Version(Version("v3".to_string()))));
+    assert!(matches!(stopped[..], [Effect::Stop { next: Some(3), .. }]), "{stopped:?}");
+    // A renewal is sent in time, and answered when the lease may have run out in between.
+    while scene.pending.is_none() {
+        scene.wakes();
+    }
+    scene.now = scene.sent + D * 9 / 10;
+    scene.answer(Ok(Reply::Done));
+    scene.input(Input::Gone { end: End::Killed });
+    assert_eq!(scene.run_until_written().term, 4);
+}
+
+#[test]
+fn a_length_that_is_read_in_doubt_is_not_forgotten() {
+    let mut scene = Scene::new();
+    scene.acquires(object(LeaseState::Expired, Some(record(1, "other"))));
+    scene.answer(Ok(Reply::Done));
+    scene.answer(Err(unknown()));
+    assert_eq!(only_request(&scene.wakes()), Op::Read);
+    let longer = Record { lease: SECOND * 45, ..record(2, "other") };
+    scene.answer(Ok(Reply::Read(held("v5", longer))));
+    // The write on top of that finds the object gone, and what is made anew says nothing of it.
+    scene.answer(Err(Refusal::Lost("the record was deleted".to_string())));
+    let Op::Create { record } = only_request(&scene.reads(Snapshot::Nothing)) else { panic!("nothing is created") };
+    assert_eq!((record.lease, record.released), (SECOND * 45, false));
+}
+
+#[test]
+fn a_holder_that_cannot_write_gives_up_within_its_lease_and_cools_off() {
+    let mut scene = Scene::new();
+    scene.acquires(object(LeaseState::Expired, Some(record(1, "other"))));
+    scene.answer(Ok(Reply::Done));
+    let began = scene.now;
+    while !matches!(scene.told.last(), Some(Report::Standby { reason }) if reason.contains("could not be written")) {
+        assert!(scene.now.since(began) <= D + SECOND, "{:?}", scene.told);
+        match scene.pending {
+            Some(_) if scene.asked_to_write => drop(scene.answer(Err(unknown()))),
+            Some(_) if scene.asked_to_read => drop(scene.answer(Ok(Reply::Read(held("v1", record(1, "other")))))),
+            Some(_) => drop(scene.answer(Ok(Reply::Done))),
+            None => drop(scene.wakes()),
+        }
+    }
+    assert!(scene.told.iter().any(|report| matches!(report, Report::CoolOff { .. })), "{:?}", scene.told);
+    assert!(scene.told.iter().any(|report| matches!(report, Report::NotReleased { .. })), "{:?}", scene.told);
+}
+
+#[test]
+fn a_lease_whose_record_cannot_be_marked_is_left_to_run_out() {
+    let mut scene = Scene::leading();
+    scene.input(Input::Shutdown);
+    scene.input(Input::Gone { end: End::Done });
+    let mut asked = Vec::new();
+    loop {
+        let effects = match scene.pending {
+            Some(_) => scene.answer(Err(unknown())),
+            None => scene.wakes(),
+        };
+        if effects.contains(&Effect::Finished) {
+            break;
+        }
+        asked.extend(effects);
+    }
+    assert!(scene.now.since(scene.sent) >= D, "{:?}", scene.now.since(scene.sent));
+    assert!(!asked.iter().any(|effect| matches!(effect, Effect::Request { op: Op::Release { .. }, .. })), "{asked:?}");
+    assert!(matches!(scene.told.last(), Some(Report::NotReleased { .. })), "{:?}", scene.told);
+}
+
 struct Scene {
     elector: Elector,
     now: Time,
@@ -590,6 +769,8 @@ struct Scene {
     pending: Option<RequestId>,
     /// Whether that is a write of the record.
     asked_to_write: bool,
+    /// Whether that is a reading.
+    asked_to_read: bool,
     /// When the last acquire or renewal was sent.
     sent: Time,
     /// What people were told.
@@ -616,7 +797,7 @@ impl Scene {
             number += 1;
             number
         };
-        let now = Now { time: Time::default(), boot: Duration::ZERO, wall: Duration::ZERO };
+        let now = Now { time: Time::default(), least: Duration::ZERO, wall: Duration::ZERO };
         let mut elector = Elector::new(settings, now, random);
         elector.handle(now, Input::Plan(plan(0, None)));
         Self {
@@ -624,6 +805,7 @@ impl Scene {
             now: Time::default(),
             pending: None,
             asked_to_write: false,
+            asked_to_read: false,
             sent: Time::default(),
             told: Vec::new(),
         }
@@ -671,7 +853,7 @@ impl Scene {
 
     /// Gives an input now and returns what is to be done, without what people are told.
     fn input(&mut self, input: Input) -> Vec<Effect> {
-        self.elector.handle(Now { time: self.now, boot: self.now.0, wall: Duration::ZERO }, input);
+        self.elector.handle(Now { time: self.now, least: self.now.0, wall: Duration::ZERO }, input);
         let mut effects: Vec<_> = std::iter::from_fn(|| self.elector.poll_effect()).collect();
         for effect in effects.extract_if(.., |effect| matches!(effect, Effect::Report(_))) {
             let Effect::Report(report) = effect else { unreachable!() };
@@ -681,6 +863,7 @@ impl Scene {
             if let Effect::Request { id, op, .. } = effect {
                 self.pending = Some(*id);
                 self.asked_to_write = matches!(op, Op::Write { .. });
+                self.asked_to_read = *op == Op::Read;
                 if matches!(op, Op::Acquire { .. } | Op::Renew { .. }) {
                     self.sent = self.now;
                 }
@@ -696,18 +879,32 @@ impl Scene {
         self.input(Input::Answer { id, result })
     }
 
+    /// The record is marked as released, and nothing else is asked for before that is written. Returns what follows.
+    fn marks(&mut self, effects: &[Effect]) -> Vec<Effect> {
+        only_request(effects);
+        assert!(written_record(effects).released, "{effects:?}");
+        self.answer(Ok(Reply::Version(Version("v-marked".to_string()))))
+    }
+
     /// Sleeps until the elector wants to be woken.
     fn wakes(&mut self) -> Vec<Effect> {
         self.now = self.elector.next_wakeup().expect("something is due").max(self.now);
         self.input(Input::Tick)
     }
 
-    /// Lets the standby read that, and returns what follows.
+    /// Lets the standby read that, and returns what follows. Nothing else in the store names a term.
     fn reads(&mut self, snapshot: Snapshot) -> Vec<Effect> {
+        self.reads_and_recalls(snapshot, Ok(Reply::Term(0)))
+    }
+
+    /// The same, where what else the store names is asked for, and answered so.
+    fn reads_and_recalls(&mut self, snapshot: Snapshot, recalled: Result<Reply, Refusal>) -> Vec<Effect> {
         while self.pending.is_none() {
             self.wakes();
         }
-        self.answer(Ok(Reply::Read(snapshot)))
+        let effects = self.answer(Ok(Reply::Read(snapshot)));
+        let is_recall = |effect: &Effect| matches!(effect, Effect::Request { op: Op::Recall, .. });
+        if effects.iter().any(is_recall) { self.answer(recalled) } else { effects }
     }
 
     /// The same, where an acquire must follow; returns its id.
@@ -733,8 +930,15 @@ impl Scene {
     }
 }
 
+/// What a standby finds. What is free was released.
 fn object(lease: LeaseState, record: Option<Record>) -> Snapshot {
+    let record = record.map(|record| Record { released: lease == LeaseState::Free, ..record });
     Snapshot::Object { lease, version: Version("v1".to_string()), record }
+}
+
+/// A lease that is free, though nobody has released it.
+fn freed(record: Record) -> Snapshot {
+    Snapshot::Object { lease: LeaseState::Free, version: Version("v1".to_string()), record: Some(record) }
 }
 
 /// What a holder finds, as of that version.
@@ -752,6 +956,7 @@ fn record(term: Term, node: &str) -> Record {
         module: Some("sha256:0".to_string()),
         outcome: None,
         failures: 0,
+        released: false,
     }
 }
 

@@ -240,6 +240,7 @@ mod tests {
             module: Some("sha256:ab".to_string()),
             outcome: Some(Outcome::Done),
             failures: 0,
+            released: false,
         };
         let of = |lease, record| {
             let version = baton_election::Version(String::new());

@@ -126,6 +126,7 @@ impl Lease {
 pub fn apply(object: &mut Option<Row>, op: Op, elapsed: Duration, next: Version) -> Result<Reply, Refusal> {
     let (row, op) = match (object.as_mut(), op) {
         (None, Op::Read) => return Ok(Reply::Read(Snapshot::Nothing)),
+        (None, Op::Recall) => return Ok(Reply::Term(0)),
         (None, Op::Create { record }) => {
             *object = Some(Row { version: next.clone(), record: Some(record), lease: Lease::default() });
             return Ok(Reply::Version(next));
@@ -139,6 +140,7 @@ pub fn apply(object: &mut Option<Row>, op: Op, elapsed: Duration, next: Version)
             version: row.version.clone(),
             record: row.record.clone(),
         })),
+        Op::Recall => Ok(Reply::Term(row.record.as_ref().map_or(0, |record| record.term))),
         Op::Create { .. } => Err(Refusal::Conflict),
         Op::Acquire { version, .. } if version != row.version => Err(Refusal::Conflict),
         Op::Acquire { id, length, .. } => row.lease.acquire(id, length, elapsed).map(|()| Reply::Done),

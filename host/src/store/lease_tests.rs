@@ -28,6 +28,7 @@ fn record(term: u64) -> Record {
         module: None,
         outcome: None,
         failures: 0,
+        released: false,
     }
 }
 

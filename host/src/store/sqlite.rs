@@ -221,7 +221,7 @@ impl Shared {
             check_length(*length, LEASE_RANGE, &self.leases)?;
         }
         let access = match op {
-            Op::Read => Access::Read,
+            Op::Read | Op::Recall => Access::Read,
             Op::Create { .. } | Op::Acquire { .. } => Access::Write,
             Op::Renew { .. } | Op::Write { .. } | Op::Release { .. } => Access::Holder,
         };

@@ -116,6 +116,7 @@ pub fn record(term: u64) -> Record {
         module: Some(format!("sha256:{}", "0123456789abcdef".repeat(4))),
         outcome: Some(Outcome::Done),
         failures: 3,
+        released: false,
     }
 }
 

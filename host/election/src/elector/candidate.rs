@@ -6,9 +6,10 @@ use alloc::string::{String, ToString};
 use core::time::Duration;
 
 use super::holder::Holding;
+use super::ledger::Ledger;
 use super::releasing::Releasing;
 use super::{
-    ACQUIRE, CREATE, FREE_LONG_ENOUGH, Memory, POLL, Pending, READ, Role, STANDBY_TIMEOUT, Shared, UNKNOWN_LEASE,
+    ACQUIRE, CREATE, FREE_LONG_ENOUGH, POLL, Pending, READ, RECALL, Role, STANDBY_TIMEOUT, Shared, UNKNOWN_LEASE,
     answered,
 };
 use crate::port::{Input, Report};
@@ -21,12 +22,22 @@ use crate::timing::Time;
 pub(super) struct Standby {
     next_poll: Time,
     pending: Option<Pending>,
-    /// What is pending is no reading: it makes the object.
-    creating: bool,
+    asked: Asked,
     /// Failed readings in a row.
     failures: u32,
     /// What was last said of the election, so that it is said once.
     said: Option<Said>,
+}
+
+/// What a standby has asked for.
+#[derive(Debug, Default)]
+enum Asked {
+    #[default]
+    Reading,
+    /// What else in the store names a term, before anything follows from that reading.
+    Recall(Snapshot),
+    /// That the object is made.
+    Create,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -34,16 +45,6 @@ enum Said {
     Leader(Term),
     Outside,
     Over,
-}
-
-/// What follows from a reading.
-enum Verdict {
-    /// Somebody has the lease, or this node must not have it.
-    Wait,
-    /// There is nothing: the object must be created first.
-    Create,
-    /// Try to take it.
-    Acquire(Opening),
 }
 
 /// A lease that looks free.
@@ -57,7 +58,7 @@ pub(super) struct Opening {
 
 impl Standby {
     pub(super) fn new(next_poll: Time) -> Self {
-        Self { next_poll, pending: None, creating: false, failures: 0, said: None }
+        Self { next_poll, pending: None, asked: Asked::Reading, failures: 0, said: None }
     }
 
     pub(super) fn next_wakeup(&self) -> Option<Time> {
@@ -80,47 +81,75 @@ impl Standby {
     }
 
     fn answer(&mut self, shared: &mut Shared, result: Result<Reply, Refusal>) -> Option<Role> {
-        match result {
-            Ok(Reply::Read(snapshot)) => {
+        match (core::mem::take(&mut self.asked), result) {
+            (Asked::Reading, Ok(Reply::Read(snapshot))) => {
                 self.failures = 0;
                 shared.store_answers(READ);
                 shared.memory.note(&snapshot, shared.now.time);
                 self.say(shared, &snapshot);
-                match judge(shared, &snapshot) {
-                    Verdict::Wait => {
-                        // Nothing more is asked for, so that nothing is refused any more.
-                        shared.refused = 0;
-                        shared.store_answers(ACQUIRE);
-                        self.next_poll = shared.time() + shared.jittered(POLL);
-                    }
-                    Verdict::Create => {
-                        let lease = shared.memory.longest_lease.unwrap_or(shared.settings.timing.lease());
-                        let record = shared.record_without_holder(None, lease);
-                        self.creating = true;
-                        self.pending = Some(shared.request(Op::Create { record }, STANDBY_TIMEOUT));
-                    }
-                    Verdict::Acquire(opening) => return Some(Role::Acquiring(Acquiring::new(shared, opening))),
+                if may_contend(shared, &snapshot) {
+                    self.asked = Asked::Recall(snapshot);
+                    self.pending = Some(shared.request(Op::Recall, STANDBY_TIMEOUT));
+                } else {
+                    // Nothing more is asked for, so that nothing is refused any more.
+                    shared.refused = 0;
+                    shared.store_answers(ACQUIRE);
+                    self.next_poll = shared.time() + shared.jittered(POLL);
                 }
             }
+            (Asked::Recall(snapshot), Ok(Reply::Term(term))) => {
+                shared.store_answers(RECALL);
+                shared.memory.note_recalled(term);
+                return self.contend(shared, snapshot, true);
+            }
+            // Whoever may not read what else there is can lead all the same, but at once it never can.
+            (Asked::Recall(snapshot), Err(refusal @ Refusal::Misconfigured(_))) => {
+                shared.store_trouble(RECALL, &refusal);
+                return self.contend(shared, snapshot, false);
+            }
             // Created. It is read before it is asked for, so that one rule judges all openings.
-            Ok(_) | Err(Refusal::Conflict) => {
-                self.creating = false;
+            (Asked::Create, Ok(_) | Err(Refusal::Conflict)) => {
                 shared.refused = 0;
                 shared.store_answers(CREATE);
                 self.next_poll = shared.time();
             }
-            Err(refusal) if core::mem::take(&mut self.creating) => {
+            (Asked::Create, Err(refusal)) => {
                 shared.store_trouble(CREATE, &refusal);
                 self.next_poll = shared.time() + shared.back_off(shared.refused, &refusal);
                 shared.refused += 1;
             }
-            Err(refusal) => {
-                shared.store_trouble(READ, &refusal);
+            (asked, result) => {
+                let asked = if matches!(asked, Asked::Recall(_)) { RECALL } else { READ };
+                let refusal =
+                    result.err().unwrap_or_else(|| Refusal::Unknown("the answer is to no reading".to_string()));
+                shared.store_trouble(asked, &refusal);
                 self.next_poll = shared.time() + shared.back_off(self.failures, &refusal);
                 self.failures += 1;
             }
         }
         None
+    }
+
+    /// Asks for what was read, now that what else the store names is known, or that it cannot be.
+    fn contend(&mut self, shared: &mut Shared, snapshot: Snapshot, is_recalled: bool) -> Option<Role> {
+        // What there is to serve may be another by now.
+        if !may_contend(shared, &snapshot) {
+            self.next_poll = shared.time() + shared.jittered(POLL);
+            return None;
+        }
+        let unclear = unclear(shared, &snapshot, is_recalled);
+        let Snapshot::Object { version, record, .. } = snapshot else {
+            let unknown = if unclear.is_some() { UNKNOWN_LEASE } else { shared.settings.timing.lease() };
+            let lease = shared.memory.longest_lease.unwrap_or(unknown);
+            let record = Record { released: unclear.is_none(), ..shared.record_without_holder(None, lease) };
+            self.asked = Asked::Create;
+            self.pending = Some(shared.request(Op::Create { record }, STANDBY_TIMEOUT));
+            return None;
+        };
+        // A record that was made anew may say less than the one that its holder had written.
+        let wait = shared.memory.longest_lease.unwrap_or(UNKNOWN_LEASE);
+        let opening = Opening { version, record, unclear: unclear.map(|reason| (wait, reason)) };
+        Some(Role::Acquiring(Acquiring::new(shared, opening)))
     }
 
     /// Tells who leads, once.
@@ -163,30 +192,44 @@ impl Standby {
     }
 }
 
-fn judge(shared: &Shared, snapshot: &Snapshot) -> Verdict {
-    let Memory { was_held, free_since, .. } = shared.memory;
+/// Whether this node is to ask for the lease, or to make the object.
+fn may_contend(shared: &Shared, snapshot: &Snapshot) -> bool {
     if shared.versions.module().is_none() {
-        return Verdict::Wait;
+        return false;
     }
     let in_cool_off = shared.cool_off.is_some_and(|until| shared.time() < until);
-    let free_for = free_since.map_or(Duration::ZERO, |since| shared.time().since(since));
+    let free_for = shared.memory.free_since.map_or(Duration::ZERO, |since| shared.time().since(since));
     if in_cool_off && free_for < FREE_LONG_ENOUGH {
-        return Verdict::Wait;
+        return false;
     }
-    let Snapshot::Object { lease, version, record } = snapshot else { return Verdict::Create };
-    // A record that was made anew may say less than the one that its holder had written.
-    let recorded = shared.memory.longest_lease.unwrap_or(UNKNOWN_LEASE);
-    let unclear = match (lease, record) {
-        (LeaseState::Held | LeaseState::HeldForever | LeaseState::Breaking, _) => return Verdict::Wait,
-        (_, Some(record)) if shared.is_over(record) => return Verdict::Wait,
-        (LeaseState::Expired, _) => None,
-        (LeaseState::Free, Some(record)) if record.node.is_some() => None,
-        (LeaseState::Free, Some(record)) if record.term == 0 && !was_held => None,
-        (LeaseState::Free, Some(_)) => Some((recorded, "its record was deleted and made anew")),
-        (LeaseState::Free, None) => Some((recorded, "it has no record")),
-        (LeaseState::Broken, _) => Some((recorded, "the lease was broken")),
+    match snapshot {
+        Snapshot::Nothing => true,
+        Snapshot::Object { lease, record, .. } => {
+            !lease.is_held() && !record.as_ref().is_some_and(|record| shared.is_over(record))
+        }
+    }
+}
+
+/// Why an instance may still run although the lease looks free; none where nothing can.
+fn unclear(shared: &Shared, snapshot: &Snapshot, is_recalled: bool) -> Option<&'static str> {
+    let was_held = shared.memory.was_held;
+    let (lease, record) = match snapshot {
+        Snapshot::Nothing if was_held => return Some("its record was deleted"),
+        Snapshot::Nothing => (LeaseState::Free, None),
+        Snapshot::Object { lease, record, .. } => (*lease, record.as_ref()),
     };
-    Verdict::Acquire(Opening { version: version.clone(), record: record.clone(), unclear })
+    let term = record.map_or(0, |record| record.term);
+    match (lease, record) {
+        _ if !is_recalled => Some("what else the store says of its terms cannot be read"),
+        _ if term < shared.memory.written_term => Some("its record names a lower term than was served"),
+        (LeaseState::Expired, _) => None,
+        (LeaseState::Free, None) if *snapshot == Snapshot::Nothing => None,
+        (LeaseState::Free, None) => Some("it has no record"),
+        (LeaseState::Free, Some(record)) if !record.released => Some("its last holder did not release it"),
+        (LeaseState::Free, Some(_)) if term == 0 && was_held => Some("its record was deleted and made anew"),
+        (LeaseState::Free, Some(_)) => None,
+        _ => Some("the lease was broken"),
+    }
 }
 
 /// A node that has asked for the lease and does not know the outcome.
@@ -237,8 +280,10 @@ impl Acquiring {
         // A release would tell the next one that nothing can still run. Unless that is known, a lease that
         // may have been acquired is left to run out.
         if shared.shutting_down && self.in_doubt && self.opening.unclear.is_none() {
+            let Opening { version, record, .. } = self.opening.clone();
             let until = self.started + self.length;
-            return Some(Role::Releasing(Releasing::new(self.id, until)));
+            let ledger = Ledger::new(version, record.clone());
+            return Some(Role::Releasing(Releasing::new(shared, self.id, ledger, record, until)));
         }
         if shared.shutting_down {
             return Some(Role::Finished);

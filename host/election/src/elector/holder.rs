@@ -25,6 +25,8 @@ pub(super) struct Holding {
     renewal: Renewal,
     ledger: Ledger,
     stage: Stage,
+    /// Since when something is to be written while nothing runs.
+    unwritten_since: Option<Time>,
     /// The highest term that must not be served any more: it was, or may have been, or its state is another's.
     spent: Term,
     /// The failures in a row of the version that was served last. The record may be ahead, at one that is not served
@@ -51,7 +53,7 @@ struct Renewal {
 
 #[derive(Debug)]
 enum Stage {
-    /// Another's instance may still run, until the boot clock says that.
+    /// Another's instance may still run, until the least of the clocks says that.
     Settling { until: Duration },
     /// The next term is being written.
     Claiming,
@@ -112,7 +114,7 @@ impl Holding {
                 let record = shared.record_without_holder(opening.record.as_ref(), wait);
                 ledger.want(record, Kind::Note, shared.time());
                 // Counted from now: the acquire took effect before its answer came.
-                Stage::Settling { until: shared.now.boot + wait }
+                Stage::Settling { until: shared.now.least + wait }
             }
             None => Stage::Resting { until: shared.time() },
         };
@@ -123,6 +125,7 @@ impl Holding {
             renewal: Renewal { pending: None, next_try: sent + shared.settings.timing.renew_after(), failing: false },
             ledger,
             stage,
+            unwritten_since: None,
             spent: shared.memory.highest_term,
             row: Row::default(),
             leave: None,
@@ -131,7 +134,7 @@ impl Holding {
 
     pub(super) fn next_wakeup(&self, shared: &Shared) -> Option<Time> {
         let timing = &shared.settings.timing;
-        let mut wakeups = [None; 5];
+        let mut wakeups = [None; 6];
         if let Stage::Serving(serving) = &self.stage {
             wakeups[0] = match (serving.killed, serving.grace_ends) {
                 (Some(_), _) if serving.aborted => None,
@@ -148,10 +151,11 @@ impl Holding {
         } else {
             wakeups[0] = Some(self.renewed + self.length);
             wakeups[1] = match self.stage {
-                Stage::Settling { until } => Some(shared.time() + until.saturating_sub(shared.now.boot)),
+                Stage::Settling { until } => Some(shared.time() + until.saturating_sub(shared.now.least)),
                 Stage::Resting { until } if self.is_fresh(shared) => Some(until),
                 _ => None,
             };
+            wakeups[5] = self.unwritten_since.map(|since| since + shared.settings.timing.lease());
         }
         if self.may_be_held(shared) {
             wakeups[2] = self.renewal.pending.is_none().then_some(self.renewal.next_try);
@@ -196,6 +200,9 @@ impl Holding {
         let next = self.advance(shared);
         if next.is_some() {
             return next;
+        }
+        if self.ledger.is_busy() && !matches!(self.stage, Stage::Serving(_)) {
+            self.unwritten_since.get_or_insert(shared.time());
         }
         if self.may_be_held(shared) {
             self.renew_if_due(shared);
@@ -280,6 +287,11 @@ impl Holding {
             shared.report(Report::RenewedAgain { after: shared.time().since(self.renewed) });
         }
         shared.store_answers("renew");
+        // The lease may have run out before this renewal took effect, and somebody have read so. Only a record that
+        // is written after that keeps them from taking it: what was written ahead is not served any more.
+        if shared.time() >= self.deadline(shared) {
+            self.spent = self.spent.max(shared.memory.highest_term);
+        }
         self.renewed = self.renewed.max(sent);
         self.renewal.next_try = (sent + shared.settings.timing.renew_after()).max(shared.time());
         if matches!(self.stage, Stage::Serving(_)) {
@@ -481,14 +493,20 @@ impl Holding {
         if self.has_run_out(shared) {
             return self.lose(shared, "it ran out before it could be renewed".to_string());
         }
-        let notes_done = !(matches!(self.stage, Stage::Noting { .. }) && self.ledger.is_busy());
-        if let Some(leave) = self.leave.clone()
-            && notes_done
-        {
+        let lease = shared.settings.timing.lease();
+        if !self.ledger.is_busy() {
+            self.unwritten_since = None;
+        }
+        if self.unwritten_since.is_some_and(|since| shared.time() >= since + lease) {
+            let reason = format!("the record could not be written for {lease:?}");
+            shared.begin_cool_off(reason.clone());
+            return leave_to_run_out(shared, reason);
+        }
+        if let Some(leave) = self.leave.clone() {
             return self.leave(shared, leave);
         }
         match self.stage {
-            Stage::Settling { until } if shared.now.boot >= until => {
+            Stage::Settling { until } if shared.now.least >= until => {
                 self.stage = Stage::Resting { until: shared.time() };
             }
             Stage::Noting { rest } if !self.ledger.is_busy() => {
@@ -499,7 +517,8 @@ impl Holding {
             _ => {}
         }
         // What is to be served now may be what the election ended with.
-        if self.ledger.record().is_some_and(|record| shared.is_over(record)) && notes_done {
+        let is_noting = matches!(self.stage, Stage::Noting { .. }) && self.ledger.is_busy();
+        if self.ledger.record().is_some_and(|record| shared.is_over(record)) && !is_noting {
             return self.leave(shared, Leave::Over);
         }
         if let Stage::Resting { until } = self.stage
@@ -604,12 +623,20 @@ impl Holding {
         }
         if matches!(self.stage, Stage::Settling { .. }) {
             // A release would tell the next one that nothing can still run. That is not known.
-            let reason = "another's instance may still run, so the lease is left to run out".to_string();
-            shared.report(Report::NotReleased { reason: reason.clone() });
-            return back_to_standby(shared, reason);
+            return leave_to_run_out(shared, "another's instance may still run".to_string());
         }
-        Some(Role::Releasing(Releasing::new(self.id, self.renewed + self.length)))
+        // What became of the last term is written together with the mark; a term that has not begun is not.
+        let last = if matches!(self.stage, Stage::Noting { .. }) { self.ledger.wanted() } else { self.ledger.record() };
+        let (ledger, last, until) = (self.ledger.clone(), last.cloned(), self.renewed + self.length);
+        Some(Role::Releasing(Releasing::new(shared, self.id, ledger, last, until)))
     }
+}
+
+/// Follows again without a release: whoever is next reads that the lease has run out, and starts at once.
+fn leave_to_run_out(shared: &mut Shared, why: String) -> Option<Role> {
+    let reason = format!("{why}, so the lease is left to run out");
+    shared.report(Report::NotReleased { reason: reason.clone() });
+    back_to_standby(shared, reason)
 }
 
 impl Serving {

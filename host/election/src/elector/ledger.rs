@@ -8,14 +8,14 @@ use crate::request::{Op, Refusal, Reply, RequestId};
 use crate::timing::Time;
 
 /// The record as this holder knows it, and what it is to become.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Ledger {
     version: Version,
     record: Option<Record>,
     goal: Option<Goal>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Goal {
     record: Record,
     kind: Kind,
@@ -27,11 +27,11 @@ struct Goal {
 pub(super) enum Kind {
     /// It begins a term.
     Term,
-    /// It notes an outcome or the count of failures in the term that there is.
+    /// It notes something in the term that there is: an outcome, the count of failures, that nothing runs any more.
     Note,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Step {
     WriteAt(Time),
     Writing(Option<Pending>),
@@ -40,7 +40,7 @@ enum Step {
 }
 
 /// What an answer meant.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum News {
     /// Nothing that its holder must know.
     None,
@@ -72,6 +72,11 @@ impl Ledger {
         self.goal.is_some()
     }
 
+    /// Whether the store's record says that nothing can still run.
+    pub(super) fn is_marked(&self) -> bool {
+        self.goal.is_none() && self.record().is_some_and(|record| record.released)
+    }
+
     /// Wants the store to have `record` from now on. What was wanted before no longer is; a write of it
     /// that may be under way is settled by a reading first.
     pub(super) fn want(&mut self, record: Record, kind: Kind, now: Time) {
@@ -80,6 +85,21 @@ impl Ledger {
             Some(Step::Writing(_) | Step::ReadAt(_) | Step::Reading(_)) => Step::ReadAt(now),
         };
         self.goal = Some(Goal { record, kind, step });
+    }
+
+    /// Whether that is the request whose answer it waits for.
+    pub(super) fn awaits(&self, id: RequestId) -> bool {
+        match self.goal.as_ref().map(|goal| &goal.step) {
+            Some(Step::Writing(pending) | Step::Reading(pending)) => pending.is_some_and(|pending| pending.id == id),
+            Some(Step::WriteAt(_) | Step::ReadAt(_)) | None => false,
+        }
+    }
+
+    /// Waits no longer for the next try.
+    pub(super) fn hurry(&mut self, now: Time) {
+        if let Some(Goal { step: Step::WriteAt(at) | Step::ReadAt(at), .. }) = &mut self.goal {
+            *at = now;
+        }
     }
 
     pub(super) fn next_wakeup(&self) -> Option<Time> {
@@ -123,7 +143,7 @@ impl Ledger {
             }
             Err(Refusal::Lost(why)) => News::Lost(why.clone()),
             Err(Refusal::Held) => News::Lost("the lease is held by another".to_string()),
-            Ok(Reply::Done) | Err(Refusal::Unknown(_) | Refusal::Misconfigured(_)) => {
+            Ok(Reply::Done | Reply::Term(_)) | Err(Refusal::Unknown(_) | Refusal::Misconfigured(_)) => {
                 if let Err(refusal) = result {
                     shared.store_trouble("write", refusal);
                 }
@@ -155,13 +175,16 @@ impl Ledger {
             return self.reached(shared, version.clone());
         }
         let found = record.as_ref().map_or(0, |found| found.term);
-        shared.memory.highest_term = shared.memory.highest_term.max(found);
+        if let Some(found) = record {
+            shared.memory.note_record(found);
+        }
         let highest = shared.memory.highest_term;
         goal.record.term = match goal.kind {
             // The state may have named a later term since it was wanted.
             Kind::Term if found < goal.record.term && highest == goal.record.term => highest,
             Kind::Term => highest + 1,
-            Kind::Note => goal.record.term.max(highest),
+            // A term that was tried and is not there has not begun, and the write of it never arrives any more.
+            Kind::Note => goal.record.term.max(found),
         };
         shared.memory.highest_term = highest.max(goal.record.term);
         self.version = version.clone();
@@ -178,6 +201,6 @@ impl Ledger {
 
 /// Whether the record found is the one wanted, but for details that a store may round.
 fn is_same(found: &Record, wanted: &Record) -> bool {
-    (found.term, &found.incarnation, &found.module, found.outcome, found.failures)
-        == (wanted.term, &wanted.incarnation, &wanted.module, wanted.outcome, wanted.failures)
+    (found.term, &found.incarnation, &found.module, found.outcome, found.failures, found.released)
+        == (wanted.term, &wanted.incarnation, &wanted.module, wanted.outcome, wanted.failures, wanted.released)
 }

@@ -105,8 +105,11 @@ impl Elector {
     /// Takes one input and the time at which it arrived.
     pub fn handle(&mut self, now: Now, input: Input) {
         // The contract says that time does not go back; if it does, nothing may be extended by it.
-        self.shared.now =
-            Now { time: now.time.max(self.shared.now.time), boot: now.boot.max(self.shared.now.boot), wall: now.wall };
+        self.shared.now = Now {
+            time: now.time.max(self.shared.now.time),
+            least: now.least.max(self.shared.now.least),
+            wall: now.wall,
+        };
         // What time alone decides comes first: an answer that arrives after the deadline finds the
         // instance already killed. Only one that is already gone need not be.
         if !matches!(input, Input::Gone { .. }) {
@@ -139,6 +142,12 @@ impl Elector {
     /// What this node would serve now: the last plan, without what it has rejected itself.
     pub fn plan(&self) -> &Plan {
         self.shared.versions.plan()
+    }
+
+    /// The highest term that this host knows to have been written: the one that it tells others of, so that a
+    /// record that is deleted, restored or made anew does not pass for the last.
+    pub fn written_term(&self) -> Term {
+        self.shared.memory.written_term
     }
 
     /// Whether this node holds the lease, as far as it knows. Whoever drives an elector that does reads
@@ -201,8 +210,10 @@ struct Shared {
 /// What this host has seen of the election since it started.
 #[derive(Debug, Default)]
 struct Memory {
-    /// The highest term.
+    /// The highest term, tried ones included: the next one is higher.
     highest_term: Term,
+    /// The highest term that is known to have been written. Where a record names a lower one, it is not the last.
+    written_term: Term,
     /// Whether there was an object.
     seen: bool,
     /// Whether anyone has held it, or the object has gone missing after it was seen. What then looks new
@@ -233,10 +244,7 @@ impl Memory {
         if let Some(record) = record {
             self.note_record(record);
         }
-        let is_held = match lease {
-            LeaseState::Held | LeaseState::HeldForever | LeaseState::Breaking => true,
-            LeaseState::Free | LeaseState::Expired | LeaseState::Broken => false,
-        };
+        let is_held = lease.is_held();
         if is_held {
             self.free_since = None;
         } else {
@@ -252,10 +260,26 @@ impl Memory {
     }
 
     fn note_record(&mut self, record: &Record) {
-        self.highest_term = self.highest_term.max(record.term);
+        self.note_term(record.term);
         // One that says more was not written by a holder: nobody waits for ever for it.
         self.longest_lease = self.longest_lease.max(Some(record.lease.min(UNKNOWN_LEASE)));
         self.was_held |= record.node.is_some() || record.term > 0;
+    }
+
+    /// Something in the store beside the record names that term. How long the lease is under which it was written
+    /// nobody says.
+    fn note_recalled(&mut self, term: Term) {
+        if term > self.written_term {
+            self.longest_lease = Some(UNKNOWN_LEASE);
+        }
+        self.note_term(term);
+    }
+
+    /// That term was written.
+    fn note_term(&mut self, term: Term) {
+        self.highest_term = self.highest_term.max(term);
+        self.written_term = self.written_term.max(term);
+        self.was_held |= term > 0;
     }
 }
 
@@ -330,10 +354,12 @@ impl Shared {
             module: self.versions.digest().map(ToString::to_string),
             outcome: None,
             failures: same.map_or(0, |record| record.failures),
+            released: false,
         }
     }
 
     /// A record without a holder: it goes on from the highest term seen, and leaves what `basis` says of its module.
+    /// Nobody may take it for one that was released.
     fn record_without_holder(&self, basis: Option<&Record>, lease: Duration) -> Record {
         Record {
             term: self.memory.highest_term,
@@ -344,6 +370,7 @@ impl Shared {
             module: basis.and_then(|record| record.module.clone()),
             outcome: basis.and_then(|record| record.outcome),
             failures: basis.map_or(0, |record| record.failures),
+            released: false,
         }
     }
 
@@ -367,7 +394,12 @@ impl Shared {
 
     /// The store has answered this. That it can be read says nothing of what else it refuses.
     fn store_answers(&mut self, asked: &'static str) {
-        if let Some(trouble) = self.trouble.take_if(|trouble| asked != READ || trouble.asked == READ) {
+        let settles = |trouble: &mut Trouble| match asked {
+            READ => trouble.asked == READ,
+            RECALL => trouble.asked == READ || trouble.asked == RECALL,
+            _ => true,
+        };
+        if let Some(trouble) = self.trouble.take_if(settles) {
             self.report(Report::StoreBack { after: self.time().since(trouble.since) });
         }
     }
@@ -383,19 +415,23 @@ impl Shared {
     }
 }
 
-/// Refuses a record after whose term there is none: no holder has written it.
+/// Refuses a term after which there is none: no holder has written it.
 fn plausible(reply: Reply) -> Result<Reply, Refusal> {
-    match &reply {
-        Reply::Read(Snapshot::Object { record: Some(Record { term, .. }), .. }) if *term >= HIGHEST_TERM => {
-            let why = format!("the record names term {term}, after which there is none: correct its term");
-            Err(Refusal::Misconfigured(why))
-        }
-        _ => Ok(reply),
+    let (what, term) = match &reply {
+        Reply::Read(Snapshot::Object { record: Some(Record { term, .. }), .. }) => ("record", *term),
+        Reply::Term(term) => ("state or a node's announcement", *term),
+        _ => return Ok(reply),
+    };
+    if term < HIGHEST_TERM {
+        return Ok(reply);
     }
+    Err(Refusal::Misconfigured(format!("the {what} names term {term}, after which there is none: correct its term")))
 }
 
 /// What the store is asked for, in the words of [`Report::StoreTrouble`].
 const READ: &str = "read";
+/// See [`READ`].
+const RECALL: &str = "recall";
 /// See [`READ`].
 const CREATE: &str = "create";
 /// See [`READ`].

@@ -4,16 +4,20 @@ use alloc::format;
 use alloc::string::ToString;
 
 use super::candidate::back_to_standby;
+use super::ledger::{Kind, Ledger, News};
 use super::{Pending, Role, Shared, answered};
 use crate::port::{Input, Report};
-use crate::record::LeaseId;
+use crate::record::{LeaseId, Record};
 use crate::request::{Op, Refusal};
 use crate::timing::Time;
 
-/// A node that has asked to give the lease up. The id is never used for anything else again.
+/// A node that gives the lease up: it marks the record as released, under its lease, and then releases that. A lease
+/// that is free without the mark has the next holder wait for its whole length, so one whose record cannot be marked is
+/// left to run out, which takes less. Once the release was sent, the id is never used for anything else again.
 #[derive(Debug)]
 pub(super) struct Releasing {
     id: LeaseId,
+    ledger: Ledger,
     pending: Option<Pending>,
     next_try: Time,
     /// When the lease has run out by itself.
@@ -23,12 +27,21 @@ pub(super) struct Releasing {
 }
 
 impl Releasing {
-    pub(super) fn new(id: LeaseId, until: Time) -> Self {
-        Self { id, pending: None, next_try: Time::default(), until, hurried: false }
+    /// `last` is the record that says how it ended, whether that is written already or not.
+    pub(super) fn new(shared: &Shared, id: LeaseId, mut ledger: Ledger, last: Option<Record>, until: Time) -> Self {
+        if !ledger.is_marked() {
+            let lease = shared.settings.timing.lease();
+            let record = last.unwrap_or_else(|| shared.record_without_holder(None, lease));
+            ledger.want(Record { released: true, ..record }, Kind::Note, shared.time());
+        }
+        Self { id, ledger, pending: None, next_try: Time::default(), until, hurried: false }
     }
 
     pub(super) fn next_wakeup(&self) -> Option<Time> {
-        self.pending.is_none().then_some(self.next_try)
+        if self.ledger.is_marked() {
+            return self.pending.is_none().then_some(self.next_try);
+        }
+        self.ledger.next_wakeup().into_iter().chain([self.until]).min()
     }
 
     pub(super) fn step(&mut self, shared: &mut Shared, input: Option<Input>) -> Option<Role> {
@@ -36,6 +49,7 @@ impl Releasing {
             Some(Input::SkipGrace) => {
                 self.hurried = true;
                 self.next_try = shared.time();
+                self.ledger.hurry(shared.time());
             }
             Some(Input::Answer { id, result }) if answered(&mut self.pending, id).is_some() => match result {
                 Ok(_) => {
@@ -52,12 +66,22 @@ impl Releasing {
                     self.next_try = shared.retry_at();
                 }
             },
+            Some(Input::Answer { id, result: Err(Refusal::Unknown(why) | Refusal::Misconfigured(why)) })
+                if self.hurried && self.ledger.awaits(id) =>
+            {
+                return self.give_up(shared, &format!("the host would not wait for another try ({why})"));
+            }
+            Some(Input::Answer { id, result }) => match self.ledger.answer(shared, id, &result) {
+                News::Lost(why) => return self.give_up(shared, &why),
+                News::Written | News::Doubt | News::None => {}
+            },
             _ => {}
         }
         if self.pending.is_none() && shared.time() >= self.until {
             return self.give_up(shared, "it could not be released before it ran out");
         }
-        if self.pending.is_none() && shared.time() >= self.next_try {
+        self.ledger.tick(shared, self.id);
+        if self.ledger.is_marked() && self.pending.is_none() && shared.time() >= self.next_try {
             self.pending = Some(shared.urgent(Op::Release { id: self.id }));
         }
         None

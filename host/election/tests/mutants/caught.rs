@@ -95,6 +95,26 @@ fn a_run_that_fails_is_kept_and_what_is_kept_fails_again() {
     assert_eq!(World::new(plan).run(), Ok(()));
 }
 
+/// Runs that once failed, and the mutant that takes their mend out.
+const FOUND: [(&str, &str); 2] = [
+    ("gone_in_time-stale_opening", "a term that was written before the lease was in doubt is served"),
+    ("gone_in_time-50626752", "a record that is made anew looks as if nobody had ever led"),
+];
+
+#[test]
+fn what_was_once_found_is_found_again_without_its_mend() {
+    for (found, name) in FOUND {
+        let number = MUTANTS.iter().position(|mutant| mutant.name == name).unwrap();
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../replays/{found}.txt"));
+        let plan = replay::read(&std::fs::read_to_string(path).unwrap()).unwrap();
+        baton_election::choose(Some(number));
+        let violation = World::new(plan).run();
+        baton_election::choose(None);
+        assert!(violation.is_err(), "{found} passes with the mutant `{name}`");
+        println!("{found}: {violation:?}");
+    }
+}
+
 /// An empty folder for this run of the test.
 fn empty_folder() -> std::path::PathBuf {
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("replays");

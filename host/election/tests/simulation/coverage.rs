@@ -16,6 +16,8 @@ pub struct Coverage {
     pub over: u64,
     pub renewed_late: u64,
     pub deleted: u64,
+    pub rewritten: u64,
+    pub seized: u64,
     pub restored: u64,
     pub replaced: u64,
     pub proven: u64,
@@ -23,7 +25,7 @@ pub struct Coverage {
 }
 
 impl Coverage {
-    fn all(&self) -> [(&'static str, u64); 16] {
+    fn all(&self) -> [(&'static str, u64); 18] {
         [
             ("instances started", self.started),
             ("instances killed", self.killed),
@@ -37,6 +39,8 @@ impl Coverage {
             ("elections over", self.over),
             ("renewals of an expired lease that succeeded", self.renewed_late),
             ("objects deleted", self.deleted),
+            ("records rewritten without the lease", self.rewritten),
+            ("leases seized and given back", self.seized),
             ("states restored", self.restored),
             ("instances replaced", self.replaced),
             ("versions proven", self.proven),
@@ -57,6 +61,8 @@ impl Coverage {
         self.over += other.over;
         self.renewed_late += other.renewed_late;
         self.deleted += other.deleted;
+        self.rewritten += other.rewritten;
+        self.seized += other.seized;
         self.restored += other.restored;
         self.replaced += other.replaced;
         self.proven += other.proven;

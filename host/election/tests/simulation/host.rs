@@ -34,6 +34,9 @@ pub struct Process {
     pub instance: Option<Instance>,
     /// Requests without an answer so far.
     pub unanswered: BTreeSet<RequestId>,
+    /// How many recalls it has asked for, and what else: each of the two is numbered by itself.
+    pub asked: (u64, u64),
+    pub announced: Announced,
     /// The id of the last acquire.
     pub lease: Option<LeaseId>,
     pub instances: u64,
@@ -44,6 +47,13 @@ pub struct Process {
     started: Instant,
     drift: i64,
     jumped: Duration,
+}
+
+/// What a process has told others of the terms that it has seen.
+#[derive(Default)]
+pub struct Announced {
+    pub term: Term,
+    pub number: u64,
 }
 
 /// One running copy of the coordinator.
@@ -69,12 +79,14 @@ impl Process {
     pub fn new(now: Instant, host: usize, incarnation: u32, plan: &HostPlan, seed: u64) -> Self {
         let settings = settings(host, incarnation, plan);
         let mut random = Rng::about(&[seed, 4, host as u64, u64::from(incarnation)]);
-        let first = Now { time: Time::default(), boot: Duration::ZERO, wall: now };
+        let first = Now { time: Time::default(), least: Duration::ZERO, wall: now };
         Self {
             elector: Elector::new(settings.clone(), first, move || random.number()),
             conduct: Conduct::new(settings),
             instance: None,
             unanswered: BTreeSet::new(),
+            asked: (0, 0),
+            announced: Announced::default(),
             lease: None,
             instances: 0,
             wakes: 0,
@@ -87,11 +99,11 @@ impl Process {
 
     /// What the host's clock says.
     pub fn local(&self, now: Instant) -> Time {
-        Time(self.boot(now) + self.jumped)
+        Time(self.least(now) + self.jumped)
     }
 
-    /// What its boot clock says, which no step of the wall clock moves.
-    pub fn boot(&self, now: Instant) -> Duration {
+    /// What its slowest clock says, which no step of the wall clock moves.
+    pub fn least(&self, now: Instant) -> Duration {
         let true_nanos = now.saturating_sub(self.started).as_nanos() as i128;
         let nanos = true_nanos * (1_000_000 + i128::from(self.drift)) / 1_000_000;
         Duration::from_nanos(nanos as u64)

@@ -111,6 +111,11 @@ impl History {
         self.deletions += 1;
     }
 
+    /// An older record was written again: who knows no better goes on from there.
+    pub fn set_back(&mut self, term: Term) {
+        self.floor = self.floor.min(term);
+    }
+
     /// A host sends a request.
     pub fn sent(&mut self, op: &Op) -> Checked {
         let id = match op {
@@ -119,7 +124,7 @@ impl History {
                 self.released.insert(id.as_u128());
                 return Ok(());
             }
-            Op::Read | Op::Create { .. } => return Ok(()),
+            Op::Read | Op::Recall | Op::Create { .. } => return Ok(()),
         };
         if self.released.contains(&id.as_u128()) {
             return broken("lease_id_never_reused_after_release_sent", format!("{op:?}"));
@@ -135,6 +140,7 @@ impl History {
         result: &Result<Reply, Refusal>,
         before: Option<&Record>,
         lease_end: Option<Instant>,
+        running: &[Running],
     ) -> Checked {
         if result.is_err() {
             return Ok(());
@@ -144,6 +150,9 @@ impl History {
                 self.kept_until.insert(id.as_u128(), lease_end.unwrap_or_default());
             }
             Op::Write { record, .. } => {
+                if let Some(one) = running.iter().find(|one| record.released && !one.blind) {
+                    return broken("marks_what_is_gone", format!("{one:?} runs under {record:?}"));
+                }
                 let term_before = before.map_or(0, |before| before.term);
                 if record.term < term_before {
                     return broken("terms_only_rise", format!("term {} over {term_before}", record.term));
@@ -164,7 +173,10 @@ impl History {
                 }
                 self.written.insert((host, incarnation, record.term), self.deletions);
             }
-            Op::Read | Op::Create { .. } | Op::Release { .. } => {}
+            Op::Release { .. } if !before.is_some_and(|record| record.released) => {
+                return broken("releases_what_is_marked", format!("a release under {before:?}"));
+            }
+            Op::Read | Op::Recall | Op::Create { .. } | Op::Release { .. } => {}
         }
         Ok(())
     }

@@ -21,6 +21,9 @@ pub struct Plan {
     /// Determines the electors' own randomness and the lateness of wake-ups.
     pub seed: u64,
     pub hosts: Vec<HostPlan>,
+    /// Whether each term claims the coordinator's state; if not, only what nodes announce names a term besides the
+    /// record.
+    pub has_state: bool,
     /// From here on nothing goes wrong any more.
     pub heal_at: Instant,
     pub faults: Vec<(Instant, Fault)>,
@@ -71,6 +74,13 @@ pub enum Fault {
     Delete,
     /// Somebody makes an object without a record, where there is none.
     Plant,
+    /// Somebody writes the record without the lease, as it was so many writes ago: that frees a lease that is broken or
+    /// has run out.
+    Rewrite {
+        back: usize,
+    },
+    /// A client that is not Baton breaks the lease, takes it and gives it back, all at once.
+    Seize,
     /// An operator lets a finished election run again; also the way in which a free record is rewritten.
     StartAgain,
     /// An operator restores a state that a later term has claimed.
@@ -116,6 +126,8 @@ pub enum Outage {
     /// 503, and it is done nevertheless.
     Doubt,
     Misconfigured,
+    /// The record can be read and the lease renewed, but nothing can be written.
+    Unwritable,
 }
 
 /// What the network does to one request.
@@ -200,12 +212,13 @@ impl Plan {
         let heal_at = rng.between(Duration::from_secs(60), Duration::from_secs(120).max(longest * 8));
         let mut weather = draw_weather(&mut rng);
         let faults = draw_faults(&mut rng, &hosts, heal_at, longest);
+        let has_state = rng.per_mille(500);
         // Where versions come and go, some of them are bad.
         if rng.per_mille(500) && faults.iter().any(|(_, fault)| matches!(fault, Fault::Publish { .. })) {
             weather.short_lives = weather.short_lives.max(500);
             weather.failures = weather.failures.max(500);
         }
-        Self { seed, hosts, heal_at, faults, details: Details::Drawn(weather) }
+        Self { seed, hosts, has_state, heal_at, faults, details: Details::Drawn(weather) }
     }
 
     pub fn longest_lease(&self) -> Duration {
@@ -314,7 +327,7 @@ fn draw_weather(rng: &mut Rng) -> Weather {
 }
 
 fn draw_faults(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, longest: Duration) -> Vec<(Instant, Fault)> {
-    const KINDS: u64 = 13;
+    const KINDS: u64 = 15;
     let enabled: Vec<u64> = (0..KINDS).filter(|_| rng.per_mille(450)).collect();
     if enabled.is_empty() {
         return Vec::new();
@@ -333,11 +346,20 @@ fn draw_faults(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, longest: Dur
             3 => Fault::Outage {
                 host: rng.per_mille(500).then_some(host),
                 length: rng.between(Duration::from_millis(100), lease * 2),
-                kind: rng.pick(&[Outage::Hang, Outage::Refuse, Outage::Doubt, Outage::Misconfigured]),
+                kind: rng.pick(&[
+                    Outage::Hang,
+                    Outage::Refuse,
+                    Outage::Doubt,
+                    Outage::Misconfigured,
+                    Outage::Unwritable,
+                ]),
             },
             4 => {
                 if rng.per_mille(300) {
                     draw_trouble_after_a_break(rng, hosts, at, &mut faults);
+                }
+                if rng.per_mille(300) {
+                    faults.push((at + rng.millis(0, 1500), Fault::Rewrite { back: rng.below(3) as usize }));
                 }
                 Fault::Break { period: rng.pick(&[Duration::ZERO, lease / 4, lease]) }
             }
@@ -356,6 +378,13 @@ fn draw_faults(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, longest: Dur
             9 => Fault::StepDown { host },
             10 => draw_publishing(rng, hosts, at, &mut faults),
             11 => Fault::Stall { host },
+            12 => Fault::Rewrite { back: rng.below(4) as usize },
+            13 => {
+                if rng.per_mille(300) {
+                    draw_trouble_after_a_break(rng, hosts, at, &mut faults);
+                }
+                Fault::Seize
+            }
             _ => {
                 if rng.per_mille(300) {
                     faults.push((at + rng.millis(0, 3000), Fault::SkipGrace { host }));

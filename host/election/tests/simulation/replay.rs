@@ -32,6 +32,9 @@ pub fn keep(folder: &Path, seed: u64, world: &World, violation: &Violation) -> S
 /// Writes a plan whose small decisions are written down.
 pub fn write(plan: &Plan) -> String {
     let mut text = format!("seed {}\nheal {}\n", plan.seed, length(plan.heal_at));
+    if !plan.has_state {
+        text += "stateless\n";
+    }
     for (number, host) in plan.hosts.iter().enumerate() {
         let HostPlan { lease, grace, pause, drift, finish, module } = host;
         let (lease, grace, pause) = (length(*lease), length(*grace), length(*pause));
@@ -75,6 +78,7 @@ pub fn read(text: &str) -> Result<Plan, String> {
     let mut plan = Plan {
         seed: 0,
         hosts: Vec::new(),
+        has_state: true,
         heal_at: Duration::ZERO,
         faults: Vec::new(),
         details: Details::Written { fates: BTreeMap::new(), lives: BTreeMap::new() },
@@ -141,11 +145,12 @@ fn maybe(value: &Option<Duration>) -> String {
 
 const ENDINGS: [(&str, Ending); 4] =
     [("done", Ending::Done), ("failed", Ending::Failed), ("crashed", Ending::Crashed), ("fatal", Ending::Fatal)];
-const OUTAGES: [(&str, Outage); 4] = [
+const OUTAGES: [(&str, Outage); 5] = [
     ("hang", Outage::Hang),
     ("refuse", Outage::Refuse),
     ("doubt", Outage::Doubt),
     ("misconfigured", Outage::Misconfigured),
+    ("unwritable", Outage::Unwritable),
 ];
 
 fn ending_word(wanted: Ending) -> &'static str {
@@ -165,6 +170,8 @@ fn fault_words(fault: &Fault) -> String {
         Fault::Break { period } => format!("break period {}", length(*period)),
         Fault::Delete => "delete".to_string(),
         Fault::Plant => "plant".to_string(),
+        Fault::Rewrite { back } => format!("rewrite back {back}"),
+        Fault::Seize => "seize".to_string(),
         Fault::StartAgain => "start-again".to_string(),
         Fault::Restore { ahead } => format!("restore ahead {ahead}"),
         Fault::Outside { length: long } => format!("outside for {}", maybe(long)),
@@ -231,6 +238,7 @@ fn read_line(plan: &mut Plan, words: &mut Words<'_>) -> Result<(), String> {
     match kind.as_str() {
         "seed" => plan.seed = words.next()?,
         "heal" => plan.heal_at = words.length()?,
+        "stateless" => plan.has_state = false,
         "host" => {
             let _number: usize = words.next()?;
             plan.hosts.push(HostPlan {
@@ -289,6 +297,8 @@ fn read_fault(words: &mut Words<'_>) -> Result<Fault, String> {
         "break" => Fault::Break { period: words.labelled("period", Words::length)? },
         "delete" => Fault::Delete,
         "plant" => Fault::Plant,
+        "rewrite" => Fault::Rewrite { back: words.labelled("back", Words::next)? },
+        "seize" => Fault::Seize,
         "start-again" => Fault::StartAgain,
         "restore" => Fault::Restore { ahead: words.labelled("ahead", Words::next)? },
         "outside" => Fault::Outside { length: words.labelled("for", Words::maybe)? },

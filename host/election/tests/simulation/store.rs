@@ -45,6 +45,7 @@ impl Store {
         self.settle(now);
         match op {
             Op::Read => Ok(Reply::Read(self.snapshot(now))),
+            Op::Recall => Ok(Reply::Term(self.record().map_or(0, |record| record.term))),
             Op::Create { record } => self.create(Some(record.clone())),
             Op::Acquire { id, length, version } => self.acquire(now, *id, *length, version),
             Op::Renew { id } => self.renew(now, *id),
@@ -67,6 +68,11 @@ impl Store {
         Snapshot::Object { lease, version: version(object.version), record: object.record.clone() }
     }
 
+    /// The record, where there is one.
+    pub fn record(&self) -> Option<&Record> {
+        self.object.as_ref()?.record.as_ref()
+    }
+
     /// The end of the lease, where it has one.
     pub fn lease_end(&self) -> Option<Instant> {
         match self.object.as_ref()?.lease {
@@ -87,15 +93,21 @@ impl Store {
         Ok(Reply::Version(version(self.versions)))
     }
 
-    /// Somebody changes the record without the lease, which is possible while nobody holds it.
-    pub fn rewrite(&mut self, change: impl FnOnce(&mut Record)) {
-        if let Some(object) = &mut self.object
-            && let Some(record) = &mut object.record
-        {
-            change(record);
+    /// Somebody writes the record without the lease, which is possible while nobody holds it, and frees it if it is
+    /// broken or has run out. Says whether it was written.
+    pub fn rewrite(&mut self, now: Instant, record: Record) -> bool {
+        self.settle(now);
+        let Some(object) = &mut self.object else { return false };
+        let is_held = match object.lease {
+            Lease::Held { until, .. } => until > now,
+            Lease::Forever { .. } | Lease::Breaking { .. } => true,
+            Lease::Free | Lease::Broken { .. } => false,
+        };
+        if !is_held {
             self.versions += 1;
-            object.version = self.versions;
+            *object = Object { version: self.versions, record: Some(record), lease: Lease::Free };
         }
+        !is_held
     }
 
     /// An operator breaks the lease.
@@ -180,7 +192,9 @@ impl Store {
     fn release(&mut self, wanted: LeaseId) -> Result<Reply, Refusal> {
         let object = self.object.as_mut().ok_or_else(missing)?;
         match object.lease {
-            Lease::Held { id, .. } | Lease::Breaking { id, .. } | Lease::Broken { id } if id == wanted => {
+            Lease::Held { id, .. } | Lease::Forever { id } | Lease::Breaking { id, .. } | Lease::Broken { id }
+                if id == wanted =>
+            {
                 object.lease = Lease::Free;
                 Ok(Reply::Done)
             }

@@ -70,6 +70,7 @@ pub(super) fn decode(metadata: HashMap<String, String>) -> Result<Option<Record>
             Some(other) => return Err(format!("the record's outcome `{other}` is unknown to this version of Baton")),
         },
         failures: u32::try_from(number("failures")?).unwrap_or(u32::MAX),
+        released: false,
     }))
 }
 
@@ -97,6 +98,7 @@ mod tests {
             module: Some("sha256:00".to_owned()),
             outcome: Some(Outcome::Done),
             failures: 3,
+            released: false,
         };
         let metadata = encode(&record)
             .iter()

@@ -69,6 +69,7 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(Row, Stamp)> {
             module: row.get("module")?,
             outcome: row.get::<_, Option<String>>("outcome")?.map(|text| outcome(&text)).transpose()?,
             failures: row.get("failures")?,
+            released: false,
         }),
     };
     let lease = Lease {

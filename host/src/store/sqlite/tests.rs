@@ -27,6 +27,7 @@ fn record(term: u64) -> Record {
         module: Some("sha256:00".to_owned()),
         outcome: Some(baton_election::Outcome::Done),
         failures: 3,
+        released: false,
     }
 }
 

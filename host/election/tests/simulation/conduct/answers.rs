@@ -10,9 +10,12 @@ impl Conduct {
         }
         let (op, sent, role) = (asked.op.clone(), asked.sent, asked.role);
         match (&op, result) {
-            (Op::Read, _) if role != self.role => {}
+            // One that was asked for again tells nothing any more.
+            (Op::Read, _) if role != self.role || self.last_read != Some(id) => {}
             (Op::Read, Ok(Reply::Read(snapshot))) => self.read(now, snapshot),
             (Op::Read, Err(_)) if self.holding.is_none() => self.failed_reads = (self.failed_reads.0 + 1, now),
+            (Op::Recall, _) if role != self.role => {}
+            (Op::Recall, result) => self.recalled(now, result),
             (Op::Acquire { id, .. }, result) => self.acquired(*id, sent, result),
             (Op::Renew { id }, result) => self.renewed(now, *id, sent, result),
             (Op::Write { id: lease, record, .. }, result) if role == self.role && self.last_write == Some(id) => {
@@ -22,9 +25,29 @@ impl Conduct {
         }
     }
 
+    pub(super) fn recalled(&mut self, now: Time, result: &Result<Reply, Refusal>) {
+        match result {
+            Ok(Reply::Term(term)) => {
+                let seen = &mut self.seen;
+                seen.recalled = Some(true);
+                // Nothing says how long the lease was under which that term was written.
+                if *term > seen.written_term {
+                    seen.longest_lease = Some(SECOND * 60);
+                }
+                seen.highest_term = seen.highest_term.max(*term);
+                seen.written_term = seen.written_term.max(*term);
+                seen.history |= *term > 0;
+            }
+            Err(Refusal::Misconfigured(_)) => self.seen.recalled = Some(false),
+            _ => self.failed_reads = (self.failed_reads.0 + 1, now),
+        }
+    }
+
     pub(super) fn read(&mut self, now: Time, snapshot: &Snapshot) {
         self.failed_reads.0 = 0;
         let seen = &mut self.seen;
+        seen.recalled = None;
+        seen.is_marked = matches!(snapshot, Snapshot::Object { record: Some(Record { released: true, .. }), .. });
         seen.must_read = false;
         seen.as_standby = self.holding.is_none();
         seen.last = Some((snapshot.clone(), now));
@@ -45,13 +68,12 @@ impl Conduct {
         seen.version = Some(version.clone());
         let is_own = self.holding.is_some();
         let is_held = matches!(lease, LeaseState::Held | LeaseState::HeldForever | LeaseState::Breaking);
+        // What a holder finds when it compares tells it nothing of who could take the lease.
         if is_held {
             seen.free_since = None;
-        } else {
+        } else if !is_own {
             seen.free_since.get_or_insert(now);
-            if !is_own {
-                seen.free_version = Some(version.clone());
-            }
+            seen.free_version = Some(version.clone());
         }
         let is_silent = !is_own && (record.is_none() || seen.free_version.as_ref() == Some(version));
         match lease {
@@ -61,8 +83,15 @@ impl Conduct {
             _ => (seen.outside_since, seen.outside_said) = (None, false),
         }
         seen.history |= *lease != LeaseState::Free;
+        let wanted = self.last_write.and_then(|id| self.requests.get(&id)).map(|asked| &asked.op);
+        if let (Some(holding), Some(Op::Write { record: wanted, .. })) = (&mut self.holding, wanted)
+            && record.as_ref() == Some(wanted)
+        {
+            holding.unwritten_since = None;
+        }
         if let Some(record) = record {
             seen.highest_term = seen.highest_term.max(record.term);
+            seen.written_term = seen.written_term.max(record.term);
             seen.recorded_term = record.term;
             seen.longest_lease = seen.longest_lease.max(Some(record.lease));
             seen.history |= record.term > 0 || record.node.is_some();
@@ -103,6 +132,10 @@ impl Conduct {
                     id,
                     length: acquisition.length,
                     renewed: sent,
+                    in_doubt_until: None,
+                    has_marked: false,
+                    had_nothing: false,
+                    unwritten_since: None,
                     lost: false,
                     is_missing: false,
                     renew_by: sent + self.settings.timing.renew_after(),
@@ -128,6 +161,9 @@ impl Conduct {
         let Some(holding) = self.holding.as_mut().filter(|holding| holding.id == id) else { return };
         match result {
             Ok(_) => {
+                if now >= holding.renewed + timing.deadline_after() {
+                    holding.in_doubt_until = Some(now);
+                }
                 holding.renewed = holding.renewed.max(sent);
                 holding.renew_by = (sent + timing.renew_after()).max(now);
             }
@@ -142,6 +178,8 @@ impl Conduct {
                 self.seen.version = Some(version.clone());
                 self.seen.must_read = false;
                 self.seen.highest_term = self.seen.highest_term.max(record.term);
+                self.seen.written_term = self.seen.written_term.max(record.term);
+                self.seen.is_marked = record.released;
                 self.seen.recorded_term = record.term;
                 self.seen.longest_lease = self.seen.longest_lease.max(Some(record.lease));
             }
@@ -153,6 +191,7 @@ impl Conduct {
         let Some(holding) = self.holding.as_mut().filter(|holding| holding.id == id) else { return };
         match result {
             Ok(_) => {
+                holding.unwritten_since = None;
                 holding.failures.recorded = record.failures;
                 holding.done_unrecorded &= record.outcome.is_none();
             }

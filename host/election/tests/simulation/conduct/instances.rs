@@ -25,15 +25,24 @@ impl Conduct {
         if holding.done_unrecorded {
             return broken("finish_stays_finished", "a start after the election was done".to_string());
         }
+        if holding.has_marked {
+            return broken("marks_what_is_gone", format!("term {term} starts after the mark"));
+        }
+        // Somebody may have read that the lease had run out: only a record that was written since keeps it from them.
+        let asked = self.terms.get(&term).map_or(Time::default(), |written| written.last_asked);
+        if holding.in_doubt_until.is_some_and(|until| asked < until) {
+            return broken("serves_what_is_written_since_doubt", format!("term {term} was asked for at {asked:?}"));
+        }
         if now > holding.renewed + self.settings.timing.lease() / 2 {
             return broken("half_d_before_start", format!("renewed {:?} ago", now.since(holding.renewed)));
         }
         if let Some(acquisition) = &self.acquisition
-            && self.boot < acquisition.waits_until
+            && self.least < acquisition.waits_until
         {
-            let short = acquisition.waits_until - self.boot;
+            let short = acquisition.waits_until - self.least;
             return broken("waits_out_unclear_lease", format!("{short:?} too early"));
         }
+        holding.unwritten_since = None;
         holding.failures.served = Some(version.digest.clone());
         self.cool_off_until = Time::default();
         self.spent = self.spent.max(term);
@@ -158,13 +167,23 @@ impl Conduct {
         Ok(())
     }
 
+    /// Who holds a lease and cannot write the record gives it up within D: another node might do better.
+    pub(super) fn gives_up_what_it_cannot_write(&self, now: Time) -> Checked {
+        let Some(holding) = self.holding.as_ref().filter(|_| self.instance.is_none()) else { return Ok(()) };
+        // What a release needs to be written may come after that, as long as the lease lasts.
+        let late = self.settings.timing.lease().max(holding.length) * 21 / 10;
+        match holding.unwritten_since {
+            Some(since) if !holding.lost && now >= since + late => {
+                broken("gives_up_what_it_cannot_write", format!("{:?} after the first try", now.since(since)))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Who has taken a lease under which nothing can still run begins its term as soon as half of D is left.
     pub(super) fn starts_at_once(&self, now: Time) -> Checked {
         let (Some(holding), Some(acquisition)) = (&self.holding, &self.acquisition) else { return Ok(()) };
-        let is_over = match &self.seen.last {
-            Some((Snapshot::Object { record: Some(record), .. }, _)) => self.is_over(record),
-            _ => false,
-        };
+        let is_over = self.has_read_that_it_is_over();
         let is_leaving = self.shutdown_asked || holding.is_leaving || is_over || self.versions.digest().is_none();
         let may_begin = acquisition.is_clear && now <= holding.renewed + self.settings.timing.lease() / 2;
         if may_begin && !holding.has_begun && !holding.lost && !is_leaving {
@@ -219,7 +238,17 @@ impl Conduct {
     ) -> Checked {
         const RULE: &str = "leader_tries_never_slow";
         let Some(holding) = &self.holding else { return Ok(()) };
-        let is_held = !holding.lost && !holding.is_missing && now < holding.renewed + holding.length;
+        // Who gives the lease up does so before it runs out, or not at all.
+        let is_left = self.instance.is_none()
+            && (holding.has_marked
+                || holding.is_leaving
+                || holding.must_step_down
+                || holding.done_unrecorded
+                || self.shutdown_asked
+                || holding.had_nothing
+                || self.has_read_that_it_is_over());
+        let is_kept = !holding.lost && !holding.is_missing && !is_left;
+        let is_held = is_kept && now < holding.renewed + holding.length;
         if !is_held || holding.renew_by == Time(Duration::MAX) {
             return Ok(());
         }

@@ -22,10 +22,11 @@ const SECOND: Duration = Duration::from_secs(1);
 pub struct Conduct {
     settings: Settings,
     versions: versions::Versions,
-    /// The terms that it has written, and for which module.
-    terms: BTreeMap<Term, String>,
+    /// The terms that it has written.
+    terms: BTreeMap<Term, Written>,
     requests: BTreeMap<RequestId, Asked>,
     last_write: Option<RequestId>,
+    last_read: Option<RequestId>,
     /// The highest term that was served, or that the state turned out to be claimed by.
     spent: Term,
     /// How long its last polls waited, the last since when: one alone may be as long as the one before.
@@ -34,8 +35,8 @@ pub struct Conduct {
     last_sent: Time,
     /// Counts the changes of its role.
     role: u32,
-    /// What the boot clock says.
-    boot: Duration,
+    /// What the slowest of its clocks says.
+    least: Duration,
     seen: Seen,
     /// Failed readings in a row, and when the last one failed.
     failed_reads: (u32, Time),
@@ -54,6 +55,13 @@ pub struct Conduct {
     finished: bool,
 }
 
+/// A term that was written, or may have been.
+struct Written {
+    module: String,
+    first_asked: Time,
+    last_asked: Time,
+}
+
 struct Asked {
     op: Op,
     sent: Time,
@@ -70,8 +78,14 @@ struct Seen {
     /// After a doubtful or refused write.
     must_read: bool,
     highest_term: Term,
+    /// The highest that is known to have been written: tried ones are not.
+    written_term: Term,
     /// That of the record.
     recorded_term: Term,
+    /// Whether the record says that nothing can still run.
+    is_marked: bool,
+    /// Whether what else the store names was asked for since the last reading, and could be told.
+    recalled: Option<bool>,
     longest_lease: Option<Duration>,
     any_object: bool,
     /// Any sign that somebody has held the lease, or that the object was there before and is not the same.
@@ -90,7 +104,7 @@ struct Acquisition {
     first_sent: Time,
     in_doubt: bool,
     decided: bool,
-    /// The holder starts nothing before the boot clock says that.
+    /// The holder starts nothing before the slowest of its clocks says that.
     waits_until: Duration,
     /// Nothing of another can still run: there is nothing to wait for.
     is_clear: bool,
@@ -100,6 +114,14 @@ struct Holding {
     id: LeaseId,
     length: Duration,
     renewed: Time,
+    /// When a renewal was answered before which the lease may have run out.
+    in_doubt_until: Option<Time>,
+    /// It has marked the record as released.
+    has_marked: bool,
+    /// There was a moment with nothing to serve.
+    had_nothing: bool,
+    /// Since when what it writes without an instance is not known to be written.
+    unwritten_since: Option<Time>,
     lost: bool,
     /// A reading showed that there is no object any more.
     is_missing: bool,
@@ -184,11 +206,12 @@ impl Conduct {
     pub fn new(settings: Settings) -> Self {
         Self {
             settings,
-            boot: Duration::ZERO,
+            least: Duration::ZERO,
             versions: versions::Versions::default(),
             terms: BTreeMap::new(),
             requests: BTreeMap::new(),
             last_write: None,
+            last_read: None,
             spent: 0,
             polls: ([Duration::ZERO; 2], Time::default()),
             last_sent: Time::default(),
@@ -224,8 +247,8 @@ impl Conduct {
     }
 
     /// An input is about to go in.
-    pub fn input(&mut self, now: Time, boot: Duration, input: &Input) {
-        self.boot = boot;
+    pub fn input(&mut self, now: Time, least: Duration, input: &Input) {
+        self.least = least;
         self.forget_what_ran_out(now);
         if !matches!(input, Input::Gone { .. }) {
             self.time_comes_first(now);
@@ -235,7 +258,12 @@ impl Conduct {
             Input::Gone { end } => self.gone(now, end),
             Input::StepDown { .. } => self.step_down(),
             Input::Stalled { .. } => self.stalled(),
-            Input::Plan(plan) => self.planned(now, plan),
+            Input::Plan(plan) => {
+                self.planned(now, plan);
+                if let Some(holding) = self.holding.as_mut().filter(|_| self.versions.digest().is_none()) {
+                    holding.had_nothing = true;
+                }
+            }
             Input::Shutdown => self.shutdown_asked = true,
             Input::SkipGrace => (self.shutdown_asked, self.skip_grace_asked) = (true, true),
             Input::Tick => {}
@@ -313,6 +341,7 @@ impl Conduct {
         self.versions_are_settled(now, wakeup)?;
         self.over_is_not_held()?;
         self.takes_what_is_free(now)?;
+        self.gives_up_what_it_cannot_write(now)?;
         self.polls_every_second(now, wakeup)?;
         self.starts_at_once(now)?;
         self.known_loss_kills_at_once()?;

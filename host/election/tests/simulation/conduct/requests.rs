@@ -11,7 +11,11 @@ impl Conduct {
         }
         self.last_sent = now;
         match op {
-            Op::Read => self.standby_backs_off(now),
+            Op::Read => {
+                self.last_read = Some(id);
+                self.standby_backs_off(now)
+            }
+            Op::Recall => Ok(()),
             Op::Create { record } => self.created_only_if_none(record),
             Op::Acquire { id, length, version } => self.acquire(now, *id, *length, version),
             Op::Renew { id } => {
@@ -32,7 +36,8 @@ impl Conduct {
 
     pub(super) fn standby_backs_off(&self, now: Time) -> Checked {
         const RULE: &str = "standby_backs_off";
-        if self.holding.is_some() {
+        // Who ends and gives up what it may have acquired tries as a holder does.
+        if self.holding.is_some() || self.shutdown_asked {
             return Ok(());
         }
         let (failures, at) = self.failed_reads;
@@ -90,6 +95,14 @@ impl Conduct {
         if !matches!(self.seen.last, Some((Snapshot::Nothing, _))) {
             return broken(RULE, format!("the last reading was {:?}", self.seen.last));
         }
+        // Others take what is marked at once: nobody may mark it who knows, or cannot know, that somebody has led.
+        if record.released != (self.seen.recalled == Some(true) && !self.seen.history) {
+            return broken(RULE, format!("{record:?}, with history {}", self.seen.history));
+        }
+        let longest = self.seen.longest_lease.unwrap_or(SECOND * 60);
+        if !record.released && record.lease < longest {
+            return broken(RULE, format!("it names a D of {:?}, and {longest:?} may still run", record.lease));
+        }
         // A term that this host has tried to write counts, whether it was seen or not.
         if record.term < self.seen.highest_term || record.node.is_some() {
             return broken(RULE, format!("{record:?} does not go on from term {}", self.seen.highest_term));
@@ -121,6 +134,9 @@ impl Conduct {
         if is_new && record.as_ref().is_some_and(|record| self.is_over(record)) {
             return broken("finish_stays_finished", "an acquire of a finished election".to_string());
         }
+        if is_new && self.seen.recalled.is_none() {
+            return broken("recalls_before_it_asks", format!("an acquire after {:?} alone", self.seen.last));
+        }
         self.cool_off_is_kept(now)?;
         let wait = self.wait_for(*lease, record.as_ref());
         self.acquire_repeated_only_with_same_id_when_unknown(now, id)?;
@@ -128,7 +144,7 @@ impl Conduct {
             self.role += 1;
             self.used_ids.insert(id.as_u128());
             self.holding = None;
-            let (waits_until, is_clear) = (self.boot + wait, wait.is_zero());
+            let (waits_until, is_clear) = (self.least + wait, wait.is_zero());
             self.acquisition = Some(Acquisition {
                 id,
                 length,
@@ -165,10 +181,13 @@ impl Conduct {
     /// How long a new holder must wait that read this before its acquire.
     pub(super) fn wait_for(&self, lease: LeaseState, record: Option<&Record>) -> Duration {
         let recorded = self.seen.longest_lease.unwrap_or(Duration::from_secs(60));
+        let term = record.map_or(0, |record| record.term);
+        if self.seen.recalled != Some(true) || term < self.seen.written_term {
+            return recorded;
+        }
         match (lease, record) {
             (LeaseState::Expired, _) => Duration::ZERO,
-            (LeaseState::Free, Some(record)) if record.node.is_some() => Duration::ZERO,
-            (LeaseState::Free, Some(record)) if record.term == 0 && !self.seen.history => Duration::ZERO,
+            (LeaseState::Free, Some(record)) if record.released && (term > 0 || !self.seen.history) => Duration::ZERO,
             _ => recorded,
         }
     }
@@ -179,9 +198,18 @@ impl Conduct {
             && record.module.as_deref() == self.versions.digest()
     }
 
+    /// Whether the election ended with what is to be served, as far as the last reading told.
+    pub(super) fn has_read_that_it_is_over(&self) -> bool {
+        match &self.seen.last {
+            Some((Snapshot::Object { record: Some(record), .. }, _)) => self.is_over(record),
+            _ => false,
+        }
+    }
+
     /// The lease of an election that turns out to be over is not kept.
     pub(super) fn over_is_not_held(&self) -> Checked {
-        if self.holding.is_some()
+        let is_writing = self.last_write.is_some_and(|id| self.requests.get(&id).is_some_and(|asked| !asked.answered));
+        if self.holding.as_ref().is_some_and(|holding| !holding.has_marked && !is_writing)
             && let Some((Snapshot::Object { version, record: Some(record), .. }, _)) = &self.seen.last
             && self.seen.version.as_ref() == Some(version)
             && !self.seen.must_read
@@ -210,8 +238,30 @@ impl Conduct {
             return broken(RULE, format!("it carries {version:?}, known is {:?}", self.seen.version));
         }
         let Some(holding) = self.holding.as_mut().filter(|holding| holding.id == id) else {
+            // A host that ends gives up what it may have acquired.
+            let may_have =
+                self.acquisition.as_ref().is_some_and(|last| last.id == id && last.in_doubt && last.is_clear);
+            if may_have && record.released && self.shutdown_asked {
+                return Ok(());
+            }
             return broken(RULE, "a write without the lease".to_string());
         };
+        // The mark says that nothing can still run, and that its holder begins nothing more.
+        if record.released && self.instance.is_some() {
+            return broken("marks_what_is_gone", format!("{record:?} is written while an instance is not gone"));
+        }
+        if let Some(last) = self.acquisition.as_ref().filter(|last| last.id == id && record.released)
+            && self.least < last.waits_until
+        {
+            return broken(
+                "waits_out_unclear_lease",
+                "the mark tells the next one that nothing still runs".to_string(),
+            );
+        }
+        holding.has_marked |= record.released;
+        if self.instance.is_none() {
+            holding.unwritten_since.get_or_insert(now);
+        }
         // Who waits another's lease out notes that, and begins nothing.
         holding.has_begun |= record.node.is_some();
         let running_for = self.instance.as_ref().map(|instance| now.since(instance.started));
@@ -223,7 +273,12 @@ impl Conduct {
         let count = &mut holding.failures;
         count.belongs_to(record);
         if let Some(module) = &record.module {
-            self.terms.insert(record.term, module.clone());
+            let written = self.terms.entry(record.term).or_insert_with(|| Written {
+                module: module.clone(),
+                first_asked: now,
+                last_asked: now,
+            });
+            (written.module, written.last_asked) = (module.clone(), now);
         }
         if record.failures == 0 && running_for.is_some_and(|length| length >= SECOND * 60) {
             count.expected = 0;
@@ -243,7 +298,11 @@ impl Conduct {
         else {
             return Ok(());
         };
-        let is_unserved = found.node.is_some() && found.term > self.spent && !self.seen.as_standby;
+        // What was written before a doubt about the lease is not served.
+        let doubt = self.holding.as_ref().and_then(|holding| holding.in_doubt_until);
+        let is_doubted =
+            doubt.is_some_and(|until| self.terms.get(&found.term).is_none_or(|one| one.first_asked < until));
+        let is_unserved = found.node.is_some() && found.term > self.spent && !self.seen.as_standby && !is_doubted;
         if is_unserved && found == wanted && found.module == record.module && record.term == found.term + 1 {
             let what = format!("term {} is written, though term {} was found", record.term, found.term);
             return broken("a_write_that_is_found_is_done", what);
@@ -256,12 +315,15 @@ impl Conduct {
             return broken("release_last", "a release while an instance is not gone".to_string());
         }
         if let Some(last) = self.acquisition.as_ref().filter(|last| last.id == id)
-            && self.boot < last.waits_until
+            && self.least < last.waits_until
         {
             return broken(
                 "waits_out_unclear_lease",
                 "a release tells the next one that nothing still runs".to_string(),
             );
+        }
+        if !self.seen.is_marked {
+            return broken("releases_what_is_marked", format!("a release after {:?}", self.seen.last));
         }
         let Some(holding) = self.holding.take_if(|holding| holding.id == id) else { return Ok(()) };
         if holding.done_unrecorded {

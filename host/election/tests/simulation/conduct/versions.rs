@@ -90,8 +90,9 @@ impl Conduct {
         if self.versions.rejected.contains(version) {
             return broken("rejected_never_returns", format!("{version:?} starts again"));
         }
-        if self.terms.get(&term).is_some_and(|module| *module != version.digest) {
-            return broken(RULE, format!("term {term} was written for {:?}", self.terms.get(&term)));
+        if self.terms.get(&term).is_some_and(|written| written.module != version.digest) {
+            let module = self.terms.get(&term).map(|written| &written.module);
+            return broken(RULE, format!("term {term} was written for {module:?}"));
         }
         Ok(())
     }
@@ -110,7 +111,8 @@ impl Conduct {
         if now > holding.renewed + self.settings.timing.lease() / 2 {
             return broken(RULE, format!("with {:?} since the last renewal", now.since(holding.renewed)));
         }
-        let written = next.filter(|next| *next > instance.term).and_then(|next| self.terms.get(&next));
+        let written =
+            next.filter(|next| *next > instance.term).and_then(|next| self.terms.get(&next)).map(|one| &one.module);
         if written.is_none_or(|written| written != module) {
             return broken(RULE, format!("term {next:?}, which is written for {written:?}, is to serve {module}"));
         }

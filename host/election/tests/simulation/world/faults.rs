@@ -37,6 +37,8 @@ impl World {
                     let _exists = self.store.create(None);
                 }
             }
+            Fault::Rewrite { back } => self.rewrite(back),
+            Fault::Seize => self.seize(),
             Fault::StartAgain => self.start_again(),
             Fault::Restore { ahead } => self.restore_state(ahead),
             Fault::Outside { length } => self.take_outside(length),
@@ -76,22 +78,23 @@ impl World {
         self.feed(host, input)
     }
 
-    /// An operator deletes the object; not while a host is about that has never seen it, for that one may
-    /// start at once, and not while a create is under way that such a host will take for the first.
+    /// An operator deletes the object. Unless state or announcements name the latest term, that is done neither while a
+    /// host is about that has never seen it, for that one may start at once, nor while a create is under way that such
+    /// a host will take for the first.
     fn delete(&mut self) {
         let alive: Vec<_> = self.hosts.iter().filter_map(|host| host.process.as_ref()).collect();
-        let all_know = alive.iter().all(|process| process.conduct.has_seen_the_election());
-        if self.store.object.is_none() || alive.is_empty() || !all_know || self.creates_under_way > 0 {
+        if self.store.object.is_none() {
             return;
         }
         let lowest = alive.iter().map(|process| process.conduct.highest_term()).min().unwrap_or_default();
-        // Where hosts have different lease lengths, that of a term which a host has not read is not known to it. A term
-        // counts as soon as it is written: its instance starts even if the record is gone when its writer hears of it.
-        let recorded = self.store.object.as_ref().and_then(|object| object.record.as_ref()).map(|record| record.term);
-        let latest = self.history.floor().max(recorded.unwrap_or_default());
-        let all_know_it = alive.iter().all(|process| process.conduct.knows_the_lease_of(latest));
-        if self.plan.shortest_lease() < self.plan.longest_lease() && !all_know_it {
-            return;
+        if !self.latest_is_witnessed() {
+            let all_know = alive.iter().all(|process| process.conduct.has_seen_the_election());
+            // Where hosts have different lease lengths, that of a term which a host has not read is not known to it.
+            let all_know_it = alive.iter().all(|process| process.conduct.knows_the_lease_of(self.latest_term()));
+            let is_mixed = self.plan.shortest_lease() < self.plan.longest_lease();
+            if alive.is_empty() || !all_know || self.creates_under_way > 0 || is_mixed && !all_know_it {
+                return;
+            }
         }
         self.history.deleted(lowest);
         self.coverage.deleted += 1;
@@ -99,19 +102,70 @@ impl World {
         self.deleted = true;
     }
 
-    /// Somebody clears the outcome of a record whose lease nobody holds.
+    /// The latest term of which an instance may run. A term counts as soon as it is written: its instance starts even
+    /// if the record is gone when its writer hears of it.
+    fn latest_term(&self) -> Term {
+        self.history.floor().max(self.store.record().map_or(0, |record| record.term))
+    }
+
+    /// Whether state or the announcement of whoever wrote the latest term name it. Those of others do not count: they
+    /// are taken back while it may still run.
+    fn latest_is_witnessed(&self) -> bool {
+        let latest = self.latest_term();
+        let is_writers = |host: usize| {
+            let node = format!("node-{host}");
+            self.records.iter().any(|record| record.term == latest && record.node.as_ref() == Some(&node))
+        };
+        let by_state = self.plan.has_state && self.state_term >= latest;
+        let is_announced = |host: usize| self.announced[host] >= latest;
+        latest == 0 || by_state || (0..self.hosts.len()).filter(|host| is_writers(*host)).any(is_announced)
+    }
+
+    /// Somebody clears the outcome of a record whose lease nobody holds, under the lease: what was unclear stays so.
     fn start_again(&mut self) {
         if let Snapshot::Object { lease, record: Some(record), .. } = self.store.snapshot(self.now)
-            && matches!(lease, LeaseState::Free | LeaseState::Expired | LeaseState::Broken)
+            && !lease.is_held()
             && record.outcome.is_some()
         {
-            self.store.rewrite(|record| record.outcome = None);
+            let released = match lease {
+                LeaseState::Free => record.released,
+                lease => lease == LeaseState::Expired,
+            };
+            self.store.rewrite(self.now, Record { outcome: None, released, ..record });
+        }
+    }
+
+    /// Somebody writes the record without the lease, perhaps as it was before; that only while state or announcements
+    /// name the latest term, for otherwise nobody can know that a later one has begun.
+    fn rewrite(&mut self, back: usize) {
+        let Some(record) = self.records.iter().nth_back(back).cloned() else { return };
+        let is_latest = self.store.record().is_some_and(|current| *current == record);
+        if !is_latest && !self.latest_is_witnessed() {
+            return;
+        }
+        let lowest = record.term.max(self.witnessed());
+        if self.store.rewrite(self.now, record) {
+            self.history.set_back(lowest);
+            self.coverage.rewritten += 1;
+        }
+    }
+
+    /// A client that is not Baton breaks the lease, takes it and gives it back, all before anybody reads that.
+    fn seize(&mut self) {
+        self.store.break_lease(self.now, Duration::ZERO);
+        let id = LeaseId::from_random(u128::from(self.queued) << 64 | 2);
+        if self.store.take_outside(self.now, id, None) {
+            let _released = self.store.execute(self.now, &Op::Release { id });
+            self.coverage.seized += 1;
         }
     }
 
     /// An operator writes the coordinator's state, as of a term that may be later than the record's: whoever
     /// has claimed it is superseded.
     fn restore_state(&mut self, ahead: u64) {
+        if !self.plan.has_state {
+            return;
+        }
         self.state_term += ahead;
         self.coverage.restored += 1;
         for host in 0..self.hosts.len() {
@@ -123,21 +177,19 @@ impl World {
         }
     }
 
-    /// A client that is not Baton. A broken lease it keeps for longer than any instance can last: that is
-    /// the one thing that no host could find out.
+    /// A client that is not Baton. If it lets a lease run out that was broken before, it keeps it for longer than any
+    /// instance can last: that is the one thing that no host could find out.
     fn take_outside(&mut self, length: Option<Duration>) {
         let id = LeaseId::from_random(u128::from(self.queued) << 64 | 1);
         let after_break = matches!(self.store.object.as_ref().map(|one| one.lease), Some(Lease::Broken { .. }));
         let least = if after_break { Duration::from_secs(70) } else { Duration::ZERO };
         if self.store.take_outside(self.now, id, length.map(|length| length.max(least))) {
-            self.outside = Some((id, self.now + least));
+            self.outside = Some(id);
         }
     }
 
     fn return_outside(&mut self) {
-        if let Some((id, at)) = self.outside
-            && self.now >= at
-        {
+        if let Some(id) = self.outside {
             let _ = self.store.execute(self.now, &Op::Release { id });
         }
     }
@@ -149,7 +201,7 @@ impl World {
         if matches!(self.store.object.as_ref().map(|one| one.lease), Some(Lease::Breaking { .. })) {
             self.store.break_lease(self.now, Duration::ZERO);
         }
-        if let Some((id, _)) = self.outside
+        if let Some(id) = self.outside
             && let Some(Lease::Forever { id: holder } | Lease::Held { id: holder, .. }) =
                 self.store.object.as_ref().map(|one| one.lease)
             && id == holder

@@ -10,7 +10,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use baton_election::{
-    Effect, End, Input, LeaseId, LeaseState, Now, Op, Refusal, Reply, Report, RequestId, Snapshot, StopReason, Term,
+    Effect, End, Input, LeaseId, LeaseState, Now, Op, Record, Refusal, Reply, Report, RequestId, Snapshot, StopReason,
+    Term,
 };
 
 use crate::coverage::Coverage;
@@ -19,6 +20,12 @@ use crate::invariants::{Checked, History, Running, Violation, broken};
 use crate::plan::{CALM, Ending, Fate, Fault, HEALTHY, Key, LATEST_ARRIVAL, Life, Outage, Plan};
 use crate::rng::Rng;
 use crate::store::{Instant, Lease, Store};
+
+/// How soon what a host says is said again if it got lost.
+const ANNOUNCED_AGAIN: Duration = Duration::from_secs(10);
+/// Where the numbers of recalls begin, and those of announcements: what else is asked is numbered by itself.
+const RECALLS: u64 = 1 << 32;
+const ANNOUNCEMENTS: u64 = 2 << 32;
 
 /// Everything, at one moment.
 pub struct World {
@@ -31,13 +38,17 @@ pub struct World {
     history: History,
     /// The term that claimed the coordinator's state last.
     state_term: Term,
+    /// The highest term that each host's announcement names.
+    announced: Vec<Term>,
+    /// Every record that was written, for whoever writes an old one again.
+    records: Vec<Record>,
     outages: Vec<(Instant, Option<usize>, Outage)>,
     /// Creates that may still reach the store.
     creates_under_way: u32,
     /// The object was deleted, and no record has been made since.
     deleted: bool,
-    /// When an outside client may give back a lease that it took although an instance may have run.
-    outside: Option<(LeaseId, Instant)>,
+    /// The id under which an outside client has taken the lease.
+    outside: Option<LeaseId>,
     pub coverage: Coverage,
     /// What the plan decided about requests and instances, where it is not the calm one.
     pub fates: BTreeMap<Key, Fate>,
@@ -76,6 +87,12 @@ enum Event {
         key: Key,
         killed: bool,
     },
+    /// What a host says of the terms that it has seen reaches the store.
+    Announce {
+        host: usize,
+        incarnation: u32,
+        term: Term,
+    },
     Fault(Fault),
     /// A plan that was made before its module was rejected arrives.
     Outdated {
@@ -102,6 +119,8 @@ impl World {
             store: Store::default(),
             history: History::default(),
             state_term: 0,
+            announced: vec![0; plan.hosts.len()],
+            records: Vec::new(),
             outages: Vec::new(),
             creates_under_way: 0,
             deleted: false,
@@ -176,6 +195,10 @@ impl World {
         match event {
             Event::Start { host } => self.start_process(host),
             Event::Arrive { key, op, fate } => self.arrive(key, &op, fate),
+            Event::Announce { host, incarnation, term } => {
+                self.announce(host, incarnation, term);
+                Ok(())
+            }
             Event::Fault(fault) => self.fault(fault),
             Event::Outdated { host, incarnation, plan } => {
                 if self.process((host, incarnation)).is_none() || self.is_frozen(host) {
@@ -228,16 +251,17 @@ impl World {
     // ---- processes ----
 
     fn start_process(&mut self, host: usize) -> Checked {
-        // A host that starts after the object was deleted under somebody's feet cannot know that it must
-        // wait: the design lets it start at once. The operator who deletes keeps such hosts away.
-        if self.deleted && self.hosts.iter().any(|host| host.process.is_some()) {
+        // A host that starts after the object was deleted under somebody's feet knows of that only what state and
+        // announcements name. Where the term that still runs is not among that, it cannot know that it must wait: the
+        // design lets it start at once. The operator who deletes keeps such hosts away.
+        let witnessed = self.witnessed();
+        if self.deleted && self.running().iter().any(|one| one.term > witnessed) {
             self.push(self.now + Duration::from_secs(1), Event::Start { host });
             return Ok(());
         }
         if self.deleted {
-            // Nobody is left who knows of any term: the election begins anew.
-            self.deleted = false;
-            self.history.deleted(0);
+            // It goes on from there, and begins anew where nothing names a term.
+            self.history.deleted(witnessed);
         }
         let machine = &mut self.hosts[host];
         if machine.process.is_some() {
@@ -268,14 +292,14 @@ impl World {
         let incarnation = self.hosts[host].incarnation;
         let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
         let local = process.local(now);
-        let boot = process.boot(now);
-        process.conduct.input(local, boot, &input);
+        let least = process.least(now);
+        process.conduct.input(local, least, &input);
         if let Some(trace) = &mut self.trace {
             trace.push(format!("{now:10.3?} host {host} at {local:?} <- {input:?}"));
         }
         let elector = &mut process.elector;
         let handled = catch_unwind(AssertUnwindSafe(|| {
-            elector.handle(Now { time: local, boot, wall: now }, input);
+            elector.handle(Now { time: local, least, wall: now }, input);
             std::iter::from_fn(|| elector.poll_effect()).collect::<Vec<_>>()
         }));
         let Ok(effects) = handled else { return broken("host_survives", format!("host {host} panics")) };
@@ -290,7 +314,50 @@ impl World {
             process.conduct.effect(local, &effect)?;
             self.execute(host, incarnation, effect)?;
         }
+        self.announce_news(host, incarnation);
         self.schedule_wake(host, incarnation)
+    }
+
+    /// A host that has seen a higher term says so, and again later if that gets lost.
+    fn announce_news(&mut self, host: usize, incarnation: u32) {
+        let healed = self.now >= self.plan.heal_at;
+        let Some(process) = &mut self.hosts[host].process else { return };
+        let term = process.elector.written_term();
+        if term <= process.announced.term {
+            return;
+        }
+        process.announced.term = term;
+        process.announced.number += 1;
+        let key = (host, incarnation, ANNOUNCEMENTS + process.announced.number);
+        let fate = self.plan.fate(key, healed);
+        if fate != CALM {
+            self.fates.insert(key, fate);
+        }
+        let arrives = fate.arrives.unwrap_or(ANNOUNCED_AGAIN);
+        self.push(self.now + arrives, Event::Announce { host, incarnation, term });
+    }
+
+    fn announce(&mut self, host: usize, incarnation: u32, term: Term) {
+        if self.process((host, incarnation)).is_none() {
+            return;
+        }
+        if self.outage(host).is_some_and(|kind| kind != Outage::Doubt) {
+            self.push(self.now + ANNOUNCED_AGAIN, Event::Announce { host, incarnation, term });
+        } else {
+            self.announced[host] = self.announced[host].max(term);
+        }
+    }
+
+    /// The highest term that anything but the record names.
+    fn witnessed(&self) -> Term {
+        let announced = self.announced.iter().copied().max().unwrap_or_default();
+        if self.plan.has_state { announced.max(self.state_term) } else { announced }
+    }
+
+    /// How the store fails that host at this moment.
+    fn outage(&mut self, host: usize) -> Option<Outage> {
+        self.outages.retain(|(until, ..)| *until > self.now);
+        self.outages.iter().find(|(_, scope, _)| scope.is_none_or(|scope| scope == host)).map(|(.., kind)| *kind)
     }
 
     fn schedule_wake(&mut self, host: usize, incarnation: u32) -> Checked {
@@ -323,9 +390,7 @@ impl World {
     fn arrive(&mut self, key: Key, op: &Op, fate: Fate) -> Checked {
         let (host, incarnation, _) = key;
         self.creates_under_way -= u32::from(matches!(op, Op::Create { .. }));
-        self.outages.retain(|(until, ..)| *until > self.now);
-        let outage = self.outages.iter().find(|(_, scope, _)| scope.is_none_or(|scope| scope == host));
-        let mut result = match outage.map(|(.., kind)| *kind) {
+        let mut result = match self.outage(host) {
             Some(Outage::Hang) => return Ok(()),
             Some(Outage::Refuse) => Err(Refusal::Unknown("503".to_string())),
             Some(Outage::Misconfigured) => Err(Refusal::Misconfigured("no such account".to_string())),
@@ -333,7 +398,10 @@ impl World {
                 let _unknown = self.carry_out(host, incarnation, op)?;
                 Err(Refusal::Unknown("503".to_string()))
             }
-            None => self.carry_out(host, incarnation, op)?,
+            Some(Outage::Unwritable) if matches!(op, Op::Create { .. } | Op::Write { .. }) => {
+                Err(Refusal::Unknown("403".to_string()))
+            }
+            Some(Outage::Unwritable) | None => self.carry_out(host, incarnation, op)?,
         };
         if fate.doubt {
             result = Err(Refusal::Unknown("500".to_string()));
@@ -349,13 +417,20 @@ impl World {
     }
 
     fn carry_out(&mut self, host: usize, incarnation: u32, op: &Op) -> Result<Result<Reply, Refusal>, Violation> {
-        let before = self.store.object.as_ref().and_then(|object| object.record.clone());
+        let before = self.store.record().cloned();
         let was_expired = self.store.lease_end().is_some_and(|end| end <= self.now);
-        let result = self.store.execute(self.now, op);
+        let result = match self.store.execute(self.now, op) {
+            Ok(Reply::Term(recorded)) => Ok(Reply::Term(recorded.max(self.witnessed()))),
+            result => result,
+        };
         self.note(|| format!("store: {op:?} of host {host} -> {result:?}"));
         let end = self.store.lease_end();
-        self.history.executed((host, incarnation), op, &result, before.as_ref(), end)?;
+        let running = self.running();
+        self.history.executed((host, incarnation), op, &result, before.as_ref(), end, &running)?;
         if result.is_ok() {
+            if let Op::Create { record } | Op::Write { record, .. } = op {
+                self.records.push(record.clone());
+            }
             if let (Op::Acquire { .. } | Op::Renew { .. }, Some(end)) = (op, end) {
                 self.push(end, Event::Look);
             }

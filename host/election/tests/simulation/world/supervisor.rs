@@ -65,6 +65,10 @@ impl World {
             }
             Effect::Finished => {
                 self.coverage.shut_down += 1;
+                // What it has announced it takes back.
+                self.announced[host] = 0;
+                let known = self.witnessed().max(self.store.record().map_or(0, |record| record.term));
+                self.history.set_back(known);
                 self.end_process(host);
                 Ok(())
             }
@@ -99,6 +103,9 @@ impl World {
     /// A term claims the state before its instance exists, unless a later one has.
     fn claim_state(&mut self, host: usize, incarnation: u32, term: Term) {
         let claimed = self.state_term;
+        if !self.plan.has_state {
+            return;
+        }
         if claimed < term {
             self.state_term = term;
         } else if let Some(instance) = self.instance(host) {
@@ -108,12 +115,16 @@ impl World {
     }
 
     fn send(&mut self, host: usize, incarnation: u32, id: RequestId, op: Op, timeout: Duration) -> Checked {
-        let key = (host, incarnation, id.0);
-        let fate = self.plan.fate(key, self.now >= self.plan.heal_at);
-        if fate != CALM {
-            self.fates.insert(key, fate);
-        }
         let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
+        let (recalls, others) = &mut process.asked;
+        let (count, from) = if op == Op::Recall { (recalls, RECALLS) } else { (others, 0) };
+        *count += 1;
+        let fate_key = (host, incarnation, from + *count);
+        let fate = self.plan.fate(fate_key, self.now >= self.plan.heal_at);
+        if fate != CALM {
+            self.fates.insert(fate_key, fate);
+        }
+        let key = (host, incarnation, id.0);
         process.unanswered.insert(id);
         if let Op::Acquire { id, .. } = &op {
             process.lease = Some(*id);
