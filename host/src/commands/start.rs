@@ -21,8 +21,12 @@ pub(super) async fn start(election: &ElectionName, store: &StoreUrl) -> anyhow::
     }
     // An outcome is taken out of the record before a new instance exists, so that none can be running, also
     // where the lease was broken.
-    match lease {
-        LeaseState::Free | LeaseState::Expired | LeaseState::Broken => {}
+    record.released = match lease {
+        // As its last holder left it.
+        LeaseState::Free => record.released,
+        // Nothing outlives its lease; whoever broke one did not wait for that.
+        LeaseState::Expired => true,
+        LeaseState::Broken => false,
         LeaseState::Held => bail!(
             "the lease of {election} is held, and its holder may be about to release it: try again, and if this goes \
              on, look at `baton status {election}`"
@@ -34,7 +38,7 @@ pub(super) async fn start(election: &ElectionName, store: &StoreUrl) -> anyhow::
                  released or broken, then try again"
             )
         }
-    }
+    };
     let mut bits = [0_u8; 16];
     getrandom::fill(&mut bits)?;
     let id = LeaseId::from_random(u128::from_le_bytes(bits));

@@ -31,6 +31,10 @@ pub(super) fn encode(record: &Record) -> Metadata {
     if let Some(Outcome::Done) = record.outcome {
         put("outcome", "done".to_owned());
     }
+    // Hosts of before there were marks do not know the key, and replace all metadata: each of their writes voids it.
+    if record.released {
+        put("released", "true".to_owned());
+    }
     metadata
 }
 
@@ -70,7 +74,7 @@ pub(super) fn decode(metadata: HashMap<String, String>) -> Result<Option<Record>
             Some(other) => return Err(format!("the record's outcome `{other}` is unknown to this version of Baton")),
         },
         failures: u32::try_from(number("failures")?).unwrap_or(u32::MAX),
-        released: false,
+        released: text("released") == Some("true"),
     }))
 }
 
@@ -98,7 +102,7 @@ mod tests {
             module: Some("sha256:00".to_owned()),
             outcome: Some(Outcome::Done),
             failures: 3,
-            released: false,
+            released: true,
         };
         let metadata = encode(&record)
             .iter()
@@ -109,6 +113,33 @@ mod tests {
             })
             .collect();
         assert_eq!(decode(metadata), Ok(Some(record)));
+    }
+
+    /// As hosts wrote it before there were marks. They ignore what they do not know, and replace all metadata.
+    #[test]
+    fn a_record_of_an_older_host_has_no_mark() {
+        let older = [
+            ("format", "1"),
+            ("term", "4"),
+            ("incarnation", "00c0ffee"),
+            ("since", "2023-11-14T22:13:20.123456Z"),
+            ("lease", "15"),
+            ("failures", "1"),
+            ("node", "web-2-0"),
+            ("module", "sha256:00"),
+        ];
+        let mut metadata: HashMap<_, _> = older.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let unmarked = decode(metadata.clone()).unwrap_or_default();
+        let is = |record: &Option<Record>| record.as_ref().map(|record| (record.term, record.released));
+        assert_eq!(is(&unmarked), Some((4, false)));
+        // Whoever writes anything else has marked nothing.
+        for (value, released) in [("true", true), ("false", false), ("", false), ("1", false)] {
+            metadata.insert("Released".to_owned(), value.to_owned());
+            assert_eq!(is(&decode(metadata.clone()).unwrap_or_default()), Some((4, released)), "{value}");
+        }
+        // Nor has whoever knows of marks but has none: then the key is not there.
+        let again = unmarked.iter().flat_map(|record| encode(record).iter().collect::<Vec<_>>()).count();
+        assert_eq!(again, older.len());
     }
 
     #[test]

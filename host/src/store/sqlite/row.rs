@@ -1,4 +1,8 @@
-//! The table that holds the leases.
+//! The tables that hold the leases, and which of their records are marked as released.
+//!
+//! Hosts of before there were marks write the whole row by position, so the table `lease` keeps its columns. A mark is
+//! in a table of its own, made with the first one: it names the version of the record that it is about, so whoever
+//! writes a record without knowing of marks voids it.
 
 use std::time::Duration;
 
@@ -16,6 +20,10 @@ CREATE TABLE lease (
   changed INTEGER NOT NULL, boot TEXT NOT NULL, time_namespace TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;";
 
+/// Made with the first mark, in whatever file that is: one that an older host has made, or an operator has put back.
+const RELEASED: &str = "
+CREATE TABLE IF NOT EXISTS released (election TEXT PRIMARY KEY, version TEXT NOT NULL) STRICT, WITHOUT ROWID;";
+
 /// When, and on which boot clock, a lease last changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Stamp {
@@ -25,7 +33,15 @@ pub(super) struct Stamp {
 }
 
 pub(super) fn load(db: &Connection, election: &ElectionName) -> rusqlite::Result<Option<(Row, Stamp)>> {
-    db.prepare_cached("SELECT * FROM lease WHERE election = ?1")?.query_row([election.as_str()], read).optional()
+    let found = db
+        .prepare_cached("SELECT * FROM lease WHERE election = ?1")?
+        .query_row([election.as_str()], read)
+        .optional()?;
+    let Some((mut row, stamp)) = found else { return Ok(None) };
+    if let Some(record) = &mut row.record {
+        record.released = is_released(db, election, &row.version)?;
+    }
+    Ok(Some((row, stamp)))
 }
 
 pub(super) fn save(db: &Connection, election: &ElectionName, row: &Row, stamp: &Stamp) -> rusqlite::Result<()> {
@@ -54,7 +70,24 @@ pub(super) fn save(db: &Connection, election: &ElectionName, row: &Row, stamp: &
         ":boot": stamp.boot,
         ":time_namespace": stamp.time_namespace,
     })?;
+    if record.is_some_and(|record| record.released) {
+        db.execute_batch(RELEASED)?;
+        db.prepare_cached("INSERT OR REPLACE INTO released VALUES (?1, ?2)")?
+            .execute([election.as_str(), &row.version.0])?;
+    }
     Ok(())
+}
+
+/// Whether there is a mark, and it is about this version of the record.
+fn is_released(db: &Connection, election: &ElectionName, version: &Version) -> rusqlite::Result<bool> {
+    let has_marks: bool = db
+        .prepare_cached("SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'released')")?
+        .query_row([], |row| row.get(0))?;
+    if !has_marks {
+        return Ok(false);
+    }
+    db.prepare_cached("SELECT EXISTS (SELECT 1 FROM released WHERE election = ?1 AND version = ?2)")?
+        .query_row([election.as_str(), &version.0], |row| row.get(0))
 }
 
 fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(Row, Stamp)> {
@@ -69,6 +102,7 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(Row, Stamp)> {
             module: row.get("module")?,
             outcome: row.get::<_, Option<String>>("outcome")?.map(|text| outcome(&text)).transpose()?,
             failures: row.get("failures")?,
+            // In the other table.
             released: false,
         }),
     };

@@ -212,3 +212,91 @@ async fn a_new_folder_is_closed_to_others_and_lengths_out_of_range_are_refused()
         assert!(matches!(answer, Err(Refusal::Misconfigured(_))), "{answer:?}");
     }
 }
+
+/// How hosts of before there were marks make the file, and what they say that it is.
+const OLDER_FILE: &str = "
+CREATE TABLE lease (
+  election TEXT PRIMARY KEY, version TEXT NOT NULL,
+  term INTEGER, node TEXT, incarnation TEXT, since INTEGER, lease INTEGER, module TEXT, outcome TEXT, failures INTEGER,
+  holder BLOB, length INTEGER, broken_after INTEGER, changes INTEGER NOT NULL,
+  changed INTEGER NOT NULL, boot TEXT NOT NULL, time_namespace TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+PRAGMA application_id = 1113683054;
+PRAGMA user_version = 1;
+INSERT INTO lease VALUES ('job', '5f1d', 4, 'web-2-0', '00c0ffee', 1700000000123456789, 2000000000,
+  'sha256:00', NULL, 1, NULL, NULL, NULL, 9, 100000000000, 'b', 'n');";
+
+/// How they read a row, and how they write one.
+const OLDER_READ: &str = "SELECT * FROM lease WHERE election = ?1";
+const OLDER_WRITE: &str = "INSERT OR REPLACE INTO lease VALUES (:election, :version,
+           :term, :node, :incarnation, :since, :lease, :module, :outcome, :failures,
+           :holder, :length, :broken_after, :changes, :changed, :boot, :time_namespace)";
+
+/// What an older host does with a row: it reads all columns by their names, and writes all by position.
+fn older_host_writes(db: &Connection, version: Option<&str>, term: i64) {
+    use rusqlite::types::Value;
+
+    let mut read = db.prepare_cached(OLDER_READ).unwrap();
+    let names: Vec<String> = read.column_names().into_iter().map(str::to_owned).collect();
+    let mut row: Vec<(String, Value)> = read
+        .query_row(["job"], |row| names.iter().map(|name| Ok((name.clone(), row.get(name.as_str())?))).collect())
+        .unwrap();
+    assert_eq!(row.len(), 17);
+    row[2].1 = Value::Integer(term);
+    if let Some(version) = version {
+        row[1].1 = Value::Text(version.to_owned());
+    }
+    let named: Vec<_> = row.iter().map(|(name, value)| (format!(":{name}"), value)).collect();
+    let named: Vec<(&str, &dyn rusqlite::ToSql)> =
+        named.iter().map(|(name, value)| (name.as_str(), *value as &dyn rusqlite::ToSql)).collect();
+    assert_eq!(db.prepare_cached(OLDER_WRITE).unwrap().execute(&named[..]), Ok(1));
+}
+
+#[tokio::test]
+async fn a_file_of_an_older_host_is_used_by_both() {
+    let dir = TempDir::new().unwrap();
+    let older = Connection::open(dir.path().join("lease.db")).unwrap();
+    older.execute_batch(OLDER_FILE).unwrap();
+    let clock = Arc::new(AtomicU64::new(200));
+    let store = SqliteStore::with_boot(dir.path(), boot("b", "n", &clock));
+    let of_older = Record {
+        term: 4,
+        node: Some("web-2-0".to_owned()),
+        incarnation: "00c0ffee".to_owned(),
+        outcome: None,
+        failures: 1,
+        ..record(4)
+    };
+    let found = read(&store).await;
+    assert_eq!(found, (LeaseState::Free, Version("5f1d".to_owned()), Some(of_older.clone())));
+    let tables = || older.query_row("SELECT count(*) FROM sqlite_schema WHERE type = 'table'", [], |row| row.get(0));
+    assert_eq!(tables(), Ok(1), "who only reads changes nothing");
+
+    // The older host goes on with statements that it has prepared before.
+    older_host_writes(&older, Some("5f1e"), 5);
+    store.create().await.unwrap();
+    acquire(&store, 1).await.unwrap();
+    let marked = |term| Record { term, released: true, ..of_older.clone() };
+    let mark = async |term| {
+        let version = read(&store).await.1;
+        store.request(&job(), Op::Write { id: id(1), version, record: marked(term) }).await.unwrap();
+        assert_eq!(read(&store).await.2, Some(marked(term)));
+    };
+    mark(6).await;
+    // An acquire, a renewal, a release: they leave the version alone.
+    older_host_writes(&older, None, 6);
+    assert_eq!(read(&store).await.2, Some(marked(6)));
+    older_host_writes(&older, Some("5f1f"), 7);
+    assert_eq!(read(&store).await.2, Some(Record { term: 7, ..of_older.clone() }), "a write voids the mark");
+    mark(8).await;
+    assert_eq!(tables(), Ok(2));
+    // What an older host says of the file still holds.
+    let number = |name| older.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    assert_eq!((number("application_id"), number("user_version")), (Ok(1_113_683_054), Ok(1)));
+    // An older file that is put in its place while the store is open is read, and marked, as well.
+    std::fs::remove_file(dir.path().join("lease.db")).unwrap();
+    Connection::open(dir.path().join("lease.db")).unwrap().execute_batch(OLDER_FILE).unwrap();
+    assert_eq!(read(&store).await.2, Some(of_older.clone()));
+    acquire(&store, 1).await.unwrap();
+    mark(9).await;
+}
