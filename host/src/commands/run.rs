@@ -17,7 +17,7 @@ use crate::config::{Config, Coordinator, Misspelt, Secret};
 use crate::gate::Watchdog;
 use crate::modules::{
     Cache, Compiler, Digest, FileSource, Follower, Following, Judgement, ModuleSource, ModuleStore, OciSource, Pace,
-    Preparer, RegistryCredentials, Source, Supply, Trust,
+    Preparer, Presence, RegistryCredentials, Source, Supply, Trust,
 };
 use crate::node::NodeId;
 use crate::runtime::{CLAIM_AHEAD, Engine, HttpPolicy, Launcher, Postmortem, PostmortemWriter, Running};
@@ -168,7 +168,7 @@ fn contend(
                 supply: supplied.supply,
                 one_module: matches!(source, ModuleSource::File(_)),
                 judgements: supplied.judgements,
-                runs: supplied.runs,
+                presence: supplied.presence,
                 stall_after: coordinator.stall_after,
                 clock: clock.clone(),
                 log,
@@ -256,7 +256,7 @@ struct Supplied {
     follower: Follower,
     supply: watch::Receiver<Supply>,
     judgements: mpsc::UnboundedSender<Judgement>,
-    runs: watch::Sender<Option<String>>,
+    presence: watch::Sender<Presence>,
     /// The module that is ready, if its source must have one from the beginning.
     module: Option<Digest>,
 }
@@ -291,7 +291,7 @@ impl<'a> Followers<'a> {
     /// Makes what follows the source of a coordinator. A file must have a module from the beginning: somebody is
     /// there to mend it, and the others can do without.
     async fn follower(&self, Checked { coordinator, trust, .. }: &Checked<'_>) -> anyhow::Result<Supplied> {
-        let (runs, running) = watch::channel(None);
+        let (presence, seen) = watch::channel(Presence::default());
         let source: Option<Box<dyn Source>> = match &coordinator.module {
             ModuleSource::File(path) => {
                 let file = FileSource::new(path.clone());
@@ -319,7 +319,7 @@ impl<'a> Followers<'a> {
                 compile_timeout: coordinator.compile_timeout,
                 cache: self.cache.clone(),
             }),
-            runs: running,
+            presence: seen,
             log: self.log.for_election(&coordinator.election),
             pace: Pace::default(),
         });
@@ -329,7 +329,7 @@ impl<'a> Followers<'a> {
             }
             _ => None,
         };
-        Ok(Supplied { follower, supply, judgements, runs, module })
+        Ok(Supplied { follower, supply, judgements, presence, module })
     }
 }
 

@@ -1,5 +1,7 @@
-//! What a node says of itself in an election, for people: `ELECTION/nodes/NODE`.
+//! What a node says of itself in an election: `ELECTION/nodes/NODE`. It is for people, but for the term: that is for
+//! whoever finds the record deleted, or an earlier one in its place.
 
+use baton_election::Term;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
@@ -11,7 +13,7 @@ use crate::telemetry::{rfc3339, wall};
 /// A node says what it has each minute. After so long without a word it may be gone.
 pub const SILENT: time::Duration = time::Duration::minutes(3);
 
-/// Which modules a node has. It says so at each change and once a minute.
+/// Which modules a node has, and which term it has seen. It says so at each change and once a minute.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Announcement {
     /// Its id.
@@ -27,14 +29,18 @@ pub struct Announcement {
     pub holds: Vec<Digest>,
     /// What its instance is; none while it is a standby.
     pub runs: Option<Digest>,
+    /// The highest term that it has seen in the election, in this or an earlier start; 0 where it has seen none, or did
+    /// not say.
+    #[serde(default)]
+    pub term: Term,
 }
 
 impl Announcement {
-    /// What a node says now.
+    /// What a node says now that has seen no term.
     #[must_use]
     pub fn now(node: &str, incarnation: &str, source: &str, holds: Vec<Digest>, runs: Option<Digest>) -> Self {
         let [node, incarnation, source] = [node, incarnation, source].map(str::to_owned);
-        Self { node, incarnation, at: rfc3339(wall()), source, holds, runs }
+        Self { node, incarnation, at: rfc3339(wall()), source, holds, runs, term: 0 }
     }
 
     /// As it is stored.
@@ -76,9 +82,9 @@ mod tests {
         assert!(age.abs() < time::Duration::minutes(1), "{said:?}");
         let later = |minutes| said.is_fresh(OffsetDateTime::now_utc() + time::Duration::minutes(minutes));
         assert_eq!((later(0), later(4)), (true, false));
-        let standby = Announcement { at: "2026-11-21T12:00:00.000000Z".to_owned(), runs: None, ..said };
+        let standby = Announcement { at: "2026-11-21T12:00:00.000000Z".to_owned(), runs: None, term: 7, ..said };
         let json = format!(
-            r#"{{"at":"2026-11-21T12:00:00.000000Z","holds":["{digest}"],"incarnation":"abc","node":"web-3-0","runs":null,"source":"job.wasm"}}"#
+            r#"{{"at":"2026-11-21T12:00:00.000000Z","holds":["{digest}"],"incarnation":"abc","node":"web-3-0","runs":null,"source":"job.wasm","term":7}}"#
         );
         assert_eq!(standby.encode(), json);
     }
@@ -87,7 +93,7 @@ mod tests {
     fn a_later_node_may_say_more_and_what_is_none_is_left_alone() {
         let more = br#"{"node":"n","incarnation":"i","at":"x","holds":[],"runs":null,"more":1}"#;
         let said = Announcement::decode(more).unwrap();
-        assert_eq!((said.node.as_str(), said.source.as_str(), said.when()), ("n", "", None));
+        assert_eq!((said.node.as_str(), said.source.as_str(), said.when(), said.term), ("n", "", None, 0));
         for none in
             [&b""[..], b"{}", b"null", b"\xff", br#"{"node":"n","incarnation":"i","at":"x","holds":["sha256:0"]}"#]
         {

@@ -60,6 +60,15 @@ pub struct Supply {
     pub fallback: Option<Prepared>,
 }
 
+/// What a supervisor lets its node announce.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Presence {
+    /// The digest of what its instance runs; none while there is none.
+    pub runs: Option<String>,
+    /// The highest term that it has seen in the election; 0 before the first.
+    pub term: Term,
+}
+
 /// What a leader has found out about a version by running it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Judgement {

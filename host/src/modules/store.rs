@@ -74,6 +74,12 @@ pub trait ModuleStore: Send + Sync {
     /// As above.
     async fn announcements(&self, election: &ElectionName) -> Result<Vec<(String, Bytes)>, Refusal>;
 
+    /// What one node of an election has said; none if it has said nothing.
+    ///
+    /// # Errors
+    /// As above.
+    async fn announced(&self, election: &ElectionName, node: &str) -> Result<Option<Bytes>, Refusal>;
+
     /// Takes back what a node has said. Harmless if it has said nothing.
     ///
     /// # Errors

@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 const MAGIC: &[u8] = b"baton state ";
 /// How the rest is written: Postcard, <https://postcard.jamesmunns.com/wire-format>.
 const FORMAT: u8 = b'1';
+/// As many bytes of a document as name its term: a number of Postcard's takes up to ten.
+pub(crate) const HEAD: usize = MAGIC.len() + 1 + 10;
 /// The longest key, in bytes.
 pub const KEY: usize = 512;
 
@@ -110,19 +112,62 @@ impl Document {
     /// # Errors
     /// [`DocumentError`] where it cannot be read.
     pub fn decode(content: &[u8]) -> Result<Self, DocumentError> {
-        let rest = content.strip_prefix(MAGIC).ok_or(DocumentError::Damaged)?;
-        match rest.split_first() {
-            Some((&FORMAT, rest)) => match postcard::from_bytes::<Self>(rest) {
-                Ok(document) if document.term < HIGHEST_TERM => Ok(document),
-                _ => Err(DocumentError::Damaged),
-            },
-            Some((&other, _)) => Err(DocumentError::Format(char::from(other))),
-            None => Err(DocumentError::Damaged),
+        match postcard::from_bytes::<Self>(body(content)?) {
+            Ok(document) if document.term < HIGHEST_TERM => Ok(document),
+            _ => Err(DocumentError::Damaged),
+        }
+    }
+
+    /// The term that claimed what is stored last, from its first [`HEAD`] bytes.
+    ///
+    /// # Errors
+    /// [`DocumentError`] where they cannot be read.
+    pub(crate) fn term_in(head: &[u8]) -> Result<Term, DocumentError> {
+        match postcard::take_from_bytes::<Term>(body(head)?) {
+            Ok((term, _)) if term < HIGHEST_TERM => Ok(term),
+            _ => Err(DocumentError::Damaged),
         }
     }
 
     /// The size that counts against [`Limits::total`]: all keys and values, in bytes.
     pub fn size(&self) -> u64 {
         self.entries.iter().map(|(key, value)| key.len() as u64 + value.len() as u64).sum()
+    }
+}
+
+/// What follows the format.
+fn body(content: &[u8]) -> Result<&[u8], DocumentError> {
+    let rest = content.strip_prefix(MAGIC).ok_or(DocumentError::Damaged)?;
+    match rest.split_first() {
+        Some((&FORMAT, rest)) => Ok(rest),
+        Some((&other, _)) => Err(DocumentError::Format(char::from(other))),
+        None => Err(DocumentError::Damaged),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+    use super::*;
+
+    #[test]
+    fn the_first_bytes_name_the_term() {
+        for term in [0, 1, 127, 128, 1 << 40, HIGHEST_TERM - 1] {
+            for entries in [BTreeMap::new(), BTreeMap::from([("k".repeat(100), Bytes::from_static(&[0xff; 1000]))])] {
+                let stored = Document { term, entries, ..Document::default() }.encode().unwrap();
+                assert_eq!(Document::term_in(&stored), Ok(term));
+                assert_eq!(Document::term_in(&stored[..HEAD.min(stored.len())]), Ok(term));
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_names_no_term() {
+        let highest = Document { term: HIGHEST_TERM, ..Document::default() }.encode().unwrap();
+        for damaged in [&b""[..], b"baton state ", b"baton state 1", b"baton state 1\xff\xff", b"{}", &highest] {
+            assert_eq!(Document::term_in(damaged), Err(DocumentError::Damaged), "{damaged:?}");
+        }
+        assert_eq!(Document::term_in(b"baton state 2\0"), Err(DocumentError::Format('2')));
     }
 }

@@ -18,6 +18,7 @@ use baton_election::{ElectionName, Refusal, Version};
 use bytes::Bytes;
 
 pub use claim::{Change, Claim, ClaimError, Claimant, CommitError, Inheritance, Succession};
+pub(crate) use document::HEAD;
 pub use document::{Document, DocumentError, KEY, LARGEST, Limits};
 pub use edit::{EditError, edit, read};
 pub(crate) use pace::{Pace, tried};

@@ -12,6 +12,7 @@ mod access;
 mod identity;
 mod modules;
 mod object;
+mod recall;
 mod record;
 mod state;
 mod tokens;
@@ -150,10 +151,7 @@ impl LeaseStore for AzureStore {
         let blob = self.blob(election);
         match op {
             Op::Read => self.read(election).await,
-            Op::Recall => match self.read(election).await? {
-                Reply::Read(Snapshot::Object { record: Some(record), .. }) => Ok(Reply::Term(record.term)),
-                _ => Ok(Reply::Term(0)),
-            },
+            Op::Recall => self.recall(election).await.map(Reply::Term),
             Op::Create { record } => blob
                 .put_block_blob(CONTENT)
                 .content_type("text/plain")

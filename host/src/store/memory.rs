@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use baton_election::{ElectionName, Op, Refusal, Reply, Version};
+use baton_election::{ElectionName, Op, Refusal, Reply, Term, Version};
 use bytes::Bytes;
 use time::OffsetDateTime;
 
 use super::lease::{Row, apply};
-use super::{LeaseStore, check_length};
+use super::{LeaseStore, check_length, recall};
 use crate::modules::{Digest, ModuleStore, Reading, StoredModule};
 use crate::state::StateStore;
 
@@ -229,6 +229,10 @@ impl ModuleStore for MemoryStore {
         Ok(self.state().nodes.get(election).cloned().unwrap_or_default().into_iter().collect())
     }
 
+    async fn announced(&self, election: &ElectionName, node: &str) -> Result<Option<Bytes>, Refusal> {
+        Ok(self.state().nodes.get(election).and_then(|nodes| nodes.get(node)).cloned())
+    }
+
     async fn withdraw(&self, election: &ElectionName, node: &str) -> Result<(), Refusal> {
         if let Some(nodes) = self.state().nodes.get_mut(election) {
             nodes.remove(node);
@@ -293,8 +297,18 @@ impl State {
         let answer = apply(&mut row, op, now.saturating_sub(changed), next);
         if let Some(row) = row {
             let changed = if changes == Some(row.lease.changes) { changed } else { now };
-            self.objects.insert(election, Object { row, changed });
+            self.objects.insert(election.clone(), Object { row, changed });
         }
-        answer
+        match answer? {
+            Reply::Term(recorded) => self.recall(election, recorded).map(Reply::Term),
+            reply => Ok(reply),
+        }
+    }
+
+    /// The highest term that anything names beside the record, which names this one.
+    fn recall(&self, election: ElectionName, recorded: Term) -> Result<Term, Refusal> {
+        let said = self.nodes.get(&election).into_iter().flat_map(BTreeMap::values);
+        let state = self.documents.get(&(Kind::State, election)).map(|(_, content)| &content[..]);
+        recall::highest(recorded, state, said.map(|content| recall::announced(content)))
     }
 }

@@ -7,6 +7,7 @@
 pub mod azure;
 pub mod lease;
 pub mod memory;
+mod recall;
 pub mod sqlite;
 mod url;
 

@@ -20,12 +20,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use baton_election::{ElectionName, LeaseId, Op, Refusal, Reply, Version};
+use baton_election::{ElectionName, LeaseId, Op, Refusal, Reply, Term, Version};
 use rusqlite::Connection;
 use tokio::sync::Semaphore;
 
 use super::lease::{Row, apply};
-use super::{LeaseStore, check_length};
+use super::{LeaseStore, check_length, recall};
 pub use boot::Boot;
 use database::{Access, Database, Step};
 use row::Stamp;
@@ -178,10 +178,10 @@ impl LeaseStore for SqliteStore {
 
     async fn create(&self) -> Result<(), Refusal> {
         self.blocking(|shared| {
-            shared.leases.create()?;
-            shared.states.create()?;
-            shared.control.create()?;
-            shared.modules.create()
+            // The leases last: whoever can read them can ask what the others name, too. But one that cannot be made
+            // is no reason to have no leases.
+            let files = [&shared.states, &shared.control, &shared.modules, &shared.leases];
+            files.map(Database::create).into_iter().collect()
         })
         .await
     }
@@ -226,8 +226,20 @@ impl Shared {
             Op::Renew { .. } | Op::Write { .. } | Op::Release { .. } => Access::Holder,
         };
         let next = new_version()?;
-        self.leases
-            .transact(access, |db| self.change(db, election, |object, elapsed| Ok(apply(object, op, elapsed, next))))
+        let reply = self
+            .leases
+            .transact(access, |db| self.change(db, election, |object, elapsed| Ok(apply(object, op, elapsed, next))))?;
+        match reply {
+            Reply::Term(recorded) => self.recall(election, recorded).map(Reply::Term),
+            reply => Ok(reply),
+        }
+    }
+
+    /// The highest term that anything names beside the record, which names this one.
+    fn recall(&self, election: &ElectionName, recorded: Term) -> Result<Term, Refusal> {
+        let state = self.states.transact(Access::Read, |db| state::head(db, election).map(Ok))?;
+        let said = self.control.transact(Access::Read, |db| modules::announcements(db, election).map(Ok))?;
+        recall::highest(recorded, state.as_deref(), said.iter().map(|(_, content)| recall::announced(content)))
     }
 
     /// Lets `step` change an election's object, and writes down what it changed.

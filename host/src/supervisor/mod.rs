@@ -21,7 +21,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::clock::Clock;
 use crate::gate::last_words_within;
-use crate::modules::{Judgement, Prepared, Supply, Verdict};
+use crate::modules::{Judgement, Prepared, Presence, Supply, Verdict};
 use crate::runtime::{Instance, InstanceEvent, Launcher};
 use crate::store::LeaseStore;
 use crate::telemetry::Log;
@@ -61,8 +61,8 @@ pub struct Supervisor {
     pub one_module: bool,
     /// Takes what running a version has shown.
     pub judgements: mpsc::UnboundedSender<Judgement>,
-    /// Tells the digest of the instance that there is.
-    pub runs: watch::Sender<Option<String>>,
+    /// Takes what other nodes are to know.
+    pub presence: watch::Sender<Presence>,
     /// How long a running instance may stay silent.
     pub stall_after: Option<Duration>,
     /// The host's clock.
@@ -150,6 +150,7 @@ impl Run {
                 self.carry_out(effect);
             }
             drop(hold);
+            self.let_others_know();
             if !self.elector.holds_lease() {
                 self.given.launcher.inheritance.clear();
             }
@@ -157,6 +158,19 @@ impl Run {
                 self.elector.handle(self.given.now(), input);
             }
         }
+    }
+
+    /// Tells what runs here, and which term was seen, where that is news.
+    fn let_others_know(&self) {
+        let term = self.elector.written_term();
+        let runs = self.serving.as_ref().map(|serving| &serving.module);
+        self.given.presence.send_if_modified(|known| {
+            let is_news = (known.runs.as_ref(), known.term) != (runs, term);
+            if is_news {
+                *known = Presence { runs: runs.cloned(), term };
+            }
+            is_news
+        });
     }
 
     /// Waits for whatever comes first.
@@ -260,7 +274,6 @@ impl Run {
         let instance = self.given.launcher.start(module, term, deadline, abort_at, output);
         let module = module.digest().to_owned();
         self.serving = Some(Serving { instance, module });
-        self.given.runs.send_replace(Some(version.digest.clone()));
     }
 
     fn abort(&self, reason: &str) -> ! {
@@ -297,7 +310,6 @@ impl Run {
             }
             InstanceEvent::Gone(gone) => {
                 let usage = self.serving.take().map(|serving| serving.instance.usage()).unwrap_or_default();
-                self.given.runs.send_replace(None);
                 self.narrator.gone(&gone, usage, self.given.clock.now());
                 Some(Input::Gone { end: gone.end })
             }

@@ -135,7 +135,7 @@ fn name(stage: &Stage, bytes: &[u8]) -> Pushed {
 }
 
 /// Waits until what a node says of itself passes.
-fn announced(stage: &Stage, node: &str, test: impl Fn(&Announcement) -> bool) {
+pub fn announced(stage: &Stage, node: &str, test: impl Fn(&Announcement) -> bool) {
     until(&format!("an announcement of {node}"), || {
         let said = on(stage, async |store| store.announcements(&election()).await);
         let own = said.iter().find(|(name, _)| name == node).and_then(|(_, said)| Announcement::decode(said));

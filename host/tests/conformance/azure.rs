@@ -7,8 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use azure_core::prelude::Metadata;
+use azure_storage::{CloudLocation, StorageCredentials};
+use azure_storage_blobs::prelude::ClientBuilder;
 use baton::state::StateStore;
-use baton::store::{AzureStore, LeaseStore};
+use baton::store::{AzureStore, LeaseStore, Store};
 use baton_election::{LeaseState, Op, Refusal, Reply, Version};
 
 use super::azurite::Azurite;
@@ -44,7 +47,7 @@ pub async fn container(azurite: &Azurite, name: &str) -> Container {
 
 #[async_trait]
 impl Backend for Container {
-    fn open(&self) -> Arc<dyn LeaseStore> {
+    fn open(&self) -> Arc<dyn Store> {
         Arc::new(self.handle())
     }
 
@@ -279,20 +282,24 @@ async fn answers_of_a_troubled_server_are_told_apart() {
         let version = || Version("\"0x8DC\"".to_owned());
         for op in [
             Op::Read,
+            Op::Recall,
             Op::Create { record: record(0) },
             Op::Acquire { id: a(), length: Duration::from_secs(15), version: version() },
             Op::Renew { id: a() },
             Op::Write { id: a(), version: version(), record: record(1) },
             Op::Release { id: a() },
         ] {
-            let (address, server) = answer_once(status, code);
+            // A recall asks twice at the same time, and waits for one of two errors.
+            let (address, server) = answer_alike(status, code, if op == Op::Recall { 2 } else { 1 });
             let answer = handle(address, "leases").request(&job(), op.clone()).await;
             match &answer {
                 Err(Refusal::Misconfigured(_)) => assert!(misconfigured, "{status} {code:?} {op:?}: {answer:?}"),
                 Err(Refusal::Unknown(_)) => assert!(!misconfigured, "{status} {code:?} {op:?}: {answer:?}"),
                 _ => panic!("{status} {code:?} {op:?}: {answer:?}"),
             }
-            server.join().unwrap();
+            if op != Op::Recall {
+                server.join().unwrap();
+            }
         }
     }
 }
@@ -306,6 +313,85 @@ async fn a_missing_container_is_said_to_be_missing() {
     assert!(matches!(&answer, Err(Refusal::Misconfigured(why)) if why.contains("--create")), "{answer:?}");
     let answer = handle(azurite.address(), "nowhere").elections().await;
     assert!(matches!(&answer, Err(Refusal::Misconfigured(why)) if why.contains("--create")), "{answer:?}");
+}
+
+/// Any write without a lease id frees a lease that is broken or expired. What is read then is a record without the mark.
+#[tokio::test]
+async fn a_lease_that_a_write_without_its_id_has_freed_is_not_released() {
+    let azurite = Azurite::start();
+    for (name, breaks) in [("broken", true), ("expired", false)] {
+        let container = container(&azurite, name).await;
+        let bench = Bench { store: container.open(), backend: Arc::new(container) };
+        let version = bench.held_by(a()).await;
+        let version = version_of(bench.write(a(), &version, 1).await);
+        if breaks {
+            assert_eq!(bench.backend.break_lease(Duration::ZERO).await, Ok(()));
+        } else {
+            bench.outlive().await;
+        }
+        let location = CloudLocation::Emulator { address: "127.0.0.1".to_owned(), port: azurite.address().port() };
+        let blob =
+            ClientBuilder::with_location(location, StorageCredentials::emulator()).blob_client(name, "job/lease");
+        let found = blob.get_properties().into_future().await.unwrap().blob.metadata.unwrap();
+        let mut metadata = Metadata::new();
+        for (name, value) in found {
+            metadata.insert(name, value);
+        }
+        blob.set_metadata().metadata(metadata).into_future().await.unwrap();
+        let seen = bench.see().await;
+        assert_eq!((seen.lease, seen.record), (LeaseState::Free, Some(record(1))), "{name}");
+        assert_ne!(seen.version, version);
+        assert_lost(&bench.renew(a()).await);
+    }
+}
+
+/// The emulator leaves out what Azure says of a blob without metadata, and of one that Azure has encrypted.
+#[tokio::test]
+async fn a_list_as_azure_gives_it_is_understood() {
+    let blob = |name: &str, metadata: &str| {
+        format!(
+            "<Blob><Name>{name}</Name><Properties><Creation-Time>Fri, 20 Nov 2026 10:00:00 GMT</Creation-Time>\
+             <Last-Modified>Fri, 20 Nov 2026 10:00:00 GMT</Last-Modified><Etag>0x8DC</Etag>\
+             <Content-Length>9</Content-Length><Content-Type>text/plain</Content-Type><Content-Encoding />\
+             <Content-Language /><Content-CRC64 /><Content-MD5 /><Cache-Control /><Content-Disposition />\
+             <BlobType>BlockBlob</BlobType><AccessTier>Hot</AccessTier><AccessTierInferred>true</AccessTierInferred>\
+             <LeaseStatus>unlocked</LeaseStatus><LeaseState>available</LeaseState>\
+             <ServerEncrypted>true</ServerEncrypted></Properties>{metadata}<OrMetadata /></Blob>"
+        )
+    };
+    let blobs = [
+        blob("job/control", "<Metadata />"),
+        blob(
+            "job/lease",
+            "<Metadata><Format>1</Format><Term>5</Term><Since>2026-11-20T10:00:00Z</Since><Lease>15</Lease><Failures>0</Failures></Metadata>",
+        ),
+        blob("job/nodes/a", ""),
+        blob("job/nodes/b", "<Metadata Encrypted=\"true\"><Term>8</Term></Metadata>"),
+        blob("job/nodes/c", "<Metadata><term>many</term></Metadata>"),
+        blob("job/nodes/d", "<Metadata><term>7</term></Metadata>"),
+    ];
+    let list = format!(
+        "<?xml version=\"1.0\" encoding=\"utf-8\"?><EnumerationResults ServiceEndpoint=\"http://x/\" \
+         ContainerName=\"leases\"><Prefix>job/</Prefix><Blobs>{}</Blobs><NextMarker /></EnumerationResults>",
+        blobs.concat()
+    );
+    let listed = format!(
+        "HTTP/1.1 200 OK\r\ncontent-length: {}\r\ncontent-type: application/xml\r\n\
+         date: Fri, 20 Nov 2026 10:00:00 GMT\r\nx-ms-request-id: 6d5f3b5e-0000-4000-8000-000000000000\r\n\
+         connection: close\r\n\r\n{list}",
+        list.len()
+    );
+    let missing = "HTTP/1.1 404 Not Found\r\nx-ms-error-code: BlobNotFound\r\ncontent-length: 0\r\n\
+                   connection: close\r\n\r\n";
+    // Both are asked for at the same time.
+    let (address, server) =
+        answer_each(move |asked| if asked.contains("comp=list") { listed.clone() } else { missing.to_owned() }, 2);
+    assert_eq!(handle(address, "leases").request(&job(), Op::Recall).await, Ok(Reply::Term(8)));
+    let asked = server.join().unwrap();
+    assert!(
+        asked.iter().any(|asked| asked.contains("prefix=job%2F") && asked.contains("include=metadata")),
+        "{asked:?}"
+    );
 }
 
 /// The variable that the store takes credentials from, and that no other test may see.
@@ -331,18 +417,28 @@ async fn a_wrong_key_is_not_accepted_and_that_is_said() {
     assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stdout));
 }
 
-/// A server that answers one request.
-fn answer_once(status: &'static str, code: Option<&'static str>) -> (SocketAddr, std::thread::JoinHandle<Vec<String>>) {
+/// A server that answers so many requests alike.
+fn answer_alike(status: &str, code: Option<&str>, count: usize) -> (SocketAddr, std::thread::JoinHandle<Vec<String>>) {
     let code = code.map_or(String::new(), |code| format!("x-ms-error-code: {code}\r\n"));
-    answer(vec![format!("HTTP/1.1 {status}\r\n{code}content-length: 0\r\nconnection: close\r\n\r\n")])
+    answer(vec![format!("HTTP/1.1 {status}\r\n{code}content-length: 0\r\nconnection: close\r\n\r\n"); count])
 }
 
 /// A server that answers requests with these texts, one after the other, each on a connection of its own. Gives what
 /// it was asked.
 pub fn answer(answers: Vec<String>) -> (SocketAddr, std::thread::JoinHandle<Vec<String>>) {
+    let count = answers.len();
+    let mut answers = answers.into_iter();
+    answer_each(move |_| answers.next().unwrap_or_default(), count)
+}
+
+/// The same for so many requests, whose answers depend on what is asked.
+fn answer_each(
+    mut answer: impl FnMut(&str) -> String + Send + 'static,
+    count: usize,
+) -> (SocketAddr, std::thread::JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
-    let serve = move |answer: String| {
+    let mut serve = move || {
         let (mut client, _) = listener.accept().unwrap();
         let mut request = Vec::new();
         let mut bytes = [0; 4096];
@@ -353,11 +449,12 @@ pub fn answer(answers: Vec<String>) -> (SocketAddr, std::thread::JoinHandle<Vec<
                 length => request.extend_from_slice(&bytes[..length]),
             }
         }
-        client.write_all(answer.as_bytes()).unwrap();
+        let request = String::from_utf8_lossy(&request).into_owned();
+        client.write_all(answer(&request).as_bytes()).unwrap();
         client.shutdown(Shutdown::Write).unwrap();
         // What is left of the request is read, or closing would cut the answer off.
         while client.read(&mut bytes).is_ok_and(|length| length > 0) {}
-        String::from_utf8_lossy(&request).into_owned()
+        request
     };
-    (address, std::thread::spawn(move || answers.into_iter().map(serve).collect()))
+    (address, std::thread::spawn(move || (0..count).map(|_| serve()).collect()))
 }

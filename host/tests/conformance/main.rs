@@ -29,3 +29,4 @@ mod recovery;
 mod sqlite;
 mod states;
 mod suite;
+mod terms;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use baton::modules::{ModuleStore, Reading};
-use baton::store::LeaseStore;
+use baton::store::Store;
 use baton::store::memory::{Fault, MemoryStore};
 use baton_election::{LeaseState, Op, Refusal, Reply, Version};
 
@@ -29,7 +29,7 @@ fn memory() -> Memory {
 
 #[async_trait]
 impl Backend for Memory {
-    fn open(&self) -> Arc<dyn LeaseStore> {
+    fn open(&self) -> Arc<dyn Store> {
         Arc::new(self.store.clone())
     }
 

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use baton::modules::{Digest, ModuleStore, Reading};
 use baton::state::StateStore;
 use baton::store::sqlite::Boot;
-use baton::store::{LeaseStore, SqliteStore};
+use baton::store::{LeaseStore, SqliteStore, Store};
 use baton_election::{LeaseId, LeaseState, Op, Refusal, Reply, Version};
 use tempfile::TempDir;
 
@@ -35,7 +35,7 @@ impl Folder {
 
 #[async_trait]
 impl Backend for Folder {
-    fn open(&self) -> Arc<dyn LeaseStore> {
+    fn open(&self) -> Arc<dyn Store> {
         Arc::new(self.handle())
     }
 

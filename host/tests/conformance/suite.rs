@@ -8,17 +8,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use baton::store::LeaseStore;
+use baton::store::{LeaseStore, Store};
 use baton_election::{ElectionName, LeaseId, LeaseState, Op, Outcome, Record, Refusal, Reply, Snapshot, Version};
 use tokio::task::JoinSet;
 
 use super::leases::*;
+use super::terms::*;
 
 /// A kind of store, and what only operators and time can do to it.
 #[async_trait]
 pub trait Backend: Send + Sync {
     /// Another host's handle of the same store.
-    fn open(&self) -> Arc<dyn LeaseStore>;
+    fn open(&self) -> Arc<dyn Store>;
     async fn break_lease(&self, period: Duration) -> Result<(), Refusal>;
     /// Deletes the election `job`.
     async fn delete(&self);
@@ -66,6 +67,10 @@ cases![
     of_a_deleted_record_nothing_is_left,
     lost_answers_are_found_out_by_asking_again,
     requests_that_arrive_late_do_no_harm,
+    a_mark_stays_until_the_next_write_that_has_none,
+    a_record_that_is_made_anew_has_no_mark_of_the_one_before,
+    a_recall_names_the_highest_term_that_anything_names,
+    a_state_that_cannot_be_read_may_name_any_term,
 ];
 
 /// Runs every case at once, each on a store that `make` makes, and reports all that failed.
@@ -259,7 +264,7 @@ pub async fn elections_are_listed_sorted(bench: Bench) {
 
 pub async fn a_record_is_read_as_it_was_written(bench: Bench) {
     let version = bench.held_by(a()).await;
-    let full = Record { node: Some("Knoten-1".to_owned()), failures: u32::MAX, ..record(u64::MAX) };
+    let full = Record { node: Some("Knoten-1".to_owned()), failures: u32::MAX, released: true, ..record(u64::MAX) };
     let bare = Record { node: None, module: None, outcome: None, failures: 0, ..record(1) };
     let mut version = version;
     for record in [full, bare] {

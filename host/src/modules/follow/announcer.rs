@@ -1,9 +1,10 @@
-//! Lets people know what a node holds and runs. Nothing depends on it: its failures are tried again, and not said.
+//! Lets people know what a node holds and runs, and other nodes which term it has seen. Whoever leads does not wait for
+//! it: its failures are tried again, and not said.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_election::{ElectionName, Refusal};
+use baton_election::{ElectionName, Refusal, Term};
 use tokio::time::{Instant, timeout};
 
 use super::in_flight::InFlight;
@@ -11,8 +12,8 @@ use crate::modules::{Announcement, Digest, ModuleStore};
 
 /// It is said anew so often, so that what a node said that crashed looks old.
 const EVERY: Duration = Duration::from_secs(60);
-/// After a failure it is said anew so soon.
-const AGAIN: Duration = Duration::from_secs(10);
+/// After a failure it is said anew so soon; after each further one in a row twice as late, at the latest so late.
+const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 /// How long one try may take.
 const TRY: Duration = Duration::from_secs(10);
 
@@ -22,9 +23,21 @@ pub(super) struct Announcer {
     node: String,
     incarnation: String,
     source: String,
-    said: Option<(Vec<Digest>, Option<Digest>)>,
+    said: Option<Said>,
+    /// The highest term that this node has named, in whatever start of it; none while that is not known.
+    named: Option<Term>,
     again: Instant,
-    saying: InFlight<Result<(), Refusal>>,
+    /// Failures in a row.
+    failures: u32,
+    saying: InFlight<Result<Term, Refusal>>,
+}
+
+/// What others are to know.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Said {
+    pub holds: Vec<Digest>,
+    pub runs: Option<Digest>,
+    pub term: Term,
 }
 
 impl Announcer {
@@ -37,22 +50,24 @@ impl Announcer {
         source: String,
     ) -> Self {
         let (said, again, saying) = (None, Instant::now(), InFlight::none());
-        Self { store, election, node, incarnation, source, said, again, saying }
+        Self { store, election, node, incarnation, source, said, named: None, again, failures: 0, saying }
     }
 
     /// Begins to say it, if that is news or was said long ago.
-    pub fn begin(&mut self, holds: Vec<Digest>, runs: Option<Digest>, now: Instant) {
-        let what = Some((holds.clone(), runs));
-        if !self.saying.is_idle() || (self.said == what && now < self.again) {
+    pub fn begin(&mut self, what: Said, now: Instant) {
+        let is_said = self.said.as_ref() == Some(&what);
+        if !self.saying.is_idle() || (is_said && now < self.again) {
             return;
         }
-        let content = Announcement::now(&self.node, &self.incarnation, &self.source, holds, runs).encode();
-        let (store, election, node) = (Arc::clone(&self.store), self.election.clone(), self.node.clone());
-        self.said = what;
+        self.said = Some(what.clone());
         self.again = now + EVERY;
+        let (store, election) = (Arc::clone(&self.store), self.election.clone());
+        let Said { holds, runs, term } = what;
+        let announcement =
+            Announcement { term, ..Announcement::now(&self.node, &self.incarnation, &self.source, holds, runs) };
+        let said = say(store, election, announcement, self.named);
         self.saying.begin(async move {
-            let said = timeout(TRY, store.announce(&election, &node, content)).await;
-            said.unwrap_or_else(|_| Err(Refusal::Unknown(format!("no answer within {TRY:?}"))))
+            timeout(TRY, said).await.unwrap_or_else(|_| Err(Refusal::Unknown(format!("no answer within {TRY:?}"))))
         });
     }
 
@@ -63,8 +78,15 @@ impl Announcer {
 
     /// Waits until it is said, or not.
     pub async fn said(&mut self) {
-        if self.saying.done().await.is_err() {
-            self.again = Instant::now() + AGAIN;
+        match self.saying.done().await {
+            Ok(named) => {
+                self.named = Some(named);
+                self.failures = 0;
+            }
+            Err(_) => {
+                self.again = Instant::now() + (AGAIN.0 * (1 << self.failures.min(8))).min(AGAIN.1);
+                self.failures = self.failures.saturating_add(1);
+            }
         }
     }
 
@@ -77,4 +99,24 @@ impl Announcer {
         // A node that has said something looks old after a while anyway.
         let _ = self.store.withdraw(&self.election, &self.node).await;
     }
+}
+
+/// Says it, and returns the term that it names: never a lower one than the node has `named` before. What it named before
+/// this start is read: it may be the only one that knows of that term, and has not seen the election yet.
+async fn say(
+    store: Arc<dyn ModuleStore>,
+    election: ElectionName,
+    mut announcement: Announcement,
+    named: Option<Term>,
+) -> Result<Term, Refusal> {
+    let named = match named {
+        Some(named) => named,
+        None => {
+            let before = store.announced(&election, &announcement.node).await?;
+            before.and_then(|content| Announcement::decode(&content)).map_or(0, |before| before.term)
+        }
+    };
+    announcement.term = announcement.term.max(named);
+    store.announce(&election, &announcement.node, announcement.encode()).await?;
+    Ok(announcement.term)
 }

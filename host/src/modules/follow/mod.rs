@@ -21,11 +21,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::jitter::between;
-use super::{Control, Digest, Judgement, ModuleStore, Offer, Preparation, PrepareError, Preparer, Reading, Source};
-use super::{RecordedVerdict, SourceError, Supply, Verdict};
+use super::{Control, Digest, Judgement, ModuleStore, Offer, Preparation, PrepareError, Preparer, Presence, Reading};
+use super::{RecordedVerdict, Source, SourceError, Supply, Verdict};
 use crate::runtime::LARGEST_MODULE;
 use crate::telemetry::Log;
-use announcer::Announcer;
+use announcer::{Announcer, Said};
 use in_flight::InFlight;
 use offered::{Offered, rejection};
 use recorder::{Judged, Recorder};
@@ -57,8 +57,8 @@ pub struct Following {
     pub store: Arc<dyn ModuleStore>,
     /// What makes modules ready.
     pub preparer: Arc<dyn Prepare>,
-    /// The digest of what this node's instance is.
-    pub runs: watch::Receiver<Option<String>>,
+    /// What this node's supervisor lets others know.
+    pub presence: watch::Receiver<Presence>,
     /// Where it tells of the modules.
     pub log: Log,
     /// How often it does what.
@@ -230,7 +230,7 @@ impl Follower {
                 (digest, offer) = self.hashing.done() => self.offered.add(digest, offer),
                 offer = next_offer => self.offer(offer),
                 () = self.announcer.said() => {}
-                Ok(()) = self.given.runs.changed() => {}
+                Ok(()) = self.given.presence.changed() => {}
                 () = sleep_until(wake) => {}
             }
         }
@@ -279,8 +279,9 @@ impl Follower {
             Step::Wait(_) | Step::Rest => self.preparing.stop(),
         }
         self.recorder.begin(now);
-        let runs = self.given.runs.borrow_and_update().as_deref().and_then(|digest| digest.parse().ok());
-        self.announcer.begin(self.shelf.holds(), runs, now);
+        let Presence { runs, term } = self.given.presence.borrow_and_update().clone();
+        let runs = runs.and_then(|digest| digest.parse().ok());
+        self.announcer.begin(Said { holds: self.shelf.holds(), runs, term }, now);
     }
 
     fn next_wake(&self, now: Instant) -> Instant {

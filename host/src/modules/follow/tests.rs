@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 
 use super::*;
-use crate::modules::{Reading, RecordedVerdict};
+use crate::modules::{Announcement, Reading, RecordedVerdict};
 use stage::{File, Stage, component, name, rejected, version};
 
 #[tokio::test]
@@ -232,12 +232,38 @@ async fn a_node_says_what_it_has_and_takes_it_back() {
     let mut held = [first, second];
     held.sort_unstable();
     stage.announced("a", |said| said.holds == held && said.runs.is_none() && said.source == "store://stage").await;
-    node.runs.send_replace(Some(second.to_string()));
-    stage.announced("a", |said| said.runs == Some(second)).await;
+    node.presence.send_replace(Presence { runs: Some(second.to_string()), term: 7 });
+    stage.announced("a", |said| said.runs == Some(second) && said.term == 7).await;
     node.judge(second, 2, Verdict::Good);
     stage.announced("a", |said| said.holds == [second]).await;
     node.end().await;
     assert!(stage.store.inner.announcements(&stage.election).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_node_never_names_a_lower_term_than_it_named_before() {
+    let stage = Stage::new();
+    let first = stage.push(1).await;
+    let before = Announcement { term: 7, ..Announcement::now("a", "0", "", vec![], None) };
+    stage.store.inner.announce(&stage.election, "a", before.encode()).await.unwrap();
+    // While what it named before cannot be read, it is left as it is.
+    stage.store.is_down.store(true, Ordering::Relaxed);
+    let mut node = stage.node("a");
+    node.says("source_unreachable").await;
+    stage.announced("a", |said| (said.incarnation.as_str(), said.term) == ("0", 7)).await;
+    stage.store.is_down.store(false, Ordering::Relaxed);
+    // It is there again, and has seen nothing of the election yet.
+    stage.announced("a", |said| said.incarnation == "1").await;
+    stage.announced("a", |said| said.term == 7).await;
+    node.supplied(Some((first, 1)), None).await;
+    for (seen, named) in [(3, 7), (8, 8), (2, 8)] {
+        // Only the digest shows that it was said anew.
+        let runs = Digest::of(&[seen as u8]);
+        node.presence.send_replace(Presence { runs: Some(runs.to_string()), term: seen });
+        stage.announced("a", |said| said.runs == Some(runs)).await;
+        stage.announced("a", |said| said.term == named).await;
+    }
+    node.end().await;
 }
 
 #[tokio::test]

@@ -9,13 +9,14 @@ use azure_core::error::ErrorKind;
 use azure_core::prelude::{IfMatchCondition, IfModifiedSinceCondition, Range};
 use azure_storage_blobs::blob::Blob;
 use azure_storage_blobs::blob::operations::GetBlobResponse;
+use azure_storage_blobs::container::operations::ListBlobsBuilder;
 use azure_storage_blobs::prelude::BlobClient;
 use baton_election::{ElectionName, Refusal, Version};
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt, TryStreamExt};
 use time::OffsetDateTime;
 
-use super::{ANSWER_WITHIN, Asked, AzureStore, code};
+use super::{ANSWER_WITHIN, Asked, AzureStore, code, recall};
 use crate::modules::{Digest, ModuleStore, Reading, StoredModule};
 
 /// Where modules are, by their hexadecimal digits.
@@ -29,7 +30,7 @@ const WASM: &str = "application/wasm";
 
 /// How much of a module one request reads, in bytes. For less the crate asks for a checksum, too, and the emulator
 /// has none.
-const PIECE: u64 = 4 << 20;
+pub(super) const PIECE: u64 = 4 << 20;
 
 /// On a line that is slower, in bytes per second, no module can be had: a megabit.
 const SLOWEST: u64 = 125_000;
@@ -53,7 +54,8 @@ impl ModuleStore for AzureStore {
     }
 
     async fn controlled(&self) -> Result<Vec<ElectionName>, Refusal> {
-        let mut elections: Vec<_> = self.list(String::new()).await?.iter().filter_map(controlled).collect();
+        let mut elections: Vec<_> =
+            self.list(self.container.list_blobs()).await?.iter().filter_map(controlled).collect();
         elections.sort();
         Ok(elections)
     }
@@ -111,7 +113,8 @@ impl ModuleStore for AzureStore {
     }
 
     async fn modules(&self) -> Result<Vec<StoredModule>, Refusal> {
-        let mut modules: Vec<_> = self.list(MODULES.to_owned()).await?.iter().filter_map(stored_module).collect();
+        let mut modules: Vec<_> =
+            self.list(self.container.list_blobs().prefix(MODULES)).await?.iter().filter_map(stored_module).collect();
         modules.sort_by_key(|module| module.digest);
         Ok(modules)
     }
@@ -130,7 +133,8 @@ impl ModuleStore for AzureStore {
     }
 
     async fn announce(&self, election: &ElectionName, node: &str, content: Bytes) -> Result<(), Refusal> {
-        match self.node_blob(election, node).put_block_blob(content).into_future().await {
+        let metadata = recall::metadata(&content);
+        match self.node_blob(election, node).put_block_blob(content).metadata(metadata).into_future().await {
             Ok(_) => Ok(()),
             Err(error) => Err(self.trouble(Asked::ToCreate, &error)),
         }
@@ -138,7 +142,7 @@ impl ModuleStore for AzureStore {
 
     async fn announcements(&self, election: &ElectionName) -> Result<Vec<(String, Bytes)>, Refusal> {
         let folder = nodes_folder(election);
-        let blobs = self.list(folder.clone()).await?;
+        let blobs = self.list(self.container.list_blobs().prefix(folder.clone())).await?;
         let nodes: Vec<_> = blobs.iter().filter_map(|blob| node_of(blob.name.strip_prefix(&folder)?)).collect();
         let readings = futures::stream::iter(nodes).map(|node| async move {
             let reading = self.read_object(&self.node_blob(election, &node), None).await?;
@@ -157,6 +161,13 @@ impl ModuleStore for AzureStore {
             .await?;
         found.sort();
         Ok(found)
+    }
+
+    async fn announced(&self, election: &ElectionName, node: &str) -> Result<Option<Bytes>, Refusal> {
+        Ok(match self.read_object(&self.node_blob(election, node), None).await? {
+            Reading::Found(_, content) => Some(content),
+            Reading::Nothing | Reading::Unchanged => None,
+        })
     }
 
     async fn withdraw(&self, election: &ElectionName, node: &str) -> Result<(), Refusal> {
@@ -226,10 +237,10 @@ impl AzureStore {
         Ok(Piece { version: blob.properties.etag.to_string(), is_last: remaining_range.is_none() })
     }
 
-    /// All blobs whose names begin like this.
-    async fn list(&self, prefix: String) -> Result<Vec<Blob>, Refusal> {
+    /// All blobs that are asked for, on however many pages.
+    pub(super) async fn list(&self, request: ListBlobsBuilder) -> Result<Vec<Blob>, Refusal> {
         let mut blobs = Vec::new();
-        let mut pages = self.container.list_blobs().prefix(prefix).into_stream();
+        let mut pages = request.into_stream();
         while let Some(page) = pages.next().await {
             let page = page.map_err(|error| self.trouble(Asked::OfContainer, &error))?;
             blobs.extend(page.blobs.blobs().cloned());
@@ -239,7 +250,7 @@ impl AzureStore {
 
     /// What an error means for a request without a condition and a lease: an outside client's lease, say, is
     /// in its way for a while, and loses nothing.
-    fn trouble(&self, asked: Asked, error: &azure_core::Error) -> Refusal {
+    pub(super) fn trouble(&self, asked: Asked, error: &azure_core::Error) -> Refusal {
         match (self.refusal(asked, error), code(error)) {
             (Refusal::Held | Refusal::Lost(_) | Refusal::Conflict, Some(code)) => {
                 Refusal::Unknown(format!("the store says {code}"))
@@ -271,7 +282,7 @@ fn controlled(blob: &Blob) -> Option<ElectionName> {
     ElectionName::new(blob.name.strip_suffix(CONTROL_BLOB)?).ok()
 }
 
-fn nodes_folder(election: &ElectionName) -> String {
+pub(super) fn nodes_folder(election: &ElectionName) -> String {
     format!("{election}/nodes/")
 }
 

@@ -13,7 +13,7 @@ use crate::state::StateStore;
 const STATE_BLOB: &str = "/state";
 
 impl AzureStore {
-    fn state_blob(&self, election: &ElectionName) -> BlobClient {
+    pub(super) fn state_blob(&self, election: &ElectionName) -> BlobClient {
         self.container.blob_client(format!("{election}{STATE_BLOB}"))
     }
 }

@@ -6,7 +6,7 @@
 use async_trait::async_trait;
 use baton_election::{ElectionName, Refusal, Version};
 use bytes::Bytes;
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, params};
 use time::OffsetDateTime;
 
 use super::database::Access;
@@ -139,12 +139,19 @@ impl ModuleStore for SqliteStore {
     async fn announcements(&self, election: &ElectionName) -> Result<Vec<(String, Bytes)>, Refusal> {
         let name = election.clone();
         self.in_lane(election, move |shared| {
+            shared.control.transact(Access::Read, |db| announcements(db, &name).map(Ok))
+        })
+        .await
+    }
+
+    async fn announced(&self, election: &ElectionName, node: &str) -> Result<Option<Bytes>, Refusal> {
+        let (name, node) = (election.clone(), node.to_owned());
+        self.in_lane(election, move |shared| {
             shared.control.transact(Access::Read, |db| {
-                let mut nodes =
-                    db.prepare_cached("SELECT node, content FROM node WHERE election = ?1 ORDER BY node")?;
-                let nodes =
-                    nodes.query_map([name.as_str()], |row| Ok((row.get(0)?, row.get::<_, Vec<u8>>(1)?.into())))?;
-                nodes.collect::<Result<_, _>>().map(Ok)
+                db.prepare_cached("SELECT content FROM node WHERE election = ?1 AND node = ?2")?
+                    .query_row([name.as_str(), &node], |row| row.get::<_, Vec<u8>>(0).map(Bytes::from))
+                    .optional()
+                    .map(Ok)
             })
         })
         .await
@@ -159,6 +166,13 @@ impl ModuleStore for SqliteStore {
         })
         .await
     }
+}
+
+/// What the nodes of an election have said, by node.
+pub(super) fn announcements(db: &Connection, election: &ElectionName) -> rusqlite::Result<Vec<(String, Bytes)>> {
+    let mut nodes = db.prepare_cached("SELECT node, content FROM node WHERE election = ?1 ORDER BY node")?;
+    let nodes = nodes.query_map([election.as_str()], |row| Ok((row.get(0)?, row.get::<_, Vec<u8>>(1)?.into())))?;
+    nodes.collect()
 }
 
 fn stored_module(digest: &str, size: i64, stored: i64) -> Option<StoredModule> {

@@ -124,7 +124,7 @@ impl Stage {
     }
 
     pub fn follower(&self, node: &str, source: Option<Box<dyn Source>>) -> (Follower, Node) {
-        let (runs, running) = watch::channel(None);
+        let (presence, seen) = watch::channel(Presence::default());
         let kept = Kept::default();
         let style = Style { format: Format::Json, terminal: false, colours: false };
         let (log, writer) = Log::start(style, &NodeId::new(node).unwrap(), Box::new(kept.clone())).unwrap();
@@ -139,11 +139,11 @@ impl Stage {
             source,
             store: Arc::clone(&self.store) as Arc<dyn ModuleStore>,
             preparer: Arc::new(preparer),
-            runs: running,
+            presence: seen,
             log,
             pace: PACE,
         });
-        (follower, Node { supply, judge: Some(judge), runs, kept, writer: Some(writer), running: None, prepares })
+        (follower, Node { supply, judge: Some(judge), presence, kept, writer: Some(writer), running: None, prepares })
     }
 
     pub fn node(&self, name: &str) -> Node {
@@ -166,7 +166,7 @@ impl Stage {
 pub struct Node {
     pub supply: watch::Receiver<Supply>,
     pub judge: Option<mpsc::UnboundedSender<Judgement>>,
-    pub runs: watch::Sender<Option<String>>,
+    pub presence: watch::Sender<Presence>,
     kept: Kept,
     writer: Option<LogWriter>,
     running: Option<JoinHandle<()>>,
@@ -343,6 +343,10 @@ impl ModuleStore for Faulty {
 
     async fn announcements(&self, election: &ElectionName) -> Result<Vec<(String, Bytes)>, Refusal> {
         self.meet(&[]).await?.announcements(election).await
+    }
+
+    async fn announced(&self, election: &ElectionName, node: &str) -> Result<Option<Bytes>, Refusal> {
+        self.meet(&[]).await?.announced(election, node).await
     }
 
     async fn withdraw(&self, election: &ElectionName, node: &str) -> Result<(), Refusal> {
