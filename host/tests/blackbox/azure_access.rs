@@ -85,6 +85,25 @@ fn a_signature_that_may_not_write_is_said_once_and_waited_for() {
     stage.check_promises();
 }
 
+/// Without a list nobody knows what the nodes have announced, and so whether this is the first term.
+#[test]
+fn a_signature_that_may_not_list_waits_a_lease_out_before_it_leads() {
+    let stage = Stage::new(Store::azurite());
+    let rights = BlobSasPermissions { list: false, ..enough() };
+    let by_sas =
+        format!("BlobEndpoint={};SharedAccessSignature={}", stage.store.endpoint(), stage.store.signature(rights));
+    let alpha = node(&stage, "alpha", &by_sas);
+    let complaint = alpha.event("a complaint", |event| event.name == "misconfigured");
+    for word in FORBIDDEN {
+        assert!(complaint.raw.contains(word), "`{word}` is not said: {complaint:?}");
+    }
+    let settling = alpha.after(0, "settling");
+    let elected = alpha.after(0, "elected");
+    assert!(elected.ts - settling.ts >= stage.lease(), "{settling:?}, {elected:?}");
+    stage.beat_above(0);
+    stage.check_promises();
+}
+
 #[test]
 fn a_signature_that_may_not_read_shows_no_status() {
     let stage = Stage::new(Store::azurite());

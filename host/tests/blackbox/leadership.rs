@@ -5,6 +5,7 @@ use time::OffsetDateTime;
 
 use crate::guests::Guest;
 use crate::on_both_stores;
+use crate::sources::announced;
 use crate::stage::Stage;
 
 on_both_stores! {
@@ -12,7 +13,9 @@ on_both_stores! {
     a_terminated_leader_hands_off,
     a_paused_leader_causes_no_effect_when_it_wakes,
     a_broken_lease_ends_the_instance_and_is_waited_out,
+    a_lease_that_is_broken_and_rewritten_is_waited_out,
     a_deleted_record_ends_the_instance_and_terms_still_rise,
+    a_deleted_record_is_known_to_a_node_that_has_never_seen_it,
 }
 
 fn a_killed_leader_is_replaced(stage: Stage) {
@@ -76,6 +79,41 @@ fn a_broken_lease_ends_the_instance_and_is_waited_out(stage: Stage) {
     // Who takes a broken lease cannot know when the instance under it ends: it waits D.
     let next = stage.beat_above(term);
     assert!(next.ts > broken + stage.lease(), "{next:?} earlier than D after the break at {broken}");
+    stage.check_promises();
+}
+
+/// It looks free, and nobody has released it: the instance under it may still run.
+fn a_lease_that_is_broken_and_rewritten_is_waited_out(stage: Stage) {
+    let (a, term) = stage.leader("alpha");
+    let b = stage.standby("beta", &a);
+    // The leader finds out at its next renewal only; whoever takes the lease before must wait.
+    a.pause();
+    let broken = OffsetDateTime::now_utc();
+    stage.store.break_and_rewrite();
+    let settling = b.after(0, "settling");
+    assert!(settling.text("reason").contains("did not release it"), "{settling:?}");
+    a.signal(Signal::CONT);
+    a.event("gone", |event| event.name == "gone" && event.term == term);
+    let next = stage.beat_above(term);
+    assert!(next.ts > broken + stage.lease(), "{next:?} earlier than D after the break at {broken}");
+    stage.check_promises();
+}
+
+/// Nothing is left of the record; but the leader has announced its term, and its instance may still run.
+fn a_deleted_record_is_known_to_a_node_that_has_never_seen_it(stage: Stage) {
+    let (a, term) = stage.leader("alpha");
+    announced(&stage, "alpha", |said| said.term >= term);
+    a.pause();
+    stage.store.delete_record();
+    let b = stage.node("beta");
+    let settling = b.after(0, "settling");
+    assert!(settling.text("reason").contains("deleted"), "{settling:?}");
+    let early = stage.journal.events().into_iter().find(|event| event.from == "beta" && event.name == "elected");
+    assert!(early.is_none(), "{early:?}");
+    // What it announces itself is no lower, long before it leads.
+    announced(&stage, "beta", |said| said.term >= term);
+    a.signal(Signal::CONT);
+    a.event("gone", |event| event.name == "gone" && event.term == term);
     stage.check_promises();
 }
 

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use azure_core::request_options::LeaseDuration;
+use azure_core::request_options::{LeaseDuration, Metadata};
 use azure_storage::prelude::SasToken;
 use azure_storage::shared_access_signature::service_sas::BlobSasPermissions;
 use azure_storage::{CloudLocation, StorageCredentials};
@@ -161,6 +161,26 @@ impl Store {
         }
     }
 
+    /// Breaks the lease and writes what is there once more, without a lease id, as any client may. The lease is free
+    /// then, and nobody has released it.
+    pub fn break_and_rewrite(&self) {
+        self.break_lease();
+        match self {
+            Self::Sqlite(_) => {
+                let changed = self.open().execute(REWRITE, [ELECTION]).expect("the record is written");
+                assert_eq!(changed, 1, "there was no record to write");
+            }
+            Self::Azurite { .. } => self.azure(async |_, blob| {
+                let found = blob.get_properties().await.expect("the blob").blob.metadata.unwrap_or_default();
+                let mut metadata = Metadata::new();
+                for (name, value) in found {
+                    metadata.insert(name, value);
+                }
+                blob.set_metadata().metadata(metadata).await.expect("the blob is written");
+            }),
+        }
+    }
+
     /// Deletes the lease's object.
     pub fn delete_record(&self) {
         match self {
@@ -309,5 +329,8 @@ fn block_on(act: impl Future<Output = ()>) {
 const ENDLESS: &str = "UPDATE lease SET length = NULL, changes = changes + 1 WHERE election = ?1";
 /// How an operator breaks a lease of the embedded store.
 const BREAK: &str = "UPDATE lease SET broken_after = 0, changes = changes + 1 WHERE election = ?1";
+/// How a client of the embedded store writes a record without its lease.
+const REWRITE: &str = "UPDATE lease SET version = hex(randomblob(16)), holder = NULL, length = NULL, \
+                       broken_after = NULL, changes = changes + 1 WHERE election = ?1";
 /// How an operator deletes a record of the embedded store.
 const DELETE: &str = "DELETE FROM lease WHERE election = ?1";
