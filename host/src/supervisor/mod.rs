@@ -96,7 +96,7 @@ impl Supervisor {
     }
 
     fn now(&self) -> Now {
-        Now { time: self.clock.now(), least: self.clock.boot(), wall: self.clock.wall() }
+        Now { time: self.clock.now(), least: self.clock.least(), wall: self.clock.wall() }
     }
 }
 
