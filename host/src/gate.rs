@@ -1,4 +1,5 @@
-//! The gate: what every effect of an instance passes, and the watchdog behind it.
+//! The gate: what every effect of an instance passes, the deadline that what has passed is held to once more if it has
+//! to wait, and the watchdog behind both.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -14,14 +15,70 @@ use crate::clock::Clock;
 #[error("the term is over: effects of this instance are refused")]
 pub struct Refused;
 
+/// Until when effects may leave this process. The gate of an instance has one; so has what passed it and then waits in
+/// the process for whoever takes it, such as a line that nobody has read yet: that is judged by it right before it
+/// leaves. Clones are the same deadline.
+#[derive(Clone, Debug)]
+pub struct Deadline {
+    clock: Clock,
+    shared: Arc<SharedDeadline>,
+}
+
+#[derive(Debug)]
+struct SharedDeadline {
+    /// Nanoseconds of [`Time`].
+    at: AtomicU64,
+    ended: AtomicBool,
+}
+
+impl Deadline {
+    /// A deadline at that time.
+    pub fn new(clock: Clock, at: Time) -> Self {
+        let shared = SharedDeadline { at: AtomicU64::new(nanoseconds(at)), ended: AtomicBool::new(false) };
+        Self { clock, shared: Arc::new(shared) }
+    }
+
+    /// Whether it has passed, by the clock as it is now, or was ended.
+    pub fn has_passed(&self) -> bool {
+        self.remaining().is_zero()
+    }
+
+    /// The time until it passes.
+    pub fn remaining(&self) -> Duration {
+        if self.has_ended() {
+            return Duration::ZERO;
+        }
+        Duration::from_nanos(self.nanoseconds().saturating_sub(nanoseconds(self.clock.now())))
+    }
+
+    /// Moves it after a renewal. One that has ended stays so.
+    pub fn extend(&self, at: Time) {
+        self.shared.at.store(nanoseconds(at), Ordering::Release);
+    }
+
+    /// Has it passed from now on, whatever the clock says.
+    pub fn end(&self) {
+        self.shared.ended.store(true, Ordering::Release);
+    }
+
+    /// Whether it was ended.
+    pub fn has_ended(&self) -> bool {
+        self.shared.ended.load(Ordering::Acquire)
+    }
+
+    fn nanoseconds(&self) -> u64 {
+        self.shared.at.load(Ordering::Acquire)
+    }
+}
+
 /// The gate of one instance. It is open until its deadline or until it is closed, and then never again.
 #[derive(Debug)]
 pub struct Gate {
-    clock: Clock,
+    deadline: Deadline,
     /// Nanoseconds of [`Time`].
-    deadline: AtomicU64,
     abort_at: AtomicU64,
-    closed: AtomicBool,
+    /// When the process first found that it had been paused past the deadline; of no meaning while that is later.
+    woken: AtomicU64,
     refused: AtomicBool,
     gone: AtomicBool,
 }
@@ -30,10 +87,9 @@ impl Gate {
     /// Opens a gate until `deadline`, for an instance that must be gone by `abort_at`.
     pub fn new(clock: Clock, deadline: Time, abort_at: Time) -> Self {
         Self {
-            clock,
-            deadline: AtomicU64::new(nanoseconds(deadline)),
+            deadline: Deadline::new(clock, deadline),
             abort_at: AtomicU64::new(nanoseconds(abort_at)),
-            closed: AtomicBool::new(false),
+            woken: AtomicU64::new(0),
             refused: AtomicBool::new(false),
             gone: AtomicBool::new(false),
         }
@@ -44,9 +100,7 @@ impl Gate {
     /// # Errors
     /// [`Refused`] from the deadline on, and once it is closed.
     pub fn pass(&self) -> Result<(), Refused> {
-        let is_open = !self.closed.load(Ordering::Acquire)
-            && nanoseconds(self.clock.now()) < self.deadline.load(Ordering::Acquire);
-        if !is_open {
+        if self.deadline.has_passed() {
             self.refused.store(true, Ordering::Release);
             return Err(Refused);
         }
@@ -60,35 +114,41 @@ impl Gate {
 
     /// Moves the deadlines after a renewal. A closed gate stays closed.
     pub fn extend(&self, deadline: Time, abort_at: Time) {
-        self.deadline.store(nanoseconds(deadline), Ordering::Release);
+        self.deadline.extend(deadline);
         self.abort_at.store(nanoseconds(abort_at), Ordering::Release);
     }
 
     /// Refuses everything from now on.
     pub fn close(&self) {
-        self.closed.store(true, Ordering::Release);
+        self.deadline.end();
     }
 
     /// The time until effects are refused.
     pub fn remaining(&self) -> Duration {
-        if self.closed.load(Ordering::Acquire) {
-            return Duration::ZERO;
-        }
-        Duration::from_nanos(self.deadline.load(Ordering::Acquire).saturating_sub(nanoseconds(self.clock.now())))
+        self.deadline.remaining()
     }
 
-    /// From when on the instance counts as not gone in time. A process that woke at `woken` from a pause past the
-    /// deadline can cause no effect, since this gate refuses; so from then on the kill may take what it may take
-    /// otherwise.
-    fn overdue_at(&self, woken: Time) -> Time {
-        let abort_at = self.abort_at.load(Ordering::Acquire);
-        let room = abort_at.saturating_sub(self.deadline.load(Ordering::Acquire));
-        Time(Duration::from_nanos(abort_at.max(nanoseconds(woken).saturating_add(room))))
+    /// Says that the process has found at `now` that it was paused. If that was past the deadline, no effect is caused
+    /// any more, since this gate refuses; so the kill may take from now on what it may take otherwise. That is given
+    /// once: whoever is paused again and again, or woken too late each time, would never end.
+    fn wakes(&self, now: Time) {
+        let deadline = self.deadline.nanoseconds();
+        if nanoseconds(now) >= deadline && self.woken.load(Ordering::Acquire) < deadline {
+            self.woken.store(nanoseconds(now), Ordering::Release);
+        }
+    }
+
+    /// From when on the instance counts as not gone in time.
+    fn overdue_at(&self) -> Time {
+        let (abort_at, deadline) = (self.abort_at.load(Ordering::Acquire), self.deadline.nanoseconds());
+        let woken = Some(self.woken.load(Ordering::Acquire)).filter(|woken| *woken >= deadline);
+        let room = abort_at.saturating_sub(deadline);
+        Time(Duration::from_nanos(woken.map_or(abort_at, |woken| abort_at.max(woken.saturating_add(room)))))
     }
 
     /// See [`last_words_within`].
     fn last_words_within(&self) -> Duration {
-        let room = self.abort_at.load(Ordering::Acquire).saturating_sub(self.deadline.load(Ordering::Acquire));
+        let room = self.abort_at.load(Ordering::Acquire).saturating_sub(self.deadline.nanoseconds());
         last_words_within(Duration::from_nanos(room))
     }
 
@@ -226,7 +286,6 @@ impl Drop for Watchdog {
 fn watch(watched: &Watched, clock: &Clock, speaker: &Thread) {
     let mut state = watched.lock();
     let mut last_read = clock.now();
-    let mut woken = Time::default();
     while !state.ended {
         state.gates.retain(|gate| gate.upgrade().is_some_and(|gate| !gate.gone.load(Ordering::Acquire)));
         if state.gates.is_empty() {
@@ -235,20 +294,39 @@ fn watch(watched: &Watched, clock: &Clock, speaker: &Thread) {
             continue;
         }
         let now = clock.now();
-        if now.since(last_read) > WATCH_EVERY + PAUSED {
-            woken = now;
+        let gates: Vec<Arc<Gate>> = state.gates.iter().filter_map(Weak::upgrade).collect();
+        match look(&gates, std::mem::replace(&mut last_read, now), now) {
+            Look::Again(wait) => {
+                let (back, _) = watched.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner);
+                state = back;
+            }
+            Look::Overdue(longest) => {
+                watched.words.ask(speaker, clock, longest);
+                std::process::abort();
+            }
         }
-        last_read = now;
-        let gates = state.gates.iter().filter_map(Weak::upgrade);
-        let first = gates.map(|gate| (gate.overdue_at(woken), gate.last_words_within())).min();
-        if let Some((_, longest)) = first.filter(|(overdue_at, _)| now >= *overdue_at) {
-            watched.words.ask(speaker, clock, longest);
-            std::process::abort();
-        }
+    }
+}
+
+/// What the watchdog finds when it looks at the gates.
+#[derive(Debug, PartialEq, Eq)]
+enum Look {
+    /// It looks again after so long.
+    Again(Duration),
+    /// An instance is not gone in time. The last words may take so long.
+    Overdue(Duration),
+}
+
+fn look(gates: &[Arc<Gate>], last_read: Time, now: Time) -> Look {
+    if now.since(last_read) > WATCH_EVERY + PAUSED {
+        gates.iter().for_each(|gate| gate.wakes(now));
+    }
+    let first = gates.iter().map(|gate| (gate.overdue_at(), gate.last_words_within())).min();
+    match first {
+        Some((overdue_at, longest)) if now >= overdue_at => Look::Overdue(longest),
         // To the point, since a short lease leaves little after it.
-        let wait = first.map_or(WATCH_EVERY, |(overdue_at, _)| overdue_at.since(now).min(WATCH_EVERY));
-        let (back, _) = watched.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner);
-        state = back;
+        Some((overdue_at, _)) => Look::Again(overdue_at.since(now).min(WATCH_EVERY)),
+        None => Look::Again(WATCH_EVERY),
     }
 }
 
@@ -282,16 +360,58 @@ mod tests {
         }
     }
 
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// The gate of an instance under a lease of 100 s that was last renewed at the returned time.
+    fn gate() -> (Arc<Gate>, Time) {
+        let renewed = Time(SECOND * 1000);
+        (Arc::new(Gate::new(Clock::default(), renewed + SECOND * 80, renewed + SECOND * 93)), renewed)
+    }
+
+    #[test]
+    fn an_instance_that_is_not_gone_is_overdue_at_its_time() {
+        let (gate, renewed) = gate();
+        let look = |last_read, now| look(std::slice::from_ref(&gate), renewed + last_read, renewed + now);
+        assert_eq!(look(SECOND * 80, SECOND * 80), Look::Again(WATCH_EVERY));
+        let just_before = SECOND * 93 - Duration::from_millis(3);
+        assert_eq!(look(just_before, just_before), Look::Again(Duration::from_millis(3)));
+        assert!(matches!(look(just_before, SECOND * 93), Look::Overdue(_)));
+    }
+
     #[test]
     fn after_a_pause_the_kill_has_what_it_has_otherwise() {
-        let clock = Clock::default();
-        let now = clock.now();
-        let (deadline, abort_at) = (now + Duration::from_secs(80), now + Duration::from_secs(93));
-        let gate = Gate::new(clock, deadline, abort_at);
-        let never = Time::default();
-        assert_eq!(gate.overdue_at(never), abort_at);
-        assert_eq!(gate.overdue_at(deadline - Duration::from_secs(10)), abort_at, "it woke before the deadline");
-        let woken = deadline + Duration::from_secs(100);
-        assert_eq!(gate.overdue_at(woken), woken + Duration::from_secs(13));
+        let (gate, renewed) = gate();
+        let look = |last_read, now| look(std::slice::from_ref(&gate), renewed + last_read, renewed + now);
+        assert_eq!(look(SECOND * 60, SECOND * 70), Look::Again(WATCH_EVERY));
+        assert!(matches!(look(SECOND * 92, SECOND * 93), Look::Again(_)), "it woke past the deadline, at 0.93 D");
+        assert!(matches!(look(SECOND * 105, SECOND * 105), Look::Again(_)));
+        assert!(matches!(look(SECOND * 106, SECOND * 106), Look::Overdue(_)));
+        // A renewal that succeeds after all begins a new time.
+        let later = renewed + SECOND * 100;
+        gate.extend(later + SECOND * 80, later + SECOND * 93);
+        assert!(matches!(look(SECOND * 110, SECOND * 180), Look::Again(_)));
+        assert!(matches!(look(SECOND * 192, SECOND * 192), Look::Again(_)));
+        assert!(matches!(look(SECOND * 193, SECOND * 193), Look::Overdue(_)));
+    }
+
+    #[test]
+    fn a_pause_that_ended_before_the_deadline_gives_nothing() {
+        let (gate, renewed) = gate();
+        let look = |last_read, now| look(std::slice::from_ref(&gate), renewed + last_read, renewed + now);
+        assert!(matches!(look(SECOND * 60, SECOND * 79), Look::Again(_)));
+        assert!(matches!(look(SECOND * 93, SECOND * 93), Look::Overdue(_)));
+    }
+
+    #[test]
+    fn whoever_is_woken_too_late_each_time_ends_all_the_same() {
+        for late in [600, 1_000, 5_000, 60_000].map(Duration::from_millis) {
+            let (gate, renewed) = gate();
+            let (mut last_read, mut now) = (renewed, renewed);
+            while matches!(look(std::slice::from_ref(&gate), last_read, now), Look::Again(_)) {
+                (last_read, now) = (now, now + late);
+                assert!(now <= renewed + SECOND * 93 + late * 2, "woken {late:?} late, it goes on for ever");
+            }
+            assert!(now >= renewed + SECOND * 93, "{now:?}");
+        }
     }
 }

@@ -10,6 +10,7 @@ mod http;
 mod requests;
 mod successions;
 
+use std::io::BufRead as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use baton::runtime::{
 use baton::state;
 use baton::store::MemoryStore;
 use baton_election::{ElectionName, End, StopReason};
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -186,6 +188,50 @@ fn last_words_that_block_keep_the_process_for_a_part_of_what_is_left_of_the_leas
     assert!(took < D * 7 / 100, "it ended {took:?} after 0.93 D, when the lease was over");
     // A thread that is woken late counts from later than the end does.
     assert!(longest > D / 50 && took > D / 100, "the words had {took:?} of {longest:?}");
+}
+
+/// The process that the test below starts.
+#[test]
+#[ignore = "ends its process"]
+fn the_watchdog_of_a_host_that_is_paused_again_and_again_ends_this_process() {
+    let clock = Clock::default();
+    let watchdog = Watchdog::start(clock.clone(), |_, _| {}).unwrap();
+    let now = clock.now();
+    let gate = Arc::new(Gate::new(clock, now + Duration::from_secs(1), now + Duration::from_secs(2)));
+    watchdog.watch(&gate);
+    println!("\nwatched");
+    std::thread::sleep(GUARD * 10);
+}
+
+#[test]
+fn a_host_that_is_paused_again_and_again_ends_itself_all_the_same() {
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "--ignored", "--nocapture"])
+        .arg("the_watchdog_of_a_host_that_is_paused_again_and_again_ends_this_process")
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(said.any(|line| line.unwrap() == "watched"));
+    let pid = Pid::from_child(&child);
+    // Each pause is longer than the half of a second by which one is told, and what it runs between two is far less
+    // than the second that a kill has.
+    let mut pauses = 0;
+    let ended = loop {
+        kill_process(pid, Signal::STOP).unwrap();
+        std::thread::sleep(Duration::from_millis(700));
+        kill_process(pid, Signal::CONT).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        pauses += 1;
+        if pauses == 40 {
+            child.kill().unwrap();
+            panic!("it goes on after {pauses} pauses");
+        }
+    };
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended), Some(libc::SIGABRT), "{ended:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
