@@ -4,7 +4,7 @@
 //! `DIR/modules.db` the modules, and `DIR/control.db` what elections are told about them.
 //! Time is the boot clock's, which all processes of one boot share and no one sets. A lease that was last
 //! changed on another boot clock (before a reboot, in another time namespace) counts from when this store
-//! first saw it as it is.
+//! first saw it as it is, by the slowest of the clocks.
 
 mod boot;
 mod database;
@@ -199,7 +199,8 @@ struct Shared {
     control: Database,
     modules: Database,
     boot: Boot,
-    /// Leases that changed on another boot clock, and since when, on ours, they have been unchanged.
+    /// Leases that changed on another boot clock, and since when, by what has passed here at the least, they have been
+    /// unchanged.
     watched: Mutex<HashMap<ElectionName, Watched>>,
     lanes: Mutex<HashMap<ElectionName, Arc<Semaphore>>>,
     module_lane: Arc<Semaphore>,
@@ -278,8 +279,12 @@ impl Shared {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         if (&stamp.boot, &stamp.time_namespace) == (&self.boot.id, &self.boot.time_namespace) {
             watched.remove(election);
+            // This clock may be slewed, and then ends a lease early. Its holder reads the same one, and counts no less
+            // than it says, so that is gone by then.
             return now.saturating_sub(stamp.at);
         }
+        // Its holder, if there is one, counts by clocks of its own.
+        let now = (self.boot.least)();
         let lease = (stamp.clone(), row.lease.holder, row.lease.changes);
         match watched.get(election) {
             Some(seen) if seen.lease == lease => now.saturating_sub(seen.since),

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::clock::Clock;
+
 /// A boot clock and its identity. Moments of two boot clocks can be compared only if both parts of the
 /// identity are the same: containers of one boot may have time namespaces that shift it.
 #[derive(Clone)]
@@ -17,6 +19,8 @@ pub struct Boot {
     pub time_namespace: String,
     /// The time since the boot, suspends included. It never goes back.
     pub clock: Arc<dyn Fn() -> Duration + Send + Sync>,
+    /// The time that has passed at the least ([`Clock::least`]): only this process's own readings can be compared.
+    pub least: Arc<dyn Fn() -> Duration + Send + Sync>,
 }
 
 impl Boot {
@@ -32,7 +36,8 @@ impl Boot {
             Err(_) => unknown(),
         };
         let id = id.map_or_else(|_| unknown(), |id| id.trim().to_owned());
-        Self { id, time_namespace, clock: Arc::new(boot_time) }
+        let clock = Clock::default();
+        Self { id, time_namespace, clock: Arc::new(boot_time), least: Arc::new(move || clock.least()) }
     }
 
     /// The time now.

@@ -35,7 +35,7 @@ fn record(term: u64) -> Record {
 fn boot(name: &str, namespace: &str, seconds: &Arc<AtomicU64>) -> Boot {
     let seconds = Arc::clone(seconds);
     let clock = Arc::new(move || Duration::from_secs(seconds.load(Ordering::SeqCst)));
-    Boot { id: name.to_owned(), time_namespace: namespace.to_owned(), clock }
+    Boot { id: name.to_owned(), time_namespace: namespace.to_owned(), clock: clock.clone(), least: clock }
 }
 
 async fn read(store: &SqliteStore) -> (LeaseState, Version, Option<Record>) {
@@ -125,6 +125,23 @@ async fn a_lease_expires_by_the_boot_clock_and_a_write_does_not_extend_it() {
     assert_eq!(read(&other).await.0, LeaseState::Expired);
     assert_eq!(acquire(&other, 2).await, Ok(Reply::Done));
     assert!(matches!(store.request(&job(), Op::Renew { id: id(1) }).await, Err(Refusal::Lost(_))));
+}
+
+#[tokio::test]
+async fn a_slewed_boot_clock_shortens_no_watch_over_a_lease_of_another() {
+    let dir = TempDir::new().unwrap();
+    let (boot_clock, least) = (Arc::new(AtomicU64::new(100)), Arc::new(AtomicU64::new(50)));
+    let slewed = Boot { least: boot("b", "n", &least).clock, ..boot("b", "n", &boot_clock) };
+    let store = SqliteStore::with_boot(dir.path(), slewed);
+    let holder = SqliteStore::with_boot(dir.path(), boot("other", "n", &Arc::default()));
+    created(&holder).await;
+    acquire(&holder, 1).await.unwrap();
+    assert_eq!(read(&store).await.0, LeaseState::Held);
+    boot_clock.store(200, Ordering::SeqCst);
+    least.store(51, Ordering::SeqCst);
+    assert_eq!(read(&store).await.0, LeaseState::Held);
+    least.store(52, Ordering::SeqCst);
+    assert_eq!(read(&store).await.0, LeaseState::Expired);
 }
 
 #[tokio::test]
