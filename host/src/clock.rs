@@ -244,7 +244,9 @@ mod tests {
     #[test]
     fn neither_ever_goes_back() {
         let mut machine = Machine::new();
-        for (boot, raw, wall) in [(0, 0, 0), (-SECOND, 0, 0), (0, -SECOND, -SECOND), (1, -2 * STEP, 3 * STEP), (0, 9, 0)] {
+        for (boot, raw, wall) in
+            [(0, 0, 0), (-SECOND, 0, 0), (0, -SECOND, -SECOND), (1, -2 * STEP, 3 * STEP), (0, 9, 0)]
+        {
             let (most, least) = machine.pass(boot, raw, wall);
             assert!(most >= 0 && least >= 0, "{most}, {least}");
         }

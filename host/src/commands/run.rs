@@ -26,13 +26,10 @@ use crate::state::{Inheritance, StateStore};
 use crate::status_socket::StatusSocket;
 use crate::store::{LeaseStore, MemoryStore, StoreUrl};
 use crate::supervisor::{Shutdown, Supervisor};
-use crate::telemetry::{Event, Log};
+use crate::telemetry::{Event, LAST_LINES, Log};
 
 /// How long the end waits for the last core dump and the last profile.
 const LAST_FILES: Duration = Duration::from_secs(5);
-
-/// How long the end waits for somebody to read the last lines.
-const LAST_LINES: Duration = Duration::from_millis(500);
 
 pub(super) fn run(config: &Config) -> anyhow::Result<ExitCode> {
     let stores = Stores {

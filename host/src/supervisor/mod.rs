@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_election::{
-    Effect, ElectionName, Elector, Input, ModuleVersion, Now, Op, Plan, Refusal, Reply, RequestId, Settings, Term, Time,
+    Effect, ElectionName, Elector, Input, ModuleVersion, Now, Op, Plan, Refusal, Reply, Report, RequestId, Settings,
+    Term, Time,
 };
 use futures::FutureExt as _;
 use tokio::sync::{mpsc, watch};
@@ -20,11 +21,11 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::clock::Clock;
-use crate::gate::last_words_within;
+use crate::gate::{Deadline, last_words_within};
 use crate::modules::{Judgement, Prepared, Presence, Supply, Verdict};
 use crate::runtime::{Instance, InstanceEvent, Launcher};
 use crate::store::LeaseStore;
-use crate::telemetry::Log;
+use crate::telemetry::{LAST_LINES, Log};
 use narrator::Narrator;
 
 /// While a node leads, nothing waits longer than this without reading the clock: timers stop while a
@@ -88,6 +89,7 @@ impl Supervisor {
             requests: JoinSet::new(),
             at_hand: Vec::new(),
             serving: None,
+            lines: None,
             stalled: false,
         };
         run.supplied();
@@ -123,6 +125,8 @@ struct Run {
     /// What the elector may start.
     at_hand: Vec<Prepared>,
     serving: Option<Serving>,
+    /// Until when the lines of this lease's instances may be written.
+    lines: Option<Deadline>,
     /// Whether the instance was already reported as stalled.
     stalled: bool,
 }
@@ -219,6 +223,9 @@ impl Run {
                 if let Some(serving) = &self.serving {
                     serving.instance.extend(deadline, abort_at);
                 }
+                if let Some(lines) = &self.lines {
+                    lines.extend(deadline);
+                }
             }
             Effect::Stop { reason, message, grace_ends, next } => {
                 if let Some(Serving { instance, module }) = &mut self.serving {
@@ -243,7 +250,14 @@ impl Run {
                 self.narrator.judged(&version, Some((&reason, instead.as_ref())));
                 self.judge(Judgement { version, term, verdict: Verdict::Rejected { reason } });
             }
-            Effect::Report(report) => self.narrator.report(report),
+            Effect::Report(report) => {
+                if matches!(report, Report::Lost { .. } | Report::Standby { .. })
+                    && let Some(lines) = &self.lines
+                {
+                    lines.end();
+                }
+                self.narrator.report(report);
+            }
             Effect::Finished => {}
         }
     }
@@ -269,7 +283,12 @@ impl Run {
         let Some(Prepared { module, .. }) = self.at_hand.iter().find(|one| one.version.digest == version.digest) else {
             self.abort(&format!("module {} is to be started, and is not there", version.digest))
         };
-        let output = self.narrator.output(term, module.digest(), &self.given.clock);
+        // One for all terms under a lease: their lines are written in their order.
+        let lines = self.lines.take().filter(|lines| !lines.has_ended());
+        let lines = lines.unwrap_or_else(|| Deadline::new(self.given.clock.clone(), deadline));
+        lines.extend(deadline);
+        let output = self.narrator.output(term, module.digest(), &self.given.clock, lines.clone());
+        self.lines = Some(lines);
         self.stalled = false;
         let instance = self.given.launcher.start(module, term, deadline, abort_at, output);
         let module = module.digest().to_owned();
@@ -289,7 +308,9 @@ impl Run {
 
     fn request(&mut self, id: RequestId, op: Op, limit: Duration) {
         let (store, election) = (Arc::clone(&self.given.store), self.given.election.clone());
+        let last_lines = self.last_lines(&op);
         self.requests.spawn(async move {
+            last_lines.await;
             let what = op.to_string();
             // Whatever becomes of it, the elector waits for an answer. Nothing that the request leaves half done
             // is ours, so going on after its panic breaks nothing here.
@@ -301,6 +322,21 @@ impl Run {
             };
             (id, result)
         });
+    }
+
+    /// Before a request tells others that nothing of this node can come any more: waits until the lines of its
+    /// instances are written, and drops those that nobody reads. The orderly end of a term loses none otherwise.
+    fn last_lines(&self, op: &Op) -> impl Future<Output = ()> + Send + use<> {
+        let gives_up = !self.elector.holds_lease() && matches!(op, Op::Write { .. } | Op::Release { .. });
+        let lines = self.lines.clone().filter(|lines| gives_up && !lines.has_ended());
+        let log = self.given.log.clone();
+        async move {
+            if let Some(lines) = lines {
+                // What is late then is dropped, which the writer counts.
+                let _ = timeout(LAST_LINES, log.written()).await;
+                lines.end();
+            }
+        }
     }
 
     fn instance_event(&mut self, event: InstanceEvent) -> Option<Input> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use baton_election::{End, ModuleVersion, Refusal, Report, StopReason, Term, Time};
 
 use crate::clock::Clock;
+use crate::gate::Deadline;
 use crate::runtime::{Gone, LogLevel, NearLimit, Notice, Output, RefusedRequest, Stream, Usage};
 use crate::telemetry::{Event, GuestStream, Level, Log};
 
@@ -31,11 +32,12 @@ impl Narrator {
         self.module = module;
     }
 
-    pub(super) fn output(&mut self, term: Term, module: &str, clock: &Clock) -> Arc<dyn Output> {
+    /// What the instance of a term lets people know goes there; its lines no later than the deadline.
+    pub(super) fn output(&mut self, term: Term, module: &str, clock: &Clock, lines: Deadline) -> Arc<dyn Output> {
         let replaces = self.replaced.take().and_then(|(previous, gone)| Some(Replaced { previous, gone: gone? }));
         let replaces = replaces.filter(|replaced| replaced.previous != module);
         let (log, clock) = (self.log.clone(), clock.clone());
-        Arc::new(TermOutput { log, term, module: module.to_owned(), replaces, clock })
+        Arc::new(TermOutput { log, term, module: module.to_owned(), replaces, clock, lines })
     }
 
     /// A version is judged, for all nodes.
@@ -142,6 +144,8 @@ struct TermOutput {
     module: String,
     replaces: Option<Replaced>,
     clock: Clock,
+    /// Until when its lines may be written.
+    lines: Deadline,
 }
 
 /// An instance in whose place another one starts.
@@ -154,8 +158,10 @@ impl Output for TermOutput {
     fn notice(&self, notice: Notice<'_>) {
         let event = match notice {
             Notice::Started(took) => return self.started(took),
-            Notice::Line(stream, line) => Event::printed(stream.into(), line),
-            Notice::Log { level, context, message } => Event::logged(level.into(), context, message),
+            Notice::Line(stream, line) => return self.put_out(Event::printed(stream.into(), line)),
+            Notice::Log { level, context, message } => {
+                return self.put_out(Event::logged(level.into(), context, message));
+            }
             Notice::Denied { what, remedy } => Event::Denied { what: what.to_owned(), remedy: remedy.to_owned() },
             Notice::Saved { what, path } => Event::Saved { what: what.to_owned(), path: path.display().to_string() },
             Notice::NotSaved { what, path, why } => {
@@ -188,6 +194,11 @@ impl TermOutput {
             let (module, previous) = (self.module.clone(), previous.clone());
             self.say(Event::Swapped { module, previous, gap_s });
         }
+    }
+
+    /// Only these are the instance's own effects.
+    fn put_out(&self, line: Event) {
+        self.log.emit_output(self.term, line, &self.lines);
     }
 
     fn say(&self, event: Event) {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use baton_election::{End, StopReason, Term, Timing};
 
-use super::{Event, GuestStream, Level};
+use super::{Event, GuestStream, LAST_LINES, Level};
+use crate::gate::last_words_within;
 use crate::modules::Digest;
 use crate::runtime::Usage;
 use crate::store::StoreUrl;
@@ -19,6 +20,9 @@ impl Event {
         let lease = timing.lease();
         // What is not gone by then takes its host with it, so no drop takes longer.
         let longest_drop = timing.abort_after() - timing.deadline_after();
+        // A hundredth is for waking late, and for what the clock cannot tell.
+        let lateness = lease / 100;
+        let slack = lease - timing.abort_after() - last_words_within(longest_drop) - lateness;
         Self::Starting {
             version: env!("CARGO_PKG_VERSION").to_string(),
             node: node.to_string(),
@@ -27,11 +31,10 @@ impl Event {
             module: module.map(|digest| digest.to_string()),
             lease_s: lease.into(),
             crash_takeover_s: (lease + LONGEST_POLL).into(),
-            hand_off_s: (timing.grace().saturating_add(longest_drop + LONGEST_POLL)).into(),
+            hand_off_s: (timing.grace().saturating_add(longest_drop + LAST_LINES + LONGEST_POLL)).into(),
             tolerated_outage_s: timing.tolerated_outage().into(),
-            tolerated_pause_s: (lease - timing.abort_after()).into(),
-            // The host's 0.93 D must not be longer than the store's D.
-            tolerated_drift_percent: 7.0,
+            tolerated_pause_s: slack.into(),
+            tolerated_drift_percent: percent(slack, lease - lateness),
         }
     }
 
@@ -78,4 +81,10 @@ impl Event {
         };
         Self::Gone { outcome: outcome.to_string(), message, took_s: took.into(), usage }
     }
+}
+
+/// A share in percent, rounded down to a tenth.
+#[expect(clippy::cast_precision_loss, reason = "shares of a thousand are exact")]
+fn percent(part: Duration, whole: Duration) -> f64 {
+    (part.as_nanos() * 1000 / whole.as_nanos().max(1)) as f64 / 10.0
 }

@@ -4,6 +4,10 @@
 //! a bounded queue and returns, and a thread of its own writes. When the queue is full, events are
 //! dropped and counted, and the count is said once there is room. Guests may fill only a part of the
 //! queue: however much they print, the host's own events still find room.
+//!
+//! A line of a guest is an effect, which the gate has let pass before it came here. It waits here, perhaps for long, so
+//! it brings a deadline with it, and is dropped and counted if that has passed before it is written. What the host says
+//! itself, of whichever term, is always true and has none.
 
 mod clock;
 mod escape;
@@ -11,9 +15,11 @@ mod event;
 mod format;
 mod make;
 mod queue;
+mod sink;
 mod writer;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,8 +30,14 @@ pub use escape::escape;
 pub use event::{Event, GuestStream, Level, Seconds};
 pub use format::Style;
 
+use crate::gate::Deadline;
 use crate::node::NodeId;
 use queue::{Entry, Queue};
+use sink::Sink;
+
+/// How long a node waits for somebody to read its last lines: those of a term before it gives the lease up, and those
+/// of the host before it ends.
+pub const LAST_LINES: Duration = Duration::from_millis(500);
 
 /// A line of output that is longer (in bytes) is cut: the queue's memory has a bound.
 const LONGEST_LINE: usize = 8 << 10;
@@ -68,14 +80,14 @@ impl Log {
         Self::start(Style { format, terminal, colours }, node, Box::new(io::stderr()))
     }
 
-    /// Starts the thread that writes to `out`, each line in one call.
+    /// Starts the thread that writes to `out`, each line that is not very long in one call.
     ///
     /// # Errors
     /// What the system says where it has no thread to give.
-    pub fn start(style: Style, node: &NodeId, out: Box<dyn Write + Send>) -> io::Result<(Self, LogWriter)> {
+    pub fn start(style: Style, node: &NodeId, out: Box<dyn AsFd + Send>) -> io::Result<(Self, LogWriter)> {
         let queue = Arc::new(Queue::default());
         let scope = Arc::new(Scope { node: node.clone(), election: None });
-        let thread = writer::spawn(Arc::clone(&queue), Arc::clone(&scope), style, out)?;
+        let thread = writer::spawn(Arc::clone(&queue), Arc::clone(&scope), style, Sink::new(out))?;
         Ok((Self { queue: Arc::clone(&queue), scope }, LogWriter { queue, thread }))
     }
 
@@ -89,6 +101,15 @@ impl Log {
     /// Says something, of a term where it concerns one. Never blocks on whoever reads; any thread may
     /// call it.
     pub fn emit(&self, term: Option<Term>, event: Event) {
+        self.push(term, event, None);
+    }
+
+    /// Hands over a line of a guest, which is dropped if it is not written before the deadline. Blocks as little.
+    pub fn emit_output(&self, term: Term, event: Event, deadline: &Deadline) {
+        self.push(Some(term), event, Some(deadline.clone()));
+    }
+
+    fn push(&self, term: Option<Term>, event: Event, deadline: Option<Deadline>) {
         let event = match event {
             Event::Output { level, stream, context, line } => {
                 let context = context.map(|context| cut(context, LONGEST_CONTEXT));
@@ -96,7 +117,16 @@ impl Log {
             }
             event => event,
         };
-        self.queue.push(Entry { at: wall(), scope: Arc::clone(&self.scope), term, event });
+        self.queue.push(Entry { at: wall(), scope: Arc::clone(&self.scope), term, event, deadline });
+    }
+
+    /// Waits until all that was said so far is written or dropped, for as long as that takes.
+    pub fn written(&self) -> impl Future<Output = ()> + Send + use<> {
+        let written = self.queue.mark();
+        async move {
+            // A writer that has ended writes nothing any more.
+            let _ = written.await;
+        }
     }
 
     /// Says why the host ends itself, and waits until that is written, at most so long. Blocks.

@@ -8,7 +8,10 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tokio::sync::oneshot;
+
 use super::{Event, Scope};
+use crate::gate::Deadline;
 
 /// How many events wait at most.
 pub(super) const CAPACITY: usize = 1024;
@@ -28,6 +31,14 @@ pub(super) struct Entry {
     pub term: Option<u64>,
     /// What happened.
     pub event: Event,
+    /// Until when it may be written, if it is an effect of an instance.
+    pub deadline: Option<Deadline>,
+}
+
+#[derive(Debug)]
+enum Item {
+    Entry(Entry),
+    Mark(oneshot::Sender<()>),
 }
 
 /// What the writer is to do next.
@@ -36,6 +47,10 @@ pub(super) struct Entry {
 pub(super) enum Next {
     /// Write it, then say that so many were dropped before (0: say nothing).
     Write(Entry, u64),
+    /// Say that all that came before it is done.
+    Mark(oneshot::Sender<()>),
+    /// There is nothing to do for now.
+    Idle,
     /// The queue is closed and empty: say how many were dropped, then end.
     End(u64),
 }
@@ -51,7 +66,7 @@ pub(super) struct Queue {
 
 #[derive(Default, Debug)]
 struct State {
-    entries: VecDeque<Entry>,
+    items: VecDeque<Item>,
     from_guests: usize,
     /// How many ask that the writer sleep on.
     holds: usize,
@@ -72,7 +87,7 @@ impl Queue {
         }
         let from_guest = matches!(entry.event, Event::Output { .. });
         let is_last = matches!(entry.event, Event::Aborting { .. });
-        let full = state.entries.len() >= CAPACITY || (from_guest && state.from_guests >= GUEST_SHARE);
+        let full = state.items.len() >= CAPACITY || (from_guest && state.from_guests >= GUEST_SHARE);
         // After the last words nothing more comes that would have to find room.
         if full && !is_last {
             state.dropped += 1;
@@ -81,11 +96,24 @@ impl Queue {
         state.from_guests += usize::from(from_guest);
         // A hold is short, unless whoever holds is stopped itself: the last event does not rely on it.
         let held = state.holds > 0 && !is_last;
-        state.entries.push_back(entry);
+        state.items.push_back(Item::Entry(entry));
         drop(state);
         if !held {
             self.filled.notify_one();
         }
+    }
+
+    /// Something comes back once all that was pushed so far was written or dropped, and also once nothing is any more.
+    pub fn mark(&self) -> oneshot::Receiver<()> {
+        let (passed, receiver) = oneshot::channel();
+        let mut state = self.lock();
+        if !state.closed {
+            // However full it is: they are few, and each takes little.
+            state.items.push_back(Item::Mark(passed));
+            drop(state);
+            self.filled.notify_one();
+        }
+        receiver
     }
 
     /// Lets the writer sleep, though entries come, until the hold is released.
@@ -97,24 +125,27 @@ impl Queue {
     pub fn release(&self) {
         let mut state = self.lock();
         state.holds -= 1;
-        let waits = !state.entries.is_empty();
+        let waits = !state.items.is_empty();
         drop(state);
         if waits {
             self.filled.notify_one();
         }
     }
 
-    /// Waits for the next thing to do.
+    /// Waits for the next thing to do; if the writer `is_busy` with something else, it waits for nothing.
     #[expect(clippy::disallowed_methods, reason = "it only spaces lines of the log")]
-    pub fn next(&self) -> Next {
-        let idle = |state: &mut State| state.entries.is_empty() && !state.closed;
+    pub fn next(&self, is_busy: bool) -> Next {
+        let idle = |state: &mut State| state.items.is_empty() && !state.closed && !is_busy;
         let mut state = self.filled.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner);
-        let Some(entry) = state.entries.pop_front() else {
-            return Next::End(std::mem::take(&mut state.dropped));
+        let entry = match state.items.pop_front() {
+            Some(Item::Entry(entry)) => entry,
+            Some(Item::Mark(passed)) => return Next::Mark(passed),
+            None if !state.closed => return Next::Idle,
+            None => return Next::End(std::mem::take(&mut state.dropped)),
         };
         state.from_guests -= usize::from(matches!(entry.event, Event::Output { .. }));
         let roomy =
-            state.entries.len() < CAPACITY / 2 || state.dropped_said.is_none_or(|said| said.elapsed() >= SAY_DROPPED);
+            state.items.len() < CAPACITY / 2 || state.dropped_said.is_none_or(|said| said.elapsed() >= SAY_DROPPED);
         let dropped = if roomy { std::mem::take(&mut state.dropped) } else { 0 };
         if dropped > 0 {
             state.dropped_said = Some(Instant::now());
@@ -173,14 +204,17 @@ mod tests {
     fn last_words_find_room_where_nothing_else_does() {
         let scope = Arc::new(Scope { node: NodeId::new("n").unwrap(), election: None });
         let queue = Queue::default();
-        let push = |event| queue.push(Entry { at: Duration::ZERO, scope: Arc::clone(&scope), term: None, event });
+        let push = |event| {
+            let (at, scope) = (Duration::ZERO, Arc::clone(&scope));
+            queue.push(Entry { at, scope, term: None, event, deadline: None });
+        };
         (0..CAPACITY + 5).for_each(|_| push(Event::Released {}));
         push(Event::Aborting { reason: "why".to_owned() });
         push(Event::Released {});
         queue.close();
-        let entries = std::iter::from_fn(|| match queue.next() {
+        let entries = std::iter::from_fn(|| match queue.next(false) {
             Next::Write(entry, _) => Some(entry.event),
-            Next::End(_) => None,
+            _ => None,
         });
         let entries: Vec<Event> = entries.collect();
         assert_eq!(entries.len(), CAPACITY + 1);
@@ -193,11 +227,11 @@ mod tests {
         let queue = Queue::default();
         let push = || {
             let (at, scope) = (Duration::ZERO, Arc::clone(&scope));
-            queue.push(Entry { at, scope, term: None, event: Event::Released {} });
+            queue.push(Entry { at, scope, term: None, event: Event::Released {}, deadline: None });
         };
-        let pop = || match queue.next() {
+        let pop = || match queue.next(false) {
             Next::Write(_, dropped) => dropped,
-            Next::End(_) => panic!("not closed"),
+            other => panic!("{other:?}"),
         };
         (0..CAPACITY + 5).for_each(|_| push());
         assert_eq!(pop(), 5);
@@ -206,6 +240,6 @@ mod tests {
         queue.close();
         push();
         assert_eq!(pop(), 0);
-        assert!(matches!(queue.next(), Next::End(0)));
+        assert!(matches!(queue.next(false), Next::End(0)));
     }
 }

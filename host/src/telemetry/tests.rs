@@ -1,29 +1,19 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::sync::{Arc, Mutex, mpsc};
+use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Seek};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::queue::{CAPACITY, GUEST_SHARE};
 use super::*;
+use crate::clock::Clock;
 use crate::modules::Digest;
 
 const TEXT: Style = Style { format: Format::Text, terminal: true, colours: false };
 const JSON: Style = Style { format: Format::Json, terminal: false, colours: false };
-
-/// Keeps what is written.
-#[derive(Clone, Default)]
-struct Kept(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Kept {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
 
 fn node() -> NodeId {
     NodeId::new("web-3-0").unwrap()
@@ -31,12 +21,12 @@ fn node() -> NodeId {
 
 /// The lines that `say` leads to.
 fn lines(style: Style, say: impl FnOnce(&Log)) -> Vec<String> {
-    let kept = Kept::default();
-    let (log, writer) = Log::start(style, &node(), Box::new(kept.clone())).unwrap();
+    let mut kept = tempfile::tempfile().unwrap();
+    let (log, writer) = Log::start(style, &node(), Box::new(kept.try_clone().unwrap())).unwrap();
     say(&log.for_election(&ElectionName::new("heartbeat").unwrap()));
     assert!(writer.shutdown(Duration::from_secs(10)));
-    let text = String::from_utf8(kept.0.lock().unwrap().clone()).unwrap();
-    text.lines().map(String::from).collect()
+    kept.rewind().unwrap();
+    io::read_to_string(kept).unwrap().lines().map(String::from).collect()
 }
 
 fn output(line: impl Into<String>) -> Event {
@@ -182,6 +172,132 @@ fn an_unread_pipe_blocks_nobody_and_what_was_dropped_is_said() {
     assert_eq!(released, CAPACITY - GUEST_SHARE);
 }
 
+/// A pipe, and its end to be written to once more.
+fn pipe() -> (PipeReader, PipeWriter, PipeWriter) {
+    let (reader, pipe) = io::pipe().unwrap();
+    let another = pipe.try_clone().unwrap();
+    (reader, pipe, another)
+}
+
+/// Waits until the pipe takes nothing more, and returns how much is in it.
+fn wait_full(pipe: &PipeWriter) -> usize {
+    let give_up = Instant::now() + Duration::from_secs(60);
+    loop {
+        let mut fds = [PollFd::new(pipe, PollFlags::OUT)];
+        // A pipe that is full for this long is full because nobody reads.
+        if poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 })).unwrap() == 0 {
+            return usize::try_from(rustix::io::ioctl_fionread(pipe).unwrap()).unwrap();
+        }
+        assert!(Instant::now() < give_up, "it still takes something");
+    }
+}
+
+/// What is in the pipe by now.
+fn take(reader: &mut PipeReader, bytes: usize) -> String {
+    let mut taken = vec![0; bytes];
+    reader.read_exact(&mut taken).unwrap();
+    String::from_utf8(taken).unwrap()
+}
+
+fn deadline_in(length: Duration) -> Deadline {
+    let clock = Clock::default();
+    let at = clock.now() + length;
+    Deadline::new(clock, at)
+}
+
+/// The numbers of lines that were dropped, by the log's own account.
+fn dropped(json: &str) -> Vec<(Option<u64>, u64)> {
+    let lines = json.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect(line));
+    let dropped = lines.filter(|line| line["event"] == "dropped");
+    dropped.map(|line| (line["term"].as_u64(), line["lines"].as_u64().unwrap())).collect()
+}
+
+#[test]
+fn what_waits_for_its_reader_past_its_deadline_is_never_written() {
+    for style in [TEXT, JSON] {
+        let (mut reader, pipe, full) = pipe();
+        let (log, writer) = Log::start(style, &node(), Box::new(pipe)).unwrap();
+        let deadline = deadline_in(Duration::from_secs(3600));
+        for n in 0..600 {
+            log.emit_output(7, output(format!("{n} {}", "x".repeat(200))), &deadline);
+        }
+        let held = wait_full(&full);
+        deadline.end();
+        log.emit(Some(7), Event::Released {});
+        drop(full);
+        let before = take(&mut reader, held);
+        let reading = std::thread::spawn(move || io::read_to_string(reader).unwrap());
+        assert!(writer.shutdown(Duration::from_secs(60)));
+        drop(log);
+        let after = reading.join().unwrap();
+        assert!(before.lines().count() > 10, "{before}");
+        assert!(!after.contains("xxx"), "a line was written after its deadline: {after}");
+        // What was lost is said before what came after it.
+        let (first, second) = after.split_once('\n').unwrap();
+        assert!(first.contains("dropped") && second.contains("released"), "{after}");
+        if style == JSON {
+            assert_eq!(dropped(&after), [(Some(7), 600 - before.lines().count() as u64)]);
+        }
+    }
+}
+
+#[test]
+fn a_long_line_whose_deadline_passes_half_way_ends_there() {
+    let (mut reader, pipe, full) = pipe();
+    let (log, writer) = Log::start(JSON, &node(), Box::new(pipe)).unwrap();
+    let deadline = deadline_in(Duration::from_secs(3600));
+    // As many lines of two pieces as there is room for, and then half of one.
+    for _ in 0..100 {
+        log.emit_output(7, output("x".repeat(6000)), &deadline);
+        log.emit(None, output("x".repeat(10)));
+    }
+    let held = wait_full(&full);
+    deadline.end();
+    drop(full);
+    let before = take(&mut reader, held);
+    let reading = std::thread::spawn(move || io::read_to_string(reader).unwrap());
+    assert!(writer.shutdown(Duration::from_secs(60)));
+    let after = reading.join().unwrap();
+    let rest = match before.ends_with('\n') {
+        true => &after,
+        false => after.strip_prefix('\n').expect("the line that was begun is ended"),
+    };
+    assert!(!after.contains(&"x".repeat(1000)), "a line was written after its deadline: {after}");
+    let written = before.lines().filter(|line| line.len() > 6000).count() as u64;
+    let lines: u64 = dropped(rest).iter().map(|(term, lines)| term.map_or(0, |_| *lines)).sum();
+    assert_eq!(written + lines, 100, "{before}{after}");
+}
+
+#[test]
+fn a_deadline_passes_by_the_clock_and_what_has_none_is_written_all_the_same() {
+    let lines = lines(JSON, |log| {
+        let (past, later) = (deadline_in(Duration::ZERO), deadline_in(Duration::from_secs(3600)));
+        for term in [7, 7, 8] {
+            log.emit_output(term, output("too late"), &past);
+        }
+        log.emit_output(9, output("in time"), &later);
+        log.emit(Some(9), Event::Released {});
+    });
+    let text = lines.join("\n");
+    assert_eq!(dropped(&text), [(Some(7), 2), (Some(8), 1)], "{text}");
+    assert!(lines.len() == 4 && !text.contains("too late") && text.contains("in time"), "{text}");
+}
+
+#[tokio::test]
+async fn all_that_was_said_is_written_when_that_is_told() {
+    let mut kept = tempfile::tempfile().unwrap();
+    let (log, writer) = Log::start(JSON, &node(), Box::new(kept.try_clone().unwrap())).unwrap();
+    let deadline = deadline_in(Duration::from_secs(3600));
+    (0..500).for_each(|n| log.emit_output(7, output(format!("line {n}")), &deadline));
+    log.written().await;
+    kept.rewind().unwrap();
+    let text = io::read_to_string(kept).unwrap();
+    assert_eq!(text.lines().count(), 500, "{text}");
+    // One that has ended writes nothing any more, and keeps nobody waiting.
+    assert!(writer.shutdown(Duration::from_secs(60)));
+    log.written().await;
+}
+
 #[test]
 fn shutdown_gives_up_on_an_unread_pipe() {
     let (mut reader, pipe) = io::pipe().unwrap();
@@ -223,8 +339,8 @@ fn starting_says_what_the_timing_promises() {
         event.to_string(),
         format!(
             "baton {}, node web-1-0, on azure://account/box, module {} of x.wasm, lease 15s; at worst a crash is taken over in 16.25s and a \
-             hand-off takes 8.2s; a leader survives a store outage of 8s; tolerated are a hidden pause of 1.05s and a \
-             clock that is 7% slow",
+             hand-off takes 8.7s; a leader survives a store outage of 8s; tolerated are a hidden pause of 550ms and a \
+             clock that is 3.7% slow",
             env!("CARGO_PKG_VERSION"),
             Digest::of(b"")
         )

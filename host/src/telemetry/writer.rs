@@ -1,20 +1,22 @@
 //! The thread that writes lines.
+//!
+//! A line of a guest is an effect, and leaves the process here: it is judged by its deadline once more, right before
+//! each system call, after all that can wait.
 
-use std::io::{self, Write};
+use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use baton_election::Term;
+
 use super::format::{Formatter, Style};
 use super::queue::{Entry, Next, Queue};
+use super::sink::Sink;
 use super::{Event, Scope, wall};
+use crate::gate::Deadline;
 
-pub(super) fn spawn(
-    queue: Arc<Queue>,
-    scope: Arc<Scope>,
-    style: Style,
-    out: Box<dyn Write + Send>,
-) -> io::Result<JoinHandle<()>> {
-    let mut writer = Writer { queue, scope, formatter: Formatter::new(style), out };
+pub(super) fn spawn(queue: Arc<Queue>, scope: Arc<Scope>, style: Style, sink: Sink) -> io::Result<JoinHandle<()>> {
+    let mut writer = Writer { queue, scope, formatter: Formatter::new(style), sink, overdue: None };
     std::thread::Builder::new().name("baton-log".to_string()).spawn(move || writer.run())
 }
 
@@ -22,23 +24,43 @@ struct Writer {
     queue: Arc<Queue>,
     scope: Arc<Scope>,
     formatter: Formatter,
-    out: Box<dyn Write + Send>,
+    sink: Sink,
+    /// What was dropped since the last line was written.
+    overdue: Option<Overdue>,
+}
+
+/// Lines of a term that nobody has read before its deadline.
+struct Overdue {
+    scope: Arc<Scope>,
+    term: Option<Term>,
+    lines: u64,
+}
+
+/// What became of a line.
+enum Outcome {
+    Written,
+    /// Its deadline has passed.
+    Overdue,
+    /// Nobody reads any more, or the disk is full.
+    Failed,
 }
 
 impl Writer {
     fn run(&mut self) {
         loop {
-            match self.queue.next() {
+            match self.queue.next(self.overdue.is_some()) {
                 Next::Write(entry, dropped) => {
-                    if !self.write(&entry) {
-                        self.queue.add_dropped(1);
-                    }
+                    self.handle(&entry);
                     if matches!(entry.event, Event::Aborting { .. }) {
                         self.queue.set_last_words_said();
                     }
                     self.say_dropped(dropped);
                 }
+                // Whoever has put it there waits for that, or does not any more.
+                Next::Mark(passed) => drop(passed.send(())),
+                Next::Idle => self.say_overdue(),
                 Next::End(dropped) => {
+                    self.say_overdue();
                     self.say_dropped(dropped);
                     break;
                 }
@@ -47,21 +69,74 @@ impl Writer {
         self.queue.set_done();
     }
 
-    fn say_dropped(&mut self, lines: u64) {
-        if lines == 0 {
-            return;
+    fn handle(&mut self, entry: &Entry) {
+        // In the order in which it happened: what was dropped came before.
+        if !entry.deadline.as_ref().is_some_and(Deadline::has_passed) {
+            self.say_overdue();
         }
-        let scope = Arc::clone(&self.scope);
-        let event = Event::Dropped { lines, reason: "they came faster than they were read".to_string() };
-        if !self.write(&Entry { at: wall(), scope, term: None, event }) {
+        match self.write(entry) {
+            Outcome::Written => {}
+            Outcome::Overdue => self.count_overdue(entry),
+            Outcome::Failed => self.queue.add_dropped(1),
+        }
+    }
+
+    fn count_overdue(&mut self, entry: &Entry) {
+        let is_another = |overdue: &Overdue| overdue.term != entry.term || !Arc::ptr_eq(&overdue.scope, &entry.scope);
+        if self.overdue.as_ref().is_some_and(is_another) {
+            self.say_overdue();
+        }
+        let overdue = Overdue { scope: Arc::clone(&entry.scope), term: entry.term, lines: 0 };
+        self.overdue.get_or_insert(overdue).lines += 1;
+    }
+
+    fn say_overdue(&mut self) {
+        let Some(Overdue { scope, term, lines }) = self.overdue.take() else { return };
+        let reason = "nobody had read them when the term's deadline passed".to_string();
+        self.say(scope, term, Event::Dropped { lines, reason }, lines);
+    }
+
+    fn say_dropped(&mut self, lines: u64) {
+        if lines > 0 {
+            let reason = "they came faster than they were read".to_string();
+            self.say(Arc::clone(&self.scope), None, Event::Dropped { lines, reason }, lines);
+        }
+    }
+
+    /// Says that so many lines were lost.
+    fn say(&mut self, scope: Arc<Scope>, term: Option<Term>, event: Event, lines: u64) {
+        if !matches!(self.write(&Entry { at: wall(), scope, term, event, deadline: None }), Outcome::Written) {
             self.queue.add_dropped(lines);
         }
     }
 
-    /// One call for the whole line, so that lines of several hosts on one terminal do not mix. A reader
-    /// that has gone away is no reason to end the host.
-    fn write(&mut self, entry: &Entry) -> bool {
+    /// One call for the whole line, if it is not very long, so that lines of several hosts on one terminal do not mix.
+    /// A reader that has gone away is no reason to end the host.
+    fn write(&mut self, entry: &Entry) -> Outcome {
         let line = self.formatter.line(entry);
-        self.out.write_all(line.as_bytes()).and_then(|()| self.out.flush()).is_ok()
+        let mut rest = line.as_bytes();
+        while !rest.is_empty() {
+            if self.sink.wait().is_err() {
+                return Outcome::Failed;
+            }
+            if entry.deadline.as_ref().is_some_and(Deadline::has_passed) {
+                if rest.len() < line.len() {
+                    // Its beginning is with whoever reads. What follows is to begin a line of its own.
+                    self.end_line();
+                }
+                return Outcome::Overdue;
+            }
+            match self.sink.write(rest) {
+                Ok(written) => rest = &rest[written..],
+                Err(_) => return Outcome::Failed,
+            }
+        }
+        Outcome::Written
+    }
+
+    fn end_line(&mut self) {
+        while let Ok(()) = self.sink.wait()
+            && matches!(self.sink.write(b"\n"), Ok(0))
+        {}
     }
 }

@@ -29,16 +29,16 @@ pub fn freeze(node: &Node, name: &str) {
     stopped.recv().expect("threads can be stopped: is ptrace allowed here?");
 }
 
-/// Waits until a thread of that name is in the middle of writing to the host's stderr, which nobody reads.
+/// Waits until the thread of that name, which writes to the host's stderr, waits for somebody to read.
 pub fn writes_in_vain(node: &Node, name: &str) {
-    // The call's number on x86-64 and on AArch64, and the descriptor.
-    let is_write = |call: &str| call.starts_with("1 0x2 ") || call.starts_with("64 0x2 ");
+    // `poll` on x86-64, and `ppoll` there and on AArch64, by their numbers. It waits for nothing else that way.
+    let is_poll = |call: &str| ["7 ", "271 ", "73 "].iter().any(|number| call.starts_with(number));
     until("a full pipe", || {
         let calls: Vec<String> = named(node, name)
             .iter()
             .map(|thread| fs::read_to_string(format!("/proc/{}/task/{thread}/syscall", node.pid())).unwrap_or_default())
             .collect();
-        if calls.iter().any(|call| is_write(call)) { Ok(()) } else { Err(calls) }
+        if calls.iter().any(|call| is_poll(call)) { Ok(()) } else { Err(calls) }
     });
 }
 

@@ -21,7 +21,7 @@ pub enum Guest {
     WaitsForEver,
     /// Prints as fast as it can, for ever.
     Floods,
-    /// Logs and prints as fast as it can, for ever.
+    /// Logs and prints, on both of its streams, as fast as it can, for ever.
     FloodsItsLog,
     /// Prints 1 GiB, then a line each 20 ms.
     PrintsAGigabyte,

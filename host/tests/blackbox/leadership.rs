@@ -3,7 +3,9 @@
 use rustix::process::Signal;
 use time::OffsetDateTime;
 
+use crate::frozen::writes_in_vain;
 use crate::guests::Guest;
+use crate::node::Event;
 use crate::on_both_stores;
 use crate::sources::announced;
 use crate::stage::Stage;
@@ -12,6 +14,8 @@ on_both_stores! {
     a_killed_leader_is_replaced,
     a_terminated_leader_hands_off,
     a_paused_leader_causes_no_effect_when_it_wakes,
+    lines_that_wait_for_their_reader_are_not_written_after_their_term,
+    lines_that_nobody_reads_hold_up_no_hand_off,
     a_broken_lease_ends_the_instance_and_is_waited_out,
     a_lease_that_is_broken_and_rewritten_is_waited_out,
     a_deleted_record_ends_the_instance_and_terms_still_rise,
@@ -37,6 +41,13 @@ fn a_terminated_leader_hands_off(stage: Stage) {
     let released = a.event("released", |event| event.name == "released");
     let next = b.after(term, "elected");
     assert!(next.ts >= released.ts, "{next:?} before {released:?}");
+    // What its instance has printed is out by then, to the last line.
+    let events = stage.journal.events();
+    let own = |name: &str| events.iter().position(|event| event.from == "alpha" && event.name == name);
+    let last = events.iter().position(|event| event.from == "alpha" && event.text("line").starts_with("stop: "));
+    // On a machine that does not get to it, it is counted at least.
+    let last = last.or_else(|| own("dropped")).unwrap_or_else(|| stage.journal.fail("its last line is lost"));
+    assert!(Some(last) < own("released"), "{:?} after the release", events[last]);
     // A released lease is taken at the next poll, not when it would have run out.
     assert!(next.ts - released.ts < stage.lease() * 4 / 5 + std::time::Duration::from_secs(1), "{next:?}");
     stage.beat_above(term);
@@ -64,6 +75,50 @@ fn a_paused_leader_causes_no_effect_when_it_wakes(stage: Stage) {
     assert_eq!(b.terminate().code(), Some(0));
     let again = stage.beat_above(next.term);
     assert_eq!(again.from, "alpha");
+    stage.check_promises();
+}
+
+fn lines_that_wait_for_their_reader_are_not_written_after_their_term(stage: Stage) {
+    let stage = stage.with(Guest::FloodsItsLog);
+    let mut a = stage.launch("alpha").start_unread();
+    let held = stage.status_until("a leader", |status| status["lease"] == "held" && status["node"] == "alpha");
+    let term = held["term"].as_u64().expect("a term");
+    // From here on its lines wait in the process: they have passed the gate.
+    writes_in_vain(&a, "baton-log");
+    let _b = stage.standby("beta", &a);
+    a.pause();
+    let next = stage.beat_above(term);
+    assert_eq!(next.from, "beta");
+    let before = a.written();
+    assert!(before.iter().any(|line| line.contains(r#""event":"output""#)), "{before:?}");
+    a.read();
+    a.signal(Signal::CONT);
+    a.event("to follow", |event| event.name == "standby" && event.text("reason").contains("beta"));
+    let late = stage.journal.events().into_iter().find(|event| event.from == "alpha" && event.name == "output");
+    assert!(late.is_none(), "an effect of a term that is over: {late:?}");
+    let is_told = |event: &Event| event.name == "dropped" && event.text("reason").contains("deadline");
+    let dropped = a.event("what was dropped", is_told);
+    assert!(dropped.term == term && dropped.fields["lines"].as_u64() > Some(0), "{dropped:?}");
+    stage.check_promises();
+}
+
+fn lines_that_nobody_reads_hold_up_no_hand_off(stage: Stage) {
+    let stage = stage.with(Guest::FloodsItsLog);
+    let mut a = stage.launch("alpha").start_unread();
+    let held = stage.status_until("a leader", |status| status["lease"] == "held" && status["node"] == "alpha");
+    let term = held["term"].as_u64().expect("a term");
+    writes_in_vain(&a, "baton-log");
+    let _b = stage.standby("beta", &a);
+    a.signal(Signal::TERM);
+    // The host ends though nobody reads, and what it has not written by then never is.
+    let next = stage.beat_above(term);
+    assert_eq!(next.from, "beta");
+    let before = a.written();
+    a.read();
+    let status = a.wait();
+    assert_eq!(status.code(), Some(0), "{before:?}");
+    let late = stage.journal.events().into_iter().find(|event| event.from == "alpha" && event.name == "output");
+    assert!(late.is_none(), "an effect of a term that is over: {late:?}");
     stage.check_promises();
 }
 

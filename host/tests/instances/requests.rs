@@ -68,7 +68,7 @@ async fn a_request_that_panics_has_an_unknown_outcome_and_is_repeated() {
     });
     let mut answered = store.answered.subscribe();
     let style = Style { format: Format::Json, terminal: false, colours: false };
-    let (log, writer) = Log::start(style, &NodeId::new("alpha").unwrap(), Box::new(io::sink())).unwrap();
+    let (log, writer) = Log::start(style, &NodeId::new("alpha").unwrap(), Box::new(io::stderr())).unwrap();
     let supervisor = Supervisor {
         election: ElectionName::new("stage").unwrap(),
         settings: Settings {

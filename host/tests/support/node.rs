@@ -253,6 +253,15 @@ impl Node {
         }));
     }
 
+    /// What the kernel has by now of a log that is not read yet: all that the host has written of it.
+    pub fn written(&mut self) -> Vec<String> {
+        let stderr = self.stderr.as_mut().expect("nobody reads it yet");
+        let bytes = rustix::io::ioctl_fionread(&*stderr).expect("a pipe says how much is in it");
+        let mut text = vec![0; usize::try_from(bytes).expect("not more than a pipe holds")];
+        stderr.read_exact(&mut text).expect("what is there can be read");
+        String::from_utf8_lossy(&text).lines().map(str::to_owned).collect()
+    }
+
     /// Sends a signal to the host's process.
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("the process can be signalled");

@@ -134,6 +134,7 @@ fn run(term: &Term) -> baton_sdk::Result {
         "flood-log" => loop {
             log(Level::Debug, "flood", &"x".repeat(100));
             println!("{}", "y".repeat(100));
+            eprintln!("{}", "z".repeat(100));
         },
         "gigabyte" => {
             use std::io::Write;

@@ -1,7 +1,7 @@
 //! Followers on a store that fails on demand.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{self, Write};
+use std::os::unix::fs::FileExt as _;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -125,9 +125,10 @@ impl Stage {
 
     pub fn follower(&self, node: &str, source: Option<Box<dyn Source>>) -> (Follower, Node) {
         let (presence, seen) = watch::channel(Presence::default());
-        let kept = Kept::default();
+        let kept = tempfile::tempfile().unwrap();
         let style = Style { format: Format::Json, terminal: false, colours: false };
-        let (log, writer) = Log::start(style, &NodeId::new(node).unwrap(), Box::new(kept.clone())).unwrap();
+        let (log, writer) =
+            Log::start(style, &NodeId::new(node).unwrap(), Box::new(kept.try_clone().unwrap())).unwrap();
         let prepares = Arc::new(AtomicU32::new(0));
         let preparer =
             InProcess { engine: self.engine.clone(), slow: Arc::clone(&self.slow), prepares: Arc::clone(&prepares) };
@@ -143,7 +144,18 @@ impl Stage {
             log,
             pace: PACE,
         });
-        (follower, Node { supply, judge: Some(judge), presence, kept, writer: Some(writer), running: None, prepares })
+        (
+            follower,
+            Node {
+                supply,
+                judge: Some(judge),
+                presence,
+                kept: Kept(kept),
+                writer: Some(writer),
+                running: None,
+                prepares,
+            },
+        )
     }
 
     pub fn node(&self, name: &str) -> Node {
@@ -355,21 +367,12 @@ impl ModuleStore for Faulty {
 }
 
 /// Keeps what is written.
-#[derive(Clone, Default)]
-struct Kept(Arc<Mutex<Vec<u8>>>);
+struct Kept(std::fs::File);
 
 impl Kept {
     fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
-    }
-}
-
-impl Write for Kept {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        let mut text = vec![0; usize::try_from(self.0.metadata().unwrap().len()).unwrap()];
+        self.0.read_exact_at(&mut text, 0).unwrap();
+        String::from_utf8_lossy(&text).into_owned()
     }
 }
