@@ -7,6 +7,7 @@ mod modules;
 mod print;
 mod status;
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fmt;
 use std::io::Write;
@@ -19,13 +20,13 @@ use clap::Parser;
 
 pub use args::Lang;
 pub use modules::{ModuleRow, NodeRow, print_modules};
-pub use print::{columns, print, print_report};
+pub use print::{columns, print, print_json, print_report, print_value};
 pub use status::{LeaseWord, StatusRow, print_status};
 
 use crate::config::{self, Config, ConfigError, Key, Layer, Surroundings};
 use crate::modules::{Assignment, DigestPrefix, InvalidPrefix};
 use crate::store::StoreUrl;
-use crate::telemetry::escape;
+use crate::telemetry::{escape, escape_lines};
 use args::{Arguments, Subcommand};
 
 /// The exit status of a wrong configuration or usage. Success is 0, every other failure 1.
@@ -207,7 +208,7 @@ impl Stop {
         match self {
             // Help that nobody reads is no failure.
             Self::Usage(error) => {
-                let _ = error.print();
+                let _ = report_usage(error);
                 u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
             }
             Self::Config(error) => {
@@ -215,6 +216,16 @@ impl Stop {
                 ExitCode::from(WRONG_CONFIGURATION)
             }
         }
+    }
+}
+
+/// Prints what the parser says: in colours, unless an argument is quoted that could do something to the terminal. Names
+/// of files, which others may have given, come as arguments too.
+fn report_usage(error: &clap::Error) -> std::io::Result<()> {
+    let plain = error.render().to_string();
+    match escape_lines(&plain) {
+        Cow::Borrowed(_) => error.print(),
+        Cow::Owned(harmless) => std::io::stderr().write_all(harmless.as_bytes()),
     }
 }
 

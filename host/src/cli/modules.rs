@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::status::short;
-use super::{columns, print};
+use super::{columns, print, print_json};
 use crate::modules::{Announcement, Control, Digest, Entry, RecordedVerdict, SILENT};
 use crate::telemetry::rfc3339;
 
@@ -128,8 +128,7 @@ impl ModuleRow {
 /// # Errors
 /// As for [`print()`].
 pub fn print_modules(rows: &[ModuleRow], now: OffsetDateTime, json: bool) -> io::Result<()> {
-    let text = if json { serde_json::to_string_pretty(rows)? + "\n" } else { table(rows, now) };
-    print(&text)
+    if json { print_json(&rows) } else { print(&table(rows, now)) }
 }
 
 fn table(rows: &[ModuleRow], now: OffsetDateTime) -> String {

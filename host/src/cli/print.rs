@@ -1,32 +1,68 @@
 //! What goes to stdout.
 
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
 
 use serde::Serialize;
 
-use crate::telemetry::escape;
+use crate::telemetry::{escape, escape_json, escape_lines};
 
-/// Prints a result. A reader that has read enough and went away (`baton status | head -1`) is no error.
+/// Prints a result of lines, whoever has written what is in them: only their ends reach a terminal as they are. A reader
+/// that has read enough and went away (`baton status | head -1`) is no error.
 ///
 /// # Errors
 /// What the system says, of a full disk for instance.
 pub fn print(text: &str) -> io::Result<()> {
+    write(escape_lines(text).as_bytes())
+}
+
+/// Prints a result as JSON, in which what could harm a terminal is written as `\uXXXX`.
+///
+/// # Errors
+/// As for [`print()`], or if it cannot be JSON.
+pub fn print_json(result: &impl Serialize) -> io::Result<()> {
+    // The ends of lines are no part of its texts.
+    let json = serde_json::to_string_pretty(result)?;
+    let lines: Vec<String> = json.lines().map(|line| escape_json(line.to_owned())).collect();
+    write((lines.join("\n") + "\n").as_bytes())
+}
+
+/// Prints a value that somebody saved: as it is, but to a terminal as lines of harmless text.
+///
+/// # Errors
+/// As for [`print()`].
+pub fn print_value(value: &[u8]) -> io::Result<()> {
+    if !io::stdout().is_terminal() {
+        return write(value);
+    }
+    write(harmless(value).as_bytes())
+}
+
+/// Bytes that are no text are written as `\xHH`.
+fn harmless(value: &[u8]) -> String {
+    let mut text = String::new();
+    for part in value.utf8_chunks() {
+        text.push_str(&escape_lines(part.valid()));
+        text.extend(part.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
+    }
+    text
+}
+
+fn write(bytes: &[u8]) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         Err(error) => Err(io::Error::new(error.kind(), format!("cannot write the result: {error}"))),
         Ok(()) => Ok(()),
     }
 }
 
-/// Prints a report as a JSON object, or as its own text. The text must already be harmless.
+/// Prints a report as a JSON object, or as its own text.
 ///
 /// # Errors
 /// As for [`print()`].
 pub fn print_report<R: Serialize + Display>(report: &R, json: bool) -> io::Result<()> {
-    let text = if json { serde_json::to_string_pretty(report)? } else { report.to_string() };
-    print(&(text.trim_end().to_string() + "\n"))
+    if json { print_json(report) } else { print(&(report.to_string().trim_end().to_owned() + "\n")) }
 }
 
 /// Lines in aligned columns, made harmless for a terminal.
@@ -46,4 +82,16 @@ pub fn columns<const N: usize>(lines: &[[String; N]]) -> String {
         text.push('\n');
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_harmless_to_a_terminal() {
+        let value = "{\n  \"key\": \"\u{1b}[2J\u{9b}\u{202e}é\"\n}\n".as_bytes();
+        assert_eq!(harmless(value), "{\n  \"key\": \"\\u{1b}[2J\\u{9b}\\u{202e}é\"\n}\n");
+        assert_eq!(harmless(b"a\xff\x9b2J\xc0\xae\r"), r"a\xff\x9b2J\xc0\xae\r");
+    }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use baton_election::{ElectionName, LeaseState, Outcome, Snapshot, Term};
 use serde::{Serialize, Serializer};
 
-use super::{columns, print};
+use super::{columns, print, print_json};
 use crate::modules::Digest;
 use crate::runtime::{InUse, Share};
 use crate::telemetry::{escape, rfc3339};
@@ -126,8 +126,7 @@ fn as_rfc3339<S: Serializer>(since: &Option<Duration>, serializer: S) -> Result<
 /// # Errors
 /// As for [`print()`].
 pub fn print_status(rows: &[StatusRow], json: bool) -> io::Result<()> {
-    let text = if json { serde_json::to_string_pretty(rows)? + "\n" } else { table(rows) };
-    print(&text)
+    if json { print_json(&rows) } else { print(&table(rows)) }
 }
 
 fn table(rows: &[StatusRow]) -> String {

@@ -81,7 +81,7 @@ async fn check(module: &Path, compile_timeout: Duration, json: bool) -> anyhow::
         Err(error) if json => {
             let module = module.display().to_string();
             let report = serde_json::json!({ "module": module, "runs": false, "problems": [format!("{error:#}")] });
-            cli::print(&format!("{report:#}\n"))?;
+            cli::print_json(&report)?;
             return Ok(ExitCode::FAILURE);
         }
         Err(error) => return Err(error),

@@ -1,7 +1,7 @@
 //! `baton state`: a coordinator's state in an operator's hands.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -122,7 +122,7 @@ fn list(document: &Document, prefix: &str, json: bool) -> anyhow::Result<()> {
     let entries = document.entries.iter().filter(|(key, _)| key.starts_with(prefix));
     let rows: Vec<Row<'_>> = entries.map(|(key, value)| Row { key, bytes: value.len() }).collect();
     if json {
-        return Ok(cli::print(&format!("{}\n", serde_json::to_string_pretty(&rows)?))?);
+        return Ok(cli::print_json(&rows)?);
     }
     let head = ["KEY".to_owned(), "BYTES".to_owned()];
     let lines = rows.iter().map(|row| [row.key.to_owned(), row.bytes.to_string()]);
@@ -134,8 +134,7 @@ fn get(election: &ElectionName, document: &Document, key: &str) -> anyhow::Resul
     let Some(value) = document.entries.get(key) else {
         bail!("the state of {election} has no key {key:?}; `baton state list {election}` shows which it has");
     };
-    let mut stdout = std::io::stdout().lock();
-    stdout.write_all(value).and_then(|()| stdout.flush()).context("cannot print the value")
+    Ok(cli::print_value(value)?)
 }
 
 /// A state as a file.
@@ -170,7 +169,7 @@ fn export(election: &ElectionName, document: &Document) -> anyhow::Result<()> {
         term: document.term,
         entries: document.entries.iter().map(|(key, bytes)| (key.clone(), value(bytes))).collect(),
     };
-    Ok(cli::print(&format!("{}\n", serde_json::to_string_pretty(&exported)?))?)
+    Ok(cli::print_json(&exported)?)
 }
 
 /// The entries and the term of an exported state.

@@ -21,8 +21,17 @@ pub fn escape(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-/// The same for JSON that was already written: what its writer leaves alone becomes `\uXXXX`.
-pub(super) fn escape_json(json: String) -> String {
+/// The same for text of several lines, whose ends stay.
+#[must_use]
+pub fn escape_lines(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(|c| c != '\n' && is_harmful(c)) {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(text.split('\n').map(escape).collect::<Vec<_>>().join("\n"))
+}
+
+/// The same for JSON that was already written, as one line: what its writer leaves alone becomes `\uXXXX`.
+pub fn escape_json(json: String) -> String {
     if !json.chars().any(is_harmful) {
         return json;
     }
@@ -38,8 +47,10 @@ pub(super) fn escape_json(json: String) -> String {
     safe
 }
 
-/// All of them are in the basic plane, so one `\uXXXX` is enough for JSON.
-fn is_harmful(c: char) -> bool {
+/// Whether a character does something to a terminal, or to a line. All of them are in the basic plane, so one `\uXXXX`
+/// is enough for JSON.
+#[must_use]
+pub fn is_harmful(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
@@ -57,6 +68,12 @@ mod tests {
             assert!(!escape(&c.to_string()).contains(c));
             assert!(u32::from(c) <= 0xffff);
         }
+    }
+
+    #[test]
+    fn of_lines_the_ends_stay() {
+        assert_eq!(escape_lines("a\nb\n"), "a\nb\n");
+        assert_eq!(escape_lines("a\u{1b}\r\n\nb"), "a\\u{1b}\\r\n\nb");
     }
 
     #[test]

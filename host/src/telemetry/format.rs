@@ -3,9 +3,8 @@
 use serde::Serialize;
 
 use super::queue::Entry;
-use super::{Event, Format, GuestStream, Level, escape, rfc3339};
+use super::{Event, Format, GuestStream, Level, escape, escape_json, rfc3339};
 use crate::modules::Digest;
-use crate::telemetry::escape::escape_json;
 
 /// How lines look, and for whom.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

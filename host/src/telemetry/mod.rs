@@ -26,7 +26,7 @@ use std::time::Duration;
 use baton_election::{ElectionName, Term};
 
 pub use clock::{rfc3339, wall};
-pub use escape::escape;
+pub use escape::{escape, escape_json, escape_lines, is_harmful};
 pub use event::{Event, GuestStream, Level, Seconds};
 pub use format::Style;
 

@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::guests::Guest;
-use crate::node::{Event, finish_with_input};
+use crate::node::{Event, baton, finish, finish_with_input};
 use crate::on_both_stores;
 use crate::stage::{ELECTION, Stage};
+use crate::store::Store;
 
 on_both_stores! {
     commits_outlive_sigkill,
@@ -139,6 +141,53 @@ fn an_operator_reads_and_changes_the_state(stage: Stage) {
     let huge = finish_with_input(stage.baton(&["state", "put", ELECTION, "huge"]), &vec![b'x'; 64 << 20]);
     assert!(huge.code == Some(1) && huge.stderr.contains("67108864"), "{huge:?}");
     assert_eq!(state(&["export", ELECTION]).stdout, whole.stdout);
+}
+
+#[test]
+fn a_value_is_harmless_to_a_terminal_and_as_it_is_to_others() {
+    let stage = Stage::new(Store::sqlite());
+    let value = "a\u{1b}[2Jb\u{9b}2J\u{202e}\nc";
+    let escaped = "a\\u{1b}[2Jb\\u{9b}2J\\u{202e}";
+    let entries = serde_json::json!({ "key": value, "key\u{1b}]0;x\u{7}\u{9b}": "x" });
+    let import = serde_json::json!({ "format": "baton state 1", "election": ELECTION, "term": 1, "entries": entries })
+        .to_string();
+    // The store is there once somebody has pushed or contended.
+    let mut node = stage.node("alpha");
+    node.after(0, "elected");
+    assert!(node.terminate().success());
+    let imported = finish_with_input(stage.baton(&["state", "import", ELECTION, "--force"]), import.as_bytes());
+    assert_eq!(imported.code, Some(0), "{imported:?}");
+    assert_eq!(read(&stage, "key"), value, "not to a terminal");
+    assert_eq!(on_a_terminal(&stage.baton(&["state", "get", ELECTION, "key"])), format!("{escaped}\r\nc"));
+    let mut check = baton(stage.home.path());
+    check.args(["check", "\u{1b}[2J\u{9b}.wasm"]);
+    for command in [
+        stage.baton(&["state", "list", ELECTION]),
+        stage.baton(&["state", "list", ELECTION, "--json"]),
+        stage.baton(&["state", "export", ELECTION]),
+        stage.baton(&["state", "get", ELECTION, "\u{1b}[2J"]),
+        stage.baton(&["status", "--js\u{1b}[2J"]),
+        check,
+    ] {
+        let shown = on_a_terminal(&command);
+        // The colours of the parser's own words apart.
+        assert!(!shown.contains("\u{1b}[2J") && !shown.contains(['\u{9b}', '\u{7}']), "{command:?}: {shown:?}");
+        assert!(shown.contains("\\u{1b}") || shown.contains("\\u001b"), "{command:?}: {shown:?}");
+    }
+    // What was escaped as JSON means the same.
+    let exported = stage.command(&["state", "export", ELECTION]);
+    assert_eq!(exported.json()["entries"], entries);
+    assert!(exported.stdout.contains("\\u009b") && !exported.stdout.contains('\u{9b}'), "{exported:?}");
+}
+
+/// What the command writes to a terminal of its own, stdout and stderr.
+fn on_a_terminal(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let quoted: Vec<String> =
+        words.map(|word| format!("'{}'", word.to_string_lossy().replace('\'', r"'\''"))).collect();
+    let mut script = Command::new("script");
+    script.args(["--quiet", "--return", "--command", &quoted.join(" "), "/dev/null"]).env("SHELL", "/bin/sh");
+    finish(script).stdout
 }
 
 fn a_state_that_is_too_large_is_refused_by_the_limits_name(stage: Stage) {
