@@ -1,5 +1,6 @@
 //! The host of Baton as a library, for its binary and its tests.
 
+pub mod address;
 pub mod cli;
 pub mod clock;
 pub mod commands;
@@ -8,6 +9,7 @@ pub mod gate;
 pub mod modules;
 pub mod node;
 pub mod runtime;
+pub mod shell;
 pub mod signals;
 pub mod state;
 pub mod status_socket;

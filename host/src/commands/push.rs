@@ -15,6 +15,7 @@ use super::modules::{announcements, now};
 use super::{ANSWER_WITHIN, TRIES, inspect, open_store, patiently};
 use crate::cli::{self, Push};
 use crate::modules::{Announcement, Digest, EditError, ModuleSource, ModuleStore, Publication, Pushed, edit_control};
+use crate::shell::quoted;
 use crate::store::{LeaseStore, StoreUrl};
 use crate::telemetry::{escape, rfc3339, wall};
 
@@ -90,7 +91,8 @@ async fn who_does_not_follow(store: &dyn ModuleStore, election: &ElectionName) -
     (!others.is_empty()).then(|| {
         format!(
             "these nodes of {election} follow something else, and run nothing that is pushed until they are started \
-             with `baton run {here}`: {}",
+             with `baton run {}`: {}",
+            quoted(&here),
             others.join(", ")
         )
     })

@@ -13,6 +13,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 use tokio::time::timeout;
 
+use crate::shell::quoted;
+
 /// How long a credential helper may take: it may ask a server.
 const HELPER: Duration = Duration::from_secs(20);
 /// How much it may say.
@@ -118,7 +120,8 @@ struct HelpersAnswer {
 /// Asks a credential helper; none if it knows nothing of the server.
 async fn ask(helper: &str, server: &str) -> Result<Option<DockerCredential>, CredentialsError> {
     let program = format!("docker-credential-{helper}");
-    let wrong = |what: &str| CredentialsError(format!("{program} {what}: try `echo {server} | {program} get`"));
+    let command = format!("echo {} | {} get", quoted(server), quoted(&program));
+    let wrong = |what: &str| CredentialsError(format!("{program} {what}: try `{command}`"));
     let (success, said) = timeout(HELPER, run(&program, server))
         .await
         .map_err(|_| wrong(&format!("does not answer within {HELPER:?}")))?

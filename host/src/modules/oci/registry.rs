@@ -14,6 +14,7 @@ use super::credentials::RegistryCredentials;
 use super::reference::{OciReference, Version};
 use super::transport::{AskError, SILENCE, cause, read};
 use super::{Digest, SourceError};
+use crate::shell;
 
 /// How long an answer may take that is no module: the token's, and the manifest's after it.
 const ANSWER: Duration = Duration::from_secs(15);
@@ -204,21 +205,24 @@ impl Registry {
         };
         Failure::Denied(format!(
             "the registry {registry} does not give {repository} {whose}: as the user that Baton runs as, \
-             `docker login {registry}` as somebody who may pull it"
+             `docker login {}` as somebody who may pull it",
+            shell::quoted(registry)
         ))
     }
 
     fn missing(&self) -> Failure {
         let (registry, reference) = (self.reference.registry(), &self.reference);
         Failure::Missing(format!(
-            "the registry {registry} has no {reference}: `wkg oci push {reference} MODULE.wasm` puts a module there"
+            "the registry {registry} has no {reference}: `wkg oci push {} MODULE.wasm` puts a module there",
+            shell::quoted(&reference.to_string())
         ))
     }
 
     fn limited(&self) -> Failure {
         let registry = self.reference.registry();
         Failure::Unreachable(format!(
-            "the registry {registry} is asked too often for its liking (429): `docker login {registry}` often raises the limit"
+            "the registry {registry} is asked too often for its liking (429): `docker login {}` often raises the limit",
+            shell::quoted(registry)
         ))
     }
 

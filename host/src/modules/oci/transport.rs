@@ -1,12 +1,15 @@
 //! The way to a registry: over TLS or within this machine, within bounds of time and size, and nowhere that a
 //! registry may not lead.
 
+use std::collections::BTreeSet;
 use std::error::Error;
-use std::net::IpAddr;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::HeaderValue;
 use reqwest::redirect::Policy;
 use reqwest::{RequestBuilder, Response, StatusCode};
@@ -15,6 +18,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use url::{Host, Origin, Url};
 
 use super::artifact::short;
+use crate::address::{Kind, kind};
 
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -22,6 +26,8 @@ const CONNECT: Duration = Duration::from_secs(5);
 pub const SILENCE: Duration = Duration::from_secs(10);
 /// How much of what a registry says of an error is read, in bytes.
 const COMPLAINT: usize = 64 << 10;
+/// The variables that name proxies.
+const PROXIES: [&str; 6] = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
 
 /// The way to a registry and to where it leads.
 pub struct Transport {
@@ -82,6 +88,8 @@ impl Transport {
         if is_plain {
             // What is in the clear does not leave this machine.
             builder = builder.no_proxy();
+        } else {
+            builder = builder.dns_resolver(Arc::new(Lookup::of(registry)));
         }
         let client = builder.build().map_err(|error| cause(&error))?;
         Ok(Self { client, registry: registry.clone() })
@@ -97,14 +105,18 @@ impl Transport {
         url.origin() == self.registry.origin()
     }
 
-    /// Whether the registry may lead there: over TLS only, or within this machine, and never from elsewhere to this
-    /// machine.
+    /// Whether the registry may lead there: over TLS only, or within this machine, never from elsewhere to this
+    /// machine, and never to where a cloud gives out credentials. What its name leads to, [`Lookup`] sees.
     pub fn may_lead_to(&self, url: &Url) -> bool {
         let from_here = is_loopback(&self.registry);
         let has_user = !url.username().is_empty() || url.password().is_some();
         match url.scheme() {
             _ if has_user => false,
-            "https" => from_here || !may_be_here(url),
+            "https" => match kind_of(url) {
+                Some(Kind::Public | Kind::Private) => true,
+                Some(Kind::Loopback) => from_here,
+                Some(Kind::Special) | None => false,
+            },
             "http" => from_here && is_loopback(url),
             _ => false,
         }
@@ -168,17 +180,67 @@ pub fn is_loopback(url: &Url) -> bool {
     }
 }
 
-/// Whether it may be on this machine, however that is written.
-fn may_be_here(url: &Url) -> bool {
-    let is_here = |address: IpAddr| address.is_loopback() || address.is_unspecified();
-    match url.host() {
-        Some(Host::Domain(name)) => {
+/// What it leads to, as far as its own text says.
+fn kind_of(url: &Url) -> Option<Kind> {
+    Some(match url.host()? {
+        Host::Domain(name) => {
             let name = name.trim_end_matches('.');
-            name == "localhost" || name.ends_with(".localhost")
+            let is_here = name == "localhost" || name.ends_with(".localhost");
+            if is_here { Kind::Loopback } else { Kind::Public }
         }
-        Some(Host::Ipv4(address)) => is_here(address.into()),
-        Some(Host::Ipv6(address)) => is_here(address.to_canonical()),
-        None => false,
+        Host::Ipv4(address) => kind(address.into()),
+        Host::Ipv6(address) => kind(address.into()),
+    })
+}
+
+/// Looks up names for a registry that is on another machine: where it leads by a name, it may not lead to this machine
+/// or to where a cloud gives out credentials either. Its own name and those of proxies are the operator's, and lead
+/// where they lead.
+struct Lookup {
+    trusted: Arc<BTreeSet<String>>,
+}
+
+impl Lookup {
+    fn of(registry: &Url) -> Self {
+        let proxies = PROXIES.iter().filter_map(|name| std::env::var(name).ok());
+        let host = |url: &Url| url.host_str().map(str::to_ascii_lowercase);
+        let proxies = proxies.filter_map(|proxy| host(&proxy.parse().or_else(|_| with_scheme(&proxy)).ok()?));
+        Self { trusted: Arc::new(proxies.chain(host(registry)).collect()) }
+    }
+}
+
+/// Some write a proxy without its scheme.
+fn with_scheme(proxy: &str) -> Result<Url, url::ParseError> {
+    format!("http://{proxy}").parse()
+}
+
+impl Resolve for Lookup {
+    fn resolve(&self, name: Name) -> Resolving {
+        let trusted = Arc::clone(&self.trusted);
+        Box::pin(async move {
+            let lookup = tokio::task::spawn_blocking(move || {
+                let found: Vec<SocketAddr> = (name.as_str(), 0).to_socket_addrs()?.collect();
+                within_reach(&trusted, name.as_str(), found)
+            });
+            let addresses: Addrs = Box::new(lookup.await??.into_iter());
+            Ok(addresses)
+        })
+    }
+}
+
+/// Those of a name's addresses that it may be asked at.
+fn within_reach(trusted: &BTreeSet<String>, name: &str, found: Vec<SocketAddr>) -> io::Result<Vec<SocketAddr>> {
+    if trusted.contains(&name.to_ascii_lowercase()) {
+        return Ok(found);
+    }
+    let is_allowed = |address: &SocketAddr| matches!(kind(address.ip()), Kind::Public | Kind::Private);
+    let allowed: Vec<_> = found.iter().copied().filter(is_allowed).collect();
+    match found.first() {
+        Some(first) if allowed.is_empty() => {
+            let (name, address) = (short(name), first.ip());
+            Err(io::Error::other(format!("{name} has the address {address}, where a registry may not lead")))
+        }
+        _ => Ok(allowed),
     }
 }
 
@@ -208,6 +270,8 @@ fn tls(is_optional: bool) -> Result<ClientConfig, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
     #[test]
@@ -230,13 +294,35 @@ mod tests {
             ("http://localhost.example/token", false, false),
             ("https://localhost./token", false, true),
             ("https://a.localhost/token", false, true),
-            ("https://0.0.0.0/token", false, true),
-            ("https://[::]/token", false, true),
+            ("https://0.0.0.0/token", false, false),
+            ("https://[::]/token", false, false),
+            ("https://10.0.0.7/token", true, true),
+            ("https://169.254.169.254/token", false, false),
+            ("https://[fd00:ec2::254]/token", false, false),
+            ("https://168.63.129.16/token", false, false),
+            ("https://[64:ff9b::7f00:1]/token", false, true),
             ("https://[::1]/token", false, true),
             ("https://[::ffff:127.0.0.1]/token", false, true),
         ] {
             let url = place.parse()?;
             assert_eq!((far.may_lead_to(&url), near.may_lead_to(&url)), (of_far, of_near), "{place}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_name_leads_where_its_address_might() -> Result<(), Box<dyn Error>> {
+        let trusted = BTreeSet::from(["registry.example".to_owned()]);
+        let at = |text: &str| text.parse::<IpAddr>().map(|address| SocketAddr::new(address, 0));
+        let (here, metadata, private, public) =
+            (at("127.0.0.1")?, at("169.254.169.254")?, at("10.0.0.7")?, at("1.1.1.1")?);
+        let of = |name: &str, found: &[SocketAddr]| within_reach(&trusted, name, found.to_vec());
+        assert_eq!(of("cdn.example", &[here, private, metadata, public])?, [private, public]);
+        assert_eq!(of("Registry.example", &[here])?, [here], "that one the operator has named");
+        assert!(of("cdn.example", &[])?.is_empty());
+        for place in [here, metadata] {
+            let refused = of("cdn.example", &[place]).map_err(|error| error.to_string());
+            assert!(refused.is_err_and(|why| why.contains(&place.ip().to_string())), "{place}");
         }
         Ok(())
     }

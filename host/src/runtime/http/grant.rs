@@ -9,6 +9,16 @@ use std::str::FromStr;
 
 use url::{Host, Url};
 
+use super::path::is_ambiguous;
+use crate::address::{Kind, kind};
+use crate::shell;
+
+/// No name of a server is longer, in bytes, nor is an address.
+const LONGEST_HOST: usize = 255;
+
+/// Of a longer path, in bytes, nobody is told how to grant it.
+const LONGEST_PROPOSED: usize = 1000;
+
 /// What is written after `#` in a grant whose names may be private addresses.
 const PRIVATE: &str = "private";
 
@@ -50,6 +60,18 @@ pub(super) enum Reach {
     Exactly(IpAddr),
 }
 
+impl Reach {
+    /// Whether a connection may go there.
+    pub(super) fn includes(self, address: IpAddr) -> bool {
+        match self {
+            Self::Exactly(granted) => granted == address,
+            Self::Public => kind(address) == Kind::Public,
+            Self::Loopback => kind(address) == Kind::Loopback,
+            Self::Private => kind(address) != Kind::Special,
+        }
+    }
+}
+
 /// A text that is no grant: what is wrong with it and what to write instead.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
@@ -59,7 +81,7 @@ impl FromStr for Grant {
     type Err = GrantError;
 
     fn from_str(text: &str) -> Result<Self, GrantError> {
-        let wrong = |problem: &str| GrantError(format!("{text:?}: {problem}"));
+        let wrong = |problem: &str| GrantError(format!("{:?}: {problem}", without_secrets(text)));
         let (scheme, rest) = text
             .split_once("://")
             .ok_or_else(|| wrong("there is no scheme: write a server like https://api.example.com"))?;
@@ -82,8 +104,11 @@ impl FromStr for Grant {
         if path.contains('?') {
             return Err(wrong("a query cannot be granted: end it with the path, which allows every query"));
         }
-        if leaves_its_folder(path) {
-            return Err(wrong("the path must not have parts that are `.` or `..`"));
+        if is_ambiguous(path) {
+            return Err(wrong(
+                "the path must not have parts that are `.` or `..`, or that a server could read so: control \
+                 characters, percent signs that encode nothing, what is no UTF-8",
+            ));
         }
         let (authority, wild) = match authority.strip_prefix("*.") {
             Some(domain) => (domain, true),
@@ -111,6 +136,17 @@ impl FromStr for Grant {
         };
         let port = url.port_or_known_default().unwrap_or(scheme.port());
         Ok(Self { scheme, host, port, path: url.path().trim_end_matches('/').to_owned(), private })
+    }
+}
+
+/// A text that is no grant as it may be shown: a query may have a token in it, and before a host a password stands.
+fn without_secrets(text: &str) -> String {
+    let (text, query) = text.split_at(text.find('?').unwrap_or(text.len()));
+    let query = if query.is_empty() { "" } else { "?…" };
+    let authority = text.find("://").map_or(0, |at| at + 3);
+    match text.rfind('@').filter(|at| *at >= authority) {
+        Some(at) => format!("{}…{}{query}", &text[..authority], &text[at..]),
+        None => format!("{text}{query}"),
     }
 }
 
@@ -142,7 +178,7 @@ impl Grant {
 
     fn covers_path(&self, path: &str) -> bool {
         let Some(rest) = path.strip_prefix(&self.path) else { return false };
-        self.path.is_empty() || ((rest.is_empty() || rest.starts_with('/')) && !leaves_its_folder(rest))
+        self.path.is_empty() || ((rest.is_empty() || rest.starts_with('/')) && !is_ambiguous(rest))
     }
 
     fn reach(&self) -> Reach {
@@ -196,6 +232,7 @@ impl Origin {
         let scheme = Scheme::named(uri.scheme_str()?)?;
         let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'))?;
         let url = Url::parse(&format!("{scheme}://{authority}")).ok()?;
+        url.host_str().filter(|host| host.len() <= LONGEST_HOST)?;
         Some(Self { scheme, host: url.host()?.to_owned(), port: url.port().unwrap_or(scheme.port()) })
     }
 
@@ -238,6 +275,9 @@ impl Grants {
     /// origin is granted. None where no grant would do.
     pub(super) fn wanted(&self, origin: &Origin, path: &str) -> Option<Grant> {
         let knows_origin = self.0.iter().any(|grant| grant.covers_origin(origin));
+        if knows_origin && path.len() > LONGEST_PROPOSED {
+            return None;
+        }
         let text = if knows_origin { format!("{origin}{path}") } else { origin.to_string() };
         text.parse().ok()
     }
@@ -253,48 +293,10 @@ impl Grants {
         let is_other = |other: &&Grant| Grant { private: grant.private, ..(*other).clone() } != *grant;
         let all: Vec<String> =
             self.0.iter().filter(is_other).chain(std::iter::once(grant)).map(Grant::to_string).collect();
-        let quoted: Vec<String> = all.iter().map(|grant| format!("{grant:?}")).collect();
-        let flags: Vec<String> = all.iter().map(|grant| format!("--allow-http '{grant}'")).collect();
+        let quoted: Vec<String> = all.iter().map(|grant| toml::Value::from(grant.as_str()).to_string()).collect();
+        let flags: Vec<String> = all.iter().map(|grant| format!("--allow-http {}", shell::quoted(grant))).collect();
         [format!("allow-http = [{}]", quoted.join(", ")), flags.join(" ")]
     }
-}
-
-/// Whether a server might read a path, or the rest of one, as leading out of where it seems to be: it has a part
-/// that is `.` or `..`, also in one of the disguises that servers take off (percent signs, once or twice; a
-/// backslash; parameters after a semicolon).
-fn leaves_its_folder(path: &str) -> bool {
-    let mut bytes = path.as_bytes().to_vec();
-    for _ in 0..3 {
-        let is_dots = |part: &[u8]| {
-            let name = part.split(|byte| *byte == b';').next().unwrap_or_default();
-            matches!(name, b"." | b"..")
-        };
-        if bytes.split(|byte| matches!(byte, b'/' | b'\\')).any(is_dots) {
-            return true;
-        }
-        bytes = percent_decoded(&bytes);
-    }
-    false
-}
-
-fn percent_decoded(bytes: &[u8]) -> Vec<u8> {
-    let digit = |at: usize| bytes.get(at).and_then(|byte| char::from(*byte).to_digit(16));
-    let mut decoded = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(byte) = bytes.get(at) {
-        match (byte, digit(at + 1), digit(at + 2)) {
-            (b'%', Some(high), Some(low)) => {
-                // Two hexadecimal digits make a byte.
-                decoded.push((high * 16 + low) as u8);
-                at += 3;
-            }
-            _ => {
-                decoded.push(*byte);
-                at += 1;
-            }
-        }
-    }
-    decoded
 }
 
 #[cfg(test)]

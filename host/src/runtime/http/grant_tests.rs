@@ -41,6 +41,8 @@ fn what_is_no_grant_is_told_why() {
         ("https://example.com?x=1", "a query cannot be granted"),
         ("https://example.com/v1/../v2", "must not have parts"),
         ("https://example.com/v1/%2E%2e/v2", "must not have parts"),
+        ("https://example.com/v1%00", "must not have parts"),
+        ("https://example.com/%c0%ae", "must not have parts"),
         ("https://example.com/#v1", "only be `private`"),
         ("https://a.example,https://b.example", "does not belong into a host"),
         ("https://a.example,", "',' does not belong into a host"),
@@ -51,10 +53,20 @@ fn what_is_no_grant_is_told_why() {
         ("https://*.*.example.com", "only stand for subdomains"),
     ] {
         let error = text.parse::<Grant>().unwrap_err().to_string();
-        assert!(error.contains(why) && error.contains(&format!("{text:?}")), "{text}: {error}");
+        let shown = text.replace("?x=1", "?…");
+        assert!(error.contains(why) && error.contains(&format!("{shown:?}")), "{text}: {error}");
     }
-    let error = "https://me:secret@example.com".parse::<Grant>().unwrap_err().to_string();
-    assert!(error.contains("a user or a password") && !error.contains("secret"), "{error}");
+    for (text, why) in [
+        ("https://me:secret@example.com", "a user or a password"),
+        ("ftp://me:secret@example.com", "https or http"),
+        ("me:secret@example.com/x", "there is no scheme"),
+        ("https://example.com/x?token=secret", "https://example.com/x?…"),
+        ("example.com?token=secret", "there is no scheme"),
+        ("https://*.com/x?sig=secret#private", "a query cannot be granted"),
+    ] {
+        let error = text.parse::<Grant>().unwrap_err().to_string();
+        assert!(error.contains(why) && !error.contains("secret"), "{error}");
+    }
 }
 
 #[test]
@@ -116,6 +128,10 @@ fn a_path_is_granted_with_what_is_under_it_and_nothing_beside_it() {
         "/v1/..;a=b/x",
         "/v1%2f..",
         "/v1%2f../x",
+        "/v1/x%00",
+        "/v1/..%00/x",
+        "/v1/%c0%ae%c0%ae/x",
+        "/v1/%e0%80%ae./x",
     ] {
         assert!(!allows(&grants, &format!("https://example.com{path}")), "{path}");
     }
@@ -151,12 +167,17 @@ fn what_would_allow_it_does() {
         (
             "https://api.example.com:8443/x/y?z",
             r#"allow-http = ["https://example.com/v1", "http://b", "https://api.example.com:8443"]"#,
-            "--allow-http 'https://example.com/v1' --allow-http 'http://b' --allow-http 'https://api.example.com:8443'",
+            "--allow-http https://example.com/v1 --allow-http http://b --allow-http https://api.example.com:8443",
         ),
         (
             "https://example.com/v10/x?z",
             r#"allow-http = ["https://example.com/v1", "http://b", "https://example.com/v10/x"]"#,
-            "--allow-http 'https://example.com/v1' --allow-http 'http://b' --allow-http 'https://example.com/v10/x'",
+            "--allow-http https://example.com/v1 --allow-http http://b --allow-http https://example.com/v10/x",
+        ),
+        (
+            "https://example.com/v10/x';touch%20y;'",
+            r#"allow-http = ["https://example.com/v1", "http://b", "https://example.com/v10/x';touch%20y;'"]"#,
+            r"--allow-http https://example.com/v1 --allow-http http://b --allow-http 'https://example.com/v10/x'\'';touch%20y;'\'''",
         ),
     ] {
         let uri: http::Uri = url.parse().unwrap();
@@ -168,7 +189,25 @@ fn what_would_allow_it_does() {
     }
     let uri: http::Uri = "https://example.com/v1/../x".parse().unwrap();
     assert_eq!(granted.wanted(&Origin::of(&uri).unwrap(), uri.path()), None, "no path does");
+    let long = format!("/{}", "x".repeat(LONGEST_PROPOSED));
+    assert_eq!(granted.wanted(&Origin::of(&uri).unwrap(), &long), None, "nobody reads that");
+    assert!(Origin::of(&format!("https://{}/", "x".repeat(LONGEST_HOST + 1)).parse().unwrap()).is_none());
     let b = Origin::of(&"http://b/".parse().unwrap()).unwrap();
     let private = granted.wanted_private(&b).unwrap();
     assert_eq!(granted.lines_with(&private)[0], r#"allow-http = ["https://example.com/v1", "http://b#private"]"#);
+}
+
+#[test]
+fn a_name_reaches_what_its_grant_says() {
+    let reaches = |reach: Reach, address: &str| reach.includes(address.parse().unwrap());
+    let [public, loopback, private, link_local] = ["8.8.8.8", "127.0.0.1", "10.1.2.3", "169.254.169.254"];
+    let all = [public, loopback, private, link_local];
+    for (reach, included) in [
+        (Reach::Public, [true, false, false, false]),
+        (Reach::Loopback, [false, true, false, false]),
+        (Reach::Private, [true, true, true, false]),
+        (Reach::Exactly(link_local.parse().unwrap()), [false, false, false, true]),
+    ] {
+        assert_eq!(all.map(|address| reaches(reach, address)), included, "{reach:?}");
+    }
 }

@@ -5,16 +5,16 @@
 //! instance: its tasks end when the store is dropped, and hold a [`Lifeline`] by which the instance waits for them.
 //! Only the lookup of a name belongs to the host, since nothing can end it.
 //!
-//! `grant` says which requests are allowed, `address` which addresses; `headers` is what is said of the term;
+//! `grant` says which requests are allowed, and to which addresses; `path` which paths mean the same to everybody; `headers` is what is said of the term;
 //! `handle` takes it from the guest; `connect` and `tls` open connections; `exchange` makes a request on one; `limits` has all numbers.
 
-mod address;
 mod connect;
 mod exchange;
 mod grant;
 mod handle;
 mod headers;
 mod limits;
+mod path;
 mod tls;
 
 use std::collections::BTreeSet;
@@ -198,7 +198,10 @@ impl Shared {
             let wanted = self.policy.grants.wanted(&origin, path);
             let reason = match &wanted {
                 Some(wanted) => format!("the coordinator was not granted requests to {wanted}"),
-                None => format!("the path of a request to {origin} leads out of what was granted"),
+                None => format!(
+                    "the path of a request to {origin} leads out of what was granted, or a server could read it so, or \
+                     it is very long"
+                ),
             };
             return Err(self.refuse(&origin, reason, wanted));
         };

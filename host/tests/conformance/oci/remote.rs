@@ -45,12 +45,14 @@ async fn nothing_leads_from_tls_into_the_clear_or_to_this_machine() {
         (&format!("https://{here}/token"), cdn),
         (auth, "http://cdn.example/first"),
         (auth, "https://localhost/first"),
+        ("https://169.254.169.254/token", cdn),
+        (auth, "https://[fd00:ec2::254]/first"),
         (auth, &format!("http://{here}/first")),
     ] {
         let internet = Internet::start(realm, blob).await;
         let told = internet.pull(&[]);
         assert!(told.contains("told: Err(Unusable(") && told.contains("and may not"), "{realm} {blob}: {told}");
-        for elsewhere in ["in the clear", "localhost", "127.0.0.1"] {
+        for elsewhere in ["in the clear", "localhost", "127.0.0.1", "169.254", "ec2"] {
             assert_eq!(internet.asked.with(elsewhere), Vec::<String>::new(), "{realm} {blob}");
         }
         let token = internet.asked.with("Basic ");

@@ -1,21 +1,26 @@
-//! Which addresses a granted name may have: a name that somebody else controls must not lead into this machine,
-//! its network, or to the place where a cloud gives out its machines' credentials.
+//! What an IP address is to whoever asks for it by a name that somebody else controls: a coordinator by a granted
+//! name, a registry's redirect. It must not lead into this machine, its network, or to the place where a cloud gives
+//! out its machines' credentials.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::grant::Reach;
-
-/// Where clouds answer their machines, outside the ranges that are known as link-local: Azure's platform,
-/// Alibaba's metadata, Amazon's metadata.
-const PLATFORMS: [IpAddr; 3] = [
+/// Where clouds answer their machines, outside the ranges that are known as link-local. What is inside fc00::/7 would
+/// pass for a private network otherwise.
+const PLATFORMS: [IpAddr; 7] = [
+    // Azure's platform.
     IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
+    // Metadata of Alibaba, Google, Oracle, Scaleway and Akamai.
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
-    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0x100, 0, 0, 0, 0, 0x100, 0x200)),
+    IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xa9fe, 0xa9fe, 0, 0, 0, 0, 1)),
 ];
 
 /// What an address is to whoever asks for it by a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub enum Kind {
     /// On the internet.
     Public,
     /// This machine.
@@ -26,20 +31,9 @@ pub(super) enum Kind {
     Special,
 }
 
-impl Reach {
-    /// Whether a connection may go there.
-    pub(super) fn includes(self, address: IpAddr) -> bool {
-        match self {
-            Self::Exactly(granted) => granted == address,
-            Self::Public => kind(address) == Kind::Public,
-            Self::Loopback => kind(address) == Kind::Loopback,
-            Self::Private => kind(address) != Kind::Special,
-        }
-    }
-}
-
 /// What an address is. One that carries another inside it is what that is.
-pub(super) fn kind(address: IpAddr) -> Kind {
+#[must_use]
+pub fn kind(address: IpAddr) -> Kind {
     let address = address.to_canonical();
     match address {
         _ if PLATFORMS.contains(&address) => Kind::Special,
@@ -53,10 +47,10 @@ fn kind_v4(address: Ipv4Addr) -> Kind {
         [127, ..] => Kind::Loopback,
         // The last is for carriers, and for the inside of some clouds.
         [10, ..] | [172, 16..=31, ..] | [192, 168, ..] | [100, 64..=127, ..] => Kind::Private,
-        // "This network", link-local, protocols, examples, benchmarks; multicast, reserved, broadcast.
-        [0, ..] | [169, 254, ..] | [192, 0, 0 | 2, _] | [198, 18 | 19, ..] | [198, 51, 100, _] | [203, 0, 113, _] => {
-            Kind::Special
-        }
+        // "This network", link-local, protocols (Oracle's old metadata among them), examples, relays, benchmarks;
+        // multicast, reserved, broadcast.
+        [0, ..] | [169, 254, ..] | [192, 0, 0 | 2, _] | [192, 88, 99, _] => Kind::Special,
+        [198, 18 | 19, ..] | [198, 51, 100, _] | [203, 0, 113, _] => Kind::Special,
         [224..=255, ..] => Kind::Special,
         _ => Kind::Public,
     }
@@ -72,7 +66,11 @@ fn kind_v6(address: Ipv6Addr) -> Kind {
         // Translated to IPv4 on the way, and tunnelled over it.
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => inner(high, low),
         // Teredo, and the other special ones of that block; examples.
-        [0x2001, 0..=0x1ff, ..] | [0x2001, 0xdb8, ..] => Kind::Special,
+        [0x2001, 0..=0x1ff, ..] | [0x2001, 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => Kind::Special,
+        // Amazon's own: metadata, the identities of pods, names and time.
+        [0xfd00, 0xec2, ..] => Kind::Special,
+        // Link-local addresses as a network's own translator writes them.
+        [0xfc00..=0xfdff, .., 0xa9fe, _] => Kind::Special,
         [0xfc00..=0xfdff, ..] => Kind::Private,
         // All that is given out for the internet so far.
         [0x2000..=0x3fff, ..] => Kind::Public,
@@ -104,25 +102,17 @@ mod tests {
                 Kind::Special,
                 &["168.63.129.16", "100.100.100.200", "fd00:ec2::254", "2001::1", "64:ff9b:1::1", "fec0::1"],
             ),
+            // Credentials of a pod on EKS, metadata of Google, Scaleway, Oracle, Akamai and Alibaba.
+            (Kind::Special, &["169.254.170.2", "169.254.170.23", "fd00:ec2::23", "fd20:ce::254", "fd00:42::42"]),
+            (Kind::Special, &["192.0.0.192", "fd00:c1::a9fe:a9fe", "fd00:a9fe:a9fe::1", "fd00:100::100:200"]),
+            (Kind::Special, &["169.254.42.42", "169.254.0.23", "fe80::a9fe:a9fe", "fd12:64::a9fe:a9fe"]),
+            (Kind::Special, &["::ffff:168.63.129.16", "64:ff9b::6464:64c8", "2002:a83f:8110::1", "::a9fe:a9fe"]),
+            (Kind::Special, &["::ffff:0:a9fe:a9fe", "192.88.99.1", "3fff::1", "100::1", "5f00::1"]),
+            (Kind::Private, &["fd00:42::43", "fd20:ce::1", "fd00:c1::1", "fd00::1", "fdff:ffff::1"]),
         ] {
             for address in addresses {
                 assert_eq!(kind(address.parse().unwrap()), kind_wanted, "{address}");
             }
-        }
-    }
-
-    #[test]
-    fn a_name_reaches_what_its_grant_says() {
-        let reaches = |reach: Reach, address: &str| reach.includes(address.parse().unwrap());
-        let [public, loopback, private, link_local] = ["8.8.8.8", "127.0.0.1", "10.1.2.3", "169.254.169.254"];
-        let all = [public, loopback, private, link_local];
-        for (reach, included) in [
-            (Reach::Public, [true, false, false, false]),
-            (Reach::Loopback, [false, true, false, false]),
-            (Reach::Private, [true, true, true, false]),
-            (Reach::Exactly(link_local.parse().unwrap()), [false, false, false, true]),
-        ] {
-            assert_eq!(all.map(|address| reaches(reach, address)), included, "{reach:?}");
         }
     }
 }
