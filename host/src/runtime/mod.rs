@@ -38,7 +38,7 @@ pub use limits::{Limits, NearLimit, Usage};
 pub use logging::LogLevel;
 pub(crate) use module::read as read_module;
 pub use module::{Inspection, LARGEST_MODULE, Module, ModuleError};
-pub use output::{Notice, Output, Stream};
+pub use output::{LONGEST_LINE, Notice, Output, Stream};
 pub use postmortem::{Postmortem, PostmortemError, PostmortemWriter};
 pub use running::{InUse, Running, Share};
 pub use wrap::Wrapped;

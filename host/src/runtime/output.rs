@@ -21,8 +21,8 @@ use super::logging::LogLevel;
 use crate::clock::Clock;
 use crate::gate::Gate;
 
-/// A longer line is split, so that a guest cannot make the host hold more than this, in bytes.
-const LONGEST_LINE: usize = 8 * 1024;
+/// A longer line is split, so that a guest cannot make the host hold more than this, in bytes. Longer messages are cut.
+pub const LONGEST_LINE: usize = 8 * 1024;
 
 /// What a guest may write in one go, in bytes.
 const CHUNK: usize = 64 * 1024;

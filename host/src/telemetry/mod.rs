@@ -15,6 +15,7 @@ mod event;
 mod format;
 mod make;
 mod queue;
+mod shorten;
 mod sink;
 mod writer;
 
@@ -38,11 +39,6 @@ use sink::Sink;
 /// How long a node waits for somebody to read its last lines: those of a term before it gives the lease up, and those
 /// of the host before it ends.
 pub const LAST_LINES: Duration = Duration::from_millis(500);
-
-/// A line of output that is longer (in bytes) is cut: the queue's memory has a bound.
-const LONGEST_LINE: usize = 8 << 10;
-/// What a guest says that it is about is shorter, in bytes.
-const LONGEST_CONTEXT: usize = 256;
 
 /// How lines look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -110,13 +106,7 @@ impl Log {
     }
 
     fn push(&self, term: Option<Term>, event: Event, deadline: Option<Deadline>) {
-        let event = match event {
-            Event::Output { level, stream, context, line } => {
-                let context = context.map(|context| cut(context, LONGEST_CONTEXT));
-                Event::Output { level, stream, context, line: cut(line, LONGEST_LINE) }
-            }
-            event => event,
-        };
+        let event = event.shortened();
         self.queue.push(Entry { at: wall(), scope: Arc::clone(&self.scope), term, event, deadline });
     }
 
@@ -172,15 +162,6 @@ impl LogWriter {
         // A thread that still writes cannot be ended, only left behind by the process.
         done && self.thread.join().is_ok()
     }
-}
-
-/// Shortens a line and says by how much.
-fn cut(line: String, longest: usize) -> String {
-    if line.len() <= longest {
-        return line;
-    }
-    let end = line.floor_char_boundary(longest);
-    format!("{} … and {} bytes more", &line[..end], line.len() - end)
 }
 
 #[cfg(test)]

@@ -5,12 +5,14 @@ use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Seek};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use baton_election::End;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::queue::{CAPACITY, GUEST_SHARE};
 use super::*;
 use crate::clock::Clock;
 use crate::modules::Digest;
+use crate::runtime::{LONGEST_LINE, Usage};
 
 const TEXT: Style = Style { format: Format::Text, terminal: true, colours: false };
 const JSON: Style = Style { format: Format::Json, terminal: false, colours: false };
@@ -121,6 +123,36 @@ fn a_file_gets_the_date_and_a_terminal_may_get_colours() {
     assert!(!dated.contains('\x1b'));
     let coloured = &lines(Style { colours: true, ..TEXT }, |log| log.emit(None, Event::Released {}))[0];
     assert!(coloured.contains("\x1b[32m INFO\x1b[0m"), "{coloured:?}");
+}
+
+#[test]
+fn whatever_ends_an_instance_is_told_in_a_line_of_the_same_length() {
+    let long = "x".repeat(1 << 20);
+    let end = End::Fatal(long.clone());
+    let wait_s = Seconds(Duration::from_secs(1));
+    for event in [
+        Event::gone(Some(1), &end, Duration::ZERO, Usage::default()),
+        Event::Retrying { reason: long.clone(), failures: 1, wait_s },
+        Event::CoolOff { reason: long.clone(), wait_s },
+        Event::Stopping { reason: "step-down".to_owned(), message: long.clone(), grace_s: wait_s },
+        Event::Rejected { module: "sha256:ab".to_owned(), reason: long.clone(), instead: None },
+        Event::RequestRefused { origin: long.clone(), reason: long.clone(), setting: None, flag: None },
+    ] {
+        for style in [TEXT, JSON] {
+            let line = &lines(style, |log| log.emit(None, event.clone()))[0];
+            let parts = if matches!(event, Event::RequestRefused { .. }) { 2 } else { 1 };
+            assert!(line.len() < parts * (LONGEST_LINE + 500), "{} bytes", line.len());
+            assert!(line.contains(&format!(" … and {} bytes more", (1 << 20) - LONGEST_LINE)), "{}", &line[..200]);
+        }
+    }
+    let half = Event::RequestRefused {
+        origin: String::new(),
+        reason: "not granted".to_owned(),
+        setting: Some(long.clone()),
+        flag: Some(format!("--allow-http '{long}'")),
+    };
+    let line = &lines(JSON, |log| log.emit(None, half))[0];
+    assert!(line.contains("not granted") && !line.contains("allow-http"), "half a command is none: {line}");
 }
 
 #[test]

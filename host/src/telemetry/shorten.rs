@@ -1,0 +1,86 @@
+//! The bound of what an event says: whatever a guest, a store or a registry has to say, a line stays one, and the
+//! queue's memory has an end.
+
+use super::Event;
+use crate::runtime::LONGEST_LINE;
+
+/// What a guest says that it is about is shorter, in bytes.
+const LONGEST_CONTEXT: usize = 256;
+
+impl Event {
+    /// The same with each text cut at the length at which lines of output are, and told by how much.
+    pub(super) fn shortened(mut self) -> Self {
+        match &mut self {
+            Self::Output { context, line, .. } => {
+                if let Some(context) = context {
+                    cut(context, LONGEST_CONTEXT);
+                }
+                cut(line, LONGEST_LINE);
+            }
+            Self::RequestRefused { origin, reason, setting, flag } => {
+                [origin, reason].into_iter().for_each(|text| cut(text, LONGEST_LINE));
+                // The first half of a command is none.
+                for proposal in [setting, flag] {
+                    proposal.take_if(|text| text.len() > LONGEST_LINE);
+                }
+            }
+            Self::Gone { message: Some(text), .. }
+            | Self::Stopping { message: text, .. }
+            | Self::Killed { reason: text }
+            | Self::Standby { reason: text, .. }
+            | Self::Outside { reason: text }
+            | Self::Settling { reason: text, .. }
+            | Self::NotReleased { reason: text }
+            | Self::Lost { reason: text, .. }
+            | Self::Retrying { reason: text, .. }
+            | Self::CoolOff { reason: text, .. }
+            | Self::Finished { reason: text }
+            | Self::Rejected { reason: text, .. }
+            | Self::Dropped { reason: text, .. }
+            | Self::Aborting { reason: text }
+            | Self::Denied { what: text, .. }
+            | Self::RenewFailed { error: text, .. }
+            | Self::StateDelayed { error: text }
+            | Self::StoreUnreachable { error: text }
+            | Self::SourceUnreachable { error: text, .. }
+            | Self::ModuleRefused { error: text, .. }
+            | Self::Misconfigured { error: text }
+            | Self::NotSaved { error: text, .. }
+            | Self::BuildFailed { error: text, .. }
+            | Self::Error { error: text } => cut(text, LONGEST_LINE),
+            // Numbers, and the operator's own words.
+            Self::Starting { .. }
+            | Self::MisspeltVariable { .. }
+            | Self::Elected { .. }
+            | Self::Started { .. }
+            | Self::RenewRecovered { .. }
+            | Self::Gone { message: None, .. }
+            | Self::Released {}
+            | Self::Pausing { .. }
+            | Self::OtherModule { .. }
+            | Self::Compiling { .. }
+            | Self::ModuleReady { .. }
+            | Self::Swapped { .. }
+            | Self::Proven { .. }
+            | Self::SourceRecovered { .. }
+            | Self::StoreRecovered { .. }
+            | Self::ShuttingDown { .. }
+            | Self::Saved { .. }
+            | Self::Usage { .. }
+            | Self::Building { .. }
+            | Self::Built { .. } => {}
+        }
+        self
+    }
+}
+
+fn cut(text: &mut String, longest: usize) {
+    if text.len() > longest {
+        let end = text.floor_char_boundary(longest);
+        let more = text.len() - end;
+        text.truncate(end);
+        text.push_str(&format!(" … and {more} bytes more"));
+        // What was left out would still be held.
+        text.shrink_to_fit();
+    }
+}
