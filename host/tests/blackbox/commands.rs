@@ -164,6 +164,33 @@ fn a_run_needs_nothing_but_the_module() {
 }
 
 #[test]
+fn a_socket_of_somebody_else_does_not_hold_up_the_status() {
+    use std::os::fd::AsRawFd as _;
+    use std::os::linux::net::SocketAddrExt as _;
+    use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+
+    let stage = Stage::new(Store::sqlite()).with(Guest::Beats);
+    let _node = stage.node("alpha");
+    stage.beat_above(0);
+    // Names like those of hosts, the first ones in any order: nobody takes what connects to them, and they are full.
+    let user = rustix::process::geteuid().as_raw();
+    let full: Vec<_> = (0..20)
+        .map(|n| {
+            let name = format!("baton/{user}/0-{}-{n}", std::process::id());
+            let address = SocketAddr::from_abstract_name(name).expect("a name");
+            let listener = UnixListener::bind_addr(&address).expect("a free name");
+            // SAFETY: the descriptor is open, and a second call only changes how many may wait.
+            assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+            (UnixStream::connect_addr(&address).expect("there is room for one"), listener)
+        })
+        .collect();
+    // What the host says is shown all the same.
+    let status = stage.status();
+    assert!(status["usage"]["lines"].as_u64().is_some(), "{status}");
+    drop(full);
+}
+
+#[test]
 fn check_says_yes_with_what_was_found() {
     let home = tempfile::tempdir().expect("a folder");
     let check = |args: &[&str]| {
