@@ -87,9 +87,10 @@ fn check<'a>(coordinators: &'a [Coordinator], files: &PostmortemWriter) -> anyho
         let Coordinator { pins, trust, allow_http, max_requests, http_ca, core_dumps, profile, .. } = coordinator;
         let http = HttpPolicy::new(allow_http.clone(), *max_requests, http_ca.as_deref());
         let postmortem = Postmortem::new(core_dumps.clone(), profile.clone(), files);
+        let trust = Trust::new(pins.clone(), trust).map_err(WrongConfiguration::new)?;
         checked.push(Checked {
             coordinator,
-            trust: Trust::new(pins.clone(), trust).map_err(WrongConfiguration::new)?,
+            trust: trust.in_election(&coordinator.election),
             http: Arc::new(http.map_err(WrongConfiguration::new)?),
             postmortem: postmortem.map_err(WrongConfiguration::new)?,
         });

@@ -2,9 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use baton_election::ElectionName;
 use minisign_verify::{PublicKey, Signature};
 
 use super::digest::Digest;
+use crate::shell::quoted;
 
 /// No file of public keys is larger, in bytes.
 const LARGEST_KEY_FILE: u64 = 64 << 10;
@@ -14,7 +16,11 @@ const LARGEST_KEY_FILE: u64 = 64 << 10;
 pub struct Trust {
     pins: Vec<Digest>,
     keys: Vec<PublicKey>,
+    election: Option<ElectionName>,
 }
+
+/// Begins the words of a signature's trusted comment that name the elections it is for.
+const ELECTION: &str = "election:";
 
 /// Why a file of keys cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +58,18 @@ pub enum Distrust {
         "its signature is that of other bytes, or was changed: sign this very file anew with `minisign -Sm MODULE`"
     )]
     Wrong,
+    /// It is signed for other elections than this one.
+    #[error(
+        "its signature is for other elections ({named}): to have it run in this one too, sign it anew with `minisign \
+         -Sm MODULE -t {}`",
+        quoted(wanted)
+    )]
+    OtherElection {
+        /// What the signature names.
+        named: String,
+        /// The comment that would do.
+        wanted: String,
+    },
 }
 
 impl Trust {
@@ -65,7 +83,13 @@ impl Trust {
         for path in files {
             keys.extend(read(path).map_err(|why| TrustError { path: path.clone(), why })?);
         }
-        Ok(Self { pins, keys })
+        Ok(Self { pins, keys, election: None })
+    }
+
+    /// The same for the modules of an election. A signature that names elections is good for those alone.
+    #[must_use]
+    pub fn in_election(self, election: &ElectionName) -> Self {
+        Self { election: Some(election.clone()), ..self }
     }
 
     /// Whether a module may run here. Takes as long as hashing it does.
@@ -85,12 +109,23 @@ impl Trust {
         for key in &self.keys {
             // Signatures of old versions of minisign are over the bytes instead of their hash: both are sound.
             match key.verify(bytes, &signature, true) {
-                Ok(()) => return Ok(()),
+                // It covers the comment, too.
+                Ok(()) => return self.check_election(signature.trusted_comment()),
                 Err(minisign_verify::Error::UnexpectedKeyId) => {}
                 Err(_) => refused = Distrust::Wrong,
             }
         }
         Err(refused)
+    }
+
+    fn check_election(&self, comment: &str) -> Result<(), Distrust> {
+        let named: Vec<&str> = comment.split_whitespace().filter_map(|word| word.strip_prefix(ELECTION)).collect();
+        let own = self.election.as_ref().map(ElectionName::as_str);
+        if named.is_empty() || own.is_some_and(|own| named.contains(&own)) {
+            return Ok(());
+        }
+        let wanted: Vec<String> = named.iter().copied().chain(own).map(|name| format!("{ELECTION}{name}")).collect();
+        Err(Distrust::OtherElection { named: named.join(", "), wanted: wanted.join(" ") })
     }
 }
 

@@ -69,6 +69,26 @@ fn what_is_not_signed_never_runs_and_never_stops_what_is() {
         let beat = stage.beat("a beat", |event| event.ts > now);
         assert_eq!(beat.term, term, "the instance does not notice");
     }
+    let elsewhere = |module: &[u8]| signer.sign_saying(module, "election:other\tfile:job.wasm");
+    let told = offer(&build(8), Some(elsewhere(&build(8))));
+    let told = node.event("to refuse what is signed for another election", |event| {
+        event.name == "module_refused" && event.text("module") == told
+    });
+    let wanted = format!(
+        "other elections (other): to have it run in this one too, sign it anew with `minisign -Sm \
+                          MODULE -t 'election:other election:{ELECTION}'`"
+    );
+    assert!(told.text("error").contains(&wanted), "{told:?}");
+    // Whoever changes what it says spoils it.
+    let forged = elsewhere(&build(9)).replace("election:other", &format!("election:{ELECTION}"));
+    let forged = offer(&build(9), Some(forged));
+    node.event("to refuse a forged comment", |event| {
+        event.name == "module_refused" && event.text("module") == forged && event.text("error").contains("was changed")
+    });
+    let here = signer.sign_saying(&build(10), &format!("election:other election:{ELECTION}"));
+    let digest = offer(&build(10), Some(here));
+    node.event("what is signed for this one", |event| event.name == "module_ready" && event.text("module") == digest);
+
     let digest = offer(&build(7), Some(signer.sign_legacy(&build(7))));
     node.event("what is signed", |event| event.name == "module_ready" && event.text("module") == digest);
     stage.check_promises();

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use baton::modules::{Digest, Distrust, Offer, PrepareError, Preparer, Trust};
 
+use baton_election::ElectionName;
+
 use super::minisign::Signer;
 use super::modules::command;
 use super::{offer, preparer};
@@ -32,6 +34,29 @@ async fn what_a_trusted_key_has_signed_is_taken() {
     for signature in [signer.sign(&bytes), signer.sign_legacy(&bytes)] {
         preparer.prepare(&signed(bytes.clone(), signature)).await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_signature_that_names_elections_is_good_for_those() {
+    let signer = Signer::new();
+    let within = |name: &str| {
+        let trust = Trust::new(Vec::new(), &[signer.public()]).unwrap();
+        Preparer { trust: trust.in_election(&ElectionName::new(name).unwrap()), ..preparer() }
+    };
+    let bytes = command(1);
+    let says = |comment: &str| signed(bytes.clone(), signer.sign_saying(&bytes, comment));
+    for comment in ["election:one", "timestamp:1 election:two  election:one", "election", "an election: any", ""] {
+        let comment = if comment.contains(": any") { "of no election" } else { comment };
+        within("one").prepare(&says(comment)).await.unwrap();
+    }
+    for comment in ["election:two", "election:one-more", "election:", "election:One", "file:x\telection:two"] {
+        let refused = distrust(&within("one"), &says(comment)).await;
+        assert!(matches!(refused, Distrust::OtherElection { .. }), "{comment}: {refused}");
+        assert!(refused.to_string().contains("election:one'`"), "{refused}");
+    }
+    // Where the election is not known, none is the right one.
+    let refused = distrust(&trusting(&[&signer]), &says("election:one")).await;
+    assert!(matches!(refused, Distrust::OtherElection { .. }), "{refused}");
 }
 
 #[tokio::test]

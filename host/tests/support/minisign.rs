@@ -34,6 +34,11 @@ impl Signer {
         self.sign_with(bytes, &["-l"])
     }
 
+    /// The same with this trusted comment.
+    pub fn sign_saying(&self, bytes: &[u8], comment: &str) -> String {
+        self.sign_with(bytes, &["-t", comment])
+    }
+
     fn sign_with(&self, bytes: &[u8], options: &[&str]) -> String {
         std::fs::write(self.0.path().join("module"), bytes).expect("written");
         self.run(&[&["-S", "-s", "minisign.key", "-m", "module"], options].concat());
