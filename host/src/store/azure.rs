@@ -32,6 +32,7 @@ use futures::StreamExt;
 use super::{LeaseStore, check_length};
 use access::Access;
 pub use access::{CredentialError, OWN_CONNECTION_STRING};
+use tokens::TokenWatch;
 
 /// What Azure allows.
 pub const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(60));
@@ -81,6 +82,7 @@ impl AzureStore {
         let client = |http: reqwest::ClientBuilder| {
             let http =
                 http.build().map_err(|error| CredentialError::new(format!("no HTTP client can be made: {error}")))?;
+            let http = TokenWatch::new(http, access.token.clone());
             Ok(ClientBuilder::with_location(access.location.clone(), access.credentials.clone())
                 .retry(RetryOptions::none())
                 .transport(TransportOptions::new(Arc::new(http)))

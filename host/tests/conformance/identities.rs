@@ -3,7 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
@@ -155,6 +155,30 @@ fn the_identity_that_is_assigned_to_a_machine_is_asked_for_by_its_client_id() {
     assert!(told.contains("not been assigned"), "{told}");
     assert!(account.requests("/").is_empty(), "without a token the account is not asked");
     assert!(proxy.requests("").is_empty());
+}
+
+#[test]
+fn a_token_that_the_store_refuses_is_thrown_away_at_once() {
+    // Whoever has the machine's endpoint gives another token each time, and says that it lasts for a day.
+    let given = AtomicUsize::new(0);
+    let machine = Server::start(move |_| {
+        let (number, expires_on) = (given.fetch_add(1, Ordering::SeqCst) + 1, far_future());
+        let body = format!(
+            r#"{{"access_token":"token-{number}","expires_on":"{expires_on}","resource":"r","token_type":"Bearer"}}"#
+        );
+        ("200 OK", body)
+    });
+    let endpoint = format!("{}/", machine.url());
+    // The first one is no good; that is found out by the first of several requests.
+    let (told, account) = ask("token-2", &[("AZURE_POD_IDENTITY_AUTHORITY_HOST", endpoint.as_str())]);
+    assert!(told.contains("InvalidAuthenticationInfo"), "{told}");
+    assert_known(&told);
+    let asked = account.requests("");
+    let refused = asked.iter().filter(|request| request.contains("Bearer token-1\r\n")).count();
+    assert_eq!(refused, 1, "it was shown again: {asked:?}");
+    assert!(asked.len() > 2 && asked[1..].iter().all(|request| request.contains("Bearer token-2\r\n")), "{asked:?}");
+    // What is forbidden to it is no reason for another one.
+    assert_eq!(machine.requests("").len(), 2);
 }
 
 #[test]

@@ -50,6 +50,8 @@ pub(super) fn of_process(name: &str) -> Option<String> {
 pub(super) struct Access {
     pub location: CloudLocation,
     pub credentials: StorageCredentials,
+    /// The token that these are, if they are one.
+    pub token: Option<Arc<KeptToken>>,
 }
 
 impl Access {
@@ -67,6 +69,7 @@ impl Access {
             return Ok(Self {
                 location: location(account, &uri),
                 credentials: credentials_of(name, &parsed, account)?,
+                token: None,
             });
         }
         let uri = match variables(ENDPOINT) {
@@ -79,13 +82,15 @@ impl Access {
         } else if let Some((name, sas)) = first_of(variables, &SAS) {
             sas_token(&sas).ok_or_else(|| unusable(name))?
         } else if is_safe_for_tokens(&uri) {
-            StorageCredentials::token_credential(Arc::new(KeptToken::of_this_machine()))
+            let token = Arc::new(KeptToken::of_this_machine());
+            let credentials = StorageCredentials::token_credential(Arc::<KeptToken>::clone(&token));
+            return Ok(Self { location: location(account, &uri), credentials, token: Some(token) });
         } else {
             return Err(CredentialError(format!(
                 "{ENDPOINT} is an http:// address, and a token is not sent to another machine unencrypted: write https://"
             )));
         };
-        Ok(Self { location: location(account, &uri), credentials })
+        Ok(Self { location: location(account, &uri), credentials, token: None })
     }
 
     /// Of the emulator at an address: by its well-known key, unless a connection string gives another.
@@ -94,14 +99,14 @@ impl Access {
         let port = port.parse().map_err(|_| CredentialError(format!("`{port}` is not a port")))?;
         let location = CloudLocation::Emulator { address: host.to_owned(), port };
         let Some((name, text)) = first_of(variables, &CONNECTION_STRING) else {
-            return Ok(Self { location, credentials: StorageCredentials::emulator() });
+            return Ok(Self { location, credentials: StorageCredentials::emulator(), token: None });
         };
         let parsed = parse(name, &text, EMULATOR_ACCOUNT)?;
         let credentials = match parsed.use_development_storage {
             Some(true) => StorageCredentials::emulator(),
             _ => credentials_of(name, &parsed, EMULATOR_ACCOUNT)?,
         };
-        Ok(Self { location, credentials })
+        Ok(Self { location, credentials, token: None })
     }
 }
 

@@ -1,11 +1,14 @@
-//! Keeps the token that the store is asked with, and has the next one before it is needed.
+//! Keeps the token that the store is asked with, and has the next one before it is needed, or as soon as the store
+//! refuses this one.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use azure_core::auth::{AccessToken, TokenCredential};
 use azure_core::error::{Error, ErrorKind};
+use azure_core::headers::AUTHORIZATION;
+use azure_core::{HttpClient, Request, Response, StatusCode};
 use futures::future::BoxFuture;
 use time::OffsetDateTime;
 use tokio::task::JoinHandle;
@@ -35,12 +38,31 @@ impl KeptToken {
     fn from(source: Box<Source>) -> Self {
         Self { source, state: Mutex::default() }
     }
+
+    /// Takes in that the store does not accept a token, and fetches the next one at once: how long this one would
+    /// last is by a clock that may be wrong, and it may have been withdrawn. It may be another token by now that is
+    /// kept. Needs a Tokio runtime.
+    pub fn refused(&self, token: &str) {
+        let mut state = self.lock();
+        if state.token.as_ref().is_some_and(|kept| kept.token.secret() == token) {
+            state.token = None;
+            if state.fetching.is_none() {
+                state.fetching = Some(tokio::spawn((self.source)(state.scopes.clone())));
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[derive(Default)]
 struct State {
     token: Option<AccessToken>,
     fetching: Option<Fetch>,
+    /// What the tokens are for.
+    scopes: Vec<String>,
 }
 
 impl fmt::Debug for KeptToken {
@@ -63,7 +85,8 @@ impl TokenCredential for KeptToken {
         let scopes: Vec<String> = scopes.iter().map(|scope| (*scope).to_owned()).collect();
         loop {
             let fetching = {
-                let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut state = self.lock();
+                state.scopes.clone_from(&scopes);
                 let left = state.token.as_ref().map(|token| token.expires_on - OffsetDateTime::now_utc());
                 if left.is_none_or(|left| left < AHEAD) && state.fetching.is_none() {
                     state.fetching = Some(tokio::spawn((self.source)(scopes.clone())));
@@ -79,7 +102,7 @@ impl TokenCredential for KeptToken {
             match fetching {
                 Some(fetching) => {
                     let fetched = fetching.await.map_err(|error| Error::new(ErrorKind::Credential, error))?;
-                    let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut state = self.lock();
                     match (fetched, &state.token) {
                         (Ok(token), _) => state.token = Some(token),
                         // The old token is good for a while, and the next request asks again.
@@ -96,8 +119,36 @@ impl TokenCredential for KeptToken {
     }
 
     async fn clear_cache(&self) -> azure_core::Result<()> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).token = None;
+        self.lock().token = None;
         Ok(())
+    }
+}
+
+/// Sends requests, and sees whether the token that they show is accepted.
+#[derive(Debug)]
+pub(super) struct TokenWatch {
+    client: reqwest::Client,
+    token: Option<Arc<KeptToken>>,
+}
+
+impl TokenWatch {
+    /// Of a store that is asked with this token; without one there is nothing to see.
+    pub fn new(client: reqwest::Client, token: Option<Arc<KeptToken>>) -> Self {
+        Self { client, token }
+    }
+}
+
+#[async_trait::async_trait]
+impl HttpClient for TokenWatch {
+    async fn execute_request(&self, request: &Request) -> azure_core::Result<Response> {
+        let response = self.client.execute_request(request).await?;
+        if response.status() == StatusCode::Unauthorized
+            && let Some(kept) = &self.token
+            && let Some(shown) = request.headers().get_optional_str(&AUTHORIZATION)
+        {
+            kept.refused(shown.strip_prefix("Bearer ").unwrap_or(shown));
+        }
+        Ok(response)
     }
 }
 
@@ -179,6 +230,24 @@ mod tests {
         kept.state.lock().unwrap().token = token("first", -1).ok();
         assert!(second.send(no_token()).is_ok());
         assert!(ask(&kept).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn one_that_is_refused_is_thrown_away_however_long_it_would_last() {
+        let (kept, mut answers) = kept(2);
+        let (first, second) = (answers.remove(0), answers.remove(0));
+        assert!(first.send(token("first", 86_400)).is_ok());
+        assert_eq!(ask(&kept).await.unwrap(), "first");
+        kept.refused("another");
+        assert_eq!(ask(&kept).await.unwrap(), "first", "of a request that was late");
+        kept.refused("first");
+        assert!(kept.lock().fetching.is_some(), "the next one is fetched before anybody asks for it");
+        kept.refused("first");
+        assert!(second.send(token("second", 86_400)).is_ok());
+        assert_eq!(ask(&kept).await.unwrap(), "second");
+        // Two requests were under way: a third fetch would panic.
+        kept.refused("first");
+        assert_eq!(ask(&kept).await.unwrap(), "second");
     }
 
     #[test]
