@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
@@ -47,8 +47,8 @@ impl From<Error> for NotOpened {
 pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// Whether a connection is in the middle of something. If it is when it is dropped, the other side is told so by a
-/// reset, and what the kernel has not sent yet is never sent.
+/// Whether a connection is in the middle of something. If it is when it is dropped, or the process is ended by force,
+/// the other side is told so by a reset, and what the kernel has not sent yet is never sent.
 #[derive(Clone, Debug)]
 pub(super) struct InFlight(Arc<AtomicBool>);
 
@@ -145,11 +145,19 @@ struct Gated {
 impl Gated {
     async fn connect(address: SocketAddr, gate: &Arc<Gate>) -> Result<(Self, InFlight), Error> {
         gate.pass().map_err(told)?;
-        let tcp = TcpStream::connect(address).await.map_err(|error| connect_error(&error))?;
+        let tcp = Self::open(address).await.map_err(|error| connect_error(&error))?;
         // A head and a body that follow each other need not wait for acknowledgements.
         tcp.set_nodelay(true).map_err(|error| connect_error(&error))?;
         let in_flight = InFlight(Arc::new(AtomicBool::new(true)));
         Ok((Self { tcp, gate: Arc::clone(gate), in_flight: in_flight.clone() }, in_flight))
+    }
+
+    /// What becomes of it is decided now: a process that is ended by force does nothing more, and the kernel would go
+    /// on to send what it has. So it is reset unless somebody has said otherwise.
+    async fn open(address: SocketAddr) -> io::Result<TcpStream> {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        socket.set_zero_linger()?;
+        socket.connect(address).await
     }
 
     fn pass(&self) -> io::Result<()> {
@@ -159,9 +167,10 @@ impl Gated {
 
 impl Drop for Gated {
     fn drop(&mut self) {
-        if self.in_flight.0.load(Ordering::Acquire) || self.gate.remaining().is_zero() {
-            // Without it, the kernel would go on to send what it has. It does not block.
-            let _ = self.tcp.set_zero_linger();
+        if !self.in_flight.0.load(Ordering::Acquire) && !self.gate.remaining().is_zero() {
+            // It ends in order. Should this fail, it is reset: nobody waits for anything more on it.
+            #[expect(deprecated, reason = "closing blocks with a time to linger, and this takes that away")]
+            let _ = self.tcp.set_linger(None);
         }
     }
 }

@@ -75,6 +75,41 @@ fn a_request_that_sends_is_reset_by_a_kill() {
     is_reset_by_a_kill("upload", "line 10 of term 1\n");
 }
 
+/// What the kernel has taken from this process for that connection, and has not sent: bytes in its send queue.
+fn unsent(stream: &TcpStream) -> u64 {
+    let hex = |address: std::net::SocketAddr| match address.ip() {
+        std::net::IpAddr::V4(ip) => format!("{:08X}:{:04X}", u32::from_ne_bytes(ip.octets()), address.port()),
+        std::net::IpAddr::V6(_) => panic!("{address}"),
+    };
+    let (theirs, ours) = (hex(stream.peer_addr().unwrap()), hex(stream.local_addr().unwrap()));
+    let listed = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    // `sl local rem st tx:rx …`
+    let words = listed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let found = words.filter(|words| words.get(1..3) == Some(&[theirs.as_str(), ours.as_str()])).last();
+    let queue = found.and_then(|words| words.get(4)?.split(':').next().map(str::to_owned));
+    queue.map_or(0, |queue| u64::from_str_radix(&queue, 16).unwrap())
+}
+
+#[test]
+fn a_host_that_is_killed_leaves_nothing_for_the_kernel_to_send() {
+    let stage = stage();
+    let (listener, url) = listen();
+    let mut node = launch(&stage, "alpha", "flood", &url).flag("--allow-http", &url).start();
+    let mut stream = accept(&listener);
+    read_until(&mut stream, "\r\n\r\n");
+    // Nobody reads: what cannot be taken any more waits on its side.
+    until("a full queue", || match unsent(&stream) {
+        0 => Err("nothing waits"),
+        _ => Ok(()),
+    });
+    node.signal(Signal::KILL);
+    node.wait();
+    // What had arrived is there to be read, and then comes the reset.
+    read_to_reset(&mut stream);
+    assert_eq!(unsent(&stream), 0);
+    stage.check_promises();
+}
+
 #[test]
 fn a_leader_that_was_paused_writes_nothing_when_it_wakes() {
     let stage = stage();

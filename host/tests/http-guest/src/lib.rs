@@ -31,6 +31,7 @@ fn run(term: &Term) -> baton_sdk::Result {
         "many" => many(term, &url),
         "crowd" => crowd(term, &url),
         "upload" => upload(term, &url),
+        "flood" => flood(term, &url),
         "linger" => linger(term, &url),
         "hang" => hang(term, &url),
         "report" => report(term, &url),
@@ -180,6 +181,15 @@ fn upload(term: &Term, url: &str) -> baton_sdk::Result {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
+    rest(term)
+}
+
+/// Writes a body without an end, as fast as it is taken.
+fn flood(term: &Term, url: &str) -> baton_sdk::Result {
+    let upload = client::upload(url, Fields::new())?;
+    let part = [b'x'; 4096];
+    while upload.out.blocking_write_and_flush(&part).is_ok() {}
+    println!("the flood ended");
     rest(term)
 }
 
