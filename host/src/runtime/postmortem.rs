@@ -19,6 +19,7 @@ use wasmtime::{AsContext, GuestProfiler};
 
 use super::engine::YIELD_EVERY;
 use super::output::{Notice, Output};
+use crate::memory::held_by;
 
 /// Of each election, only the newest core dumps stay in their folder: as many as there are failures in a row
 /// before its node steps down.
@@ -27,8 +28,13 @@ const KEPT: usize = 5;
 /// What follows an election's name and the term in the name of a core dump's file.
 const CORE_DUMP: &str = ".coredump";
 
-/// After so many samples a profile is full: an hour of computing, and 15 MB of memory.
+/// After so many samples a profile is full: an hour of computing.
 const MOST_SAMPLES: u32 = 360_000;
+
+/// A profile that holds so much memory is full, in bytes. What it keeps of a stack depends on the guest: one that is
+/// deep and never twice the same costs megabytes. Its tables have room for twice as much when they have just grown,
+/// so 64 MiB are what it takes at most; as a file it is smaller.
+const MOST_MEMORY: isize = 32 << 20;
 
 /// How long the making of a core dump may take at most: this, and [`DUMPING_A_GIB`] for the memory in use. Twice
 /// what it takes on a small machine.
@@ -65,12 +71,15 @@ impl Postmortem {
 
     /// Begins to profile an instance, if that is wanted.
     pub(super) fn profiler(&self, election: &ElectionName, term: Term, component: &Component) -> Profiler {
-        let profiler = self.profile.as_ref().and_then(|_| {
+        let profile = self.profile.as_ref().and_then(|_| {
             let name = format!("{election}, term {term}");
-            // It fails only under a debugger, which this engine has none of.
-            GuestProfiler::new_component(component.engine(), &name, YIELD_EVERY, component.clone(), []).ok()
+            let (profiler, held) = held_by(|| {
+                // It fails only under a debugger, which this engine has none of.
+                GuestProfiler::new_component(component.engine(), &name, YIELD_EVERY, component.clone(), []).ok()
+            });
+            Some(Profile { profiler: profiler?, samples: 0, held })
         });
-        Profiler(Arc::new(Mutex::new(profiler.map(|profiler| (profiler, 0)))))
+        Profiler(Arc::new(Mutex::new(profile)))
     }
 
     /// Whether a core dump is wanted.
@@ -94,8 +103,8 @@ impl Postmortem {
                 Err(why) => output.notice(Notice::NotSaved { what: CORE_DUMP_OF, path: &path, why: &why }),
             }
         }
-        if let (Some(path), Some(profiler)) = (&self.profile, profiler.take()) {
-            remains.profile = Some((path.clone(), profiler));
+        if let (Some(path), Some(profile)) = (&self.profile, profiler.take()) {
+            remains.profile = Some((path.clone(), profile));
         }
         if let Some(queue) = &self.queue
             && let Err(remains) = queue.push(remains)
@@ -151,22 +160,46 @@ pub(super) fn time_to_dump(memory: u64) -> Duration {
 
 /// Samples where an instance is, while it computes. Clones share it.
 #[derive(Clone)]
-pub(super) struct Profiler(Arc<Mutex<Option<(GuestProfiler, u32)>>>);
+pub(super) struct Profiler(Arc<Mutex<Option<Profile>>>);
+
+struct Profile {
+    profiler: GuestProfiler,
+    samples: u32,
+    /// How much memory it holds, in bytes.
+    held: isize,
+}
+
+impl Profile {
+    /// Why it takes no more samples, if it does not.
+    fn is_full(&self) -> Option<String> {
+        let Self { samples, held, .. } = self;
+        let full = if *held >= MOST_MEMORY {
+            format!("it takes more than {} MiB of memory", MOST_MEMORY >> 20)
+        } else if *samples >= MOST_SAMPLES {
+            "no more are taken".to_owned()
+        } else {
+            return None;
+        };
+        let seconds = (YIELD_EVERY * *samples).as_secs();
+        Some(format!("it ends after {samples} samples, {seconds} s of computing: {full}"))
+    }
+}
 
 impl Profiler {
     /// Takes a sample, from within the instance's epoch callback.
     pub(super) fn sample(&self, store: impl AsContext) {
-        if let Some((profiler, samples)) = self.lock().as_mut().filter(|(_, samples)| *samples < MOST_SAMPLES) {
-            *samples += 1;
-            profiler.sample(store, YIELD_EVERY);
+        if let Some(profile) = self.lock().as_mut().filter(|profile| profile.is_full().is_none()) {
+            profile.samples += 1;
+            let ((), held) = held_by(|| profile.profiler.sample(store, YIELD_EVERY));
+            profile.held += held;
         }
     }
 
-    fn take(&self) -> Option<GuestProfiler> {
-        self.lock().take().map(|(profiler, _)| profiler)
+    fn take(&self) -> Option<Profile> {
+        self.lock().take()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<(GuestProfiler, u32)>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Profile>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -174,7 +207,7 @@ impl Profiler {
 /// What an instance left.
 struct Remains {
     core_dump: Option<CoreDump>,
-    profile: Option<(PathBuf, GuestProfiler)>,
+    profile: Option<(PathBuf, Profile)>,
     output: Arc<dyn Output>,
 }
 
@@ -187,6 +220,7 @@ struct CoreDump {
 /// How people are told of one.
 const CORE_DUMP_OF: &str = "core dump";
 const PROFILE_OF: &str = "profile";
+const REST_OF: &str = "rest of the profile";
 
 impl Remains {
     fn is_empty(&self) -> bool {
@@ -204,12 +238,16 @@ impl Remains {
             drop(bytes);
             tell(CORE_DUMP_OF, &path, written.and_then(|()| forget_oldest(&path, &election)));
         }
-        if let Some((path, profiler)) = profile {
+        if let Some((path, profile)) = profile {
+            let full = profile.is_full();
             let written = replace(&path, |file| {
                 let mut file = BufWriter::new(file);
-                profiler.finish(&mut file).map_err(io::Error::other)?;
+                profile.profiler.finish(&mut file).map_err(io::Error::other)?;
                 file.flush()
             });
+            if let (Ok(()), Some(why)) = (&written, &full) {
+                output.notice(Notice::NotSaved { what: REST_OF, path: &path, why });
+            }
             tell(PROFILE_OF, &path, written);
         }
     }

@@ -35,6 +35,10 @@ pub enum Guest {
     Traps,
     /// Calls itself until the stack ends.
     Recurses,
+    /// Computes deep within, never where it was before, and returns ok after a while.
+    Wanders,
+    /// Fails with a message of a MiB.
+    FailsAtLength,
     /// Takes memory until there is none.
     Allocates,
     /// Exits with a status other than 0.
@@ -87,6 +91,8 @@ impl Guest {
             Self::FloodsThenLoops => "flood-then-busy",
             Self::Traps => "panic",
             Self::Recurses => "recurse",
+            Self::Wanders => "wander",
+            Self::FailsAtLength => "long-failure",
             Self::Allocates => "allocate",
             Self::Exits => "exit",
             Self::StepsDown => "step-down",

@@ -187,6 +187,35 @@ fn a_profile_names_the_functions_that_computed() {
 }
 
 #[test]
+fn a_profile_has_an_end_however_deep_the_guest_computes() {
+    let (stage, folder) = stage(Guest::Wanders);
+    let file = folder.join("profile.json");
+    let _node = stage.launch("alpha").flag("--profile", &file).start();
+    let rest = told(&stage, "not_saved", "rest of the profile");
+    assert!(rest.text("error").contains("MiB of memory"), "{rest:?}");
+    told(&stage, "saved", "profile");
+    let profile = profile(&file);
+    let stacks = profile["threads"][0]["stackTable"]["length"].as_u64().expect("a number");
+    // What it keeps of each takes 50 bytes and more.
+    assert!(50 * stacks < 64 << 20, "{stacks}");
+    assert!(fs::metadata(&file).expect("it is there").len() < 64 << 20);
+    assert!(sampled_functions(&profile).iter().any(|name| name.contains("fixtures::wander")));
+    stage.check_promises();
+}
+
+#[test]
+fn what_it_fails_with_is_cut_as_output_is() {
+    let (stage, _) = stage(Guest::FailsAtLength);
+    let node = stage.node("alpha");
+    let gone = node.after(0, "gone");
+    assert!(gone.text("message").ends_with("x … and 1040384 bytes more"), "{} bytes", gone.raw.len());
+    node.event("`cool_off`", |event| event.name == "cool_off");
+    for event in stage.journal.events() {
+        assert!(event.raw.len() < 10_000, "{} has {} bytes", event.name, event.raw.len());
+    }
+}
+
+#[test]
 fn an_instance_that_is_killed_leaves_its_profile_before_the_host_ends() {
     let (stage, folder) = stage(Guest::Loops);
     let file = folder.join("profile.json");

@@ -89,6 +89,14 @@ fn run(term: &Term) -> baton_sdk::Result {
             println!("{}", recurse(black_box(1)));
             Ok(())
         }
+        "wander" => {
+            // So often that a profile is full long before.
+            let mut seed = 1;
+            let wandered = (0..400).fold(0_u64, |sum, _| sum.wrapping_add(wander(&mut seed, 4000)));
+            println!("wandered {wandered}");
+            Ok(())
+        }
+        "long-failure" => Err(Failure::fatal("x".repeat(1 << 20))),
         "flood" => loop {
             println!("{}", "x".repeat(100));
         },
@@ -256,6 +264,21 @@ fn spin() -> ! {
 fn recurse(n: u64) -> u64 {
     let kept = black_box([n; 64]);
     recurse(black_box(n + 1)) + kept[0]
+}
+
+/// Goes so deep by a way that it has not gone before, and computes there for longer than it takes to be looked at.
+#[inline(never)]
+fn wander(seed: &mut u64, depth: u32) -> u64 {
+    if depth == 0 {
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_millis(25) {
+            *seed = black_box(*seed);
+        }
+        return 1;
+    }
+    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    // Two places that call are two kinds of frame.
+    if *seed >> 63 == 0 { wander(seed, depth - 1).wrapping_add(1) } else { wander(seed, depth - 1).wrapping_mul(3) }
 }
 
 fn variable(name: &str) -> Option<String> {
