@@ -14,7 +14,8 @@ use tokio::time::timeout;
 use super::modules::{announcements, now};
 use super::{ANSWER_WITHIN, TRIES, inspect, open_store, patiently};
 use crate::cli::{self, Push};
-use crate::modules::{Announcement, Digest, EditError, ModuleSource, ModuleStore, Publication, Pushed, edit_control};
+use crate::modules::{Announcement, Digest, EditError, ModuleSource, ModuleStore, Publication, Pushed};
+use crate::modules::{check_election, edit_control};
 use crate::shell::quoted;
 use crate::store::{LeaseStore, StoreUrl};
 use crate::telemetry::{escape, rfc3339, wall};
@@ -150,7 +151,9 @@ fn signature(push: &Push) -> anyhow::Result<Option<String>> {
     };
     let none = || format!("{} is no minisign signature: make one with `minisign -Sm MODULE`", path.display());
     let text = String::from_utf8(bytes).with_context(none)?;
-    minisign_verify::Signature::decode(&text).with_context(none)?;
+    let signature = minisign_verify::Signature::decode(&text).with_context(none)?;
+    // No node that wants one would take it.
+    check_election(&signature, Some(&push.election)).with_context(|| format!("{} cannot go along", path.display()))?;
     Ok(Some(text))
 }
 

@@ -37,7 +37,7 @@ pub use oci::{InvalidOciReference, OciReference, OciSource, RegistryCredentials}
 pub use prepare::{Preparation, PrepareError, Preparer, inspect};
 pub use source::{Offer, Source, SourceError};
 pub use store::{ModuleStore, Reading, StoredModule};
-pub use trust::{Distrust, Trust, TrustError};
+pub use trust::{Distrust, Trust, TrustError, check_election};
 
 use crate::runtime::Module;
 

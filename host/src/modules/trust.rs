@@ -110,23 +110,28 @@ impl Trust {
             // Signatures of old versions of minisign are over the bytes instead of their hash: both are sound.
             match key.verify(bytes, &signature, true) {
                 // It covers the comment, too.
-                Ok(()) => return self.check_election(signature.trusted_comment()),
+                Ok(()) => return check_election(&signature, self.election.as_ref()),
                 Err(minisign_verify::Error::UnexpectedKeyId) => {}
                 Err(_) => refused = Distrust::Wrong,
             }
         }
         Err(refused)
     }
+}
 
-    fn check_election(&self, comment: &str) -> Result<(), Distrust> {
-        let named: Vec<&str> = comment.split_whitespace().filter_map(|word| word.strip_prefix(ELECTION)).collect();
-        let own = self.election.as_ref().map(ElectionName::as_str);
-        if named.is_empty() || own.is_some_and(|own| named.contains(&own)) {
-            return Ok(());
-        }
-        let wanted: Vec<String> = named.iter().copied().chain(own).map(|name| format!("{ELECTION}{name}")).collect();
-        Err(Distrust::OtherElection { named: named.join(", "), wanted: wanted.join(" ") })
+/// Whether a signature is for this election, by what it says itself.
+///
+/// # Errors
+/// [`Distrust::OtherElection`] if it names some, and this is none of them.
+pub fn check_election(signature: &Signature, election: Option<&ElectionName>) -> Result<(), Distrust> {
+    let words = signature.trusted_comment().split_whitespace();
+    let named: Vec<&str> = words.filter_map(|word| word.strip_prefix(ELECTION)).collect();
+    let own = election.map(ElectionName::as_str);
+    if named.is_empty() || own.is_some_and(|own| named.contains(&own)) {
+        return Ok(());
     }
+    let wanted: Vec<String> = named.iter().copied().chain(own).map(|name| format!("{ELECTION}{name}")).collect();
+    Err(Distrust::OtherElection { named: named.join(", "), wanted: wanted.join(" ") })
 }
 
 /// The keys in a file: one on each line, comments aside.

@@ -130,6 +130,9 @@ fn a_signature_goes_along(stage: Stage) {
     let missing = stage.command(&["push", version.path(), ELECTION, "--signature", "missing"]);
     assert!(missing.code == Some(1) && missing.stderr.contains("cannot read missing"), "{missing:?}");
 
+    std::fs::write(&beside, signature("election:another")).expect("written");
+    let refused = stage.command(&["push", version.path(), ELECTION]);
+    assert!(refused.code == Some(1) && refused.stderr.contains("for other elections (another)"), "{refused:?}");
     std::fs::write(&beside, signature("one")).expect("written");
     assert_eq!(version.push().code, Some(0));
     let before = control(&stage).pushed.remove(0);
