@@ -267,6 +267,8 @@ pub(super) struct Settings {
     #[arg(long, value_name = "DIR")]
     pub coredump: Option<String>,
     /// Write the last instance's profile to this file, for Firefox's profiler; off for none * [env: BATON_PROFILE] [default: off]
+    ///
+    /// It is full after an hour of computing, or when it takes 32 MiB of memory: then the log says where it ends.
     #[arg(long, value_name = "FILE")]
     pub profile: Option<String>,
     /// Run this module and no other; repeat it for more * [env: BATON_PIN, with spaces between]
