@@ -18,3 +18,4 @@ pub mod store;
 pub mod supervisor;
 pub mod telemetry;
 mod watch;
+mod way;

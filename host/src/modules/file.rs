@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,12 +15,10 @@ use super::digest::Digest;
 use super::source::{Offer, Source, SourceError};
 use crate::runtime::{ModuleError, is_complete, read_module};
 use crate::watch::{Stamp, Watch, aside};
+use crate::way::Way;
 
 /// What is longer is no signature, in bytes.
 const LONGEST_SIGNATURE: u64 = 64 << 10;
-
-/// So many links on the way to a file the kernel follows.
-const LINKS: u32 = 40;
 
 /// A module in a file, with its minisign signature in `FILE.minisig` beside it where there is one.
 ///
@@ -235,39 +233,8 @@ fn read_signature(path: &Path) -> Result<Option<String>, SourceError> {
 
 /// The folders in which a change can make `path` name another file: its own, and that of each link on the way.
 fn folders_of(path: &Path) -> BTreeSet<PathBuf> {
-    let mut folders = BTreeSet::new();
-    let Ok(path) = std::path::absolute(path) else { return folders };
-    let mut ahead = parts(&path);
-    let mut links = 0;
-    let mut at = PathBuf::new();
-    while let Some(part) = ahead.pop() {
-        if part == Path::new("..") {
-            at.pop();
-            continue;
-        }
-        let next = at.join(&part);
-        let target = if links < LINKS { fs::read_link(&next).ok() } else { None };
-        if target.is_some() || ahead.is_empty() {
-            folders.insert(at.clone());
-        }
-        match target {
-            Some(target) => {
-                links += 1;
-                ahead.extend(parts(&target));
-            }
-            None => at = next,
-        }
-    }
-    folders
-}
-
-/// A path's parts, the last one first. The root is one, and joined to anything it is the root again.
-fn parts(path: &Path) -> Vec<PathBuf> {
-    path.components()
-        .rev()
-        .filter(|part| *part != Component::CurDir)
-        .map(|part| PathBuf::from(part.as_os_str()))
-        .collect()
+    let lookups = Way::to(path).map(|way| way.lookups).unwrap_or_default();
+    lookups.into_iter().filter(|lookup| lookup.decides).map(|lookup| lookup.folder).collect()
 }
 
 #[cfg(test)]
