@@ -1,22 +1,31 @@
 //! Folders of the host that a coordinator may use: `HOST::GUEST`, or `HOST::GUEST:ro`.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use super::Surroundings;
 
 /// How to write one.
 const FORM: &str = "HOST::GUEST, or HOST::GUEST:ro to read only, as in /srv/data::/data";
 
-/// A folder that a coordinator may use.
+/// A folder that a coordinator may use: the one that was at its path when the host started, and no other.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Folder {
-    /// Where it is on the host.
+    /// Where it is on the host, as it was named.
     pub host: PathBuf,
     /// Where the coordinator finds it: an absolute path, without a slash at its end.
     pub guest: String,
     /// Whether it may only be read.
     pub read_only: bool,
+    /// See [`Folder::real`].
+    real: PathBuf,
+    /// Its device and inode.
+    identity: (u64, u64),
 }
 
 /// The parts of a text, not yet checked.
@@ -57,16 +66,67 @@ impl Folder {
     /// Why it cannot be used, and what to do.
     pub(super) fn find(text: &str, around: &Surroundings) -> Result<Self, String> {
         let Parts { host: named, guest, read_only } = Parts::of(text)?;
-        let folder = Self { host: around.path(named), guest: guest.to_string(), read_only };
-        match std::fs::metadata(&folder.host) {
-            Ok(meta) if !meta.is_dir() => Err(format!("{named:?} is not a folder: name the one that it is in")),
-            Ok(_) => Ok(folder),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+        match Self::at(around.path(named), guest.to_string(), read_only) {
+            Ok(folder) => Ok(folder),
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+                Err(format!("{named:?} is not a folder: name the one that it is in"))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 Err(format!("there is no folder {named:?}: make it, or mend the path"))
             }
             Err(error) => Err(format!("the folder {named:?} cannot be used: {error}")),
         }
     }
+
+    /// The folder that is at a path of the host now, for a coordinator that finds it at another.
+    ///
+    /// # Errors
+    /// What the system says, where there is none.
+    pub fn at(host: PathBuf, guest: String, read_only: bool) -> io::Result<Self> {
+        let real = host.canonicalize()?;
+        let identity = identity(&open_without_links(&real)?)?;
+        Ok(Self { host, guest, read_only, real, identity })
+    }
+
+    /// Where it was when the host started: an absolute path without links.
+    pub(super) fn real(&self) -> &Path {
+        &self.real
+    }
+
+    /// Opens it, if it is still there. Links are followed once and for all when the host starts: one that is on the
+    /// way by now was put there since.
+    ///
+    /// # Errors
+    /// Why it cannot be opened, and what to do.
+    pub fn open(&self) -> Result<OwnedFd, String> {
+        let host = self.host.display().to_string();
+        let opened = open_without_links(&self.real).and_then(|folder| Ok((identity(&folder)?, folder)));
+        match opened {
+            Ok((identity, folder)) if identity == self.identity => Ok(folder),
+            Ok(_) | Err(Errno::NOTDIR | Errno::LOOP) => Err(format!(
+                "the folder {host:?} of --dir is not the one that was there when the host started, and is not used: \
+                 put that one back, or start the host again to grant what is there now"
+            )),
+            Err(error) => Err(format!(
+                "the folder {host:?} of --dir cannot be opened: {error}; put it back, or start the host again with \
+                 another"
+            )),
+        }
+    }
+}
+
+/// Opens a folder by an absolute path, none of whose parts may be a link.
+fn open_without_links(path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::PATH | OFlags::CLOEXEC;
+    let root = rustix::fs::open("/", flags, Mode::empty())?;
+    path.components().try_fold(root, |folder, part| match part {
+        Component::Normal(name) => rustix::fs::openat(&folder, name, flags, Mode::empty()),
+        _ => Ok(folder),
+    })
+}
+
+fn identity(folder: &OwnedFd) -> Result<(u64, u64), Errno> {
+    rustix::fs::fstat(folder).map(|stat| (stat.st_dev, stat.st_ino))
 }
 
 impl fmt::Display for Folder {

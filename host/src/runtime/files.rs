@@ -4,7 +4,6 @@
 //! the instance's own threads, so that the instance is gone only once it has ended. What the system was told to do
 //! is out of the gate's reach.
 
-use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -45,7 +44,7 @@ impl Folders {
         Self { gate: Arc::clone(gate), own: None, open: Vec::new() }
     }
 
-    /// Opens folders anew, since what is found at a path may change.
+    /// Opens folders anew: one that was put in another's place since the host started is not what was granted.
     ///
     /// # Errors
     /// Which one cannot be opened, and why.
@@ -57,15 +56,11 @@ impl Folders {
 }
 
 fn open(folder: &Folder) -> wasmtime::Result<(Dir, String)> {
-    let path: &Path = &folder.host;
     let (perms, mode) = match folder.read_only {
         true => (FsPerms::ReadOnly, OpenMode::READ),
         false => (FsPerms::ReadWrite, OpenMode::READ | OpenMode::WRITE),
     };
-    let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
-    let dir = rustix::fs::open(path, flags, rustix::fs::Mode::empty()).map_err(|error| {
-        wasmtime::format_err!("the folder {:?} of --dir cannot be opened: {error}", path.display().to_string())
-    })?;
+    let dir = folder.open().map_err(wasmtime::Error::msg)?;
     Ok((Dir::new(dir.into(), perms, mode, false), folder.guest.clone()))
 }
 

@@ -14,7 +14,7 @@ use crate::{GUARD, Lines, gone, launcher, module};
 async fn from_the_deadline_on_nothing_is_written_to_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let mut launcher = launcher("appends");
-    launcher.folders = vec![Folder { host: folder.path().to_owned(), guest: "/data".to_owned(), read_only: false }];
+    launcher.folders = vec![Folder::at(folder.path().to_owned(), "/data".to_owned(), false).unwrap()];
     let (sender, _lines) = mpsc::unbounded_channel();
     let module = module();
     let now = launcher.clock.now();
