@@ -16,8 +16,8 @@ use crate::clock::Clock;
 use crate::config::{Config, Coordinator, Misspelt, Secret};
 use crate::gate::Watchdog;
 use crate::modules::{
-    Cache, Compiler, Digest, FileSource, Follower, Following, Judgement, ModuleSource, ModuleStore, OciSource, Pace,
-    Preparer, Presence, RegistryCredentials, Source, Supply, Trust,
+    Cache, CacheError, Compiler, Digest, FileSource, Follower, Following, Judgement, ModuleSource, ModuleStore,
+    OciSource, Pace, Preparer, Presence, RegistryCredentials, Source, Supply, Trust,
 };
 use crate::node::NodeId;
 use crate::runtime::{CLAIM_AHEAD, Engine, HttpPolicy, Launcher, Postmortem, PostmortemWriter, Running};
@@ -271,7 +271,8 @@ impl<'a> Followers<'a> {
         let dumps = config.coordinators.iter().any(|coordinator| coordinator.core_dumps.is_some());
         let engine = Engine::start_with(dumps).map_err(|error| anyhow::anyhow!("{error:#}"))?;
         let cache = config.cache.as_deref().and_then(|folder| {
-            let opened = Cache::open(folder);
+            let key = config.cache_key.as_deref().ok_or(CacheError::NoPlaceForKey);
+            let opened = key.and_then(|key| Cache::open(folder, key));
             // Nothing depends on it.
             opened.map_err(|error| log.emit(None, Event::Error { error: error.to_string() })).ok()
         });

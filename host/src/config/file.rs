@@ -18,7 +18,7 @@ use crate::modules::is_path;
 /// The name of the tables, one for each coordinator.
 const COORDINATORS: &str = "coordinators";
 /// The file that is read if nobody names one.
-const DEFAULT_FILE: &str = "baton.toml";
+pub(super) const DEFAULT_FILE: &str = "baton.toml";
 /// The kind of store that is a path.
 const SQLITE: &str = "sqlite:";
 /// No configuration is that long; a file that is was named by mistake.

@@ -71,6 +71,11 @@ pub struct Config {
     pub log_format: Format,
     /// The folder for compiled modules; none for no cache.
     pub cache: Option<PathBuf>,
+    /// The file of the key by which this user's hosts know what they have compiled; none where there is no folder for
+    /// it.
+    pub cache_key: Option<PathBuf>,
+    /// Where the file of settings is, or would be.
+    pub file: PathBuf,
     /// What to run: at least one, each for another election.
     pub coordinators: Vec<Coordinator>,
     /// Variables that are none of a setting, and look as if they were meant to be.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use baton_election::OnDone;
 use baton_election::{Timing, TimingError};
 
-use super::file::{self, FileLayers};
+use super::file::{self, DEFAULT_FILE, FileLayers};
 use super::layer::Given;
 use super::misspelt::misspelt;
 use super::table::Row;
@@ -58,7 +58,8 @@ pub fn resolve(flags: &Layer, around: &Surroundings) -> Result<Config, ConfigErr
     let layers =
         [flags, &sources.variables, &sources.file.global].into_iter().chain(sources.file.coordinators.values());
     let misspelt = misspelt(around, layers);
-    Ok(Config { store, create, node, log_format, cache, coordinators, misspelt, rows })
+    let (cache_key, file) = (around.cache_key(), around.path(sources.file_name.as_deref().unwrap_or(DEFAULT_FILE)));
+    Ok(Config { store, create, node, log_format, cache, cache_key, file, coordinators, misspelt, rows })
 }
 
 /// The store alone, for the commands that ask it: from a flag, a variable, the file or the default.

@@ -78,6 +78,12 @@ impl Surroundings {
         self.own_folder("XDG_CACHE_HOME", ".cache")
     }
 
+    /// The key by which the hosts of this user know what they have compiled. It is not in the cache: whoever could write
+    /// there could read it there, too, or put another in its place.
+    pub(super) fn cache_key(&self) -> Option<PathBuf> {
+        Some(self.state_folder()?.join("cache.key"))
+    }
+
     fn own_folder(&self, variable: &str, in_home: &str) -> Option<PathBuf> {
         let xdg = self.variable(variable).map(PathBuf::from).filter(|path| path.is_absolute());
         let base = xdg.or_else(|| self.home.as_ref().map(|home| home.join(in_home)))?;

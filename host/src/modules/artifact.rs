@@ -36,6 +36,7 @@ pub(super) struct ArtifactKey(String);
 /// Code that is whole, and can no longer change.
 pub(super) struct Artifact {
     file: File,
+    checksum: [u8; CHECKSUM as usize],
     /// The core instances of its component.
     instances: u64,
 }
@@ -107,7 +108,12 @@ impl Artifact {
         }
         let mut instances = [0; COUNT as usize];
         file.read_exact_at(&mut instances, count_at)?;
-        Ok(Self { file, instances: u64::from_le_bytes(instances) })
+        Ok(Self { file, checksum: written, instances: u64::from_le_bytes(instances) })
+    }
+
+    /// The checksum of its key and all that it holds.
+    pub fn checksum(&self) -> &[u8] {
+        &self.checksum
     }
 
     /// Copies it to a file of the disk.
@@ -127,9 +133,10 @@ impl Artifact {
     pub fn revive(&self, engine: &Engine, name: &str, bytes: &[u8]) -> Result<Module, ModuleError> {
         let path = PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
         // SAFETY: an artifact of this key was written by `ArtifactKey::write` with what `Module::precompile` had made
-        // of these bytes: by a child of ours that runs this very program, or by one like it that left it in a cache
-        // which nobody else can write; the checksum, which is over the key too, shows that it is still that one. The
-        // file is sealed, so it stays it, and the descriptor is ours while the path is used.
+        // of these bytes: by a child of ours that runs this very program, or by one like it that left it in a cache,
+        // where a tag that only this user's hosts can make is over its checksum. The checksum, which is over the key
+        // too, shows that it is still that one. The file is sealed, so it stays it, and the descriptor is ours while
+        // the path is used.
         unsafe { Module::revive(engine, name, bytes, &path, self.instances) }
     }
 }

@@ -1,10 +1,11 @@
 //! Compiled code that outlives the process, in a folder that belongs to one user alone.
 //!
-//! It is run as it is, so the cache is as good as its folder: one that somebody else could write is not used.
-//! Against mere damage each entry has a checksum. Nothing depends on it: what is not there is compiled.
+//! It is run as it is, so each entry begins with a tag that only this user's hosts can make: see [`CacheKey`]. What it
+//! does not go with, damaged or put there by somebody else, is no entry; nor is a folder used that others could write.
+//! Nothing depends on the cache: what is not there is compiled.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 
 use super::artifact::{Artifact, ArtifactKey, LARGEST_ARTIFACT};
+use super::cache_key::{CacheKey, KeyError, TAG};
 
 /// More than this is not kept, in bytes: what was not used for longest goes first.
 const LARGEST_CACHE: u64 = 1 << 30;
@@ -23,9 +25,10 @@ const ENTRY: &str = ".code";
 const UNFINISHED: &str = ".new";
 
 /// A folder of compiled code. Processes may share it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Cache {
     folder: PathBuf,
+    key: CacheKey,
     largest: u64,
 }
 
@@ -49,15 +52,42 @@ pub enum CacheError {
          else may write, as after `chmod 700`; name another one with --cache, or say --cache off"
     )]
     NotPrivate(PathBuf),
+    /// There is no key, and none can be made.
+    #[error(
+        "the cache of compiled modules is not used: its key {path} cannot be had: {why}; modules are compiled at each \
+         start, unless XDG_STATE_HOME or HOME names a folder that this user can write"
+    )]
+    NoKey {
+        /// Where it should be.
+        path: PathBuf,
+        /// Why.
+        why: io::Error,
+    },
+    /// There is no place for a key.
+    #[error(
+        "the cache of compiled modules is not used: there is no home folder to keep its key in; set HOME or \
+         XDG_STATE_HOME, or say --cache off"
+    )]
+    NoPlaceForKey,
+    /// The key is not a secret.
+    #[error(
+        "the cache of compiled modules is not used: its key {0} must be a file of 32 bytes that belongs to this user and \
+         that nobody else can read; remove it, and another is made: modules are then compiled anew"
+    )]
+    KeyNotPrivate(PathBuf),
 }
 
 impl Cache {
-    /// The cache in a folder, which is made if it is missing.
+    /// The cache in a folder, and the file of its key. Both are made if they are missing.
     ///
     /// # Errors
     /// [`CacheError`] where it cannot be used: then do without.
-    pub fn open(folder: &Path) -> Result<Self, CacheError> {
-        let cache = Self { folder: folder.to_owned(), largest: LARGEST_CACHE };
+    pub fn open(folder: &Path, key: &Path) -> Result<Self, CacheError> {
+        let key = CacheKey::open(key).map_err(|error| match error {
+            KeyError::Unusable(why) => CacheError::NoKey { path: key.to_owned(), why },
+            KeyError::NotPrivate => CacheError::KeyNotPrivate(key.to_owned()),
+        })?;
+        let cache = Self { folder: folder.to_owned(), key, largest: LARGEST_CACHE };
         let made = std::os::unix::fs::DirBuilderExt::mode(std::fs::DirBuilder::new().recursive(true), 0o700)
             .create(folder)
             .and_then(|()| cache.opened());
@@ -68,7 +98,7 @@ impl Cache {
         }
     }
 
-    /// What is kept under a key, unless it is damaged: then it is removed.
+    /// What is kept under a key. What is there and is not what this user's hosts have made is removed.
     pub(super) fn get(&self, key: &ArtifactKey) -> Option<Artifact> {
         let folder = self.opened().ok().flatten()?;
         let name = entry(key);
@@ -78,7 +108,7 @@ impl Cache {
             Err(rustix::io::Errno::NOENT) => return None,
             Err(_) => return self.discard(&folder, &name),
         };
-        let read = read(file, key);
+        let read = self.read(file, key);
         if read.is_none() {
             return self.discard(&folder, &name);
         }
@@ -96,7 +126,8 @@ impl Cache {
         let Some(folder) = self.opened().ok().flatten() else { return };
         let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
         let unfinished = format!("{}.{}.{number}{UNFINISHED}", key.as_str(), std::process::id());
-        let kept = write(&folder, &unfinished, code)
+        let kept = self
+            .write(&folder, &unfinished, code)
             .and_then(|()| Ok(rustix::fs::renameat(&folder, &unfinished, &folder, entry(key))?));
         if kept.is_err() {
             self.discard(&folder, &unfinished);
@@ -122,6 +153,29 @@ impl Cache {
         };
         let is_private = is_private(&rustix::fs::fstat(&folder)?);
         Ok(is_private.then_some(folder))
+    }
+
+    /// What a file holds, if a host of this user made it of that key, and it is whole.
+    fn read(&self, file: OwnedFd, key: &ArtifactKey) -> Option<Artifact> {
+        let stat = rustix::fs::fstat(&file).ok()?;
+        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        if !is_file || !is_private(&stat) || size(&stat) > LARGEST_ARTIFACT {
+            return None;
+        }
+        let mut file = File::from(file);
+        let mut tag = [0; TAG];
+        file.read_exact(&mut tag).ok()?;
+        // Copied, so that nothing that befalls the file or its disk later reaches what runs.
+        let mut code = Artifact::blank().ok()?;
+        io::copy(&mut io::Read::take(file, LARGEST_ARTIFACT), &mut code).ok()?;
+        Artifact::seal(code, key).ok().filter(|code| self.key.knows(code.checksum(), &tag))
+    }
+
+    fn write(&self, folder: &OwnedFd, name: &str, code: &Artifact) -> io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut file = File::from(rustix::fs::openat(folder, name, flags, Mode::RUSR | Mode::WUSR)?);
+        file.write_all(self.key.tag(code.checksum()).as_ref())?;
+        code.copy_to(&mut file)
     }
 
     /// Removes what was not used for longest until the rest is small enough.
@@ -161,25 +215,6 @@ fn size(stat: &Stat) -> u64 {
     u64::try_from(stat.st_size).unwrap_or(u64::MAX)
 }
 
-/// What a file holds, if it is one of ours, whole, and that of the key.
-fn read(file: OwnedFd, key: &ArtifactKey) -> Option<Artifact> {
-    let stat = rustix::fs::fstat(&file).ok()?;
-    let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-    if !is_file || !is_private(&stat) || size(&stat) > LARGEST_ARTIFACT {
-        return None;
-    }
-    // Copied, so that nothing that befalls the file or its disk later reaches what runs.
-    let mut code = Artifact::blank().ok()?;
-    io::copy(&mut io::Read::take(File::from(file), LARGEST_ARTIFACT), &mut code).ok()?;
-    Artifact::seal(code, key).ok()
-}
-
-fn write(folder: &OwnedFd, name: &str, code: &Artifact) -> io::Result<()> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mut file = File::from(rustix::fs::openat(folder, name, flags, Mode::RUSR | Mode::WUSR)?);
-    code.copy_to(&mut file)
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
@@ -200,9 +235,13 @@ mod tests {
     }
 
     impl Case {
+        fn open(&self, folder: &Path) -> Result<Cache, CacheError> {
+            Cache::open(folder, &self.base.path().join("key"))
+        }
+
         fn new() -> Self {
             let base = tempfile::tempdir().unwrap();
-            let cache = Cache::open(&base.path().join("a/cache")).unwrap();
+            let cache = Cache::open(&base.path().join("a/cache"), &base.path().join("key")).unwrap();
             Self { engine: Engine::start().unwrap(), base, cache }
         }
 
@@ -245,14 +284,14 @@ mod tests {
         assert_eq!(case.names().len(), 1);
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&case.path("m")), mode(&case.cache.folder)), (0o600, 0o700));
-        assert!(Cache::open(&case.cache.folder).is_ok());
+        assert!(case.open(&case.cache.folder).is_ok());
     }
 
     #[test]
     fn a_damaged_entry_is_not_used_and_is_removed() {
         let case = Case::new();
         let code = b"as good as code can be";
-        for at in 0..code.len() + 40 {
+        for at in 0..code.len() + 40 + TAG {
             case.put("m", code);
             let mut damaged = std::fs::read(case.path("m")).unwrap();
             damaged[at] ^= 1;
@@ -260,7 +299,7 @@ mod tests {
             assert!(!case.has("m"), "byte {at}");
             assert_eq!(case.names(), Vec::<String>::new());
         }
-        for length in 0..code.len() + 40 {
+        for length in 0..code.len() + 40 + TAG {
             case.put("m", code);
             std::fs::File::options().write(true).open(case.path("m")).unwrap().set_len(length as u64).unwrap();
             assert!(!case.has("m"), "{length} bytes");
@@ -291,7 +330,7 @@ mod tests {
         for wrong in [0o770, 0o707, 0o777] {
             mode(&case.cache.folder, wrong);
             assert!(!case.has("n"), "{wrong:o}");
-            let refused = Cache::open(&case.cache.folder).unwrap_err().to_string();
+            let refused = case.open(&case.cache.folder).unwrap_err().to_string();
             assert!(refused.contains("chmod 700") && refused.contains("--cache off"), "{refused}");
         }
         mode(&case.cache.folder, 0o700);
@@ -299,8 +338,41 @@ mod tests {
 
         let link = case.base.path().join("link");
         symlink(&case.cache.folder, &link).unwrap();
-        assert!(matches!(Cache::open(&link), Err(CacheError::NotPrivate(_))));
-        assert!(matches!(Cache::open(&moved), Err(CacheError::NotPrivate(_) | CacheError::Unusable { .. })));
+        assert!(matches!(case.open(&link), Err(CacheError::NotPrivate(_))));
+        assert!(matches!(case.open(&moved), Err(CacheError::NotPrivate(_) | CacheError::Unusable { .. })));
+    }
+
+    #[test]
+    fn what_no_host_of_this_user_has_made_is_not_used() {
+        let case = Case::new();
+        case.put("m", b"code");
+        // Whole, and known to no key, as an earlier version left it; or to another user's.
+        let known = std::fs::read(case.path("m")).unwrap();
+        std::fs::write(case.path("m"), &known[TAG..]).unwrap();
+        assert!(!case.has("m"));
+        let others = Cache::open(&case.cache.folder, &case.base.path().join("others")).unwrap();
+        let theirs = Case { cache: others, ..case };
+        theirs.put("m", b"code");
+        assert!(theirs.has("m"));
+        let case = Case { cache: theirs.open(&theirs.cache.folder).unwrap(), ..theirs };
+        assert!(!case.has("m"));
+        case.put("m", b"code");
+        assert!(case.has("m"));
+    }
+
+    #[test]
+    fn without_a_key_there_is_no_cache() {
+        let case = Case::new();
+        let key = case.base.path().join("key");
+        mode(&key, 0o644);
+        let refused = case.open(&case.cache.folder).unwrap_err();
+        assert!(
+            matches!(refused, CacheError::KeyNotPrivate(_)) && refused.to_string().contains("remove it"),
+            "{refused}"
+        );
+        let refused = Cache::open(&case.cache.folder, &key.join("key")).unwrap_err();
+        assert!(matches!(refused, CacheError::NoKey { .. }), "{refused}");
+        assert!(refused.to_string().contains("XDG_STATE_HOME"), "{refused}");
     }
 
     #[test]
@@ -316,7 +388,7 @@ mod tests {
         case.put("m", b"code");
         std::os::unix::fs::chown(&case.cache.folder, Some(1), None).unwrap();
         assert!(!case.has("m"));
-        assert!(matches!(Cache::open(&case.cache.folder), Err(CacheError::NotPrivate(_))));
+        assert!(matches!(case.open(&case.cache.folder), Err(CacheError::NotPrivate(_))));
     }
 
     #[test]
@@ -335,7 +407,7 @@ mod tests {
             .unwrap()
             .set_modified(UNIX_EPOCH)
             .unwrap();
-        case.cache.largest = 3 * ((1 << 10) + 40);
+        case.cache.largest = 3 * ((1 << 10) + 40 + TAG as u64);
         case.put("d", &code);
         let kept = ["a", "b", "c", "d"].map(|module| case.path(module).exists());
         assert_eq!(kept, [true, false, true, true]);
@@ -351,6 +423,6 @@ mod tests {
         std::fs::write(case.base.path().join("a"), "").unwrap();
         case.put("m", b"code");
         assert!(!case.has("m"));
-        assert!(Cache::open(&case.cache.folder).is_err());
+        assert!(case.open(&case.cache.folder).is_err());
     }
 }

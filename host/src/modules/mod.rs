@@ -8,6 +8,7 @@
 mod announcement;
 mod artifact;
 mod cache;
+mod cache_key;
 mod compile;
 mod control;
 mod digest;

@@ -9,7 +9,9 @@ use super::{offer, preparer};
 
 /// Keeps what it compiles in that folder.
 fn keeping(folder: &Path) -> Preparer {
-    Preparer { cache: Some(Cache::open(folder).unwrap()), ..preparer() }
+    // Elsewhere than the entries, as a host has it.
+    let key = folder.with_extension("key");
+    Preparer { cache: Some(Cache::open(folder, &key).unwrap()), ..preparer() }
 }
 
 fn entries(folder: &Path) -> Vec<PathBuf> {

@@ -10,6 +10,7 @@
 use std::ffi::OsStr;
 use std::fmt::{self, Write as _};
 use std::io::{BufRead, BufReader, Read, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -173,8 +174,9 @@ impl Launch {
     pub fn run(name: &str, home: &Path, journal: &Journal) -> Self {
         let mut command = baton(home);
         command.args(["run", "--node", name, "--log-format", "json"]);
-        // The hosts of all tests run the same few modules, and compile each once.
+        // The hosts of all tests run the same few modules, and compile each once. So they have one key, too.
         command.env("BATON_CACHE", concat!(env!("CARGO_TARGET_TMPDIR"), "/compiled"));
+        make_cache_key(home);
         Self { name: name.to_string(), journal: journal.clone(), command }
     }
 
@@ -366,6 +368,16 @@ impl Finished {
 impl fmt::Debug for Finished {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "status {:?}\nstdout: {}\nstderr: {}", self.code, self.stdout, self.stderr)
+    }
+}
+
+/// Makes the key that the hosts at `home` find there.
+fn make_cache_key(home: &Path) {
+    let folder = home.join(".local/state/baton");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    match std::fs::File::options().write(true).create_new(true).mode(0o600).open(folder.join("cache.key")) {
+        Ok(mut key) => key.write_all(&[7; 32]).expect("the key is written"),
+        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists, "{error}"),
     }
 }
 

@@ -1,0 +1,177 @@
+//! The key of the cache: what shows that an entry was made by a host of this user.
+//!
+//! A checksum anybody can compute. The key is in a file of its own, which nobody else can read and which is not where
+//! the entries are: somebody who can write an entry, be it through this user's own hosts, cannot sign it.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ring::hmac;
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+/// The length of a key, in bytes.
+const KEY: usize = 32;
+
+/// The length of what it makes, in bytes.
+pub(super) const TAG: usize = 32;
+
+/// Knows the entries that hosts of this user have made, by HMAC-SHA256.
+#[derive(Clone, Debug)]
+pub(super) struct CacheKey(Arc<hmac::Key>);
+
+/// Why there is no key.
+#[derive(Debug)]
+pub(super) enum KeyError {
+    /// The system says so.
+    Unusable(io::Error),
+    /// There is something, and it is not a key that only this user can read.
+    NotPrivate,
+}
+
+impl From<io::Error> for KeyError {
+    fn from(error: io::Error) -> Self {
+        Self::Unusable(error)
+    }
+}
+
+impl CacheKey {
+    /// The key in a file, which is made if it is missing. Of hosts that make it at a time, one is first, and all of them
+    /// have its key.
+    ///
+    /// # Errors
+    /// [`KeyError`] where there is none to be had.
+    pub fn open(path: &Path) -> Result<Self, KeyError> {
+        let key = match read(path) {
+            Err(KeyError::Unusable(error)) if error.kind() == io::ErrorKind::NotFound => {
+                make(path)?;
+                read(path)?
+            }
+            found => found?,
+        };
+        Ok(Self(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, &key))))
+    }
+
+    /// What goes with an entry of this checksum.
+    pub fn tag(&self, checksum: &[u8]) -> hmac::Tag {
+        hmac::sign(&self.0, checksum)
+    }
+
+    /// Whether that goes with it.
+    pub fn knows(&self, checksum: &[u8], tag: &[u8]) -> bool {
+        hmac::verify(&self.0, checksum, tag).is_ok()
+    }
+}
+
+fn read(path: &Path) -> Result<[u8; KEY], KeyError> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(file) => file,
+        Err(Errno::LOOP) => return Err(KeyError::NotPrivate),
+        Err(error) => return Err(KeyError::Unusable(error.into())),
+    };
+    let stat = rustix::fs::fstat(&file).map_err(io::Error::from)?;
+    let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    let is_private = stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_mode & 0o077 == 0;
+    if !is_file || !is_private || u64::try_from(stat.st_size) != Ok(KEY as u64) {
+        return Err(KeyError::NotPrivate);
+    }
+    let mut key = [0; KEY];
+    File::from(file).read_exact(&mut key)?;
+    Ok(key)
+}
+
+/// Makes a key, unless there is one by then. It appears whole.
+fn make(path: &Path) -> io::Result<()> {
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    if let Some(folder) = path.parent() {
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
+    let mut key = [0; KEY];
+    getrandom::fill(&mut key).map_err(io::Error::other)?;
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(format!(".{}.{}.new", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed)));
+    let unfinished = PathBuf::from(unfinished);
+    // What a process of this number left behind when it was killed.
+    let _ = std::fs::remove_file(&unfinished);
+    let written = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&unfinished)
+        .and_then(|mut file| file.write_all(&key).and_then(|()| file.sync_all()))
+        .and_then(|()| std::fs::hard_link(&unfinished, path));
+    let _ = std::fs::remove_file(&unfinished);
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        written => written,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    use std::sync::Barrier;
+
+    use super::*;
+
+    #[test]
+    fn hosts_that_start_together_have_one_key() {
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("state/cache.key");
+        let (hosts, barrier) = (16, Barrier::new(16));
+        let tags: Vec<Vec<u8>> = std::thread::scope(|scope| {
+            let open = || {
+                barrier.wait();
+                CacheKey::open(&path).unwrap().tag(b"entry").as_ref().to_vec()
+            };
+            let threads: Vec<_> = (0..hosts).map(|_| scope.spawn(open)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(tags.iter().all(|tag| *tag == tags[0]));
+        assert_eq!(std::fs::read_dir(base.path().join("state")).unwrap().count(), 1, "nothing else is left");
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&path), mode(&base.path().join("state"))), (0o600, 0o700));
+
+        let key = CacheKey::open(&path).unwrap();
+        assert!(key.knows(b"entry", &tags[0]) && !key.knows(b"another", &tags[0]) && !key.knows(b"entry", b""));
+        let other = CacheKey::open(&base.path().join("other.key")).unwrap();
+        assert!(!other.knows(b"entry", &tags[0]), "each key is another");
+    }
+
+    #[test]
+    fn what_others_could_have_read_or_put_there_is_no_key() {
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("cache.key");
+        CacheKey::open(&path).unwrap();
+        let refused = || matches!(CacheKey::open(&path), Err(KeyError::NotPrivate));
+        for mode in [0o640, 0o604, 0o620, 0o610] {
+            std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            assert!(refused(), "{mode:o}");
+        }
+        std::fs::set_permissions(&path, Permissions::from_mode(0o400)).unwrap();
+        assert!(CacheKey::open(&path).is_ok());
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(1), None).unwrap();
+            assert!(refused(), "somebody else's");
+        }
+        std::fs::rename(&path, base.path().join("moved")).unwrap();
+        symlink("moved", &path).unwrap();
+        assert!(refused(), "a link");
+        for other in [&[0; KEY - 1][..], &[0; KEY + 1], &[]] {
+            std::fs::remove_file(&path).unwrap();
+            std::fs::write(&path, other).unwrap();
+            std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+            assert!(refused(), "{} bytes", other.len());
+        }
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        assert!(refused(), "a folder");
+    }
+}
