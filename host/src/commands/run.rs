@@ -1,5 +1,6 @@
 //! `baton run`: contends for elections until told to end.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use tokio::task::{JoinError, JoinSet};
 use super::dev::Workshop;
 use super::{WrongConfiguration, open_store};
 use crate::clock::Clock;
-use crate::config::{Config, Coordinator, Misspelt, Secret};
+use crate::config::{Config, Coordinator, Misspelt, Relied, Secret};
 use crate::gate::Watchdog;
 use crate::modules::{
     Cache, CacheError, Compiler, Digest, FileSource, Follower, Following, Judgement, ModuleSource, ModuleStore,
@@ -30,6 +31,13 @@ use crate::telemetry::{Event, LAST_LINES, Log};
 
 /// How long the end waits for the last core dump and the last profile.
 const LAST_FILES: Duration = Duration::from_secs(5);
+
+/// Variables that name files which are read when a store or a registry is asked.
+const FILES: [(&str, &str); 2] =
+    [("AZURE_FEDERATED_TOKEN_FILE", "the token of this workload"), ("SSL_CERT_FILE", "the file of certificates")];
+
+/// Variables that name folders with such files, or with the programs that help with it.
+const FOLDERS: [(&str, &str); 2] = [("SSL_CERT_DIR", "the folder of certificates"), ("PATH", "the folder of programs")];
 
 pub(super) fn run(config: &Config) -> anyhow::Result<ExitCode> {
     let stores = Stores {
@@ -49,6 +57,7 @@ pub(super) fn develop(config: &Config, workshop: &Workshop) -> anyhow::Result<Ex
 }
 
 fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow::Result<ExitCode> {
+    config.check_reach(besides(config, workshop)).map_err(WrongConfiguration::new)?;
     let files = PostmortemWriter::start()?;
     let checked = check(&config.coordinators, &files)?;
     let node = config.node.claim().map_err(WrongConfiguration::new)?;
@@ -63,6 +72,38 @@ fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow
     }
     writer.shutdown(LAST_LINES);
     ended.map(|()| ExitCode::SUCCESS)
+}
+
+/// What the host, or what it is made of, finds by a path that is not in its configuration.
+fn besides(config: &Config, workshop: Option<&Workshop>) -> Vec<Relied> {
+    let mut found = Vec::new();
+    let mut add = |place: &str, what: &str, path: PathBuf, is_folder| {
+        found.push(Relied { place: place.to_owned(), what: what.to_owned(), path, is_folder });
+    };
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    for (name, what) in FILES {
+        if let Some(path) = variable(name) {
+            add(name, what, path.into(), false);
+        }
+    }
+    for (name, what) in FOLDERS {
+        for folder in variable(name).iter().flat_map(std::env::split_paths) {
+            // An empty one is the working folder.
+            add(name, what, Path::new(".").join(folder), true);
+        }
+    }
+    if let Ok(program) = std::env::current_exe() {
+        add("the host", "its program", program, false);
+    }
+    for folder in workshop.into_iter().flat_map(Workshop::folders) {
+        add("the project", "what it is built in", folder.clone(), true);
+    }
+    if config.coordinators.iter().any(|coordinator| matches!(coordinator.module, ModuleSource::Oci(_))) {
+        for file in RegistryCredentials::of_process().files() {
+            add("registries", "the file of credentials", file.clone(), false);
+        }
+    }
+    found
 }
 
 /// Three handles of one store: neither state nor modules are in a renewal's way, nor modules in that of the state.

@@ -60,10 +60,13 @@ impl SecretSource {
         &self.name
     }
 
-    /// Whether [`SecretSource::read`] reads a file, and so may block.
+    /// The file that [`SecretSource::read`] reads, and so may block; none for one that is known already.
     #[must_use]
-    pub fn is_file(&self) -> bool {
-        matches!(self.place, Place::File(_))
+    pub fn file(&self) -> Option<&Path> {
+        match &self.place {
+            Place::File(path) => Some(path),
+            Place::Variable(_) => None,
+        }
     }
 
     /// What it is now.

@@ -39,7 +39,7 @@ impl Own {
             let read = |source: &SecretSource| Ok((source.name().to_owned(), source.read()?.expose().to_owned()));
             sources.iter().map(read).collect::<Result<_, String>>()
         };
-        let secrets = if sources.iter().any(SecretSource::is_file) {
+        let secrets = if sources.iter().any(|source| source.file().is_some()) {
             let sources = sources.to_vec();
             self.handle()?.spawn_blocking(move || read(&sources)).await?
         } else {

@@ -1,6 +1,7 @@
 //! Configuration and secrets: they reach the coordinator, and secrets reach nobody else.
 
 use std::fs::{self, File};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
@@ -71,6 +72,29 @@ fn the_file_of_a_secret_is_read_for_each_term() {
     }
     replace("again");
     told(&stage, &["config token=again"]);
+    stage.check_promises();
+}
+
+#[test]
+fn a_secret_of_kubernetes_is_followed() {
+    let stage = stage(Guest::TellsConfig);
+    // As the kubelet does it: the file is a link to ..data/token, and ..data a link to a folder of the version.
+    let mount = stage.home.path().join("mount");
+    let version = |folder: &str, text: &str| {
+        fs::create_dir_all(mount.join(folder)).expect("a folder");
+        fs::write(mount.join(folder).join("token"), text).expect("a secret");
+        symlink(folder, mount.join("..data_tmp")).expect("a link");
+        fs::rename(mount.join("..data_tmp"), mount.join("..data")).expect("the link is renamed");
+    };
+    version("..2026_11_21_1", "old");
+    symlink("..data/token", mount.join("token")).expect("a link");
+    fs::create_dir(stage.home.path().join("data")).expect("a folder");
+    let flags = [("--secret", "token=file:mount/token"), ("--dir", "data::/data")];
+    let _node = stage.launch_with("alpha", &flags).start();
+    told(&stage, &["config token=old"]);
+    version("..2026_11_21_2", "new");
+    fs::remove_dir_all(mount.join("..2026_11_21_1")).expect("the folder was there");
+    told(&stage, &["config token=new"]);
     stage.check_promises();
 }
 

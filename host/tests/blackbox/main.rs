@@ -37,6 +37,7 @@ mod leadership;
 mod limits;
 mod outage;
 mod output;
+mod planted;
 mod proxy;
 mod publish;
 mod self_abort;

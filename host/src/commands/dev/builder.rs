@@ -47,6 +47,11 @@ impl Workshop {
         BuiltFile { built: self.built.subscribe(), file }
     }
 
+    /// The folders in which commands are run and programs are made.
+    pub fn folders(&self) -> impl Iterator<Item = &PathBuf> {
+        self.builder.iter().flat_map(|builder| [&builder.folder].into_iter().chain(&builder.target))
+    }
+
     /// Builds at once, and after each change, until it is asked to end.
     pub async fn work(self, log: Log, mut asked: watch::Receiver<Shutdown>) {
         let Some(builder) = self.builder else { return };

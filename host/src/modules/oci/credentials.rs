@@ -52,6 +52,11 @@ impl RegistryCredentials {
         Self { files: files.into_iter().collect() }
     }
 
+    /// The files that they are in.
+    pub fn files(&self) -> &[PathBuf] {
+        &self.files
+    }
+
     /// Those for a registry, and the file that has them.
     pub(super) async fn of(&self, registry: &str) -> Result<Option<(DockerCredential, PathBuf)>, CredentialsError> {
         for file in &self.files {

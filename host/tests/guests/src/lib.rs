@@ -236,6 +236,8 @@ fn on_file(call: &str) -> std::io::Result<String> {
         "write" => fs::write(path, rest).map(|()| "ok".to_owned()),
         "append" => fs::File::options().append(true).open(path)?.write_all(rest.as_bytes()).map(|()| "ok".to_owned()),
         "rename" => fs::rename(path, rest).map(|()| "ok".to_owned()),
+        #[expect(deprecated, reason = "elsewhere a link is to be told whether it leads to a file or to a folder")]
+        "link" => fs::soft_link(rest, path).map(|()| "ok".to_owned()),
         "remove" => fs::remove_file(path).map(|()| "ok".to_owned()),
         "mkdir" => fs::create_dir(path).map(|()| "ok".to_owned()),
         "keep" => {

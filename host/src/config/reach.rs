@@ -1,0 +1,310 @@
+//! What the host finds by a path stays out of its coordinators' reach.
+//!
+//! The host opens files and folders by their paths: when it starts, for each term, and when it starts the next time.
+//! A coordinator that may write a folder decides what is in it: in the place of what the host looks for there it could
+//! put a link to what it was not granted, or a file that the host believes. So no path that the host goes by may lead
+//! through a folder that one of its coordinators may write. Folders are known by device and inode, and through bind
+//! mounts by what the kernel tells of its mounts.
+
+use std::ffi::OsString;
+use std::fs::Metadata;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+use super::{Config, ConfigError, Coordinator, Folder, Key};
+use crate::modules::ModuleSource;
+use crate::node::NodeChoice;
+use crate::store::StoreUrl;
+use crate::way::Way;
+
+/// A file or a folder that the host finds by its path.
+pub struct Relied {
+    /// The setting that names it, or what else is to be mended.
+    pub place: String,
+    /// What is there.
+    pub what: String,
+    /// Its path.
+    pub path: PathBuf,
+    /// Whether it is a folder in which the host looks for more.
+    pub is_folder: bool,
+}
+
+impl Config {
+    /// Refuses folders in which a coordinator could put something in the way of the host: to what is configured, and
+    /// to what it finds by a path besides.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with the names of both, for the first that there is.
+    pub fn check_reach(&self, besides: impl IntoIterator<Item = Relied>) -> Result<(), ConfigError> {
+        let mounts = Mounts::read();
+        let writable: Vec<Writable<'_>> = self.folders().filter_map(|of| Writable::new(self, of, &mounts)).collect();
+        if writable.is_empty() {
+            return Ok(());
+        }
+        let mut relied = self.relied_on();
+        relied.extend(besides);
+        for Relied { place, what, path, is_folder } in relied {
+            let wrong = |error| ConfigError::new(&place, format!("cannot tell where {what} is: {error}"));
+            let Way { lookups, end } = Way::to(&path).map_err(wrong)?;
+            let looked_up_in = lookups.into_iter().map(|lookup| lookup.folder).chain(is_folder.then_some(end));
+            for folder in looked_up_in {
+                if let Some(writable) = writable.iter().find(|writable| writable.covers(&folder, &mounts)) {
+                    return Err(ConfigError::new(&place, writable.problem(&what, &path, &folder)));
+                }
+            }
+        }
+        // Two coordinators that share a folder may say different things of it; one would contradict itself.
+        for (coordinator, folder) in self.folders().filter(|(_, folder)| folder.read_only) {
+            let mut own = writable.iter().filter(|writable| writable.election == coordinator.election.as_str());
+            if let Some(writable) = own.find(|writable| writable.covers(folder.real(), &mounts)) {
+                let problem = format!(
+                    "{:?} is to be read only, and is the folder {:?} that the same coordinator may write, as {:?}: leave \
+                     one of them out",
+                    shown(&folder.host),
+                    shown(&writable.folder.host),
+                    writable.folder.guest
+                );
+                return Err(ConfigError::new(self.place_of_folder(coordinator, folder), problem));
+            }
+        }
+        Ok(())
+    }
+
+    fn folders(&self) -> impl Iterator<Item = (&Coordinator, &Folder)> {
+        self.coordinators.iter().flat_map(|of| of.folders.iter().map(move |folder| (of, folder)))
+    }
+
+    /// All that the host finds by a path of its configuration.
+    fn relied_on(&self) -> Vec<Relied> {
+        let mut relied = Vec::new();
+        let mut add = |place: String, what: &str, path: &Path, is_folder| {
+            relied.push(Relied { place, what: what.to_owned(), path: path.to_owned(), is_folder });
+        };
+        let place = |key| self.place(None, key, None);
+        add(place(Key::File), "the file of settings", &self.file, false);
+        if let StoreUrl::Sqlite(folder) = &self.store {
+            add(place(Key::Store), "the store", folder, true);
+        }
+        if let NodeChoice::Slot { folder, .. } = &self.node {
+            add(place(Key::Node), "the lock of the node's name", folder, true);
+        }
+        if let Some(folder) = &self.cache {
+            add(place(Key::Cache), "the cache", folder, true);
+        }
+        if let Some(key) = self.cache.as_ref().and(self.cache_key.as_ref()) {
+            add(place(Key::Cache), "the key of the cache", key, false);
+        }
+        for coordinator in &self.coordinators {
+            let place = |key| self.place(Some(coordinator), key, None);
+            if let ModuleSource::File(path) = &coordinator.module {
+                // Its signature is beside it.
+                add(place(Key::Module), "the module", path, false);
+            }
+            for path in &coordinator.trust {
+                add(place(Key::Trust), "the public key", path, false);
+            }
+            if let Some(path) = &coordinator.http_ca {
+                add(place(Key::HttpCa), "the file of certificates", path, false);
+            }
+            if let Some(folder) = &coordinator.core_dumps {
+                add(place(Key::Coredump), "the folder of core dumps", folder, true);
+            }
+            if let Some(path) = &coordinator.profile {
+                add(place(Key::Profile), "the profile", path, false);
+            }
+            for secret in &coordinator.secrets {
+                let place = self.place(Some(coordinator), Key::Secrets, Some(secret.name()));
+                if let Some(path) = secret.file() {
+                    add(place, &format!("the secret {:?}", secret.name()), path, false);
+                }
+            }
+            for folder in &coordinator.folders {
+                // Coordinators may share a folder: what is in it is theirs.
+                let what = format!("the folder {:?}", folder.guest);
+                add(self.place_of_folder(coordinator, folder), &what, &folder.host, false);
+            }
+        }
+        relied
+    }
+
+    fn place_of_folder(&self, coordinator: &Coordinator, folder: &Folder) -> String {
+        self.place(Some(coordinator), Key::Dirs, Some(&folder.guest))
+    }
+
+    /// Where a setting was given.
+    fn place(&self, of: Option<&Coordinator>, key: Key, part: Option<&str>) -> String {
+        let election = of.map(|coordinator| coordinator.election.as_str());
+        let row = self
+            .rows
+            .iter()
+            .find(|row| (row.key, row.election.as_deref(), row.part.as_deref()) == (key, election, part));
+        row.map_or_else(|| key.flag(), |row| row.origin.place(key))
+    }
+}
+
+/// What a coordinator may write by way of one of its folders.
+struct Writable<'a> {
+    folder: &'a Folder,
+    place: String,
+    election: &'a str,
+    identity: Option<(u64, u64)>,
+    /// The folder, and whatever is mounted in it.
+    spots: Vec<Spot>,
+}
+
+impl<'a> Writable<'a> {
+    fn new(config: &Config, (coordinator, folder): (&'a Coordinator, &'a Folder), mounts: &Mounts) -> Option<Self> {
+        (!folder.read_only).then(|| Self {
+            folder,
+            place: config.place_of_folder(coordinator, folder),
+            election: coordinator.election.as_str(),
+            identity: identity(folder.real()),
+            spots: mounts.spots_within(folder.real()),
+        })
+    }
+
+    /// Whether a folder is this one, or somewhere in it. It need not be there yet.
+    fn covers(&self, folder: &Path, mounts: &Mounts) -> bool {
+        let is_in = |folder: &Path| self.identity.is_some() && identity(folder) == self.identity;
+        folder.ancestors().any(is_in)
+            || mounts.spot(folder).is_some_and(|spot| self.spots.iter().any(|own| spot.is_in(own)))
+    }
+
+    fn problem(&self, what: &str, path: &Path, through: &Path) -> String {
+        format!(
+            "{what}, {:?}, is looked up in {:?}, where the coordinator `{}` may write as it was granted {:?} ({}): what it \
+             puts there could lead this host elsewhere; keep each outside of the other, or grant that folder with :ro",
+            shown(path),
+            shown(through),
+            self.election,
+            shown(&self.folder.host),
+            self.place
+        )
+    }
+}
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// The device and inode of what is at a path.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let identity = |metadata: Metadata| (metadata.dev(), metadata.ino());
+    std::fs::symlink_metadata(path).ok().map(identity)
+}
+
+/// A folder as its file system knows it, wherever that is mounted.
+struct Spot {
+    device: String,
+    path: PathBuf,
+}
+
+impl Spot {
+    fn is_in(&self, other: &Self) -> bool {
+        self.device == other.device && self.path.starts_with(&other.path)
+    }
+}
+
+/// The mounts that this process sees. Without `/proc` there are none, and nothing else would work either.
+struct Mounts(Vec<Mount>);
+
+struct Mount {
+    id: String,
+    /// Its file system's number.
+    device: String,
+    /// The folder of the file system that is mounted.
+    root: PathBuf,
+    /// Where.
+    point: PathBuf,
+}
+
+impl Mounts {
+    fn read() -> Self {
+        let listed = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+        Self(listed.split(|byte| *byte == b'\n').filter_map(Mount::parse).collect())
+    }
+
+    /// Where a folder is, or would be if it were there.
+    fn spot(&self, folder: &Path) -> Option<Spot> {
+        let (there, id) = folder.ancestors().find_map(|folder| Some((folder, mount_of(folder)?)))?;
+        let inside = self.0.iter().find(|mount| mount.id == id).and_then(|mount| {
+            let path = mount.root.join(there.strip_prefix(&mount.point).ok()?);
+            Some(Spot { device: mount.device.clone(), path })
+        });
+        // A mount whose root is out of this process's sight is not listed; within it, paths are as good.
+        Some(inside.unwrap_or_else(|| Spot { device: id, path: there.to_owned() }))
+    }
+
+    /// Where a folder is, and what is mounted in it.
+    fn spots_within(&self, folder: &Path) -> Vec<Spot> {
+        let within = self.0.iter().filter(|mount| mount.point.starts_with(folder));
+        let within = within.map(|mount| Spot { device: mount.device.clone(), path: mount.root.clone() });
+        self.spot(folder).into_iter().chain(within).collect()
+    }
+}
+
+impl Mount {
+    /// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`
+    fn parse(line: &[u8]) -> Option<Self> {
+        let mut fields = line.split(|byte| *byte == b' ');
+        let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
+        let (id, device) = (text(fields.next()?), text(fields.nth(1)?));
+        Some(Self { id, device, root: unescaped(fields.next()?), point: unescaped(fields.next()?) })
+    }
+}
+
+/// The number of the mount that a folder is on; none if it is not there, or no folder.
+fn mount_of(folder: &Path) -> Option<String> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(folder, flags, Mode::empty()).ok()?;
+    let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", folder.as_raw_fd())).ok()?;
+    told.lines().find_map(|line| Some(line.strip_prefix("mnt_id:")?.trim().to_owned()))
+}
+
+/// A path of the list of mounts, in which white space and backslashes are three octal digits.
+fn unescaped(field: &[u8]) -> PathBuf {
+    let mut bytes = Vec::new();
+    let mut rest = field;
+    while let Some((&byte, after)) = rest.split_first() {
+        let code = after.get(..3).filter(|_| byte == b'\\').and_then(|code| str::from_utf8(code).ok());
+        let code = code.and_then(|code| u8::from_str_radix(code, 8).ok());
+        bytes.push(code.unwrap_or(byte));
+        rest = if code.is_some() { &after[3..] } else { after };
+    }
+    OsString::from_vec(bytes).into()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use super::*;
+
+    #[test]
+    fn a_mount_is_read_as_the_kernel_writes_it() {
+        let line = br"36 35 98:0 /a\040b /mnt\134x\011y rw,noatime master:1 - ext3 /dev/root rw";
+        let mount = Mount::parse(line).unwrap();
+        assert_eq!((&*mount.id, &*mount.device), ("36", "98:0"));
+        assert_eq!((&*mount.root, &*mount.point), (Path::new("/a b"), Path::new("/mnt\\x\ty")));
+        assert!(Mount::parse(b"").is_none() && Mount::parse(b"36 35 98:0 /").is_none());
+        assert_eq!(unescaped(br"a\9\04"), Path::new(r"a\9\04"));
+    }
+
+    #[test]
+    fn a_folder_is_in_itself_and_in_what_it_is_in() {
+        let base = tempfile::tempdir().unwrap();
+        let (mounts, base) = (Mounts::read(), base.path().canonicalize().unwrap());
+        let spot = |path: &str| mounts.spot(&base.join(path)).unwrap();
+        std::fs::create_dir_all(base.join("a/b")).unwrap();
+        std::fs::create_dir(base.join("ab")).unwrap();
+        assert!(spot("a").is_in(&spot("a")) && spot("a/b").is_in(&spot("a")) && spot("a/none/x").is_in(&spot("a")));
+        assert!(!spot("a").is_in(&spot("a/b")) && !spot("ab").is_in(&spot("a")));
+        assert!(!mounts.spot(Path::new("/proc")).unwrap().is_in(&spot("a")));
+        assert!(
+            mounts.spots_within(Path::new("/")).iter().any(|own| mounts.spot(Path::new("/proc")).unwrap().is_in(own))
+        );
+    }
+}

@@ -1,0 +1,331 @@
+//! Links that a guest plants, where it may write, for its host to follow; and code that somebody patches.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest as _, Sha256};
+use tempfile::TempDir;
+
+use crate::guests::Guest;
+use crate::node::{Event, Finished, Node, baton, finish, with_mounts};
+use crate::stage::Stage;
+use crate::store::Store;
+
+/// A folder to write in, `data`, with a folder in it; and one that no guest was granted, `outside`.
+fn home() -> TempDir {
+    let home = tempfile::tempdir().expect("a folder");
+    for folder in ["data/in/deep", "outside", "etc"] {
+        fs::create_dir_all(home.path().join(folder)).expect("a folder");
+    }
+    for file in ["data/token", "data/in/token", "outside/token"] {
+        fs::write(home.path().join(file), file).expect("a file");
+    }
+    fs::write(home.path().join("etc/baton.toml"), "").expect("a file");
+    home
+}
+
+/// What `baton run` says that has these settings besides a store, a node and a folder to write in.
+fn run(home: &Path, settings: &[(&str, &str)]) -> Finished {
+    let mut command = baton(home);
+    command.arg("run").arg(Guest::UsesFiles.module()).args(["--election", "job"]);
+    for (flag, value) in settings {
+        command.arg(flag).arg(value);
+    }
+    let given = |flag: &str| settings.iter().any(|(other, _)| *other == flag);
+    let usual = [("--node", "a"), ("--store", "sqlite:store"), ("--cache", "off"), ("--file", "etc/baton.toml")];
+    for (flag, value) in usual.iter().filter(|(flag, _)| !given(flag)) {
+        command.arg(flag).arg(value);
+    }
+    finish(command)
+}
+
+/// It names both, and where it was looked for.
+#[track_caller]
+fn refused(finished: &Finished, place: &str, what: &str, through: &Path, granted: &str) {
+    let Finished { code, stderr, .. } = finished;
+    assert_eq!(*code, Some(2), "{finished:?}");
+    let begin = format!("error: wrong configuration: {place}: {what}, ");
+    assert!(stderr.starts_with(&begin), "it should begin with `{begin}`: {stderr}");
+    let through = format!("is looked up in {:?}, where the coordinator `job` may write", through.display().to_string());
+    assert!(stderr.contains(&through), "`{through}` is not said: {stderr}");
+    let granted = format!("as it was granted {granted:?} (--dir)");
+    assert!(stderr.contains(&granted), "`{granted}` is not said: {stderr}");
+}
+
+#[test]
+fn nothing_that_the_host_finds_by_a_path_is_where_a_coordinator_may_write() {
+    let home = home();
+    let base = home.path().canonicalize().expect("a path");
+    fs::write(base.join("data/key.pub"), "").expect("a file");
+    fs::copy(Guest::UsesFiles.module(), base.join("data/job.wasm")).expect("a copy");
+    let data = base.join("data");
+    let grant = ("--dir", "data::/data");
+    let with = |setting: (&'static str, &'static str)| run(home.path(), &[grant, setting]);
+    for (flag, value, what) in [
+        ("--secret", "token=file:data/token", r#"the secret "token""#),
+        ("--trust", "data/key.pub", "the public key"),
+        ("--http-ca", "data/ca.pem", "the file of certificates"),
+        ("--cache", "data", "the cache"),
+        ("--store", "sqlite:data", "the store"),
+        ("--coredump", "data", "the folder of core dumps"),
+        ("--profile", "data/profile.json", "the profile"),
+        ("--dir", "data/in::/in:ro", r#"the folder "/in""#),
+        ("--dir", "data/in/../in::/in", r#"the folder "/in""#),
+    ] {
+        refused(&with((flag, value)), flag, what, &data, "data");
+    }
+    // Also what is not there yet, and what is in a folder of the folder.
+    let store = with(("--store", "sqlite:data/new/store"));
+    refused(&store, "--store", "the store", &data, "data");
+    refused(&with(("--secret", "token=file:data/in/token")), "--secret", r#"the secret "token""#, &data, "data");
+
+    let mut module = baton(home.path());
+    module.args(["run", "data/job.wasm", "--election", "job", "--dir", "data::/data"]);
+    module.args(["--node", "a", "--store", "sqlite:store", "--cache", "off", "--file", "etc/baton.toml"]);
+    refused(&finish(module), "MODULE", "the module", &data, "data");
+
+    // The settings, the store, the name's lock, the cache and its key, where nobody has said where they are.
+    let mut usual = baton(home.path());
+    usual.arg("run").arg(Guest::UsesFiles.module()).args(["--election", "job", "--dir", ".::/data"]);
+    refused(&finish(usual), "file (by default)", "the file of settings", &base, ".");
+    let state = ("--dir", ".local/state::/data");
+    fs::create_dir_all(base.join(".local/state")).expect("a folder");
+    let key = run(home.path(), &[state, ("--cache", "cache")]);
+    refused(&key, "--cache", "the key of the cache", &base.join(".local/state"), ".local/state");
+
+    // What variables name.
+    for (variable, what) in [("PATH", "the folder of programs"), ("SSL_CERT_FILE", "the file of certificates")] {
+        let mut command = baton(home.path());
+        command.arg("run").arg(Guest::UsesFiles.module()).args(["--election", "job", "--dir", "data::/data"]);
+        command.args(["--node", "a", "--store", "sqlite:store", "--cache", "off"]).env(variable, "data/x");
+        refused(&finish(command), variable, what, &data, "data");
+    }
+
+    // Of another coordinator, too.
+    let tables = format!(
+        "store = 'sqlite:store'\ncache = 'off'\nnode = 'a'\n\
+         [coordinators.job]\nmodule = {module:?}\ndirs = ['data::/data']\n\
+         [coordinators.other]\nmodule = {module:?}\nsecrets.token = {{ file = 'data/token' }}\n",
+        module = Guest::UsesFiles.module()
+    );
+    fs::write(base.join("baton.toml"), tables).expect("a file");
+    let mut both = baton(home.path());
+    both.arg("run");
+    let both = finish(both);
+    assert_eq!(both.code, Some(2), "{both:?}");
+    for words in
+        ["baton.toml:9: coordinators.other.secrets.token", "coordinator `job`", "baton.toml:6: coordinators.job.dirs"]
+    {
+        assert!(both.stderr.contains(words), "`{words}` is not said: {both:?}");
+    }
+    assert!(!base.join("store").exists(), "it is refused before anything is made");
+}
+
+#[test]
+fn folders_may_be_shared_and_lie_in_what_is_only_read() {
+    let home = home();
+    let base = home.path().canonicalize().expect("a path");
+    // It gets as far as the module: the folders are as they should be.
+    let granted = |folders: &[&str]| {
+        let mut tables = "store = 'sqlite:store'\ncache = 'off'\nnode = 'a'\n".to_owned();
+        for (number, folder) in folders.iter().enumerate() {
+            tables += &format!("[coordinators.job-{number}]\nmodule = 'outside/none.wasm'\ndirs = [{folder}]\n");
+        }
+        fs::write(base.join("baton.toml"), tables).expect("a file");
+        let mut command = baton(home.path());
+        command.arg("run");
+        let finished = finish(command);
+        assert_eq!(finished.code, Some(2), "{finished:?}");
+        if finished.stderr.contains("none.wasm") { None } else { Some(finished.stderr) }
+    };
+    for shared in [
+        &["'data::/data'", "'data::/data'"][..],
+        &["'data::/data'", "'data::/data:ro'"],
+        &["'data/in::/data'", "'data::/data:ro'"],
+        &["'data::/data:ro', 'data/in::/out'"],
+        &["'data::/data:ro', 'data/in::/in:ro'"],
+        &["'data::/data', 'data/../data::/again'"],
+        &["'data/in::/data', 'outside::/data/in'"],
+    ] {
+        assert_eq!(granted(shared), None, "{shared:?}");
+    }
+    for (refused, words) in [
+        (&["'data::/data'", "'data/in::/in:ro'"][..], r#"job-1.dirs: the folder "/in", "data/in", is looked up in"#),
+        (&["'data/in::/in'", "'data::/data'"], r#"job-0.dirs: the folder "/in", "data/in", is looked up in"#),
+        (&["'data::/data:ro', 'data::/out'"], r#"is to be read only, and is the folder "data" that the same"#),
+    ] {
+        let said = granted(refused).unwrap_or_else(|| panic!("{refused:?} is refused"));
+        assert!(said.contains(words), "`{words}` is not said of {refused:?}: {said}");
+    }
+}
+
+#[test]
+fn a_link_on_the_way_is_where_it_stands_and_where_it_leads() {
+    let home = home();
+    let base = home.path().canonicalize().expect("a path");
+    let secret =
+        |path: &str| run(home.path(), &[("--dir", "data::/data"), ("--secret", &format!("token=file:{path}"))]);
+    let (data, within) = (base.join("data"), base.join("data/in"));
+    // Out of the folder, into it, and only past it.
+    symlink("../outside/token", data.join("out")).expect("a link");
+    symlink(data.join("token"), base.join("outside/in")).expect("a link");
+    symlink("data/in/deep/../../../outside", base.join("past")).expect("a link");
+    for path in ["data/out", "outside/in", "past/token", "./data/../data/token", "data//in/../../outside/token"] {
+        refused(&secret(path), "--secret", r#"the secret "token""#, &data, "data");
+    }
+    // The folder is granted by another of its names.
+    symlink("data", base.join("alias")).expect("a link");
+    let alias = run(home.path(), &[("--dir", "alias/./::/data"), ("--secret", "token=file:data/in/token")]);
+    refused(&alias, "--secret", r#"the secret "token""#, &data, "alias/./");
+    // From there on the way is not the guest's to change.
+    let beside = [("--dir", "data/in::/data"), ("--secret", "token=file:data/token"), ("--http-ca", "none.pem")];
+    let beside = run(home.path(), &beside);
+    assert!(beside.stderr.contains("none.pem: No such file"), "the first thing that is wrong: {beside:?}");
+    let inside = run(home.path(), &[("--dir", "data/in::/data"), ("--secret", "token=file:data/in/token")]);
+    refused(&inside, "--secret", r#"the secret "token""#, &within, "data/in");
+}
+
+#[test]
+fn a_folder_is_known_wherever_it_is_mounted() {
+    let home = home();
+    let base = home.path().canonicalize().expect("a path");
+    let mounted = |mount: &str, secret: &str| {
+        let mut command = baton(home.path());
+        command.arg("run").arg(Guest::UsesFiles.module()).args(["--election", "job", "--dir", "data::/data"]);
+        command.args(["--node", "a", "--store", "sqlite:store", "--cache", "off", "--file", "etc/baton.toml"]);
+        command.args(["--secret", &format!("token=file:{secret}")]);
+        finish(with_mounts(&command, &format!("cd {}; {mount}", base.display())))
+    };
+    let what = r#"the secret "token""#;
+    // What is in the folder is seen elsewhere, too,
+    let elsewhere = base.join("outside");
+    refused(&mounted("mount --bind data outside", "outside/token"), "--secret", what, &elsewhere, "data");
+    refused(&mounted("mount --bind data/in outside", "outside/token"), "--secret", what, &elsewhere, "data");
+    // and what is elsewhere is seen in it.
+    refused(&mounted("mount --bind outside data/in", "outside/token"), "--secret", what, &elsewhere, "data");
+    let tmpfs = "mount -t tmpfs tmpfs data/in; mkdir data/in/deep; echo x > data/in/deep/token";
+    let elsewhere = base.join("data");
+    refused(&mounted(tmpfs, "data/in/deep/token"), "--secret", what, &elsewhere, "data");
+}
+
+/// A second host, whose guest may write more than the first one's operator thinks.
+fn attack(home: &Path, script: &str) -> (Stage, Node) {
+    let stage = Stage::new(Store::sqlite()).with(Guest::UsesFiles);
+    let granted = format!("{}::/data", home.join("data").display());
+    let flags = [("--dir", &*granted), ("--env", &format!("SCRIPT={script}"))];
+    let node = stage.launch_with("mallory", &flags).start();
+    for call in script.split(';') {
+        stage.beat(call, |event| event.text("line") == format!("{call}: ok"));
+    }
+    (stage, node)
+}
+
+#[test]
+fn a_planted_link_leads_no_later_term_elsewhere() {
+    let home = home();
+    let stage = Stage::new(Store::sqlite()).with(Guest::UsesFiles);
+    let granted = format!("{}::/in:ro", home.path().join("data/in").display());
+    let script = "SCRIPT=read /in/token";
+    let node = stage.launch_with("alpha", &[("--dir", &granted), ("--env", script)]).start();
+    let term = stage.beat("the file", |event| event.text("line") == "read /in/token: data/in/token").term;
+    let fails = |above: u64, word: &str| {
+        let gone = node.event("a failed term", |event| {
+            event.name == "gone" && event.term > above && event.text("outcome") == "failed"
+        });
+        for word in ["data/in", "--dir", word] {
+            assert!(gone.raw.contains(word), "`{word}` is not said: {gone:?}");
+        }
+        gone.term
+    };
+    let _attack = attack(home.path(), "rename /data/in /data/aside;link /data/in ../outside");
+    stage.store.break_lease();
+    fails(term, "is not the one that was there when the host started");
+    // Nor does another folder that is no link.
+    let data = home.path().join("data");
+    fs::remove_file(data.join("in")).expect("a link is there");
+    fs::create_dir(data.join("in")).expect("a folder");
+    fs::write(data.join("in/token"), "outside").expect("a file");
+    // A term may have begun just before.
+    let begun = stage.journal.events().iter().map(|event| event.term).max().unwrap_or(term);
+    let term = fails(begun + 1, "is not the one that was there when the host started");
+    fs::remove_dir_all(data.join("in")).expect("a folder is there");
+    fs::rename(data.join("aside"), data.join("in")).expect("it is put back");
+    stage.beat("the file", |event| event.term > term && event.text("line") == "read /in/token: data/in/token");
+    let strayed = |event: &Event| event.name == "output" && event.text("line").contains("outside");
+    assert!(!stage.journal.events().iter().any(strayed), "no term has read what was outside");
+    stage.check_promises();
+}
+
+// ---- the cache ----
+
+/// The only entry of a cache.
+fn entry(cache: &Path) -> PathBuf {
+    let mut entries = fs::read_dir(cache).expect("the cache").map(|entry| entry.expect("an entry").path());
+    let entry = entries.next().expect("an entry");
+    assert_eq!(entries.next(), None);
+    entry
+}
+
+/// What is before an entry's code: the tag; and behind it: the number of instances and the checksum.
+const TAG: usize = 32;
+const CHECKSUM: usize = 32;
+
+/// The artifact in an entry with other texts in its code, and the checksum that goes with that.
+fn patched(entry: &Path, from: &[u8], to: &[u8]) -> Vec<u8> {
+    let mut artifact = fs::read(entry).expect("the entry").split_off(TAG);
+    artifact.truncate(artifact.len() - CHECKSUM);
+    let places: Vec<usize> =
+        artifact.windows(from.len()).enumerate().filter(|(_, text)| *text == from).map(|(at, _)| at).collect();
+    assert!(!places.is_empty(), "the text is in the code");
+    for at in places {
+        artifact[at..at + to.len()].copy_from_slice(to);
+    }
+    let key = entry.file_stem().expect("a name").as_encoded_bytes();
+    let checksum = Sha256::new().chain_update(key).chain_update(&artifact).finalize();
+    artifact.extend_from_slice(&checksum);
+    artifact
+}
+
+#[test]
+fn patched_code_is_not_run() {
+    let stage = Stage::new(Store::sqlite());
+    let cache = stage.home.path().join("cache");
+    let flag = cache.display().to_string();
+    let runs = |name: &str, cached: bool| {
+        let mut node = stage.launch_with(name, &[("--cache", &flag)]).start();
+        let ready = node.event("a module to be ready", |event| event.name == "module_ready");
+        assert_eq!(ready.fields["cached"], cached, "{ready:?}");
+        let beat = stage.beat("a beat", |event| event.from == name && event.text("line").starts_with("beat 2"));
+        assert_eq!(beat.text("line"), format!("beat 2 of term {}", beat.term));
+        assert_eq!(node.terminate().code(), Some(0));
+    };
+    runs("first", false);
+    let entry = entry(&cache);
+    let whole = fs::read(&entry).expect("the entry");
+    let patched = patched(&entry, b" of term ", b" OF TERM ");
+    for (name, tag) in
+        [("under-its-tag", &whole[..TAG]), ("under-another", &[0; TAG]), ("as-before-there-were-any", &[])]
+    {
+        let planted = [tag, &patched].concat();
+        fs::write(&entry, &planted).expect("the entry is written");
+        runs(name, false);
+        assert!(fs::read(&entry).expect("an entry") != planted, "it was compiled anew, and kept");
+    }
+    runs("last", true);
+    stage.check_promises();
+}
+
+#[test]
+fn a_cache_whose_key_others_can_read_is_done_without() {
+    let stage = Stage::new(Store::sqlite());
+    let launch = stage.launch("alpha");
+    let key = stage.home.path().join(".local/state/baton/cache.key");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o640)).expect("the key is there");
+    let node = launch.start();
+    let said = node.event("what is wrong with the key", |event| event.name == "error");
+    for words in ["the cache of compiled modules is not used", "cache.key", "nobody else can read; remove it"] {
+        assert!(said.raw.contains(words), "`{words}` is not said: {said:?}");
+    }
+    stage.beat_above(0);
+}
