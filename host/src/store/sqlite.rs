@@ -3,8 +3,8 @@
 //! `DIR/lease.db` holds leases and their records and nothing else, `DIR/state.db` the coordinators' state,
 //! `DIR/modules.db` the modules, and `DIR/control.db` what elections are told about them.
 //! Time is the boot clock's, which all processes of one boot share and no one sets. A lease that was last
-//! changed on another boot clock (before a reboot, in another time namespace) counts from when this store
-//! first saw it as it is, by the slowest of the clocks.
+//! changed on another boot clock (before a reboot, in another time namespace), or at a moment that ours has not
+//! come to, counts from when this store first saw it as it is, by the slowest of the clocks.
 
 mod boot;
 mod database;
@@ -199,8 +199,8 @@ struct Shared {
     control: Database,
     modules: Database,
     boot: Boot,
-    /// Leases that changed on another boot clock, and since when, by what has passed here at the least, they have been
-    /// unchanged.
+    /// Leases whose stamp says nothing about our boot clock, and since when, by what has passed here at the least, they
+    /// have been unchanged.
     watched: Mutex<HashMap<ElectionName, Watched>>,
     lanes: Mutex<HashMap<ElectionName, Arc<Semaphore>>>,
     module_lane: Arc<Semaphore>,
@@ -277,19 +277,25 @@ impl Shared {
     /// The time that has certainly passed since a lease's last change.
     fn elapsed(&self, election: &ElectionName, row: &Row, stamp: &Stamp, now: Duration) -> Duration {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        if (&stamp.boot, &stamp.time_namespace) == (&self.boot.id, &self.boot.time_namespace) {
-            watched.remove(election);
+        // Its holder, if there is one, counts by clocks of its own.
+        let least = (self.boot.least)();
+        let lease = (stamp.clone(), row.lease.holder, row.lease.changes);
+        // What was seen to last goes on counting, also where the clock comes to pass a stamp that was ahead of it.
+        if let Some(seen) = watched.get(election).filter(|seen| seen.lease == lease) {
+            return least.saturating_sub(seen.since);
+        }
+        let is_own = (&stamp.boot, &stamp.time_namespace) == (&self.boot.id, &self.boot.time_namespace);
+        // Our boot clock has not come to a later moment yet: it was set back with the machine, or somebody else has
+        // written the row. Taken as it says, such a lease would not end before the clock gets there, if it ever does.
+        match now.checked_sub(stamp.at).filter(|_| is_own) {
             // This clock may be slewed, and then ends a lease early. Its holder reads the same one, and counts no less
             // than it says, so that is gone by then.
-            return now.saturating_sub(stamp.at);
-        }
-        // Its holder, if there is one, counts by clocks of its own.
-        let now = (self.boot.least)();
-        let lease = (stamp.clone(), row.lease.holder, row.lease.changes);
-        match watched.get(election) {
-            Some(seen) if seen.lease == lease => now.saturating_sub(seen.since),
-            _ => {
-                watched.insert(election.clone(), Watched { lease, since: now });
+            Some(elapsed) => {
+                watched.remove(election);
+                elapsed
+            }
+            None => {
+                watched.insert(election.clone(), Watched { lease, since: least });
                 Duration::ZERO
             }
         }

@@ -166,6 +166,37 @@ async fn a_lease_of_another_boot_clock_expires_only_after_it_was_seen_unchanged(
 }
 
 #[tokio::test]
+async fn a_stamp_ahead_of_the_clock_ends_after_it_was_seen_unchanged_and_stays_ended() {
+    let dir = TempDir::new().unwrap();
+    let (ahead, here) = (Arc::new(AtomicU64::new(1_000)), Arc::new(AtomicU64::new(100)));
+    // One boot by its id, but the machine was set back to an earlier moment of it.
+    let holder = SqliteStore::with_boot(dir.path(), boot("b", "n", &ahead));
+    let store = SqliteStore::with_boot(dir.path(), boot("b", "n", &here));
+    created(&holder).await;
+    acquire(&holder, 1).await.unwrap();
+    assert_eq!(read(&store).await.0, LeaseState::Held);
+    here.store(101, Ordering::SeqCst);
+    assert_eq!(acquire(&store, 2).await, Err(Refusal::Held));
+    // A renewal that was late counts anew.
+    ahead.store(1_001, Ordering::SeqCst);
+    holder.request(&job(), Op::Renew { id: id(1) }).await.unwrap();
+    here.store(102, Ordering::SeqCst);
+    assert_eq!(read(&store).await.0, LeaseState::Held);
+    here.store(103, Ordering::SeqCst);
+    assert_eq!(read(&store).await.0, LeaseState::Held);
+    here.store(104, Ordering::SeqCst);
+    assert_eq!(read(&store).await.0, LeaseState::Expired);
+    // What has ended does not come back when the clock has passed the stamp.
+    here.store(1_002, Ordering::SeqCst);
+    assert_eq!(read(&store).await.0, LeaseState::Expired);
+    assert_eq!(acquire(&store, 2).await, Ok(Reply::Done));
+    // Its own stamps are on its clock, and count by it at once.
+    let other = SqliteStore::with_boot(dir.path(), boot("b", "n", &here));
+    here.store(1_004, Ordering::SeqCst);
+    assert_eq!(read(&other).await.0, LeaseState::Expired);
+}
+
+#[tokio::test]
 async fn a_renewal_finds_out_that_the_file_was_moved_and_others_use_the_new_one() {
     let dir = TempDir::new().unwrap();
     let (file, away) = (dir.path().join("lease.db"), dir.path().join("away.db"));
