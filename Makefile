@@ -6,7 +6,7 @@ CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 HEARTBEAT := $(TARGET)/wasm32-wasip2/release/heartbeat.wasm
 
-.PHONY: help demo build guests examples test bench lint clean setup
+.PHONY: help demo build guests examples test faults bench lint clean setup
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' $(MAKEFILE_LIST) | expand -t 18
@@ -30,6 +30,12 @@ test: setup examples ## Run every test there is, those against Azurite and a reg
 	host/tests/minisign.sh install
 	# Most tests wait for processes, so more of them run at once than there are processors.
 	RUST_TEST_THREADS=12 $(CARGO) test --locked --workspace
+
+MINUTES ?= 2
+
+faults: setup ## Stop and kill hosts, break leases, delete records for MINUTES=2, and judge the effects (again: SEED=…)
+	host/tests/azurite.sh install
+	FAULTS_MINUTES=$(MINUTES) FAULTS_SEED=$(SEED) $(CARGO) test --locked --workspace --test faults -- --nocapture on_
 
 bench: setup ## Measure what the README promises, each number beside its yardstick
 	$(CARGO) bench --locked --package baton --bench report

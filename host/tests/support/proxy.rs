@@ -1,5 +1,6 @@
 //! A proxy on loopback that loses what a network loses, when the test says so.
 
+use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -20,6 +21,8 @@ pub enum Mode {
     CutAfterRequest,
     /// They wait for the next mode and arrive then, even if whoever sent them has given up.
     HoldRequest,
+    /// They arrive, and their answers wait for the next mode, even if whoever sent them has given up.
+    HoldAnswer,
     /// All connections are closed at once, new ones too.
     Down,
 }
@@ -36,7 +39,7 @@ impl Proxy {
     pub fn start(target: SocketAddr) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
         let address = listener.local_addr().expect("a listener has an address");
-        let state = State { mode: Mode::Pass, held: 0, answered: 0, ended: false, streams: Vec::new() };
+        let state = State { mode: Mode::Pass, held: 0, answered: 0, ended: false, streams: HashMap::new() };
         let shared = Arc::new(Shared { target, state: Mutex::new(state), changed: Condvar::new() });
         let acceptor = {
             let shared = Arc::clone(&shared);
@@ -50,7 +53,7 @@ impl Proxy {
         self.address
     }
 
-    /// Changes what becomes of requests. What was held is delivered, unless the mode is `Down`.
+    /// Changes what becomes of requests and answers. What was held is delivered, unless the mode is `Down`.
     pub fn set(&self, mode: Mode) {
         let mut state = self.shared.state();
         state.mode = mode;
@@ -100,12 +103,13 @@ struct State {
     held: usize,
     answered: u64,
     ended: bool,
-    streams: Vec<TcpStream>,
+    /// Both ends of each connection, by its number.
+    streams: HashMap<u64, [TcpStream; 2]>,
 }
 
 impl State {
     fn close(&mut self) {
-        for stream in self.streams.drain(..) {
+        for stream in self.streams.drain().flat_map(|(_, ends)| ends) {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
@@ -137,8 +141,8 @@ impl Shared {
 }
 
 fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
-    let mut connections = Vec::new();
-    for client in listener.incoming().map_while(Result::ok) {
+    let mut connections: Vec<JoinHandle<()>> = Vec::new();
+    for (number, client) in (0_u64..).zip(listener.incoming().map_while(Result::ok)) {
         let server = {
             let mut state = shared.state();
             match (state.ended, state.mode) {
@@ -147,15 +151,20 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
                 (false, _) => {}
             }
             let Ok(server) = TcpStream::connect(shared.target) else { continue };
-            state.streams.extend([&client, &server].into_iter().filter_map(|stream| stream.try_clone().ok()));
+            let Ok(ends) = client.try_clone().and_then(|c| Ok([c, server.try_clone()?])) else { continue };
+            state.streams.insert(number, ends);
             server
         };
         let Ok((client_too, server_too)) = client.try_clone().and_then(|c| Ok((c, server.try_clone()?))) else {
             continue;
         };
         let (there, back) = (Arc::clone(shared), Arc::clone(shared));
+        connections.retain(|connection| !connection.is_finished());
         connections.push(std::thread::spawn(move || requests(&there, client, server)));
-        connections.push(std::thread::spawn(move || answers(&back, server_too, client_too)));
+        connections.push(std::thread::spawn(move || {
+            answers(&back, server_too, client_too);
+            back.state().streams.remove(&number);
+        }));
     }
     for connection in connections {
         let _ = connection.join();
@@ -168,7 +177,7 @@ fn requests(shared: &Shared, mut client: TcpStream, mut server: TcpStream) {
         match shared.mode_for_request() {
             Mode::Down => break,
             Mode::Hang => {}
-            Mode::Pass | Mode::CutAfterRequest | Mode::HoldRequest => {
+            Mode::Pass | Mode::CutAfterRequest | Mode::HoldRequest | Mode::HoldAnswer => {
                 if server.write_all(&bytes[..length]).is_err() {
                     break;
                 }
@@ -186,6 +195,8 @@ fn answers(shared: &Shared, mut server: TcpStream, mut client: TcpStream) {
             let mut state = shared.state();
             state.answered += 1;
             shared.changed.notify_all();
+            let waiting = |state: &mut State| state.mode == Mode::HoldAnswer && !state.ended;
+            state = shared.changed.wait_while(state, waiting).expect("no holder of the lock panics");
             matches!(state.mode, Mode::CutAfterRequest | Mode::Down)
         };
         // Who gave up does not read it; the server's answers are counted all the same.

@@ -1,0 +1,228 @@
+//! The hosts: started, stopped, killed and started again, with every line of theirs read and stamped.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use serde_json::Value;
+
+use crate::judge::{Effect, Judge, Way};
+use crate::kernel::{Nanos, message_pipe, now, receive};
+use crate::node::baton;
+
+/// What the nodes are called.
+pub const NAMES: [&str; 3] = ["alpha", "beta", "gamma"];
+
+/// What a node's process does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// It runs.
+    Up,
+    /// It was stopped.
+    Stopped,
+    /// It was told to end.
+    Ending,
+    /// There is none.
+    Down,
+}
+
+/// A node, over all of its processes.
+pub struct Node {
+    at: usize,
+    arguments: Vec<String>,
+    home: PathBuf,
+    state: State,
+    process: Option<(Child, JoinHandle<()>)>,
+    judge: Arc<Mutex<Judge>>,
+    log: Arc<Mutex<Log>>,
+}
+
+impl Node {
+    /// A node that is down. Its host gets these arguments.
+    pub fn new(
+        at: usize,
+        arguments: Vec<String>,
+        home: &Path,
+        judge: &Arc<Mutex<Judge>>,
+        log: &Arc<Mutex<Log>>,
+    ) -> Self {
+        let (judge, log) = (Arc::clone(judge), Arc::clone(log));
+        Self { at, arguments, home: home.to_owned(), state: State::Down, process: None, judge, log }
+    }
+
+    /// What its process does.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Starts its host. What that writes on stderr comes with the kernel's stamp, and is read here.
+    pub fn start(&mut self) {
+        let (reads, writes) = message_pipe();
+        let mut command: Command = baton(&self.home);
+        command.args(["run", "--node", NAMES[self.at], "--log-format", "json"]).args(&self.arguments);
+        command.env("BATON_CACHE", concat!(env!("CARGO_TARGET_TMPDIR"), "/compiled"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(writes);
+        let child = command.spawn().expect("the binary starts");
+        let (at, judge, log) = (self.at, Arc::clone(&self.judge), Arc::clone(&self.log));
+        let reader = std::thread::spawn(move || {
+            let mut bytes = vec![0; 1 << 18];
+            while let Some((length, written)) = receive(&reads, &mut bytes).expect("the log is read") {
+                // The host writes each line in one call.
+                for line in String::from_utf8_lossy(&bytes[..length]).lines() {
+                    read_line(at, written, line, &judge, &log);
+                }
+            }
+        });
+        self.process = Some((child, reader));
+        self.state = State::Up;
+    }
+
+    /// SIGSTOP; returns when all of its threads stand still.
+    pub fn stop(&mut self) {
+        self.signal(Signal::STOP);
+        if let Some((child, _)) = &mut self.process {
+            let id = WaitId::Pid(Pid::from_child(child));
+            let stands =
+                || waitid(id.clone(), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG).expect("it stops").is_some();
+            // One that has just ended never does; who looks at its end will see that.
+            while !stands() && matches!(child.try_wait(), Ok(None)) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        self.judge().stopped(self.at, now());
+        self.state = State::Stopped;
+    }
+
+    /// SIGCONT.
+    pub fn go_on(&mut self) {
+        self.judge().continued(self.at, now());
+        self.signal(Signal::CONT);
+        self.state = State::Up;
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        self.reap();
+    }
+
+    /// SIGTERM; it ends by itself, as [`Self::ended`] sees.
+    pub fn terminate(&mut self) {
+        self.signal(Signal::TERM);
+        self.state = State::Ending;
+    }
+
+    /// How its process has ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        let (child, _) = self.process.as_mut()?;
+        let status = child.try_wait().expect("a child can be waited for")?;
+        self.reap();
+        Some(status)
+    }
+
+    fn reap(&mut self) {
+        if let Some((mut child, reader)) = self.process.take() {
+            child.wait().expect("it ends");
+            // All that it had written is read then.
+            reader.join().expect("its reader does not panic");
+        }
+        self.state = State::Down;
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some((child, _)) = &self.process {
+            kill_process(Pid::from_child(child), signal).expect("the process can be signalled");
+        }
+    }
+
+    fn judge(&self) -> std::sync::MutexGuard<'_, Judge> {
+        self.judge.lock().expect("nobody panics with it")
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some((child, _)) = &mut self.process {
+            let _ = child.kill();
+        }
+        if let Some((mut child, reader)) = self.process.take() {
+            let _ = child.wait();
+            let _ = reader.join();
+        }
+    }
+}
+
+/// An effect goes to the judge, everything else into the log.
+fn read_line(node: usize, at: Nanos, line: &str, judge: &Mutex<Judge>, log: &Mutex<Log>) {
+    judge.lock().expect("nobody panics with it").written(node, Way::Line, at);
+    let fields: Value = serde_json::from_str(line).unwrap_or(Value::Null);
+    if fields["event"] == "output" && fields["stream"] == "stdout" {
+        let name = fields["line"].as_str().unwrap_or_default().to_owned();
+        let effect = Effect { at, way: Way::Line, term: fields["term"].as_u64().unwrap_or(0), node, name };
+        judge.lock().expect("nobody panics with it").effect(effect);
+        return;
+    }
+    log.lock().expect("nobody panics with it").line(node, at, line, &fields);
+}
+
+/// What the hosts say, but for the lines of their coordinators, and what is done to them, in one file.
+pub struct Log {
+    file: File,
+    /// Where it is.
+    pub path: PathBuf,
+    begin: Nanos,
+    last: std::collections::VecDeque<String>,
+    /// The longest crash takeover that a host has named.
+    pub takeover: Duration,
+    /// Until when a host waits out an earlier holder, as the last that does so has said.
+    pub settled: Option<Instant>,
+    /// A line that no host should write.
+    pub panicked: Option<String>,
+}
+
+impl Log {
+    /// Begins a log at that place.
+    pub fn new(path: PathBuf) -> Self {
+        let file = File::create(&path).expect("a file for the log");
+        let (takeover, settled, panicked) = (Duration::ZERO, None, None);
+        Self { file, path, begin: now(), last: Default::default(), takeover, settled, panicked }
+    }
+
+    /// Notes something that is done.
+    pub fn note(&mut self, what: &str) {
+        self.put(now(), &format!("  ---- {what}"));
+    }
+
+    /// The last of it.
+    pub fn tail(&self) -> String {
+        self.last.iter().map(|line| format!("    {line}\n")).collect()
+    }
+
+    fn line(&mut self, node: usize, at: Nanos, line: &str, fields: &Value) {
+        let seconds =
+            |name: &str| Duration::try_from_secs_f64(fields[name].as_f64().unwrap_or(0.0)).unwrap_or_default();
+        self.takeover = self.takeover.max(seconds("crash_takeover_s"));
+        if fields["event"] == "settling" {
+            self.settled = Some(Instant::now() + seconds("wait_s"));
+        }
+        if line.contains("panicked") {
+            self.panicked.get_or_insert_with(|| line.to_owned());
+        }
+        self.put(at, &format!("{:>6} {line}", NAMES[node]));
+    }
+
+    fn put(&mut self, at: Nanos, line: &str) {
+        let since = Duration::from_nanos(at.saturating_sub(self.begin));
+        let line = format!("{:9.3} {line}", since.as_secs_f64());
+        writeln!(self.file, "{line}").expect("the log is written");
+        self.last.push_back(line);
+        if self.last.len() > 120 {
+            self.last.pop_front();
+        }
+    }
+}

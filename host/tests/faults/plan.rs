@@ -1,0 +1,190 @@
+//! Which faults come when: all of it follows from a seed.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::fleet::NAMES;
+
+/// Whom a fault meets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Who {
+    /// Whoever leads then, or that node where nobody does.
+    Leader(usize),
+    /// That node.
+    Node(usize),
+}
+
+/// What an outside client writes as the record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Content {
+    /// What is there.
+    Same,
+    /// What was there earlier.
+    Older,
+    /// What is there, without the node.
+    WithoutNode,
+    /// A record as for an election that nobody has led.
+    AsNew,
+    /// None.
+    Nothing,
+}
+
+/// How a node's way to the store fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Trouble {
+    /// Nothing passes, and connections are cut.
+    Down,
+    /// Requests go nowhere.
+    Hang,
+    /// Requests arrive, and connections are cut before the answers.
+    CutAfterRequest,
+    /// Requests arrive when it ends.
+    HoldRequest,
+    /// Answers arrive when it ends.
+    HoldAnswer,
+}
+
+/// A fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// SIGSTOP, and SIGCONT after so long.
+    Stop(Who, Duration),
+    /// SIGKILL, and a start after so long.
+    Kill(Who, Duration),
+    /// SIGTERM, and a start so long after its end.
+    Terminate(Who, Duration),
+    /// The lease is broken, with that period.
+    Break(Duration),
+    /// The lease is broken and the record is written without a lease id.
+    Free(Content),
+    /// An outside client breaks the lease, takes it and releases it after so long.
+    Take(Duration),
+    /// An outside client breaks the lease, takes it and lets it run out.
+    TakeAndLeave,
+    /// The record is deleted.
+    Delete,
+    /// A node does not reach the store as it should, for so long. On one machine that is all nodes.
+    Store(Who, Trouble, Duration),
+}
+
+impl Fault {
+    /// What it is counted as.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Fault::Stop(..) => "stop",
+            Fault::Kill(..) => "kill",
+            Fault::Terminate(..) => "terminate",
+            Fault::Break(..) => "break",
+            Fault::Free(..) => "free by a write",
+            Fault::Take(..) => "take and release",
+            Fault::TakeAndLeave => "take and leave",
+            Fault::Delete => "delete",
+            Fault::Store(..) => "store trouble",
+        }
+    }
+}
+
+/// The faults of a run, each with its time from the beginning.
+pub fn draw(seed: u64, lease: Duration, length: Duration) -> Vec<(Duration, Fault)> {
+    let mut rng = Rng(seed);
+    let mut at = Duration::ZERO;
+    let mut faults = Vec::new();
+    loop {
+        // Some come together, as an outside client's do, some while a takeover is under way, some after it.
+        at += match rng.below(10) {
+            0..4 => lease.mul_f64(rng.upto(0.1)),
+            4..8 => lease.mul_f64(0.1 + rng.upto(1.0)),
+            _ => lease.mul_f64(1.0 + rng.upto(1.5)),
+        };
+        if at >= length {
+            return faults;
+        }
+        faults.push((at, rng.fault(lease)));
+    }
+}
+
+/// SplitMix64.
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    fn upto(&mut self, most: f64) -> f64 {
+        (self.below(1 << 20) as f64) / f64::from(1 << 20) * most
+    }
+
+    fn who(&mut self) -> Who {
+        let node = self.below(NAMES.len() as u64) as usize;
+        if self.below(3) < 2 { Who::Leader(node) } else { Who::Node(node) }
+    }
+
+    fn fault(&mut self, lease: Duration) -> Fault {
+        match self.below(18) {
+            // Around the deadline and the lease's end.
+            0..3 => Fault::Stop(self.who(), lease.mul_f64(0.7 + self.upto(0.6))),
+            3..5 => Fault::Stop(self.who(), lease.mul_f64(self.upto(1.6))),
+            5..7 => Fault::Kill(self.who(), lease.mul_f64(self.upto(1.2))),
+            7..9 => Fault::Terminate(self.who(), lease.mul_f64(self.upto(0.5))),
+            9..11 => Fault::Break(match self.below(3) {
+                0 => Duration::ZERO,
+                1 => Duration::from_secs(1),
+                // A whole number, as Azure has it.
+                _ => Duration::from_secs(lease.as_secs() / 2),
+            }),
+            11..13 => Fault::Free(match self.below(6) {
+                0..2 => Content::Same,
+                2 => Content::Older,
+                3 => Content::WithoutNode,
+                4 => Content::AsNew,
+                _ => Content::Nothing,
+            }),
+            13 => Fault::Take(Duration::ZERO),
+            14 => match self.below(2) {
+                0 => Fault::Take(lease.mul_f64(self.upto(0.5))),
+                _ => Fault::TakeAndLeave,
+            },
+            15 => Fault::Delete,
+            _ => {
+                let trouble =
+                    [Trouble::Down, Trouble::Hang, Trouble::CutAfterRequest, Trouble::HoldRequest, Trouble::HoldAnswer]
+                        [self.below(5) as usize];
+                Fault::Store(self.who(), trouble, lease.mul_f64(self.upto(1.2)))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Who::Leader(node) => write!(f, "the leader, or {}", NAMES[*node]),
+            Who::Node(node) => f.write_str(NAMES[*node]),
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Stop(who, length) => write!(f, "stop ({who}) for {length:.1?}"),
+            Fault::Kill(who, length) => write!(f, "kill ({who}), start after {length:.1?}"),
+            Fault::Terminate(who, length) => write!(f, "terminate ({who}), start after {length:.1?}"),
+            Fault::Break(period) => write!(f, "break the lease, period {period:?}"),
+            Fault::Free(content) => write!(f, "break the lease and write: {content:?}"),
+            Fault::Take(length) => write!(f, "break the lease, take it, release it after {length:.1?}"),
+            Fault::TakeAndLeave => write!(f, "break the lease, take it, let it run out"),
+            Fault::Delete => write!(f, "delete the record"),
+            Fault::Store(who, trouble, length) => write!(f, "store ({who}): {trouble:?} for {length:.1?}"),
+        }
+    }
+}

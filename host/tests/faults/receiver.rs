@@ -1,0 +1,106 @@
+//! The outside: a server that the coordinators ask, and that only listens.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use crate::fleet::NAMES;
+use crate::judge::{Effect, Judge, Way};
+use crate::kernel::{receive, stamp_arrivals};
+
+/// The server; it ends with this value.
+pub struct Receiver {
+    port: u16,
+    ended: Arc<AtomicBool>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+impl Receiver {
+    /// Starts a server that tells the judge of each request.
+    pub fn start(judge: &Arc<Mutex<Judge>>) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        stamp_arrivals(&listener);
+        let port = listener.local_addr().expect("a bound address").port();
+        let ended = Arc::new(AtomicBool::new(false));
+        let (judge, is_over) = (Arc::clone(judge), Arc::clone(&ended));
+        let acceptor = std::thread::spawn(move || {
+            let mut connections: Vec<(TcpStream, JoinHandle<()>)> = Vec::new();
+            for stream in listener.incoming() {
+                if is_over.load(Ordering::Acquire) {
+                    break;
+                }
+                let stream = stream.expect("a connection");
+                stream.set_nodelay(true).expect("a connection");
+                let own = stream.try_clone().expect("a descriptor");
+                let judge = Arc::clone(&judge);
+                connections.retain(|(_, thread)| !thread.is_finished());
+                connections.push((own, std::thread::spawn(move || listen(stream, &judge))));
+            }
+            for (stream, thread) in connections {
+                let _ = stream.shutdown(Shutdown::Both);
+                thread.join().expect("the receiver does not panic");
+            }
+        });
+        Self { port, ended, acceptor: Some(acceptor) }
+    }
+
+    /// Its URL.
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Release);
+        // Wakes the acceptor.
+        let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
+        if let Some(acceptor) = self.acceptor.take() {
+            let _ = acceptor.join();
+        }
+    }
+}
+
+/// Reads requests until the connection ends. Only one is under way at a time, so that what is read in one call
+/// arrived at the moment of its stamp.
+fn listen(mut stream: TcpStream, judge: &Mutex<Judge>) {
+    let mut head = Vec::new();
+    let mut bytes = [0; 4096];
+    loop {
+        match receive(&stream, &mut bytes) {
+            Ok(Some((length, at))) => {
+                head.extend_from_slice(&bytes[..length]);
+                if !head.ends_with(b"\r\n\r\n") {
+                    continue;
+                }
+                let effect = parse(&String::from_utf8_lossy(&head), at);
+                head.clear();
+                let mut judge = judge.lock().expect("nobody panics with it");
+                judge.written(effect.node, Way::Request, at);
+                judge.effect(effect);
+            }
+            // The guest's end, often a reset.
+            Ok(None) => return,
+            Err(error) if error.raw_os_error().is_some() => return,
+            Err(error) => panic!("{error}"),
+        }
+        if stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").is_err() {
+            return;
+        }
+    }
+}
+
+/// `GET /INSTANCE/N HTTP/1.1`, and the headers that the host adds.
+fn parse(head: &str, at: u64) -> Effect {
+    let header = |name: &str| {
+        let pairs = head.lines().filter_map(|line| line.split_once(": "));
+        let values: Vec<&str> = pairs.filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, v)| v).collect();
+        let [value] = values[..] else { panic!("not one {name}: {head}") };
+        value
+    };
+    let name = head.split(' ').nth(1).unwrap_or_default().trim_start_matches('/').to_owned();
+    let node = NAMES.iter().position(|name| *name == header("baton-node")).expect("a node of the fleet");
+    Effect { at, way: Way::Request, term: header("baton-term").parse().expect("a number"), node, name }
+}

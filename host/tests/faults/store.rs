@@ -1,0 +1,300 @@
+//! The stores, and what an outside client and a network do to them.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use azure_core::prelude::Metadata;
+use azure_core::request_options::LeaseDuration;
+use azure_storage::{CloudLocation, StorageCredentials};
+use azure_storage_blobs::prelude::{BlobClient, ClientBuilder};
+use baton::store::{LeaseStore, SqliteStore};
+use baton_election::{ElectionName, LeaseId, Op, Reply, Snapshot};
+use rusqlite::Connection;
+use rusqlite::types::Value;
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+use crate::azurite::Azurite;
+use crate::fleet::NAMES;
+use crate::plan::{Content, Trouble};
+use crate::proxy::{Mode, Proxy};
+
+/// The election that the fleet contends for.
+pub const ELECTION: &str = "faults";
+const CONTAINER: &str = "faults";
+
+/// What a fault comes to: the store may refuse it, which is noted.
+pub type Done<T = ()> = Result<T, String>;
+
+/// A store.
+pub enum Store {
+    /// A folder.
+    Sqlite(Sqlite),
+    /// An emulator behind a proxy for each node.
+    Azurite(Box<Azure>),
+}
+
+/// The embedded store.
+pub struct Sqlite {
+    folder: TempDir,
+    runtime: Runtime,
+    lock: Option<Connection>,
+    earlier: Vec<Vec<Value>>,
+}
+
+/// The emulator.
+pub struct Azure {
+    azurite: Azurite,
+    proxies: Vec<Proxy>,
+    runtime: Runtime,
+    earlier: Vec<HashMap<String, String>>,
+}
+
+/// A lease that an outside client has taken.
+pub enum Taken {
+    /// On the embedded store.
+    Sqlite(LeaseId),
+    /// On the emulator.
+    Azurite(azure_core::prelude::LeaseId),
+}
+
+impl Store {
+    /// A new folder.
+    pub fn sqlite() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        Self::Sqlite(Sqlite { folder, runtime: runtime(), lock: None, earlier: Vec::new() })
+    }
+
+    /// A new emulator with an empty container.
+    pub fn azurite() -> Self {
+        let azurite = Azurite::start();
+        let proxies = NAMES.iter().map(|_| Proxy::start(azurite.address())).collect();
+        let azure = Azure { azurite, proxies, runtime: runtime(), earlier: Vec::new() };
+        let container = azure.blob().container_client().clone();
+        azure.runtime.block_on(container.create().into_future()).expect("the container is created");
+        Self::Azurite(Box::new(azure))
+    }
+
+    /// The `--store` of a node.
+    pub fn url(&self, node: usize) -> String {
+        match self {
+            Self::Sqlite(sqlite) => format!("sqlite:{}", sqlite.folder.path().display()),
+            Self::Azurite(azure) => format!("azurite://{}/{CONTAINER}", azure.proxies[node].address()),
+        }
+    }
+
+    /// The shortest lease that it keeps.
+    pub fn lease(&self) -> Duration {
+        Duration::from_secs(if matches!(self, Self::Sqlite(_)) { 2 } else { 15 })
+    }
+
+    /// Keeps what the record is, to be written again later.
+    pub fn remember(&mut self) -> Done {
+        match self {
+            Self::Sqlite(sqlite) => {
+                let record = sqlite.record()?;
+                sqlite.earlier.push(record);
+            }
+            Self::Azurite(azure) => {
+                let record = azure.record()?;
+                azure.earlier.push(record);
+            }
+        }
+        Ok(())
+    }
+
+    /// Breaks the lease.
+    pub fn break_lease(&self, period: Duration) -> Done {
+        match self {
+            Self::Sqlite(sqlite) => sqlite.runtime.block_on(async {
+                sqlite.client().break_lease(&election(), period).await.map_err(|refusal| format!("{refusal:?}"))
+            }),
+            Self::Azurite(azure) => azure.ask(azure.blob().break_lease().lease_break_period(period)).map(drop),
+        }
+    }
+
+    /// Breaks the lease, and frees it by writing the record without a lease id.
+    pub fn free(&self, content: Content) -> Done {
+        match self {
+            Self::Sqlite(sqlite) => {
+                let mut record = sqlite.record()?;
+                match content {
+                    Content::Same => {}
+                    Content::Older => record = middle(&sqlite.earlier).ok_or("nothing earlier")?,
+                    Content::WithoutNode => record[NODE] = Value::Null,
+                    Content::AsNew => {
+                        (record[TERM], record[NODE], record[OUTCOME]) = (Value::Integer(0), Value::Null, Value::Null);
+                    }
+                    Content::Nothing => record.fill(Value::Null),
+                }
+                let set: Vec<String> = RECORD.iter().map(|column| format!("{column} = ?")).collect();
+                let free = "holder = NULL, length = NULL, broken_after = NULL, changes = changes + 1";
+                let sql = format!(
+                    "UPDATE lease SET {}, {free}, version = lower(hex(randomblob(16))) WHERE election = '{ELECTION}'",
+                    set.join(", ")
+                );
+                sqlite.open()?.execute(&sql, rusqlite::params_from_iter(record)).map(drop).map_err(told)
+            }
+            Self::Azurite(azure) => {
+                let mut record = azure.record()?;
+                match content {
+                    Content::Same => {}
+                    Content::Older => record = middle(&azure.earlier).ok_or("nothing earlier")?,
+                    Content::WithoutNode => drop(record.remove("node")),
+                    Content::AsNew => {
+                        record.remove("node");
+                        record.remove("outcome");
+                        record.insert("term".to_owned(), "0".to_owned());
+                    }
+                    Content::Nothing => record.clear(),
+                }
+                let mut metadata = Metadata::new();
+                for (name, value) in record {
+                    metadata.insert(name, value);
+                }
+                self.break_lease(Duration::ZERO)?;
+                azure.ask(azure.blob().set_metadata().metadata(metadata)).map(drop)
+            }
+        }
+    }
+
+    /// Breaks the lease and takes it.
+    pub fn take(&self) -> Done<Taken> {
+        self.break_lease(Duration::ZERO)?;
+        match self {
+            Self::Sqlite(sqlite) => sqlite.runtime.block_on(async {
+                let client = sqlite.client();
+                let read = client.request(&election(), Op::Read).await;
+                let Ok(Reply::Read(Snapshot::Object { version, .. })) = read else { return Err(format!("{read:?}")) };
+                let id = LeaseId::from_random(7);
+                let taken = client.request(&election(), Op::Acquire { id, length: self.lease(), version }).await;
+                taken.map(|_| Taken::Sqlite(id)).map_err(|refusal| format!("{refusal:?}"))
+            }),
+            Self::Azurite(azure) => {
+                let seconds = LeaseDuration::Seconds(self.lease().as_secs() as u8);
+                azure.ask(azure.blob().acquire_lease(seconds)).map(|taken| Taken::Azurite(taken.lease_id))
+            }
+        }
+    }
+
+    /// Releases it.
+    pub fn release(&self, taken: Taken) -> Done {
+        match (self, taken) {
+            (Self::Sqlite(sqlite), Taken::Sqlite(id)) => sqlite.runtime.block_on(async {
+                let released = sqlite.client().request(&election(), Op::Release { id }).await;
+                released.map(drop).map_err(|refusal| format!("{refusal:?}"))
+            }),
+            (Self::Azurite(azure), Taken::Azurite(id)) => {
+                azure.ask(azure.blob().blob_lease_client(id).release()).map(drop)
+            }
+            _ => unreachable!("it was taken on this store"),
+        }
+    }
+
+    /// Deletes the record, and its lease with it.
+    pub fn delete(&self) -> Done {
+        match self {
+            Self::Sqlite(sqlite) => sqlite.runtime.block_on(async {
+                sqlite.client().delete(&election()).await.map_err(|refusal| format!("{refusal:?}"))
+            }),
+            Self::Azurite(azure) => {
+                // While its lease is held, nobody else may delete a blob.
+                self.break_lease(Duration::ZERO)?;
+                azure.ask(azure.blob().delete()).map(drop)
+            }
+        }
+    }
+
+    /// Lets a node's way to the store fail, until [`Self::heal`]. On one machine it is everybody's: a lock.
+    pub fn trouble(&mut self, node: usize, trouble: Trouble) -> Done {
+        match self {
+            Self::Sqlite(sqlite) => {
+                if sqlite.lock.is_none() {
+                    let lock = sqlite.open()?;
+                    lock.execute_batch("BEGIN EXCLUSIVE").map_err(told)?;
+                    sqlite.lock = Some(lock);
+                }
+            }
+            Self::Azurite(azure) => azure.proxies[node].set(match trouble {
+                Trouble::Down => Mode::Down,
+                Trouble::Hang => Mode::Hang,
+                Trouble::CutAfterRequest => Mode::CutAfterRequest,
+                Trouble::HoldRequest => Mode::HoldRequest,
+                Trouble::HoldAnswer => Mode::HoldAnswer,
+            }),
+        }
+        Ok(())
+    }
+
+    /// Ends a node's trouble.
+    pub fn heal(&mut self, node: usize) {
+        match self {
+            Self::Sqlite(sqlite) => sqlite.lock = None,
+            Self::Azurite(azure) => azure.proxies[node].set(Mode::Pass),
+        }
+    }
+}
+
+impl Sqlite {
+    fn client(&self) -> SqliteStore {
+        SqliteStore::new(self.folder.path())
+    }
+
+    fn open(&self) -> Done<Connection> {
+        let connection = Connection::open(self.folder.path().join("lease.db")).map_err(told)?;
+        // A stopped host may have the file locked for as long as it is stopped.
+        connection.busy_timeout(Duration::from_millis(500)).map_err(told)?;
+        Ok(connection)
+    }
+
+    fn record(&self) -> Done<Vec<Value>> {
+        let sql = format!("SELECT {} FROM lease WHERE election = '{ELECTION}'", RECORD.join(", "));
+        let read = |row: &rusqlite::Row<'_>| (0..RECORD.len()).map(|at| row.get(at)).collect();
+        self.open()?.query_row(&sql, [], read).map_err(told)
+    }
+}
+
+impl Azure {
+    /// The lease's blob at the emulator itself, past the proxies.
+    fn blob(&self) -> BlobClient {
+        let SocketAddr::V4(address) = self.azurite.address() else { unreachable!("it listens on 127.0.0.1") };
+        let location = CloudLocation::Emulator { address: address.ip().to_string(), port: address.port() };
+        let builder = ClientBuilder::with_location(location, StorageCredentials::emulator());
+        builder.container_client(CONTAINER).blob_client(format!("{ELECTION}/lease"))
+    }
+
+    fn ask<T>(&self, request: impl IntoFuture<Output = azure_core::Result<T>>) -> Done<T> {
+        self.runtime.block_on(request.into_future()).map_err(told)
+    }
+
+    fn record(&self) -> Done<HashMap<String, String>> {
+        let read = self.ask(self.blob().get_properties())?;
+        let metadata = read.blob.metadata.unwrap_or_default();
+        Ok(metadata.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)).collect())
+    }
+}
+
+/// The record's columns.
+const RECORD: [&str; 8] = ["term", "node", "incarnation", "since", "lease", "module", "outcome", "failures"];
+const TERM: usize = 0;
+const NODE: usize = 1;
+const OUTCOME: usize = 6;
+
+/// Half as old as the oldest.
+fn middle<T: Clone>(earlier: &[T]) -> Option<T> {
+    earlier.get(earlier.len() / 2).cloned()
+}
+
+fn told(error: impl std::fmt::Display) -> String {
+    // Azure's errors are pages.
+    error.to_string().lines().next().unwrap_or_default().to_owned()
+}
+
+fn election() -> ElectionName {
+    ElectionName::new(ELECTION).expect("a name")
+}
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
