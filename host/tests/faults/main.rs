@@ -11,7 +11,8 @@
 //! - no host ends that was not told to, or panics;
 //! - when the faults are over, somebody leads within a bound that is printed.
 //!
-//! Without `FAULTS_MINUTES` this is a test of half a minute.
+//! Without `FAULTS_MINUTES` this is a test of half a minute. `ONLY=stop,kill` leaves the others out of a schedule, to see
+//! which ones it takes.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
 #![allow(clippy::disallowed_methods, reason = "nobody suspends the machine while it is tested")]
 #![allow(dead_code, reason = "the support modules serve several test targets")]
@@ -70,9 +71,13 @@ fn run(name: &str, store: Store) {
     say(&format!("{name}: {length:.0?} of faults from SEED={seed}, lease {lease:?}"));
     // Without a word about how long, it is one of many tests, which share the machine.
     let pace = if minutes.is_some() { "0" } else { "2000" };
+    let mut faults = plan::draw(seed, lease, length);
+    if let Some(only) = variable::<String>("FAULTS_ONLY") {
+        faults.retain(|(_, fault)| only.split(',').any(|kind| kind == fault.kind()));
+    }
     let mut run = Run::new(name, store, pace);
     let began = Instant::now();
-    let ended = run.harm(&plan::draw(seed, lease, length)).and_then(|()| run.recover(minutes.is_some()));
+    let ended = run.harm(&faults).and_then(|()| run.recover(minutes.is_some()));
     let count = run.judge().count.clone();
     let kinds: Vec<String> = run.kinds.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
     let log = run.log();
@@ -349,7 +354,7 @@ impl Run {
 
 fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {
     let text = std::env::var(name).ok().filter(|text| !text.is_empty())?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} cannot be read")))
 }
 
 /// Tells also whoever runs all tests.

@@ -236,8 +236,9 @@ fn report(term: &Term, url: &str) -> baton_sdk::Result {
     Ok(())
 }
 
-/// Causes effects as fast as it can, or one each `EVERY_US`: a request and a line in turn, with a name that no other
-/// instance has, and a number. Every other instance ignores the stop.
+/// Causes effects as fast as it can, or with a rest of `EVERY_US`: a request and a line in turn, and now and then many
+/// lines, more than are written at once. Each has a name that no other instance has, and a number. Every other instance
+/// ignores the stop.
 fn effects(term: &Term, url: &str) -> baton_sdk::Result {
     use std::hash::{BuildHasher, Hasher, RandomState};
     use std::io::Write;
@@ -248,7 +249,9 @@ fn effects(term: &Term, url: &str) -> baton_sdk::Result {
         }
         // What is refused or lost is no reason to end: who does not notice is the worse guest.
         let _ = client::get(&format!("{url}/{name:016x}/{n}"), Fields::new());
-        let _ = writeln!(std::io::stdout(), "{name:016x}/{n}");
+        for _ in 0..if n % 8 == 0 { 32 } else { 1 } {
+            let _ = writeln!(std::io::stdout(), "{name:016x}/{n}");
+        }
         std::thread::sleep(Duration::from_micros(every));
     }
     Ok(())
