@@ -37,6 +37,7 @@ mod leadership;
 mod limits;
 mod outage;
 mod output;
+mod outside;
 mod planted;
 mod proxy;
 mod publish;

@@ -161,26 +161,6 @@ impl Store {
         }
     }
 
-    /// Breaks the lease and writes what is there once more, without a lease id, as any client may. The lease is free
-    /// then, and nobody has released it.
-    pub fn break_and_rewrite(&self) {
-        self.break_lease();
-        match self {
-            Self::Sqlite(_) => {
-                let changed = self.open().execute(REWRITE, [ELECTION]).expect("the record is written");
-                assert_eq!(changed, 1, "there was no record to write");
-            }
-            Self::Azurite { .. } => self.azure(async |_, blob| {
-                let found = blob.get_properties().await.expect("the blob").blob.metadata.unwrap_or_default();
-                let mut metadata = Metadata::new();
-                for (name, value) in found {
-                    metadata.insert(name, value);
-                }
-                blob.set_metadata().metadata(metadata).await.expect("the blob is written");
-            }),
-        }
-    }
-
     /// Deletes the lease's object.
     pub fn delete_record(&self) {
         match self {
@@ -252,6 +232,48 @@ impl Store {
             Self::Azurite { .. } => self.azure(async |_, blob| {
                 let seconds = length.as_secs().try_into().expect("60 at most");
                 blob.acquire_lease(LeaseDuration::Seconds(seconds)).await.expect("the lease is taken");
+            }),
+        }
+    }
+
+    /// Breaks the lease, and writes the record as it is: a write without a lease id frees a broken lease.
+    pub fn free_by_a_write(&self) {
+        match self {
+            Self::Sqlite(_) => {
+                let changed = self.open().execute(FREE, [ELECTION]).expect("the lease is freed");
+                assert_eq!(changed, 1, "there was no lease to free");
+            }
+            Self::Azurite { .. } => self.azure(async |_, blob| {
+                let read = blob.get_properties().await.expect("the blob is there");
+                let mut record = Metadata::new();
+                for (name, value) in read.blob.metadata.into_iter().flatten() {
+                    record.insert(name, value);
+                }
+                blob.break_lease().lease_break_period(Duration::ZERO).await.expect("the lease is broken");
+                blob.set_metadata().metadata(record).await.expect("the metadata is written");
+            }),
+        }
+    }
+
+    /// Breaks the lease, takes it and releases it.
+    pub fn take_and_release(&self) {
+        match self {
+            Self::Sqlite(folder) => {
+                let store = SqliteStore::new(folder.path());
+                block_on(async {
+                    store.break_lease(&election(), Duration::ZERO).await.expect("the lease is broken");
+                    let read = store.request(&election(), Op::Read).await;
+                    let Ok(Reply::Read(Snapshot::Object { version, .. })) = read else { panic!("{read:?}") };
+                    let (id, length) = (LeaseId::from_random(7), Duration::from_secs(15));
+                    for op in [Op::Acquire { id, length, version }, Op::Release { id }] {
+                        assert_eq!(store.request(&election(), op).await, Ok(Reply::Done));
+                    }
+                });
+            }
+            Self::Azurite { .. } => self.azure(async |_, blob| {
+                blob.break_lease().lease_break_period(Duration::ZERO).await.expect("the lease is broken");
+                let taken = blob.acquire_lease(LeaseDuration::Seconds(15)).await.expect("the lease is taken");
+                blob.blob_lease_client(taken.lease_id).release().await.expect("the lease is released");
             }),
         }
     }
@@ -329,8 +351,8 @@ fn block_on(act: impl Future<Output = ()>) {
 const ENDLESS: &str = "UPDATE lease SET length = NULL, changes = changes + 1 WHERE election = ?1";
 /// How an operator breaks a lease of the embedded store.
 const BREAK: &str = "UPDATE lease SET broken_after = 0, changes = changes + 1 WHERE election = ?1";
-/// How a client of the embedded store writes a record without its lease.
-const REWRITE: &str = "UPDATE lease SET version = hex(randomblob(16)), holder = NULL, length = NULL, \
-                       broken_after = NULL, changes = changes + 1 WHERE election = ?1";
+/// How an operator frees a lease of the embedded store.
+const FREE: &str = "UPDATE lease SET holder = NULL, length = NULL, broken_after = NULL, changes = changes + 1,
+    version = hex(randomblob(16)) WHERE election = ?1";
 /// How an operator deletes a record of the embedded store.
 const DELETE: &str = "DELETE FROM lease WHERE election = ?1";

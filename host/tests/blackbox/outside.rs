@@ -1,0 +1,46 @@
+//! What an outside client leaves behind: a lease that is free, though nobody released it.
+//!
+//! The leader's host is kept from noticing (its control threads are stopped), so that its instance runs on until its
+//! deadline. Who takes the lease meanwhile must wait that out.
+
+use rustix::process::Signal;
+use time::OffsetDateTime;
+
+use crate::frozen::freeze;
+use crate::node::Node;
+use crate::on_both_stores;
+use crate::stage::Stage;
+
+on_both_stores! {
+    a_broken_lease_that_a_write_frees_is_waited_out,
+    a_lease_that_an_outside_client_took_and_released_is_waited_out,
+}
+
+fn a_broken_lease_that_a_write_frees_is_waited_out(stage: Stage) {
+    is_waited_out(&stage, |_| stage.store.free_by_a_write());
+}
+
+fn a_lease_that_an_outside_client_took_and_released_is_waited_out(stage: Stage) {
+    is_waited_out(&stage, |standby| {
+        // All of it between two of its polls: it finds a free lease, and the record as it was.
+        standby.pause();
+        stage.store.take_and_release();
+        standby.signal(Signal::CONT);
+    });
+}
+
+/// Frees the lease under a running instance by `free`: who takes it must not run beside it.
+fn is_waited_out(stage: &Stage, free: impl FnOnce(&Node)) {
+    let (a, term) = stage.leader("alpha");
+    let b = stage.standby("beta", &a);
+    freeze(&a, "control");
+    let freed = OffsetDateTime::now_utc();
+    free(&b);
+    let next = b.after(term, "elected");
+    stage.beat_above(term);
+    // `one at a time` is the point here.
+    stage.check_promises();
+    assert!(next.ts > freed + stage.lease(), "{next:?} earlier than D after {freed}");
+    let settling = b.after(0, "settling");
+    assert!(settling.ts > freed && settling.ts < next.ts, "{settling:?}, then {next:?}");
+}
