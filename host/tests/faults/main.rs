@@ -220,7 +220,7 @@ impl Run {
                 let taken = self.store.take()?;
                 self.due.push((now + length, Then::Release(taken)));
             }
-            Fault::TakeAndLeave => drop(self.store.take()?),
+            Fault::TakeAndLeave => self.store.take().map(|_| ())?,
             Fault::Delete => self.store.delete()?,
             Fault::Store(who, trouble, length) => {
                 let node = node(who);

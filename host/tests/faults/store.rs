@@ -30,7 +30,7 @@ pub type Done<T = ()> = Result<T, String>;
 /// A store.
 pub enum Store {
     /// A folder.
-    Sqlite(Sqlite),
+    Sqlite(Box<Sqlite>),
     /// An emulator behind a proxy for each node.
     Azurite(Box<Azure>),
 }
@@ -63,7 +63,7 @@ impl Store {
     /// A new folder.
     pub fn sqlite() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        Self::Sqlite(Sqlite { folder, runtime: runtime(), lock: None, earlier: Vec::new() })
+        Self::Sqlite(Box::new(Sqlite { folder, runtime: runtime(), lock: None, earlier: Vec::new() }))
     }
 
     /// A new emulator with an empty container.
