@@ -11,17 +11,39 @@
 //! small request at a time meets neither. Loopback loses nothing, so nothing is sent again later. And the stamps' clock
 //! must not be set: [`Clock::watch`] looks.
 
-use std::io;
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
+
+use crate::node;
 
 /// Nanoseconds since the Unix epoch.
 pub type Nanos = u64;
 
-/// Has the kernel stamp what arrives. A listener hands that on to its connections.
-pub fn stamp_arrivals(socket: &impl AsRawFd) {
-    set(socket, libc::SO_TIMESTAMPNS, 1);
+/// A listener on loopback; what arrives on its connections is stamped.
+///
+/// The kernel begins to stamp a little after the first socket of the machine has asked for it, and until then says
+/// when something was read. So this returns when it is seen to stamp.
+pub fn listener() -> TcpListener {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    // Its connections inherit that.
+    set(&listener, libc::SO_TIMESTAMPNS, 1);
+    let address = listener.local_addr().expect("a bound address");
+    node::until("the kernel to stamp what arrives", || {
+        let mut sends = TcpStream::connect(address)?;
+        let (reads, _) = listener.accept()?;
+        sends.write_all(b"?")?;
+        let sent = now();
+        std::thread::sleep(Duration::from_millis(1));
+        match receive(&reads, &mut [0])? {
+            Some((_, at)) if at <= sent => Ok(()),
+            other => Err(io::Error::other(format!("sent before {sent}, and arrived {other:?}"))),
+        }
+    });
+    listener
 }
 
 /// Two ends of a connection that keeps messages apart: what one writes into it in one call, the other reads in one
@@ -34,7 +56,7 @@ pub fn message_pipe() -> (OwnedFd, OwnedFd) {
     assert_eq!(made, 0, "{}", io::Error::last_os_error());
     // SAFETY: both have just been opened by the call, and nobody else owns them.
     let [reads, writes] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
-    stamp_arrivals(&reads);
+    set(&reads, libc::SO_TIMESTAMPNS, 1);
     // As much room as the system gives, so that who writes does not wait for who reads.
     set(&writes, libc::SO_SNDBUF, 4 << 20);
     (reads, writes)
@@ -155,17 +177,12 @@ fn read(clock: ClockId) -> i128 {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-    use std::net::{Ipv4Addr, TcpListener, TcpStream};
-    use std::time::Duration;
-
     use super::*;
 
     /// Two that write one after the other, read in the other order and late.
     #[test]
     fn stamps_are_in_the_order_of_the_writes_and_not_of_the_reads() {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        stamp_arrivals(&listener);
+        let listener = listener();
         let connect = || {
             let sends = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             (sends, listener.accept().unwrap().0)

@@ -1,14 +1,14 @@
 //! The outside: a server that the coordinators ask, and that only listens.
 
 use std::io::Write;
-use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use crate::fleet::NAMES;
 use crate::judge::{Effect, Judge, Way};
-use crate::kernel::{receive, stamp_arrivals};
+use crate::kernel::{listener, receive};
 
 /// The server; it ends with this value.
 pub struct Receiver {
@@ -20,8 +20,7 @@ pub struct Receiver {
 impl Receiver {
     /// Starts a server that tells the judge of each request.
     pub fn start(judge: &Arc<Mutex<Judge>>) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-        stamp_arrivals(&listener);
+        let listener = listener();
         let port = listener.local_addr().expect("a bound address").port();
         let ended = Arc::new(AtomicBool::new(false));
         let (judge, is_over) = (Arc::clone(judge), Arc::clone(&ended));
