@@ -57,7 +57,7 @@ Example:
     Check {
         /// The component's file
         module: PathBuf,
-        /// How long compiling it may take [env: BATON_COMPILE_TIMEOUT] [default: 60s]
+        /// The processor time that compiling it may take [env: BATON_COMPILE_TIMEOUT] [default: 60s]
         #[arg(long, value_name = "DURATION")]
         compile_timeout: Option<String>,
         /// The configuration file [env: BATON_FILE] [default: baton.toml, if there is one]
@@ -88,7 +88,7 @@ Example:
         /// The module's minisign signature [default: MODULE.minisig, if there is one]
         #[arg(long, value_name = "FILE")]
         signature: Option<PathBuf>,
-        /// How long compiling it may take, as on the nodes [env: BATON_COMPILE_TIMEOUT] [default: 60s]
+        /// The processor time that compiling it may take, as on the nodes [env: BATON_COMPILE_TIMEOUT] [default: 60s]
         #[arg(long, value_name = "DURATION")]
         compile_timeout: Option<String>,
     },
@@ -165,9 +165,9 @@ Example:
         /// The module's size in bytes
         #[arg(long)]
         size: u64,
-        /// The processor time that it may take, in seconds
-        #[arg(long)]
-        cpu: u64,
+        /// The processor time that it may take
+        #[arg(long, value_parser = humantime::parse_duration)]
+        cpu: std::time::Duration,
         /// Write no code, but what is known of the module under this name
         #[arg(long)]
         inspect: Option<String>,
@@ -281,7 +281,10 @@ pub(super) struct Settings {
     /// A file such as minisign.pub; it may hold several keys. In the file: a list, as in `trust = ["minisign.pub"]`.
     #[arg(long, value_name = "KEYFILE")]
     pub trust: Vec<String>,
-    /// How long compiling a module may take * [env: BATON_COMPILE_TIMEOUT] [default: 60s]
+    /// The processor time that compiling a module may take * [env: BATON_COMPILE_TIMEOUT] [default: 60s]
+    ///
+    /// Of all the compiler's threads together. A machine that is so busy that this takes ten times as long, and ten
+    /// minutes, is no fault of the module's: it is tried again later.
     #[arg(long, value_name = "DURATION")]
     pub compile_timeout: Option<String>,
     /// The folder for compiled modules, this user's alone; off for none [env: BATON_CACHE] [default: ~/.cache/baton]

@@ -124,7 +124,7 @@ pub struct Coordinator {
     pub pins: Vec<Digest>,
     /// Files of public keys, of which one must have signed a module; empty for none.
     pub trust: Vec<PathBuf>,
-    /// How long compiling a module may take.
+    /// The processor time that compiling a module may take.
     pub compile_timeout: Duration,
     /// The servers that it may ask over HTTP.
     pub allow_http: Grants,

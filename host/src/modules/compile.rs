@@ -3,6 +3,9 @@
 //! A module that is made to compile for ever, to eat memory or to break the compiler ends only the child: it is
 //! this program once more, under the hidden command `compile-module`, with less of everything. It reads the
 //! module from stdin and writes an artifact to stdout, or what is known of the module, or to stderr what is wrong.
+//!
+//! What it may take is counted in processor time: how long that lasts says more about what else the machine does than
+//! about the module. The child watches that itself, and the parent gives up only after far longer.
 
 use std::fs::File;
 use std::io::{self, Read, Seek as _, Write};
@@ -15,6 +18,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rustix::process::{Resource, Rlimit, nice, setrlimit};
+use rustix::time::{ClockId, clock_gettime};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 use tokio::sync::Semaphore;
@@ -28,6 +32,13 @@ pub const COMPILE_MODULE: &str = "compile-module";
 
 /// What the child ends with when the module is to blame.
 const BAD_MODULE: u8 = 3;
+
+/// What it ends with when it has used up its processor time.
+const TOO_SLOW: u8 = 4;
+
+/// So many times as long as its processor time may a compiler live, and so long at least: it has the lowest claim to a
+/// busy machine.
+const PATIENCE: (u32, Duration) = (10, Duration::from_secs(600));
 
 /// The memory that compiling may take, in bytes: some forty times the largest module.
 const MEMORY: u64 = 4 << 30;
@@ -45,6 +56,7 @@ const LONGEST_CAUSE: usize = 500;
 #[derive(Clone, Debug)]
 pub struct Compiler {
     program: PathBuf,
+    least_patience: Duration,
     turn: Arc<Semaphore>,
 }
 
@@ -53,8 +65,8 @@ pub struct Compiler {
 pub struct Assignment {
     /// The module's size in bytes.
     pub size: u64,
-    /// The processor time that it may take, in seconds.
-    pub cpu: u64,
+    /// The processor time that it may take, of all its threads together.
+    pub cpu: Duration,
     /// Not to make code of it, but to tell what is known of it under this name.
     pub inspect: Option<String>,
 }
@@ -64,8 +76,10 @@ pub struct Assignment {
 pub(super) enum CompileError {
     /// The module is to blame, and this is what is wrong with it.
     Module(String),
-    /// It took too long.
+    /// It used up its processor time.
     TooSlow,
+    /// It was given up after so long, in which it did not get that much.
+    Starved(Duration),
     /// The compiler was ended, or broke: how, and what it said.
     Broken(String),
     /// The system let no compiler run.
@@ -89,10 +103,16 @@ impl Compiler {
     /// The compiler in that program, which must be this version of Baton.
     #[must_use]
     pub fn in_program(program: PathBuf) -> Self {
-        Self { program, turn: Arc::new(Semaphore::new(1)) }
+        Self { program, least_patience: PATIENCE.1, turn: Arc::new(Semaphore::new(1)) }
     }
 
-    /// Compiles a module. Dropping the future kills the child.
+    /// The same, given up earlier on a machine that lets it not work: after so long, or ten times its processor time.
+    #[must_use]
+    pub fn impatient(self, least_patience: Duration) -> Self {
+        Self { least_patience, ..self }
+    }
+
+    /// Compiles a module within so much processor time. Dropping the future kills the child.
     pub(super) async fn compile(
         &self,
         key: &ArtifactKey,
@@ -106,7 +126,8 @@ impl Compiler {
         sealed.map_err(|error| CompileError::Broken(error.to_string()))
     }
 
-    /// Compiles a module only to tell what is known of it, under this name. Dropping the future kills the child.
+    /// Compiles a module only to tell what is known of it, under this name, within so much processor time. Dropping
+    /// the future kills the child.
     pub(super) async fn inspect(
         &self,
         name: &str,
@@ -128,8 +149,7 @@ impl Compiler {
             .arg(COMPILE_MODULE)
             .args(arguments)
             .args(["--size", &bytes.len().to_string()])
-            // What the threads take together is bounded a little above what the clock allows.
-            .args(["--cpu", &(within.as_secs() + 1).saturating_mul(threads as u64).to_string()])
+            .args(["--cpu", &humantime::format_duration(within).to_string()])
             .env_clear()
             .env("RAYON_NUM_THREADS", threads.to_string())
             // Else each thread would reserve an arena of its own, and they would be most of its memory.
@@ -141,11 +161,12 @@ impl Compiler {
             .process_group(0)
             .kill_on_drop(true)
             .spawn()?;
-        let ended = match tokio::time::timeout(within, talk(&mut child, bytes)).await {
+        let longest = within.saturating_mul(PATIENCE.0).max(self.least_patience);
+        let ended = match tokio::time::timeout(longest, talk(&mut child, bytes)).await {
             Ok(ended) => ended,
             Err(_) => {
                 child.kill().await?;
-                return Err(CompileError::TooSlow);
+                return Err(CompileError::Starved(longest));
             }
         };
         let (status, said) = ended?;
@@ -154,6 +175,8 @@ impl Compiler {
         }
         Err(match status.code() {
             Some(code) if code == i32::from(BAD_MODULE) => CompileError::Module(said),
+            Some(code) if code == i32::from(TOO_SLOW) => CompileError::TooSlow,
+            None if status.signal() == Some(libc::SIGXCPU) => CompileError::TooSlow,
             _ => CompileError::Broken(how_it_ended(status, &said)),
         })
     }
@@ -185,7 +208,6 @@ async fn talk(child: &mut Child, bytes: &Bytes) -> io::Result<(ExitStatus, Strin
 
 fn how_it_ended(status: ExitStatus, said: &str) -> String {
     let how = match status.signal() {
-        Some(libc::SIGXCPU) => "it took too much processor time".to_owned(),
         Some(libc::SIGABRT) if said.contains("memory allocation") => {
             format!("it needed more than {} GiB of memory", MEMORY >> 30)
         }
@@ -234,6 +256,7 @@ fn serve(Assignment { size, cpu, inspect }: Assignment) -> Result<(), Failure> {
         let _ = stdin.read(&mut [0]);
         std::process::exit(1);
     })?;
+    std::thread::Builder::new().name("clock".into()).spawn(move || end_after(cpu))?;
     let engine = Engine::start().map_err(|error| Failure::Other(format!("{error:#}")))?;
     let bad = |error: ModuleError| Failure::Module(format!("{:#}", anyhow::Error::from(error)));
     // Not by way of `Stdout`, which would look for the ends of lines.
@@ -247,16 +270,32 @@ fn serve(Assignment { size, cpu, inspect }: Assignment) -> Result<(), Failure> {
     Ok(ArtifactKey::new(&engine, &digest).write(&code, instances, stdout)?)
 }
 
+/// Ends this process once it has used so much processor time.
+fn end_after(cpu: Duration) -> ! {
+    loop {
+        let used = clock_gettime(ClockId::ProcessCPUTime);
+        let used = Duration::try_from(used).unwrap_or(Duration::MAX);
+        let left = cpu.saturating_sub(used);
+        if left.is_zero() {
+            std::process::exit(TOO_SLOW.into());
+        }
+        // All threads together use it up no sooner.
+        std::thread::sleep((left / (THREADS as u32 + 2)).max(Duration::from_millis(5)));
+    }
+}
+
 /// Leaves this process less than the others have, for good.
-fn restrain(cpu: u64) -> Result<(), Failure> {
-    let limit = |resource, most: u64| {
-        setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })
+fn restrain(cpu: Duration) -> Result<(), Failure> {
+    let limit = |resource, most: u64, then: u64| {
+        setrlimit(resource, Rlimit { current: Some(most), maximum: Some(then) })
             .map_err(|error| Failure::Other(format!("cannot limit itself: {error}")))
     };
-    limit(Resource::As, MEMORY)?;
-    limit(Resource::Cpu, cpu)?;
-    limit(Resource::Fsize, LARGEST_ARTIFACT)?;
-    limit(Resource::Core, 0)?;
+    limit(Resource::As, MEMORY, MEMORY)?;
+    // For whatever might stop the thread that watches it more closely. The first limit's signal says which one it was.
+    let seconds = cpu.as_secs().saturating_add(2);
+    limit(Resource::Cpu, seconds, seconds.saturating_add(1))?;
+    limit(Resource::Fsize, LARGEST_ARTIFACT, LARGEST_ARTIFACT)?;
+    limit(Resource::Core, 0, 0)?;
     // Kindness, not safety: a system that lacks one of them does without.
     let _ = nice(10);
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");

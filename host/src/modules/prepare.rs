@@ -24,7 +24,7 @@ pub struct Preparer {
     pub trust: Trust,
     /// What makes code of them.
     pub compiler: Compiler,
-    /// How long that may take.
+    /// How much processor time that may take.
     pub compile_timeout: Duration,
     /// Where code is kept; none, and it is made anew each time.
     pub cache: Option<Cache>,
@@ -56,13 +56,25 @@ pub enum PrepareError {
     /// It cannot be compiled, or cannot run here, as the compiler says.
     #[error("{0}")]
     Refused(String),
-    /// Compiling it took too long.
+    /// Compiling it took too much.
     #[error(
-        "it is not compiled after {}: if it is as it should be, and the machine was not too busy, give it longer with \
-         --compile-timeout",
+        "it is not compiled after {} of processor time: if it is as it should be, give it more with --compile-timeout",
         humantime::format_duration(*.0)
     )]
     TooSlow(Duration),
+    /// The machine let it not be compiled for far longer than that: that may pass.
+    #[error(
+        "it is not compiled after {}, in which its compiler did not even get the {} of processor time that \
+         --compile-timeout allows: the machine is too busy",
+        humantime::format_duration(*.longest),
+        humantime::format_duration(*.within)
+    )]
+    Starved {
+        /// The processor time that it may take.
+        within: Duration,
+        /// For how long it was waited for.
+        longest: Duration,
+    },
     /// It was too much for the compiler.
     #[error("its compiler failed: {0}; make it smaller, and report it if it is an ordinary module")]
     Broken(String),
@@ -72,10 +84,17 @@ pub enum PrepareError {
 }
 
 impl PrepareError {
+    /// Whether it says something about this machine at this moment, and nothing about the module or the settings.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Starved { .. } | Self::System(_))
+    }
+
     fn of(error: CompileError, within: Duration) -> Self {
         match error {
             CompileError::Module(why) => Self::Refused(why),
             CompileError::TooSlow => Self::TooSlow(within),
+            CompileError::Starved(longest) => Self::Starved { within, longest },
             CompileError::Broken(how) => Self::Broken(how),
             CompileError::System(error) => Self::System(error),
         }

@@ -7,6 +7,8 @@ mod compiling;
 #[path = "../support/minisign.rs"]
 mod minisign;
 mod modules;
+#[path = "../support/patience.rs"]
+mod patience;
 mod trusting;
 
 use std::path::PathBuf;

@@ -184,7 +184,7 @@ impl Follower {
     }
 
     /// Prepares what the source names first, for whoever must not start without it. Returns its digest; none if
-    /// the source is what was pushed.
+    /// the source is what was pushed. What is only the machine's fault does not matter: it is tried again later.
     ///
     /// # Errors
     /// [`LoadError`] where that is nothing that can run here.
@@ -192,11 +192,14 @@ impl Follower {
         let Some(source) = &mut self.given.source else { return Ok(None) };
         let (digest, offer) = hash(source.next().await?).await;
         let prepared = unless_soon(self.given.preparer.prepare(&offer), self.tell.compiling(digest)).await;
-        let prepared = prepared.map_err(|error| LoadError::Prepare { name: self.given.name.clone(), error })?;
         self.offered.add(digest, offer);
         self.candidates = self.offered.candidates(&self.control);
-        if let Some(candidate) = self.candidates.first().cloned() {
-            self.ready(&candidate, prepared);
+        self.prepares = self.candidates.first().cloned();
+        match prepared {
+            Err(error) if !error.may_pass() => {
+                return Err(LoadError::Prepare { name: self.given.name.clone(), error });
+            }
+            prepared => self.prepared(prepared.map_err(Setback::of)),
         }
         Ok(Some(digest))
     }
@@ -305,7 +308,7 @@ impl Follower {
                 None => fetch(store.as_ref(), &candidate).await?,
             };
             let prepared = unless_soon(preparer.prepare(&offer), say).await;
-            prepared.map_err(|error| Setback::Refused(format!("{:#}", anyhow::Error::from(error))))
+            prepared.map_err(Setback::of)
         });
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use baton_election::ModuleVersion;
 use tokio::time::Instant;
 
-use crate::modules::{Digest, Prepared, Supply};
+use crate::modules::{Digest, PrepareError, Prepared, Supply};
 use crate::runtime::Module;
 
 /// A version that its source names and that nobody has rejected. A source's **candidates** stand in a list, the
@@ -42,6 +42,12 @@ pub(super) enum Setback {
     Unreachable(String),
     /// It cannot run here: the next candidate takes its place, until a later try succeeds.
     Refused(String),
+}
+
+impl Setback {
+    pub fn of(error: PrepareError) -> Self {
+        Self::Refused(format!("{:#}", anyhow::Error::from(error)))
+    }
 }
 
 /// What is to be done next.

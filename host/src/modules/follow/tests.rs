@@ -216,6 +216,18 @@ async fn a_file_that_cannot_run_is_an_error_to_whoever_starts_with_it() {
 }
 
 #[tokio::test]
+async fn a_machine_that_is_too_busy_to_compile_a_file_is_waited_for() {
+    let stage = Stage::new();
+    stage.is_busy.store(true, Ordering::Relaxed);
+    let (mut node, _file) = stage.node_with_file("a", component(1)).await;
+    node.says("the machine is too busy").await;
+    assert!(node.supply.borrow().current.is_none());
+    stage.is_busy.store(false, Ordering::Relaxed);
+    node.supplied(Some((Digest::of(&component(1)), 1)), None).await;
+    node.end().await;
+}
+
+#[tokio::test]
 async fn a_file_needs_no_store_that_answers() {
     let stage = Stage::new();
     stage.store.is_down.store(true, Ordering::Relaxed);

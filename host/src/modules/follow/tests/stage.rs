@@ -58,6 +58,8 @@ pub struct Stage {
     pub election: ElectionName,
     pub engine: Engine,
     pub slow: Arc<Mutex<Option<Digest>>>,
+    /// Whether the machine is too busy to compile anything.
+    pub is_busy: Arc<AtomicBool>,
 }
 
 impl Stage {
@@ -69,8 +71,8 @@ impl Stage {
             has_no_modules: AtomicBool::default(),
             hangs: AtomicBool::default(),
         };
-        let slow = Arc::default();
-        Self { store: Arc::new(store), election: name(), engine: Engine::start().unwrap(), slow }
+        let (slow, is_busy) = Default::default();
+        Self { store: Arc::new(store), election: name(), engine: Engine::start().unwrap(), slow, is_busy }
     }
 
     pub async fn push(&self, number: u32) -> Digest {
@@ -130,8 +132,12 @@ impl Stage {
         let (log, writer) =
             Log::start(style, &NodeId::new(node).unwrap(), Box::new(kept.try_clone().unwrap())).unwrap();
         let prepares = Arc::new(AtomicU32::new(0));
-        let preparer =
-            InProcess { engine: self.engine.clone(), slow: Arc::clone(&self.slow), prepares: Arc::clone(&prepares) };
+        let preparer = InProcess {
+            engine: self.engine.clone(),
+            slow: Arc::clone(&self.slow),
+            is_busy: Arc::clone(&self.is_busy),
+            prepares: Arc::clone(&prepares),
+        };
         let (follower, supply, judge) = Follower::new(Following {
             election: self.election.clone(),
             node: node.to_owned(),
@@ -276,6 +282,7 @@ impl Source for File {
 struct InProcess {
     engine: Engine,
     slow: Arc<Mutex<Option<Digest>>>,
+    is_busy: Arc<AtomicBool>,
     prepares: Arc<AtomicU32>,
 }
 
@@ -285,6 +292,9 @@ impl Prepare for InProcess {
         self.prepares.fetch_add(1, Ordering::Relaxed);
         if *self.slow.lock().unwrap() == Some(Digest::of(&offer.bytes)) {
             std::future::pending::<()>().await;
+        }
+        if self.is_busy.load(Ordering::Relaxed) {
+            return Err(PrepareError::Starved { within: Duration::from_secs(60), longest: Duration::from_secs(600) });
         }
         Module::glance("it", &offer.bytes)?;
         let folder = tempfile::tempdir().unwrap();
