@@ -23,6 +23,8 @@ mod moves;
 #[allow(dead_code, reason = "shared with the tests, which use more of it")]
 #[path = "../../tests/support/node.rs"]
 mod node;
+#[path = "../../tests/support/patience.rs"]
+mod patience;
 mod requests;
 mod samples;
 mod standing;

@@ -16,10 +16,14 @@ mod minisign;
 mod modules;
 #[path = "../support/node.rs"]
 mod node;
+#[path = "../support/patience.rs"]
+mod patience;
 #[path = "../support/publisher.rs"]
 mod publisher;
 #[path = "../support/registry.rs"]
 mod registry;
+#[path = "../support/share.rs"]
+mod share;
 
 mod any_component;
 mod azure_access;

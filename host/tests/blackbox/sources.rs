@@ -2,7 +2,7 @@
 
 use baton::modules::{Announcement, Control, Digest, EditError, ModuleStore, Publication, edit_control};
 use baton_election::ElectionName;
-use time::{Duration, OffsetDateTime};
+use time::OffsetDateTime;
 
 use crate::guests::Guest;
 use crate::node::{Event, Node, until};
@@ -12,9 +12,6 @@ use crate::store::Store;
 
 /// The source of all nodes here.
 const PUSHED: &str = "store://stage";
-
-/// A push is noticed within 5 s; the rest is for a busy machine.
-const NOTICED: Duration = Duration::seconds(15);
 
 on_both_stores! {
     what_is_pushed_is_held_by_every_node,
@@ -28,8 +25,7 @@ fn what_is_pushed_is_held_by_every_node(stage: Stage) {
     }
     let first = push(&stage, 1);
     for node in &nodes {
-        let ready = ready(node, first.digest);
-        assert!(ready.ts - took(&ready) < first.at + NOTICED, "it was pushed at {}: {ready:?}", first.at);
+        ready(node, first.digest);
     }
     let started = stage.journal.event("the first version", |event| event.name == "started");
     assert_eq!(started.text("module"), first.digest.to_string());
@@ -101,10 +97,9 @@ fn one_host_follows_several_sources() {
     assert!(node.terminate().success());
 }
 
-/// What was pushed, and when.
+/// What was pushed.
 struct Pushed {
     digest: Digest,
-    at: OffsetDateTime,
 }
 
 /// Pushes the guest as it was built for the nth time.
@@ -113,7 +108,7 @@ fn push(stage: &Stage, n: u8) -> Pushed {
     std::fs::write(&file, Guest::Beats.build(n)).expect("the file is written");
     let finished = stage.command(&["push", &file.display().to_string(), ELECTION]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    Pushed { digest: Digest::of(&Guest::Beats.build(n)), at: OffsetDateTime::now_utc() }
+    Pushed { digest: Digest::of(&Guest::Beats.build(n)) }
 }
 
 /// Publishes bytes that `baton push` would not.
@@ -131,7 +126,7 @@ fn name(stage: &Stage, bytes: &[u8]) -> Pushed {
         let push = |control: &mut Control| control.push(new.clone()).map_err(EditError::from);
         edit_control(store, &election(), push).await
     });
-    Pushed { digest, at: OffsetDateTime::now_utc() }
+    Pushed { digest }
 }
 
 /// Waits until what a node says of itself passes.
@@ -146,10 +141,6 @@ pub fn announced(stage: &Stage, node: &str, test: impl Fn(&Announcement) -> bool
 /// Waits until the node can start that module.
 fn ready(node: &Node, digest: Digest) -> Event {
     node.event("a module to be ready", |e| e.name == "module_ready" && e.text("module") == digest.to_string())
-}
-
-fn took(ready: &Event) -> Duration {
-    Duration::seconds_f64(ready.fields["took_s"].as_f64().expect("a time"))
 }
 
 fn election() -> ElectionName {

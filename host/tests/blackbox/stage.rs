@@ -9,6 +9,7 @@ use tempfile::TempDir;
 
 use crate::guests::Guest;
 use crate::node::{Event, Finished, Journal, Launch, Node, baton, finish, until};
+use crate::share::Share;
 use crate::store::Store;
 
 /// The election that every scenario contends for.
@@ -23,13 +24,22 @@ pub struct Stage {
     /// Home and working folder of all nodes.
     pub home: TempDir,
     guest: Guest,
+    share: Share,
 }
 
 impl Stage {
     /// A stage on that store, with a guest that prints a beat every few milliseconds.
     pub fn new(store: Store) -> Self {
         let home = tempfile::tempdir().expect("a folder");
-        Self { store, journal: Journal::default(), home, guest: Guest::Beats }
+        Self { store, journal: Journal::default(), home, guest: Guest::Beats, share: Share::light() }
+    }
+
+    /// The same stage for a scenario that keeps a processor busy, and gets one to itself.
+    #[must_use]
+    pub fn heavy(self) -> Self {
+        let Self { store, journal, home, guest, share } = self;
+        drop(share);
+        Self { store, journal, home, guest, share: Share::heavy() }
     }
 
     /// The same stage with another guest.

@@ -24,7 +24,7 @@ on_both_stores! {
 /// Kills the leader at moments that nobody chose until so many commits were made, and finds all that were
 /// acknowledged.
 fn commits_outlive_sigkill(stage: Stage) {
-    let stage = stage.with(Guest::KeepsHistory);
+    let stage = stage.heavy().with(Guest::KeepsHistory);
     // On Azure a takeover takes 15 s and more.
     let (enough, kills) = (10_000, if stage.lease() < Duration::from_secs(10) { 8 } else { 2 });
     let mut nodes: Vec<_> = ["alpha", "beta"].map(|name| stage.node(name)).into_iter().collect();
@@ -33,9 +33,11 @@ fn commits_outlive_sigkill(stage: Stage) {
         let saved = stage.beat("a commit of a new term", |event| event.term > term && saved(event).is_some());
         let upto = enough * kill / kills;
         // On a busy machine the term may end by itself, too.
-        let leads = stage.beat("enough commits of this term or the next ones", |event| {
-            event.term >= saved.term
-                && self::saved(event).is_some_and(|count| count >= upto || count > saved_count(&saved) + enough / kills)
+        let is_enough = |count| count >= upto || count > saved_count(&saved) + enough / kills;
+        let leads = stage.journal.wait_for_the_last("enough commits of this term or the next ones", |events| {
+            let mut made = events.iter().filter(|event| event.term >= saved.term && event.name == "output");
+            let far = made.clone().filter_map(self::saved).max().unwrap_or(0);
+            made.find(|event| self::saved(event).is_some_and(is_enough)).cloned().ok_or(far)
         });
         term = leads.term;
         let position = nodes.iter().position(|node| node.name == leads.from).expect("a node of ours leads");

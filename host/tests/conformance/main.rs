@@ -8,6 +8,8 @@
 mod azurite;
 #[path = "../support/fuse.rs"]
 mod fuse;
+#[path = "../support/patience.rs"]
+mod patience;
 #[path = "../support/proxy.rs"]
 mod proxy;
 #[path = "../support/publisher.rs"]

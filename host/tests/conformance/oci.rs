@@ -15,11 +15,9 @@ use oci_client::manifest::{OCI_IMAGE_INDEX_MEDIA_TYPE, OCI_IMAGE_MEDIA_TYPE};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
+use crate::patience::Patience;
 use crate::publisher::{Publisher, REPOSITORY, manifest};
 use crate::registry::{Registry, USER};
-
-/// Longer than any wait of a source, on a machine that does other things besides.
-const SOON: Duration = Duration::from_secs(120);
 
 #[tokio::test]
 async fn a_tag_is_pulled_and_followed() {
@@ -66,7 +64,7 @@ async fn what_is_dropped_goes_on() {
             }
         }
     };
-    assert_eq!(timeout(SOON, offer).await, Ok(Ok(unsigned(b"first"))));
+    assert_eq!(Patience::of_future(offer).await, Ok(Ok(unsigned(b"first"))));
     assert_eq!(registry.requests("GET", "manifests/"), 1, "each step is done once");
 }
 
@@ -243,7 +241,7 @@ async fn offered(source: &mut OciSource) -> Offer {
 }
 
 async fn told(source: &mut OciSource) -> Result<Offer, SourceError> {
-    timeout(SOON, source.next()).await.expect("the source tells something")
+    Patience::of_future(source.next()).await.expect("the source tells something")
 }
 
 async fn unusable(source: &mut OciSource) -> String {
@@ -269,7 +267,7 @@ async fn looked(source: &mut OciSource, enough: impl Fn() -> bool) {
     };
     tokio::select! {
         told = source.next() => panic!("it should tell nothing: {told:?}"),
-        seen = timeout(SOON, seen) => seen.expect("it asks"),
+        seen = Patience::of_future(seen) => seen.expect("it asks"),
     }
 }
 

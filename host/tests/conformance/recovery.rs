@@ -8,6 +8,7 @@ use baton_election::{Op, Refusal, Reply};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
+use crate::patience::Patience;
 use crate::sqlite::{Disk, mount};
 use crate::suite::{a, job, record, version_of};
 
@@ -64,7 +65,7 @@ async fn a_lock_that_does_not_end_is_said_before_the_try_is_over() {
     let folder = TempDir::new().unwrap();
     let store = held(folder.path()).await;
     let _lock = locked(folder.path());
-    let answer = tokio::time::timeout(Duration::from_secs(1), renew(&store)).await;
+    let answer = Patience::of_future(renew(&store)).await;
     assert!(matches!(&answer, Ok(Err(Refusal::Unknown(why))) if why.contains("is busy")), "{answer:?}");
 }
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 use baton::runtime::{Grants, HttpPolicy, Launcher, Module, Notice, Output};
 use baton_election::End;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
 
 use crate::guests::asks_over_http;
+use crate::patience::Patience;
 use crate::{GUARD, Lines, gone, launcher};
 
 /// A launcher of the guest that makes requests, with the policy of its own.
@@ -59,7 +59,7 @@ async fn an_instance_is_gone_when_the_last_of_its_requests_is() {
         let (sender, mut lines) = mpsc::unbounded_channel();
         let later = launcher.clock.now() + GUARD * 10;
         let mut instance = launcher.start(&module, 1, later, later, Arc::new(Lines(sender)));
-        assert_eq!(timeout(GUARD, lines.recv()).await.unwrap().as_deref(), Some("64 in flight"));
+        assert_eq!(Patience::of_future(lines.recv()).await.unwrap().as_deref(), Some("64 in flight"));
         let mut streams: Vec<_> = (0..64).map(|_| listener.accept().unwrap().0).collect();
         for stream in &mut streams {
             stream.set_read_timeout(Some(GUARD)).unwrap();

@@ -7,6 +7,8 @@ mod files;
 #[path = "../blackbox/guests.rs"]
 mod guests;
 mod http;
+#[path = "../support/patience.rs"]
+mod patience;
 mod requests;
 mod successions;
 
@@ -26,11 +28,11 @@ use baton_election::{ElectionName, End, StopReason};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
 
 use guests::Guest;
+use patience::Patience;
 
-/// Guards against a hang. Nothing is measured by it.
+/// Longer than any test takes, for deadlines that are not meant to come. Nothing is measured by it.
 const GUARD: Duration = Duration::from_secs(30);
 
 /// The length of a lease where one counts.
@@ -82,9 +84,9 @@ async fn gone(instance: &mut Instance) -> Gone {
             }
         }
     };
-    timeout(GUARD, gone).await.unwrap_or_else(|_| {
+    Patience::of_future(gone).await.unwrap_or_else(|_| {
         // A guest that cannot be ended would keep its runtime, and so this process, for ever.
-        eprintln!("the instance is not gone after {GUARD:?}");
+        eprintln!("the instance is never gone");
         std::process::abort()
     })
 }
@@ -104,7 +106,7 @@ impl Output for Lines {
 async fn a_busy_guest_without_host_calls_is_ended_by_the_epoch_alone() {
     let (mut instance, mut lines) = start("busy", GUARD * 10);
     // The last thing that it asks of the host. From here on no call of it comes by where it could be dropped.
-    assert_eq!(timeout(GUARD, lines.recv()).await.unwrap().as_deref(), Some("busy in term 1"));
+    assert_eq!(Patience::of_future(lines.recv()).await.unwrap().as_deref(), Some("busy in term 1"));
     instance.stop(StopReason::Shutdown, "no answer is expected".to_owned(), instance.started(), None);
     instance.kill();
     assert_eq!(gone(&mut instance).await.end, End::Killed);
@@ -114,7 +116,7 @@ async fn a_busy_guest_without_host_calls_is_ended_by_the_epoch_alone() {
 async fn many_busy_guests_on_few_threads_are_all_ended() {
     let mut instances: Vec<_> = (0..6).map(|_| start("busy", GUARD * 10)).collect();
     for (instance, lines) in &mut instances {
-        timeout(GUARD, lines.recv()).await.expect("each gets its turn").expect("a line");
+        Patience::of_future(lines.recv()).await.expect("each gets its turn").expect("a line");
         // Dropped store after dropped store: the threads go on with the others meanwhile.
         instance.kill();
     }
@@ -167,17 +169,10 @@ fn last_words_that_block_keep_the_process_for_a_part_of_what_is_left_of_the_leas
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    let give_up = std::time::Instant::now() + GUARD;
-    let status = loop {
-        match child.try_wait().unwrap() {
-            Some(status) => break status,
-            None if std::time::Instant::now() > give_up => {
-                child.kill().unwrap();
-                panic!("the watchdog waits for its own words");
-            }
-            None => std::thread::sleep(Duration::from_millis(5)),
-        }
-    };
+    let status = Patience::poll(Duration::from_millis(5), || child.try_wait().unwrap()).unwrap_or_else(|_| {
+        child.kill().unwrap();
+        panic!("the watchdog waits for its own words");
+    });
     let ended = Clock::default().boot();
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGABRT), "{status:?}");
     let said = std::io::read_to_string(child.stdout.take().unwrap()).unwrap();

@@ -15,8 +15,8 @@ use baton::supervisor::{Shutdown, Supervisor};
 use baton::telemetry::{Format, Log, Style};
 use baton_election::{ElectionName, ModuleVersion, OnDone, Op, Refusal, Reply, Settings, Timing};
 use tokio::sync::{mpsc, watch};
-use tokio::time::timeout;
 
+use crate::patience::Patience;
 use crate::{GUARD, launcher, module};
 
 /// The first request of each kind panics before it reaches the store.
@@ -94,9 +94,9 @@ async fn a_request_that_panics_has_an_unknown_outcome_and_is_repeated() {
     let running = tokio::spawn(supervisor.run(asked));
     // It reads, acquires, begins a term and renews, each after a first try that panicked.
     let kinds = |answered: &HashSet<String>| ["write", "renew"].iter().all(|kind| answered.contains(*kind));
-    timeout(GUARD, answered.wait_for(kinds)).await.expect("it is stuck at a request without an answer").unwrap();
+    Patience::of_future(answered.wait_for(kinds)).await.expect("it is stuck at a request without an answer").unwrap();
     ask.send_replace(Shutdown::Requested);
-    timeout(GUARD, running).await.expect("its end is stuck, too").unwrap().unwrap();
+    Patience::of_future(running).await.expect("its end is stuck, too").unwrap().unwrap();
     assert!(answered.borrow().contains("release"), "{:?}", answered.borrow());
     assert!(writer.shutdown(GUARD));
 }

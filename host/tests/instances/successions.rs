@@ -10,9 +10,9 @@ use baton::store::memory::Fault;
 use baton_election::{End, StopReason, Term, Version};
 use bytes::Bytes;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
 
 use crate::guests::Guest;
+use crate::patience::Patience;
 use crate::{GUARD, Lines, gone, launcher};
 
 /// A coordinator that keeps state, in a store of its own.
@@ -55,7 +55,7 @@ struct Started {
 
 impl Started {
     async fn says(&mut self, line: &str) {
-        while timeout(GUARD, self.lines.recv()).await.unwrap().unwrap() != line {}
+        while Patience::of_future(self.lines.recv()).await.unwrap().unwrap() != line {}
     }
 
     /// Asks it to stop for that term, and waits until it is gone.

@@ -8,41 +8,40 @@
 mod azurite;
 #[path = "../support/node.rs"]
 mod node;
+#[path = "../support/patience.rs"]
+mod patience;
+#[path = "../support/share.rs"]
+mod share;
 mod swaps;
 mod workers;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use azurite::Azurite;
 use node::{Event, Journal, Launch, Node, baton, finish};
 use rustix::process::Signal;
 use serde::Deserialize;
+use share::Share;
 use tempfile::TempDir;
 use workers::{Offer, Workers};
 
 const ELECTION: &str = "partitions";
 const PARTITIONS: u64 = 12;
-const GRACE: Duration = Duration::from_secs(3);
+/// Longer than an orderly end takes on any machine.
+const GRACE: Duration = Duration::from_secs(60);
 
 /// The worker takes this partition and the leader crashes before it hears of it.
 const LOST_IN_THE_CRASH: u64 = 4;
 /// The same, but the leader is asked to stop.
 const CUT_OFF_BY_THE_STOP: u64 = 8;
 
-/// A guard against a hang: three hosts that compile 20 MB at the same time, on a machine that does other things.
-const COMPILED: Duration = Duration::from_secs(300);
-
-/// One scenario at a time: each keeps all processors busy until its hosts have compiled.
-static ALONE: Mutex<()> = Mutex::new(());
-
 macro_rules! languages {
     ($($language:ident),+) => {
         $(#[test]
         fn $language() {
-            let _alone = alone();
+            let _share = Share::heavy();
             survives_a_crash_and_a_hand_off(stringify!($language), &Stage::on_sqlite(stringify!($language)));
         })+
     };
@@ -52,12 +51,8 @@ languages!(rust, js, python, c, go);
 /// The other store makes no difference to a language: one is enough.
 #[test]
 fn on_azurite() {
-    let _alone = alone();
+    let _share = Share::heavy();
     survives_a_crash_and_a_hand_off("rust", &Stage::on_azurite("rust"));
-}
-
-fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What is saved under `partitions/N`.
@@ -75,7 +70,7 @@ fn survives_a_crash_and_a_hand_off(language: &str, stage: &Stage) {
     let first = stage.started(0);
     for node in nodes.iter().filter(|node| node.name != first.from) {
         let follows = |event: &Event| event.from == node.name && event.name == "standby";
-        stage.journal.wait_within(COMPILED, &format!("{} to follow", node.name), |events| {
+        stage.journal.wait(&format!("{} to follow", node.name), |events| {
             events.iter().any(|event| follows(event) && event.text("reason").contains(&first.from)).then_some(())
         });
     }
@@ -99,8 +94,7 @@ fn survives_a_crash_and_a_hand_off(language: &str, stage: &Stage) {
     let terms = [&first, &second, &third];
     let took = terms.map(|event| event.fields["took_s"].as_f64().expect("it is a number"));
     println!("{language}: started after {took:?} s");
-    // Compiling takes seconds, and was done while the node stood by.
-    assert!(took.iter().all(|&took| took < 2.0), "a takeover waited for {language}: {took:?} s");
+    terms.iter().for_each(|started| stage.was_compiled_before(started));
     let offers = stage.workers.offers();
     each_is_offered_until_it_is_acknowledged(&offers, &terms);
     no_lower_term_after_a_higher(&offers);
@@ -163,7 +157,8 @@ impl Stage {
     fn on_sqlite(language: &str) -> Self {
         let mut stage = Self::new(language);
         stage.store = format!("sqlite:{}", stage.home.path().join("store").display());
-        stage.lease = "3s";
+        // Longer than a busy machine lets a renewal wait.
+        stage.lease = "6s";
         stage
     }
 
@@ -211,9 +206,24 @@ impl Stage {
     /// Waits for the start of an instance in a term above `above`.
     fn started(&self, above: u64) -> Event {
         let is_it = |event: &&Event| event.name == "started" && event.term > above;
-        self.journal.wait_within(COMPILED, &format!("an instance above term {above}"), |events| {
-            events.iter().find(is_it).cloned()
-        })
+        self.journal.wait(&format!("an instance above term {above}"), |events| events.iter().find(is_it).cloned())
+    }
+
+    /// Compiling takes seconds, and was done while the node stood by: no takeover waited for it.
+    fn was_compiled_before(&self, started: &Event) {
+        let (mut is_ready, mut is_elected) = (false, false);
+        for event in self.journal.events().iter().filter(|event| event.from == started.from) {
+            match event.name.as_str() {
+                "module_ready" if !is_elected => is_ready = true,
+                "elected" if event.term == started.term => is_elected = true,
+                "started" if event.term == started.term => break,
+                "compiling" | "module_ready" if is_elected => is_ready = false,
+                _ => {}
+            }
+        }
+        if !is_ready || !is_elected {
+            self.journal.fail(&format!("a takeover waited for the compiler: {started:?}"));
+        }
     }
 
     /// The instance of this term has returned by itself, within the grace.
@@ -223,7 +233,7 @@ impl Stage {
             self.journal.events().into_iter().find(|event| is_it(&event))
         };
         let (stopping, gone) = (find("stopping").expect("it was asked"), find("gone").expect("it is gone"));
-        if gone.text("outcome") != "done" || find("killed").is_some() || gone.ts - stopping.ts >= GRACE {
+        if gone.text("outcome") != "done" || find("killed").is_some() || gone.ts < stopping.ts {
             self.journal.fail("the stop was not obeyed within the grace");
         }
     }

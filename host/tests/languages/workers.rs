@@ -5,9 +5,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-use crate::node::GUARD;
+use crate::patience::{LOOK, Patience, QUIET};
 
 /// A request that a worker got.
 #[derive(Clone, Debug)]
@@ -67,19 +66,20 @@ impl Workers {
 
     /// Waits until the partition was taken without an answer.
     pub fn held(&self, partition: u64) {
-        let seen = self.shared.seen();
-        let wait = self.shared.changed.wait_timeout_while(seen, GUARD, |seen| !seen.held.contains_key(&partition));
-        let (seen, waited) = wait.unwrap_or_else(PoisonError::into_inner);
-        assert!(!waited.timed_out(), "nobody offered partition {partition} within {GUARD:?}: {:?}", seen.offers);
+        self.wait(&format!("partition {partition} to be offered"), |seen| seen.held.contains_key(&partition));
     }
 
     /// Waits until a partition is offered in that term.
     pub fn offered_in(&self, term: u64) {
-        let seen = self.shared.seen();
-        let is_there = |seen: &Seen| seen.offers.iter().any(|offer| offer.term == term);
-        let wait = self.shared.changed.wait_timeout_while(seen, GUARD, |seen| !is_there(seen));
-        let (seen, waited) = wait.unwrap_or_else(PoisonError::into_inner);
-        assert!(!waited.timed_out(), "nothing was offered in term {term} within {GUARD:?}: {:?}", seen.offers);
+        self.wait(&format!("an offer in term {term}"), |seen| seen.offers.iter().any(|offer| offer.term == term));
+    }
+
+    fn wait(&self, what: &str, is_there: impl Fn(&Seen) -> bool) {
+        let (mut seen, mut patience) = (self.shared.seen(), Patience::new());
+        while !is_there(&seen) {
+            assert!(patience.lasts(), "waited in vain for {what}: {:?}", seen.offers);
+            seen = self.shared.changed.wait_timeout(seen, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 
     /// All offers, in the order in which they arrived.
@@ -145,7 +145,7 @@ impl Shared {
 
 /// The lines of a request's head, the first in front.
 fn read_head(stream: TcpStream) -> Option<(TcpStream, Vec<String>)> {
-    stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
+    stream.set_read_timeout(Some(QUIET)).ok()?;
     let lines = BufReader::new(&stream).lines();
     let head: Vec<String> = lines.map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
     Some((stream, head))

@@ -7,20 +7,22 @@
 
 #[path = "../support/node.rs"]
 mod node;
+#[path = "../support/patience.rs"]
+mod patience;
+#[path = "../support/share.rs"]
+mod share;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::Duration;
 
 use node::{Event, Finished, Journal, Launch, Node, baton, finish};
+use share::Share;
 use tempfile::TempDir;
-
-/// A machine that does other things compiles 19 MB of Python slowly.
-const START: Duration = Duration::from_secs(240);
 
 #[test]
 fn a_project_in_rust_tests_builds_and_runs() {
+    let _share = Share::heavy();
     let sdk = repository().join("guest-sdk");
     let project = Project::new("fn", &["--lang", "rust", "--sdk", sdk.to_str().unwrap()]);
     // What cargo has built in one run serves the next.
@@ -36,6 +38,7 @@ fn a_project_in_rust_tests_builds_and_runs() {
 
 #[test]
 fn a_project_in_javascript_tests_builds_and_runs() {
+    let _share = Share::heavy();
     needs("npm", "Node.js 20 or newer, with npm");
     let said = Project::new("web-2", &["--lang", "js"]).tests_builds_and_runs();
     assert!(said.contains("# pass 1\n"), "{said}");
@@ -43,6 +46,7 @@ fn a_project_in_javascript_tests_builds_and_runs() {
 
 #[test]
 fn a_project_in_python_tests_builds_and_runs() {
+    let _share = Share::heavy();
     needs("python3", "Python 3.10 or newer, with venv (Debian: python3-venv)");
     let said = Project::new("nightly-report", &["--lang", "python"]).tests_builds_and_runs();
     assert!(said.contains("Ran 1 test "), "{said}");
@@ -200,7 +204,7 @@ impl Project {
         let mut node: Node = Launch::of("dev", shell, &journal).start();
         let line = |what: &str, test: &dyn Fn(&str) -> bool| {
             let says = |event: &&Event| event.name == "output" && test(event.text("line"));
-            journal.wait_within(START, what, |events| events.iter().find(says).cloned())
+            journal.wait(what, |events| events.iter().find(says).cloned())
         };
         let first = line("the guest to beat", &|line| line == "beat 2");
         let source = self.read("src/lib.rs");
@@ -218,7 +222,7 @@ impl Project {
         let store = format!("sqlite:{}", self.home.path().join("store").display());
         shell.env("BATON_STORE", store).env("BATON_LOG_FORMAT", "json");
         let mut node: Node = Launch::of("node", shell, journal).start();
-        let said = journal.wait_within(START, "the guest to say it", |events| {
+        let said = journal.wait("the guest to say it", |events| {
             let said = events.iter().find(|event| event.name == "output" && says(event)).cloned();
             said.map(Some).or_else(|| (!node.is_running()).then_some(None))
         });

@@ -5,6 +5,8 @@
 
 #[path = "../support/node.rs"]
 mod node;
+#[path = "../support/patience.rs"]
+mod patience;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};

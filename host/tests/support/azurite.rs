@@ -6,9 +6,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// How long to wait between two looks whether it has started, and how often: a minute in all, since the
-/// machine may be loaded.
-const LOOK: (Duration, u32) = (Duration::from_millis(20), 3000);
+use crate::patience::Patience;
+
+/// How long to wait between two looks whether it has started.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// A running emulator with nothing in it. It ends when this is dropped.
 pub struct Azurite {
@@ -51,16 +52,11 @@ impl Azurite {
             .spawn()
             .unwrap_or_else(|error| panic!("{} cannot be run (it needs Node.js): {error}", program.display()));
         let mut azurite = Self { process, address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)) };
-        for _ in 0..LOOK.1 {
-            if azurite.process.try_wait().expect("a child can be waited for").is_some() {
-                return None;
-            }
-            if TcpStream::connect(azurite.address).is_ok() {
-                return Some(azurite);
-            }
-            std::thread::sleep(LOOK.0);
-        }
-        panic!("Azurite accepts no connection within {:?}", LOOK.0 * LOOK.1);
+        let has_started = Patience::poll(LOOK, || {
+            let has_ended = azurite.process.try_wait().expect("a child can be waited for").is_some();
+            (has_ended || TcpStream::connect(azurite.address).is_ok()).then_some(!has_ended)
+        });
+        has_started.expect("Azurite accepts connections or ends").then_some(azurite)
     }
 }
 

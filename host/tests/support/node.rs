@@ -1,11 +1,9 @@
 //! The real `baton` binary as a fixture: a host process whose log is read into a [`Journal`].
 //!
 //! All nodes of a scenario share one journal, so that a test can wait for what the fleet does and not
-//! only for what one node says. Whatever is waited for is a state that stays true once it is reached;
-//! the limits are guards against hangs and say nothing about how long things may take. A node's process
-//! ends with its [`Node`], by its own pid.
-
-#![allow(clippy::disallowed_methods, reason = "a guard against hangs need not count suspends")]
+//! only for what one node says. Whatever is waited for is a state that stays true once it is reached; it is
+//! waited for with [`Patience`], which says nothing about how long things may take. A node's process ends with
+//! its [`Node`], by its own pid.
 
 use std::ffi::OsStr;
 use std::fmt::{self, Write as _};
@@ -15,15 +13,17 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use serde_json::Value;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Guards against a hang. Nothing is measured by it.
-pub const GUARD: Duration = Duration::from_secs(60);
+use crate::patience::{Patience, QUIET};
+
+/// Guards against a hang. Nothing is measured by it. Where it can be, it is [`Patience`] that waits.
+pub const GUARD: Duration = QUIET;
 
 /// One line of a host's log.
 #[derive(Clone)]
@@ -85,26 +85,34 @@ impl Journal {
     /// Waits until `test` finds in all events so far what it looks for.
     ///
     /// # Panics
-    /// With the whole log, if that takes longer than [`GUARD`].
-    pub fn wait<T>(&self, what: &str, test: impl FnMut(&[Event]) -> Option<T>) -> T {
-        self.wait_within(GUARD, what, test)
+    /// With the whole log, if [`Patience`] ends before.
+    pub fn wait<T>(&self, what: &str, mut test: impl FnMut(&[Event]) -> Option<T>) -> T {
+        self.wait_for_the_last(what, |events| test(events).ok_or(0))
     }
 
-    /// [`Journal::wait`] with a limit of its own.
-    pub fn wait_within<T>(&self, limit: Duration, what: &str, mut test: impl FnMut(&[Event]) -> Option<T>) -> T {
-        let give_up = Instant::now() + limit;
+    /// [`Journal::wait`] for the last of many things, however many they are: until it is there, `test` says how far
+    /// they are, and as long as that grows it is waited for.
+    ///
+    /// # Panics
+    /// As [`Journal::wait`].
+    pub fn wait_for_the_last<T>(&self, what: &str, mut test: impl FnMut(&[Event]) -> Result<T, u64>) -> T {
+        let (mut patience, mut furthest) = (Patience::new(), 0);
         let mut events = self.lock();
         loop {
-            if let Some(found) = test(&events) {
-                return found;
+            match test(&events) {
+                Ok(found) => return found,
+                Err(far) if far > furthest => {
+                    furthest = far;
+                    patience.renew();
+                }
+                Err(_) => {}
             }
-            let left = give_up.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if !patience.lasts() {
                 drop(events);
-                self.fail(&format!("waited {limit:?} in vain for {what}"));
+                self.fail(&format!("waited in vain for {what}"));
             }
             // A line that replaced another wakes nobody.
-            let nap = left.min(Duration::from_millis(100));
+            let nap = Duration::from_millis(100);
             events = self.shared.1.wait_timeout(events, nap).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -321,8 +329,8 @@ impl Node {
 
     /// Waits for the host's end, and for the end of its log.
     pub fn wait(&mut self) -> ExitStatus {
-        let Some(status) = wait_for_end(&mut self.child, GUARD) else {
-            self.journal.fail(&format!("{} has not ended after {GUARD:?}", self.name));
+        let Some(status) = wait_for_end(&mut self.child) else {
+            self.journal.fail(&format!("{} does not end", self.name));
         };
         if let Some(reader) = self.reader.take() {
             reader.join().expect("the reader does not panic");
@@ -407,7 +415,7 @@ pub fn with_mounts(command: &Command, setup: &str) -> Command {
 /// Runs a command to its end.
 ///
 /// # Panics
-/// If it has not ended within [`GUARD`]; it is killed then.
+/// If it does not end as long as there is [`Patience`]; it is killed then.
 pub fn finish(command: Command) -> Finished {
     finish_with_input(command, b"")
 }
@@ -425,7 +433,7 @@ pub fn finish_with_input(mut command: Command, input: &[u8]) -> Finished {
     }
     let stdout = drain(child.stdout.take());
     let stderr = drain(child.stderr.take());
-    let status = wait_for_end(&mut child, GUARD);
+    let status = wait_for_end(&mut child);
     if status.is_none() {
         let _ = child.kill();
         let _ = child.wait();
@@ -434,20 +442,20 @@ pub fn finish_with_input(mut command: Command, input: &[u8]) -> Finished {
         String::from_utf8_lossy(&reader.join().expect("the reader does not panic")).into_owned()
     };
     let finished = Finished { code: status.and_then(|s| s.code()), stdout: text(stdout), stderr: text(stderr) };
-    assert!(status.is_some(), "{command:?} has not ended after {GUARD:?}: {finished:?}");
+    assert!(status.is_some(), "{command:?} does not end: {finished:?}");
     finished
 }
 
 /// Asks until there is an answer.
 ///
 /// # Panics
-/// With the last refusal, if that takes longer than [`GUARD`].
+/// With the last refusal, if [`Patience`] ends before.
 pub fn until<T, E: fmt::Debug>(what: &str, mut ask: impl FnMut() -> Result<T, E>) -> T {
-    let give_up = Instant::now() + GUARD;
+    let mut patience = Patience::new();
     loop {
         match ask() {
             Ok(answer) => return answer,
-            Err(refusal) => assert!(Instant::now() < give_up, "waited {GUARD:?} in vain for {what}: {refusal:?}"),
+            Err(refusal) => assert!(patience.lasts(), "waited in vain for {what}: {refusal:?}"),
         }
     }
 }
@@ -462,14 +470,7 @@ fn drain(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
     })
 }
 
-fn wait_for_end(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
-    let give_up = Instant::now() + limit;
-    while Instant::now() < give_up {
-        if let Some(status) = child.try_wait().expect("a child can be waited for") {
-            return Some(status);
-        }
-        // A process's end has no condition variable; this only paces the question.
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    None
+fn wait_for_end(child: &mut Child) -> Option<ExitStatus> {
+    // A process's end has no condition variable; this only paces the question.
+    Patience::poll(Duration::from_millis(10), || child.try_wait().expect("a child can be waited for")).ok()
 }

@@ -5,10 +5,8 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-/// No test waits longer for a request to come or to be answered.
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::patience::{LOOK, Patience};
 
 /// What becomes of requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -121,9 +119,11 @@ impl Shared {
     }
 
     fn wait(&self, otherwise: &str, until: impl Fn(&State) -> bool) {
-        let waited = self.changed.wait_timeout_while(self.state(), PATIENCE, |state| !until(state));
-        let timed_out = waited.expect("no holder of the lock panics").1.timed_out();
-        assert!(!timed_out, "{otherwise} within {PATIENCE:?}");
+        let (mut state, mut patience) = (self.state(), Patience::new());
+        while !until(&state) {
+            assert!(patience.lasts(), "{otherwise}");
+            state = self.changed.wait_timeout(state, LOOK).expect("no holder of the lock panics").0;
+        }
     }
 
     /// What to do with what a client has just sent. Waits while requests are held.

@@ -9,10 +9,10 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::azurite::free_port;
+use crate::patience::Patience;
 
-/// How long to wait between two looks whether it has started, and how often: a minute in all, since the
-/// machine may be loaded.
-const LOOK: (Duration, u32) = (Duration::from_millis(20), 3000);
+/// How long to wait between two looks whether it has started.
+const LOOK: Duration = Duration::from_millis(20);
 /// Who may do everything in a registry that is not open to all: the user, and the password.
 pub const USER: (&str, &str) = ("ali", "open sesame");
 /// The same, as the registry has it.
@@ -113,16 +113,11 @@ impl Registry {
             .spawn()
             .expect("the registry can be run");
         let process = self.process.insert(process);
-        for _ in 0..LOOK.1 {
-            if process.try_wait().expect("a child can be waited for").is_some() {
-                return false;
-            }
-            if TcpStream::connect(self.address).is_ok() {
-                return true;
-            }
-            std::thread::sleep(LOOK.0);
-        }
-        panic!("the registry accepts no connection within {:?}: {}", LOOK.0 * LOOK.1, self.log());
+        let has_started = Patience::poll(LOOK, || {
+            let has_ended = process.try_wait().expect("a child can be waited for").is_some();
+            (has_ended || TcpStream::connect(self.address).is_ok()).then_some(!has_ended)
+        });
+        has_started.unwrap_or_else(|_| panic!("the registry accepts no connection: {}", self.log()))
     }
 }
 

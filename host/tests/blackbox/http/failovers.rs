@@ -27,6 +27,7 @@ fn killed(stage: &Stage) -> usize {
 const NODES: [&str; 4] = ["alpha", "beta", "gamma", "delta"];
 
 fn a_server_that_refuses_lower_terms_never_has_to_over_200_failovers(stage: Stage) {
+    let stage = stage.heavy();
     let highest = Arc::new(Mutex::new(0));
     let fence = Arc::clone(&highest);
     let server = Server::start(move |request| {

@@ -7,9 +7,8 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
-use crate::node::GUARD;
+use crate::patience::{LOOK, Patience};
 
 /// A request as it arrived.
 #[derive(Clone, Debug)]
@@ -118,14 +117,13 @@ impl Server {
     /// Waits until what it was asked passes the test.
     pub fn wait<T>(&self, what: &str, mut test: impl FnMut(&[Request]) -> Option<T>) -> T {
         let mut requests = self.seen.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        let give_up = Instant::now() + GUARD;
+        let mut patience = Patience::new();
         loop {
             if let Some(found) = test(&requests) {
                 return found;
             }
-            let left = give_up.saturating_duration_since(Instant::now());
-            assert!(left > Duration::ZERO, "waited in vain for {what}: {requests:?}");
-            requests = self.seen.changed.wait_timeout(requests, left).unwrap_or_else(PoisonError::into_inner).0;
+            assert!(patience.lasts(), "waited in vain for {what}: {requests:?}");
+            requests = self.seen.changed.wait_timeout(requests, LOOK).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }

@@ -20,7 +20,7 @@ on_both_stores! {
     nothing_bad_that_is_pushed_runs_or_stops_anything,
 }
 
-/// Enough for the guest, however busy the machine is.
+/// Enough for the guest, and no long wait for what takes minutes.
 const COMPILE_TIMEOUT: &str = "20s";
 
 fn nothing_bad_that_is_pushed_runs_or_stops_anything(stage: Stage) {

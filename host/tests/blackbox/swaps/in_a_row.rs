@@ -20,11 +20,9 @@ on_both_stores! {
 const SWAPS: usize = 100;
 /// As often where each has to be noticed in the store first.
 const PUSHES: usize = 8;
-/// No change-over takes as long, in seconds. How long it takes is the bench's to say.
-const LONGEST_GAP: f64 = 10.0;
 
 fn a_hundred_versions_take_over_from_one_another(stage: Stage) {
-    let scene = Scene::new(stage);
+    let scene = Scene::new(stage.heavy());
     let file = scene.stage.home.path().join("current.wasm");
     let first = scene.stage.version("works 0");
     put(&file, &first);
@@ -117,8 +115,8 @@ impl Scene {
         let told: Vec<_> = swapped.iter().map(|swap| [swap.text("previous"), swap.text("module")]).collect();
         assert_eq!(told, changes);
         for event in &swapped {
-            let gap = event.fields["gap_s"].as_f64().expect("a number");
-            assert!((0.0..LONGEST_GAP).contains(&gap), "{event:?}");
+            // How long it takes is the bench's to say.
+            assert!(event.fields["gap_s"].as_f64().is_some_and(|gap| gap >= 0.0), "{event:?}");
             assert_ne!(event.text("module"), event.text("previous"), "{event:?}");
         }
         stage.check_the_count();

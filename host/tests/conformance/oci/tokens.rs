@@ -150,7 +150,7 @@ async fn a_token_that_does_not_end_is_not_read_to_the_end() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    timeout(SOON, over).await.expect("the client hangs up");
+    Patience::of_future(over).await.expect("the client hangs up");
     assert!(flood.over().is_some_and(|sent| sent < 32 << 20), "{:?}", flood.over());
 }
 
