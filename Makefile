@@ -5,31 +5,37 @@
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 HEARTBEAT := $(TARGET)/wasm32-wasip2/release/heartbeat.wasm
+GUESTS := $(CARGO) build --locked --release --target wasm32-wasip2
 
-.PHONY: help demo build guests examples test faults bench lint clean setup
+.PHONY: help demo build guests examples test tests-built faults bench lint clean setup
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' $(MAKEFILE_LIST) | expand -t 18
 
-demo: guests ## Three nodes, one leader: a crash, a takeover, a hand-off (under 30 s once built)
-	$(CARGO) build --locked --release --package baton --bin baton --example demo
-	@$(TARGET)/release/examples/demo $(TARGET)/release/baton $(HEARTBEAT)
+demo: setup ## Three nodes, one leader: a crash, a takeover, a hand-off (under 30 s once built)
+	$(GUESTS) --package heartbeat
+	# Of all packages, so that the features of what they share are those that the tests build it with.
+	$(CARGO) build --locked --workspace --bin baton --bin demo
+	@$(TARGET)/debug/demo $(TARGET)/debug/baton $(HEARTBEAT)
 
 build: ## Build the host: target/release/baton
 	$(CARGO) build --locked --release --package baton --bin baton
 
 guests: setup ## Build the coordinators: target/wasm32-wasip2/release/*.wasm
-	$(CARGO) build --locked --release --target wasm32-wasip2 --workspace --exclude baton --exclude baton-election
+	$(GUESTS) --package cron --package heartbeat --package scheduler
 
 examples: ## Build the scheduler in five languages: target/examples/*.wasm
 	@scripts/examples.sh
 
-test: setup examples ## Run every test there is, those against Azurite and a registry included
+test: tests-built ## Run every test there is, those against Azurite and a registry included
 	host/tests/azurite.sh install
 	host/tests/registry.sh install
 	host/tests/minisign.sh install
-	# Most tests wait for processes, so more of them run at once than there are processors.
-	RUST_TEST_THREADS=12 $(CARGO) test --locked --workspace
+	# Most tests wait for processes, so more of them run at once than there are processors: as many as have a share.
+	RUST_TEST_THREADS=$$(($$(nproc) * 6)) $(CARGO) test --locked --workspace
+
+tests-built: setup examples
+	$(CARGO) test --locked --workspace --no-run
 
 MINUTES ?= 2
 

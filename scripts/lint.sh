@@ -46,7 +46,7 @@ lints() {
   local manifest
   for manifest in "${workspaces[@]}"; do
     cargo clippy --locked --manifest-path "$manifest" --workspace --all-targets -- -D warnings
-    cargo clippy --locked --manifest-path "$manifest" --workspace --exclude baton --exclude baton-election \
+    cargo clippy --locked --manifest-path "$manifest" --workspace --exclude baton --exclude baton-election --exclude baton-demo \
       --target wasm32-wasip2 -- -D warnings
   done
 }

@@ -146,10 +146,11 @@ fn with_http() -> &'static Path {
 
 fn build(package: &str, architecture: &str) -> PathBuf {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guests");
+    // Where `make` builds guests, too: what compiles them is built once.
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is inside the target folder");
     let built = Command::new(env!("CARGO"))
         .args(["build", "--package", package, "--lib", "--bins", "--examples", "--release", "--target", architecture])
-        .env("CARGO_TARGET_DIR", &target)
+        .env("CARGO_TARGET_DIR", target)
         .current_dir(workspace)
         .output()
         .expect("cargo starts");
