@@ -10,6 +10,7 @@ mod modules;
 #[path = "../support/patience.rs"]
 mod patience;
 mod trusting;
+mod waiting;
 
 use std::path::PathBuf;
 use std::time::Duration;
