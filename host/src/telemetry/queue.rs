@@ -36,6 +36,7 @@ pub(super) struct Entry {
 }
 
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "marks are few")]
 enum Item {
     Entry(Entry),
     Mark(oneshot::Sender<()>),
