@@ -177,7 +177,7 @@ impl<'a> Writable<'a> {
     fn problem(&self, what: &str, path: &Path, through: &Path) -> String {
         format!(
             "{what}, {:?}, is looked up in {:?}, where the coordinator `{}` may write as it was granted {:?} ({}): what it \
-             puts there could lead this host elsewhere; keep each outside of the other, or grant that folder with :ro",
+             puts there could lead this host elsewhere; keep it outside of that folder, or grant the folder with :ro",
             shown(path),
             shown(through),
             self.election,
