@@ -84,8 +84,8 @@ fn unsent(stream: &TcpStream) -> u64 {
     let (theirs, ours) = (hex(stream.peer_addr().unwrap()), hex(stream.local_addr().unwrap()));
     let listed = std::fs::read_to_string("/proc/net/tcp").unwrap();
     // `sl local rem st tx:rx …`
-    let words = listed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let found = words.filter(|words| words.get(1..3) == Some(&[theirs.as_str(), ours.as_str()])).last();
+    let mut words = listed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let found = words.find(|words| words.get(1..3) == Some(&[theirs.as_str(), ours.as_str()]));
     let queue = found.and_then(|words| words.get(4)?.split(':').next().map(str::to_owned));
     queue.map_or(0, |queue| u64::from_str_radix(&queue, 16).unwrap())
 }
