@@ -77,7 +77,8 @@ fn lines_that_come_too_fast_are_counted_and_told_of_once_a_second() {
     let stage = stage(Guest::Floods);
     let node = stage.node("alpha");
     let dropped = |events: &[Event]| -> Vec<Event> {
-        events.iter().filter(|event| event.name == "dropped" && event.term > 0).cloned().collect()
+        let is_told = |event: &&Event| event.name == "dropped" && event.text("reason").contains("--max-output");
+        events.iter().filter(is_told).cloned().collect()
     };
     let told = stage.journal.wait("three counts", |events| Some(dropped(events)).filter(|told| told.len() >= 3));
     for pair in told.windows(2) {

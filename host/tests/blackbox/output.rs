@@ -45,7 +45,8 @@ fn a_flood_of_both_kinds_meets_one_limit_and_what_was_dropped_is_counted() {
     let stage = stage(Guest::FloodsItsLog);
     let mut node = stage.launch_with("alpha", &[("--max-output", "100")]).start();
     let dropped = |events: &[Event]| -> Vec<Event> {
-        events.iter().filter(|event| event.name == "dropped" && event.term > 0).cloned().collect()
+        let is_told = |event: &&Event| event.name == "dropped" && event.text("reason").contains("--max-output");
+        events.iter().filter(is_told).cloned().collect()
     };
     let told = stage.journal.wait("two counts", |events| Some(dropped(events)).filter(|told| told.len() >= 2));
     for event in &told {
