@@ -228,6 +228,27 @@ fn a_command_that_returns_an_error_has_failed() {
     assert!(gone.text("message").contains("error status"), "{gone:?}");
 }
 
+/// C++ has names whose plain text grows without bound from a few bytes: it takes the host for as long as it is asked for.
+#[test]
+fn a_name_that_is_short_only_while_it_is_mangled_is_told_as_it_is() {
+    let doubled: String = (b'0'..=b'9').chain(b'A'..=b'L').map(char::from).map(|n| format!("S_IS{n}_S{n}_E")).collect();
+    let name = format!("_Z1f1AIiiE{doubled}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let module = folder.path().join("names.wasm");
+    let text = format!(
+        r#"(component
+        (core module $code (func (@name "{name}") (export "main") (result i32) unreachable))
+        (core instance $code (instantiate $code))
+        (func $main (result (result)) (canon lift (core func $code "main")))
+        (instance $main (export "run" (func $main)))
+        (export "wasi:cli/run@0.2.9" (instance $main))
+    )"#
+    );
+    std::fs::write(&module, wat::parse_str(text).expect("the text is right")).expect("written");
+    let (_, _, gone) = first_run(&module, "");
+    assert!(gone.text("message").contains(&name), "{gone:?}");
+}
+
 /// Fails fatally as a coordinator, saying TASK, and succeeds as a command.
 const BOTH: &str = r#"
 (component
