@@ -7,8 +7,7 @@ use core::fmt;
 use core::ops::{Add, Sub};
 use core::time::Duration;
 
-/// A moment on the host's clock: elapsed time since the host started, by the larger of what the boot
-/// clock and the wall clock say. It never goes back.
+/// A moment on the host's clock: elapsed time, by the largest of what its clocks say. It never goes back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(pub Duration);
 

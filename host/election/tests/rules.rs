@@ -691,6 +691,19 @@ fn what_cannot_be_recalled_is_asked_for_again_or_waited_out() {
 }
 
 #[test]
+fn a_term_that_is_told_of_while_a_lease_is_waited_out_is_gone_beyond() {
+    let mut scene = Scene::new();
+    scene.reads(object(LeaseState::Held, Some(record(7, "other"))));
+    // Term 8 began, the record was deleted, and only then did its node tell of it.
+    let Op::Create { record } = only_request(&scene.reads(Snapshot::Nothing)) else { panic!("nothing is created") };
+    scene.answer(Ok(Reply::Version(Version("v1".to_string()))));
+    scene.acquires(freed(record));
+    scene.answer(Ok(Reply::Done));
+    scene.recalled = 8;
+    assert_eq!(scene.run_until_written().term, 9);
+}
+
+#[test]
 fn a_term_that_was_written_ahead_is_not_served_once_the_lease_was_in_doubt() {
     let mut scene = Scene::leading();
     scene.input(Input::Plan(plan(1, None)));
@@ -728,7 +741,7 @@ fn a_holder_that_cannot_write_gives_up_within_its_lease_and_cools_off() {
     scene.acquires(object(LeaseState::Expired, Some(record(1, "other"))));
     scene.answer(Ok(Reply::Done));
     let began = scene.now;
-    while !matches!(scene.told.last(), Some(Report::Standby { reason }) if reason.contains("could not be written")) {
+    while !matches!(scene.told.last(), Some(Report::Standby { reason }) if reason.contains("nothing but the lease")) {
         assert!(scene.now.since(began) <= D + SECOND, "{:?}", scene.told);
         match scene.pending {
             Some(_) if scene.asked_to_write => drop(scene.answer(Err(unknown()))),
@@ -771,6 +784,9 @@ struct Scene {
     asked_to_write: bool,
     /// Whether that is a reading.
     asked_to_read: bool,
+    /// Whether that asks what else names a term, and what does once a lease was waited out.
+    asked_to_recall: bool,
+    recalled: Term,
     /// When the last acquire or renewal was sent.
     sent: Time,
     /// What people were told.
@@ -806,6 +822,8 @@ impl Scene {
             pending: None,
             asked_to_write: false,
             asked_to_read: false,
+            asked_to_recall: false,
+            recalled: 0,
             sent: Time::default(),
             told: Vec::new(),
         }
@@ -864,6 +882,7 @@ impl Scene {
                 self.pending = Some(*id);
                 self.asked_to_write = matches!(op, Op::Write { .. });
                 self.asked_to_read = *op == Op::Read;
+                self.asked_to_recall = *op == Op::Recall;
                 if matches!(op, Op::Acquire { .. } | Op::Renew { .. }) {
                     self.sent = self.now;
                 }
@@ -919,6 +938,7 @@ impl Scene {
         loop {
             let effects = match self.pending {
                 Some(_) if self.asked_to_write => self.answer(Ok(Reply::Version(Version("v2".to_string())))),
+                Some(_) if self.asked_to_recall => self.answer(Ok(Reply::Term(self.recalled))),
                 Some(_) => self.answer(Ok(Reply::Done)),
                 None => self.wakes(),
             };

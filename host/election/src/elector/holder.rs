@@ -25,8 +25,8 @@ pub(super) struct Holding {
     renewal: Renewal,
     ledger: Ledger,
     stage: Stage,
-    /// Since when something is to be written while nothing runs.
-    unwritten_since: Option<Time>,
+    /// Since when nothing runs because the store does not do what is to be done first.
+    stuck_since: Option<Time>,
     /// The highest term that must not be served any more: it was, or may have been, or its state is another's.
     spent: Term,
     /// The failures in a row of the version that was served last. The record may be ahead, at one that is not served
@@ -55,6 +55,8 @@ struct Renewal {
 enum Stage {
     /// Another's instance may still run, until the least of the clocks says that.
     Settling { until: Duration },
+    /// It is gone by now, and what was not yet known of its terms when the lease was asked for is recalled once more.
+    Recalling { pending: Option<Pending>, next_try: Time },
     /// The next term is being written.
     Claiming,
     /// The term is written; the instance waits for a lease that has half of D left.
@@ -125,7 +127,7 @@ impl Holding {
             renewal: Renewal { pending: None, next_try: sent + shared.settings.timing.renew_after(), failing: false },
             ledger,
             stage,
-            unwritten_since: None,
+            stuck_since: None,
             spent: shared.memory.highest_term,
             row: Row::default(),
             leave: None,
@@ -152,10 +154,11 @@ impl Holding {
             wakeups[0] = Some(self.renewed + self.length);
             wakeups[1] = match self.stage {
                 Stage::Settling { until } => Some(shared.time() + until.saturating_sub(shared.now.least)),
+                Stage::Recalling { pending: None, next_try } => Some(next_try),
                 Stage::Resting { until } if self.is_fresh(shared) => Some(until),
                 _ => None,
             };
-            wakeups[5] = self.unwritten_since.map(|since| since + shared.settings.timing.lease());
+            wakeups[5] = self.stuck_since.map(|since| since + shared.settings.timing.lease());
         }
         if self.may_be_held(shared) {
             wakeups[2] = self.renewal.pending.is_none().then_some(self.renewal.next_try);
@@ -201,11 +204,12 @@ impl Holding {
         if next.is_some() {
             return next;
         }
-        if self.ledger.is_busy() && !matches!(self.stage, Stage::Serving(_)) {
-            self.unwritten_since.get_or_insert(shared.time());
+        if self.is_stuck() {
+            self.stuck_since.get_or_insert(shared.time());
         }
         if self.may_be_held(shared) {
             self.renew_if_due(shared);
+            self.recall_if_due(shared);
             self.ledger.tick(shared, self.id);
         }
         None
@@ -250,8 +254,46 @@ impl Holding {
         }
     }
 
+    /// Whether nothing runs before the store has done something.
+    fn is_stuck(&self) -> bool {
+        match self.stage {
+            Stage::Serving(_) => false,
+            Stage::Recalling { .. } => true,
+            _ => self.ledger.is_busy(),
+        }
+    }
+
+    fn recall_if_due(&mut self, shared: &mut Shared) {
+        if let Stage::Recalling { pending, next_try } = &mut self.stage
+            && pending.is_none()
+            && shared.time() >= *next_try
+        {
+            *pending = Some(shared.urgent(Op::Recall));
+        }
+    }
+
+    /// A term that began and was told of while this node waited is known now, whatever became of its record. What may
+    /// not be read stays unknown: it was waited out.
+    fn recalled(&mut self, shared: &mut Shared, result: Result<Reply, Refusal>) {
+        match result {
+            Ok(Reply::Term(term)) => shared.memory.note_recalled(term),
+            Err(Refusal::Misconfigured(_)) => {}
+            _ => {
+                self.stage = Stage::Recalling { pending: None, next_try: shared.retry_at() };
+                return;
+            }
+        }
+        self.stage = Stage::Resting { until: shared.time() };
+    }
+
     fn answer(&mut self, shared: &mut Shared, id: RequestId, result: Result<Reply, Refusal>) -> Option<Role> {
         if self.is_known_lost() {
+            return None;
+        }
+        if let Stage::Recalling { pending, .. } = &mut self.stage
+            && answered(pending, id).is_some()
+        {
+            self.recalled(shared, result);
             return None;
         }
         if let Some(pending) = answered(&mut self.renewal.pending, id) {
@@ -494,11 +536,11 @@ impl Holding {
             return self.lose(shared, "it ran out before it could be renewed".to_string());
         }
         let lease = shared.settings.timing.lease();
-        if !self.ledger.is_busy() {
-            self.unwritten_since = None;
+        if !self.is_stuck() {
+            self.stuck_since = None;
         }
-        if self.unwritten_since.is_some_and(|since| shared.time() >= since + lease) {
-            let reason = format!("the record could not be written for {lease:?}");
+        if self.stuck_since.is_some_and(|since| shared.time() >= since + lease) {
+            let reason = format!("the store could be asked for nothing but the lease for {lease:?}");
             shared.begin_cool_off(reason.clone());
             return leave_to_run_out(shared, reason);
         }
@@ -507,7 +549,7 @@ impl Holding {
         }
         match self.stage {
             Stage::Settling { until } if shared.now.least >= until => {
-                self.stage = Stage::Resting { until: shared.time() };
+                self.stage = Stage::Recalling { pending: None, next_try: shared.time() };
             }
             Stage::Noting { rest } if !self.ledger.is_busy() => {
                 self.stage = Stage::Resting { until: shared.time() + rest };

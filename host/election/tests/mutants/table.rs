@@ -264,6 +264,13 @@ pub const MUTANTS: &[Mutant] = &[
         breaks: "recalls_before_it_asks",
     },
     Mutant {
+        name: "what began while a lease was waited out is not asked for",
+        file: HOLDER,
+        old: "self.stage = Stage::Recalling { pending: None, next_try: shared.time() };",
+        new: "self.stage = if MUTANT { Stage::Resting { until: shared.time() } } else { Stage::Recalling { pending: None, next_try: shared.time() } };",
+        breaks: "recalls_before_it_asks",
+    },
+    Mutant {
         name: "what else the store names counts for nothing where it cannot be read",
         file: CANDIDATE,
         old: "return self.contend(shared, snapshot, false);",
@@ -275,13 +282,6 @@ pub const MUTANTS: &[Mutant] = &[
         file: SHARED,
         old: "if term > self.written_term {",
         new: "if term > self.written_term && !MUTANT {",
-        breaks: "waits_out_unclear_lease",
-    },
-    Mutant {
-        name: "a D that is read in doubt is forgotten",
-        file: LEDGER,
-        old: "shared.memory.note_record(found);",
-        new: "if MUTANT { shared.memory.note_term(found.term) } else { shared.memory.note_record(found) }",
         breaks: "waits_out_unclear_lease",
     },
     Mutant {
@@ -336,8 +336,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a lease whose record cannot be written is kept",
         file: HOLDER,
-        old: "if self.unwritten_since.is_some_and(|since| shared.time() >= since + lease) {",
-        new: "if !MUTANT && self.unwritten_since.is_some_and(|since| shared.time() >= since + lease) {",
+        old: "self.stuck_since.get_or_insert(shared.time());",
+        new: "if !MUTANT { self.stuck_since.get_or_insert(shared.time()); }",
         breaks: "gives_up_what_it_cannot_write",
     },
     // ---- A record is created only if none exists, and goes on from the highest term seen. ----
@@ -497,7 +497,7 @@ pub const MUTANTS: &[Mutant] = &[
         file: HOLDER,
         old: "        if matches!(self.stage, Stage::Serving(_)) {\n            return None;\n        }",
         new: "        if !(MUTANT && self.leave.is_some()) && matches!(self.stage, Stage::Serving(_)) {\n            return None;\n        }",
-        breaks: "release_last",
+        breaks: "marks_what_is_gone",
     },
     // ---- Doubt never extends, and loses nothing. ----
     Mutant {

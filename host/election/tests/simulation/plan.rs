@@ -343,17 +343,14 @@ fn draw_faults(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, longest: Dur
             0 => Fault::Crash { host, down: rng.between(Duration::from_millis(100), lease * 2) },
             1 => Fault::Freeze { host, length: rng.between(Duration::from_millis(100), lease * 2) },
             2 => Fault::Jump { host, by: rng.between(Duration::from_millis(100), lease * 2) },
-            3 => Fault::Outage {
-                host: rng.per_mille(500).then_some(host),
-                length: rng.between(Duration::from_millis(100), lease * 2),
-                kind: rng.pick(&[
-                    Outage::Hang,
-                    Outage::Refuse,
-                    Outage::Doubt,
-                    Outage::Misconfigured,
-                    Outage::Unwritable,
-                ]),
-            },
+            3 => {
+                let all = [Outage::Hang, Outage::Refuse, Outage::Doubt, Outage::Misconfigured, Outage::Unwritable];
+                let kind = rng.pick(&all);
+                // One under which the lease is kept may last longer than that.
+                let longest = if kind == Outage::Unwritable { lease * 6 } else { lease * 2 };
+                let length = rng.between(Duration::from_millis(100), longest);
+                Fault::Outage { host: rng.per_mille(500).then_some(host), length, kind }
+            }
             4 => {
                 if rng.per_mille(300) {
                     draw_trouble_after_a_break(rng, hosts, at, &mut faults);

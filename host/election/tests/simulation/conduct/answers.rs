@@ -29,6 +29,7 @@ impl Conduct {
         match result {
             Ok(Reply::Term(term)) => {
                 let seen = &mut self.seen;
+                seen.recalled_at = Some(self.least);
                 seen.recalled = Some(true);
                 // Nothing says how long the lease was under which that term was written.
                 if *term > seen.written_term {
@@ -38,7 +39,10 @@ impl Conduct {
                 seen.written_term = seen.written_term.max(*term);
                 seen.history |= *term > 0;
             }
-            Err(Refusal::Misconfigured(_)) => self.seen.recalled = Some(false),
+            Err(Refusal::Misconfigured(_)) => {
+                (self.seen.recalled_at, self.seen.recalled) = (Some(self.least), Some(false));
+            }
+            _ if self.holding.is_some() => {}
             _ => self.failed_reads = (self.failed_reads.0 + 1, now),
         }
     }

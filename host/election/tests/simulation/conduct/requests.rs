@@ -258,6 +258,14 @@ impl Conduct {
                 "the mark tells the next one that nothing still runs".to_string(),
             );
         }
+        // What began while it waited is known only to whoever asks once more.
+        if let Some(last) = self.acquisition.as_ref().filter(|last| last.id == id && !last.is_clear)
+            && record.node.is_some()
+            && record.incarnation == self.settings.incarnation
+            && self.seen.recalled_at.is_none_or(|at| at < last.waits_until)
+        {
+            return broken("recalls_before_it_asks", format!("{record:?} is written after a wait"));
+        }
         holding.has_marked |= record.released;
         if self.instance.is_none() {
             holding.unwritten_since.get_or_insert(now);
