@@ -26,6 +26,8 @@ mod judge;
 mod kernel;
 #[path = "../support/node.rs"]
 mod node;
+#[path = "../support/patience.rs"]
+mod patience;
 mod plan;
 #[path = "../support/proxy.rs"]
 mod proxy;

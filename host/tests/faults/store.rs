@@ -145,6 +145,7 @@ impl Store {
                     Content::AsNew => {
                         record.remove("node");
                         record.remove("outcome");
+                        record.remove("released");
                         record.insert("term".to_owned(), "0".to_owned());
                     }
                     Content::Nothing => record.clear(),
