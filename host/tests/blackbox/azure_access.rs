@@ -97,11 +97,11 @@ fn a_signature_that_may_not_list_waits_a_lease_out_before_it_leads() {
     for word in FORBIDDEN {
         assert!(complaint.raw.contains(word), "`{word}` is not said: {complaint:?}");
     }
-    let settling = alpha.after(0, "settling");
-    let elected = alpha.after(0, "elected");
-    assert!(elected.ts - settling.ts >= stage.lease(), "{settling:?}, {elected:?}");
-    stage.beat_above(0);
-    stage.check_promises();
+    let settling = alpha.event("to wait", |event| event.name == "settling");
+    assert!(settling.text("reason").contains("cannot be read"), "{settling:?}");
+    assert!(settling.fields["wait_s"].as_f64() >= Some(stage.lease().as_secs_f64()), "{settling:?}");
+    let early = stage.journal.events().into_iter().find(|event| event.name == "elected");
+    assert!(early.is_none(), "{early:?}");
 }
 
 #[test]

@@ -86,7 +86,7 @@ async fn a_request_that_panics_has_an_unknown_outcome_and_is_repeated() {
         supply: watch::Sender::new(supply).subscribe(),
         one_module: true,
         judgements: mpsc::unbounded_channel().0,
-        runs: watch::Sender::new(None),
+        presence: watch::Sender::default(),
         stall_after: None,
         clock,
         log,
