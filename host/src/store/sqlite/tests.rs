@@ -285,7 +285,7 @@ fn older_host_writes(db: &Connection, version: Option<&str>, term: i64) {
     use rusqlite::types::Value;
 
     let mut read = db.prepare_cached(OLDER_READ).unwrap();
-    let names: Vec<String> = read.column_names().into_iter().map(str::to_owned).collect();
+    let names: Vec<String> = read.column_names().map(str::to_owned).collect();
     let mut row: Vec<(String, Value)> = read
         .query_row(["job"], |row| names.iter().map(|name| Ok((name.clone(), row.get(name.as_str())?))).collect())
         .unwrap();
