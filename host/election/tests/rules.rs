@@ -680,6 +680,21 @@ fn what_cannot_be_recalled_is_asked_for_again_or_waited_out() {
     assert!(matches!(scene.told.last(), Some(Report::StoreTrouble { asked: "recall", .. })), "{:?}", scene.told);
     assert_eq!(only_request(&scene.wakes()), Op::Read);
 
+    // What is not answered for D is not waited for any more, but the lease is waited out then.
+    let mut scene = Scene::new();
+    let asked = loop {
+        let effects = scene.reads_and_recalls(free(), Err(unknown()));
+        if !effects.is_empty() {
+            break effects;
+        }
+    };
+    assert!(matches!(only_request(&asked), Op::Acquire { .. }), "{asked:?}");
+    let acquired = scene.now;
+    assert!(acquired >= Time::default() + D, "{acquired:?}");
+    scene.answer(Ok(Reply::Done));
+    assert_eq!(scene.run_until_written().term, 4);
+    assert!(scene.now.since(acquired) >= D);
+
     let may_not = Refusal::Misconfigured("the rights do not include listing".to_string());
     let mut scene = Scene::new();
     let asked = scene.reads_and_recalls(free(), Err(may_not));
@@ -741,7 +756,7 @@ fn a_holder_that_cannot_write_gives_up_within_its_lease_and_cools_off() {
     scene.acquires(object(LeaseState::Expired, Some(record(1, "other"))));
     scene.answer(Ok(Reply::Done));
     let began = scene.now;
-    while !matches!(scene.told.last(), Some(Report::Standby { reason }) if reason.contains("nothing but the lease")) {
+    while !matches!(scene.told.last(), Some(Report::Standby { reason }) if reason.contains("could not be written")) {
         assert!(scene.now.since(began) <= D + SECOND, "{:?}", scene.told);
         match scene.pending {
             Some(_) if scene.asked_to_write => drop(scene.answer(Err(unknown()))),

@@ -102,10 +102,15 @@ impl Standby {
                 shared.memory.note_recalled(term);
                 return self.contend(shared, snapshot, true);
             }
-            // Whoever may not read what else there is can lead all the same, but at once it never can.
-            (Asked::Recall(snapshot), Err(refusal @ Refusal::Misconfigured(_))) => {
+            (Asked::Recall(snapshot), Err(refusal)) => {
                 shared.store_trouble(RECALL, &refusal);
-                return self.contend(shared, snapshot, false);
+                let since = *shared.memory.unrecalled_since.get_or_insert(shared.now.time);
+                let patience = shared.settings.timing.lease();
+                // Whoever may not read what else there is, or cannot, can lead all the same, but at once it never can.
+                if matches!(refusal, Refusal::Misconfigured(_)) || shared.time().since(since) >= patience {
+                    return self.contend(shared, snapshot, false);
+                }
+                self.backs_off(shared, &refusal);
             }
             // Created. It is read before it is asked for, so that one rule judges all openings.
             (Asked::Create, Ok(_) | Err(Refusal::Conflict)) => {
@@ -118,16 +123,20 @@ impl Standby {
                 self.next_poll = shared.time() + shared.back_off(shared.refused, &refusal);
                 shared.refused += 1;
             }
-            (asked, result) => {
-                let asked = if matches!(asked, Asked::Recall(_)) { RECALL } else { READ };
+            (Asked::Reading | Asked::Recall(_), result) => {
                 let refusal =
                     result.err().unwrap_or_else(|| Refusal::Unknown("the answer is to no reading".to_string()));
-                shared.store_trouble(asked, &refusal);
-                self.next_poll = shared.time() + shared.back_off(self.failures, &refusal);
-                self.failures += 1;
+                shared.store_trouble(READ, &refusal);
+                self.backs_off(shared, &refusal);
             }
         }
         None
+    }
+
+    /// Reads again, ever later while that fails.
+    fn backs_off(&mut self, shared: &mut Shared, refusal: &Refusal) {
+        self.next_poll = shared.time() + shared.back_off(self.failures, refusal);
+        self.failures += 1;
     }
 
     /// Asks for what was read, now that what else the store names is known, or that it cannot be.

@@ -25,7 +25,7 @@ pub(super) struct Holding {
     renewal: Renewal,
     ledger: Ledger,
     stage: Stage,
-    /// Since when nothing runs because the store does not do what is to be done first.
+    /// Since when nothing runs before the record is written.
     stuck_since: Option<Time>,
     /// The highest term that must not be served any more: it was, or may have been, or its state is another's.
     spent: Term,
@@ -56,7 +56,7 @@ enum Stage {
     /// Another's instance may still run, until the least of the clocks says that.
     Settling { until: Duration },
     /// It is gone by now, and what was not yet known of its terms when the lease was asked for is recalled once more.
-    Recalling { pending: Option<Pending>, next_try: Time },
+    Recalling { pending: Option<Pending>, next_try: Time, until: Time },
     /// The next term is being written.
     Claiming,
     /// The term is written; the instance waits for a lease that has half of D left.
@@ -154,7 +154,7 @@ impl Holding {
             wakeups[0] = Some(self.renewed + self.length);
             wakeups[1] = match self.stage {
                 Stage::Settling { until } => Some(shared.time() + until.saturating_sub(shared.now.least)),
-                Stage::Recalling { pending: None, next_try } => Some(next_try),
+                Stage::Recalling { pending: None, next_try, .. } => Some(next_try),
                 Stage::Resting { until } if self.is_fresh(shared) => Some(until),
                 _ => None,
             };
@@ -254,17 +254,13 @@ impl Holding {
         }
     }
 
-    /// Whether nothing runs before the store has done something.
+    /// Whether nothing runs before the record is written.
     fn is_stuck(&self) -> bool {
-        match self.stage {
-            Stage::Serving(_) => false,
-            Stage::Recalling { .. } => true,
-            _ => self.ledger.is_busy(),
-        }
+        !matches!(self.stage, Stage::Serving(_)) && self.ledger.is_busy()
     }
 
     fn recall_if_due(&mut self, shared: &mut Shared) {
-        if let Stage::Recalling { pending, next_try } = &mut self.stage
+        if let Stage::Recalling { pending, next_try, .. } = &mut self.stage
             && pending.is_none()
             && shared.time() >= *next_try
         {
@@ -273,13 +269,14 @@ impl Holding {
     }
 
     /// A term that began and was told of while this node waited is known now, whatever became of its record. What may
-    /// not be read stays unknown: it was waited out.
-    fn recalled(&mut self, shared: &mut Shared, result: Result<Reply, Refusal>) {
+    /// not be read, or cannot for so long, stays unknown: it was waited out.
+    fn recalled(&mut self, shared: &mut Shared, until: Time, result: Result<Reply, Refusal>) {
         match result {
             Ok(Reply::Term(term)) => shared.memory.note_recalled(term),
             Err(Refusal::Misconfigured(_)) => {}
+            _ if shared.time() >= until => {}
             _ => {
-                self.stage = Stage::Recalling { pending: None, next_try: shared.retry_at() };
+                self.stage = Stage::Recalling { pending: None, next_try: shared.retry_at(), until };
                 return;
             }
         }
@@ -290,10 +287,11 @@ impl Holding {
         if self.is_known_lost() {
             return None;
         }
-        if let Stage::Recalling { pending, .. } = &mut self.stage
+        if let Stage::Recalling { pending, until, .. } = &mut self.stage
             && answered(pending, id).is_some()
         {
-            self.recalled(shared, result);
+            let until = *until;
+            self.recalled(shared, until, result);
             return None;
         }
         if let Some(pending) = answered(&mut self.renewal.pending, id) {
@@ -540,7 +538,7 @@ impl Holding {
             self.stuck_since = None;
         }
         if self.stuck_since.is_some_and(|since| shared.time() >= since + lease) {
-            let reason = format!("the store could be asked for nothing but the lease for {lease:?}");
+            let reason = format!("the record could not be written for {lease:?}");
             shared.begin_cool_off(reason.clone());
             return leave_to_run_out(shared, reason);
         }
@@ -549,7 +547,8 @@ impl Holding {
         }
         match self.stage {
             Stage::Settling { until } if shared.now.least >= until => {
-                self.stage = Stage::Recalling { pending: None, next_try: shared.time() };
+                let until = shared.time() + lease;
+                self.stage = Stage::Recalling { pending: None, next_try: shared.time(), until };
             }
             Stage::Noting { rest } if !self.ledger.is_busy() => {
                 self.stage = Stage::Resting { until: shared.time() + rest };

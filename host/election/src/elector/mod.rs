@@ -225,6 +225,8 @@ struct Memory {
     free_since: Option<Time>,
     /// The version at the last reading that showed the lease free: while it stays, no holder has written.
     free_version: Option<Version>,
+    /// Since when no recall was answered.
+    unrecalled_since: Option<Time>,
     /// Since when the lease has been held without any writing of its holder.
     silent_since: Option<Time>,
 }
@@ -269,6 +271,7 @@ impl Memory {
     /// Something in the store beside the record names that term. How long the lease is under which it was written
     /// nobody says.
     fn note_recalled(&mut self, term: Term) {
+        self.unrecalled_since = None;
         if term > self.written_term {
             self.longest_lease = Some(UNKNOWN_LEASE);
         }

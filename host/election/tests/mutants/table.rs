@@ -266,8 +266,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "what began while a lease was waited out is not asked for",
         file: HOLDER,
-        old: "self.stage = Stage::Recalling { pending: None, next_try: shared.time() };",
-        new: "self.stage = if MUTANT { Stage::Resting { until: shared.time() } } else { Stage::Recalling { pending: None, next_try: shared.time() } };",
+        old: "self.stage = Stage::Recalling { pending: None, next_try: shared.time(), until };",
+        new: "self.stage = if MUTANT { Stage::Resting { until: shared.time() } } else { Stage::Recalling { pending: None, next_try: shared.time(), until } };",
         breaks: "recalls_before_it_asks",
     },
     Mutant {
@@ -276,6 +276,13 @@ pub const MUTANTS: &[Mutant] = &[
         old: "return self.contend(shared, snapshot, false);",
         new: "return self.contend(shared, snapshot, MUTANT);",
         breaks: "waits_out_unclear_lease",
+    },
+    Mutant {
+        name: "a recall that is not answered counts as one that may not be asked for",
+        file: CANDIDATE,
+        old: "Refusal::Misconfigured(_)) || shared.time().since(since) >= patience",
+        new: "Refusal::Misconfigured(_)) || MUTANT || shared.time().since(since) >= patience",
+        breaks: "recalls_before_it_asks",
     },
     Mutant {
         name: "the D of a term that only others name is taken for the one before",
@@ -408,8 +415,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a standby's errors back off without a limit",
         file: CANDIDATE,
-        old: "                self.next_poll = shared.time() + shared.back_off(self.failures, &refusal);",
-        new: "                self.next_poll = shared.time() + shared.back_off(self.failures, &refusal) * if MUTANT { 1000 } else { 1 };",
+        old: "                self.next_poll = shared.time() + shared.back_off(self.failures, refusal);",
+        new: "                self.next_poll = shared.time() + shared.back_off(self.failures, refusal) * if MUTANT { 1000 } else { 1 };",
         breaks: "host_survives",
     },
     Mutant {

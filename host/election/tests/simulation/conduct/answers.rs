@@ -15,7 +15,7 @@ impl Conduct {
             (Op::Read, Ok(Reply::Read(snapshot))) => self.read(now, snapshot),
             (Op::Read, Err(_)) if self.holding.is_none() => self.failed_reads = (self.failed_reads.0 + 1, now),
             (Op::Recall, _) if role != self.role => {}
-            (Op::Recall, result) => self.recalled(now, result),
+            (Op::Recall, result) => self.recalled(now, sent, result),
             (Op::Acquire { id, .. }, result) => self.acquired(*id, sent, result),
             (Op::Renew { id }, result) => self.renewed(now, *id, sent, result),
             (Op::Write { id: lease, record, .. }, result) if role == self.role && self.last_write == Some(id) => {
@@ -25,11 +25,12 @@ impl Conduct {
         }
     }
 
-    pub(super) fn recalled(&mut self, now: Time, result: &Result<Reply, Refusal>) {
+    pub(super) fn recalled(&mut self, now: Time, sent: Time, result: &Result<Reply, Refusal>) {
         match result {
             Ok(Reply::Term(term)) => {
                 let seen = &mut self.seen;
                 seen.recalled_at = Some(self.least);
+                seen.unrecalled_since = None;
                 seen.recalled = Some(true);
                 // Nothing says how long the lease was under which that term was written.
                 if *term > seen.written_term {
@@ -41,9 +42,19 @@ impl Conduct {
             }
             Err(Refusal::Misconfigured(_)) => {
                 (self.seen.recalled_at, self.seen.recalled) = (Some(self.least), Some(false));
+                self.seen.unrecalled_since.get_or_insert(sent);
             }
-            _ if self.holding.is_some() => {}
-            _ => self.failed_reads = (self.failed_reads.0 + 1, now),
+            _ => {
+                let since = *self.seen.unrecalled_since.get_or_insert(sent);
+                let is_vain = now.since(since) >= self.settings.timing.lease();
+                match (&self.holding, is_vain) {
+                    // What cannot be asked for within D is done without, by who waits the lease out or has done so.
+                    (Some(_), true) => self.seen.recalled_at = Some(self.least),
+                    (Some(_), false) => {}
+                    (None, true) => self.seen.recalled = Some(false),
+                    (None, false) => self.failed_reads = (self.failed_reads.0 + 1, now),
+                }
+            }
         }
     }
 

@@ -86,6 +86,8 @@ struct Seen {
     is_marked: bool,
     /// Whether what else the store names was asked for since the last reading, and could be told.
     recalled: Option<bool>,
+    /// Since when no recall was answered.
+    unrecalled_since: Option<Time>,
     /// When the slowest of the clocks said so, that was last told, or could not be.
     recalled_at: Option<Duration>,
     longest_lease: Option<Duration>,
