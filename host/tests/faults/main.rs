@@ -300,12 +300,12 @@ impl Run {
             let (_, then) = self.due.swap_remove(at);
             self.follow(then);
         }
-        for node in 0..NAMES.len() {
+        for (node, name) in NAMES.iter().enumerate() {
             let ended = self.nodes[node].ended();
             match (ended, self.ending[node]) {
                 (None, None) => {}
                 (None, Some((_, since))) if since.elapsed() < ENDING => {}
-                (None, Some(_)) => return Err(format!("{} does not end when it is told to", NAMES[node])),
+                (None, Some(_)) => return Err(format!("{name} does not end when it is told to")),
                 (Some(status), Some((down, _))) if status.success() => {
                     self.ending[node] = None;
                     if let Some(up) = now.checked_add(down) {
@@ -313,7 +313,7 @@ impl Run {
                     }
                 }
                 (Some(status), _) => {
-                    return Err(format!("the host survives: {} has ended by itself, {status}", NAMES[node]));
+                    return Err(format!("the host survives: {name} has ended by itself, {status}"));
                 }
             }
         }
