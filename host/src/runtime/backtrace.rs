@@ -3,6 +3,8 @@
 
 use std::fmt::Write as _;
 
+use super::names::plain;
+
 /// How many frames are captured. A panic's own machinery takes up to a dozen before the author's code begins.
 pub(super) const FRAMES: usize = 32;
 
@@ -15,6 +17,7 @@ pub(super) fn shortened(text: &str) -> String {
     let mut last: Option<String> = None;
     let mut alike = 0;
     for line in text.lines() {
+        let line = plain(line);
         let line = readable(&line[..line.floor_char_boundary(LONGEST_LINE)]);
         let function = line.split_once(" - ").map(|(_, function)| function.to_owned());
         if function.is_some() && function == last {

@@ -22,6 +22,7 @@ mod judge;
 mod limits;
 mod logging;
 mod module;
+mod names;
 mod output;
 mod own;
 mod postmortem;

@@ -18,6 +18,7 @@ use wasmtime::component::Component;
 use wasmtime::{AsContext, GuestProfiler};
 
 use super::engine::YIELD_EVERY;
+use super::names::PlainNames;
 use super::output::{Notice, Output};
 use crate::memory::held_by;
 
@@ -242,7 +243,9 @@ impl Remains {
             let full = profile.is_full();
             let written = replace(&path, |file| {
                 let mut file = BufWriter::new(file);
-                profile.profiler.finish(&mut file).map_err(io::Error::other)?;
+                let mut plain = PlainNames::in_json(&mut file);
+                profile.profiler.finish(&mut plain).map_err(io::Error::other)?;
+                plain.end()?;
                 file.flush()
             });
             if let (Ok(()), Some(why)) = (&written, &full) {

@@ -121,9 +121,11 @@ fn instances() {
 #[test]
 fn handles() {
     let stage = Stage::new(Store::sqlite()).with(Guest::UsesFiles);
-    let home = stage.home.path().display().to_string();
-    fs::write(stage.home.path().join("a"), "").expect("a file");
-    let folder = format!("{home}::/data");
+    // Not the home itself: nothing that the host looks up may be where the guest writes.
+    let data = stage.home.path().join("data");
+    fs::create_dir(&data).expect("a folder");
+    fs::write(data.join("a"), "").expect("a file");
+    let folder = format!("{}::/data", data.display());
     let keep = |script: &'static str| [("--dir", folder.as_str()), ("--max-handles", "100"), ("--env", script)];
     let mut node = stage.launch_with("alpha", &keep("SCRIPT=keep /data/a 85")).start();
     stage.beat("the handles", |event| event.text("line") == "keep /data/a 85: ok");

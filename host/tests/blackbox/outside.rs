@@ -41,6 +41,6 @@ fn is_waited_out(stage: &Stage, free: impl FnOnce(&Node)) {
     // `one at a time` is the point here.
     stage.check_promises();
     assert!(next.ts > freed + stage.lease(), "{next:?} earlier than D after {freed}");
-    let settling = b.after(0, "settling");
+    let settling = b.event("to wait", |event| event.name == "settling");
     assert!(settling.ts > freed && settling.ts < next.ts, "{settling:?}, then {next:?}");
 }

@@ -19,7 +19,9 @@ on_both_stores! {
 }
 
 fn what_is_pushed_is_held_by_every_node(stage: Stage) {
-    let mut nodes = ["alpha", "beta"].map(|name| stage.launch_from(name, PUSHED, &[]).start());
+    // The version before is held for as long as that lasts, however long the test takes.
+    let probation = [("--probation", "1h")];
+    let mut nodes = ["alpha", "beta"].map(|name| stage.launch_from(name, PUSHED, &probation).start());
     for node in &nodes {
         node.event("how to push", |event| event.text("reason").contains("baton push MODULE stage"));
     }

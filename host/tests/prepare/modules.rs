@@ -29,11 +29,11 @@ pub fn core_command() -> Vec<u8> {
     .unwrap()
 }
 
-/// A component that takes minutes to be compiled: a function with so much control flow that the compiler has its
+/// A component that takes a processor most of a minute to be compiled: a function with so much control flow that the compiler has its
 /// work with it, more than twice as much for one twice as long.
 pub fn slow() -> Vec<u8> {
     let block = "(if (i32.eqz (local.get 0)) (then (local.set 1 (i32.mul (local.get 0) (local.get 1)))) \
                  (else (local.set 0 (i32.add (local.get 1) (local.get 0)))))";
-    let function = format!("(func (param i32 i32) (result i32) {} (local.get 0))", block.repeat(200_000));
+    let function = format!("(func (param i32 i32) (result i32) {} (local.get 0))", block.repeat(300_000));
     component(&function, "wasi:cli/run@0.2.0")
 }

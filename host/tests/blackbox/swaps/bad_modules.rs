@@ -21,7 +21,7 @@ on_both_stores! {
 }
 
 /// Enough for the guest, and no long wait for what takes minutes.
-const COMPILE_TIMEOUT: &str = "20s";
+const COMPILE_TIMEOUT: &str = "6s";
 
 fn nothing_bad_that_is_pushed_runs_or_stops_anything(stage: Stage) {
     nothing_bad_runs_or_stops_anything(&stage, &Source::Store);
@@ -120,7 +120,7 @@ fn bad_modules(signer: &Signer, source: &Source, with_slow: bool) -> Vec<(Offere
     ];
     // Each costs a processor so much time, and where it comes from makes no difference to it.
     if with_slow {
-        bad.push((signed(modules::slow()), "not compiled after 20s"));
+        bad.push((signed(modules::slow()), "not compiled after 6s of processor time"));
     }
     bad
 }

@@ -113,7 +113,11 @@ impl Scene {
         let changes = starts.windows(2).filter(|pair| pair[0].text("module") != pair[1].text("module"));
         let changes: Vec<_> = changes.map(|pair| [pair[0].text("module"), pair[1].text("module")]).collect();
         let told: Vec<_> = swapped.iter().map(|swap| [swap.text("previous"), swap.text("module")]).collect();
-        assert_eq!(told, changes);
+        // Where an instance had failed or was killed, the next version followed without a swap.
+        let failed = stage.events("gone").iter().filter(|gone| gone.text("outcome") != "done").count();
+        let mut rest = changes.iter();
+        assert!(told.iter().all(|swap| rest.any(|change| change == swap)), "{told:?} of {changes:?}");
+        assert!(changes.len() - told.len() <= failed, "{failed} failed; {told:?} of {changes:?}");
         for event in &swapped {
             // How long it takes is the bench's to say.
             assert!(event.fields["gap_s"].as_f64().is_some_and(|gap| gap >= 0.0), "{event:?}");
