@@ -207,6 +207,13 @@ pub const MUTANTS: &[Mutant] = &[
         breaks: "waits_out_unclear_lease",
     },
     Mutant {
+        name: "the D of a holder who wrote nothing is taken for the one before",
+        file: SHARED,
+        old: "if self.silent_since.take().is_some() {",
+        new: "if self.silent_since.take().is_some() && !MUTANT {",
+        breaks: "waits_out_unclear_lease",
+    },
+    Mutant {
         name: "the host's own D is waited out, not the recorded one",
         file: CANDIDATE,
         old: "        let opening = Opening {",
@@ -276,6 +283,13 @@ pub const MUTANTS: &[Mutant] = &[
         old: "Refusal::Misconfigured(_)) || shared.time().since(since) >= patience",
         new: "Refusal::Misconfigured(_)) || MUTANT || shared.time().since(since) >= patience",
         breaks: "recalls_before_it_asks",
+    },
+    Mutant {
+        name: "the D of a term that only others name is taken for the one before",
+        file: SHARED,
+        old: "if term > self.written_term {",
+        new: "if term > self.written_term && !MUTANT {",
+        breaks: "waits_out_unclear_lease",
     },
     Mutant {
         name: "a record that is made anew looks as if nobody had ever led",
