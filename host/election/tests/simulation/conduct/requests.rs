@@ -262,6 +262,8 @@ impl Conduct {
         if let Some(last) = self.acquisition.as_ref().filter(|last| last.id == id && !last.is_clear)
             && record.node.is_some()
             && record.incarnation == self.settings.incarnation
+            // Who has not even waited breaks another rule as soon as it starts.
+            && self.least >= last.waits_until
             && self.seen.recalled_at.is_none_or(|at| at < last.waits_until)
         {
             return broken("recalls_before_it_asks", format!("{record:?} is written after a wait"));
