@@ -84,6 +84,7 @@ max-memory 256MiB default
 max-table-elements 1000000 default
 max-instances 1000 default
 max-handles 10000 default
+max-files 256 default
 max-output 500 default
 max-state 4MiB default
 max-state-value 1MiB default

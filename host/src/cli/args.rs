@@ -314,6 +314,9 @@ pub(super) struct Settings {
     /// The handles that it may hold: streams, files, timers * [env: BATON_MAX_HANDLES] [default: 10000]
     #[arg(long, value_name = "NUMBER")]
     pub max_handles: Option<String>,
+    /// The files, folders and listings that it may have open * [env: BATON_MAX_FILES] [default: 256]
+    #[arg(long, value_name = "NUMBER")]
+    pub max_files: Option<String>,
     /// The lines that it may print and log a second * [env: BATON_MAX_OUTPUT] [default: 500]
     #[arg(long, value_name = "LINES")]
     pub max_output: Option<String>,

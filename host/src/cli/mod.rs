@@ -369,6 +369,7 @@ impl args::Settings {
             .flag(Key::MaxTableElements, self.max_table_elements)
             .flag(Key::MaxInstances, self.max_instances)
             .flag(Key::MaxHandles, self.max_handles)
+            .flag(Key::MaxFiles, self.max_files)
             .flag(Key::MaxOutput, self.max_output)
             .flag(Key::MaxState, self.max_state)
             .flag(Key::MaxStateValue, self.max_state_value)

@@ -157,14 +157,17 @@ fn table(rows: &[StatusRow]) -> String {
 }
 
 fn used(in_use: &InUse) -> String {
-    let InUse { memory, table_elements, instances, handles, requests, lines, dropped, lines_per_second } = in_use;
+    let InUse { memory, table_elements, instances, handles, files, kept, requests, lines, dropped, lines_per_second } =
+        in_use;
     let of = |share: &Share, what: &str| format!("{} of {} {what}", share.used, share.limit);
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     [
         format!("{:.1} of {:.1} MiB of memory", mib(memory.used), mib(memory.limit)),
         of(table_elements, "table elements"),
         of(instances, "instances"),
+        format!("{:.1} MiB of the host's for its handles", mib(*kept)),
         of(handles, "handles"),
+        of(files, "open files"),
         of(requests, "requests at a time"),
         format!("{lines} lines of output and {dropped} dropped, at {lines_per_second} a second"),
     ]

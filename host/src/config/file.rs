@@ -210,7 +210,7 @@ impl Source<'_> {
                 self.path(at, &path, place)?
             }
             (
-                Key::MaxTableElements | Key::MaxInstances | Key::MaxHandles | Key::MaxOutput,
+                Key::MaxTableElements | Key::MaxInstances | Key::MaxHandles | Key::MaxFiles | Key::MaxOutput,
                 DeValue::Integer(number),
             ) => number.to_string(),
             (Key::Module, DeValue::String(module)) if is_path(module) => self.path(at, &path, module)?,
@@ -304,7 +304,9 @@ fn example(key: Key) -> &'static str {
         Key::Coredump => ", such as \"dumps\" or \"off\"",
         Key::Profile => ", such as \"profile.json\" or \"off\"",
         Key::StallAfter => ", such as \"5m\" or \"off\"",
-        Key::MaxTableElements | Key::MaxInstances | Key::MaxHandles | Key::MaxOutput => ", or a number, such as 1000",
+        Key::MaxTableElements | Key::MaxInstances | Key::MaxHandles | Key::MaxFiles | Key::MaxOutput => {
+            ", or a number, such as 1000"
+        }
         Key::MaxMemory | Key::MaxState | Key::MaxStateValue => ", such as \"256MiB\"",
         Key::Pin => ", such as \"sha256:…\", or a list of them in brackets",
         Key::Trust => ", such as \"minisign.pub\", or a list of them in brackets",

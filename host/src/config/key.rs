@@ -55,6 +55,8 @@ pub enum Key {
     MaxInstances,
     /// The handles that it may hold.
     MaxHandles,
+    /// The files that it may have open.
+    MaxFiles,
     /// The lines that it may print a second.
     MaxOutput,
     /// The state that a coordinator may keep.
@@ -73,7 +75,7 @@ pub enum Key {
 
 impl Key {
     /// All settings: those of the host first, then those of a coordinator.
-    pub const ALL: [Key; 33] = [
+    pub const ALL: [Key; 34] = [
         Key::File,
         Key::Store,
         Key::Create,
@@ -100,6 +102,7 @@ impl Key {
         Key::MaxTableElements,
         Key::MaxInstances,
         Key::MaxHandles,
+        Key::MaxFiles,
         Key::MaxOutput,
         Key::MaxState,
         Key::MaxStateValue,
@@ -139,6 +142,7 @@ impl Key {
             Key::MaxTableElements => "max-table-elements",
             Key::MaxInstances => "max-instances",
             Key::MaxHandles => "max-handles",
+            Key::MaxFiles => "max-files",
             Key::MaxOutput => "max-output",
             Key::MaxState => "max-state",
             Key::MaxStateValue => "max-state-value",

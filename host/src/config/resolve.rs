@@ -179,9 +179,10 @@ fn limits(own: &mut Resolver<'_>) -> Result<(runtime::Limits, Origin), ConfigErr
     let (table_elements, _) = count(Key::MaxTableElements, 100_000_000, usual.table_elements)?;
     let (instances, _) = count(Key::MaxInstances, 1_000_000, usual.instances)?;
     let (handles, _) = count(Key::MaxHandles, 1_000_000, usual.handles)?;
+    let (files, _) = count(Key::MaxFiles, 100_000, usual.files)?;
     let (output, _) = count(Key::MaxOutput, 1_000_000, usual.output.into())?;
     let output = u32::try_from(output).unwrap_or(u32::MAX);
-    Ok((runtime::Limits { memory, table_elements, instances, handles, output }, memory_origin))
+    Ok((runtime::Limits { memory, table_elements, instances, handles, files, output }, memory_origin))
 }
 
 /// The state that a coordinator may keep. One value of it is no larger than all of it.

@@ -57,7 +57,7 @@ const PINS: [&str; 4] = [
 ];
 
 /// For each setting: what flag, variable, table and top of the file say, and the default. All different.
-const SETTINGS: [(Key, [&str; 4], &str); 28] = [
+const SETTINGS: [(Key, [&str; 4], &str); 29] = [
     (Key::Store, ["sqlite:/f", "sqlite:/v", "", "sqlite:/g"], "sqlite:HOME/.local/state/baton"),
     (Key::Create, ["true", "false", "", "true"], "false"),
     (Key::Node, ["f", "v", "", "g"], "MACHINE-N (N: the first free slot)"),
@@ -82,6 +82,7 @@ const SETTINGS: [(Key, [&str; 4], &str); 28] = [
     (Key::MaxTableElements, ["1", "2", "3", "4"], "1000000"),
     (Key::MaxInstances, ["1", "2", "3", "4"], "1000"),
     (Key::MaxHandles, ["1", "2", "3", "4"], "10000"),
+    (Key::MaxFiles, ["1", "2", "3", "4"], "256"),
     (Key::MaxOutput, ["1", "2", "3", "4"], "500"),
     (Key::MaxState, ["1MiB", "2MiB", "3MiB", "16KiB"], "4MiB"),
     (Key::MaxStateValue, ["2MiB", "3MiB", "512B", "1KiB"], "1MiB"),

@@ -11,7 +11,7 @@ use std::task::Poll;
 use bytes::Bytes;
 use tokio::runtime::Handle;
 use wasmtime::component::{HasData, Linker, Resource};
-use wasmtime_wasi::filesystem::{Descriptor, Dir, OpenMode, WasiFilesystemCtxView};
+use wasmtime_wasi::filesystem::{Descriptor, Dir, OpenMode, WasiFilesystemCtx, WasiFilesystemCtxView};
 use wasmtime_wasi::p2::bindings::filesystem::{preopens, types};
 use wasmtime_wasi::p2::{
     DynInputStream, DynOutputStream, FsError, FsResult, InputStream, OutputStream, Pollable, StreamError, StreamResult,
@@ -20,6 +20,9 @@ use wasmtime_wasi::{FsPerms, async_trait};
 
 use super::empty::Denials;
 use super::guest::Guest;
+use super::holdings::Holdings;
+use super::listing::Listing;
+use super::weight::BUFFER;
 use crate::config::Folder;
 use crate::gate::Gate;
 
@@ -73,15 +76,21 @@ impl HasData for Files {
 
 /// One guest's way to its files.
 struct Access<'a> {
-    inner: WasiFilesystemCtxView<'a>,
+    ctx: &'a mut WasiFilesystemCtx,
+    held: &'a mut Holdings,
     folders: &'a Folders,
     denials: &'a mut Denials,
 }
 
 impl Access<'_> {
     fn of(guest: &mut Guest) -> Access<'_> {
-        let inner = WasiFilesystemCtxView { ctx: guest.wasi.filesystem(), table: &mut guest.table };
-        Access { inner, folders: &guest.folders, denials: &mut guest.denials }
+        let Guest { wasi, held, folders, denials, .. } = guest;
+        Access { ctx: wasi.filesystem(), held, folders, denials }
+    }
+
+    /// wasmtime's implementation.
+    fn inner(&mut self) -> WasiFilesystemCtxView<'_> {
+        WasiFilesystemCtxView { ctx: self.ctx, table: &mut self.held.table }
     }
 }
 
@@ -92,7 +101,7 @@ impl preopens::Host for Access<'_> {
         }
         let mut granted = Vec::new();
         for (dir, guest) in &self.folders.open {
-            granted.push((self.inner.table.push(Descriptor::Dir(dir.clone()))?, guest.clone()));
+            granted.push((self.held.table.push(Descriptor::Dir(dir.clone()))?, guest.clone()));
         }
         Ok(granted)
     }
@@ -103,9 +112,20 @@ impl Access<'_> {
         self.folders.gate.pass().map_err(|_| types::ErrorCode::NotPermitted.into())
     }
 
+    /// Whether the instance may open one more.
+    fn may_open(&mut self) -> FsResult<()> {
+        self.held.open().map_err(|_| types::ErrorCode::Quota.into())
+    }
+
+    /// Whether it may have one more buffer.
+    fn may_buffer(&mut self) -> FsResult<()> {
+        self.held.keep(BUFFER).map_err(|_| types::ErrorCode::InsufficientMemory.into())
+    }
+
     /// What a stream of that file needs to be the instance's own, if it has any files.
-    fn guard(&self, file: &Resource<Descriptor>) -> wasmtime::Result<Option<Guard>> {
-        let kept = Kept(Some(self.inner.table.get(file)?.clone()));
+    fn guard(&mut self, file: &Resource<Descriptor>) -> FsResult<Option<Guard>> {
+        self.may_buffer()?;
+        let kept = Kept(Some(self.held.table.get(file)?.clone()));
         let guard = |own: &Handle| Guard { gate: Arc::clone(&self.folders.gate), own: own.clone(), _kept: kept };
         Ok(self.folders.own.as_ref().map(guard))
     }
@@ -116,9 +136,9 @@ impl Access<'_> {
         guard: Option<Guard>,
     ) -> FsResult<Resource<DynOutputStream>> {
         let Some(guard) = guard else { return Ok(stream) };
-        let stream = self.inner.table.delete(stream)?;
+        let stream = self.held.table.delete(stream)?;
         let guarded: DynOutputStream = Box::new(Guarded { stream, guard });
-        Ok(self.inner.table.push(guarded)?)
+        Ok(self.held.table.push(guarded)?)
     }
 }
 
@@ -128,7 +148,7 @@ macro_rules! calls {
         async fn $name(&mut self, $($argument: $type),*) -> FsResult<$answer> {
             self.pass()?;
             let own = self.folders.own.clone();
-            within(own.as_ref(), types::HostDescriptor::$name(&mut self.inner, $($argument),*)).await
+            within(own.as_ref(), types::HostDescriptor::$name(&mut self.inner(), $($argument),*)).await
         }
     )*};
 }
@@ -143,7 +163,6 @@ impl types::HostDescriptor for Access<'_> {
         set_times(file: Resource<Descriptor>, accessed: types::NewTimestamp, modified: types::NewTimestamp) -> ();
         read(file: Resource<Descriptor>, length: u64, at: u64) -> (Vec<u8>, bool);
         write(file: Resource<Descriptor>, bytes: Vec<u8>, at: u64) -> u64;
-        read_directory(folder: Resource<Descriptor>) -> Resource<types::DirectoryEntryStream>;
         sync(file: Resource<Descriptor>) -> ();
         create_directory_at(folder: Resource<Descriptor>, path: String) -> ();
         stat(file: Resource<Descriptor>) -> types::DescriptorStat;
@@ -162,13 +181,6 @@ impl types::HostDescriptor for Access<'_> {
             to: Resource<Descriptor>,
             new_path: String
         ) -> ();
-        open_at(
-            folder: Resource<Descriptor>,
-            how: types::PathFlags,
-            path: String,
-            open: types::OpenFlags,
-            flags: types::DescriptorFlags
-        ) -> Resource<Descriptor>;
         readlink_at(folder: Resource<Descriptor>, path: String) -> String;
         remove_directory_at(folder: Resource<Descriptor>, path: String) -> ();
         rename_at(folder: Resource<Descriptor>, path: String, to: Resource<Descriptor>, new_path: String) -> ();
@@ -178,36 +190,80 @@ impl types::HostDescriptor for Access<'_> {
         metadata_hash_at(folder: Resource<Descriptor>, how: types::PathFlags, path: String) -> types::MetadataHashValue;
     }
 
+    async fn open_at(
+        &mut self,
+        folder: Resource<Descriptor>,
+        how: types::PathFlags,
+        path: String,
+        open: types::OpenFlags,
+        flags: types::DescriptorFlags,
+    ) -> FsResult<Resource<Descriptor>> {
+        self.pass()?;
+        self.may_open()?;
+        let own = self.folders.own.clone();
+        let opened = within(own.as_ref(), self.inner().open_at(folder, how, path, open, flags)).await?;
+        let file = match self.held.table.get(&opened)? {
+            Descriptor::File(file) => Arc::clone(&file.file),
+            Descriptor::Dir(folder) => Arc::clone(&folder.dir),
+        };
+        self.held.opened(&file);
+        Ok(opened)
+    }
+
+    async fn read_directory(
+        &mut self,
+        folder: Resource<Descriptor>,
+    ) -> FsResult<Resource<types::DirectoryEntryStream>> {
+        self.pass()?;
+        self.may_open()?;
+        self.may_buffer()?;
+        let folder = match self.held.table.get(&folder)? {
+            Descriptor::Dir(folder) => Arc::clone(&folder.dir),
+            Descriptor::File(_) => return Err(types::ErrorCode::NotDirectory.into()),
+        };
+        let Some(own) = &self.folders.own else { return Err(types::ErrorCode::BadDescriptor.into()) };
+        let listing = own.spawn_blocking(move || Listing::new(&folder)).await.map_err(FsError::trap)??;
+        if let Some(open) = listing.open() {
+            self.held.opened(open);
+        }
+        Ok(Resource::new_own(self.held.table.push(listing)?.rep()))
+    }
+
     async fn is_same_object(&mut self, a: Resource<Descriptor>, b: Resource<Descriptor>) -> wasmtime::Result<bool> {
         let own = self.folders.own.clone();
-        within(own.as_ref(), self.inner.is_same_object(a, b)).await
+        within(own.as_ref(), self.inner().is_same_object(a, b)).await
     }
 
     fn read_via_stream(&mut self, file: Resource<Descriptor>, at: u64) -> FsResult<Resource<DynInputStream>> {
-        let guard = self.guard(&file).map_err(FsError::trap)?;
-        let stream = self.inner.read_via_stream(file, at)?;
+        let guard = self.guard(&file)?;
+        let stream = self.inner().read_via_stream(file, at)?;
         let Some(guard) = guard else { return Ok(stream) };
-        let stream = self.inner.table.delete(stream)?;
+        let stream = self.held.table.delete(stream)?;
         let guarded: DynInputStream = Box::new(Guarded { stream, guard });
-        Ok(self.inner.table.push(guarded)?)
+        Ok(self.held.table.push(guarded)?)
     }
 
     fn write_via_stream(&mut self, file: Resource<Descriptor>, at: u64) -> FsResult<Resource<DynOutputStream>> {
-        let guard = self.guard(&file).map_err(FsError::trap)?;
-        let stream = self.inner.write_via_stream(file, at)?;
+        let guard = self.guard(&file)?;
+        let stream = self.inner().write_via_stream(file, at)?;
         self.guard_writes(stream, guard)
     }
 
     fn append_via_stream(&mut self, file: Resource<Descriptor>) -> FsResult<Resource<DynOutputStream>> {
-        let guard = self.guard(&file).map_err(FsError::trap)?;
-        let stream = self.inner.append_via_stream(file)?;
+        let guard = self.guard(&file)?;
+        let stream = self.inner().append_via_stream(file)?;
         self.guard_writes(stream, guard)
     }
 
     fn drop(&mut self, file: Resource<Descriptor>) -> wasmtime::Result<()> {
-        drop(Kept(Some(self.inner.table.delete(file)?)));
+        drop(Kept(Some(self.held.table.delete(file)?)));
         Ok(())
     }
+}
+
+/// The listing behind a guest's handle. wasmtime's own reads a whole folder into memory, and is never made.
+fn listing(entries: &Resource<types::DirectoryEntryStream>) -> Resource<Listing> {
+    if entries.owned() { Resource::new_own(entries.rep()) } else { Resource::new_borrow(entries.rep()) }
 }
 
 impl types::HostDirectoryEntryStream for Access<'_> {
@@ -215,24 +271,29 @@ impl types::HostDirectoryEntryStream for Access<'_> {
         &mut self,
         entries: Resource<types::DirectoryEntryStream>,
     ) -> FsResult<Option<types::DirectoryEntry>> {
-        self.inner.read_directory_entry(entries).await
+        self.pass()?;
+        let Some(own) = &self.folders.own else { return Ok(None) };
+        self.held.table.get_mut(&listing(&entries))?.next(own).await
     }
 
     fn drop(&mut self, entries: Resource<types::DirectoryEntryStream>) -> wasmtime::Result<()> {
-        types::HostDirectoryEntryStream::drop(&mut self.inner, entries)
+        let listing = self.held.table.delete(listing(&entries))?;
+        // Closing a folder may block, as closing a file may.
+        tokio::task::block_in_place(|| drop(listing));
+        Ok(())
     }
 }
 
 impl types::Host for Access<'_> {
     fn convert_error_code(&mut self, error: FsError) -> wasmtime::Result<types::ErrorCode> {
-        self.inner.convert_error_code(error)
+        self.inner().convert_error_code(error)
     }
 
     fn filesystem_error_code(
         &mut self,
         error: Resource<wasmtime::Error>,
     ) -> wasmtime::Result<Option<types::ErrorCode>> {
-        self.inner.filesystem_error_code(error)
+        self.inner().filesystem_error_code(error)
     }
 }
 
@@ -302,6 +363,10 @@ impl Pollable for Guarded<DynOutputStream> {
 impl OutputStream for Guarded<DynOutputStream> {
     fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
         self.guard.pass()?;
+        // The bytes stay in the host's memory until they are written.
+        if bytes.len() > BUFFER {
+            return Err(StreamError::trap("it wrote more at once than `check-write` permits"));
+        }
         let _entered = self.guard.own.enter();
         self.stream.write(bytes)
     }

@@ -16,11 +16,9 @@ use wasmtime_wasi_config::{WasiConfig, WasiConfigVariables};
 
 use super::empty::{self, Denials};
 use super::files::{self, Folders};
-use wasmtime_wasi_http::{WasiHttp, WasiHttpCtxView, WasiHttpView};
-
-use super::http::Http;
+use super::holdings::Holdings;
+use super::http::{self, Http};
 use super::instance::InstanceEvent;
-use super::limits::Meter;
 use super::logging::{self, GuestLog};
 use crate::clock::Clock;
 use crate::gate::Gate;
@@ -80,16 +78,15 @@ pub(super) const DRAFTS: &[(&str, &str)] =
 /// Links what is granted, what is there with nothing in it, and nothing else.
 pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     use wasmtime_wasi::p2::bindings::{cli, clocks, io, random};
-    use wasmtime_wasi_http::p2::bindings::http;
 
     empty::link(linker)?;
-    io::error::add_to_linker::<Guest, Resources>(linker, |guest| &mut guest.table)?;
-    io::poll::add_to_linker::<Guest, Resources>(linker, |guest| &mut guest.table)?;
-    io::streams::add_to_linker::<Guest, Resources>(linker, |guest| &mut guest.table)?;
+    io::error::add_to_linker::<Guest, Resources>(linker, |guest| &mut guest.held.table)?;
+    io::poll::add_to_linker::<Guest, Resources>(linker, |guest| &mut guest.held.table)?;
+    io::streams::add_to_linker::<Guest, Resources>(linker, |guest| &mut guest.held.table)?;
     clocks::wall_clock::add_to_linker::<Guest, WasiClocks>(linker, Guest::clocks)?;
     clocks::monotonic_clock::add_to_linker::<Guest, WasiClocks>(linker, Guest::clocks)?;
-    super::http::link(linker, |guest| (&guest.http, &mut guest.table))?;
-    http::types::add_to_linker::<Guest, WasiHttp>(linker, &http::types::LinkOptions::default(), Guest::http)?;
+    http::link(linker, |guest| (&guest.http, &mut guest.held))?;
+    http::link_types(linker, |guest| http::Access { http: &mut guest.http, held: &mut guest.held })?;
     random::random::add_to_linker::<Guest, WasiRandom>(linker, |guest| guest.wasi.random())?;
     random::insecure::add_to_linker::<Guest, WasiRandom>(linker, |guest| guest.wasi.random())?;
     random::insecure_seed::add_to_linker::<Guest, WasiRandom>(linker, |guest| guest.wasi.random())?;
@@ -165,8 +162,7 @@ pub(super) struct Guest {
     pub(super) config: WasiConfigVariables,
     pub(super) log: GuestLog,
     pub(super) folders: Folders,
-    pub(super) table: ResourceTable,
-    pub(super) meter: Meter,
+    pub(super) held: Holdings,
     pub(super) denials: Denials,
     pub(super) term: TermContext,
     /// There from before the instance exists, where its module uses it.
@@ -174,15 +170,9 @@ pub(super) struct Guest {
     pub(super) http: Http,
 }
 
-impl WasiHttpView for Guest {
-    fn http(&mut self) -> WasiHttpCtxView<'_> {
-        self.http.view(&mut self.table)
-    }
-}
-
 impl WasiView for Guest {
     fn ctx(&mut self) -> WasiCtxView<'_> {
-        WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
+        WasiCtxView { ctx: &mut self.wasi, table: &mut self.held.table }
     }
 }
 
@@ -221,8 +211,8 @@ impl contract::Host for Guest {
     }
 
     fn subscribe_stop(&mut self) -> wasmtime::Result<Resource<DynPollable>> {
-        let signal = self.table.push(StopSignal(self.term.stop.clone()))?;
-        subscribe(&mut self.table, signal)
+        let signal = self.held.table.push(StopSignal(self.term.stop.clone()))?;
+        subscribe(&mut self.held.table, signal)
     }
 
     fn stop_requested(&mut self) -> wasmtime::Result<Option<contract::StopReason>> {

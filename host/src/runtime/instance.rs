@@ -21,9 +21,10 @@ use super::empty::Denials;
 use super::engine::{Engine, Ticking};
 use super::files::Folders;
 use super::guest::{CALL_BYTES, Failure, Guest, Progress, StopNotice, TermContext};
+use super::holdings::Holdings;
 use super::http::{Http, HttpPolicy, Lifeline};
 use super::judge::Kind;
-use super::limits::{Limits, Meter, Tally, Usage};
+use super::limits::{Limits, Tally, Usage};
 use super::logging::GuestLog;
 use super::module::{Entry, Module};
 use super::output::{GuestStream, Notice, Outlet, Output, guest_streams};
@@ -129,7 +130,7 @@ impl Launcher {
             lifeline,
             streams,
             log,
-            meter: Meter::new(self.limits, &tally, &output, &self.clock),
+            held: Holdings::new(self.limits, &tally, &output, &self.clock),
             outlet,
             succeeded,
             stop: stop.clone(),
@@ -168,7 +169,7 @@ impl Launcher {
         &self,
         module: &Module,
         term: TermContext,
-        Provided { secrets, folders, log, meter, http }: Provided,
+        Provided { secrets, folders, log, held, http }: Provided,
         [stdout, stderr]: &[GuestStream; 2],
         output: &Arc<dyn Output>,
     ) -> Guest {
@@ -183,7 +184,7 @@ impl Launcher {
             .build();
         let denials = Denials::new(Arc::clone(output), module.asks_for_folders);
         let config = self.config.iter().cloned().chain(secrets).collect();
-        Guest { wasi, config, log, folders, table: meter.table(), meter, denials, term, state: None, http }
+        Guest { wasi, config, log, folders, held, denials, term, state: None, http }
     }
 
     /// What was given, and for a command, which knows no other way to learn of them, its fencing token and whom
@@ -361,7 +362,7 @@ struct Provided {
     secrets: Vec<(String, String)>,
     folders: Folders,
     log: GuestLog,
-    meter: Meter,
+    held: Holdings,
     http: Http,
 }
 
@@ -379,7 +380,7 @@ struct Life {
     lifeline: Lifeline,
     streams: [GuestStream; 2],
     log: GuestLog,
-    meter: Meter,
+    held: Holdings,
     outlet: Arc<Outlet>,
     succeeded: watch::Receiver<Option<Successor>>,
     stop: watch::Sender<Option<StopNotice>>,
@@ -416,7 +417,7 @@ impl Life {
             states,
             streams,
             log,
-            meter,
+            held,
             outlet,
             http,
             lifeline,
@@ -442,7 +443,7 @@ impl Life {
                     [] => Folders::none(&gate),
                     folders => Folders::open(&gate, own.handle()?, folders).await?,
                 };
-                let provided = Provided { secrets, folders, log, meter, http };
+                let provided = Provided { secrets, folders, log, held, http };
                 let guest = launcher.guest(&module, context, provided, &streams, &output);
                 let store = store.insert(new_store(&launcher, &module, guest, &kill_flag, &profiler));
                 call(&module, store, states, &succession, &*output, started).await
@@ -478,7 +479,7 @@ impl Life {
             _ => Gone { end: End::Killed, backtrace: None },
         };
         if let Some(guest) = store.as_mut().map(Store::data_mut) {
-            guest.meter.finish(&mut guest.table);
+            guest.held.finish();
         }
         // Freeing much memory takes long: another thread takes over the other guests, and this one, which has
         // the memory at hand, drops it without waiting for anyone but the calls that it had started.
@@ -501,7 +502,7 @@ fn new_store(
     profiler: &Profiler,
 ) -> Store<Guest> {
     let mut store = Store::new(module.engine.wasmtime(), guest);
-    store.limiter(|guest| &mut guest.meter);
+    store.limiter(|guest| &mut guest.held);
     store.set_hostcall_fuel(launcher.call_bytes(module));
     store.set_max_component_handles(launcher.limits.handles());
     let (flag, sampler) = (Arc::clone(kill_flag), profiler.clone());
@@ -509,8 +510,7 @@ fn new_store(
         if flag.load(Ordering::Acquire) {
             return Ok(UpdateDeadline::Interrupt);
         }
-        let guest = store.data_mut();
-        guest.meter.look_at(&mut guest.table);
+        store.data_mut().held.look();
         sampler.sample(store);
         Ok(UpdateDeadline::Yield(1))
     });
@@ -552,7 +552,7 @@ async fn call(
         succession.get_or_init(|| claim.succession());
         store.data_mut().state = Some(claim);
     }
-    store.data().meter.has_instances(module.instances());
+    store.data().held.has_instances(module.instances());
     let is_started =
         |store: &Store<Guest>| output.notice(Notice::Started(store.data().term.clock.now().since(started)));
     match &module.entry {
@@ -582,7 +582,7 @@ fn core_dump(
     gate: &Gate,
 ) -> Option<Result<Vec<u8>, String>> {
     let dump = error.downcast_ref::<WasmCoreDump>().filter(|_| !error.is::<I32Exit>())?;
-    let takes = time_to_dump(store.data().meter.memory());
+    let takes = time_to_dump(store.data().held.memory());
     let left = gate.remaining();
     if left < takes {
         return Some(Err(format!("making it may take {takes:?}, and there are {left:?} until the deadline")));

@@ -5,8 +5,9 @@
 //! killed at any moment, whatever it is doing. `engine` holds what instances share and drives the
 //! epochs by which a busy guest is ended; `module` compiles components and links them, `judge` says before whether they fit, `wrap` makes components of
 //! core modules; `guest` is the host's side of the contract, `state` that of its state, `empty` what is there
-//! without being granted, `files` those in granted folders, `http` what it may ask of
-//! other servers, `limits` how much there is of it all; `output` is where a guest's standard streams go, `logging`
+//! without being granted, `files` those in granted folders and `listing` what is in one, `http` what it may ask of
+//! other servers, `limits` how much there is of it all; `holdings` holds an instance to that, and `weight` says what its
+//! handles take of the host's memory; `output` is where a guest's standard streams go, `logging`
 //! its log, `backtrace` makes a trap's readable, `postmortem` writes core dumps and profiles; `own` has the calls of
 //! the system that may block, which nothing but their own end can end.
 
@@ -16,10 +17,12 @@ mod empty;
 mod engine;
 mod files;
 mod guest;
+mod holdings;
 mod http;
 mod instance;
 mod judge;
 mod limits;
+mod listing;
 mod logging;
 mod module;
 mod names;
@@ -28,6 +31,7 @@ mod own;
 mod postmortem;
 mod running;
 mod state;
+mod weight;
 mod wrap;
 
 pub use engine::Engine;

@@ -30,6 +30,10 @@ pub struct InUse {
     pub instances: Share,
     /// Of handles of the host.
     pub handles: Share,
+    /// Of files, folders and listings that are open.
+    pub files: Share,
+    /// Of the host's memory for its handles, in bytes.
+    pub kept: u64,
     /// Of requests over HTTP.
     pub requests: Share,
     /// Lines of output, in all.
@@ -66,6 +70,8 @@ impl Running {
                 table_elements: Share { used: usage.table_elements, limit: limits.table_elements },
                 instances: Share { used: usage.instances, limit: limits.instances },
                 handles: Share { used: usage.handles, limit: limits.handles },
+                files: Share { used: usage.files, limit: limits.files },
+                kept: usage.kept,
                 requests: Share { used: usage.requests, limit: entry.requests },
                 lines: usage.lines,
                 dropped: usage.dropped,

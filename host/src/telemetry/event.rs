@@ -592,7 +592,7 @@ impl fmt::Display for Event {
             Self::Saved { what, path } => write!(f, "a {what} is in {path}"),
             Self::NotSaved { what, path, error } => write!(f, "no {what} in {path}: {error}"),
             Self::Denied { what, remedy } => write!(f, "it asked for {what}, which it is not granted: {remedy}"),
-            Self::Usage { limit: limit @ "memory", used, of, flag } => {
+            Self::Usage { limit: limit @ ("memory" | "memory of the host"), used, of, flag } => {
                 let (used, of) = (used.div_ceil(1 << 20), of.div_ceil(1 << 20));
                 write!(f, "it uses {used} of the {of} MiB of {limit} that it may; {flag} grants more")
             }

@@ -80,6 +80,21 @@ fn a_granted_folder_is_read_and_written() {
 }
 
 #[test]
+fn a_folder_is_listed_whole_however_much_is_in_it() {
+    let (stage, folder) = (stage(), tempfile::tempdir().expect("a folder"));
+    // More than is read at a time.
+    let mut names: Vec<String> = (0..1_000).map(|n| n.to_string()).collect();
+    names.iter().for_each(|name| fs::write(folder.path().join(name), "").expect("a file"));
+    names.sort();
+    let mut node = start(&stage, folder.path(), "/data", &["list /data", "list /data"]);
+    went(&stage, &[("list /data", &names.join(" "))]);
+    assert_eq!(node.terminate().code(), Some(0));
+    let gone = node.event("`gone`", |event| event.name == "gone");
+    assert_eq!(gone.fields["usage"]["files"], 2, "the folder and one listing, at a time: {gone:?}");
+    stage.check_promises();
+}
+
+#[test]
 fn a_folder_to_read_only_is_not_written() {
     let (stage, folder) = (stage(), folder());
     let granted = folder.path().join("granted");

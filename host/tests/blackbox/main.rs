@@ -36,6 +36,7 @@ mod files;
 mod frozen;
 mod guests;
 mod guests_that_misbehave;
+mod hoards;
 mod http;
 mod leadership;
 mod limits;

@@ -9,35 +9,44 @@ use http::{Request, Uri};
 use http_body_util::{BodyExt as _, Empty};
 use tokio::task::LocalSet;
 use wasmtime::StoreContextMut;
-use wasmtime::component::{Linker, Resource, ResourceTable};
+use wasmtime::component::{Linker, Resource};
 use wasmtime_wasi::runtime::{AbortOnDropJoinHandle, spawn};
 use wasmtime_wasi_http::p2::bindings::http::types;
 use wasmtime_wasi_http::p2::types::{HostFutureIncomingResponse, HostOutgoingRequest};
 use wasmtime_wasi_http::{Error, WasiBody};
 
-use super::limits::Waits;
-use super::{Http, exchange};
+use super::super::holdings::Holdings;
+use super::super::weight::{BUFFER, FIELD, FIELDS};
+use super::limits::{HEAD_BYTES, HEAD_LINES, Waits};
+use super::{Http, exchange, told};
 
 /// The interface, by a version that stands for all of WASI 0.2.
 const INTERFACE: &str = "wasi:http/outgoing-handler@0.2.12";
 
+/// What a request may leave in the host's memory: its answer's head and the buffer of its body.
+const ANSWER: usize = BUFFER + FIELDS + HEAD_BYTES + HEAD_LINES * FIELD;
+
 /// What a guest gets for a request.
 type Handled = Result<Resource<HostFutureIncomingResponse>, types::ErrorCode>;
 
-/// Links it. `parts` are an instance's side of HTTP and its table of resources.
+/// Links it. `parts` are an instance's side of HTTP and what it holds.
 pub(in super::super) fn link<T: 'static>(
     linker: &mut Linker<T>,
-    parts: fn(&mut T) -> (&Http, &mut ResourceTable),
+    parts: fn(&mut T) -> (&Http, &mut Holdings),
 ) -> wasmtime::Result<()> {
     type Asked = (Resource<HostOutgoingRequest>, Option<Resource<types::RequestOptions>>);
     linker.instance(INTERFACE)?.func_wrap(
         "handle",
         move |mut store: StoreContextMut<'_, T>, (request, options): Asked| -> wasmtime::Result<(Handled,)> {
-            let (http, table) = parts(store.data_mut());
-            let options = options.and_then(|options| table.get(&options).ok().copied());
-            let asked = table.delete(request)?;
+            let (http, held) = parts(store.data_mut());
+            let options = options.and_then(|options| held.table.get(&options).ok().copied());
+            let asked = held.table.delete(request)?;
             // A refusal is an answer that is there at once.
-            Ok((Ok(table.push(begin(http, asked, Waits::of(options)))?),))
+            let begun = match held.keep(ANSWER) {
+                Ok(()) => begin(http, asked, Waits::of(options)),
+                Err(too_much) => HostFutureIncomingResponse::Ready(Err(told(too_much))),
+            };
+            Ok((Ok(held.table.push(begun)?),))
         },
     )
 }

@@ -23,8 +23,17 @@ pub(super) const BEFORE_DEADLINE: Duration = Duration::from_millis(50);
 /// Timers stop while a machine sleeps: the clock is read this often.
 const LONGEST_WAIT: Duration = Duration::from_millis(250);
 
-/// A response's head, and its trailers, in bytes. It has at most the 100 lines that hyper takes.
+/// A response's head, and its trailers, in bytes.
 pub(super) const HEAD_BYTES: usize = 32 << 10;
+
+/// The lines of a head that hyper takes.
+pub(super) const HEAD_LINES: usize = 100;
+
+/// The longest method and scheme, in bytes. Those that are registered have 17 and 30.
+pub(super) const WORD_BYTES: usize = 64;
+
+/// The longest authority, in bytes: a name of 255, a user and a port.
+pub(super) const AUTHORITY_BYTES: usize = 1 << 10;
 
 /// What is read from a connection ahead of the guest, in bytes.
 pub(super) const READ_AHEAD: usize = 64 << 10;

@@ -6,7 +6,7 @@
 //! Only the lookup of a name belongs to the host, since nothing can end it.
 //!
 //! `grant` says which requests are allowed, and to which addresses; `path` which paths mean the same to everybody; `headers` is what is said of the term;
-//! `handle` takes it from the guest; `connect` and `tls` open connections; `exchange` makes a request on one; `limits` has all numbers.
+//! `types` is what a guest puts together and takes apart, `handle` takes a request from it; `connect` and `tls` open connections; `exchange` makes a request on one; `limits` has all numbers.
 
 mod connect;
 mod exchange;
@@ -16,6 +16,7 @@ mod headers;
 mod limits;
 mod path;
 mod tls;
+mod types;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -44,6 +45,7 @@ pub(super) use handle::link;
 use headers::{Stamp, is_forbidden};
 use limits::{BEFORE_DEADLINE, FIELD_BYTES, HEAD_BYTES, WRITE_AHEAD, Waits};
 pub use tls::CaError;
+pub(super) use types::{Access, link as link_types};
 
 /// Origins that are told of in a term. A guest could think of more without an end.
 const TOLD: usize = 32;

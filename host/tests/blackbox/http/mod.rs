@@ -20,7 +20,7 @@ fn stage() -> Stage {
 }
 
 /// A node that is about to start, whose guest asks these URLs in that way. Nothing is granted yet.
-fn launch(stage: &Stage, name: &str, behaviour: &str, url: &str) -> Launch {
+pub fn launch(stage: &Stage, name: &str, behaviour: &str, url: &str) -> Launch {
     launch_with_lease(stage.lease(), stage, name, behaviour, url)
 }
 
@@ -49,6 +49,6 @@ fn said(stage: &Stage, node: &Node) -> Vec<String> {
 }
 
 /// The events of that name so far.
-fn events(stage: &Stage, name: &str) -> Vec<Event> {
+pub fn events(stage: &Stage, name: &str) -> Vec<Event> {
     stage.journal.events().into_iter().filter(|event| event.name == name).collect()
 }

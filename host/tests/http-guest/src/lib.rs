@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "a guest has no other clock")]
 
 mod client;
+mod hoard;
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -37,6 +38,11 @@ fn run(term: &Term) -> baton_sdk::Result {
         "report" => report(term, &url),
         "measure" => measure(&url),
         "effects" => effects(term, &url),
+        "hoard" => {
+            let hoarded = hoard::hoard(&variable("HOARD"), &url)?;
+            say!("{hoarded}");
+            rest(term)
+        }
         unknown => Err(Failure::fatal(format!("no behaviour is called `{unknown}`"))),
     }
 }

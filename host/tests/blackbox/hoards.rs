@@ -1,0 +1,101 @@
+//! Guests that keep as much of the host's memory and descriptors as they get: the host stays small, its neighbours do not
+//! notice, and the guest hears no or its end names the flag.
+
+use std::fs;
+
+use crate::http::server::{Reply, Server};
+use crate::http::{events, launch};
+use crate::node::{Event, Node};
+use crate::stage::Stage;
+use crate::store::Store;
+
+/// What the guests below may use of their own.
+const MEMORY: u64 = 16 << 20;
+
+/// What the host may take more for a guest that hoards than for a calm one.
+const MORE: u64 = MEMORY + (64 << 20);
+
+/// How a guest's hoarding ends.
+enum Ends {
+    /// The guest hears an error.
+    Refused(&'static str),
+    /// The instance is ended, and this is said.
+    Gone(&'static str),
+}
+
+/// The most memory that a process has had so far, in bytes.
+fn peak(node: &Node) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", node.pid())).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("its peak");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+}
+
+/// Lets a guest hoard in a host that at first may have only a few descriptors. What it or its end says, and the most memory that its host had.
+fn hoard(stage: &Stage, what: &str) -> (Event, u64) {
+    let folder = stage.home.path().join("data");
+    if !folder.exists() {
+        fs::create_dir(&folder).expect("a folder");
+        fs::write(folder.join("large"), vec![b'x'; 1 << 20]).expect("a file");
+        for n in 0..2_000 {
+            fs::write(folder.join(format!("{n:0>200}")), "").expect("a file");
+        }
+    }
+    let server = Server::start(|request| {
+        let headers: String = (0..90).map(|n| format!("\r\nx-{n}: {}", "v".repeat(300))).collect();
+        let body = if request.path() == "/no-body" { 0 } else { 1 << 20 };
+        Reply::Answer(format!("200 OK{headers}"), "x".repeat(body))
+    });
+    let node = launch(stage, "alpha", "hoard", &server.url())
+        .flag("--env", format!("HOARD={what}"))
+        .flag("--dir", format!("{}::/data", folder.display()))
+        .flag("--max-memory", "16MiB")
+        .flag("--allow-http", server.url())
+        .with_descriptors("-Sn 100")
+        .start();
+    let ended = node.event(what, |event| event.name == "gone" || event.text("line") == "rests");
+    (ended, peak(&node))
+}
+
+#[test]
+fn what_a_guest_can_keep_of_the_hosts_memory_is_bounded() {
+    use Ends::{Gone, Refused};
+    let calm = {
+        let stage = Stage::new(Store::sqlite());
+        hoard(&stage, "nothing").1
+    };
+    let memory = "more than ";
+    for (what, ends) in [
+        ("methods", Refused("0: ()")),
+        ("schemes", Gone("--max-handles grants more")),
+        ("authorities", Gone("--max-handles grants more")),
+        ("paths", Refused(": ()")),
+        ("fields", Gone("--max-memory 32MiB grants more")),
+        ("copies", Gone("--max-memory 32MiB grants more")),
+        ("bodies", Gone("--max-memory 32MiB grants more")),
+        ("answers", Refused("--max-memory 32MiB grants more")),
+        ("unread", Gone("--max-handles grants more")),
+        ("refusals", Gone("--max-handles grants more")),
+        ("listings", Refused("256: ErrorCode { code: 6, name: \"quota\"")),
+        ("read-listings", Refused("name: \"quota\"")),
+        ("files", Refused("256: ErrorCode { code: 6, name: \"quota\"")),
+        ("readers", Refused("name: \"insufficient-memory\"")),
+        ("writers", Refused("name: \"insufficient-memory\"")),
+    ] {
+        let stage = Stage::new(Store::sqlite());
+        let (ended, most) = hoard(&stage, what);
+        let said = match ends {
+            Gone(_) => ended.text("message").to_owned(),
+            Refused(_) => events(&stage, "output").iter().map(|event| event.text("line")).collect(),
+        };
+        let (Gone(expected) | Refused(expected)) = ends;
+        assert!(said.contains(expected), "{what}: {said}");
+        let more = most.saturating_sub(calm);
+        println!("{what}: {} KiB more than a calm guest's; {said:.150}", more >> 10);
+        assert!(more < MORE, "{what} took {} MiB", more >> 20);
+        if expected.contains("--max-memory") {
+            let told: Vec<Event> = events(&stage, "denied");
+            assert!(matches!(&told[..], [told] if told.text("what").starts_with(memory)), "{what}: {told:?}");
+        }
+        stage.check_promises();
+    }
+}
