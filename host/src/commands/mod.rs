@@ -1,5 +1,6 @@
 //! Carries commands out: here the parts of the host meet.
 
+mod descriptors;
 mod dev;
 mod modules;
 mod new;

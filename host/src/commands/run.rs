@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 
 use super::dev::Workshop;
-use super::{WrongConfiguration, open_store};
+use super::{WrongConfiguration, descriptors, open_store};
 use crate::clock::Clock;
 use crate::config::{Config, Coordinator, Misspelt, Relied, Secret};
 use crate::gate::Watchdog;
@@ -58,6 +58,7 @@ pub(super) fn develop(config: &Config, workshop: &Workshop) -> anyhow::Result<Ex
 
 fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow::Result<ExitCode> {
     config.check_reach(besides(config, workshop)).map_err(WrongConfiguration::new)?;
+    descriptors::grant(&config.coordinators).map_err(WrongConfiguration::new)?;
     let files = PostmortemWriter::start()?;
     let checked = check(&config.coordinators, &files)?;
     let node = config.node.claim().map_err(WrongConfiguration::new)?;

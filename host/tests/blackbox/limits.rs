@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::guests::Guest;
-use crate::node::{Event, Finished, Launch, Node, baton, finish};
+use crate::node::{Event, Finished, Launch, Node, baton, finish, with_descriptors};
 use crate::stage::{ELECTION, Stage};
 use crate::store::Store;
 
@@ -182,6 +182,8 @@ fn an_instance_that_uses_little_is_not_warned_of_and_its_end_says_how_little() {
     assert_eq!((used(&gone, "lines"), used(&gone, "dropped")), (1, 0), "{gone:?}");
     assert!((2..20).contains(&used(&gone, "instances")), "{gone:?}");
     assert!((1..20).contains(&used(&gone, "handles")), "{gone:?}");
+    assert_eq!(used(&gone, "files"), 0, "{gone:?}");
+    assert!(used(&gone, "kept") < 1 << 20, "{gone:?}");
     drop(node);
     assert!(stage.journal.events().iter().all(|event| event.name != "usage"), "{:?}", stage.journal.events());
 }
@@ -189,16 +191,22 @@ fn an_instance_that_uses_little_is_not_warned_of_and_its_end_says_how_little() {
 #[test]
 fn the_status_shows_what_is_used_of_each_limit() {
     let (stage, other) = (Stage::new(Store::sqlite()), Stage::new(Store::sqlite()));
-    let flags = [("--max-instances", "123"), ("--max-handles", "321"), ("--max-requests", "5"), ("--max-output", "77")];
+    let flags = [
+        ("--max-instances", "123"),
+        ("--max-handles", "321"),
+        ("--max-files", "9"),
+        ("--max-requests", "5"),
+        ("--max-output", "77"),
+    ];
     let mut node = stage.launch_with("alpha", &flags).start();
     let other_node = other.node("alpha");
     let term = stage.beat_above(0).term;
     assert_eq!(other.beat_above(0).term, term, "the same term of the same election, in another store");
     let status = stage.status_until("what is used", |status| status["usage"]["lines"].as_u64() > Some(0));
     let usage = &status["usage"];
-    let limits = ["memory", "table_elements", "instances", "handles", "requests"];
+    let limits = ["memory", "table_elements", "instances", "handles", "files", "requests"];
     let limits = limits.map(|what| usage[what]["limit"].as_u64());
-    assert_eq!(limits, [Some(64 << 20), Some(1_000_000), Some(123), Some(321), Some(5)], "{usage}");
+    assert_eq!(limits, [Some(64 << 20), Some(1_000_000), Some(123), Some(321), Some(9), Some(5)], "{usage}");
     let instances = usage["instances"]["used"].as_u64().unwrap();
     assert!((2..123).contains(&instances), "{usage}");
     assert_eq!((&usage["lines_per_second"], &usage["dropped"]), (&77.into(), &0.into()), "{usage}");
@@ -214,6 +222,18 @@ fn the_status_shows_what_is_used_of_each_limit() {
 }
 
 #[test]
+fn a_host_that_may_not_open_what_its_coordinators_may_does_not_start() {
+    let home = tempfile::tempdir().expect("a folder");
+    let mut command = baton(home.path());
+    command.arg("run").arg(Guest::Beats.module()).args(["--max-files", "1000", "--max-requests", "500"]);
+    let finished = finish(with_descriptors(&command, "-n 1024"));
+    assert_eq!(finished.code, Some(2), "{finished:?}");
+    for said in ["needs up to 1748 descriptors, and the system grants it 1024", "LimitNOFILE", "--max-files"] {
+        assert!(finished.stderr.contains(said), "`{said}` is not said: {finished:?}");
+    }
+}
+
+#[test]
 fn limits_that_are_none() {
     let home = tempfile::tempdir().expect("a folder");
     let run = |arguments: &[&str]| -> Finished {
@@ -225,6 +245,7 @@ fn limits_that_are_none() {
         (["--max-table-elements", "0"], "--max-table-elements: 0 is too few: write at least 1"),
         (["--max-instances", "many"], "--max-instances: \"many\" is not a number: write it like 1000"),
         (["--max-handles", "1000001"], "--max-handles: 1000001 is too many: write at most 1000000"),
+        (["--max-files", "100001"], "--max-files: 100001 is too many: write at most 100000"),
         (["--max-output", "-1"], "unexpected argument"),
     ] {
         let finished = run(&arguments);

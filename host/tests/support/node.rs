@@ -221,6 +221,13 @@ impl Launch {
         self
     }
 
+    /// Starts it with no more descriptors than this, as `ulimit` takes it.
+    #[must_use]
+    pub fn with_descriptors(mut self, limit: &str) -> Self {
+        self.command = with_descriptors(&self.command, limit);
+        self
+    }
+
     /// Starts the host and reads its log.
     pub fn start(self) -> Node {
         let mut node = self.start_unread();
@@ -400,8 +407,19 @@ pub fn baton(home: &Path) -> Command {
 /// The same command inside a mount namespace of its own, after the shell commands `setup` have run there.
 /// The process keeps its pid.
 pub fn with_mounts(command: &Command, setup: &str) -> Command {
-    let mut inside = Command::new("unshare");
-    inside.args(["--map-root-user", "--mount", "sh", "-ec", &format!("{setup}\nexec \"$0\" \"$@\"")]);
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--map-root-user", "--mount", "sh"]);
+    after(unshare, command, setup)
+}
+
+/// The same command with no more descriptors than this, as `ulimit` takes it: `-Sn 100`. The process keeps its pid.
+pub fn with_descriptors(command: &Command, limit: &str) -> Command {
+    after(Command::new("sh"), command, &format!("ulimit {limit}"))
+}
+
+/// The command that a shell becomes after it has run `setup`.
+fn after(mut inside: Command, command: &Command, setup: &str) -> Command {
+    inside.args(["-ec", &format!("{setup}\nexec \"$0\" \"$@\"")]);
     inside.arg(command.get_program()).args(command.get_args()).env_clear();
     for (key, value) in command.get_envs() {
         inside.env(key, value.unwrap_or_default());
