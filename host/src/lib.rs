@@ -5,6 +5,7 @@ pub mod cli;
 pub mod clock;
 pub mod commands;
 pub mod config;
+pub mod confine;
 pub mod gate;
 mod memory;
 pub mod modules;

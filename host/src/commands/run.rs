@@ -15,6 +15,7 @@ use super::dev::Workshop;
 use super::{WrongConfiguration, descriptors, open_store};
 use crate::clock::Clock;
 use crate::config::{Config, Coordinator, Misspelt, Relied, Secret};
+use crate::confine;
 use crate::gate::Watchdog;
 use crate::modules::{
     Cache, CacheError, Compiler, Digest, FileSource, Follower, Following, Judgement, ModuleSource, ModuleStore,
@@ -63,6 +64,9 @@ fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow
     let checked = check(&config.coordinators, &files)?;
     let node = config.node.claim().map_err(WrongConfiguration::new)?;
     let (log, writer) = Log::to_stderr(config.log_format, node.id())?;
+    for missing in confine::missing() {
+        log.emit(None, Event::WeakerIsolation { missing });
+    }
     for Misspelt { variable, meant } in config.misspelt.iter().cloned() {
         log.emit(None, Event::MisspeltVariable { variable, meant });
     }

@@ -25,6 +25,7 @@ use tokio::sync::Semaphore;
 
 use super::artifact::{Artifact, ArtifactKey, LARGEST_ARTIFACT};
 use super::digest::Digest;
+use crate::confine::{self, Code};
 use crate::runtime::{Engine, Inspection, LARGEST_MODULE, Module, ModuleError};
 
 /// The hidden command.
@@ -244,7 +245,7 @@ impl From<io::Error> for Failure {
 }
 
 fn serve(Assignment { size, cpu, inspect }: Assignment) -> Result<(), Failure> {
-    restrain(cpu)?;
+    restrain(cpu, if inspect.is_some() { Code::Loads } else { Code::HandsOver })?;
     let mut stdin = io::stdin();
     let mut bytes = Vec::new();
     (&mut stdin).take(size.min(LARGEST_MODULE)).read_to_end(&mut bytes)?;
@@ -285,7 +286,7 @@ fn end_after(cpu: Duration) -> ! {
 }
 
 /// Leaves this process less than the others have, for good.
-fn restrain(cpu: Duration) -> Result<(), Failure> {
+fn restrain(cpu: Duration, code: Code) -> Result<(), Failure> {
     let limit = |resource, most: u64, then: u64| {
         setrlimit(resource, Rlimit { current: Some(most), maximum: Some(then) })
             .map_err(|error| Failure::Other(format!("cannot limit itself: {error}")))
@@ -299,5 +300,5 @@ fn restrain(cpu: Duration) -> Result<(), Failure> {
     // Kindness, not safety: a system that lacks one of them does without.
     let _ = nice(10);
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
-    Ok(())
+    confine::to_computing(code).map_err(|error| Failure::Other(error.to_string()))
 }

@@ -237,7 +237,7 @@ impl Module {
         let Judged { kind, imports, exports, mut problems } = judge(Interfaces::of(engine, &component));
         if problems.is_empty()
             && let Some(kind) = kind
-            && let Err(error) = prepare(engine, &component, kind)
+            && let Err(error) = enter(engine, &component, kind)
         {
             problems.push(plain(&error));
         }
@@ -387,17 +387,22 @@ fn check(name: &str, component: &[u8]) -> Result<(), ModuleError> {
 
 /// Does all that an instance need not do when its term begins.
 fn prepare(engine: &Engine, component: &Component, kind: Kind) -> wasmtime::Result<Entry> {
-    let mut linker = Linker::new(engine.wasmtime());
-    guest::link(&mut linker)?;
-    let pre = linker.instantiate_pre(component)?;
-    let entry = match kind {
-        Kind::Coordinator => Entry::Coordinator(CoordinatorPre::new(pre)?),
-        Kind::Command => Entry::Command(CommandPre::new(pre)?),
-    };
+    let entry = enter(engine, component, kind)?;
     // Else the first instance would wait for its memory's image, with 20 MB of an interpreter in it perhaps.
     component.initialize_copy_on_write_image()?;
     give_memory_back();
     Ok(entry)
+}
+
+/// Links a component, and finds where it is entered.
+fn enter(engine: &Engine, component: &Component, kind: Kind) -> wasmtime::Result<Entry> {
+    let mut linker = Linker::new(engine.wasmtime());
+    guest::link(&mut linker)?;
+    let pre = linker.instantiate_pre(component)?;
+    Ok(match kind {
+        Kind::Coordinator => Entry::Coordinator(CoordinatorPre::new(pre)?),
+        Kind::Command => Entry::Command(CommandPre::new(pre)?),
+    })
 }
 
 /// Compiling needs ten times a module's size for a while, and the allocator would keep most of it for good.

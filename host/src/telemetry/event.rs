@@ -99,6 +99,11 @@ pub enum Event {
         /// By how many percent this machine's clock may be slow against the store's.
         tolerated_drift_percent: f64,
     },
+    /// The kernel lacks a part of what the compiler's process is confined with.
+    WeakerIsolation {
+        /// Which part.
+        missing: &'static str,
+    },
     /// A variable of the host's environment is none of a setting, and looks as if it was meant to be.
     MisspeltVariable {
         /// It.
@@ -426,6 +431,7 @@ impl Event {
         use Level::{Error, Info, Warn};
         match self {
             Self::Starting { .. } => ("starting", Info),
+            Self::WeakerIsolation { .. } => ("weaker_isolation", Warn),
             Self::MisspeltVariable { .. } => ("misspelt_variable", Warn),
             Self::Standby { .. } => ("standby", Info),
             Self::Outside { .. } => ("outside", Warn),
@@ -500,6 +506,10 @@ impl fmt::Display for Event {
                     Some(module) => format!("module {module} of {source}"),
                     None => format!("modules of {source}"),
                 }
+            ),
+            Self::WeakerIsolation { missing } => write!(
+                f,
+                "this kernel lacks {missing}: a module that breaks the compiler reaches more of what this user may"
             ),
             Self::MisspeltVariable { variable, meant } => {
                 write!(f, "there is no setting {variable}, and what it says does not count: did you mean {meant}?")

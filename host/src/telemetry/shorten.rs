@@ -50,6 +50,7 @@ impl Event {
             | Self::Error { error: text } => cut(text, LONGEST_LINE),
             // Numbers, and the operator's own words.
             Self::Starting { .. }
+            | Self::WeakerIsolation { .. }
             | Self::MisspeltVariable { .. }
             | Self::Elected { .. }
             | Self::Started { .. }
