@@ -6,6 +6,10 @@ use baton::config::Surroundings;
 use baton::{cli, commands};
 
 fn main() -> ExitCode {
+    // Else, where RUST_BACKTRACE is set, each error that a guest keeps would hold a backtrace of this program, and tell
+    // it. Panics tell theirs all the same.
+    // SAFETY: this is the first thing that the program does, and there is no other thread.
+    unsafe { std::env::set_var("RUST_LIB_BACKTRACE", "0") };
     match cli::parse(std::env::args_os(), &Surroundings::of_process()) {
         Ok(command) => commands::run(command),
         Err(stop) => stop.report(),

@@ -1,4 +1,5 @@
-//! How much memory a piece of work takes, for bounds on what cannot say it itself: each thread counts what it allocates.
+//! The memory of this process: how much a piece of work takes, for bounds on what cannot say it itself, since each thread
+//! counts what it allocates; and how what is freed goes back to the system.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -13,6 +14,28 @@ pub fn held_by<T>(work: impl FnOnce() -> T) -> (T, isize) {
     let before = HELD.get();
     let done = work();
     (done, HELD.get().wrapping_sub(before))
+}
+
+/// Has what is freed go back to the system, for the whole process. glibc keeps a heap for each few threads, and a little
+/// that is left in one keeps all of it: guests that take much and free it, on one thread after the other, would have the
+/// process grow from term to term.
+pub fn keep_one_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: these take numbers only, and may be called at any time.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+        // As it is at first. It would grow with what is freed, and large pieces would no longer go back at once.
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10);
+    }
+}
+
+/// Gives back to the system what was freed. That takes time, the more the more it was.
+pub fn give_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it takes no pointer, may be called by any thread at any time, and touches nothing that is in use.
+    unsafe {
+        libc::malloc_trim(0);
+    }
 }
 
 /// The system's allocator, which counts.

@@ -17,6 +17,7 @@ use crate::clock::Clock;
 use crate::config::{Config, Coordinator, Misspelt, Relied, Secret};
 use crate::confine;
 use crate::gate::Watchdog;
+use crate::memory;
 use crate::modules::{
     Cache, CacheError, Compiler, Digest, FileSource, Follower, Following, Judgement, ModuleSource, ModuleStore,
     OciSource, Pace, Preparer, Presence, RegistryCredentials, Source, Supply, Trust,
@@ -58,6 +59,7 @@ pub(super) fn develop(config: &Config, workshop: &Workshop) -> anyhow::Result<Ex
 }
 
 fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow::Result<ExitCode> {
+    memory::keep_one_heap();
     config.check_reach(besides(config, workshop)).map_err(WrongConfiguration::new)?;
     descriptors::grant(&config.coordinators).map_err(WrongConfiguration::new)?;
     let files = PostmortemWriter::start()?;

@@ -20,7 +20,7 @@ use wasmtime_wasi::{FsPerms, async_trait};
 
 use super::empty::Denials;
 use super::guest::Guest;
-use super::holdings::Holdings;
+use super::holdings::{Holdings, TooMuch};
 use super::listing::Listing;
 use super::weight::BUFFER;
 use crate::config::Folder;
@@ -117,16 +117,12 @@ impl Access<'_> {
         self.held.open().map_err(|_| types::ErrorCode::Quota.into())
     }
 
-    /// Whether it may have one more buffer.
-    fn may_buffer(&mut self) -> FsResult<()> {
-        self.held.keep(BUFFER).map_err(|_| types::ErrorCode::InsufficientMemory.into())
-    }
-
     /// What a stream of that file needs to be the instance's own, if it has any files.
     fn guard(&mut self, file: &Resource<Descriptor>) -> FsResult<Option<Guard>> {
-        self.may_buffer()?;
+        let buffer = self.held.buffer().map_err(no_memory)?;
         let kept = Kept(Some(self.held.table.get(file)?.clone()));
-        let guard = |own: &Handle| Guard { gate: Arc::clone(&self.folders.gate), own: own.clone(), _kept: kept };
+        let gate = Arc::clone(&self.folders.gate);
+        let guard = |own: &Handle| Guard { gate, own: own.clone(), _kept: kept, _buffer: buffer };
         Ok(self.folders.own.as_ref().map(guard))
     }
 
@@ -216,7 +212,7 @@ impl types::HostDescriptor for Access<'_> {
     ) -> FsResult<Resource<types::DirectoryEntryStream>> {
         self.pass()?;
         self.may_open()?;
-        self.may_buffer()?;
+        self.held.keep(BUFFER).map_err(no_memory)?;
         let folder = match self.held.table.get(&folder)? {
             Descriptor::Dir(folder) => Arc::clone(&folder.dir),
             Descriptor::File(_) => return Err(types::ErrorCode::NotDirectory.into()),
@@ -259,6 +255,11 @@ impl types::HostDescriptor for Access<'_> {
         drop(Kept(Some(self.held.table.delete(file)?)));
         Ok(())
     }
+}
+
+/// What a guest is told that may keep no more of the host's memory; people are told the rest.
+fn no_memory(_: TooMuch) -> FsError {
+    types::ErrorCode::InsufficientMemory.into()
 }
 
 /// The listing behind a guest's handle. wasmtime's own reads a whole folder into memory, and is never made.
@@ -308,6 +309,7 @@ struct Guard {
     gate: Arc<Gate>,
     own: Handle,
     _kept: Kept,
+    _buffer: Arc<()>,
 }
 
 impl Guard {

@@ -16,14 +16,14 @@ use wasmtime::component::ResourceTable;
 
 use super::limits::{Limits, NearLimit, Tally, saturated};
 use super::output::{Notice, Output};
-use super::weight;
+use super::weight::{self, BUFFER};
 use crate::clock::Clock;
 
 /// Handles are counted this often while the guest runs: nobody tells when there are more.
 const COUNT_HANDLES_EVERY: Duration = Duration::from_millis(100);
 
 /// The host may keep so much for an instance, in bytes, beside what this one may have of its own and does not use.
-const KEPT: u64 = 32 << 20;
+const KEPT: u64 = 16 << 20;
 
 /// What one instance holds.
 pub(super) struct Holdings {
@@ -38,6 +38,8 @@ pub(super) struct Holdings {
     kept: u64,
     /// The files that it has opened, and that may be open still.
     files: Vec<Weak<dyn Any + Send + Sync>>,
+    /// Held by all that has a buffer and that nobody can weigh.
+    buffers: Arc<()>,
     /// Of what people were told that it uses much.
     told: Vec<&'static str>,
     /// Of what they were told that it may have no more.
@@ -65,6 +67,7 @@ impl Holdings {
             handles_counted: clock.now(),
             kept: 0,
             files: Vec::new(),
+            buffers: Arc::default(),
             told: Vec::new(),
             refused: Vec::new(),
         }
@@ -100,6 +103,15 @@ impl Holdings {
                 remedy: format!("--max-memory {}MiB grants more", memory.saturating_mul(2).div_ceil(1 << 20)),
             },
         ))
+    }
+
+    /// It is about to have a buffer, for as long as it has what this returns.
+    ///
+    /// # Errors
+    /// As [`Holdings::keep`].
+    pub(super) fn buffer(&mut self) -> Result<Arc<()>, TooMuch> {
+        self.keep(BUFFER)?;
+        Ok(Arc::clone(&self.buffers))
     }
 
     /// It is about to open a file, or to list a folder.
@@ -147,7 +159,8 @@ impl Holdings {
 
     /// Weighs what the host keeps for it.
     fn weigh(&mut self) -> u64 {
-        self.kept = weight::of_all(&mut self.table) as u64;
+        let buffers = Arc::strong_count(&self.buffers).saturating_sub(1);
+        self.kept = (weight::of_all(&mut self.table) + buffers * BUFFER) as u64;
         self.tally.kept.fetch_max(self.kept, Ordering::Relaxed);
         self.kept
     }

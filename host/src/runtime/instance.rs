@@ -34,10 +34,13 @@ use super::running::Running;
 use crate::clock::Clock;
 use crate::config::{Folder, SecretSource};
 use crate::gate::{Gate, Watchdog};
+use crate::memory;
 use crate::state::{self, ClaimError, Claimant, CommitError, StateStore, Succession};
 
 /// Events that wait for the supervisor: a step-down, and a guest cannot make it more.
 const EVENTS: usize = 1;
+/// Where the host has kept more for an instance, in bytes, it gives that back to the system at once.
+const HOARD: u64 = 4 << 20;
 /// How long a request to stop usually waits until the state is claimed for the term that follows.
 pub const CLAIM_AHEAD: Duration = Duration::from_millis(250);
 
@@ -138,6 +141,7 @@ impl Launcher {
             kill_flag: Arc::clone(&kill_flag),
             gate: Arc::clone(&gate),
             output,
+            tally: Arc::clone(&tally),
             started,
         };
         self.running.add(&self.election, term, self.limits, self.http.max_requests(), &tally);
@@ -388,6 +392,7 @@ struct Life {
     kill_flag: Arc<AtomicBool>,
     gate: Arc<Gate>,
     output: Arc<dyn Output>,
+    tally: Arc<Tally>,
     started: Time,
 }
 
@@ -426,7 +431,7 @@ impl Life {
             mut killed,
             ..
         } = self;
-        let Self { kill_flag, gate, output, started, .. } = self;
+        let Self { kill_flag, gate, output, tally, started, .. } = self;
         let own = Own::default();
         let mut store = None;
         let succession = OnceLock::new();
@@ -481,11 +486,15 @@ impl Life {
         if let Some(guest) = store.as_mut().map(Store::data_mut) {
             guest.held.finish();
         }
+        let has_hoarded = tally.usage().kept > HOARD;
         // Freeing much memory takes long: another thread takes over the other guests, and this one, which has
         // the memory at hand, drops it without waiting for anyone but the calls that it had started.
         tokio::task::block_in_place(move || {
             drop(store);
             drop(own);
+            if has_hoarded {
+                memory::give_back();
+            }
         });
         lifeline.ended().await;
         gate.set_gone();

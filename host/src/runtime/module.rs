@@ -15,6 +15,7 @@ use super::engine::Engine;
 use super::guest::{self, CONTRACT, CoordinatorPre, Guest};
 use super::judge::{COMMAND, Import, Interfaces, Judged, Kind, STATE, judge};
 use super::wrap::{Unwrappable, Wrapped, is_for_preview1, wrap};
+use crate::memory;
 use crate::modules::Digest;
 
 /// A larger module is refused before it is read whole, in bytes.
@@ -390,7 +391,8 @@ fn prepare(engine: &Engine, component: &Component, kind: Kind) -> wasmtime::Resu
     let entry = enter(engine, component, kind)?;
     // Else the first instance would wait for its memory's image, with 20 MB of an interpreter in it perhaps.
     component.initialize_copy_on_write_image()?;
-    give_memory_back();
+    // Compiling needs ten times a module's size for a while.
+    memory::give_back();
     Ok(entry)
 }
 
@@ -403,15 +405,6 @@ fn enter(engine: &Engine, component: &Component, kind: Kind) -> wasmtime::Result
         Kind::Coordinator => Entry::Coordinator(CoordinatorPre::new(pre)?),
         Kind::Command => Entry::Command(CommandPre::new(pre)?),
     })
-}
-
-/// Compiling needs ten times a module's size for a while, and the allocator would keep most of it for good.
-fn give_memory_back() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: it takes no pointer, may be called by any thread at any time, and touches nothing that is in use.
-    unsafe {
-        libc::malloc_trim(0);
-    }
 }
 
 /// An error of wasmtime with its causes, in one line.

@@ -1,15 +1,15 @@
 //! What the handles of an instance take of the host's memory.
 //!
-//! Weighed are those that a guest can make large: header fields, requests, responses, and what has a buffer. The others
-//! are of a few hundred bytes each, and the limit on handles bounds them.
+//! Weighed are those that a guest can make large: header fields, requests, responses, and what has a buffer. A stream of a
+//! body has none beside the body's, one of a file is counted by [`Holdings`](super::holdings::Holdings). The others are
+//! of a few hundred bytes each, and the limit on handles bounds them.
 
 use std::any::Any;
 use std::collections::HashSet;
 
 use wasmtime::component::ResourceTable;
-use wasmtime_wasi::p2::{DynInputStream, DynOutputStream};
 use wasmtime_wasi_http::p2::bindings::http::types::{Method, Scheme};
-use wasmtime_wasi_http::p2::body::{HostFutureTrailers, HostIncomingBody, HostOutgoingBody};
+use wasmtime_wasi_http::p2::body::{HostFutureTrailers, HostIncomingBody};
 use wasmtime_wasi_http::p2::types::{
     HostFutureIncomingResponse, HostIncomingResponse, HostOutgoingRequest, HostOutgoingResponse,
 };
@@ -23,9 +23,13 @@ pub(super) const BUFFER: usize = 64 << 10;
 /// What a list of fields takes without any field, in bytes.
 pub(super) const FIELDS: usize = 512;
 
-/// What a field takes in its list beside its text, in bytes: the entries of an `http::HeaderMap` are of 104, its index
-/// grows by doubling, and name and value are allocations of their own.
+/// What one more field takes in its list beside its text, in bytes. An `http::HeaderMap` has entries of 104 and an index,
+/// which grow by doubling, and name and value are allocations of their own.
 pub(super) const FIELD: usize = 256;
+
+/// Of that, what there is room for, and what each text takes beside its bytes.
+const ROOM: usize = 112;
+const TEXT: usize = 64;
 
 /// What all handles of a table take, in bytes.
 pub(super) fn of_all(table: &mut ResourceTable) -> usize {
@@ -75,12 +79,7 @@ fn of(handle: &dyn Any, seen: &mut HashSet<usize>) -> usize {
             HostFutureTrailers::Done(_) | HostFutureTrailers::Consumed => 0,
         }
     } else {
-        let has_buffer = handle.is::<DynInputStream>()
-            || handle.is::<DynOutputStream>()
-            || handle.is::<HostIncomingBody>()
-            || handle.is::<HostOutgoingBody>()
-            || handle.is::<Listing>();
-        of_body(has_buffer)
+        of_body(handle.is::<HostIncomingBody>() || handle.is::<Listing>())
     }
 }
 
@@ -89,5 +88,8 @@ fn of_body(has_buffer: bool) -> usize {
 }
 
 fn of_map(map: &http::HeaderMap) -> usize {
-    FIELDS + map.iter().map(|(name, value)| of_field(name.as_str(), value.as_bytes())).sum::<usize>()
+    let further_values = map.len() - map.keys_len();
+    let room = ROOM * (map.capacity() + 2 * further_values);
+    let texts = map.keys().map(|name| name.as_str().len() + TEXT).sum::<usize>();
+    FIELDS + room + texts + map.values().map(|value| value.len() + TEXT).sum::<usize>()
 }

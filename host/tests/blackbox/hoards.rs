@@ -30,8 +30,15 @@ fn peak(node: &Node) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
 }
 
-/// Lets a guest hoard in a host that at first may have only a few descriptors. What it or its end says, and the most memory that its host had.
+/// Lets a guest hoard. What it or its end says, and the most memory that its host had.
 fn hoard(stage: &Stage, what: &str) -> (Event, u64) {
+    let (node, _server) = start(stage, what, "rest");
+    let ended = node.event(what, |event| event.name == "gone" || event.text("line") == "rests");
+    (ended, peak(&node))
+}
+
+/// A host that at first may have only a few descriptors, whose guest hoards and then does that.
+fn start(stage: &Stage, what: &str, then: &str) -> (Node, Server) {
     let folder = stage.home.path().join("data");
     if !folder.exists() {
         fs::create_dir(&folder).expect("a folder");
@@ -41,19 +48,24 @@ fn hoard(stage: &Stage, what: &str) -> (Event, u64) {
         }
     }
     let server = Server::start(|request| {
-        let headers: String = (0..90).map(|n| format!("\r\nx-{n}: {}", "v".repeat(300))).collect();
-        let body = if request.path() == "/no-body" { 0 } else { 1 << 20 };
+        let (fields, body) = match request.path() {
+            "/no-body" => (90, 0),
+            // As much as is read at a time, with the head.
+            "/some" => (3, 60_000),
+            _ => (90, 1 << 20),
+        };
+        let headers: String = (0..fields).map(|n| format!("\r\nx-{n}: {}", "v".repeat(300))).collect();
         Reply::Answer(format!("200 OK{headers}"), "x".repeat(body))
     });
     let node = launch(stage, "alpha", "hoard", &server.url())
         .flag("--env", format!("HOARD={what}"))
+        .flag("--env", format!("THEN={then}"))
         .flag("--dir", format!("{}::/data", folder.display()))
         .flag("--max-memory", "16MiB")
         .flag("--allow-http", server.url())
         .with_descriptors("-Sn 100")
         .start();
-    let ended = node.event(what, |event| event.name == "gone" || event.text("line") == "rests");
-    (ended, peak(&node))
+    (node, server)
 }
 
 #[test]
@@ -71,6 +83,10 @@ fn what_a_guest_can_keep_of_the_hosts_memory_is_bounded() {
         ("paths", Refused(": ()")),
         ("fields", Gone("--max-memory 32MiB grants more")),
         ("copies", Gone("--max-memory 32MiB grants more")),
+        ("emptied", Refused("1000: ")),
+        ("trailers", Refused("HttpRequestTrailerSectionSize(Some(16384))")),
+        ("heads", Gone("--max-handles grants more")),
+        ("stdouts", Refused("4000: \"enough\", true")),
         ("bodies", Gone("--max-memory 32MiB grants more")),
         ("answers", Refused("--max-memory 32MiB grants more")),
         ("unread", Gone("--max-handles grants more")),
@@ -98,4 +114,22 @@ fn what_a_guest_can_keep_of_the_hosts_memory_is_bounded() {
         }
         stage.check_promises();
     }
+}
+
+#[test]
+fn what_guests_have_freed_does_not_stay_with_their_host() {
+    let stage = Stage::new(Store::sqlite());
+    let (calm, _server) = start(&stage, "nothing", "rest");
+    stage.beat("a calm guest", |event| event.text("line") == "rests");
+    let least = peak(&calm);
+    drop(calm);
+    let stage = Stage::new(Store::sqlite());
+    // Each term fills the host's memory in small pieces, on whichever thread it runs.
+    let (node, _server) = start(&stage, "paths", "done");
+    let first = node.after(0, "gone").term;
+    node.after(first + 20, "gone");
+    let more = peak(&node).saturating_sub(least);
+    println!("{} KiB more than a calm guest's after 20 terms", more >> 10);
+    assert!(more < MORE, "20 terms took {} MiB", more >> 20);
+    stage.check_promises();
 }

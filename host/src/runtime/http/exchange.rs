@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use baton_election::Time;
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
@@ -73,6 +73,8 @@ pub(super) async fn run(shared: Arc<Shared>, admitted: Admitted) -> Result<(Resp
             Err(Unanswered { error, .. }) => return Err(error),
         }
     };
+    let mut response = response;
+    let_go_of_the_buffer(response.headers_mut());
     let place = (!response.is_end_stream()).then_some(place);
     let (held, longest) = (Arc::clone(&shared), waits.between_bytes);
     let response =
@@ -88,6 +90,19 @@ pub(super) async fn run(shared: Arc<Shared>, admitted: Admitted) -> Result<(Resp
         driven.end(is_usable);
     };
     Ok((response, Some(Box::pin(rest))))
+}
+
+/// Copies values of headers. As hyper parses them they are parts of what was read from the connection, 64 KiB of which
+/// stay for as long as one of them does.
+fn let_go_of_the_buffer(headers: &mut HeaderMap) {
+    for value in headers.values_mut() {
+        let is_sensitive = value.is_sensitive();
+        // The same bytes are a value again.
+        if let Ok(mut copied) = HeaderValue::from_bytes(value.as_bytes()) {
+            copied.set_sensitive(is_sensitive);
+            *value = copied;
+        }
+    }
 }
 
 /// A connection in use. It is closed before it lets go of what the instance waits for.
@@ -250,7 +265,13 @@ impl Body for Arriving {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         let frame = match Pin::new(&mut self.incoming).poll_frame(cx) {
-            Poll::Ready(frame) => frame.map(|frame| frame.map_err(|error| self.shared.explain(&error))),
+            Poll::Ready(frame) => frame.map(|frame| {
+                let mut frame = frame.map_err(|error| self.shared.explain(&error))?;
+                if let Some(trailers) = frame.trailers_mut() {
+                    let_go_of_the_buffer(trailers);
+                }
+                Ok(frame)
+            }),
             Poll::Pending => {
                 let Self { shared, longest, wait, .. } = &mut *self;
                 let wait = wait.get_or_insert_with(|| Wait::new(&shared.gate, &shared.clock, *longest));

@@ -35,6 +35,10 @@ pub(super) const WORD_BYTES: usize = 64;
 /// The longest authority, in bytes: a name of 255, a user and a port.
 pub(super) const AUTHORITY_BYTES: usize = 1 << 10;
 
+/// What the trailers of a request's body take of the host's memory at the most, in bytes: together with what is written
+/// ahead less than a buffer.
+pub(super) const TRAILERS: usize = 16 << 10;
+
 /// What is read from a connection ahead of the guest, in bytes.
 pub(super) const READ_AHEAD: usize = 64 << 10;
 

@@ -12,7 +12,7 @@ use wasmtime_wasi_http::{FieldMap, WasiHttpCtxView};
 use super::super::holdings::Holdings;
 use super::super::weight::{BUFFER, FIELDS, of_field, of_fields};
 use super::Http;
-use super::limits::{AUTHORITY_BYTES, HEAD_BYTES, WORD_BYTES};
+use super::limits::{AUTHORITY_BYTES, FIELD_BYTES, HEAD_BYTES, TRAILERS, WORD_BYTES};
 
 /// Links it. `parts` are an instance's side of HTTP and what it holds.
 pub(in super::super) fn link<T: Send + 'static>(
@@ -45,6 +45,29 @@ impl Access<'_> {
     fn copy(&mut self, fields: &Resource<FieldMap>, more: usize) -> wasmtime::Result<()> {
         let copied = of_fields(self.held.table.get(fields)?);
         Ok(self.held.keep(copied + more)?)
+    }
+
+    /// Makes a change of fields that may leave fewer of them. Where these are far fewer than there was room for, they are
+    /// made anew: a map never gives back what it once had, and does not show its room for further values of a name.
+    fn shrinking(
+        &mut self,
+        fields: Resource<FieldMap>,
+        change: impl FnOnce(&mut WasiHttpCtxView<'_>, Resource<FieldMap>) -> HeaderResult<()>,
+    ) -> HeaderResult<()> {
+        let handle = fields.rep();
+        let fields_of = || Resource::<FieldMap>::new_borrow(handle);
+        let before = self.held.table.get(&fields_of())?.len();
+        change(&mut self.inner(), fields)?;
+        let changed = self.held.table.get_mut(&fields_of())?;
+        let has_lost_values = changed.len() + 1 < before;
+        if has_lost_values || changed.capacity() > 4 * changed.len() + 16 {
+            let mut anew = FieldMap::new_mutable(FIELD_BYTES);
+            for (name, value) in changed.iter() {
+                anew.append_raw(name.clone(), value.clone())?;
+            }
+            *changed = anew;
+        }
+        Ok(())
     }
 
     /// Makes room for a text, unless it is longer than this.
@@ -102,7 +125,7 @@ impl types::HostFields for Access<'_> {
     fn set(&mut self, fields: Resource<FieldMap>, name: String, values: Vec<Vec<u8>>) -> HeaderResult<()> {
         let weight = values.iter().map(|value| of_field(&name, value)).sum();
         self.copy(&fields, weight).map_err(HeaderError::trap)?;
-        types::HostFields::set(&mut self.inner(), fields, name, values)
+        self.shrinking(fields, |http, fields| types::HostFields::set(http, fields, name, values))
     }
 
     fn append(&mut self, fields: Resource<FieldMap>, name: String, value: Vec<u8>) -> HeaderResult<()> {
@@ -112,7 +135,7 @@ impl types::HostFields for Access<'_> {
 
     fn delete(&mut self, fields: Resource<FieldMap>, name: String) -> HeaderResult<()> {
         self.copy(&fields, 0).map_err(HeaderError::trap)?;
-        self.inner().delete(fields, name)
+        self.shrinking(fields, |http, fields| http.delete(fields, name))
     }
 
     fn entries(&mut self, fields: Resource<FieldMap>) -> wasmtime::Result<Vec<(String, Vec<u8>)>> {
@@ -199,8 +222,7 @@ impl types::HostOutgoingRequest for Access<'_> {
         &mut self,
         request: Resource<types::OutgoingRequest>,
     ) -> wasmtime::Result<Result<Resource<types::OutgoingBody>, ()>> {
-        // Its two ends.
-        self.held.keep(2 * BUFFER)?;
+        self.held.keep(BUFFER)?;
         types::HostOutgoingRequest::body(&mut self.inner(), request)
     }
 
@@ -224,7 +246,7 @@ calls! { HostIncomingResponse:
 }
 
 calls! { HostIncomingBody:
-    stream(body: Resource<types::IncomingBody>) -> Result<Resource<DynInputStream>, ()>, keeps BUFFER;
+    stream(body: Resource<types::IncomingBody>) -> Result<Resource<DynInputStream>, ()>;
     finish(body: Resource<types::IncomingBody>) -> Resource<types::FutureTrailers>;
     drop(body: Resource<types::IncomingBody>) -> ();
 }
@@ -253,11 +275,18 @@ impl types::HostOutgoingBody for Access<'_> {
         &mut self,
         body: Resource<types::OutgoingBody>,
     ) -> wasmtime::Result<Result<Resource<DynOutputStream>, ()>> {
-        self.held.keep(BUFFER)?;
         self.inner().write(body)
     }
 
     fn finish(&mut self, body: Resource<types::OutgoingBody>, trailers: Option<Resource<FieldMap>>) -> HttpResult<()> {
+        if let Some(trailers) = &trailers {
+            // They go where nothing weighs them any more, into the body's other end.
+            let weight = of_fields(self.held.table.get(trailers).map_err(HttpError::trap)?);
+            if weight > TRAILERS {
+                let most = u32::try_from(TRAILERS).ok();
+                return Err(types::ErrorCode::HttpRequestTrailerSectionSize(most).into());
+            }
+        }
         types::HostOutgoingBody::finish(&mut self.inner(), body, trailers)
     }
 
@@ -273,7 +302,7 @@ calls! { HostOutgoingResponse:
     status_code(response: Resource<types::OutgoingResponse>) -> types::StatusCode;
     set_status_code(response: Resource<types::OutgoingResponse>, status: types::StatusCode) -> Result<(), ()>;
     headers(response: Resource<types::OutgoingResponse>) -> Resource<FieldMap>;
-    body(response: Resource<types::OutgoingResponse>) -> Result<Resource<types::OutgoingBody>, ()>, keeps 2 * BUFFER;
+    body(response: Resource<types::OutgoingResponse>) -> Result<Resource<types::OutgoingBody>, ()>, keeps BUFFER;
     drop(response: Resource<types::OutgoingResponse>) -> ();
 }
 

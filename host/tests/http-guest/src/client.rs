@@ -71,7 +71,8 @@ fn finish(answer: &FutureIncomingResponse) -> Result<Answer, String> {
     Ok(Answer { status, location, body: text })
 }
 
-fn read(body: &IncomingBody) -> Result<String, String> {
+/// All of a response's body.
+pub fn read(body: &IncomingBody) -> Result<String, String> {
     let stream = body.stream().map_err(|()| "no stream")?;
     let mut bytes = Vec::new();
     loop {

@@ -37,6 +37,35 @@ pub fn hoard(what: &str, url: &str) -> Result<String, Failure> {
                 copy.append("one-more", n.to_string().as_bytes()).map(|()| copy)
             })
         }
+        "emptied" => keep(|n| {
+            // It takes long to make one, and this many would be seen.
+            if n == 1_000 {
+                return Err(Failure::fatal("enough"));
+            }
+            let emptied = fields(n)?;
+            let values: Vec<Vec<u8>> = (0..50).map(|_| Vec::new()).collect();
+            emptied.set("n0", &values).map_err(|error| Failure::fatal(format!("{error:?}")))?;
+            (0..400).try_for_each(|n| emptied.delete(&format!("n{n}"))).map_err(|error| format!("{error:?}"))?;
+            Ok::<_, Failure>(emptied)
+        }),
+        "trailers" => keep(|n| {
+            let request = request();
+            let body = request.body().map_err(|()| "no body")?;
+            OutgoingBody::finish(body, Some(fields(n)?)).map_err(|code| code.to_string())?;
+            Ok::<_, Failure>(request)
+        }),
+        "heads" => keep(|_| {
+            let begun = client::begin(&format!("{url}/some"), Fields::new(), None)?;
+            let response = client::head(&begun).map_err(|code| code.to_string())?;
+            let headers = response.headers();
+            client::read(&response.consume().map_err(|()| "no body")?)?;
+            Ok::<_, String>(headers)
+        }),
+        "stdouts" => {
+            let said = keep(|n| if n < 4_000 { Ok(wasip2::cli::stdout::get_stdout()) } else { Err("enough") });
+            // They take none of what it may have.
+            format!("{said}, {:?}", fields(0).is_ok())
+        }
         "bodies" => keep(|_| {
             let request = request();
             let body = request.body()?;

@@ -40,6 +40,9 @@ fn run(term: &Term) -> baton_sdk::Result {
         "effects" => effects(term, &url),
         "hoard" => {
             let hoarded = hoard::hoard(&variable("HOARD"), &url)?;
+            if variable("THEN") == "done" {
+                return Ok(());
+            }
             say!("{hoarded}");
             rest(term)
         }
