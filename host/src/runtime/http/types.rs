@@ -56,11 +56,11 @@ impl Access<'_> {
     ) -> HeaderResult<()> {
         let handle = fields.rep();
         let fields_of = || Resource::<FieldMap>::new_borrow(handle);
-        let before = self.held.table.get(&fields_of())?.len();
+        let further_values = |fields: &FieldMap| fields.len() - fields.keys_len();
+        let before = further_values(self.held.table.get(&fields_of())?);
         change(&mut self.inner(), fields)?;
         let changed = self.held.table.get_mut(&fields_of())?;
-        let has_lost_values = changed.len() + 1 < before;
-        if has_lost_values || changed.capacity() > 4 * changed.len() + 16 {
+        if further_values(changed) < before || changed.capacity() > 4 * changed.len() + 16 {
             let mut anew = FieldMap::new_mutable(FIELD_BYTES);
             for (name, value) in changed.iter() {
                 anew.append_raw(name.clone(), value.clone())?;
