@@ -138,6 +138,11 @@ impl Timing {
         self.lease * 93 / 100
     }
 
+    /// How long a kill may take until the instance is gone: from the deadline to 0.93 D.
+    pub fn kill_takes(&self) -> Duration {
+        self.abort_after() - self.deadline_after()
+    }
+
     /// The store outage that a leader survives: 0.7 D less D/6.
     pub fn tolerated_outage(&self) -> Duration {
         self.at_risk_after() - self.renew_after()

@@ -297,7 +297,7 @@ impl Run {
 
     fn abort(&self, reason: &str) -> ! {
         let timing = &self.given.settings.timing;
-        self.given.log.last_words(reason, last_words_within(timing.abort_after() - timing.deadline_after()));
+        self.given.log.last_words(reason, last_words_within(timing.kill_takes()));
         std::process::abort();
     }
 

@@ -19,7 +19,7 @@ impl Event {
     pub fn starting(node: &str, store: &StoreUrl, source: String, module: Option<Digest>, timing: &Timing) -> Self {
         let lease = timing.lease();
         // What is not gone by then takes its host with it, so no drop takes longer.
-        let longest_drop = timing.abort_after() - timing.deadline_after();
+        let longest_drop = timing.kill_takes();
         // A hundredth is for waking late, and for what the clock cannot tell.
         let lateness = lease / 100;
         let slack = lease - timing.abort_after() - last_words_within(longest_drop) - lateness;

@@ -196,7 +196,9 @@ fn hangs(node: &Node) {
 #[test]
 fn an_instance_is_not_gone_while_a_call_on_a_file_hangs() {
     let (stage, folder) = (stage(), hanging());
-    let mut node = start(&stage, &folder.path().join("granted"), "/data", &["write /data/pipe x"]);
+    // So long that nobody gives it up meanwhile.
+    let lease = Duration::from_secs(60);
+    let mut node = start_with_lease(&stage, lease, &folder.path().join("granted"), "/data", &["write /data/pipe x"]);
     let term = node.after(0, "started").term;
     hangs(&node);
     node.signal(Signal::TERM);
@@ -218,7 +220,8 @@ fn an_instance_is_not_gone_while_a_call_on_a_file_hangs() {
 fn an_instance_is_not_gone_while_a_write_hangs() {
     let Some(fuse) = Fuse::mount("hung") else { return };
     let stage = stage();
-    let mut node = start(&stage, fuse.path(), "/data", &["append /data/hung x"]);
+    let lease = Duration::from_secs(60);
+    let mut node = start_with_lease(&stage, lease, fuse.path(), "/data", &["append /data/hung x"]);
     let write = fuse.hung_write();
     node.signal(Signal::TERM);
     node.after(0, "killed");
@@ -229,6 +232,21 @@ fn an_instance_is_not_gone_while_a_write_hangs() {
     let gone = node.after(0, "gone");
     assert!(gone.ts >= answered, "gone at {}, before its write ended at {answered}", gone.ts);
     assert_eq!(node.wait().code(), Some(0));
+    stage.check_promises();
+}
+
+#[test]
+fn a_host_whose_instance_hangs_does_not_lead_for_ever() {
+    let (stage, folder) = (stage(), hanging());
+    let mut node = start(&stage, &folder.path().join("granted"), "/data", &["write /data/pipe x"]);
+    let term = node.after(0, "started").term;
+    hangs(&node);
+    let standby = stage.standby("beta", &node);
+    // The store is well, and the lease would be renewed for as long as one likes.
+    node.signal(Signal::TERM);
+    let status = node.wait();
+    assert_eq!(status.signal(), Some(Signal::ABORT.as_raw()), "{status:?}");
+    standby.after(term, "started");
     stage.check_promises();
 }
 
@@ -271,7 +289,11 @@ fn a_guest_whose_call_hangs_does_not_hold_up_others() {
             format!("{table}dirs = [\"{}/granted::/data\"]\n", folder.path().display())
         })
         .collect();
-    let config = format!("store = {:?}\ngrace = \"300ms\"\n{}{hangs}", store.url(), table("beats", Guest::Beats, ""));
+    let config = format!(
+        "store = {:?}\ngrace = \"300ms\"\nlease = \"60s\"\n{}{hangs}",
+        store.url(),
+        table("beats", Guest::Beats, "")
+    );
     fs::write(home.path().join("baton.toml"), config).expect("the file is written");
     let journal = crate::node::Journal::default();
     let mut node = crate::node::Launch::run("alpha", home.path(), &journal).start();

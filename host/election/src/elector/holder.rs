@@ -161,7 +161,7 @@ impl Holding {
             wakeups[5] = self.stuck_since.map(|since| since + shared.settings.timing.lease());
         }
         if self.may_be_held(shared) {
-            wakeups[2] = self.renewal.pending.is_none().then_some(self.renewal.next_try);
+            wakeups[2] = (self.renewal.pending.is_none() && !self.hangs(shared)).then_some(self.renewal.next_try);
             wakeups[3] = self.ledger.next_wakeup();
         }
         wakeups.into_iter().flatten().min()
@@ -244,12 +244,23 @@ impl Holding {
     /// the two, since its gate refuses everything meanwhile.
     fn abort_at(&self, shared: &Shared, killed: Time) -> Time {
         let timing = &shared.settings.timing;
-        let room = timing.abort_after() - timing.deadline_after();
-        (self.renewed + timing.abort_after()).max(killed + room)
+        (self.renewed + timing.abort_after()).max(killed + timing.kill_takes())
+    }
+
+    /// An instance was killed and is not gone though it had its time: it hangs in something that nobody here can end. The
+    /// lease is renewed no more then, so that at 0.93 D the host ends itself: else it would lead for ever with nothing to
+    /// show.
+    fn hangs(&self, shared: &Shared) -> bool {
+        match &self.stage {
+            Stage::Serving(Serving { killed: Some(killed), .. }) => {
+                shared.time().since(*killed) >= shared.settings.timing.kill_takes()
+            }
+            _ => false,
+        }
     }
 
     fn renew_if_due(&mut self, shared: &mut Shared) {
-        if self.renewal.pending.is_none() && shared.time() >= self.renewal.next_try {
+        if self.renewal.pending.is_none() && shared.time() >= self.renewal.next_try && !self.hangs(shared) {
             self.renewal.pending = Some(shared.urgent(Op::Renew { id: self.id }));
         }
     }

@@ -230,8 +230,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a lease is not renewed while another's is waited out",
         file: HOLDER,
-        old: "        if self.renewal.pending.is_none() && shared.time() >= self.renewal.next_try {",
-        new: "        let waits = matches!(self.stage, Stage::Settling { .. });\n        if !(MUTANT && waits) && self.renewal.pending.is_none() && shared.time() >= self.renewal.next_try {",
+        old: "        if self.renewal.pending.is_none() && shared.time() >= self.renewal.next_try && !self.hangs(shared) {",
+        new: "        let waits = MUTANT && matches!(self.stage, Stage::Settling { .. });\n        if !waits && self.renewal.pending.is_none() && shared.time() >= self.renewal.next_try && !self.hangs(shared) {",
         breaks: "leader_tries_never_slow",
     },
     Mutant {
@@ -339,6 +339,13 @@ pub const MUTANTS: &[Mutant] = &[
         old: "        if shared.time() >= self.deadline(shared) {\n            self.spent",
         new: "        if !MUTANT && shared.time() >= self.deadline(shared) {\n            self.spent",
         breaks: "serves_what_is_written_since_doubt",
+    },
+    Mutant {
+        name: "the lease is renewed for an instance that hangs",
+        file: HOLDER,
+        old: "shared.time().since(*killed) >= shared.settings.timing.kill_takes()",
+        new: "!MUTANT && shared.time().since(*killed) >= shared.settings.timing.kill_takes()",
+        breaks: "ends_what_hangs",
     },
     Mutant {
         name: "a lease whose record cannot be written is kept",

@@ -209,8 +209,7 @@ impl Conduct {
         }
         if let Some(killed) = instance.killed {
             // A process that did not run at its deadline has from its kill on what there is between the two.
-            let room = timing.abort_after() - timing.deadline_after();
-            let abort_at = instance.abort_at.max(killed + room);
+            let abort_at = instance.abort_at.max(killed + timing.kill_takes());
             if now >= abort_at {
                 return broken("gone_in_time", format!("no abort at {now:?}, which was due at {abort_at:?}"));
             }
@@ -231,6 +230,12 @@ impl Conduct {
         }
     }
 
+    /// An instance was killed and is not gone in the time that it had: its lease is to run out with its host.
+    pub(super) fn hangs(&self, now: Time) -> bool {
+        let killed = self.instance.as_ref().and_then(|instance| instance.killed);
+        killed.is_some_and(|killed| now.since(killed) >= self.settings.timing.kill_takes())
+    }
+
     pub(super) fn leader_tries_never_slow(
         &self,
         now: Time,
@@ -249,7 +254,7 @@ impl Conduct {
                 || self.has_read_that_it_is_over());
         let is_kept = !holding.lost && !holding.is_missing && !is_left;
         let is_held = is_kept && now < holding.renewed + holding.length;
-        if !is_held || holding.renew_by == Time(Duration::MAX) {
+        if !is_held || holding.renew_by == Time(Duration::MAX) || self.hangs(now) {
             return Ok(());
         }
         if now > holding.renew_by {

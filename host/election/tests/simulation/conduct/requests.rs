@@ -18,6 +18,10 @@ impl Conduct {
             Op::Recall => Ok(()),
             Op::Create { record } => self.created_only_if_none(record),
             Op::Acquire { id, length, version } => self.acquire(now, *id, *length, version),
+            Op::Renew { .. } if self.hangs(now) => {
+                let killed = self.instance.as_ref().and_then(|instance| instance.killed);
+                broken("ends_what_hangs", format!("a renewal at {now:?} for what was killed at {killed:?}"))
+            }
             Op::Renew { id } => {
                 if let Some(holding) = self.holding.as_mut().filter(|holding| holding.id == *id) {
                     holding.renew_by = Time(Duration::MAX);
