@@ -175,8 +175,8 @@ impl Stage {
         let component = target.join(format!("examples/scheduler-{language}.wasm"));
         assert!(component.is_file(), "{} is not there: `make examples` builds it", component.display());
         let home = tempfile::tempdir().expect("a folder");
-        let workers = Workers::start(2, [LOST_IN_THE_CRASH, CUT_OFF_BY_THE_STOP]);
         let journal = Journal::default();
+        let workers = Workers::start(2, [LOST_IN_THE_CRASH, CUT_OFF_BY_THE_STOP], journal.clone());
         Self { component, home, store: String::new(), lease: "15s", azurite: None, journal, workers }
     }
 

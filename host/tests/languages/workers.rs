@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use crate::node::Journal;
 use crate::patience::{LOOK, Patience, QUIET};
 
 /// A request that a worker got.
@@ -26,6 +27,8 @@ pub struct Offer {
 pub struct Workers {
     workers: Vec<(String, SocketAddr, JoinHandle<()>)>,
     shared: Arc<Shared>,
+    /// What the nodes that make the offers tell.
+    journal: Journal,
 }
 
 #[derive(Default)]
@@ -47,7 +50,7 @@ struct Seen {
 
 impl Workers {
     /// Starts so many. The first offer of each partition in `hold` is taken and never answered.
-    pub fn start(count: usize, hold: impl IntoIterator<Item = u64>) -> Self {
+    pub fn start(count: usize, hold: impl IntoIterator<Item = u64>, journal: Journal) -> Self {
         let shared = Arc::new(Shared::default());
         shared.seen().to_hold.extend(hold);
         let workers = (0..count).map(|worker| {
@@ -56,7 +59,7 @@ impl Workers {
             let its = Arc::clone(&shared);
             (format!("http://{address}"), address, std::thread::spawn(move || its.serve(worker, &listener)))
         });
-        Self { workers: workers.collect(), shared }
+        Self { workers: workers.collect(), shared, journal }
     }
 
     /// A worker's base URL.
@@ -77,7 +80,11 @@ impl Workers {
     fn wait(&self, what: &str, is_there: impl Fn(&Seen) -> bool) {
         let (mut seen, mut patience) = (self.shared.seen(), Patience::new());
         while !is_there(&seen) {
-            assert!(patience.lasts(), "waited in vain for {what}: {:?}", seen.offers);
+            if !patience.lasts() {
+                let (count, last) = (seen.offers.len(), seen.offers.last().cloned());
+                drop(seen);
+                self.journal.fail(&format!("waited in vain for {what}; the last of {count} offers is {last:?}"));
+            }
             seen = self.shared.changed.wait_timeout(seen, LOOK).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
