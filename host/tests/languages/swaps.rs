@@ -10,6 +10,9 @@ use crate::{Stage, no_lower_term_after_a_higher};
 const SWAPS: usize = 15;
 /// More than are handed over meanwhile.
 const PARTITIONS: u64 = 100_000;
+/// The runtime of JavaScript keeps some for each request until its collector runs, and one version makes requests for as
+/// long as the next one is compiled.
+const HANDLES: u64 = 1_000_000;
 
 #[test]
 fn js_versions_take_over_from_one_another() {
@@ -30,7 +33,8 @@ fn take_over_from_one_another(stage: &Stage, cache: &Path) {
         std::fs::rename(file.with_extension("new"), &file).expect("renamed");
     };
     put(0);
-    let mut leader = stage.launch_from("node-1", &file, PARTITIONS).flag("--cache", cache).start();
+    let leader = stage.launch_from("node-1", &file, PARTITIONS).flag("--cache", cache);
+    let mut leader = leader.flag("--max-handles", HANDLES.to_string()).start();
     let first = stage.started(0).term;
     let mut last = first;
     stage.workers.offered_in(first);
