@@ -113,8 +113,10 @@ impl Scene {
         let changes = starts.windows(2).filter(|pair| pair[0].text("module") != pair[1].text("module"));
         let changes: Vec<_> = changes.map(|pair| [pair[0].text("module"), pair[1].text("module")]).collect();
         let told: Vec<_> = swapped.iter().map(|swap| [swap.text("previous"), swap.text("module")]).collect();
-        // Where an instance had failed or was killed, the next version followed without a swap.
+        // Where an instance had failed or was killed, or was stopped for another reason, the next version followed without a
+        // swap.
         let failed = stage.events("gone").iter().filter(|gone| gone.text("outcome") != "done").count();
+        let failed = failed + stage.events("stopping").iter().filter(|stop| stop.text("reason") != "replaced").count();
         let mut rest = changes.iter();
         assert!(told.iter().all(|swap| rest.any(|change| change == swap)), "{told:?} of {changes:?}");
         assert!(changes.len() - told.len() <= failed, "{failed} failed; {told:?} of {changes:?}");
