@@ -29,15 +29,6 @@ pub fn keep_one_heap() {
     }
 }
 
-/// Gives back to the system what was freed. That takes time, the more the more it was.
-pub fn give_back() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: it takes no pointer, may be called by any thread at any time, and touches nothing that is in use.
-    unsafe {
-        libc::malloc_trim(0);
-    }
-}
-
 /// The system's allocator, which counts.
 struct Counting;
 

@@ -59,6 +59,7 @@ SETTING VALUE FROM
 file baton.toml default
 store azure://acct/box flag --store
 create false default
+allow-weaker-isolation false default
 node n1 flag --node
 log-format text default
 {cache}

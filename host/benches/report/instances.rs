@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use baton::clock::Clock;
 use baton::gate::Watchdog;
 use baton::runtime::{
-    CLAIM_AHEAD, Engine, Grants, HttpPolicy, Instance, InstanceEvent, Launcher, Limits, Module, Notice, Output,
-    Postmortem, Running,
+    CLAIM_AHEAD, Engine, HttpPolicy, Instance, InstanceEvent, Launcher, Limits, Module, Notice, Output, Policy,
+    Postmortem, Processes, Purpose, Runners, Running,
 };
 use baton::state;
 use baton::store::MemoryStore;
@@ -153,23 +153,19 @@ impl Baton {
         let launcher = Launcher {
             election: ElectionName::new("bench")?,
             node: "bench".to_string(),
-            limits: Limits { memory: (TOUCHED + 64) << 20, ..Limits::default() },
+            runners: runners(HttpPolicy::default())?,
             states: Arc::new(MemoryStore::new(Arc::new(|| Duration::ZERO))),
-            state_limits: state::Limits::default(),
             inheritance: state::Inheritance::default(),
             claim_ahead: CLAIM_AHEAD,
             postmortem: Postmortem::default(),
             env: Vec::new(),
             config: Vec::new(),
             secrets: Vec::new(),
-            folders: Vec::new(),
-            http: Arc::new(HttpPolicy::new(Grants::default(), 64, None)?),
             running: Running::default(),
-            guests: Handle::current(),
             clock,
             watchdog: Arc::new(watchdog),
         };
-        let module = Module::load(&Engine::start()?, module)?;
+        let module = Module::load(&Engine::new(Purpose::default())?, module)?;
         Ok(Self { launcher, module, terms: AtomicU64::new(0) })
     }
 
@@ -222,6 +218,13 @@ impl Baton {
         let term = self.terms.fetch_add(1, Ordering::Relaxed) + 1;
         (launcher.start(&self.module, term, deadline, deadline, Arc::new(Lines(sender))), lines)
     }
+}
+
+/// Runners of the program that this was built with, whose host is this process.
+pub fn runners(http: HttpPolicy) -> std::io::Result<Runners> {
+    let limits = Limits { memory: (TOUCHED + 64) << 20, ..Limits::default() };
+    let policy = Policy { limits, http, ..Policy::default() };
+    Ok(Runners::new(env!("CARGO_BIN_EXE_baton").into(), policy, &Processes::new()?, &Handle::current()))
 }
 
 async fn gone(instance: &mut Instance) -> baton_election::End {

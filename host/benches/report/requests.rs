@@ -6,7 +6,6 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Instant;
 
 use baton::runtime::{Grants, HttpPolicy};
@@ -17,7 +16,7 @@ use wasmtime::ensure;
 use wasmtime_wasi_http::io::TokioIo;
 
 use crate::bare::milliseconds;
-use crate::instances::Baton;
+use crate::instances::{Baton, runners};
 use crate::samples::Samples;
 use crate::table::{Bar, Row, Unit};
 
@@ -45,7 +44,7 @@ pub async fn measure(module: &Path, effort: &Effort) -> wasmtime::Result<Vec<Row
     });
     let url = format!("http://{address}");
     let mut baton = Baton::new(module)?;
-    baton.launcher.http = Arc::new(HttpPolicy::new(Grants::new(vec![url.parse()?]), 64, None)?);
+    baton.launcher.runners = runners(HttpPolicy::new(Grants::new(vec![url.parse()?]), 64, None)?)?;
     let (mut bare, mut native, mut gated) = (Samples::default(), Samples::default(), Samples::default());
     for _ in 0..effort.rounds {
         bare.extend(asked_by_hyper(address).await?);

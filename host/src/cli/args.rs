@@ -168,9 +168,26 @@ Example:
         /// The processor time that it may take
         #[arg(long, value_parser = humantime::parse_duration)]
         cpu: std::time::Duration,
+        /// Make code for a runner that is profiled
+        #[arg(long)]
+        profile: bool,
         /// Write no code, but what is known of the module under this name
         #[arg(long)]
         inspect: Option<String>,
+    },
+    /// Run one instance: what a host starts for each
+    #[command(name = crate::runtime::RUN_INSTANCE, hide = true)]
+    RunInstance {
+        /// The number of the host's process
+        #[arg(long)]
+        parent: u32,
+    },
+    /// End each runner at its deadline: what a host starts once
+    #[command(name = crate::runtime::WATCH_RUNNERS, hide = true)]
+    WatchRunners {
+        /// The number of the host's process
+        #[arg(long)]
+        parent: u32,
     },
     /// Write a coordinator to start from, into a new folder
     ///
@@ -227,6 +244,10 @@ pub(super) struct Run {
     /// Make the container of an Azure store if it is missing; a folder is always made [env: BATON_CREATE] [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub create: Option<String>,
+    /// Let coordinators have folders though this kernel could not keep them there if they broke out of their sandbox
+    /// [env: BATON_ALLOW_WEAKER_ISOLATION] [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub allow_weaker_isolation: Option<String>,
     /// This node's id [env: BATON_NODE] [default: the host's name and a slot number]
     #[arg(long, value_name = "ID")]
     pub node: Option<String>,

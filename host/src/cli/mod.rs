@@ -109,6 +109,16 @@ pub enum Command {
     },
     /// Compile a module for the host that started this process.
     CompileModule(Assignment),
+    /// Run one instance for the host that started this process.
+    RunInstance {
+        /// The number of its process.
+        parent: u32,
+    },
+    /// End each runner of the host that started this process at its deadline.
+    WatchRunners {
+        /// The number of its process.
+        parent: u32,
+    },
     /// Write a project to start from.
     New {
         /// Its folder and its election.
@@ -307,7 +317,11 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Surrounding
             election: election_argument(&election)?,
             store: config::resolve_store(&store.layer(), around)?,
         },
-        Subcommand::CompileModule { size, cpu, inspect } => Command::CompileModule(Assignment { size, cpu, inspect }),
+        Subcommand::CompileModule { size, cpu, profile, inspect } => {
+            Command::CompileModule(Assignment { size, cpu, profile, inspect })
+        }
+        Subcommand::RunInstance { parent } => Command::RunInstance { parent },
+        Subcommand::WatchRunners { parent } => Command::WatchRunners { parent },
         Subcommand::New { lang, sdk: Some(_), .. } if lang != Lang::Rust => {
             let problem = "only a project in Rust takes the SDK: leave it out".to_owned();
             return Err(ConfigError::of_argument("--sdk", problem).into());
@@ -335,6 +349,7 @@ impl args::Run {
             .flag(Key::Store, self.store.store)
             .flag(Key::File, self.store.file)
             .flag(Key::Create, self.create)
+            .flag(Key::AllowWeakerIsolation, self.allow_weaker_isolation)
             .flag(Key::Node, self.node)
             .flag(Key::LogFormat, self.log_format);
         self.settings.add_to(layer)

@@ -157,8 +157,19 @@ fn table(rows: &[StatusRow]) -> String {
 }
 
 fn used(in_use: &InUse) -> String {
-    let InUse { memory, table_elements, instances, handles, files, kept, requests, lines, dropped, lines_per_second } =
-        in_use;
+    let InUse {
+        memory,
+        table_elements,
+        instances,
+        handles,
+        files,
+        kept,
+        requests,
+        lines,
+        dropped,
+        lines_per_second,
+        process,
+    } = in_use;
     let of = |share: &Share, what: &str| format!("{} of {} {what}", share.used, share.limit);
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     [
@@ -170,6 +181,12 @@ fn used(in_use: &InUse) -> String {
         of(files, "open files"),
         of(requests, "requests at a time"),
         format!("{lines} lines of output and {dropped} dropped, at {lines_per_second} a second"),
+        format!(
+            "{:.1} MiB and {:.1} s of processors by its process {}",
+            mib(process.memory),
+            Duration::from_millis(process.cpu_ms).as_secs_f64(),
+            process.pid
+        ),
     ]
     .join(", ")
 }

@@ -1,20 +1,21 @@
-//! Descriptors: as many as the coordinators may use, so that none of them takes those of another, or of a renewal.
+//! Descriptors: as many as this process needs for its coordinators, and as many as each of their processes may use.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::config::Coordinator;
+use crate::runtime::Policy;
 
 /// What the host itself opens: its threads, the module that it reads, the caches, the status, pipes to its children.
 const HOST: u64 = 200;
 
-/// What it opens for each coordinator: connections to the store, those that wait for its next request, lookups.
-const EACH: u64 = 48;
+/// What it opens for each coordinator: connections to the store, lookups, code, and the ways to its runners: of one that
+/// runs and of two that are ready.
+const EACH: u64 = 72;
 
-/// The coordinators may use more descriptors than the system grants this process.
+/// More descriptors are needed than the system grants a process.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the coordinators may have so many files and requests open that this process needs up to {needed} descriptors, and \
-     the system grants it {granted}: grant more (LimitNOFILE= in systemd, `ulimit -Hn`), or lower --max-files or \
+    "for its coordinators, and what they may have open, a process of this host needs up to {needed} descriptors, and the \
+     system grants it {granted}: grant more (LimitNOFILE= in systemd, `ulimit -Hn`), or lower --max-files or \
      --max-requests"
 )]
 pub(super) struct TooFew {
@@ -22,12 +23,15 @@ pub(super) struct TooFew {
     granted: u64,
 }
 
-/// Has the system grant as many as the coordinators may use, and at least as many as before.
+/// Has the system grant as many as coordinators with these policies need, and at least as many as before.
 ///
 /// # Errors
 /// [`TooFew`] if it does not.
-pub(super) fn grant(coordinators: &[Coordinator]) -> Result<(), TooFew> {
-    let needed = coordinators.iter().map(of).fold(HOST, u64::saturating_add);
+pub(super) fn grant<'a>(policies: impl Iterator<Item = &'a Policy>) -> Result<(), TooFew> {
+    // Of this process, and the most of any runner, which has this one's limit.
+    let (own, theirs) =
+        policies.fold((HOST, 0), |(own, theirs), policy| (own + EACH, policy.descriptors().max(theirs)));
+    let needed = own.max(theirs);
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let granted = maximum.unwrap_or(u64::MAX);
     if current.is_none_or(|current| current >= needed) {
@@ -38,8 +42,4 @@ pub(super) fn grant(coordinators: &[Coordinator]) -> Result<(), TooFew> {
         Ok(()) if needed <= granted => Ok(()),
         _ => Err(TooFew { needed, granted }),
     }
-}
-
-fn of(Coordinator { limits, max_requests, folders, .. }: &Coordinator) -> u64 {
-    [limits.files, *max_requests as u64, folders.len() as u64, EACH].into_iter().fold(0, u64::saturating_add)
 }

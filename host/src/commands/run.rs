@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use baton_election::{Refusal, Settings};
+use baton_election::{ElectionName, Refusal, Settings};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
@@ -14,7 +14,7 @@ use tokio::task::{JoinError, JoinSet};
 use super::dev::Workshop;
 use super::{WrongConfiguration, descriptors, open_store};
 use crate::clock::Clock;
-use crate::config::{Config, Coordinator, Misspelt, Relied, Secret};
+use crate::config::{Config, Coordinator, Folder, Misspelt, Relied, Secret};
 use crate::confine;
 use crate::gate::Watchdog;
 use crate::memory;
@@ -23,7 +23,10 @@ use crate::modules::{
     OciSource, Pace, Preparer, Presence, RegistryCredentials, Source, Supply, Trust,
 };
 use crate::node::NodeId;
-use crate::runtime::{CLAIM_AHEAD, Engine, HttpPolicy, Launcher, Postmortem, PostmortemWriter, Running};
+use crate::runtime::{
+    CLAIM_AHEAD, Engine, HttpPolicy, Launcher, Policy, Postmortem, PostmortemWriter, Processes, Purpose, Runners,
+    Running,
+};
 use crate::signals::{Ask, Signals};
 use crate::state::{Inheritance, StateStore};
 use crate::status_socket::StatusSocket;
@@ -61,9 +64,10 @@ pub(super) fn develop(config: &Config, workshop: &Workshop) -> anyhow::Result<Ex
 fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow::Result<ExitCode> {
     memory::keep_one_heap();
     config.check_reach(besides(config, workshop)).map_err(WrongConfiguration::new)?;
-    descriptors::grant(&config.coordinators).map_err(WrongConfiguration::new)?;
+    keeps_to_folders(config).map_err(WrongConfiguration::new)?;
     let files = PostmortemWriter::start()?;
     let checked = check(&config.coordinators, &files)?;
+    descriptors::grant(checked.iter().map(|checked| &checked.policy)).map_err(WrongConfiguration::new)?;
     let node = config.node.claim().map_err(WrongConfiguration::new)?;
     let (log, writer) = Log::to_stderr(config.log_format, node.id())?;
     for missing in confine::missing() {
@@ -79,6 +83,28 @@ fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow
     }
     writer.shutdown(LAST_LINES);
     ended.map(|()| ExitCode::SUCCESS)
+}
+
+/// Why a coordinator with folders could reach others if it broke out of its sandbox.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "--dir {folder}: this kernel has no Landlock (Linux 5.13, listed in /sys/kernel/security/lsm), so that nothing but \
+     WebAssembly would keep the coordinator of {election} to that folder; run it where there is, or accept that with \
+     --allow-weaker-isolation"
+)]
+struct NothingKeepsToFolders {
+    folder: Folder,
+    election: ElectionName,
+}
+
+fn keeps_to_folders(config: &Config) -> Result<(), NothingKeepsToFolders> {
+    if config.allow_weaker_isolation || confine::keeps_to_folders() {
+        return Ok(());
+    }
+    let granted = config.coordinators.iter().find_map(|one| Some((one.folders.first()?, &one.election)));
+    granted.map_or(Ok(()), |(folder, election)| {
+        Err(NothingKeepsToFolders { folder: folder.clone(), election: election.clone() })
+    })
 }
 
 /// What the host, or what it is made of, finds by a path that is not in its configuration.
@@ -124,7 +150,7 @@ struct Stores {
 struct Checked<'a> {
     coordinator: &'a Coordinator,
     trust: Trust,
-    http: Arc<HttpPolicy>,
+    policy: Policy,
     postmortem: Postmortem,
 }
 
@@ -139,7 +165,14 @@ fn check<'a>(coordinators: &'a [Coordinator], files: &PostmortemWriter) -> anyho
         checked.push(Checked {
             coordinator,
             trust: trust.in_election(&coordinator.election),
-            http: Arc::new(http.map_err(WrongConfiguration::new)?),
+            policy: Policy {
+                limits: coordinator.limits,
+                state_limits: coordinator.state_limits,
+                folders: coordinator.folders.clone(),
+                http: http.map_err(WrongConfiguration::new)?,
+                core_dump: core_dumps.is_some(),
+                profile: profile.is_some(),
+            },
             postmortem: postmortem.map_err(WrongConfiguration::new)?,
         });
     }
@@ -157,15 +190,23 @@ fn contend(
     let clock = Clock::default();
     let words = log.clone();
     let watchdog = Arc::new(Watchdog::start(clock.clone(), move |why, longest| words.last_words(why, longest))?);
-    let guests = runtime("guest", std::thread::available_parallelism().map_or(2, usize::from).max(2))?;
+    // Who attends to instances keeps no supervisor waiting, whatever their runners say.
+    let keepers = runtime("keeper", 2)?;
+    let processes = Processes::new()?;
     // Two threads: one that waits for a slow call of the system does not delay the other's deadlines.
     let control = runtime("control", 2)?;
     let incarnation = incarnation()?;
     let result = control.block_on(async {
         let mut signals = Signals::listen()?;
+        let all_runners: Vec<Runners> = checked
+            .iter()
+            .map(|Checked { policy, .. }| {
+                Runners::new("/proc/self/exe".into(), policy.clone(), &processes, keepers.handle())
+            })
+            .collect();
         let make = Followers::new(config, node, &incarnation, Arc::clone(modules), workshop, log)?;
         let supplied = tokio::select! {
-            supplied = make.all(checked) => supplied?,
+            supplied = make.all(checked, &all_runners) => supplied?,
             // A large module takes a while, and nothing was begun that has to be ended.
             asked = signals.next() => {
                 told_to_end(asked, log);
@@ -175,26 +216,23 @@ fn contend(
         let running = Running::default();
         let (ask, asked) = watch::channel(Shutdown::No);
         let (mut supervisors, mut followers) = (JoinSet::new(), JoinSet::new());
-        for (Checked { coordinator, http, postmortem, .. }, supplied) in checked.iter().zip(supplied) {
+        let supplied = supplied.into_iter().zip(all_runners);
+        for (Checked { coordinator, postmortem, .. }, (supplied, runners)) in checked.iter().zip(supplied) {
             let log = log.for_election(&coordinator.election);
             let (source, timing) = (&coordinator.module, &coordinator.timing);
             log.emit(None, Event::starting(node.as_str(), &config.store, source.to_string(), supplied.module, timing));
             let launcher = Launcher {
                 election: coordinator.election.clone(),
                 node: node.to_string(),
-                limits: coordinator.limits,
+                runners,
                 states: Arc::clone(states),
-                state_limits: coordinator.state_limits,
                 inheritance: Inheritance::default(),
                 claim_ahead: CLAIM_AHEAD,
                 postmortem: postmortem.clone(),
                 env: exposed(&coordinator.env),
                 config: coordinator.config.clone(),
                 secrets: coordinator.secrets.clone(),
-                folders: coordinator.folders.clone(),
-                http: Arc::clone(http),
                 running: running.clone(),
-                guests: guests.handle().clone(),
                 clock: clock.clone(),
                 watchdog: Arc::clone(&watchdog),
             };
@@ -263,7 +301,7 @@ fn contend(
     });
     // A store that hangs may hold one of its threads for ever; nothing depends on it any more.
     control.shutdown_background();
-    guests.shutdown_timeout(Duration::from_secs(1));
+    keepers.shutdown_timeout(Duration::from_secs(1));
     result
 }
 
@@ -292,7 +330,6 @@ struct Followers<'a> {
     modules: Arc<dyn ModuleStore>,
     workshop: Option<&'a Workshop>,
     log: &'a Log,
-    engine: Engine,
     compiler: Compiler,
     cache: Option<Cache>,
 }
@@ -316,28 +353,32 @@ impl<'a> Followers<'a> {
         workshop: Option<&'a Workshop>,
         log: &'a Log,
     ) -> anyhow::Result<Self> {
-        let dumps = config.coordinators.iter().any(|coordinator| coordinator.core_dumps.is_some());
-        let engine = Engine::start_with(dumps).map_err(|error| anyhow::anyhow!("{error:#}"))?;
         let cache = config.cache.as_deref().and_then(|folder| {
             let key = config.cache_key.as_deref().ok_or(CacheError::NoPlaceForKey);
             let opened = key.and_then(|key| Cache::open(folder, key));
             // Nothing depends on it.
             opened.map_err(|error| log.emit(None, Event::Error { error: error.to_string() })).ok()
         });
-        Ok(Self { node, incarnation, modules, workshop, log, engine, compiler: Compiler::default(), cache })
+        Ok(Self { node, incarnation, modules, workshop, log, compiler: Compiler::default(), cache })
     }
 
-    async fn all(&self, checked: &[Checked<'_>]) -> anyhow::Result<Vec<Supplied>> {
+    async fn all(&self, checked: &[Checked<'_>], runners: &[Runners]) -> anyhow::Result<Vec<Supplied>> {
         let mut supplied = Vec::new();
-        for checked in checked {
-            supplied.push(self.follower(checked).await?);
+        for (checked, runners) in checked.iter().zip(runners) {
+            supplied.push(self.follower(checked, runners).await?);
         }
         Ok(supplied)
     }
 
     /// Makes what follows the source of a coordinator. A file must have a module from the beginning: somebody is
     /// there to mend it, and the others can do without.
-    async fn follower(&self, Checked { coordinator, trust, .. }: &Checked<'_>) -> anyhow::Result<Supplied> {
+    async fn follower(
+        &self,
+        Checked { coordinator, trust, policy, .. }: &Checked<'_>,
+        runners: &Runners,
+    ) -> anyhow::Result<Supplied> {
+        let engine = Engine::new(Purpose { core_dump: policy.core_dump, profile: policy.profile });
+        let engine = engine.map_err(|error| anyhow::anyhow!("{error:#}"))?;
         let (presence, seen) = watch::channel(Presence::default());
         let source: Option<Box<dyn Source>> = match &coordinator.module {
             ModuleSource::File(path) => {
@@ -360,11 +401,12 @@ impl<'a> Followers<'a> {
             source,
             store: Arc::clone(&self.modules),
             preparer: Arc::new(Preparer {
-                engine: self.engine.clone(),
+                engine,
                 trust: trust.clone(),
                 compiler: self.compiler.clone(),
                 compile_timeout: coordinator.compile_timeout,
                 cache: self.cache.clone(),
+                runners: runners.clone(),
             }),
             presence: seen,
             log: self.log.for_election(&coordinator.election),

@@ -202,8 +202,8 @@ impl Source<'_> {
             }
             (Key::Trust, DeValue::String(file)) => self.path(at, &path, file)?,
             (Key::MaxRequests, DeValue::Integer(number)) => number.to_string(),
-            (Key::Create, DeValue::Boolean(on)) => on.to_string(),
-            (Key::Create, _) => {
+            (Key::Create | Key::AllowWeakerIsolation, DeValue::Boolean(on)) => on.to_string(),
+            (Key::Create | Key::AllowWeakerIsolation, _) => {
                 return Err(self.error(at, Some(&path), "write true or false, without quotes"));
             }
             (Key::Coredump | Key::Profile | Key::Cache, DeValue::String(place)) if place != OFF => {

@@ -5,8 +5,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use super::Surroundings;
 
@@ -14,18 +15,37 @@ use super::Surroundings;
 const FORM: &str = "HOST::GUEST, or HOST::GUEST:ro to read only, as in /srv/data::/data";
 
 /// A folder that a coordinator may use: the one that was at its path when the host started, and no other.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Folder {
     /// Where it is on the host, as it was named.
+    #[serde(with = "any_path")]
     pub host: PathBuf,
     /// Where the coordinator finds it: an absolute path, without a slash at its end.
     pub guest: String,
     /// Whether it may only be read.
     pub read_only: bool,
     /// See [`Folder::real`].
+    #[serde(with = "any_path")]
     real: PathBuf,
     /// Its device and inode.
     identity: (u64, u64),
+}
+
+/// Paths in messages to processes of ours, which need not be UTF-8.
+mod any_path {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+    use std::path::{Path, PathBuf};
+
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+        path.as_os_str().as_bytes().serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
+        Vec::deserialize(from).map(|bytes| OsString::from_vec(bytes).into())
+    }
 }
 
 /// The parts of a text, not yet checked.
@@ -118,7 +138,7 @@ impl Folder {
 /// Opens a folder by an absolute path, none of whose parts may be a link.
 fn open_without_links(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::PATH | OFlags::CLOEXEC;
-    let root = rustix::fs::open("/", flags, Mode::empty())?;
+    let root = rustix::fs::openat(CWD, "/", flags, Mode::empty())?;
     path.components().try_fold(root, |folder, part| match part {
         Component::Normal(name) => rustix::fs::openat(&folder, name, flags, Mode::empty()),
         _ => Ok(folder),

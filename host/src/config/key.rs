@@ -9,6 +9,8 @@ pub enum Key {
     Store,
     /// Make what the store needs.
     Create,
+    /// Do with less isolation than is wanted.
+    AllowWeakerIsolation,
     /// This node's id.
     Node,
     /// How log lines look.
@@ -75,10 +77,11 @@ pub enum Key {
 
 impl Key {
     /// All settings: those of the host first, then those of a coordinator.
-    pub const ALL: [Key; 34] = [
+    pub const ALL: [Key; 35] = [
         Key::File,
         Key::Store,
         Key::Create,
+        Key::AllowWeakerIsolation,
         Key::Node,
         Key::LogFormat,
         Key::Cache,
@@ -119,6 +122,7 @@ impl Key {
             Key::File => "file",
             Key::Store => "store",
             Key::Create => "create",
+            Key::AllowWeakerIsolation => "allow-weaker-isolation",
             Key::Node => "node",
             Key::LogFormat => "log-format",
             Key::Cache => "cache",

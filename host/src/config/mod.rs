@@ -67,6 +67,8 @@ pub struct Config {
     pub store: StoreUrl,
     /// Make what the store needs, such as its container, where it is missing.
     pub create: bool,
+    /// Run coordinators with folders though this kernel cannot keep them to these if they break out of their sandbox.
+    pub allow_weaker_isolation: bool,
     /// Who this host is.
     pub node: NodeChoice,
     /// How lines look on stderr.

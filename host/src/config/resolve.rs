@@ -30,6 +30,7 @@ pub fn resolve(flags: &Layer, around: &Surroundings) -> Result<Config, ConfigErr
 
     let store = store(&mut host, around)?;
     let create = create(&mut host)?;
+    let allow_weaker_isolation = switch(&mut host, Key::AllowWeakerIsolation)?;
     let node = node(&mut host, around)?;
     let log_format = host.get(Key::LogFormat, value::log_format, value::show_log_format, || Ok(Format::Text))?.0;
 
@@ -59,7 +60,19 @@ pub fn resolve(flags: &Layer, around: &Surroundings) -> Result<Config, ConfigErr
         [flags, &sources.variables, &sources.file.global].into_iter().chain(sources.file.coordinators.values());
     let misspelt = misspelt(around, layers);
     let (cache_key, file) = (around.cache_key(), around.path(sources.file_name.as_deref().unwrap_or(DEFAULT_FILE)));
-    Ok(Config { store, create, node, log_format, cache, cache_key, file, coordinators, misspelt, rows })
+    Ok(Config {
+        store,
+        create,
+        allow_weaker_isolation,
+        node,
+        log_format,
+        cache,
+        cache_key,
+        file,
+        coordinators,
+        misspelt,
+        rows,
+    })
 }
 
 /// The store alone, for the commands that ask it: from a flag, a variable, the file or the default.
@@ -149,8 +162,12 @@ fn store(host: &mut Resolver<'_>, around: &Surroundings) -> Result<StoreUrl, Con
     Ok(host.get(Key::Store, value::store, StoreUrl::to_string, default)?.0)
 }
 
+fn switch(host: &mut Resolver<'_>, key: Key) -> Result<bool, ConfigError> {
+    Ok(host.get(key, value::switch, bool::to_string, || Ok(false))?.0)
+}
+
 fn create(host: &mut Resolver<'_>) -> Result<bool, ConfigError> {
-    Ok(host.get(Key::Create, value::switch, bool::to_string, || Ok(false))?.0)
+    switch(host, Key::Create)
 }
 
 fn compile_timeout(own: &mut Resolver<'_>) -> Result<Duration, ConfigError> {

@@ -57,9 +57,10 @@ const PINS: [&str; 4] = [
 ];
 
 /// For each setting: what flag, variable, table and top of the file say, and the default. All different.
-const SETTINGS: [(Key, [&str; 4], &str); 29] = [
+const SETTINGS: [(Key, [&str; 4], &str); 30] = [
     (Key::Store, ["sqlite:/f", "sqlite:/v", "", "sqlite:/g"], "sqlite:HOME/.local/state/baton"),
     (Key::Create, ["true", "false", "", "true"], "false"),
+    (Key::AllowWeakerIsolation, ["true", "false", "", "true"], "false"),
     (Key::Node, ["f", "v", "", "g"], "MACHINE-N (N: the first free slot)"),
     (Key::LogFormat, ["json", "text", "", "json"], "text"),
     (Key::Election, ["f", "v", "t", ""], "job"),
@@ -97,7 +98,7 @@ fn each_setting_comes_from_the_strongest_layer_that_has_it() {
     for (key, [flag, variable, table, global], default) in SETTINGS {
         let home = |text: &str, case: &Case| text.replace("HOME", case.path().to_str().unwrap());
         let quote = |text: &str| {
-            if key == Key::Create { text.to_string() } else { format!("{text:?}") }
+            if matches!(key, Key::Create | Key::AllowWeakerIsolation) { text.to_string() } else { format!("{text:?}") }
         };
         let name = key.name();
         let module = if key == Key::Module { "" } else { "job.wasm" };

@@ -6,24 +6,19 @@
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read, Seek, Write};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt as _;
-use std::path::PathBuf;
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use sha2::{Digest as _, Sha256};
 
 use super::digest::Digest;
-use crate::runtime::{Engine, Module, ModuleError};
+use crate::runtime::{Engine, Module, OUTLINE, Outline};
 
 /// Changes when the same module is to be compiled anew though wasmtime's version and settings are the same:
 /// when a core module is wrapped in another way, or an artifact holds something else.
-const WRAPPING: u32 = 2;
+const WRAPPING: u32 = 3;
 
-/// The length of the number of core instances behind the code, in bytes.
-const COUNT: u64 = 8;
-
-/// The length of the checksum behind that, in bytes.
+/// The length of the checksum behind the outline that follows the code, in bytes.
 const CHECKSUM: u64 = 32;
 
 /// More is no code of a module, in bytes.
@@ -37,8 +32,7 @@ pub(super) struct ArtifactKey(String);
 pub(super) struct Artifact {
     file: File,
     checksum: [u8; CHECKSUM as usize],
-    /// The core instances of its component.
-    instances: u64,
+    outline: Outline,
 }
 
 impl ArtifactKey {
@@ -58,15 +52,15 @@ impl ArtifactKey {
         Sha256::new_with_prefix(&self.0)
     }
 
-    /// Writes code as an artifact of this key, with the number of its component's core instances.
+    /// Writes code and its outline as an artifact of this key.
     ///
     /// # Errors
     /// Those of writing.
-    pub fn write(&self, code: &[u8], instances: u64, mut to: impl Write) -> io::Result<()> {
-        let instances = instances.to_le_bytes();
+    pub fn write(&self, code: &[u8], outline: Outline, mut to: impl Write) -> io::Result<()> {
+        let outline = outline.to_bytes();
         to.write_all(code)?;
-        to.write_all(&instances)?;
-        to.write_all(&self.checksum().chain_update(code).chain_update(instances).finalize())?;
+        to.write_all(&outline)?;
+        to.write_all(&self.checksum().chain_update(code).chain_update(outline).finalize())?;
         to.flush()
     }
 }
@@ -89,8 +83,8 @@ impl Artifact {
         rustix::fs::fcntl_add_seals(&file, seals)?;
         let damaged = || io::Error::new(io::ErrorKind::InvalidData, "the code is damaged, or that of another module");
         let length = file.metadata()?.len();
-        let count_at = length.checked_sub(CHECKSUM + COUNT).ok_or_else(damaged)?;
-        let mut left = count_at + COUNT;
+        let outline_at = length.checked_sub(CHECKSUM + OUTLINE as u64).ok_or_else(damaged)?;
+        let mut left = outline_at + OUTLINE as u64;
         file.rewind()?;
         let mut checksum = key.checksum();
         let mut buffer = vec![0; 1 << 20];
@@ -106,9 +100,9 @@ impl Artifact {
         if checksum.finalize()[..] != written {
             return Err(damaged());
         }
-        let mut instances = [0; COUNT as usize];
-        file.read_exact_at(&mut instances, count_at)?;
-        Ok(Self { file, checksum: written, instances: u64::from_le_bytes(instances) })
+        let mut outline = [0; OUTLINE];
+        file.read_exact_at(&mut outline, outline_at)?;
+        Ok(Self { file, checksum: written, outline: Outline::from_bytes(outline) })
     }
 
     /// The checksum of its key and all that it holds.
@@ -126,17 +120,11 @@ impl Artifact {
         io::copy(&mut from, to).map(drop)
     }
 
-    /// Makes a module of it, which maps it for as long as it lives.
+    /// The module that it was made of, which has these bytes.
     ///
     /// # Errors
-    /// [`ModuleError`] where it cannot run here.
-    pub fn revive(&self, engine: &Engine, name: &str, bytes: &[u8]) -> Result<Module, ModuleError> {
-        let path = PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
-        // SAFETY: an artifact of this key was written by `ArtifactKey::write` with what `Module::precompile` had made
-        // of these bytes: by a child of ours that runs this very program, or by one like it that left it in a cache,
-        // where a tag that only this user's hosts can make is over its checksum. The checksum, which is over the key
-        // too, shows that it is still that one. The file is sealed, so it stays it, and the descriptor is ours while
-        // the path is used.
-        unsafe { Module::revive(engine, name, bytes, &path, self.instances) }
+    /// Where the system has no more descriptors.
+    pub fn module(&self, bytes: &[u8]) -> io::Result<Module> {
+        Ok(Module::new(bytes, self.outline, self.file.try_clone()?))
     }
 }

@@ -225,7 +225,7 @@ mod tests {
 
     use super::*;
     use crate::modules::Digest;
-    use crate::runtime::Engine;
+    use crate::runtime::{Engine, OUTLINE, Outline, Purpose};
 
     /// An engine, a folder for a cache, and the cache in it.
     struct Case {
@@ -242,7 +242,7 @@ mod tests {
         fn new() -> Self {
             let base = tempfile::tempdir().unwrap();
             let cache = Cache::open(&base.path().join("a/cache"), &base.path().join("key")).unwrap();
-            Self { engine: Engine::start().unwrap(), base, cache }
+            Self { engine: Engine::new(Purpose::default()).unwrap(), base, cache }
         }
 
         fn key(&self, module: &str) -> ArtifactKey {
@@ -252,7 +252,7 @@ mod tests {
         fn put(&self, module: &str, code: &[u8]) {
             let key = self.key(module);
             let mut file = Artifact::blank().unwrap();
-            key.write(code, 1, &mut file).unwrap();
+            key.write(code, Outline::from_bytes([0; OUTLINE]), &mut file).unwrap();
             self.cache.put(&key, &Artifact::seal(file, &key).unwrap());
         }
 
@@ -407,7 +407,7 @@ mod tests {
             .unwrap()
             .set_modified(UNIX_EPOCH)
             .unwrap();
-        case.cache.largest = 3 * ((1 << 10) + 40 + TAG as u64);
+        case.cache.largest = 3 * ((1 << 10) + OUTLINE as u64 + 32 + TAG as u64);
         case.put("d", &code);
         let kept = ["a", "b", "c", "d"].map(|module| case.path(module).exists());
         assert_eq!(kept, [true, false, true, true]);

@@ -26,7 +26,7 @@ use tokio::sync::Semaphore;
 use super::artifact::{Artifact, ArtifactKey, LARGEST_ARTIFACT};
 use super::digest::Digest;
 use crate::confine::{self, Code};
-use crate::runtime::{Engine, Inspection, LARGEST_MODULE, Module, ModuleError};
+use crate::runtime::{Engine, Inspection, LARGEST_MODULE, Module, ModuleError, Purpose};
 
 /// The hidden command.
 pub const COMPILE_MODULE: &str = "compile-module";
@@ -68,6 +68,8 @@ pub struct Assignment {
     pub size: u64,
     /// The processor time that it may take, of all its threads together.
     pub cpu: Duration,
+    /// Whether the code is for a runner that is profiled.
+    pub profile: bool,
     /// Not to make code of it, but to tell what is known of it under this name.
     pub inspect: Option<String>,
 }
@@ -116,11 +118,13 @@ impl Compiler {
     /// Compiles a module within so much processor time. Dropping the future kills the child.
     pub(super) async fn compile(
         &self,
+        engine: &Engine,
         key: &ArtifactKey,
         bytes: &Bytes,
         within: Duration,
     ) -> Result<Artifact, CompileError> {
-        let code = self.run(&[], bytes, within).await?;
+        let profile = engine.purpose().profile.then(|| "--profile".to_owned());
+        let code = self.run(profile.as_slice(), bytes, within).await?;
         let key = key.clone();
         let sealed = tokio::task::spawn_blocking(move || Artifact::seal(code, &key));
         let sealed = sealed.await.map_err(io::Error::from)?;
@@ -244,7 +248,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-fn serve(Assignment { size, cpu, inspect }: Assignment) -> Result<(), Failure> {
+fn serve(Assignment { size, cpu, profile, inspect }: Assignment) -> Result<(), Failure> {
     restrain(cpu, if inspect.is_some() { Code::Loads } else { Code::HandsOver })?;
     let mut stdin = io::stdin();
     let mut bytes = Vec::new();
@@ -258,7 +262,8 @@ fn serve(Assignment { size, cpu, inspect }: Assignment) -> Result<(), Failure> {
         std::process::exit(1);
     })?;
     std::thread::Builder::new().name("clock".into()).spawn(move || end_after(cpu))?;
-    let engine = Engine::start().map_err(|error| Failure::Other(format!("{error:#}")))?;
+    let engine = Engine::new(Purpose { profile, ..Purpose::default() });
+    let engine = engine.map_err(|error| Failure::Other(format!("{error:#}")))?;
     let bad = |error: ModuleError| Failure::Module(format!("{:#}", anyhow::Error::from(error)));
     // Not by way of `Stdout`, which would look for the ends of lines.
     let stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
@@ -267,8 +272,8 @@ fn serve(Assignment { size, cpu, inspect }: Assignment) -> Result<(), Failure> {
         return serde_json::to_writer(stdout, &inspection).map_err(|error| Failure::Other(error.to_string()));
     }
     let digest = Digest::of(&bytes);
-    let (code, instances) = Module::precompile(&engine, &digest.to_string(), &bytes).map_err(bad)?;
-    Ok(ArtifactKey::new(&engine, &digest).write(&code, instances, stdout)?)
+    let (code, outline) = Module::precompile(&engine, &digest.to_string(), &bytes).map_err(bad)?;
+    Ok(ArtifactKey::new(&engine, &digest).write(&code, outline, stdout)?)
 }
 
 /// Ends this process once it has used so much processor time.

@@ -13,7 +13,7 @@ use super::compile::{CompileError, Compiler};
 use super::digest::Digest;
 use super::source::Offer;
 use super::trust::{Distrust, Trust};
-use crate::runtime::{Engine, Inspection, LARGEST_MODULE, Module, ModuleError};
+use crate::runtime::{Engine, Inspection, LARGEST_MODULE, Module, ModuleError, RunnerError, Runners};
 
 /// Makes modules of offers, for one coordinator.
 #[derive(Clone)]
@@ -28,6 +28,8 @@ pub struct Preparer {
     pub compile_timeout: Duration,
     /// Where code is kept; none, and it is made anew each time.
     pub cache: Option<Cache>,
+    /// What runs them. A module that no runner can be made ready for is not prepared.
+    pub runners: Runners,
 }
 
 /// A module that is verified, compiled and linked.
@@ -81,13 +83,16 @@ pub enum PrepareError {
     /// The system let it not be compiled: that may pass.
     #[error("it cannot be compiled now: {0}")]
     System(std::io::Error),
+    /// No process is ready to run it.
+    #[error("it cannot run here: {0}")]
+    NotReady(#[from] RunnerError),
 }
 
 impl PrepareError {
     /// Whether it says something about this machine at this moment, and nothing about the module or the settings.
     #[must_use]
     pub fn may_pass(&self) -> bool {
-        matches!(self, Self::Starved { .. } | Self::System(_))
+        matches!(self, Self::Starved { .. } | Self::System(_) | Self::NotReady(RunnerError::System(_)))
     }
 
     fn of(error: CompileError, within: Duration) -> Self {
@@ -116,7 +121,7 @@ pub async fn inspect(
 }
 
 impl Preparer {
-    /// Verifies a module, compiles and links it. Dropping the future ends the compiler.
+    /// Verifies a module, compiles it, and makes a runner ready for it. Dropping the future ends the compiler.
     ///
     /// # Errors
     /// [`PrepareError`] says what is wrong with it and what to do.
@@ -130,6 +135,7 @@ impl Preparer {
             Some(module) => module,
             None => self.compile(offer, key).await?,
         };
+        self.runners.make_ready(&module).await?;
         Ok(Preparation { module, cached, took: started.elapsed() })
     }
 
@@ -145,21 +151,19 @@ impl Preparer {
         Module::glance(&digest.to_string(), bytes)?;
         let key = ArtifactKey::new(&self.engine, &digest);
         let kept = self.cache.as_ref().and_then(|cache| cache.get(&key));
-        // What cannot be revived though it is whole is made anew.
-        let module = kept.and_then(|code| code.revive(&self.engine, &digest.to_string(), bytes).ok());
+        let module = kept.map(|code| code.module(bytes)).transpose().map_err(PrepareError::System)?;
         Ok((key, module))
     }
 
     async fn compile(&self, offer: &Offer, key: ArtifactKey) -> Result<Module, PrepareError> {
-        let code = self.compiler.compile(&key, &offer.bytes, self.compile_timeout).await;
+        let code = self.compiler.compile(&self.engine, &key, &offer.bytes, self.compile_timeout).await;
         let code: Artifact = code.map_err(|error| PrepareError::of(error, self.compile_timeout))?;
         let (its, bytes) = (self.clone(), offer.bytes.clone());
         aside(move || {
-            let module = code.revive(&its.engine, &Digest::of(&bytes).to_string(), &bytes)?;
             if let Some(cache) = &its.cache {
                 cache.put(&key, &code);
             }
-            Ok(module)
+            code.module(&bytes).map_err(PrepareError::System)
         })
         .await
     }

@@ -1,15 +1,12 @@
 //! Files in the folders that a coordinator was granted.
 //!
-//! wasmtime's implementation does the work. This one stands before it: each call passes the gate, and is made on
-//! the instance's own threads, so that the instance is gone only once it has ended. What the system was told to do
-//! is out of the gate's reach.
+//! wasmtime's implementation does the work. This one stands before it: each call passes the gate. What the system was
+//! told to do is out of the gate's reach.
 
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 
 use bytes::Bytes;
-use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
 use wasmtime::component::{HasData, Linker, Resource};
 use wasmtime_wasi::filesystem::{Descriptor, Dir, OpenMode, WasiFilesystemCtx, WasiFilesystemCtxView};
 use wasmtime_wasi::p2::bindings::filesystem::{preopens, types};
@@ -22,9 +19,9 @@ use super::empty::Denials;
 use super::guest::Guest;
 use super::holdings::{Holdings, TooMuch};
 use super::listing::Listing;
+use super::page::Gate;
 use super::weight::BUFFER;
 use crate::config::Folder;
-use crate::gate::Gate;
 
 /// Links files.
 pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
@@ -36,25 +33,17 @@ pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
 #[derive(Clone)]
 pub(super) struct Folders {
     gate: Arc<Gate>,
-    /// Whose threads make the calls. Without one there is no folder either.
-    own: Option<Handle>,
     open: Vec<(Dir, String)>,
 }
 
 impl Folders {
-    /// None.
-    pub(super) fn none(gate: &Arc<Gate>) -> Self {
-        Self { gate: Arc::clone(gate), own: None, open: Vec::new() }
-    }
-
     /// Opens folders anew: one that was put in another's place since the host started is not what was granted.
     ///
     /// # Errors
     /// Which one cannot be opened, and why.
-    pub(super) async fn open(gate: &Arc<Gate>, own: Handle, folders: &[Folder]) -> wasmtime::Result<Self> {
-        let folders = folders.to_vec();
-        let open = own.spawn_blocking(move || folders.iter().map(open).collect::<Result<_, _>>()).await??;
-        Ok(Self { gate: Arc::clone(gate), own: Some(own), open })
+    pub(super) fn open(gate: &Arc<Gate>, folders: &[Folder]) -> wasmtime::Result<Self> {
+        let open = folders.iter().map(open).collect::<Result<_, _>>()?;
+        Ok(Self { gate: Arc::clone(gate), open })
     }
 }
 
@@ -90,7 +79,7 @@ impl Access<'_> {
 
     /// wasmtime's implementation.
     fn inner(&mut self) -> WasiFilesystemCtxView<'_> {
-        WasiFilesystemCtxView { ctx: self.ctx, table: &mut self.held.table }
+        WasiFilesystemCtxView { ctx: self.ctx, table: self.held.table() }
     }
 }
 
@@ -117,34 +106,26 @@ impl Access<'_> {
         self.held.open().map_err(|_| types::ErrorCode::Quota.into())
     }
 
-    /// What a stream of that file needs to be the instance's own, if it has any files.
-    fn guard(&mut self, file: &Resource<Descriptor>) -> FsResult<Option<Guard>> {
+    /// What a stream of that file needs.
+    fn guard(&mut self, file: &Resource<Descriptor>) -> FsResult<Guard> {
         let buffer = self.held.buffer().map_err(no_memory)?;
-        let kept = Kept(Some(self.held.table.get(file)?.clone()));
-        let gate = Arc::clone(&self.folders.gate);
-        let guard = |own: &Handle| Guard { gate, own: own.clone(), _kept: kept, _buffer: buffer };
-        Ok(self.folders.own.as_ref().map(guard))
+        let kept = self.held.table.get(file)?.clone();
+        Ok(Guard { gate: Arc::clone(&self.folders.gate), _kept: kept, _buffer: buffer })
     }
 
-    fn guard_writes(
-        &mut self,
-        stream: Resource<DynOutputStream>,
-        guard: Option<Guard>,
-    ) -> FsResult<Resource<DynOutputStream>> {
-        let Some(guard) = guard else { return Ok(stream) };
+    fn guard_writes(&mut self, stream: Resource<DynOutputStream>, guard: Guard) -> FsResult<Resource<DynOutputStream>> {
         let stream = self.held.table.delete(stream)?;
         let guarded: DynOutputStream = Box::new(Guarded { stream, guard });
         Ok(self.held.table.push(guarded)?)
     }
 }
 
-/// Calls as they are, but through the gate and on the instance's own threads.
+/// Calls as they are, but through the gate.
 macro_rules! calls {
     ($($name:ident($($argument:ident: $type:ty),*) -> $answer:ty;)*) => {$(
         async fn $name(&mut self, $($argument: $type),*) -> FsResult<$answer> {
             self.pass()?;
-            let own = self.folders.own.clone();
-            within(own.as_ref(), types::HostDescriptor::$name(&mut self.inner(), $($argument),*)).await
+            types::HostDescriptor::$name(&mut self.inner(), $($argument),*).await
         }
     )*};
 }
@@ -196,8 +177,7 @@ impl types::HostDescriptor for Access<'_> {
     ) -> FsResult<Resource<Descriptor>> {
         self.pass()?;
         self.may_open()?;
-        let own = self.folders.own.clone();
-        let opened = within(own.as_ref(), self.inner().open_at(folder, how, path, open, flags)).await?;
+        let opened = self.inner().open_at(folder, how, path, open, flags).await?;
         let file = match self.held.table.get(&opened)? {
             Descriptor::File(file) => Arc::clone(&file.file),
             Descriptor::Dir(folder) => Arc::clone(&folder.dir),
@@ -217,8 +197,7 @@ impl types::HostDescriptor for Access<'_> {
             Descriptor::Dir(folder) => Arc::clone(&folder.dir),
             Descriptor::File(_) => return Err(types::ErrorCode::NotDirectory.into()),
         };
-        let Some(own) = &self.folders.own else { return Err(types::ErrorCode::BadDescriptor.into()) };
-        let listing = own.spawn_blocking(move || Listing::new(&folder)).await.map_err(FsError::trap)??;
+        let listing = spawn_blocking(move || Listing::new(&folder)).await.map_err(FsError::trap)??;
         if let Some(open) = listing.open() {
             self.held.opened(open);
         }
@@ -226,14 +205,12 @@ impl types::HostDescriptor for Access<'_> {
     }
 
     async fn is_same_object(&mut self, a: Resource<Descriptor>, b: Resource<Descriptor>) -> wasmtime::Result<bool> {
-        let own = self.folders.own.clone();
-        within(own.as_ref(), self.inner().is_same_object(a, b)).await
+        self.inner().is_same_object(a, b).await
     }
 
     fn read_via_stream(&mut self, file: Resource<Descriptor>, at: u64) -> FsResult<Resource<DynInputStream>> {
         let guard = self.guard(&file)?;
         let stream = self.inner().read_via_stream(file, at)?;
-        let Some(guard) = guard else { return Ok(stream) };
         let stream = self.held.table.delete(stream)?;
         let guarded: DynInputStream = Box::new(Guarded { stream, guard });
         Ok(self.held.table.push(guarded)?)
@@ -252,7 +229,7 @@ impl types::HostDescriptor for Access<'_> {
     }
 
     fn drop(&mut self, file: Resource<Descriptor>) -> wasmtime::Result<()> {
-        drop(Kept(Some(self.held.table.delete(file)?)));
+        self.held.table.delete(file)?;
         Ok(())
     }
 }
@@ -273,14 +250,11 @@ impl types::HostDirectoryEntryStream for Access<'_> {
         entries: Resource<types::DirectoryEntryStream>,
     ) -> FsResult<Option<types::DirectoryEntry>> {
         self.pass()?;
-        let Some(own) = &self.folders.own else { return Ok(None) };
-        self.held.table.get_mut(&listing(&entries))?.next(own).await
+        self.held.table.get_mut(&listing(&entries))?.next().await
     }
 
     fn drop(&mut self, entries: Resource<types::DirectoryEntryStream>) -> wasmtime::Result<()> {
-        let listing = self.held.table.delete(listing(&entries))?;
-        // Closing a folder may block, as closing a file may.
-        tokio::task::block_in_place(|| drop(listing));
+        self.held.table.delete(listing(&entries))?;
         Ok(())
     }
 }
@@ -298,7 +272,7 @@ impl types::Host for Access<'_> {
     }
 }
 
-/// A stream of a file, through the gate and on the instance's own threads.
+/// A stream of a file, through the gate.
 struct Guarded<S> {
     stream: S,
     guard: Guard,
@@ -307,8 +281,7 @@ struct Guarded<S> {
 /// What a [`Guarded`] stream needs. It outlives the stream, and so does the file in it.
 struct Guard {
     gate: Arc<Gate>,
-    own: Handle,
-    _kept: Kept,
+    _kept: Descriptor,
     _buffer: Arc<()>,
 }
 
@@ -318,21 +291,10 @@ impl Guard {
     }
 }
 
-/// An open file. Closing one may block, as a write does; the thread's other guests go on meanwhile.
-struct Kept(Option<Descriptor>);
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        if let Some(file) = self.0.take() {
-            tokio::task::block_in_place(|| drop(file));
-        }
-    }
-}
-
 #[async_trait]
 impl Pollable for Guarded<DynInputStream> {
     async fn ready(&mut self) {
-        within(Some(&self.guard.own), self.stream.ready()).await;
+        self.stream.ready().await;
     }
 }
 
@@ -340,24 +302,23 @@ impl Pollable for Guarded<DynInputStream> {
 impl InputStream for Guarded<DynInputStream> {
     fn read(&mut self, size: usize) -> StreamResult<Bytes> {
         self.guard.pass()?;
-        let _entered = self.guard.own.enter();
         self.stream.read(size)
     }
 
     async fn blocking_read(&mut self, size: usize) -> StreamResult<Bytes> {
         self.guard.pass()?;
-        within(Some(&self.guard.own), self.stream.blocking_read(size)).await
+        self.stream.blocking_read(size).await
     }
 
     async fn cancel(&mut self) {
-        within(Some(&self.guard.own), self.stream.cancel()).await;
+        self.stream.cancel().await;
     }
 }
 
 #[async_trait]
 impl Pollable for Guarded<DynOutputStream> {
     async fn ready(&mut self) {
-        within(Some(&self.guard.own), self.stream.ready()).await;
+        self.stream.ready().await;
     }
 }
 
@@ -369,7 +330,6 @@ impl OutputStream for Guarded<DynOutputStream> {
         if bytes.len() > BUFFER {
             return Err(StreamError::trap("it wrote more at once than `check-write` permits"));
         }
-        let _entered = self.guard.own.enter();
         self.stream.write(bytes)
     }
 
@@ -383,20 +343,10 @@ impl OutputStream for Guarded<DynOutputStream> {
 
     async fn blocking_write_and_flush(&mut self, bytes: Bytes) -> StreamResult<()> {
         self.guard.pass()?;
-        within(Some(&self.guard.own), self.stream.blocking_write_and_flush(bytes)).await
+        self.stream.blocking_write_and_flush(bytes).await
     }
 
     async fn cancel(&mut self) {
-        within(Some(&self.guard.own), self.stream.cancel()).await;
+        self.stream.cancel().await;
     }
-}
-
-/// Runs a future so that the blocking calls that it starts are made on those threads.
-async fn within<T>(own: Option<&Handle>, future: impl Future<Output = T>) -> T {
-    let mut future = pin!(future);
-    std::future::poll_fn(|context| -> Poll<T> {
-        let _entered = own.map(Handle::enter);
-        future.as_mut().poll(context)
-    })
-    .await
 }

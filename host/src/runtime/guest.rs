@@ -1,11 +1,10 @@
 //! The host's side of the contract in `wit/world.wit`, and what an instance may use of the host.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use baton_election::{StopReason, Term, Time};
-use tokio::sync::{mpsc, watch};
+use baton_election::{Term, Time};
+use tokio::sync::watch;
 use wasmtime::component::{HasData, HasSelf, Linker, Resource, ResourceTable};
 use wasmtime_wasi::cli::{WasiCli, WasiCliView as _};
 use wasmtime_wasi::clocks::{WasiClocks, WasiClocksView as _};
@@ -18,11 +17,13 @@ use super::empty::{self, Denials};
 use super::files::{self, Folders};
 use super::holdings::Holdings;
 use super::http::{self, Http};
-use super::instance::InstanceEvent;
+use super::limits::Tally;
 use super::logging::{self, GuestLog};
+use super::page::Gate;
+use super::protocol::{FromRunner, Reason};
+use super::runner::{State, Wire};
+use super::shared::Shared;
 use crate::clock::Clock;
-use crate::gate::Gate;
-use crate::state::Claim;
 
 mod bindings {
     wasmtime::component::bindgen!({
@@ -80,9 +81,9 @@ pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     use wasmtime_wasi::p2::bindings::{cli, clocks, io, random};
 
     empty::link(linker)?;
-    io::error::add_to_linker::<Guest, Resources>(linker, |guest| &mut guest.held.table)?;
-    io::poll::add_to_linker::<Guest, Resources>(linker, |guest| &mut guest.held.table)?;
-    io::streams::add_to_linker::<Guest, Resources>(linker, |guest| &mut guest.held.table)?;
+    io::error::add_to_linker::<Guest, Resources>(linker, |guest| guest.held.table())?;
+    io::poll::add_to_linker::<Guest, Resources>(linker, |guest| guest.held.table())?;
+    io::streams::add_to_linker::<Guest, Resources>(linker, |guest| guest.held.table())?;
     clocks::wall_clock::add_to_linker::<Guest, WasiClocks>(linker, Guest::clocks)?;
     clocks::monotonic_clock::add_to_linker::<Guest, WasiClocks>(linker, Guest::clocks)?;
     http::link(linker, |guest| (&guest.http, &mut guest.held))?;
@@ -124,36 +125,17 @@ pub(super) struct TermContext {
     pub(super) gate: Arc<Gate>,
     pub(super) clock: Clock,
     pub(super) stop: watch::Receiver<Option<StopNotice>>,
-    pub(super) progress: Arc<Progress>,
-    pub(super) tell: mpsc::Sender<InstanceEvent>,
+    pub(super) tally: Shared<Tally>,
+    pub(super) wire: Wire,
+    pub(super) has_stepped_down: bool,
 }
 
 /// A request to stop, as the guest sees it.
 #[derive(Clone, Debug)]
 pub(super) struct StopNotice {
-    pub(super) reason: StopReason,
+    pub(super) reason: Reason,
     pub(super) message: String,
     pub(super) grace_ends: Time,
-}
-
-/// When the guest last said that it did useful work.
-#[derive(Debug)]
-pub(super) struct Progress(AtomicU64);
-
-impl Progress {
-    pub(super) fn new(now: Time) -> Self {
-        let progress = Self(AtomicU64::new(0));
-        progress.note(now);
-        progress
-    }
-
-    pub(super) fn note(&self, now: Time) {
-        self.0.store(u64::try_from(now.0.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
-    }
-
-    pub(super) fn last(&self) -> Time {
-        Time(Duration::from_nanos(self.0.load(Ordering::Relaxed)))
-    }
 }
 
 /// The data of an instance's store.
@@ -166,13 +148,13 @@ pub(super) struct Guest {
     pub(super) denials: Denials,
     pub(super) term: TermContext,
     /// There from before the instance exists, where its module uses it.
-    pub(super) state: Option<Claim>,
+    pub(super) state: Option<State>,
     pub(super) http: Http,
 }
 
 impl WasiView for Guest {
     fn ctx(&mut self) -> WasiCtxView<'_> {
-        WasiCtxView { ctx: &mut self.wasi, table: &mut self.held.table }
+        WasiCtxView { ctx: &mut self.wasi, table: self.held.table() }
     }
 }
 
@@ -182,7 +164,7 @@ struct StopSignal(watch::Receiver<Option<StopNotice>>);
 #[wasmtime_wasi::async_trait]
 impl Pollable for StopSignal {
     async fn ready(&mut self) {
-        // The sender lives until the instance is gone. Without one nobody can ask any more.
+        // The sender lives as long as the instance. Without one nobody can ask any more.
         if self.0.wait_for(Option::is_some).await.is_err() {
             std::future::pending().await
         }
@@ -217,11 +199,11 @@ impl contract::Host for Guest {
 
     fn stop_requested(&mut self) -> wasmtime::Result<Option<contract::StopReason>> {
         Ok(self.term.stop.borrow().as_ref().map(|notice| match notice.reason {
-            StopReason::LeaseAtRisk => contract::StopReason::LeaseAtRisk,
-            StopReason::LeaseLost => contract::StopReason::LeaseLost,
-            StopReason::StepDown => contract::StopReason::StepDown,
-            StopReason::Replaced => contract::StopReason::Replaced,
-            StopReason::Shutdown => contract::StopReason::Shutdown,
+            Reason::LeaseAtRisk => contract::StopReason::LeaseAtRisk,
+            Reason::LeaseLost => contract::StopReason::LeaseLost,
+            Reason::StepDown => contract::StopReason::StepDown,
+            Reason::Replaced => contract::StopReason::Replaced,
+            Reason::Shutdown => contract::StopReason::Shutdown,
         }))
     }
 
@@ -236,13 +218,15 @@ impl contract::Host for Guest {
     }
 
     fn progress(&mut self) -> wasmtime::Result<()> {
-        self.term.progress.note(self.term.clock.now());
+        self.term.tally.makes_progress();
         Ok(())
     }
 
     fn step_down(&mut self, reason: String) -> wasmtime::Result<()> {
-        // The first reason is enough; a guest that repeats itself must not fill the host's memory.
-        let _ = self.term.tell.try_send(InstanceEvent::StepDown(reason));
+        // The first reason is enough; a guest that repeats itself must not keep the host busy.
+        if !std::mem::replace(&mut self.term.has_stepped_down, true) {
+            self.term.wire.send(&FromRunner::StepDown(reason));
+        }
         Ok(())
     }
 }

@@ -14,13 +14,17 @@ use baton_election::Time;
 use wasmtime::ResourceLimiter;
 use wasmtime::component::ResourceTable;
 
-use super::limits::{Limits, NearLimit, Tally, saturated};
+use super::limits::{Limited, Limits, NearLimit, Tally, saturated};
 use super::output::{Notice, Output};
+use super::shared::Shared;
 use super::weight::{self, BUFFER};
 use crate::clock::Clock;
 
-/// Handles are counted this often while the guest runs: nobody tells when there are more.
+/// Handles are counted no more often than this.
 const COUNT_HANDLES_EVERY: Duration = Duration::from_millis(100);
+
+/// The clock is read for that whenever they were asked for so often.
+const LOOK_EVERY: u32 = 64;
 
 /// The host may keep so much for an instance, in bytes, beside what this one may have of its own and does not use.
 const KEPT: u64 = 16 << 20;
@@ -30,10 +34,12 @@ pub(super) struct Holdings {
     /// Its handles of the host.
     pub(super) table: ResourceTable,
     limits: Limits,
-    tally: Arc<Tally>,
+    tally: Shared<Tally>,
     output: Arc<dyn Output>,
     clock: Clock,
     handles_counted: Time,
+    /// How often its handles were asked for since then.
+    asked: u32,
     /// The host keeps no more for it than this, in bytes.
     kept: u64,
     /// The files that it has opened, and that may be open still.
@@ -41,7 +47,7 @@ pub(super) struct Holdings {
     /// Held by all that has a buffer and that nobody can weigh.
     buffers: Arc<()>,
     /// Of what people were told that it uses much.
-    told: Vec<&'static str>,
+    told: Vec<Limited>,
     /// Of what they were told that it may have no more.
     refused: Vec<&'static str>,
 }
@@ -55,22 +61,33 @@ pub(super) struct TooMuch {
 }
 
 impl Holdings {
-    pub(super) fn new(limits: Limits, tally: &Arc<Tally>, output: &Arc<dyn Output>, clock: &Clock) -> Self {
+    pub(super) fn new(limits: Limits, tally: &Shared<Tally>, output: &Arc<dyn Output>, clock: &Clock) -> Self {
         let mut table = ResourceTable::new();
         table.set_max_capacity(limits.handles());
         Self {
             table,
             limits,
-            tally: Arc::clone(tally),
+            tally: tally.clone(),
             output: Arc::clone(output),
             clock: clock.clone(),
             handles_counted: clock.now(),
+            asked: 0,
             kept: 0,
             files: Vec::new(),
             buffers: Arc::default(),
             told: Vec::new(),
             refused: Vec::new(),
         }
+    }
+
+    /// Its handles, for whoever may make one. Nobody tells when there are more, so they are looked at now and then.
+    pub(super) fn table(&mut self) -> &mut ResourceTable {
+        self.asked += 1;
+        if self.asked >= LOOK_EVERY {
+            self.asked = 0;
+            self.look();
+        }
+        &mut self.table
     }
 
     /// The memory of its own that is in use, in bytes.
@@ -121,7 +138,7 @@ impl Holdings {
     pub(super) fn open(&mut self) -> Result<(), TooMuch> {
         let (limit, open) = (self.limits.files, self.open_files());
         if open < limit {
-            self.near("files", open + 1, limit, "--max-files");
+            self.near(Limited::Files, open + 1, limit);
             return Ok(());
         }
         Err(self.refuse(
@@ -166,16 +183,16 @@ impl Holdings {
     }
 
     /// Looks at its handles from time to time.
-    pub(super) fn look(&mut self) {
+    fn look(&mut self) {
         let now = self.clock.now();
         if now.since(self.handles_counted) >= COUNT_HANDLES_EVERY {
             self.handles_counted = now;
             let handles = self.table.iter_mut().count() as u64;
             self.tally.handles.fetch_max(handles, Ordering::Relaxed);
-            self.near("handles", handles, self.limits.handles, "--max-handles");
+            self.near(Limited::Handles, handles, self.limits.handles);
             let kept = self.weigh();
             let may_be = self.may_keep(self.memory());
-            self.near("memory of the host", kept, may_be, "--max-memory");
+            self.near(Limited::Kept, kept, may_be);
         }
     }
 
@@ -190,10 +207,10 @@ impl Holdings {
     }
 
     /// Tells once that 80% of something is used.
-    fn near(&mut self, what: &'static str, used: u64, limit: u64, flag: &'static str) {
+    fn near(&mut self, what: Limited, used: u64, limit: u64) {
         if used.saturating_mul(5) >= limit.saturating_mul(4) && used > 0 && !self.told.contains(&what) {
             self.told.push(what);
-            self.output.notice(Notice::NearLimit(NearLimit { what, used, limit, flag }));
+            self.output.notice(Notice::NearLimit(NearLimit { what, used, limit }));
         }
     }
 
@@ -230,7 +247,7 @@ impl ResourceLimiter for Holdings {
             );
         }
         self.tally.memory.store(wanted, Ordering::Relaxed);
-        self.near("memory", wanted, limit, "--max-memory");
+        self.near(Limited::Memory, wanted, limit);
         Ok(true)
     }
 
@@ -244,7 +261,7 @@ impl ResourceLimiter for Holdings {
             );
         }
         self.tally.table_elements.store(wanted, Ordering::Relaxed);
-        self.near("table elements", wanted, limit, "--max-table-elements");
+        self.near(Limited::TableElements, wanted, limit);
         Ok(true)
     }
 

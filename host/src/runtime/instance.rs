@@ -1,48 +1,59 @@
-//! Instances: one running copy of a module, from its start until it is gone.
+//! Instances, as their host sees them: one running copy of a module in a process of its own, from its start until it is
+//! gone.
+//!
+//! A task of the host attends to each: it hears what the runner says, does what the instance needs the host for, and
+//! knows when it has ended. The kill itself waits for no task.
 
+use std::collections::BTreeMap;
+use std::fs::File;
 use std::future::pending;
-use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use baton_election::{ElectionName, End, StopReason, Term, Time};
+use bytes::Bytes;
 use futures::FutureExt as _;
-use tokio::runtime::Handle;
-use tokio::sync::{mpsc, watch};
-use tokio::task::{JoinHandle, unconstrained};
+use futures::future::{BoxFuture, OptionFuture};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::unix::pipe;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Sleep, sleep};
-use wasmtime::{Store, UpdateDeadline, WasmBacktrace, WasmCoreDump};
-use wasmtime_wasi::{I32Exit, WasiCtx};
 
-use super::backtrace::shortened;
-use super::empty::Denials;
-use super::engine::{Engine, Ticking};
-use super::files::Folders;
-use super::guest::{CALL_BYTES, Failure, Guest, Progress, StopNotice, TermContext};
-use super::holdings::Holdings;
-use super::http::{Http, HttpPolicy, Lifeline};
 use super::judge::Kind;
-use super::limits::{Limits, Tally, Usage};
-use super::logging::GuestLog;
-use super::module::{Entry, Module};
-use super::output::{GuestStream, Notice, Outlet, Output, guest_streams};
-use super::own::Own;
-use super::postmortem::{Postmortem, Profiler, time_to_dump};
+use super::limits::{Tally, Usage};
+use super::module::Module;
+use super::output::{Allowance, LONGEST_LINE, Notice, Output};
+use super::page::Page;
+use super::postmortem::{Left, Postmortem};
+use super::process::{Handle, Status};
+use super::protocol::{self, Beginning, Change, Ended, FromRunner, How, Messages, NotCommitted, ToRunner, frame};
+use super::runners::{Ready, RunnerError, Runners, how_it_ended};
 use super::running::Running;
+use super::shared::Shared;
 use crate::clock::Clock;
-use crate::config::{Folder, SecretSource};
+use crate::config::SecretSource;
 use crate::gate::{Gate, Watchdog};
-use crate::memory;
-use crate::state::{self, ClaimError, Claimant, CommitError, StateStore, Succession};
+use crate::state::{self, Claim, ClaimError, Claimant, CommitError, StateStore, Succession};
 
 /// Events that wait for the supervisor: a step-down, and a guest cannot make it more.
 const EVENTS: usize = 1;
-/// Where the host has kept more for an instance, in bytes, it gives that back to the system at once.
-const HOARD: u64 = 4 << 20;
 /// How long a request to stop usually waits until the state is claimed for the term that follows.
 pub const CLAIM_AHEAD: Duration = Duration::from_millis(250);
+
+/// A runner may find the deadline passed so much before its host does: it reads the clocks one by one.
+const APART: Duration = Duration::from_millis(20);
+/// So much of what a runner waits for may be unwritten, in bytes, while it asks for more: answers are far shorter.
+const UNREAD: usize = 1 << 20;
+/// What a guest was refused, and what it is near to, is told of once each: a runner has no more to tell.
+const TOLD: u32 = 64;
+/// A line, in bytes, in which each byte that is not text was replaced.
+const LINE: usize = LONGEST_LINE * 3;
 
 /// Starts the instances of one coordinator, whichever version of it they run.
 #[derive(Clone)]
@@ -51,12 +62,10 @@ pub struct Launcher {
     pub election: ElectionName,
     /// The node that they run on.
     pub node: String,
-    /// What each may use of the host.
-    pub limits: Limits,
+    /// What runs them, and what they may do.
+    pub runners: Runners,
     /// Where their state is kept.
     pub states: Arc<dyn StateStore>,
-    /// How much state they may keep.
-    pub state_limits: state::Limits,
     /// What one that is replaced leaves to the next one.
     pub inheritance: state::Inheritance,
     /// How long a request to stop waits, at the most and never for more than a quarter of the grace, until the state
@@ -70,14 +79,8 @@ pub struct Launcher {
     pub config: Vec<(String, String)>,
     /// The secrets in it, read anew for each instance.
     pub secrets: Vec<SecretSource>,
-    /// The folders that they may use, opened anew for each instance.
-    pub folders: Vec<Folder>,
-    /// What they may do over HTTP.
-    pub http: Arc<HttpPolicy>,
     /// Where they are listed while they run.
     pub running: Running,
-    /// The runtime that guests run on, and nothing else. It must have several threads.
-    pub guests: Handle,
     /// The host's clock.
     pub clock: Clock,
     /// Sees to it that they are gone in time.
@@ -99,96 +102,38 @@ impl Launcher {
         let gate = Arc::new(Gate::new(self.clock.clone(), deadline, abort_at));
         let (stop, stopped) = watch::channel(None);
         let (succeed, succeeded) = watch::channel(None);
-        let (kill, killed) = watch::channel(false);
         let (tell, events) = mpsc::channel(EVENTS);
-        let progress = Arc::new(Progress::new(started));
-        let context = TermContext {
-            number: term,
-            election: self.election.to_string(),
-            node: self.node.clone(),
-            module: module.digest().to_owned(),
-            gate: Arc::clone(&gate),
-            clock: self.clock.clone(),
-            stop: stopped,
-            progress: Arc::clone(&progress),
-            tell,
-        };
-        let tally = Arc::new(Tally::default());
-        let outlet = Outlet::new(self.limits.output, &self.clock, &tally, &output);
-        let mut streams = guest_streams(&gate, &outlet);
-        let log = GuestLog::new(&gate, &outlet);
-        if module.kind() == Kind::Command {
-            streams = streams.map(|stream| stream.counting(&progress, &self.clock));
-        }
-        let (http, lifeline) = Http::new(Arc::clone(&self.http), &context, Arc::clone(&output), &tally);
-        let kill_flag = Arc::new(AtomicBool::new(false));
-        let engine = module.engine.clone();
+        let killed = Arc::new(watch::Sender::new(false));
+        let body = Body { gate: Arc::clone(&gate), killed, lapsed: Arc::default(), runner: Arc::default() };
         let life = Life {
             launcher: self.clone(),
             module: module.clone(),
-            context,
-            ticking: engine.ticking(),
+            term,
+            body: body.clone(),
             states: self.states_of(module, &output),
-            http,
-            lifeline,
-            streams,
-            log,
-            held: Holdings::new(self.limits, &tally, &output, &self.clock),
-            outlet,
             succeeded,
             stop: stop.clone(),
-            killed,
-            kill_flag: Arc::clone(&kill_flag),
-            gate: Arc::clone(&gate),
+            stopped,
+            tell,
             output,
-            tally: Arc::clone(&tally),
             started,
+            dropped: AtomicU64::new(0),
         };
-        self.running.add(&self.election, term, self.limits, self.http.max_requests(), &tally);
-        // The guest's thread is woken first. Whoever watches it is in no hurry, and on a small machine would
-        // only be in its way.
-        let task = self.guests.spawn(life.run_through_panics());
+        // What can begin without waiting for anything begins here: no other thread is woken for it.
+        let begun = life.begin_at_once();
+        let task = self.runners.handle().spawn(life.run(begun));
         self.watchdog.watch(&gate);
-        engine.wake_ticker();
         Instance {
-            gate,
+            body,
             started,
             stop,
             succeed,
             patience: None,
             claim_ahead: self.claim_ahead,
             clock: self.clock.clone(),
-            kill,
-            kill_flag,
-            progress,
-            tally,
             events,
             task,
-            engine,
-            killing: None,
         }
-    }
-
-    fn guest(
-        &self,
-        module: &Module,
-        term: TermContext,
-        Provided { secrets, folders, log, held, http }: Provided,
-        [stdout, stderr]: &[GuestStream; 2],
-        output: &Arc<dyn Output>,
-    ) -> Guest {
-        let wasi = WasiCtx::builder()
-            .envs(&self.environment(module, term.number, &secrets))
-            .args(&[self.election.as_str()])
-            .stdout(stdout.clone())
-            .stderr(stderr.clone())
-            .max_random_size(CALL_BYTES as u64)
-            .allow_tcp(false)
-            .allow_udp(false)
-            .build();
-        let denials = Denials::new(Arc::clone(output), module.asks_for_folders);
-        let config = self.config.iter().cloned().chain(secrets).collect();
-        Guest { wasi, config, log, folders, held, denials, term, state: None, http }
     }
 
     /// What was given, and for a command, which knows no other way to learn of them, its fencing token and whom
@@ -217,22 +162,80 @@ impl Launcher {
         Some(Claimant {
             store: Arc::clone(&self.states),
             election: self.election.clone(),
-            limits: self.state_limits,
+            limits: self.runners.policy().state_limits,
             inheritance: self.inheritance.clone(),
             tell: Arc::new(move |refusal| output.notice(Notice::StateDelayed(refusal))),
         })
     }
+}
 
-    /// What one call may hand over, in bytes: a commit that is too large must arrive to be told so.
-    fn call_bytes(&self, module: &Module) -> usize {
-        let state = usize::try_from(self.state_limits.total).unwrap_or(usize::MAX);
-        if module.uses_state() { CALL_BYTES.saturating_add(state.saturating_mul(2)) } else { CALL_BYTES }
+/// What of an instance its supervisor can reach at once. Clones are the same.
+#[derive(Clone)]
+struct Body {
+    gate: Arc<Gate>,
+    killed: Arc<watch::Sender<bool>>,
+    /// Whether its deadline had passed before it was moved.
+    lapsed: Arc<AtomicBool>,
+    /// Once there is one.
+    runner: Arc<OnceLock<Reached>>,
+}
+
+/// How a runner is reached.
+struct Reached {
+    handle: Handle,
+    page: Page,
+    tally: Shared<Tally>,
+}
+
+impl Body {
+    /// Lets its effects leave until the deadline that its gate has.
+    fn open(&self) {
+        if let Some(Reached { page, .. }) = self.runner.get() {
+            page.open_for(self.gate.remaining());
+            // The gate may have been closed meanwhile, and that stays.
+            if self.gate.remaining().is_zero() {
+                page.close();
+            }
+        }
+    }
+
+    /// Refuses its effects from now on and ends it.
+    fn kill(&self) {
+        self.gate.close();
+        if let Some(Reached { handle, page, .. }) = self.runner.get() {
+            page.close();
+            handle.kill();
+        }
+    }
+
+    fn was_killed(&self) -> bool {
+        *self.killed.borrow()
+    }
+
+    /// Moves its deadlines.
+    fn extend(&self, deadline: Time, abort_at: Time) {
+        if self.is_late() {
+            self.lapsed.store(true, Ordering::Release);
+        }
+        self.gate.extend(deadline, abort_at);
+        self.open();
+    }
+
+    /// Whether its deadline has passed, as far as its runner can have seen that.
+    fn is_late(&self) -> bool {
+        self.lapsed.load(Ordering::Acquire) || self.gate.remaining() <= APART
+    }
+
+    /// Whether an effect was refused since its deadline had passed. That its runner says so is not enough: an end for
+    /// that reason is no failure, and is followed by the next instance at once.
+    fn was_refused(&self) -> bool {
+        self.is_late() && self.runner.get().is_some_and(|runner| runner.tally.refused())
     }
 }
 
 /// A running instance, in the hands of its supervisor. Dropping it kills it.
 pub struct Instance {
-    gate: Arc<Gate>,
+    body: Body,
     started: Time,
     stop: watch::Sender<Option<StopNotice>>,
     succeed: watch::Sender<Option<Successor>>,
@@ -240,15 +243,16 @@ pub struct Instance {
     patience: Option<(Pin<Box<Sleep>>, StopNotice)>,
     claim_ahead: Duration,
     clock: Clock,
-    kill: watch::Sender<bool>,
-    kill_flag: Arc<AtomicBool>,
-    progress: Arc<Progress>,
-    tally: Arc<Tally>,
     events: mpsc::Receiver<InstanceEvent>,
     task: JoinHandle<Gone>,
-    engine: Engine,
-    /// Interrupts it until it is gone, once it is being killed.
-    killing: Option<Ticking>,
+}
+
+/// A request to stop.
+#[derive(Clone, Debug)]
+struct StopNotice {
+    reason: StopReason,
+    message: String,
+    grace_ends: Time,
 }
 
 /// What an instance tells its supervisor.
@@ -283,9 +287,8 @@ impl Instance {
                 biased;
                 Some(event) = self.events.recv() => return event,
                 gone = &mut self.task => return InstanceEvent::Gone(gone.unwrap_or_else(|error| {
-                    // A panic of the host's own code dropped its store; its task has waited for the rest.
-                    self.gate.set_gone();
-                    Gone { end: End::Crashed(format!("the host failed to run it: {error}")), backtrace: None }
+                    // Its runtime has ended with the host.
+                    Gone { end: End::Crashed(format!("the host failed to attend to it: {error}")), backtrace: None }
                 })),
                 () = patience => {
                     if let Some((_, notice)) = self.patience.take() {
@@ -308,30 +311,29 @@ impl Instance {
 
     /// Refuses its effects from now on and ends it, whatever it is doing.
     pub fn kill(&mut self) {
-        self.gate.close();
-        self.kill_flag.store(true, Ordering::Release);
-        self.kill.send_replace(true);
-        self.killing.get_or_insert_with(|| self.engine.killing());
+        self.body.killed.send_replace(true);
+        self.body.kill();
     }
 
     /// Moves its deadlines after a renewal.
     pub fn extend(&self, deadline: Time, abort_at: Time) {
-        self.gate.extend(deadline, abort_at);
+        self.body.extend(deadline, abort_at);
     }
 
     /// The time until its effects are refused.
     pub fn remaining(&self) -> Duration {
-        self.gate.remaining()
+        self.body.gate.remaining()
     }
 
     /// When it last said that it did useful work; its start, if it never did.
     pub fn last_progress(&self) -> Time {
-        self.progress.last()
+        let since = self.body.runner.get().and_then(|runner| runner.tally.since_progress());
+        since.map_or(self.started, |since| Time(self.clock.now().0.saturating_sub(since)).max(self.started))
     }
 
     /// What it uses, or has used.
     pub fn usage(&self) -> Usage {
-        self.tally.usage()
+        self.body.runner.get().map(|runner| runner.tally.usage()).unwrap_or_default()
     }
 
     /// When it was started.
@@ -361,170 +363,466 @@ fn ask_to_stop(stop: &watch::Sender<Option<StopNotice>>, notice: StopNotice) {
     });
 }
 
-/// What is made for each instance anew.
-struct Provided {
-    secrets: Vec<(String, String)>,
-    folders: Folders,
-    log: GuestLog,
-    held: Holdings,
-    http: Http,
-}
-
-/// An instance's life as its own task sees it.
+/// An instance's life as the task sees it that attends to it.
 struct Life {
     launcher: Launcher,
     module: Module,
-    context: TermContext,
-    /// Makes it yield, for as long as it lives.
-    ticking: Ticking,
+    term: Term,
+    body: Body,
     /// Claims the state first, where the module uses it.
     states: Option<Claimant>,
-    http: Http,
-    /// Ends when its last request has.
-    lifeline: Lifeline,
-    streams: [GuestStream; 2],
-    log: GuestLog,
-    held: Holdings,
-    outlet: Arc<Outlet>,
     succeeded: watch::Receiver<Option<Successor>>,
     stop: watch::Sender<Option<StopNotice>>,
-    killed: watch::Receiver<bool>,
-    kill_flag: Arc<AtomicBool>,
-    gate: Arc<Gate>,
+    stopped: watch::Receiver<Option<StopNotice>>,
+    tell: mpsc::Sender<InstanceEvent>,
     output: Arc<dyn Output>,
-    tally: Arc<Tally>,
     started: Time,
+    /// The dropped lines that were told of.
+    dropped: AtomicU64,
 }
 
-type Returned = wasmtime::Result<Result<(), Failure>>;
+/// A runner that has an instance to run, and what of its first message is still to be written.
+struct Begun {
+    runner: Runner,
+    unwritten: Vec<u8>,
+}
+
+/// A runner at work, as the task sees it that attends to it.
+struct Runner {
+    process: super::process::Process,
+    to: pipe::Sender,
+    from: Messages<pipe::Receiver>,
+    remains: Option<File>,
+}
+
+/// Why an instance has come to an end.
+enum Over {
+    /// It said so.
+    Ended(Box<Ended>),
+    /// Its runner has closed its pipe: it was killed, or died.
+    Silent,
+    /// It cannot go on, or could not begin.
+    Cannot(End),
+    /// What its runner says is none of what it may say.
+    Broken(String),
+}
 
 impl Life {
-    /// A panic of the host's own code drops the store, which ends what the instance had started, and waits for none of
-    /// it. So that is done here, before anyone hears of the panic.
-    async fn run_through_panics(self) -> Gone {
-        let lifeline = self.lifeline.clone();
-        // Nothing that the panic leaves half done is looked at again.
-        match AssertUnwindSafe(self.run()).catch_unwind().await {
-            Ok(gone) => gone,
-            Err(panic) => {
-                lifeline.ended().await;
-                resume_unwind(panic)
-            }
+    /// Begins without waiting for anything, if that can be: the runner is ready, there is no state to be claimed and no
+    /// file to be read.
+    fn begin_at_once(&self) -> Option<Begun> {
+        let waits = self.states.is_some() || self.launcher.secrets.iter().any(|secret| secret.file().is_some());
+        if waits {
+            return None;
+        }
+        let secrets = self.launcher.secrets.iter().map(read_secret).collect::<Result<_, _>>().ok()?;
+        let ready = self.launcher.runners.take_ready(&self.module)?;
+        self.begin(ready, secrets, None).ok()
+    }
+
+    /// Has a runner that is ready run the instance. As much of the message as the pipe has room for is in it then.
+    fn begin(
+        &self,
+        ready: Ready,
+        secrets: Vec<(String, String)>,
+        entries: Option<BTreeMap<String, Bytes>>,
+    ) -> io::Result<Begun> {
+        let Ready { process, to, from, page, tally, remains } = ready;
+        let Launcher { election, node, config, running, runners, .. } = &self.launcher;
+        let beginning = Beginning {
+            term: self.term,
+            election: election.to_string(),
+            node: node.clone(),
+            environment: self.launcher.environment(&self.module, self.term, &secrets),
+            config: config.iter().cloned().chain(secrets).collect(),
+            entries,
+        };
+        let mut message = frame(&ToRunner::Start(Box::new(beginning)))?;
+        running.add(election, self.term, runners.policy(), &tally, process.pid(), &self.body.gate);
+        let reached = Reached { handle: process.handle().clone(), page, tally };
+        // It is the only one: an instance has one runner.
+        let _ = self.body.runner.set(reached);
+        self.body.open();
+        if self.body.was_killed() {
+            self.body.kill();
+        }
+        // Where it is full, or nobody reads it any more, that shows soon enough.
+        let written = rustix::io::write(&to, &message).unwrap_or(0);
+        message.drain(..written);
+        Ok(Begun { runner: Runner { process, to, from, remains }, unwritten: message })
+    }
+
+    async fn run(self, begun: Option<Begun>) -> Gone {
+        let mut runner = None;
+        // Nothing that a panic leaves half done is looked at again.
+        let over = AssertUnwindSafe(self.until_over(begun, &mut runner)).catch_unwind().await;
+        let over = over.unwrap_or_else(|panic| {
+            let why = panic.downcast_ref::<String>().map(String::as_str);
+            let why = why.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic");
+            Over::Cannot(End::Crashed(format!("the host failed to attend to it: {why}")))
+        });
+        let mut died = None;
+        let mut remains = None;
+        if let Some(Runner { mut process, remains: left, .. }) = runner {
+            // It may only have closed its pipe, or said that this was all and stay. What it says last, it has done.
+            process.handle().kill();
+            // Where the system cannot say that it has ended, it is not gone, and the watchdog ends the host in time.
+            died = match process.ended().await {
+                Ok(status) => Some(status),
+                Err(_) => pending().await,
+            };
+            remains = left;
+        }
+        if let Some(Reached { tally, .. }) = self.body.runner.get() {
+            // One that was killed has not told of the last ones.
+            self.tell_dropped(tally.usage().dropped.saturating_sub(self.dropped.load(Ordering::Relaxed)));
+        }
+        let (gone, left) = self.judge(over, died);
+        self.body.gate.set_gone();
+        self.launcher.postmortem.keep((&self.launcher.election, self.term), left, remains, &self.output);
+        gone
+    }
+
+    fn tell_dropped(&self, lines: u64) {
+        if lines > 0 {
+            self.dropped.fetch_add(lines, Ordering::Relaxed);
+            self.output.notice(Notice::Dropped { lines, limit: self.launcher.runners.policy().limits.output });
         }
     }
 
-    async fn run(self) -> Gone {
-        let Self {
-            launcher,
-            module,
-            context,
-            ticking: _ticking,
-            states,
-            streams,
-            log,
-            held,
-            outlet,
-            http,
-            lifeline,
-            succeeded,
-            stop,
-            mut killed,
-            ..
-        } = self;
-        let Self { kill_flag, gate, output, tally, started, .. } = self;
-        let own = Own::default();
-        let mut store = None;
-        let succession = OnceLock::new();
-        let Launcher { postmortem, election, .. } = &launcher;
-        let term = context.number;
-        let profiler = postmortem.profiler(election, term, module.component());
-
-        // A busy guest is ended by the epoch callback; a waiting one by dropping its call. Which of the two
-        // it is cannot be known, so from the kill until the call has ended both are at work.
-        let returned = {
-            let call = async {
-                let secrets = own.secrets(&launcher.secrets).await?;
-                let folders = match &launcher.folders[..] {
-                    [] => Folders::none(&gate),
-                    folders => Folders::open(&gate, own.handle()?, folders).await?,
+    /// How it ended, and what it left.
+    fn judge(&self, over: Over, died: Option<Status>) -> (Gone, Left) {
+        let crashed = |why: String| Gone { end: End::Crashed(why), backtrace: None };
+        let (gone, left) = match over {
+            Over::Ended(ended) => {
+                let Ended { how, backtrace, core_dump, profile } = *ended;
+                let end = match how {
+                    How::Done => End::Done,
+                    How::Failed(why) => End::Failed(why),
+                    How::Crashed(why) => End::Crashed(why),
+                    How::Fatal(why) => End::Fatal(why),
+                    How::Killed if self.body.is_late() || self.stopped.borrow().is_some() => End::Killed,
+                    How::Killed => End::Crashed("its process ended it before its time was over".to_owned()),
                 };
-                let provided = Provided { secrets, folders, log, held, http };
-                let guest = launcher.guest(&module, context, provided, &streams, &output);
-                let store = store.insert(new_store(&launcher, &module, guest, &kill_flag, &profiler));
-                call(&module, store, states, &succession, &*output, started).await
-            };
-            let interrupt = async {
-                // The sender lives as long as whoever could still kill this.
-                let _ = killed.wait_for(|killed| *killed).await;
-            };
-            tokio::select! {
-                biased;
-                () = interrupt => None,
-                returned = call => Some(returned),
-                // A guest that asks for much must not use up what this may do in one go.
-                superseded = unconstrained(claim_ahead(succeeded, &succession, &stop)) => {
-                    Some(Err(wasmtime::Error::new(superseded)))
+                (Gone { end, backtrace }, Left { core_dump, profile })
+            }
+            Over::Silent => {
+                let how = died.map_or_else(|| "its process is gone".to_owned(), how_it_ended);
+                // Its own thread ends it at the deadline, too.
+                let killed = Gone { end: End::Killed, backtrace: None };
+                (if self.body.is_late() { killed } else { crashed(how) }, Left::default())
+            }
+            Over::Cannot(end) => (Gone { end, backtrace: None }, Left::default()),
+            Over::Broken(why) => {
+                (crashed(format!("its process does not keep to the protocol: {why}")), Left::default())
+            }
+        };
+        let is_its_own = matches!(gone.end, End::Done | End::Superseded { .. }) || !self.body.was_refused();
+        // The refusal is the kill's first half; whatever it then failed with is no fault of its own.
+        let gone =
+            if self.body.was_killed() || !is_its_own { Gone { end: End::Killed, backtrace: None } } else { gone };
+        (gone, left)
+    }
+
+    async fn until_over(&self, begun: Option<Begun>, kept: &mut Option<Runner>) -> Over {
+        let succession = OnceLock::new();
+        let mut claim = None;
+        let begun = match begun {
+            Some(begun) => begun,
+            None => {
+                // A kill ends the wait for whatever is waited for.
+                let begun = tokio::select! {
+                    begun = self.prepare(&mut claim) => begun,
+                    () = self.killed() => return Over::Cannot(End::Killed),
+                };
+                match begun {
+                    Ok(begun) => begun,
+                    Err(end) => return Over::Cannot(end),
                 }
             }
         };
-        let was_killed = kill_flag.load(Ordering::Acquire);
-        for stream in &streams {
-            stream.finish();
+        let Begun { runner, unwritten } = begun;
+        let runner = kept.insert(runner);
+        if let Some(claim) = &claim {
+            succession.get_or_init(|| claim.succession());
         }
-        outlet.finish();
-        let core_dump = match &returned {
-            Some(Err(error)) if postmortem.wants_core_dump() && !was_killed && !gate.has_refused() => {
-                store.as_mut().and_then(|store| core_dump(error, store, election, &gate))
-            }
-            _ => None,
+        let mut attending = Attending {
+            life: self,
+            claim: Arc::new(tokio::sync::Mutex::new(claim)),
+            committing: None,
+            lookups: JoinSet::new(),
+            is_started: false,
+            is_stepping_down: false,
+            told: 0,
+            lines: Allowance::new(self.launcher.runners.policy().limits.output, &self.launcher.clock),
         };
-        let gone = match returned.filter(|_| !was_killed).map(|returned| judge(returned, launcher.limits)) {
-            // The refusal is the kill's first half; whatever it then failed with is no fault of its own.
-            Some(gone) if matches!(gone.end, End::Done | End::Superseded { .. }) || !gate.has_refused() => gone,
-            _ => Gone { end: End::Killed, backtrace: None },
-        };
-        if let Some(guest) = store.as_mut().map(Store::data_mut) {
-            guest.held.finish();
+        attending.until_over(runner, unwritten, &succession).await
+    }
+
+    /// Waits until it is killed.
+    async fn killed(&self) {
+        // The sender lives as long as this.
+        let _ = self.body.killed.subscribe().wait_for(|killed| *killed).await;
+    }
+
+    async fn prepare(&self, claim: &mut Option<Claim>) -> Result<Begun, End> {
+        let crashed = |why: String| End::Crashed(why);
+        let secrets = self.secrets().await.map_err(|why| crashed(format!("the secret {why}")))?;
+        if let Some(states) = self.states.clone() {
+            let claimed = states.claim(self.term, Arc::clone(&self.body.gate)).await;
+            *claim = Some(claimed.map_err(|error| match error {
+                ClaimError::Superseded(term) => End::Superseded { term },
+                // Trying again here would find the same bytes.
+                ClaimError::Document(_) => End::Fatal(error.to_string()),
+                _ => crashed(error.to_string()),
+            })?);
         }
-        let has_hoarded = tally.usage().kept > HOARD;
-        // Freeing much memory takes long: another thread takes over the other guests, and this one, which has
-        // the memory at hand, drops it without waiting for anyone but the calls that it had started.
-        tokio::task::block_in_place(move || {
-            drop(store);
-            drop(own);
-            if has_hoarded {
-                memory::give_back();
-            }
-        });
-        lifeline.ended().await;
-        gate.set_gone();
-        postmortem.keep((election, term), core_dump, &profiler, &output);
-        gone
+        let ready = self.launcher.runners.take(&self.module).await.map_err(|error| match error {
+            RunnerError::Unsuitable(_) => End::Fatal(error.to_string()),
+            _ => crashed(error.to_string()),
+        })?;
+        let entries = claim.as_ref().map(|claim| claim.entries().clone());
+        self.begin(ready, secrets, entries).map_err(|error| crashed(format!("it cannot be told to begin: {error}")))
+    }
+
+    /// The secrets as they are now. Reading a file may block, which nobody can end, and nothing waits for.
+    async fn secrets(&self) -> Result<Vec<(String, String)>, String> {
+        let sources = self.launcher.secrets.clone();
+        if sources.iter().all(|source| source.file().is_none()) {
+            return sources.iter().map(read_secret).collect();
+        }
+        let read = tokio::task::spawn_blocking(move || sources.iter().map(read_secret).collect());
+        read.await.unwrap_or_else(|error| Err(error.to_string()))
     }
 }
 
-fn new_store(
-    launcher: &Launcher,
-    module: &Module,
-    guest: Guest,
-    kill_flag: &Arc<AtomicBool>,
-    profiler: &Profiler,
-) -> Store<Guest> {
-    let mut store = Store::new(module.engine.wasmtime(), guest);
-    store.limiter(|guest| &mut guest.held);
-    store.set_hostcall_fuel(launcher.call_bytes(module));
-    store.set_max_component_handles(launcher.limits.handles());
-    let (flag, sampler) = (Arc::clone(kill_flag), profiler.clone());
-    store.epoch_deadline_callback(move |mut store| {
-        if flag.load(Ordering::Acquire) {
-            return Ok(UpdateDeadline::Interrupt);
+fn read_secret(source: &SecretSource) -> Result<(String, String), String> {
+    Ok((source.name().to_owned(), source.read()?.expose().to_owned()))
+}
+
+/// So many lookups of names a runner may wait for at a time. Each holds a thread, for as long as the system's resolver
+/// likes.
+pub(super) const LOOKUPS: usize = 4;
+
+/// A runner and its instance while both are there.
+struct Attending<'a> {
+    life: &'a Life,
+    claim: Arc<tokio::sync::Mutex<Option<Claim>>>,
+    /// The commit under way. There is one at a time: a guest waits for its end.
+    committing: Option<BoxFuture<'static, Result<(), CommitError>>>,
+    lookups: JoinSet<(u64, Result<Vec<SocketAddr>, String>)>,
+    is_started: bool,
+    is_stepping_down: bool,
+    /// What it was told of that people are told of once.
+    told: u32,
+    /// Of what it says without waiting for an answer.
+    lines: Allowance,
+}
+
+impl Attending<'_> {
+    async fn until_over(
+        &mut self,
+        Runner { to, from, .. }: &mut Runner,
+        mut unwritten: Vec<u8>,
+        succession: &OnceLock<Succession>,
+    ) -> Over {
+        let life = self.life;
+        let mut stopped = life.stopped.clone();
+        let mut is_told = false;
+        let ahead = claim_ahead(life.succeeded.clone(), succession, &life.stop);
+        tokio::pin!(ahead);
+        loop {
+            let writing = async {
+                if unwritten.is_empty() {
+                    return pending().await;
+                }
+                to.write(&unwritten).await
+            };
+            let said = tokio::select! {
+                biased;
+                said = from.next::<FromRunner>() => said,
+                Some(committed) = OptionFuture::from(self.committing.as_mut()) => {
+                    self.committing = None;
+                    match committed {
+                        Err(CommitError::Superseded(term)) => return Over::Cannot(End::Superseded { term }),
+                        committed => send(&mut unwritten, &ToRunner::Committed(committed.map_err(not_committed))),
+                    }
+                    continue;
+                }
+                Some(Ok((number, addresses))) = self.lookups.join_next() => {
+                    send(&mut unwritten, &ToRunner::Resolved(number, addresses));
+                    continue;
+                }
+                Ok(notice) = stopped.wait_for(Option::is_some), if !is_told => {
+                    is_told = true;
+                    if let Some(StopNotice { reason, message, grace_ends }) = notice.clone() {
+                        let grace = grace_ends.since(life.launcher.clock.now());
+                        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+                        let notice = protocol::Notice { reason: reason.into(), message, grace_ms };
+                        send(&mut unwritten, &ToRunner::Stop(notice));
+                    }
+                    continue;
+                }
+                superseded = &mut ahead => {
+                    return Over::Cannot(match superseded {
+                        CommitError::Superseded(term) => End::Superseded { term },
+                        other => End::Crashed(other.to_string()),
+                    });
+                }
+                written = writing => {
+                    match written {
+                        Ok(written) => drop(unwritten.drain(..written)),
+                        // It has ended, or closed its pipe: what it says last tells more.
+                        Err(_) => unwritten.clear(),
+                    }
+                    continue;
+                }
+            };
+            match said {
+                Ok(Some(message)) => {
+                    if let Some(over) = self.take(message, unwritten.len()) {
+                        return over;
+                    }
+                }
+                Ok(None) => return Over::Silent,
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => return Over::Broken(error.to_string()),
+                Err(_) => return Over::Silent,
+            }
         }
-        store.data_mut().held.look();
-        sampler.sample(store);
-        Ok(UpdateDeadline::Yield(1))
+    }
+
+    /// Takes what the runner says, for which so many bytes are still to be written.
+    fn take(&mut self, message: FromRunner, unwritten: usize) -> Option<Over> {
+        let Life { launcher, body, output, .. } = self.life;
+        let may_leave = || body.gate.pass().is_ok();
+        let is_answered = matches!(message, FromRunner::Commit(_) | FromRunner::Resolve { .. });
+        if !is_answered && !self.lines.admits() {
+            return Some(Over::Broken("it says far more than it may".to_owned()));
+        }
+        // It has read its first message by then, and goes on reading while it waits.
+        if is_answered && unwritten > UNREAD {
+            return Some(Over::Broken("it does not read what it asks for".to_owned()));
+        }
+        if matches!(message, FromRunner::Denied { .. } | FromRunner::NearLimit(_) | FromRunner::RefusedRequest(_)) {
+            self.told += 1;
+            if self.told > TOLD {
+                return Some(Over::Broken("it tells again what is told once".to_owned()));
+            }
+        }
+        match message {
+            FromRunner::Started => {
+                if std::mem::replace(&mut self.is_started, true) {
+                    return Some(Over::Broken("it begins again".to_owned()));
+                }
+                output.notice(Notice::Started(launcher.clock.now().since(self.life.started)));
+                // The next one, for when this one has ended.
+                launcher.runners.refill(&self.life.module);
+            }
+            FromRunner::Line(_, line) if line.len() > LINE => {
+                return Some(Over::Broken(format!("a line of {} bytes", line.len())));
+            }
+            FromRunner::Line(stream, line) => {
+                if may_leave() {
+                    output.notice(Notice::Line(stream, &line));
+                }
+            }
+            FromRunner::Log { level, context, message } => {
+                if may_leave() {
+                    output.notice(Notice::Log { level, context: &context, message: &message });
+                }
+            }
+            FromRunner::Dropped(lines) => self.life.tell_dropped(lines),
+            FromRunner::Denied { what, remedy } => output.notice(Notice::Denied { what: &what, remedy: &remedy }),
+            FromRunner::NearLimit(near) => output.notice(Notice::NearLimit(near)),
+            FromRunner::RefusedRequest(refused) => output.notice(Notice::RefusedRequest(&refused)),
+            FromRunner::StepDown(reason) => {
+                if std::mem::replace(&mut self.is_stepping_down, true) {
+                    return Some(Over::Broken("it steps down again".to_owned()));
+                }
+                // Nobody may listen any more.
+                let _ = self.life.tell.try_send(InstanceEvent::StepDown(reason));
+            }
+            FromRunner::Commit(changes) => {
+                if self.committing.is_some() {
+                    return Some(Over::Broken("it commits while it commits".to_owned()));
+                }
+                // Where there is no state to be kept, a runner tells its guest so itself.
+                if self.life.states.is_none() {
+                    return Some(Over::Broken("it commits without a state".to_owned()));
+                }
+                let changes = match changes.read(launcher.runners.policy().call_bytes(true)) {
+                    Ok(changes) => changes,
+                    Err(error) => return Some(Over::Broken(error.to_string())),
+                };
+                self.committing = Some(commit(Arc::clone(&self.claim), changes).boxed());
+            }
+            FromRunner::Resolve { number, host, port } => {
+                if self.lookups.len() >= LOOKUPS {
+                    return Some(Over::Broken("it looks up too many names".to_owned()));
+                }
+                if may_leave() && launcher.runners.policy().http.may_ask(&host) {
+                    self.lookups.spawn(look_up(number, host, port, launcher.runners.lookups()));
+                } else {
+                    self.lookups.spawn(async move { (number, Err("the term is over".to_owned())) });
+                }
+            }
+            FromRunner::Panicked(why) => {
+                return Some(Over::Cannot(End::Crashed(format!("the host failed to run it: {why}"))));
+            }
+            FromRunner::Ended(ended) => return Some(Over::Ended(ended)),
+            FromRunner::Ready | FromRunner::Unsuitable(_) | FromRunner::Failed(_) => {
+                return Some(Over::Broken("it makes itself ready again".to_owned()));
+            }
+        }
+        None
+    }
+}
+
+/// Adds a message to what is to be written.
+fn send(unwritten: &mut Vec<u8>, message: &ToRunner) {
+    // What cannot be put into bytes would be far larger than memory.
+    if let Ok(message) = frame(message) {
+        unwritten.extend(message);
+    }
+}
+
+async fn commit(claim: Arc<tokio::sync::Mutex<Option<Claim>>>, changes: Vec<Change>) -> Result<(), CommitError> {
+    let changes = changes.into_iter().map(|change| match change {
+        Change::Put(key, value) => state::Change::Put(key, value),
+        Change::Delete(key) => state::Change::Delete(key),
     });
-    store.set_epoch_deadline(1);
-    store
+    match &mut *claim.lock().await {
+        Some(claim) => claim.commit(changes.collect()).await,
+        None => Err(CommitError::Unavailable("the module does not import the state's interface".to_owned())),
+    }
+}
+
+fn not_committed(error: CommitError) -> NotCommitted {
+    let why = error.to_string();
+    match error {
+        CommitError::InvalidKey(_) => NotCommitted::InvalidKey(why),
+        CommitError::TooLarge(_) => NotCommitted::TooLarge(why),
+        CommitError::Refused => NotCommitted::Refused(why),
+        CommitError::Unavailable(_) => NotCommitted::Unavailable(why),
+        CommitError::Unknown | CommitError::Superseded(_) => NotCommitted::Unknown(why),
+    }
+}
+
+/// The addresses of a name. Nothing can end the system's own lookup, and when it ends late its answer goes nowhere.
+async fn look_up(
+    number: u64,
+    host: String,
+    port: u16,
+    places: Arc<Semaphore>,
+) -> (u64, Result<Vec<SocketAddr>, String>) {
+    let Ok(place) = places.acquire_owned().await else { return (number, Err("the host ends".to_owned())) };
+    let found = tokio::task::spawn_blocking(move || {
+        let _place = place;
+        (host.as_str(), port).to_socket_addrs().map(Vec::from_iter)
+    });
+    let found = found.await;
+    let found = found.map_err(io::Error::from).and_then(|found| found);
+    (number, found.map_err(|error| error.to_string()))
 }
 
 /// Claims the state for the successor, once there is one, and then asks the guest to stop. Returns only if the state
@@ -545,92 +843,4 @@ async fn claim_ahead(
         ask_to_stop(stop, notice);
     }
     pending().await
-}
-
-async fn call(
-    module: &Module,
-    store: &mut Store<Guest>,
-    states: Option<Claimant>,
-    succession: &OnceLock<Succession>,
-    output: &dyn Output,
-    started: Time,
-) -> Returned {
-    if let Some(states) = states {
-        let (term, gate) = (store.data().term.number, Arc::clone(&store.data().term.gate));
-        let claim = states.claim(term, gate).await.map_err(wasmtime::Error::new)?;
-        succession.get_or_init(|| claim.succession());
-        store.data_mut().state = Some(claim);
-    }
-    store.data().held.has_instances(module.instances());
-    let is_started =
-        |store: &Store<Guest>| output.notice(Notice::Started(store.data().term.clock.now().since(started)));
-    match &module.entry {
-        Entry::Coordinator(pre) => {
-            let coordinator = pre.instantiate_async(&mut *store).await?;
-            is_started(store);
-            coordinator.baton_host_task().call_run(store).await
-        }
-        Entry::Command(pre) => {
-            let command = pre.instantiate_async(&mut *store).await?;
-            is_started(store);
-            let ended = command.wasi_cli_run().call_run(store).await?;
-            Ok(ended.map_err(|()| Failure::Retryable(ERROR_STATUS.to_owned())))
-        }
-    }
-}
-
-/// What is known where a guest can only say that it failed.
-const ERROR_STATUS: &str = "it exited with an error status";
-
-/// The core dump of an instance that trapped, or why there is none. While it is made nothing can end the
-/// instance: there must be time enough for that.
-fn core_dump(
-    error: &wasmtime::Error,
-    store: &mut Store<Guest>,
-    election: &ElectionName,
-    gate: &Gate,
-) -> Option<Result<Vec<u8>, String>> {
-    let dump = error.downcast_ref::<WasmCoreDump>().filter(|_| !error.is::<I32Exit>())?;
-    let takes = time_to_dump(store.data().held.memory());
-    let left = gate.remaining();
-    if left < takes {
-        return Some(Err(format!("making it may take {takes:?}, and there are {left:?} until the deadline")));
-    }
-    Some(Ok(tokio::task::block_in_place(|| dump.serialize(store, election.as_str()))))
-}
-
-fn judge(returned: Returned, limits: Limits) -> Gone {
-    let end = match returned {
-        Ok(Ok(())) => End::Done,
-        Ok(Err(Failure::Retryable(why))) => End::Failed(why),
-        Ok(Err(Failure::Fatal(why))) => End::Fatal(why),
-        Err(error) if let Some(end) = end_of_state(&error) => end,
-        Err(error) => match error.downcast_ref::<I32Exit>() {
-            Some(I32Exit(0)) => End::Done,
-            // Most guests can only say that it is not 0, and then this is all that arrives.
-            Some(I32Exit(1)) => End::Failed(ERROR_STATUS.to_owned()),
-            Some(I32Exit(status)) => End::Failed(format!("it exited with status {status}")),
-            None => {
-                let backtrace =
-                    error.downcast_ref::<WasmBacktrace>().map(|backtrace| shortened(&backtrace.to_string()));
-                return Gone {
-                    end: End::Crashed(limits.explain(&error).unwrap_or_else(|| error.root_cause().to_string())),
-                    backtrace,
-                };
-            }
-        },
-    };
-    Gone { end, backtrace: None }
-}
-
-/// The end that the state's claim led to, if it did.
-fn end_of_state(error: &wasmtime::Error) -> Option<End> {
-    match (error.downcast_ref(), error.downcast_ref()) {
-        (Some(ClaimError::Superseded(term)), _) | (_, Some(CommitError::Superseded(term))) => {
-            Some(End::Superseded { term: *term })
-        }
-        // Trying again here would find the same bytes.
-        (Some(ClaimError::Document(_)), _) => Some(End::Fatal(error.to_string())),
-        _ => None,
-    }
 }

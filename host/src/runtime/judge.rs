@@ -399,7 +399,7 @@ mod tests {
     /// What [`fit`] calls good must be what wasmtime finds when it links and enters the component.
     #[test]
     fn a_component_for_an_earlier_patch_links_with_a_host_that_has_a_later_one() {
-        let engine = Engine::start().unwrap();
+        let engine = Engine::new(crate::runtime::Purpose::default()).unwrap();
         let text = r#"(component
             (import "baton:trial/import@0.1.2" (instance (export "f" (func))))
             (instance $export)
@@ -424,7 +424,7 @@ mod tests {
             (import "outer:a/b@1.0.0" (instance))
             (instance $x)
             (export "outer:c/d@1.0.0" (instance $x)))"#;
-        let engine = Engine::start().unwrap();
+        let engine = Engine::new(crate::runtime::Purpose::default()).unwrap();
         let component = Component::new(engine.wasmtime(), wat::parse_str(text).unwrap()).unwrap();
         let compiled = Interfaces::of(&engine, &component);
         let Interfaces { imports, exports, .. } = Interfaces::in_bytes(&wat::parse_str(text).unwrap()).unwrap();

@@ -4,12 +4,16 @@
 //! near one is told once. Lines of output are the exception: what is too much is dropped and counted (`output`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use serde::Serialize;
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
 use wasmtime_wasi::ResourceTableError;
 
+use super::shared::Sharable;
+
 /// What an instance may use.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Limits {
     /// All linear memories together, in bytes.
     pub memory: u64,
@@ -63,20 +67,58 @@ pub struct Usage {
 }
 
 /// It uses much of what it may.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NearLimit {
     /// Of what.
-    pub what: &'static str,
+    pub what: Limited,
     /// How much it uses.
     pub used: u64,
     /// How much it may use.
     pub limit: u64,
-    /// What grants more.
-    pub flag: &'static str,
 }
 
-/// Counts what one instance uses. Anyone may read it at any time.
+/// What there is a limit for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Limited {
+    /// Its linear memories.
+    Memory,
+    /// What its runner keeps for its handles.
+    Kept,
+    /// The elements of its tables.
+    TableElements,
+    /// Its handles.
+    Handles,
+    /// Files, folders and listings that are open.
+    Files,
+}
+
+impl Limited {
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Kept => "memory of the host",
+            Self::TableElements => "table elements",
+            Self::Handles => "handles",
+            Self::Files => "files",
+        }
+    }
+
+    /// What grants more.
+    pub fn flag(self) -> &'static str {
+        match self {
+            Self::Memory | Self::Kept => "--max-memory",
+            Self::TableElements => "--max-table-elements",
+            Self::Handles => "--max-handles",
+            Self::Files => "--max-files",
+        }
+    }
+}
+
+/// Counts what one instance uses, in memory that its runner writes and its host reads. Anyone may read it at any time;
+/// what decides something is not read from here.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(super) struct Tally {
     pub(super) memory: AtomicU64,
     pub(super) table_elements: AtomicU64,
@@ -87,7 +129,15 @@ pub(super) struct Tally {
     requests: AtomicU64,
     lines: AtomicU64,
     dropped: AtomicU64,
+    /// When it last said that it did useful work, in nanoseconds of the boot clock, which all processes share; 0 for
+    /// never.
+    progress: AtomicU64,
+    /// Not 0 once an effect was refused.
+    refused: AtomicU64,
 }
+
+// SAFETY: atomic numbers, and less than a page of them.
+unsafe impl Sharable for Tally {}
 
 impl Tally {
     pub(super) fn usage(&self) -> Usage {
@@ -115,6 +165,27 @@ impl Tally {
 
     pub(super) fn count_dropped(&self) {
         self.dropped.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It did useful work, just now.
+    pub(super) fn makes_progress(&self) {
+        self.progress.store(boot(), Ordering::Relaxed);
+    }
+
+    /// How long ago it last said that it did useful work; none if it never did.
+    pub(super) fn since_progress(&self) -> Option<Duration> {
+        let at = Some(self.progress.load(Ordering::Relaxed)).filter(|at| *at > 0)?;
+        Some(Duration::from_nanos(boot().saturating_sub(at)))
+    }
+
+    /// An effect of it was refused.
+    pub(super) fn has_refused(&self) {
+        self.refused.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether an effect of it was refused.
+    pub(super) fn refused(&self) -> bool {
+        self.refused.load(Ordering::Relaxed) != 0
     }
 }
 
@@ -146,6 +217,11 @@ impl Limits {
     fn too_many_handles(&self) -> String {
         format!("it needs more handles than it was granted: {}; --max-handles grants more", self.handles)
     }
+}
+
+fn boot() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    u64::try_from(Duration::try_from(now).unwrap_or_default().as_nanos()).unwrap_or(u64::MAX)
 }
 
 pub(super) fn saturated(count: u64) -> usize {

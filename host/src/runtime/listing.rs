@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rustix::fs::{AtFlags, Dir, DirEntry, FileType, Mode, OFlags, openat, statat};
 use rustix::io::Errno;
-use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
 use wasmtime_wasi::p2::bindings::filesystem::types::{DescriptorType, DirectoryEntry, ErrorCode};
 use wasmtime_wasi::p2::{FsError, FsResult};
 
@@ -46,16 +46,16 @@ impl Listing {
         self.rest.as_ref().map(|rest| &rest.open)
     }
 
-    /// The next entry; none at the end. Blocking calls are made on those threads.
+    /// The next entry; none at the end.
     ///
     /// # Errors
     /// Those of the system, and [`ErrorCode::IllegalByteSequence`] for a name that is no UTF-8; the next call goes on
     /// behind it.
-    pub(super) async fn next(&mut self, threads: &Handle) -> FsResult<Option<DirectoryEntry>> {
+    pub(super) async fn next(&mut self) -> FsResult<Option<DirectoryEntry>> {
         if self.read.is_empty()
             && let Some(rest) = self.rest.take()
         {
-            (self.read, self.rest) = threads.spawn_blocking(|| rest.part()).await.map_err(FsError::trap)?;
+            (self.read, self.rest) = spawn_blocking(|| rest.part()).await.map_err(FsError::trap)?;
         }
         Ok(self.read.pop_front().transpose()?)
     }

@@ -5,11 +5,12 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use wasmtime::component::{HasSelf, Linker};
 
 use super::guest::Guest;
 use super::output::{Notice, Outlet};
-use crate::gate::Gate;
+use super::page::Gate;
 
 mod bindings {
     wasmtime::component::bindgen!({
@@ -31,7 +32,7 @@ mod bindings {
 use bindings::wasi::logging::logging;
 
 /// How much a guest says that something matters, from the least.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum LogLevel {
     /// Each step.
     Trace,

@@ -1,15 +1,19 @@
-//! The runtime: compiles coordinators and runs their instances, each in a store of its own.
+//! The runtime: compiles coordinators, and runs their instances, each in a process of its own.
 //!
-//! It knows nothing of leases. An [`Instance`] is started with a term and a gate, and is gone when its
-//! store is dropped and everything that it had started has ended; until then it can be asked to stop, and
-//! killed at any moment, whatever it is doing. `engine` holds what instances share and drives the
-//! epochs by which a busy guest is ended; `module` compiles components and links them, `judge` says before whether they fit, `wrap` makes components of
-//! core modules; `guest` is the host's side of the contract, `state` that of its state, `empty` what is there
-//! without being granted, `files` those in granted folders and `listing` what is in one, `http` what it may ask of
+//! It knows nothing of leases. An [`Instance`] is started with a term and a gate; until it is gone it can be asked to
+//! stop, and killed at any moment, whatever it is doing. Gone is: its process has ended and was reaped, and nothing that
+//! the host did for it is under way.
+//!
+//! The host's side is `instance`; `runners` makes processes ready ahead, which `process` starts, kills and reaps, under a
+//! `policy`; the `warden` is a process that sees to it that none outlives its deadline. The other side is `runner`. Between the two are messages (`protocol`) and memory (`shared`): the
+//! `page`, by which the host says until when effects may leave, and what the instance uses (`limits`).
+//!
+//! In the runner, `module` and `engine` compile and link components, `judge` says before whether they fit, `wrap` makes
+//! components of core modules; `guest` is the host's side of the contract, `state` that of its state, `empty` what is
+//! there without being granted, `files` those in granted folders and `listing` what is in one, `http` what it may ask of
 //! other servers, `limits` how much there is of it all; `holdings` holds an instance to that, and `weight` says what its
-//! handles take of the host's memory; `output` is where a guest's standard streams go, `logging`
-//! its log, `backtrace` makes a trap's readable, `postmortem` writes core dumps and profiles; `own` has the calls of
-//! the system that may block, which nothing but their own end can end.
+//! handles take of memory; `output` is where a guest's standard streams go, `logging` its log, `backtrace` makes a trap's
+//! readable. `postmortem` writes core dumps and profiles, in the host.
 
 mod backtrace;
 mod census;
@@ -27,23 +31,36 @@ mod logging;
 mod module;
 mod names;
 mod output;
-mod own;
+mod page;
+mod policy;
 mod postmortem;
+mod process;
+mod protocol;
+mod runner;
+mod runners;
 mod running;
+mod shared;
 mod state;
+mod warden;
 mod weight;
 mod wrap;
 
-pub use engine::Engine;
+pub use engine::{Engine, Purpose};
 pub use http::{CaError, Grant, GrantError, Grants, HttpPolicy, RefusedRequest};
 pub use instance::{CLAIM_AHEAD, Gone, Instance, InstanceEvent, Launcher};
 pub(crate) use judge::is_complete;
 pub use judge::{Import, Kind};
-pub use limits::{Limits, NearLimit, Usage};
+pub use limits::{Limited, Limits, NearLimit, Usage};
 pub use logging::LogLevel;
 pub(crate) use module::read as read_module;
 pub use module::{Inspection, LARGEST_MODULE, Module, ModuleError};
+pub(crate) use module::{OUTLINE, Outline};
 pub use output::{LONGEST_LINE, Notice, Output, Stream};
+pub use policy::Policy;
 pub use postmortem::{Postmortem, PostmortemError, PostmortemWriter};
-pub use running::{InUse, Running, Share};
+pub use process::{Processes, RUN_INSTANCE, WATCH_RUNNERS};
+pub use runner::run_instance;
+pub use runners::{RunnerError, Runners};
+pub use running::{InProcess, InUse, Running, Share};
+pub use warden::watch_runners;
 pub use wrap::Wrapped;

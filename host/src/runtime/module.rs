@@ -1,11 +1,16 @@
 //! Modules: reading, compiling and linking components, and what can be made one.
+//!
+//! A host has the code of a [`Module`] and runs none of it: only a runner maps it, and has it [`Linked`].
 
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read, Write as _};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 use wasmtime::component::{Component, Linker};
 use wasmtime_wasi::p2::bindings::CommandPre;
@@ -15,7 +20,6 @@ use super::engine::Engine;
 use super::guest::{self, CONTRACT, CoordinatorPre, Guest};
 use super::judge::{COMMAND, Import, Interfaces, Judged, Kind, STATE, judge};
 use super::wrap::{Unwrappable, Wrapped, is_for_preview1, wrap};
-use crate::memory;
 use crate::modules::Digest;
 
 /// A larger module is refused before it is read whole, in bytes.
@@ -87,17 +91,66 @@ pub enum ModuleError {
     },
 }
 
-/// A compiled component, ready to be instantiated. Clones share the code.
+/// A compiled component, and what is known of it. Clones share the code.
 #[derive(Clone)]
 pub struct Module {
     digest: String,
     size: u64,
+    outline: Outline,
+    code: Arc<File>,
+}
+
+/// What a host must know of a module that it does not link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Outline {
+    kind: Kind,
+    /// Whether it has a state, which its term claims first.
     uses_state: bool,
+    /// Whether it asks for folders before it does anything: preview 1 must, whatever its program wants.
+    asks_for_folders: bool,
+    /// The core instances that were counted in it.
     instances: u64,
+}
+
+/// The length of an outline in bytes.
+pub(crate) const OUTLINE: usize = 9;
+
+impl Outline {
+    /// Of a component, whose core instances were counted, and the module that it was made of.
+    fn of(component: &[u8], bytes: &[u8], instances: u64) -> Option<Self> {
+        let Judged { kind, imports, .. } = judge(Interfaces::in_bytes(component).ok()?);
+        let uses_state = imports.iter().any(|import| import.name.starts_with(STATE));
+        Some(Self { kind: kind?, uses_state, asks_for_folders: is_for_preview1(bytes), instances })
+    }
+
+    /// As it stands behind the code: the count in little endian, and a bit for each of the others.
+    pub(crate) fn to_bytes(self) -> [u8; OUTLINE] {
+        let bits = [self.kind == Kind::Command, self.uses_state, self.asks_for_folders];
+        let bits = bits.iter().rev().fold(0, |bits, bit| bits << 1 | u8::from(*bit));
+        let mut bytes = [bits; OUTLINE];
+        bytes[..8].copy_from_slice(&self.instances.to_le_bytes());
+        bytes
+    }
+
+    /// See [`Outline::to_bytes`].
+    pub(crate) fn from_bytes(bytes: [u8; OUTLINE]) -> Self {
+        let [instances @ .., bits] = bytes;
+        let bit = |number: u8| bits >> number & 1 == 1;
+        Self {
+            kind: if bit(0) { Kind::Command } else { Kind::Coordinator },
+            uses_state: bit(1),
+            asks_for_folders: bit(2),
+            instances: u64::from_le_bytes(instances),
+        }
+    }
+}
+
+/// A component that can be instantiated.
+pub(super) struct Linked {
     pub(super) engine: Engine,
     pub(super) entry: Entry,
-    /// Whether it asks for folders before it does anything: preview 1 must, whatever its program wants.
-    pub(super) asks_for_folders: bool,
+    /// Of how many core instances it consists; of memories or tables where there are more of these.
+    pub(super) instances: u64,
 }
 
 /// Where a component is entered.
@@ -135,33 +188,40 @@ pub struct Inspection {
 }
 
 impl Module {
-    /// Reads, judges and compiles the component in a file. Takes as long as compiling takes: seconds for a
-    /// large one, so not on a thread that others wait for.
+    /// Reads, judges and compiles the component in a file, in this process: for tests and measurements. Takes as long
+    /// as compiling takes.
     ///
     /// # Errors
     /// [`ModuleError`] says what is wrong with it.
     pub fn load(engine: &Engine, path: &Path) -> Result<Self, ModuleError> {
         let name = path.display().to_string();
         let bytes = read(path)?;
-        let (component, _) = as_component(engine, &name, &bytes)?;
-        check(&name, &component)?;
-        let compiled = compile(engine, &name, &component)?;
-        let counted = census(&component).map_err(|error| invalid(&name, &error))?;
-        Self::link(engine, &name, &bytes, &compiled, counted.instances)
+        let (code, outline) = Self::precompile(engine, &name, &bytes)?;
+        let unreadable = |source: io::Error| ModuleError::Unreadable { path: path.to_owned(), source };
+        let file = memfd_create("baton-code", MemfdFlags::CLOEXEC).map_err(|error| unreadable(error.into()))?;
+        let mut file = File::from(file);
+        file.write_all(&code).map_err(unreadable)?;
+        Ok(Self::new(&bytes, outline, file))
     }
 
-    /// Compiles a module for [`Module::revive`], after all the judging that can be done before; here or in
-    /// another process with the same program and such an engine. Also counts its core instances. `name` is for the
-    /// errors.
+    /// Compiles a module, after all the judging that can be done before; here or in another process with the same
+    /// program and such an engine. `name` is for the errors.
     ///
     /// # Errors
     /// [`ModuleError`] says what is wrong with it.
-    pub(crate) fn precompile(engine: &Engine, name: &str, bytes: &[u8]) -> Result<(Vec<u8>, u64), ModuleError> {
+    pub(crate) fn precompile(engine: &Engine, name: &str, bytes: &[u8]) -> Result<(Vec<u8>, Outline), ModuleError> {
         let (component, _) = as_component(engine, name, bytes)?;
         check(name, &component)?;
         let instances = count_instances(name, &component)?;
         let code = engine.wasmtime().precompile_component(&component).map_err(|error| invalid(name, &error))?;
-        Ok((code, instances))
+        let outline = Outline::of(&component, bytes, instances);
+        let outline = outline.ok_or_else(|| ModuleError::NotWasm(name.to_owned()))?;
+        Ok((code, outline))
+    }
+
+    /// The module of these bytes, whose code and outline [`Module::precompile`] has made.
+    pub(crate) fn new(bytes: &[u8], outline: Outline, code: File) -> Self {
+        Self { digest: Digest::of(bytes).to_string(), size: bytes.len() as u64, outline, code: Arc::new(code) }
     }
 
     /// Judges a module by what can be seen without compiling it: that it is WebAssembly and, where it is a
@@ -174,54 +234,6 @@ impl Module {
             Layer::Component => check(name, bytes),
             Layer::Core => Ok(()),
         }
-    }
-
-    /// Makes a module of what [`Module::precompile`] has made of these bytes, and counted. The bytes themselves are not
-    /// gone through again: that would take what it took the compiler.
-    ///
-    /// # Errors
-    /// [`ModuleError`] where it cannot run here.
-    ///
-    /// # Safety
-    /// The file must hold what [`Module::precompile`] returned for these `bytes`, and more behind it at most, and
-    /// must never change: it is mapped, and run.
-    pub(crate) unsafe fn revive(
-        engine: &Engine,
-        name: &str,
-        bytes: &[u8],
-        precompiled: &Path,
-        instances: u64,
-    ) -> Result<Self, ModuleError> {
-        // SAFETY: the caller promises the same of the file that is asked for here.
-        let component = unsafe { Component::deserialize_file(engine.wasmtime(), precompiled) };
-        let component = component.map_err(|error| invalid(name, &error))?;
-        Self::link(engine, name, bytes, &component, instances)
-    }
-
-    /// Of its bytes, the code of the component that they are or were wrapped to be, and its core instances.
-    fn link(
-        engine: &Engine,
-        name: &str,
-        bytes: &[u8],
-        component: &Component,
-        instances: u64,
-    ) -> Result<Self, ModuleError> {
-        let judged = judge(Interfaces::of(engine, component));
-        let unsuitable = |problems| ModuleError::Unsuitable { module: name.to_owned(), problems };
-        let kind = match judged.kind {
-            Some(kind) if judged.problems.is_empty() => kind,
-            _ => return Err(unsuitable(judged.problems)),
-        };
-        let entry = prepare(engine, component, kind).map_err(|error| unsuitable(vec![plain(&error)]))?;
-        Ok(Self {
-            digest: Digest::of(bytes).to_string(),
-            size: bytes.len() as u64,
-            uses_state: judged.imports.iter().any(|import| import.name.starts_with(STATE)),
-            instances: most(component, instances),
-            engine: engine.clone(),
-            entry,
-            asks_for_folders: is_for_preview1(bytes),
-        })
     }
 
     /// Compiles a module to tell what is known of it, whether it would run or not. `name` is what it is called.
@@ -266,17 +278,7 @@ impl Module {
 
     /// What it is.
     pub fn kind(&self) -> Kind {
-        match self.entry {
-            Entry::Coordinator(_) => Kind::Coordinator,
-            Entry::Command(_) => Kind::Command,
-        }
-    }
-
-    pub(super) fn component(&self) -> &Component {
-        match &self.entry {
-            Entry::Coordinator(pre) => pre.instance_pre().component(),
-            Entry::Command(pre) => pre.instance_pre().component(),
-        }
+        self.outline.kind
     }
 
     /// `sha256:` and 64 hexadecimal digits: what the module is.
@@ -286,17 +288,57 @@ impl Module {
 
     /// Whether it has a state, which its term claims first.
     pub(super) fn uses_state(&self) -> bool {
-        self.uses_state
+        self.outline.uses_state
     }
 
-    /// Of how many core instances it consists; of memories or tables where there are more of these.
-    pub(super) fn instances(&self) -> u64 {
-        self.instances
+    /// See [`Outline`].
+    pub(super) fn asks_for_folders(&self) -> bool {
+        self.outline.asks_for_folders
+    }
+
+    /// The core instances that were counted in it.
+    pub(super) fn counted(&self) -> u64 {
+        self.outline.instances
+    }
+
+    /// Its code, for another process.
+    pub(super) fn code(&self) -> io::Result<OwnedFd> {
+        self.code.try_clone().map(Into::into)
     }
 
     /// Its size in bytes.
     pub fn size(&self) -> u64 {
         self.size
+    }
+}
+
+impl Linked {
+    /// Maps and links the code of a module of this kind, in which so many core instances were counted.
+    ///
+    /// # Errors
+    /// Why it cannot run here.
+    ///
+    /// # Safety
+    /// The file must hold what [`Module::precompile`] returned, and more behind it at most, and must never change: it is
+    /// mapped, and run.
+    pub(super) unsafe fn map(engine: &Engine, kind: Kind, code: &OwnedFd, counted: u64) -> Result<Self, Vec<String>> {
+        let path = PathBuf::from(format!("/proc/self/fd/{}", code.as_raw_fd()));
+        // SAFETY: the caller promises the same of the file that is asked for here, whose descriptor is open meanwhile.
+        let component = unsafe { Component::deserialize_file(engine.wasmtime(), path) };
+        let component = component.map_err(|error| vec![plain(&error)])?;
+        let judged = judge(Interfaces::of(engine, &component));
+        if judged.kind != Some(kind) || !judged.problems.is_empty() {
+            return Err(judged.problems);
+        }
+        let entry = prepare(engine, &component, kind).map_err(|error| vec![plain(&error)])?;
+        Ok(Self { engine: engine.clone(), entry, instances: most(&component, counted) })
+    }
+
+    pub(super) fn component(&self) -> &Component {
+        match &self.entry {
+            Entry::Coordinator(pre) => pre.instance_pre().component(),
+            Entry::Command(pre) => pre.instance_pre().component(),
+        }
     }
 }
 
@@ -391,8 +433,6 @@ fn prepare(engine: &Engine, component: &Component, kind: Kind) -> wasmtime::Resu
     let entry = enter(engine, component, kind)?;
     // Else the first instance would wait for its memory's image, with 20 MB of an interpreter in it perhaps.
     component.initialize_copy_on_write_image()?;
-    // Compiling needs ten times a module's size for a while.
-    memory::give_back();
     Ok(entry)
 }
 

@@ -10,16 +10,17 @@ use std::time::Duration;
 
 use baton_election::{Refusal, Time};
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
 
-use super::guest::Progress;
 use super::http::RefusedRequest;
 use super::limits::{NearLimit, Tally};
 use super::logging::LogLevel;
+use super::page::Gate;
+use super::shared::Shared;
 use crate::clock::Clock;
-use crate::gate::Gate;
 
 /// A longer line is split, so that a guest cannot make the host hold more than this, in bytes. Longer messages are cut.
 pub const LONGEST_LINE: usize = 8 * 1024;
@@ -31,7 +32,7 @@ const CHUNK: usize = 64 * 1024;
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// One of a guest's streams.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Stream {
     /// Standard output.
     Stdout,
@@ -113,8 +114,8 @@ pub enum Notice<'a> {
 pub(super) struct GuestStream {
     gate: Arc<Gate>,
     lines: Arc<Mutex<Lines>>,
-    /// What output is noted as, where it counts as progress.
-    progress: Option<(Arc<Progress>, Clock)>,
+    /// What notes output as progress, where it counts as that.
+    progress: Option<Shared<Tally>>,
 }
 
 /// Both streams of an instance.
@@ -129,15 +130,15 @@ pub(super) fn guest_streams(gate: &Arc<Gate>, outlet: &Arc<Outlet>) -> [GuestStr
 impl GuestStream {
     /// Counts what is written from now on as progress: its guest has no other way to say that it works.
     #[must_use]
-    pub(super) fn counting(mut self, progress: &Arc<Progress>, clock: &Clock) -> Self {
-        self.progress = Some((Arc::clone(progress), clock.clone()));
+    pub(super) fn counting(mut self, tally: &Shared<Tally>) -> Self {
+        self.progress = Some(tally.clone());
         self
     }
 
     fn take(&self, bytes: &[u8]) -> StreamResult<()> {
         self.gate.pass().map_err(|refused| StreamError::LastOperationFailed(refused.into()))?;
-        if let Some((progress, clock)) = &self.progress {
-            progress.note(clock.now());
+        if let Some(tally) = &self.progress {
+            tally.makes_progress();
         }
         self.lines.lock().unwrap_or_else(PoisonError::into_inner).take(bytes);
         Ok(())
@@ -247,15 +248,15 @@ impl Lines {
 /// Where all lines of an instance go, and where those that come too fast end.
 pub(super) struct Outlet {
     limit: Mutex<Limit>,
-    tally: Arc<Tally>,
+    tally: Shared<Tally>,
     output: Arc<dyn Output>,
 }
 
 impl Outlet {
     /// One that lets through so many lines a second in the long run.
-    pub(super) fn new(lines: u32, clock: &Clock, tally: &Arc<Tally>, output: &Arc<dyn Output>) -> Arc<Self> {
+    pub(super) fn new(lines: u32, clock: &Clock, tally: &Shared<Tally>, output: &Arc<dyn Output>) -> Arc<Self> {
         let limit = Mutex::new(Limit::new(lines, clock.clone()));
-        Arc::new(Self { limit, tally: Arc::clone(tally), output: Arc::clone(output) })
+        Arc::new(Self { limit, tally: tally.clone(), output: Arc::clone(output) })
     }
 
     /// Puts one line out, or counts it as dropped.
@@ -288,6 +289,22 @@ impl Outlet {
 
     fn limit(&self) -> MutexGuard<'_, Limit> {
         self.limit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a host takes from a runner in words for people: far more than the runner lets its guest say, so that who says
+/// more is no runner of ours any more.
+pub(super) struct Allowance(Limit);
+
+impl Allowance {
+    /// For a guest that may print so many lines a second in the long run.
+    pub(super) fn new(lines: u32, clock: &Clock) -> Self {
+        Self(Limit::new(lines.saturating_mul(4).saturating_add(1000), clock.clone()))
+    }
+
+    /// Whether it takes one more.
+    pub(super) fn admits(&mut self) -> bool {
+        self.0.admit()
     }
 }
 
@@ -338,6 +355,7 @@ impl Limit {
 
 #[cfg(test)]
 mod tests {
+    use super::super::page::gate_for;
     use super::*;
 
     struct Nobody;
@@ -348,11 +366,10 @@ mod tests {
 
     #[test]
     fn a_write_of_more_than_is_permitted_traps_before_it_takes_the_hosts_time() {
-        let clock = Clock::default();
-        let later = clock.now() + Duration::from_secs(3600);
-        let gate = Arc::new(Gate::new(clock.clone(), later, later));
+        let (gate, _page) = gate_for(Duration::from_secs(3600));
         let output: Arc<dyn Output> = Arc::new(Nobody);
-        let [mut stdout, _] = guest_streams(&gate, &Outlet::new(500, &clock, &Arc::default(), &output));
+        let outlet = Outlet::new(500, &Clock::default(), &Shared::alone(), &output);
+        let [mut stdout, _] = guest_streams(&gate, &outlet);
         assert!(stdout.write(Bytes::from(vec![b'\n'; CHUNK])).is_ok());
         assert!(matches!(stdout.write(Bytes::from(vec![b'\n'; CHUNK + 1])), Err(StreamError::Trap(_))));
     }

@@ -5,7 +5,7 @@
 //! instance's end nor the next term depends on a disk. What of it cannot be written is said and forgotten.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read as _, Seek as _, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,6 @@ use rustix::fs::Access;
 use wasmtime::component::Component;
 use wasmtime::{AsContext, GuestProfiler};
 
-use super::engine::YIELD_EVERY;
 use super::names::PlainNames;
 use super::output::{Notice, Output};
 use crate::memory::held_by;
@@ -28,6 +27,9 @@ const KEPT: usize = 5;
 
 /// What follows an election's name and the term in the name of a core dump's file.
 const CORE_DUMP: &str = ".coredump";
+
+/// While a guest computes, a profile has a sample this often.
+pub(super) const SAMPLE_EVERY: Duration = Duration::from_millis(10);
 
 /// After so many samples a profile is full: an hour of computing.
 const MOST_SAMPLES: u32 = 360_000;
@@ -70,42 +72,50 @@ impl Postmortem {
         Ok(Self { core_dumps, profile, queue: Some(Arc::clone(&writer.queue)) })
     }
 
-    /// Begins to profile an instance, if that is wanted.
-    pub(super) fn profiler(&self, election: &ElectionName, term: Term, component: &Component) -> Profiler {
-        let profile = self.profile.as_ref().and_then(|_| {
-            let name = format!("{election}, term {term}");
-            let (profiler, held) = held_by(|| {
-                // It fails only under a debugger, which this engine has none of.
-                GuestProfiler::new_component(component.engine(), &name, YIELD_EVERY, component.clone(), []).ok()
-            });
-            Some(Profile { profiler: profiler?, samples: 0, held })
-        });
-        Profiler(Arc::new(Mutex::new(profile)))
-    }
-
     /// Whether a core dump is wanted.
-    pub(super) fn wants_core_dump(&self) -> bool {
+    pub fn wants_core_dump(&self) -> bool {
         self.core_dumps.is_some()
     }
 
-    /// Takes what is left of an instance. Never blocks on a disk.
+    /// Whether a profile is wanted.
+    pub fn wants_profile(&self) -> bool {
+        self.profile.is_some()
+    }
+
+    /// Takes what an instance has left in that file. Never blocks on a disk.
     pub(super) fn keep(
         &self,
         (election, term): (&ElectionName, Term),
-        core_dump: Option<Result<Vec<u8>, String>>,
-        profiler: &Profiler,
+        Left { core_dump, profile }: Left,
+        file: Option<File>,
         output: &Arc<dyn Output>,
     ) {
         let mut remains = Box::new(Remains { core_dump: None, profile: None, output: Arc::clone(output) });
+        let Some(file) = file.map(Arc::new) else { return };
+        let mut begin = 0;
         if let (Some(folder), Some(core_dump)) = (&self.core_dumps, core_dump) {
             let path = folder.join(format!("{election}-{term}{CORE_DUMP}"));
             match core_dump {
-                Ok(bytes) => remains.core_dump = Some(CoreDump { path, election: election.clone(), bytes }),
+                Ok(length) => {
+                    let bytes = Part { file: Arc::clone(&file), begin, length };
+                    begin = length;
+                    remains.core_dump = Some(CoreDump { path, election: election.clone(), bytes });
+                }
                 Err(why) => output.notice(Notice::NotSaved { what: CORE_DUMP_OF, path: &path, why: &why }),
             }
         }
-        if let (Some(path), Some(profile)) = (&self.profile, profiler.take()) {
-            remains.profile = Some((path.clone(), profile));
+        if let Some(path) = &self.profile {
+            match profile {
+                Some(Ok((length, full))) => {
+                    remains.profile =
+                        Some(KeptProfile { path: path.clone(), bytes: Part { file, begin, length }, full });
+                }
+                Some(Err(why)) => output.notice(Notice::NotSaved { what: PROFILE_OF, path, why: &why }),
+                None => {
+                    let why = "the instance was killed, or never began, and its profile with it";
+                    output.notice(Notice::NotSaved { what: PROFILE_OF, path, why });
+                }
+            }
         }
         if let Some(queue) = &self.queue
             && let Err(remains) = queue.push(remains)
@@ -113,6 +123,37 @@ impl Postmortem {
             remains.give_up("what the instance before left is still being written");
         }
     }
+}
+
+/// What an instance has left in the file that its runner had for that.
+#[derive(Debug, Default)]
+pub(super) struct Left {
+    /// The length of its core dump, which is the first in the file; or why there is none.
+    pub(super) core_dump: Option<Result<u64, String>>,
+    /// The length of its profile, which comes next, and why it is not whole; or why there is none.
+    pub(super) profile: Option<Result<(u64, Option<String>), String>>,
+}
+
+type LeftDump = Option<Result<u64, String>>;
+type LeftProfile = Option<Result<(u64, Option<String>), String>>;
+
+/// Leaves a core dump and a profile in that file, in the runner.
+pub(super) fn leave(
+    file: Option<File>,
+    core_dump: Option<Result<Vec<u8>, String>>,
+    profiler: &Profiler,
+) -> (LeftDump, LeftProfile) {
+    let Some(mut file) = file else { return (None, None) };
+    let core_dump = core_dump.map(|made| {
+        made.and_then(|dump| file.write_all(&dump).map(|()| dump.len() as u64).map_err(|error| error.to_string()))
+    });
+    let begin = file.stream_position().unwrap_or(0);
+    let profile = profiler.take().map(|profile| {
+        let full = profile.is_full();
+        let written = profile.write(&file).and_then(|()| Ok(file.stream_position()? - begin));
+        written.map(|length| (length, full)).map_err(|error| error.to_string())
+    });
+    (core_dump, profile)
 }
 
 /// Why nothing could be kept.
@@ -181,17 +222,40 @@ impl Profile {
         } else {
             return None;
         };
-        let seconds = (YIELD_EVERY * *samples).as_secs();
+        let seconds = (SAMPLE_EVERY * *samples).as_secs();
         Some(format!("it ends after {samples} samples, {seconds} s of computing: {full}"))
     }
 }
 
+impl Profile {
+    fn write(self, file: &File) -> io::Result<()> {
+        let mut file = BufWriter::new(file);
+        let mut plain = PlainNames::in_json(&mut file);
+        self.profiler.finish(&mut plain).map_err(io::Error::other)?;
+        plain.end()?;
+        file.flush()
+    }
+}
+
 impl Profiler {
+    /// Of an instance, if that `is_wanted`.
+    pub(super) fn of(is_wanted: bool, election: &str, term: Term, component: &Component) -> Self {
+        let begin = || {
+            let name = format!("{election}, term {term}");
+            let (profiler, held) = held_by(|| {
+                // It fails only under a debugger, which this engine has none of.
+                GuestProfiler::new_component(component.engine(), &name, SAMPLE_EVERY, component.clone(), []).ok()
+            });
+            Some(Profile { profiler: profiler?, samples: 0, held })
+        };
+        Self(Arc::new(Mutex::new(is_wanted.then(begin).flatten())))
+    }
+
     /// Takes a sample, from within the instance's epoch callback.
     pub(super) fn sample(&self, store: impl AsContext) {
         if let Some(profile) = self.lock().as_mut().filter(|profile| profile.is_full().is_none()) {
             profile.samples += 1;
-            let ((), held) = held_by(|| profile.profiler.sample(store, YIELD_EVERY));
+            let ((), held) = held_by(|| profile.profiler.sample(store, SAMPLE_EVERY));
             profile.held += held;
         }
     }
@@ -208,14 +272,40 @@ impl Profiler {
 /// What an instance left.
 struct Remains {
     core_dump: Option<CoreDump>,
-    profile: Option<(PathBuf, Profile)>,
+    profile: Option<KeptProfile>,
     output: Arc<dyn Output>,
 }
 
 struct CoreDump {
     path: PathBuf,
     election: ElectionName,
-    bytes: Vec<u8>,
+    bytes: Part,
+}
+
+struct KeptProfile {
+    path: PathBuf,
+    bytes: Part,
+    /// Why it is not whole, if it is not.
+    full: Option<String>,
+}
+
+/// A part of what a runner has left.
+struct Part {
+    file: Arc<File>,
+    begin: u64,
+    length: u64,
+}
+
+impl Part {
+    /// Copies it. That it is shorter than its runner says is an error.
+    fn copy_to(&self, to: &mut File) -> io::Result<()> {
+        let mut from = &*self.file;
+        from.seek(SeekFrom::Start(self.begin))?;
+        match io::copy(&mut from.take(self.length), to)? {
+            copied if copied == self.length => Ok(()),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
 }
 
 /// How people are told of one.
@@ -235,19 +325,11 @@ impl Remains {
             Err(error) => output.notice(Notice::NotSaved { what, path, why: &error.to_string() }),
         };
         if let Some(CoreDump { path, election, bytes }) = core_dump {
-            let written = replace(&path, |file| file.write_all(&bytes));
-            drop(bytes);
+            let written = replace(&path, |file| bytes.copy_to(file));
             tell(CORE_DUMP_OF, &path, written.and_then(|()| forget_oldest(&path, &election)));
         }
-        if let Some((path, profile)) = profile {
-            let full = profile.is_full();
-            let written = replace(&path, |file| {
-                let mut file = BufWriter::new(file);
-                let mut plain = PlainNames::in_json(&mut file);
-                profile.profiler.finish(&mut plain).map_err(io::Error::other)?;
-                plain.end()?;
-                file.flush()
-            });
+        if let Some(KeptProfile { path, bytes, full }) = profile {
+            let written = replace(&path, |file| bytes.copy_to(file));
             if let (Ok(()), Some(why)) = (&written, &full) {
                 output.notice(Notice::NotSaved { what: REST_OF, path: &path, why });
             }
@@ -259,7 +341,7 @@ impl Remains {
         if let Some(CoreDump { path, .. }) = &self.core_dump {
             self.output.notice(Notice::NotSaved { what: CORE_DUMP_OF, path, why });
         }
-        if let Some((path, _)) = &self.profile {
+        if let Some(KeptProfile { path, .. }) = &self.profile {
             self.output.notice(Notice::NotSaved { what: PROFILE_OF, path, why });
         }
     }
@@ -456,7 +538,10 @@ mod tests {
         let hangs = Arc::new(Hangs { begun, go_on: Mutex::new(go_on), not_saved: Mutex::default() });
         let output: Arc<dyn Output> = Arc::<Hangs>::clone(&hangs);
         let keep = |term| {
-            postmortem.keep((&election, term), Some(Ok(b"memory".to_vec())), &Profiler(Arc::default()), &output);
+            let mut file = tempfile::tempfile().unwrap();
+            file.write_all(b"memory").unwrap();
+            let left = Left { core_dump: Some(Ok(6)), profile: None };
+            postmortem.keep((&election, term), left, Some(file), &output);
         };
         keep(1);
         has_begun.recv().unwrap();

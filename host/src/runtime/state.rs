@@ -1,15 +1,16 @@
-//! The host's side of `baton:host/state`: reads from memory, commits by the term's claim.
+//! The runner's side of `baton:host/state`: reads from memory, commits by the host.
 
 use super::guest::{Guest, state_contract as contract};
-use crate::state::{Change, Claim, CommitError};
+use super::protocol::{Change, NotCommitted};
+use super::runner::State;
 
 impl contract::Host for Guest {
     fn get(&mut self, key: String) -> wasmtime::Result<Option<Vec<u8>>> {
-        Ok(claim(self)?.get(&key).map(|value| value.to_vec()))
+        Ok(state(self)?.entries.get(&key).map(|value| value.to_vec()))
     }
 
     fn keys(&mut self, prefix: String) -> wasmtime::Result<Vec<String>> {
-        Ok(claim(self)?.keys(&prefix).map(str::to_owned).collect())
+        Ok(state(self)?.keys(&prefix).map(str::to_owned).collect())
     }
 
     async fn commit(&mut self, changes: Vec<contract::Change>) -> wasmtime::Result<Result<(), contract::Error>> {
@@ -17,21 +18,17 @@ impl contract::Host for Guest {
             contract::Change::Put((key, value)) => Change::Put(key, value.into()),
             contract::Change::Delete(key) => Change::Delete(key),
         });
-        let committed = claim(self)?.commit(changes.collect()).await;
-        let Err(error) = committed else { return Ok(Ok(())) };
-        let why = error.to_string();
-        Ok(Err(match error {
-            CommitError::InvalidKey(_) => contract::Error::InvalidKey(why),
-            CommitError::TooLarge(_) => contract::Error::TooLarge(why),
-            CommitError::Refused => contract::Error::Refused(why),
-            CommitError::Unavailable(_) => contract::Error::Unavailable(why),
-            CommitError::Unknown => contract::Error::Unknown(why),
-            // Nothing that it does can count any more.
-            CommitError::Superseded(_) => return Err(wasmtime::Error::new(error)),
+        let committed = state(self)?.commit(changes.collect()).await;
+        Ok(committed.map_err(|error| match error {
+            NotCommitted::InvalidKey(why) => contract::Error::InvalidKey(why),
+            NotCommitted::TooLarge(why) => contract::Error::TooLarge(why),
+            NotCommitted::Refused(why) => contract::Error::Refused(why),
+            NotCommitted::Unavailable(why) => contract::Error::Unavailable(why),
+            NotCommitted::Unknown(why) => contract::Error::Unknown(why),
         }))
     }
 }
 
-fn claim(guest: &mut Guest) -> wasmtime::Result<&mut Claim> {
+fn state(guest: &mut Guest) -> wasmtime::Result<&mut State> {
     guest.state.as_mut().ok_or_else(|| wasmtime::format_err!("the state was not claimed before the instance began"))
 }

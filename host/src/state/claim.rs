@@ -9,6 +9,7 @@
 //! claims the document for the term that follows, as one more write on top of the last, and the old one's commits
 //! go on top of that. What the old one leaves is then the next one's.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use baton_election::{ElectionName, Refusal, Term, Version};
@@ -195,16 +196,9 @@ impl Inheritance {
 }
 
 impl Claim {
-    /// The value under a key.
-    pub fn get(&self, key: &str) -> Option<&Bytes> {
-        self.document.entries.get(key)
-    }
-
-    /// All keys that begin with `prefix`, in order.
-    pub fn keys<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a str> {
-        let from =
-            self.document.entries.range::<str, _>((std::ops::Bound::Included(prefix), std::ops::Bound::Unbounded));
-        from.map(|(key, _)| key.as_str()).take_while(move |key| key.starts_with(prefix))
+    /// What is saved: this claim's own commits, on top of what it began with.
+    pub fn entries(&self) -> &BTreeMap<String, Bytes> {
+        &self.document.entries
     }
 
     /// Saves all changes, or none. Ends when the store has answered, or with the term.

@@ -20,7 +20,7 @@ pub const KEY: usize = 512;
 pub const LARGEST: u64 = 64 << 20;
 
 /// How much a coordinator may save.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Limits {
     /// All keys and values together, in bytes.
     pub total: u64,

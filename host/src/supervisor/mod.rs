@@ -276,6 +276,7 @@ impl Run {
         let all: Vec<Prepared> = [current, fallback].into_iter().flatten().chain(before).collect();
         let is = |version: &ModuleVersion, one: &Prepared| one.version.digest == version.digest;
         self.at_hand = planned.filter_map(|version| all.iter().find(|one| is(version, one)).cloned()).collect();
+        self.given.launcher.runners.keep(&self.at_hand.iter().map(|one| &one.module).collect::<Vec<_>>());
     }
 
     fn start(&mut self, term: Term, version: &ModuleVersion, deadline: Time, abort_at: Time) {

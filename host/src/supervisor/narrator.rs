@@ -172,8 +172,8 @@ impl Output for TermOutput {
                 let reason = format!("the coordinator printed more than {limit} a second; --max-output allows more");
                 Event::Dropped { lines, reason }
             }
-            Notice::NearLimit(NearLimit { what, used, limit, flag }) => {
-                Event::Usage { limit: what, used, of: limit, flag }
+            Notice::NearLimit(NearLimit { what, used, limit }) => {
+                Event::Usage { limit: what.name(), used, of: limit, flag: what.flag() }
             }
             Notice::StateDelayed(refusal) => Event::StateDelayed { error: refusal.to_string() },
             Notice::RefusedRequest(refused) => {

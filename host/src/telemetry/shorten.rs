@@ -17,6 +17,7 @@ impl Event {
                 }
                 cut(line, LONGEST_LINE);
             }
+            Self::Denied { what, remedy } => [what, remedy].into_iter().for_each(|text| cut(text, LONGEST_LINE)),
             Self::RequestRefused { origin, reason, setting, flag } => {
                 [origin, reason].into_iter().for_each(|text| cut(text, LONGEST_LINE));
                 // The first half of a command is none.
@@ -38,7 +39,6 @@ impl Event {
             | Self::Rejected { reason: text, .. }
             | Self::Dropped { reason: text, .. }
             | Self::Aborting { reason: text }
-            | Self::Denied { what: text, .. }
             | Self::RenewFailed { error: text, .. }
             | Self::StateDelayed { error: text }
             | Self::StoreUnreachable { error: text }

@@ -173,7 +173,7 @@ fn a_folder_is_opened_anew_for_each_term() {
 
 // ---- calls that hang ----
 
-/// A folder with a pipe that nobody reads: opening it to write hangs.
+/// A folder with a pipe that nobody reads: opening it to write waits.
 fn hanging() -> TempDir {
     let folder = folder();
     let made = Command::new("mkfifo").arg(folder.path().join("granted/pipe")).status().expect("mkfifo runs");
@@ -181,37 +181,31 @@ fn hanging() -> TempDir {
     folder
 }
 
-/// Waits until a thread of the host hangs in a call on a file.
-fn hangs(node: &Node) {
-    crate::node::until("a call that hangs", || {
-        let tasks = fs::read_dir(format!("/proc/{}/task", node.pid())).map_err(|error| error.to_string())?;
+/// Waits until a thread of a runner waits in a call on a file.
+fn waits(node: &Node) {
+    crate::node::until("a call that waits", || {
+        let tasks = |runner| fs::read_dir(format!("/proc/{runner}/task")).into_iter().flatten().flatten();
         let waits = |task: fs::DirEntry| {
-            let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
-            read("comm").trim() == "files" && read("wchan").trim() == "wait_for_partner"
+            fs::read_to_string(task.path().join("wchan")).is_ok_and(|call| call.trim() == "wait_for_partner")
         };
-        tasks.flatten().any(waits).then_some(()).ok_or("no thread `files` waits for the pipe".to_owned())
+        let one = node.runners().into_iter().flat_map(tasks).any(waits);
+        one.then_some(()).ok_or("no thread waits for the pipe".to_owned())
     });
 }
 
 #[test]
-fn an_instance_is_not_gone_while_a_call_on_a_file_hangs() {
+fn a_call_that_waits_for_ever_keeps_no_instance_from_being_gone() {
     let (stage, folder) = (stage(), hanging());
     // So long that nobody gives it up meanwhile.
     let lease = Duration::from_secs(60);
     let mut node = start_with_lease(&stage, lease, &folder.path().join("granted"), "/data", &["write /data/pipe x"]);
     let term = node.after(0, "started").term;
-    hangs(&node);
-    node.signal(Signal::TERM);
-    let killed = node.after(0, "killed");
-    // Far longer than it takes to be gone otherwise.
+    waits(&node);
     let standby = stage.standby("beta", &node);
-    let released = OffsetDateTime::now_utc();
-    let reader = fs::File::open(folder.path().join("granted/pipe")).expect("the pipe has a reader");
-    let gone = node.after(0, "gone");
-    assert!(gone.ts >= released, "gone at {}, before its call ended at {released}", gone.ts);
+    node.signal(Signal::TERM);
+    let (killed, gone) = (node.after(0, "killed"), node.after(0, "gone"));
     assert!(gone.ts > killed.ts && gone.text("outcome") == "killed", "{gone:?}");
     assert_eq!(node.wait().code(), Some(0));
-    drop(reader);
     assert!(standby.after(term, "started").ts > gone.ts);
     stage.check_promises();
 }
@@ -237,33 +231,35 @@ fn an_instance_is_not_gone_while_a_write_hangs() {
 
 #[test]
 fn a_host_whose_instance_hangs_does_not_lead_for_ever() {
-    let (stage, folder) = (stage(), hanging());
-    let mut node = start(&stage, &folder.path().join("granted"), "/data", &["write /data/pipe x"]);
+    let Some(fuse) = Fuse::mount("hung") else { return };
+    let stage = stage();
+    let mut node = start(&stage, fuse.path(), "/data", &["append /data/hung x"]);
     let term = node.after(0, "started").term;
-    hangs(&node);
+    let write = fuse.hung_write();
     let standby = stage.standby("beta", &node);
     // The store is well, and the lease would be renewed for as long as one likes.
     node.signal(Signal::TERM);
     let status = node.wait();
     assert_eq!(status.signal(), Some(Signal::ABORT.as_raw()), "{status:?}");
     standby.after(term, "started");
+    drop(write);
     stage.check_promises();
 }
 
 #[test]
 fn a_call_that_hangs_for_too_long_takes_its_host_with_it() {
-    let (stage, folder) = (stage(), hanging());
+    let Some(fuse) = Fuse::mount("hung") else { return };
+    let stage = stage();
     // From 0.93 D to D there is little; more than on a busy machine may be lost.
     let lease = Duration::from_secs(20);
-    let granted = folder.path().join("granted");
-    let mut node = start_with_lease(&stage, lease, &granted, "/data", &["write /data/pipe x"]);
+    let mut node = start_with_lease(&stage, lease, fuse.path(), "/data", &["append /data/hung x"]);
     let term = node.after(0, "started").term;
-    hangs(&node);
+    let write = fuse.hung_write();
     let outage = stage.store.cut();
     let safe = OffsetDateTime::now_utc();
     let status = node.wait();
     assert_eq!(status.signal(), Some(Signal::ABORT.as_raw()), "{status:?}");
-    drop(outage);
+    drop((outage, write));
     let events = stage.journal.events();
     let words = events.iter().find(|event| event.name == "aborting").expect("it says why it ends");
     assert!(words.text("reason").contains("not gone"), "{events:?}");
@@ -282,7 +278,6 @@ fn a_guest_whose_call_hangs_does_not_hold_up_others() {
         let env = guest.env().map(|(key, value)| format!("{key} = {value:?}")).join(", ");
         format!("[coordinators.{name}]\nmodule = {:?}\nenv = {{ {env}, {more} }}\n", guest.module())
     };
-    // More that hang than the guests' runtime has threads.
     let hangs: String = (0..8)
         .map(|n| {
             let table = table(&format!("hangs-{n}"), Guest::UsesFiles, "SCRIPT = 'write /data/pipe x'");
@@ -304,7 +299,6 @@ fn a_guest_whose_call_hangs_does_not_hold_up_others() {
     journal.event("beats go on", |event| beats(event) && event.ts > last + Duration::from_secs(2));
     node.signal(Signal::TERM);
     journal.event("one that hangs is killed", |event| event.name == "killed");
-    let _reader = fs::File::open(folder.path().join("granted/pipe")).expect("the pipe has a reader");
     assert_eq!(node.wait().code(), Some(0));
 }
 

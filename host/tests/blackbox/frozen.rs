@@ -29,6 +29,25 @@ pub fn freeze(node: &Node, name: &str) {
     stopped.recv().expect("threads can be stopped: is ptrace allowed here?");
 }
 
+/// Traces the node's runners, as a debugger does, and does not look when they end: until this is dropped, nobody can reap
+/// them.
+pub fn hold(node: &Node) -> mpsc::Sender<()> {
+    let runners = node.runners();
+    assert!(!runners.is_empty(), "{} has no runner", node.name);
+    let (release, released) = mpsc::channel::<()>();
+    let (ready, held) = mpsc::channel();
+    // What is traced is let go of when the thread that traces it ends.
+    std::thread::spawn(move || {
+        for runner in runners {
+            seize(runner.as_raw_nonzero().get());
+        }
+        ready.send(()).expect("somebody waits");
+        let _ = released.recv();
+    });
+    held.recv().expect("processes can be traced: is ptrace allowed here?");
+    release
+}
+
 /// Waits until the thread of that name, which writes to the host's stderr, waits for somebody to read.
 pub fn writes_in_vain(node: &Node, name: &str) {
     // `poll` on x86-64, and `ppoll` there and on AArch64, by their numbers. It waits for nothing else that way.
@@ -54,12 +73,19 @@ fn named(node: &Node, name: &str) -> Vec<i32> {
         .collect()
 }
 
+fn seize(thread: i32) {
+    ask(libc::PTRACE_SEIZE, thread);
+}
+
+fn ask(request: libc::c_uint, thread: i32) {
+    // SAFETY: the requests here read and write no memory of this process: address and data are unused.
+    let result = unsafe { libc::ptrace(request, thread, null_mut::<libc::c_void>(), null_mut::<libc::c_void>()) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}
+
 fn stop(thread: i32) {
-    for request in [libc::PTRACE_SEIZE, libc::PTRACE_INTERRUPT] {
-        // SAFETY: neither request reads or writes memory of this process: address and data are unused.
-        let result = unsafe { libc::ptrace(request, thread, null_mut::<libc::c_void>(), null_mut::<libc::c_void>()) };
-        assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
-    }
+    seize(thread);
+    ask(libc::PTRACE_INTERRUPT, thread);
     let status = wait(thread).expect("a stopped thread says so");
     assert!(libc::WIFSTOPPED(status), "{status:#x}");
 }

@@ -23,11 +23,16 @@ enum Ends {
     Gone(&'static str),
 }
 
-/// The most memory that a process has had so far, in bytes.
+/// The most memory that the processes of a node have had so far, in bytes: each of those that are there.
 fn peak(node: &Node) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{}/status", node.pid())).expect("it runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("its peak");
-    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+    let runners = node.runners().into_iter().map(|pid| pid.to_string());
+    let peak = |pid: String| {
+        // One that has just ended has had its time.
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or("0 kB");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+    };
+    runners.chain([node.pid().to_string()]).map(peak).sum()
 }
 
 /// Lets a guest hoard. What it or its end says, and the most memory that its host had.

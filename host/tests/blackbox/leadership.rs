@@ -68,7 +68,7 @@ fn a_paused_leader_causes_no_effect_when_it_wakes(stage: Stage) {
     let next = stage.beat_above(term);
     assert_eq!(next.from, "beta");
     let woken = OffsetDateTime::now_utc();
-    a.signal(Signal::CONT);
+    a.resume();
     let gone = a.event("gone", |event| event.name == "gone" && event.term == term);
     assert!(gone.ts >= woken, "{gone:?}");
     a.event("standby after it woke", |event| event.name == "standby" && event.ts >= gone.ts);
@@ -97,7 +97,7 @@ fn lines_that_wait_for_their_reader_are_not_written_after_their_term(stage: Stag
     let before = a.written();
     assert!(before.iter().any(|line| line.contains(r#""event":"output""#)), "{before:?}");
     a.read();
-    a.signal(Signal::CONT);
+    a.resume();
     a.event("to follow", |event| event.name == "standby" && event.text("reason").contains("beta"));
     let late = stage.journal.events().into_iter().find(|event| event.from == "alpha" && event.name == "output");
     assert!(late.is_none(), "an effect of a term that is over: {late:?}");
@@ -155,7 +155,7 @@ fn a_deleted_record_is_known_to_a_node_that_has_never_seen_it(stage: Stage) {
     assert!(early.is_none(), "{early:?}");
     // What it announces itself is no lower, long before it leads.
     announced(&stage, "beta", |said| said.term >= term);
-    a.signal(Signal::CONT);
+    a.resume();
     a.event("gone", |event| event.name == "gone" && event.term == term);
     stage.check_promises();
 }

@@ -228,7 +228,7 @@ fn a_host_that_may_not_open_what_its_coordinators_may_does_not_start() {
     command.arg("run").arg(Guest::Beats.module()).args(["--max-files", "1000", "--max-requests", "500"]);
     let finished = finish(with_descriptors(&command, "-n 1024"));
     assert_eq!(finished.code, Some(2), "{finished:?}");
-    for said in ["needs up to 1748 descriptors, and the system grants it 1024", "LimitNOFILE", "--max-files"] {
+    for said in ["needs up to 1564 descriptors, and the system grants it 1024", "LimitNOFILE", "--max-files"] {
         assert!(finished.stderr.contains(said), "`{said}` is not said: {finished:?}");
     }
 }

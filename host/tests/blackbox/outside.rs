@@ -3,7 +3,6 @@
 //! The leader's host is kept from noticing (its control threads are stopped), so that its instance runs on until its
 //! deadline. Who takes the lease meanwhile must wait that out.
 
-use rustix::process::Signal;
 use time::OffsetDateTime;
 
 use crate::frozen::freeze;
@@ -25,7 +24,7 @@ fn a_lease_that_an_outside_client_took_and_released_is_waited_out(stage: Stage) 
         // All of it between two of its polls: it finds a free lease, and the record as it was.
         standby.pause();
         stage.store.take_and_release();
-        standby.signal(Signal::CONT);
+        standby.resume();
     });
 }
 

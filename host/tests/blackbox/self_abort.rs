@@ -3,12 +3,12 @@
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use time::OffsetDateTime;
 
-use crate::frozen::{freeze, writes_in_vain};
+use crate::frozen::{freeze, hold, writes_in_vain};
 use crate::guests::Guest;
-use crate::node::{Event, Launch, Node};
+use crate::node::{Event, Launch, Node, until};
 use crate::stage::Stage;
 use crate::store::Store;
 
@@ -45,11 +45,11 @@ fn last_words(stage: &Stage) -> Event {
 }
 
 #[test]
-fn an_instance_whose_thread_does_not_run_takes_its_host_with_it() {
+fn an_instance_whose_process_cannot_be_reaped_takes_its_host_with_it() {
     let stage = Stage::new(Store::sqlite()).with(Guest::Loops);
     let mut node = launch(&stage).start();
     let term = node.after(0, "started").term;
-    freeze(&node, "guest");
+    let _held = hold(&node);
     let outage = stage.store.cut();
     // No renewal succeeds after this.
     let safe = OffsetDateTime::now_utc();
@@ -70,6 +70,8 @@ fn a_host_whose_supervisor_does_not_run_is_ended_by_its_watchdog() {
     let stage = Stage::new(Store::sqlite()).with(Guest::Loops);
     let mut node = launch(&stage).start();
     let term = node.after(0, "started").term;
+    // What ends at its deadline all the same is not gone before it is reaped.
+    let _held = hold(&node);
     // Nobody renews, stops or kills any more.
     freeze(&node, "control");
     ends_itself(&mut node, OffsetDateTime::now_utc());
@@ -85,7 +87,51 @@ fn words_that_nobody_reads_do_not_delay_the_end() {
     let mut node = launch(&stage).start_unread();
     let held = stage.status_until("a leader", |status| status["lease"] == "held" && status["node"] == "alpha");
     writes_in_vain(&node, "baton-log");
+    let _held = hold(&node);
     freeze(&node, "control");
     ends_itself(&mut node, OffsetDateTime::now_utc());
     is_not_released(&stage, held["term"].as_u64().expect("a term"));
+}
+
+/// Waits until one of these, of which one runs an instance, has ended.
+fn one_has_ended(node: &Node, runners: &[Pid]) {
+    until("an instance to end at its deadline", || {
+        let left = node.runners();
+        if runners.iter().all(|runner| left.contains(runner)) { Err(left) } else { Ok(()) }
+    });
+}
+
+fn ends_at_its_deadline(stop: impl FnOnce(&Node)) {
+    let stage = Stage::new(Store::sqlite()).with(Guest::Loops);
+    let node = launch(&stage).start();
+    let term = node.after(0, "started").term;
+    let _standby = stage.standby("beta", &node);
+    // The second one waits for the next term, and goes on to wait.
+    let runners = until("a runner for the next term", || {
+        let runners = node.runners();
+        if runners.len() == 2 { Ok(runners) } else { Err(runners) }
+    });
+    stop(&node);
+    one_has_ended(&node, &runners);
+    assert!(node.runners().iter().any(|runner| runners.contains(runner)), "the other one has no deadline");
+    stage.journal.event("the next term", |event| event.name == "started" && event.term > term);
+    node.resume();
+    node.event("its end", |event| event.name == "gone" && event.term == term);
+    stage.check_promises();
+}
+
+#[test]
+fn an_instance_ends_at_its_deadline_though_its_host_is_stopped() {
+    ends_at_its_deadline(|node| {
+        node.pause_host();
+        kill_process(node.warden(), Signal::STOP).expect("it can be stopped");
+    });
+}
+
+#[test]
+fn a_runner_that_does_not_end_itself_is_ended_by_the_warden() {
+    ends_at_its_deadline(|node| {
+        node.pause();
+        kill_process(node.warden(), Signal::CONT).expect("it can go on");
+    });
 }

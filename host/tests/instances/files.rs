@@ -5,16 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton::config::Folder;
+use baton::runtime::Policy;
 use baton_election::End;
 use tokio::sync::mpsc;
 
-use crate::{GUARD, Lines, gone, launcher, module};
+use crate::{GUARD, Lines, gone, launcher_under, module};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn from_the_deadline_on_nothing_is_written_to_a_file() {
     let folder = tempfile::tempdir().unwrap();
-    let mut launcher = launcher("appends");
-    launcher.folders = vec![Folder::at(folder.path().to_owned(), "/data".to_owned(), false).unwrap()];
+    let granted = Folder::at(folder.path().to_owned(), "/data".to_owned(), false).unwrap();
+    let launcher = launcher_under(Policy { folders: vec![granted], ..Policy::default() }, "appends");
     let (sender, _lines) = mpsc::unbounded_channel();
     let module = module();
     let now = launcher.clock.now();

@@ -1,4 +1,5 @@
-//! Instances of real guests in this process, without a lease: how they end, and what they may ask of the host.
+//! Instances of real guests in processes of their own, whose host is this one, without a lease: how they end, and what
+//! they may ask of the host.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
 #![allow(clippy::disallowed_methods, reason = "a guard against hangs need not count suspends")]
 #![allow(dead_code, reason = "the support modules serve several test targets")]
@@ -19,8 +20,8 @@ use std::time::Duration;
 use baton::clock::Clock;
 use baton::gate::{Gate, Watchdog};
 use baton::runtime::{
-    CLAIM_AHEAD, Engine, Gone, Grants, HttpPolicy, Instance, InstanceEvent, Launcher, Limits, Module, Notice, Output,
-    Postmortem, Running,
+    CLAIM_AHEAD, Engine, Gone, Instance, InstanceEvent, Launcher, Limits, Module, Notice, Output, Policy, Postmortem,
+    Processes, Purpose, Runners, Running,
 };
 use baton::state;
 use baton::store::MemoryStore;
@@ -40,32 +41,42 @@ const D: Duration = Duration::from_secs(60);
 
 /// A launcher of the fixture that behaves as it is told.
 fn launcher(behaviour: &str) -> Launcher {
+    launcher_under(Policy { limits: Limits { memory: 64 << 20, ..Limits::default() }, ..Policy::default() }, behaviour)
+}
+
+/// The same under another policy.
+fn launcher_under(policy: Policy, behaviour: &str) -> Launcher {
     let clock = Clock::default();
     let watchdog = Watchdog::start(clock.clone(), |why, _| eprintln!("the watchdog ends this process: {why}"));
     Launcher {
         election: ElectionName::new("stage").unwrap(),
         node: "alpha".to_owned(),
-        limits: Limits { memory: 64 << 20, ..Limits::default() },
+        runners: runners(policy),
         states: Arc::new(MemoryStore::new(Arc::new(|| Duration::ZERO))),
-        state_limits: state::Limits::default(),
         inheritance: state::Inheritance::default(),
         claim_ahead: CLAIM_AHEAD,
         postmortem: Postmortem::default(),
         env: vec![("BEHAVIOUR".to_owned(), behaviour.to_owned()), ("BEAT_MS".to_owned(), "5".to_owned())],
         config: Vec::new(),
         secrets: Vec::new(),
-        folders: Vec::new(),
-        http: Arc::new(HttpPolicy::new(Grants::default(), 64, None).unwrap()),
         running: Running::default(),
-        guests: Handle::current(),
         clock,
         watchdog: Arc::new(watchdog.unwrap()),
     }
 }
 
+/// Runners of the real program, whose host is this process.
+fn runners(policy: Policy) -> Runners {
+    Runners::new(env!("CARGO_BIN_EXE_baton").into(), policy, &Processes::new().unwrap(), &Handle::current())
+}
+
+fn engine() -> Engine {
+    Engine::new(Purpose::default()).unwrap()
+}
+
 /// The fixture.
 fn module() -> Module {
-    Module::load(&Engine::start().unwrap(), &Guest::Beats.module()).unwrap()
+    Module::load(&engine(), &Guest::Beats.module()).unwrap()
 }
 
 /// An instance with so long to its deadline, and the lines that it prints.
@@ -103,7 +114,7 @@ impl Output for Lines {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_busy_guest_without_host_calls_is_ended_by_the_epoch_alone() {
+async fn a_busy_guest_without_host_calls_is_ended() {
     let (mut instance, mut lines) = start("busy", GUARD * 10);
     // The last thing that it asks of the host. From here on no call of it comes by where it could be dropped.
     assert_eq!(Patience::of_future(lines.recv()).await.unwrap().as_deref(), Some("busy in term 1"));

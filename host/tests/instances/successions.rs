@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton::runtime::{CLAIM_AHEAD, Engine, Instance, Launcher, Module};
+use baton::runtime::{CLAIM_AHEAD, Instance, Launcher, Module};
 use baton::state::{Document, DocumentError, EditError, StateStore, edit};
 use baton::store::MemoryStore;
 use baton::store::memory::Fault;
@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use crate::guests::Guest;
 use crate::patience::Patience;
-use crate::{GUARD, Lines, gone, launcher};
+use crate::{GUARD, Lines, engine, gone, launcher};
 
 /// A coordinator that keeps state, in a store of its own.
 struct Keeper {
@@ -27,7 +27,7 @@ impl Keeper {
         let store = MemoryStore::new(Arc::new(|| Duration::ZERO));
         // The claim is waited for, on the slowest machine.
         let launcher = Launcher { states: Arc::new(store.clone()), claim_ahead: GUARD, ..launcher("") };
-        let module = Module::load(&Engine::start().unwrap(), &Guest::KeepsHistory.module()).unwrap();
+        let module = Module::load(&engine(), &Guest::KeepsHistory.module()).unwrap();
         Self { module, launcher, store }
     }
 

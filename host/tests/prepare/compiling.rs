@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use baton::modules::{Compiler, PrepareError, Preparer, inspect};
-use baton::runtime::{Engine, Kind, LARGEST_MODULE, ModuleError};
+use baton::runtime::{Engine, Kind, LARGEST_MODULE, ModuleError, Purpose};
 use tempfile::TempDir;
 
 use super::modules::{command, component, core_command, slow};
@@ -73,7 +73,7 @@ async fn a_core_module_is_wrapped_by_the_compiler() {
 
 #[tokio::test]
 async fn the_code_is_for_engines_that_dump_too() {
-    let preparer = Preparer { engine: Engine::start_with(true).unwrap(), ..preparer() };
+    let preparer = Preparer { engine: Engine::new(Purpose { core_dump: true, profile: false }).unwrap(), ..preparer() };
     preparer.prepare(&offer(command(1))).await.unwrap();
 }
 

@@ -16,7 +16,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use baton::modules::{Compiler, Offer, Preparer, Trust};
-use baton::runtime::Engine;
+use baton::runtime::{Engine, Policy, Processes, Purpose, Runners};
+use tokio::runtime::Handle;
 
 /// The program under test, with its compiler.
 fn program() -> PathBuf {
@@ -26,11 +27,12 @@ fn program() -> PathBuf {
 /// Prepares whatever there is, and keeps nothing.
 fn preparer() -> Preparer {
     Preparer {
-        engine: Engine::start().unwrap(),
+        engine: Engine::new(Purpose::default()).unwrap(),
         trust: Trust::default(),
         compiler: Compiler::in_program(program()),
         compile_timeout: Duration::from_secs(60),
         cache: None,
+        runners: Runners::new(program(), Policy::default(), &Processes::new().unwrap(), &Handle::current()),
     }
 }
 

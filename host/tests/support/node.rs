@@ -284,9 +284,48 @@ impl Node {
         kill_process(Pid::from_child(&self.child), signal).expect("the process can be signalled");
     }
 
+    /// Stops all processes of the node, as a machine that is paused does.
+    pub fn pause(&self) {
+        self.pause_host();
+        self.children("").into_iter().for_each(|child| kill_process(child, Signal::STOP).expect("it can be stopped"));
+    }
+
+    /// Lets all processes of the node go on.
+    pub fn resume(&self) {
+        self.children("").into_iter().for_each(|child| kill_process(child, Signal::CONT).expect("it can go on"));
+        self.signal(Signal::CONT);
+    }
+
+    /// The processes in which instances of this host run, or wait to.
+    pub fn runners(&self) -> Vec<Pid> {
+        self.children("run-instance")
+    }
+
+    /// The process that ends those at their deadlines.
+    pub fn warden(&self) -> Pid {
+        self.children("watch-runners").pop().expect("there is a warden")
+    }
+
+    /// The processes that this host has started and that have not ended, of those that have this in their command line.
+    fn children(&self, word: &str) -> Vec<Pid> {
+        let all = std::fs::read_dir("/proc").expect("the system lists its processes");
+        let pids = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).filter_map(Pid::from_raw);
+        pids.filter(|pid| self.is_child(*pid, word)).collect()
+    }
+
+    fn is_child(&self, pid: Pid, word: &str) -> bool {
+        let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+        // Its state and its parent are the third and the fourth field, behind a name that is ours.
+        let stat = read("stat");
+        let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+        let has_ended = fields.next() == Some("Z");
+        let parent = fields.next().and_then(|parent| parent.parse().ok());
+        parent == Some(self.pid()) && !has_ended && read("cmdline").contains(word)
+    }
+
     /// Stops the host's process, but not in the middle of a request to the embedded store: it would keep SQLite's
     /// lock, and nobody could take over.
-    pub fn pause(&self) {
+    pub fn pause_host(&self) {
         until(&format!("a moment in which {} has locked no file", self.name), || {
             self.signal(Signal::STOP);
             // Only when the last of its threads stands still is it known what it holds.

@@ -1,7 +1,7 @@
 //! Connections: found by name, opened to a checked address, and gated at each write.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,24 +9,21 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 use url::Host;
 use wasmtime_wasi_http::Error;
 
+use super::super::page::Gate;
+use super::super::runner::Lookups;
 use super::grant::{Origin, Reach, Scheme};
 use super::told;
-use crate::gate::Gate;
 
-/// Lookups of names that run at a time for one coordinator. Each holds a thread, for as long as the system's
-/// resolver likes, and the host has some hundreds.
-const LOOKUPS: usize = 4;
-
-/// Opens connections for the instances of one coordinator.
+/// Opens connections.
+#[derive(Clone)]
 pub(super) struct Connector {
     tls: TlsConnector,
-    lookups: Arc<Semaphore>,
+    names: Lookups,
 }
 
 /// Why a connection was not opened.
@@ -59,8 +56,8 @@ impl InFlight {
 }
 
 impl Connector {
-    pub(super) fn new(tls: TlsConnector) -> Self {
-        Self { tls, lookups: Arc::new(Semaphore::new(LOOKUPS)) }
+    pub(super) fn new(tls: TlsConnector, names: Lookups) -> Self {
+        Self { tls, names }
     }
 
     /// Opens a connection to that origin, at an address that is within reach.
@@ -102,26 +99,17 @@ impl Connector {
         }
     }
 
-    /// The lookup belongs to the host and not to the instance: nothing can end it, and when it ends late its answer
-    /// goes nowhere. So there are few of them at a time.
     async fn addresses(&self, origin: &Origin, gate: &Gate) -> Result<Vec<SocketAddr>, Error> {
         let name = match &origin.host {
             Host::Ipv4(address) => return Ok(vec![SocketAddr::new(IpAddr::V4(*address), origin.port)]),
             Host::Ipv6(address) => return Ok(vec![SocketAddr::new(IpAddr::V6(*address), origin.port)]),
-            Host::Domain(name) => (name.clone(), origin.port),
+            Host::Domain(name) => name,
         };
-        let failed = |why: String| Error::DnsError { rcode: Some(format!("{}: {why}", origin.host)), info_code: None };
-        let permit = Arc::clone(&self.lookups).acquire_owned().await.map_err(|error| failed(error.to_string()))?;
         gate.pass().map_err(told)?;
-        let lookup = tokio::task::spawn_blocking(move || {
-            let _permit = permit;
-            name.to_socket_addrs().map(Vec::from_iter)
-        });
-        match lookup.await {
-            Ok(Ok(addresses)) => Ok(addresses),
-            Ok(Err(error)) => Err(failed(error.to_string())),
-            Err(error) => Err(failed(error.to_string())),
-        }
+        self.names
+            .look_up(name, origin.port)
+            .await
+            .map_err(|why| Error::DnsError { rcode: Some(format!("{name}: {why}")), info_code: None })
     }
 }
 
@@ -211,19 +199,17 @@ mod tests {
     use std::net::{Ipv4Addr, TcpListener};
     use std::time::Duration;
 
+    use super::super::super::page::{Page, gate_for};
     use super::*;
-    use crate::clock::Clock;
 
     /// A connection behind an open gate, and its other side.
-    async fn connection() -> (Gated, InFlight, Arc<Gate>, std::net::TcpStream) {
+    async fn connection() -> (Gated, InFlight, Page, std::net::TcpStream, Arc<Gate>) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let clock = Clock::default();
-        let later = clock.now() + Duration::from_secs(3600);
-        let gate = Arc::new(Gate::new(clock, later, later));
+        let (gate, page) = gate_for(Duration::from_secs(3600));
         let (gated, in_flight) = Gated::connect(listener.local_addr().unwrap(), &gate).await.unwrap();
         let (server, _) = listener.accept().unwrap();
         server.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        (gated, in_flight, gate, server)
+        (gated, in_flight, page, server, gate)
     }
 
     async fn write(gated: &mut Gated, bytes: &[u8]) -> io::Result<usize> {
@@ -232,9 +218,9 @@ mod tests {
 
     #[tokio::test]
     async fn each_write_and_the_end_pass_the_gate() {
-        let (mut gated, _, gate, mut server) = connection().await;
+        let (mut gated, _, page, mut server, gate) = connection().await;
         assert_eq!(write(&mut gated, b"before").await.unwrap(), 6);
-        gate.close();
+        page.close();
         assert_eq!(write(&mut gated, b"after").await.unwrap_err().kind(), ErrorKind::PermissionDenied);
         assert!(poll_fn(|cx| Pin::new(&mut gated).poll_flush(cx)).await.is_err());
         assert!(poll_fn(|cx| Pin::new(&mut gated).poll_shutdown(cx)).await.is_err());
@@ -250,10 +236,10 @@ mod tests {
         for (is_in_flight, is_closed, is_reset) in
             [(true, false, true), (true, true, true), (false, true, true), (false, false, false)]
         {
-            let (gated, in_flight, gate, mut server) = connection().await;
+            let (gated, in_flight, page, mut server, _gate) = connection().await;
             in_flight.set(is_in_flight);
             if is_closed {
-                gate.close();
+                page.close();
             }
             drop(gated);
             let ended = server.read(&mut [0; 64]);

@@ -21,7 +21,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use wasmtime_wasi_http::io::TokioIo;
 use wasmtime_wasi_http::{Error, WasiBody};
 
-use super::Shared;
+use super::Common;
 use super::connect::{InFlight, Io, NotOpened};
 use super::grant::{Origin, Reach};
 use super::limits::{HEAD_BYTES, IDLE, IDLE_FOR, READ_AHEAD, Wait, Waits};
@@ -43,7 +43,7 @@ pub(super) type Rest = Pin<Box<dyn Future<Output = ()> + Send>>;
 ///
 /// # Errors
 /// Why there is no response, for the guest.
-pub(super) async fn run(shared: Arc<Shared>, admitted: Admitted) -> Result<(Response<WasiBody>, Option<Rest>), Error> {
+pub(super) async fn run(shared: Arc<Common>, admitted: Admitted) -> Result<(Response<WasiBody>, Option<Rest>), Error> {
     let Admitted { mut request, origin, reach, place, waits } = admitted;
     let place = Arc::new(place);
     if !request.body().is_end_stream() {
@@ -108,7 +108,7 @@ fn let_go_of_the_buffer(headers: &mut HeaderMap) {
 /// A connection in use. It is closed before it lets go of what the instance waits for.
 struct Driven {
     connection: Box<Connection>,
-    shared: Arc<Shared>,
+    shared: Arc<Common>,
 }
 
 impl Driven {
@@ -119,9 +119,9 @@ impl Driven {
     }
 }
 
-async fn open(shared: &Shared, origin: &Origin, reach: Reach, waits: Waits) -> Result<Box<Connection>, Error> {
+async fn open(shared: &Common, origin: &Origin, reach: Reach, waits: Waits) -> Result<Box<Connection>, Error> {
     let opening = async {
-        let (stream, in_flight) = shared.policy.connector.open(origin, reach, &shared.gate).await?;
+        let (stream, in_flight) = shared.connector.open(origin, reach, &shared.gate).await?;
         let handshake =
             http1::Builder::new().max_buf_size(READ_AHEAD).max_header_size(HEAD_BYTES).handshake(TokioIo::new(stream));
         let (sender, driver) = handshake.await.map_err(|error| shared.explain(&error))?;
@@ -172,7 +172,7 @@ impl Connection {
     async fn ask(
         &mut self,
         request: Request<WasiBody>,
-        shared: &Shared,
+        shared: &Common,
         longest: Duration,
     ) -> Result<Response<Incoming>, Unanswered> {
         let Self { sender, driver, wait, ended, .. } = self;
@@ -236,6 +236,11 @@ impl Idle {
         }
     }
 
+    /// Ends all of them, in order.
+    pub(super) fn clear(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     fn keep(&self, mut connection: Box<Connection>, now: Time) {
         connection.in_flight.set(false);
         connection.idle_since = now;
@@ -250,7 +255,7 @@ impl Idle {
 /// The body of a response while it arrives.
 struct Arriving {
     incoming: Incoming,
-    shared: Arc<Shared>,
+    shared: Arc<Common>,
     /// The longest wait for a part of it.
     longest: Duration,
     /// The present wait.
@@ -300,21 +305,21 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
     use std::net::{Ipv4Addr, TcpListener};
 
+    use super::super::super::page::gate_for;
+    use super::super::super::runner::Lookups;
     use super::super::{connect::Connector, tls};
     use super::*;
     use crate::clock::Clock;
-    use crate::gate::Gate;
 
     #[tokio::test]
     async fn a_connection_is_not_used_again_for_a_grant_that_reaches_less() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let clock = Clock::default();
         let now = clock.now();
-        let later = now + Duration::from_secs(3600);
-        let gate = Arc::new(Gate::new(clock.clone(), later, later));
-        let uri = format!("http://localhost:{}/", listener.local_addr().unwrap().port()).parse().unwrap();
+        let (gate, _page) = gate_for(Duration::from_secs(3600));
+        let uri = format!("http://127.0.0.1:{}/", listener.local_addr().unwrap().port()).parse().unwrap();
         let origin = Origin::of(&uri).unwrap();
-        let connector = Connector::new(tls::connector(None).unwrap());
+        let connector = Connector::new(tls::connector(&[]).unwrap(), Lookups::nowhere());
         let Ok((stream, in_flight)) = connector.open(&origin, Reach::Private, &gate).await else { panic!() };
         let (mut sender, mut driver) = http1::Builder::new().handshake(TokioIo::new(stream)).await.unwrap();
         // It asks for a request before it is ready for one.

@@ -7,6 +7,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
 use url::{Host, Url};
 
 use super::path::is_ambiguous;
@@ -249,8 +250,23 @@ impl fmt::Display for Origin {
 }
 
 /// All that a coordinator was granted.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(try_from = "Vec<String>", into = "Vec<String>")]
 pub struct Grants(Vec<Grant>);
+
+impl From<Grants> for Vec<String> {
+    fn from(grants: Grants) -> Self {
+        grants.0.iter().map(Grant::to_string).collect()
+    }
+}
+
+impl TryFrom<Vec<String>> for Grants {
+    type Error = GrantError;
+
+    fn try_from(grants: Vec<String>) -> Result<Self, GrantError> {
+        grants.iter().map(|grant| grant.parse()).collect::<Result<_, _>>().map(Self)
+    }
+}
 
 impl Grants {
     /// These grants.
@@ -269,6 +285,17 @@ impl Grants {
     pub(super) fn reach(&self, origin: &Origin, path: &str) -> Option<Reach> {
         let covering = self.0.iter().filter(|grant| grant.covers_origin(origin) && grant.covers_path(path));
         covering.map(Grant::reach).max()
+    }
+
+    /// Whether there is a grant for a server of this name, as it stands in the address of a request.
+    pub(super) fn cover_host(&self, host: &str) -> bool {
+        let is_name = host.len() <= LONGEST_HOST && Host::parse(host) == Ok(Host::Domain(host.to_owned()));
+        is_name
+            && self.0.iter().any(|grant| match &grant.host {
+                HostRule::Exactly(Host::Domain(name)) => name == host,
+                HostRule::Exactly(_) => false,
+                HostRule::Under(domain) => host.ends_with(domain),
+            })
     }
 
     /// What is to be granted for a request that was not: the origin, or the path where another path of the same

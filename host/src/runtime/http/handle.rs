@@ -8,6 +8,7 @@ use std::sync::Arc;
 use http::{Request, Uri};
 use http_body_util::{BodyExt as _, Empty};
 use tokio::task::LocalSet;
+use tokio::time::timeout;
 use wasmtime::StoreContextMut;
 use wasmtime::component::{Linker, Resource};
 use wasmtime_wasi::runtime::{AbortOnDropJoinHandle, spawn};
@@ -17,7 +18,7 @@ use wasmtime_wasi_http::{Error, WasiBody};
 
 use super::super::holdings::Holdings;
 use super::super::weight::{BUFFER, FIELD, FIELDS};
-use super::limits::{HEAD_BYTES, HEAD_LINES, Waits};
+use super::limits::{HEAD_BYTES, HEAD_LINES, TOGETHER, Waits};
 use super::{Http, exchange, told};
 
 /// The interface, by a version that stands for all of WASI 0.2.
@@ -56,8 +57,11 @@ fn begin(http: &Http, asked: HostOutgoingRequest, waits: Waits) -> HostFutureInc
     match request_of(asked).and_then(|request| shared.admit(request, waits)) {
         Err(error) => HostFutureIncomingResponse::Ready(Err(error)),
         Ok(admitted) => {
+            let mut waits = shared.guest_waits.subscribe();
             let run = exchange::run(Arc::clone(shared), admitted);
             HostFutureIncomingResponse::Pending(spawn(async move {
+                // Another thread would send the head before the guest has written the body behind it.
+                let _ = timeout(TOGETHER, waits.changed()).await;
                 let (response, rest) = run.await?;
                 Ok((response, rest.map_or_else(nothing, spawn)))
             }))

@@ -8,8 +8,8 @@ use baton_election::Time;
 use tokio::time::{Instant, Sleep, sleep};
 use wasmtime_wasi_http::RequestOptions;
 
+use super::super::page::Gate;
 use crate::clock::Clock;
-use crate::gate::Gate;
 
 /// Until a connection is there, unless the guest says otherwise: its name looked up, TLS included.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -22,6 +22,10 @@ pub(super) const BEFORE_DEADLINE: Duration = Duration::from_millis(50);
 
 /// Timers stop while a machine sleeps: the clock is read this often.
 const LONGEST_WAIT: Duration = Duration::from_millis(250);
+
+/// A request is made once its guest waits for something, and after so long at the latest: until then the guest adds to it,
+/// and all of that is sent at once.
+pub(super) const TOGETHER: Duration = Duration::from_millis(10);
 
 /// A response's head, and its trailers, in bytes.
 pub(super) const HEAD_BYTES: usize = 32 << 10;
@@ -122,6 +126,7 @@ impl Wait {
 mod tests {
     use std::future::poll_fn;
 
+    use super::super::super::page::gate_for;
     use super::*;
 
     async fn elapsed(gate: &Gate, clock: &Clock, longest: Duration) {
@@ -129,16 +134,11 @@ mod tests {
         poll_fn(|cx| wait.poll(cx, gate, clock)).await;
     }
 
-    fn gate(clock: &Clock, deadline: Duration) -> Gate {
-        let now = clock.now();
-        Gate::new(clock.clone(), now + deadline, now + deadline * 2)
-    }
-
     #[tokio::test]
     async fn a_wait_ends_when_it_should_or_before_the_deadline() {
         let clock = Clock::default();
         let begin = clock.now();
-        let gate = gate(&clock, Duration::from_secs(3600));
+        let (gate, _page) = gate_for(Duration::from_secs(3600));
         elapsed(&gate, &clock, Duration::from_millis(300)).await;
         assert!(clock.now().since(begin) >= Duration::from_millis(300));
         elapsed(&gate, &clock, Duration::ZERO).await;
@@ -148,22 +148,21 @@ mod tests {
         poll_fn(|cx| wait.poll(cx, &gate, &clock)).await;
         assert!(clock.now().since(begin) >= Duration::from_millis(300));
 
-        let gate = self::gate(&clock, Duration::from_millis(400));
+        let (gate, page) = gate_for(Duration::from_millis(400));
         elapsed(&gate, &clock, Duration::from_secs(3600)).await;
         assert!(gate.remaining() <= BEFORE_DEADLINE);
-        gate.close();
+        page.close();
         elapsed(&gate, &clock, Duration::from_secs(3600)).await;
     }
 
     #[tokio::test]
     async fn a_renewal_makes_the_wait_longer() {
         let clock = Clock::default();
-        let gate = gate(&clock, Duration::from_millis(300));
+        let (gate, page) = gate_for(Duration::from_millis(300));
         let begin = clock.now();
         let renewal = async {
             tokio::time::sleep(Duration::from_millis(100)).await;
-            let later = clock.now() + Duration::from_millis(600);
-            gate.extend(later, later);
+            page.open_for(Duration::from_millis(600));
         };
         tokio::join!(renewal, elapsed(&gate, &clock, Duration::from_secs(3600)));
         assert!(clock.now().since(begin) >= Duration::from_millis(600) - BEFORE_DEADLINE);

@@ -1,9 +1,8 @@
 //! HTTP out: `wasi:http/outgoing-handler`, for the servers that a coordinator was granted.
 //!
 //! A request is an effect, and so is each write on its connection: all pass the instance's gate. What the host says
-//! of the term stands in three headers that no guest can set. Everything that a request starts is owned by the
-//! instance: its tasks end when the store is dropped, and hold a [`Lifeline`] by which the instance waits for them.
-//! Only the lookup of a name belongs to the host, since nothing can end it.
+//! of the term stands in three headers that no guest can set. All of it is done in the instance's runner, with which it
+//! ends; only names are looked up by the host.
 //!
 //! `grant` says which requests are allowed, and to which addresses; `path` which paths mean the same to everybody; `headers` is what is said of the term;
 //! `types` is what a guest puts together and takes apart, `handle` takes a request from it; `connect` and `tls` open connections; `exchange` makes a request on one; `limits` has all numbers.
@@ -26,6 +25,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use http::{Method, Request, Uri};
+use serde::{Deserialize, Serialize};
 use tokio::sync::{Semaphore, watch};
 use wasmtime::component::ResourceTable;
 use wasmtime_wasi_http::{
@@ -35,8 +35,11 @@ use wasmtime_wasi_http::{
 use super::guest::TermContext;
 use super::limits::Tally;
 use super::output::{Notice, Output};
+use super::page::Gate;
+use super::runner::Lookups;
+use super::shared::Shared;
 use crate::clock::Clock;
-use crate::gate::{Gate, Refused};
+use crate::gate::Refused;
 use connect::Connector;
 use exchange::{Admitted, Idle};
 use grant::Origin;
@@ -51,10 +54,12 @@ pub(super) use types::{Access, link as link_types};
 const TOLD: usize = 32;
 
 /// What the instances of one coordinator may do over HTTP.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct HttpPolicy {
     grants: Grants,
     max_requests: usize,
-    connector: Connector,
+    /// Of those who may certify servers beside Mozilla's, as DER.
+    certificates: Vec<Vec<u8>>,
 }
 
 impl HttpPolicy {
@@ -64,28 +69,46 @@ impl HttpPolicy {
     /// # Errors
     /// [`CaError`] if the file has no certificates.
     pub fn new(grants: Grants, max_requests: usize, ca: Option<&Path>) -> Result<Self, CaError> {
-        Ok(Self { grants, max_requests, connector: Connector::new(tls::connector(ca)?) })
+        let certificates = ca.map(tls::certificates).transpose()?.unwrap_or_default();
+        Ok(Self { grants, max_requests, certificates })
     }
-}
 
-impl HttpPolicy {
+    /// Whether anything may be asked.
+    pub(super) fn grants_anything(&self) -> bool {
+        self.grants.iter().next().is_some()
+    }
+
+    /// Whether a server of that name may be asked anything.
+    pub(super) fn may_ask(&self, host: &str) -> bool {
+        self.grants.cover_host(host)
+    }
+
     /// How many requests an instance may have at a time.
     pub(super) fn max_requests(&self) -> u64 {
         self.max_requests as u64
     }
 }
 
-impl fmt::Debug for HttpPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HttpPolicy")
-            .field("grants", &self.grants)
-            .field("max_requests", &self.max_requests)
-            .finish_non_exhaustive()
+/// What makes requests, for whichever instance.
+#[derive(Clone)]
+pub(super) struct Client {
+    policy: Arc<HttpPolicy>,
+    connector: Connector,
+}
+
+impl Client {
+    /// One that has names looked up so.
+    ///
+    /// # Errors
+    /// Where TLS does not start.
+    pub(super) fn new(policy: &HttpPolicy, names: Lookups) -> Result<Self, CaError> {
+        let connector = Connector::new(tls::connector(&policy.certificates)?, names);
+        Ok(Self { policy: Arc::new(policy.clone()), connector })
     }
 }
 
 /// A request that the host did not let a guest make.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RefusedRequest {
     /// Where it was going to.
     pub origin: String,
@@ -101,40 +124,35 @@ pub(super) struct Http {
     hooks: Hooks,
 }
 
-/// Ends when all that an instance has started for its requests has ended. Clones end together.
-#[derive(Clone)]
-pub(super) struct Lifeline(Arc<watch::Sender<()>>);
-
-impl Lifeline {
-    /// Waits until everything has ended: once the store is dropped, that is when the last task has seen it.
-    pub(super) async fn ended(self) {
-        self.0.closed().await;
-    }
-}
-
 impl Http {
-    pub(super) fn new(
-        policy: Arc<HttpPolicy>,
-        term: &TermContext,
-        output: Arc<dyn Output>,
-        tally: &Arc<Tally>,
-    ) -> (Self, Lifeline) {
-        let (lifeline, alive) = watch::channel(());
-        let shared = Arc::new(Shared {
+    pub(super) fn new(client: &Client, term: &TermContext, output: Arc<dyn Output>, tally: &Shared<Tally>) -> Self {
+        let policy = Arc::clone(&client.policy);
+        let shared = Arc::new(Common {
             stamp: Stamp::new(&term.election, term.number, &term.node),
             places: Arc::new(Semaphore::new(policy.max_requests)),
             idle: Idle::default(),
             policy,
+            connector: client.connector.clone(),
             gate: Arc::clone(&term.gate),
             clock: term.clock.clone(),
             told: Mutex::default(),
-            tally: Arc::clone(tally),
+            tally: tally.clone(),
             output,
-            _alive: alive,
+            guest_waits: Arc::default(),
         });
         let mut ctx = WasiHttpCtx::new();
         ctx.set_field_size_limit(FIELD_BYTES);
-        (Self { ctx, hooks: Hooks { shared, forbidden: Arc::new(is_forbidden) } }, Lifeline(Arc::new(lifeline)))
+        Self { ctx, hooks: Hooks { shared, forbidden: Arc::new(is_forbidden) } }
+    }
+
+    /// What is to be told whenever the guest begins to wait for something: what it has begun by then is done.
+    pub(super) fn guest_waits(&self) -> Arc<watch::Sender<()>> {
+        Arc::clone(&self.hooks.shared.guest_waits)
+    }
+
+    /// Ends the connections that wait for a next request, in order: who ends the process would break them off.
+    pub(super) fn finish(&self) {
+        self.hooks.shared.idle.clear();
     }
 
     pub(super) fn view<'a>(&'a mut self, table: &'a mut ResourceTable) -> WasiHttpCtxView<'a> {
@@ -143,7 +161,7 @@ impl Http {
 }
 
 struct Hooks {
-    shared: Arc<Shared>,
+    shared: Arc<Common>,
     forbidden: ForbiddenHeaderFilter,
 }
 
@@ -170,9 +188,10 @@ impl WasiHttpHooks for Hooks {
 /// What the hook for requests would give: a response, and what drives its connection.
 type Sent = (http::Response<WasiBody>, Box<dyn Future<Output = Result<(), Error>> + Send>);
 
-/// What all requests of an instance have in common. Whatever has to end before the instance is gone holds it.
-struct Shared {
+/// What all requests of an instance have in common.
+struct Common {
     policy: Arc<HttpPolicy>,
+    connector: Connector,
     gate: Arc<Gate>,
     clock: Clock,
     stamp: Stamp,
@@ -180,13 +199,13 @@ struct Shared {
     idle: Idle,
     /// Of whom it was told that a request was refused.
     told: Mutex<BTreeSet<String>>,
-    tally: Arc<Tally>,
+    tally: Shared<Tally>,
     output: Arc<dyn Output>,
-    /// The last to be dropped: after the idle connections.
-    _alive: watch::Receiver<()>,
+    /// Told whenever the guest begins to wait for something.
+    guest_waits: Arc<watch::Sender<()>>,
 }
 
-impl Shared {
+impl Common {
     /// Decides whether the guest may make this request, and makes it this term's.
     fn admit(&self, mut request: Request<WasiBody>, waits: Waits) -> Result<Admitted, Error> {
         self.gate.pass().map_err(told)?;

@@ -25,21 +25,33 @@ pub enum CaError {
     Tls(#[from] tokio_rustls::rustls::Error),
 }
 
-/// A maker of TLS connections that trusts Mozilla's roots, and those of the file.
-pub(super) fn connector(ca: Option<&Path>) -> Result<TlsConnector, CaError> {
+/// The certificates in a file, as DER.
+///
+/// # Errors
+/// [`CaError`] where there are none.
+pub(super) fn certificates(path: &Path) -> Result<Vec<Vec<u8>>, CaError> {
+    let unreadable = |why: String| CaError::Unreadable { path: path.to_owned(), why };
+    let pem = std::fs::read(path).map_err(|error| unreadable(error.to_string()))?;
+    let mut found = Vec::new();
+    for certificate in CertificateDer::pem_slice_iter(&pem) {
+        let certificate = certificate.map_err(|error| unreadable(error.to_string()))?;
+        RootCertStore::empty().add(certificate.clone()).map_err(|error| unreadable(error.to_string()))?;
+        found.push(certificate.to_vec());
+    }
+    if found.is_empty() {
+        return Err(unreadable("there is no certificate in it".to_owned()));
+    }
+    Ok(found)
+}
+
+/// A maker of TLS connections that trusts Mozilla's roots, and these.
+///
+/// # Errors
+/// [`CaError::Tls`] where the library does not start, or one of them is none.
+pub(super) fn connector(certificates: &[Vec<u8>]) -> Result<TlsConnector, CaError> {
     let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
-    if let Some(path) = ca {
-        let unreadable = |why: String| CaError::Unreadable { path: path.to_owned(), why };
-        let pem = std::fs::read(path).map_err(|error| unreadable(error.to_string()))?;
-        let mut found = false;
-        for certificate in CertificateDer::pem_slice_iter(&pem) {
-            let certificate = certificate.map_err(|error| unreadable(error.to_string()))?;
-            roots.add(certificate).map_err(|error| unreadable(error.to_string()))?;
-            found = true;
-        }
-        if !found {
-            return Err(unreadable("there is no certificate in it".to_owned()));
-        }
+    for certificate in certificates {
+        roots.add(CertificateDer::from(certificate.clone()))?;
     }
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()?

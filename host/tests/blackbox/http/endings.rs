@@ -133,7 +133,7 @@ fn a_leader_that_was_paused_writes_nothing_when_it_wakes() {
     };
     assert!(matches!(&drained, Err(error) if error.kind() == ErrorKind::WouldBlock), "{drained:?}");
     old.set_read_timeout(Some(GUARD)).unwrap();
-    a.signal(Signal::CONT);
+    a.resume();
     assert_eq!(read_to_reset(&mut old), "", "a write of a term that is over");
     let gone = a.event("gone", |event| event.name == "gone" && event.term == 1);
     assert_eq!(gone.text("outcome"), "killed");

@@ -72,7 +72,13 @@ impl Stage {
             hangs: AtomicBool::default(),
         };
         let (slow, is_busy) = Default::default();
-        Self { store: Arc::new(store), election: name(), engine: Engine::start().unwrap(), slow, is_busy }
+        Self {
+            store: Arc::new(store),
+            election: name(),
+            engine: Engine::new(crate::runtime::Purpose::default()).unwrap(),
+            slow,
+            is_busy,
+        }
     }
 
     pub async fn push(&self, number: u32) -> Digest {

@@ -1,0 +1,336 @@
+//! Processes of this program: how runners are started, watched, killed and reaped.
+//!
+//! One thread starts them all and lives as long as the host: a runner dies with the thread that started it
+//! (`PR_SET_PDEATHSIG`, prctl(2)). It also reaps those that nobody waits for any more, and has each of them watched by the
+//! [`warden`](super::warden), which ends a runner at its deadline even if this whole process is stopped.
+
+use std::ffi::CStr;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage};
+use rustix::net::{SendFlags, recvmsg, sendmsg};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, getppid, pidfd_open, pidfd_send_signal, setsid, waitid,
+};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::oneshot;
+
+/// The hidden command of a runner.
+pub const RUN_INSTANCE: &str = "run-instance";
+
+/// The hidden command of the warden.
+pub const WATCH_RUNNERS: &str = "watch-runners";
+
+/// How often those are looked after that were killed and that nobody waits for.
+const REAP_EVERY: Duration = Duration::from_millis(50);
+
+/// No more descriptors are handed over than this.
+const MOST_DESCRIPTORS: usize = 8;
+
+/// Starts processes. Clones use the same thread, which ends with the last of them.
+#[derive(Clone)]
+pub struct Processes(Arc<Starter>);
+
+struct Starter {
+    asks: Option<mpsc::Sender<Ask>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+enum Ask {
+    Start(Box<Start>),
+    Reap(OwnedFd),
+}
+
+/// A runner that is to be started.
+struct Start {
+    program: PathBuf,
+    descriptors: Vec<OwnedFd>,
+    page: OwnedFd,
+    answer: oneshot::Sender<io::Result<(Pid, OwnedFd)>>,
+}
+
+impl Processes {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// Where the system has none left.
+    pub fn new() -> io::Result<Self> {
+        let (asks, asked) = mpsc::channel();
+        let thread = std::thread::Builder::new().name("starter".into()).spawn(move || serve(&asked))?;
+        Ok(Self(Arc::new(Starter { asks: Some(asks), thread: Some(thread) })))
+    }
+
+    /// Starts `program` as a runner, and hands these descriptors over to it, which it takes with [`receive`]. It is ended
+    /// at the deadline that its `page` has, whatever becomes of this process.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub(super) async fn start(&self, program: &Path, descriptors: Vec<OwnedFd>, page: OwnedFd) -> io::Result<Process> {
+        let (answer, answered) = oneshot::channel();
+        self.ask(Ask::Start(Box::new(Start { program: program.to_owned(), descriptors, page, answer })));
+        let (pid, pidfd) = answered.await.map_err(io::Error::other)??;
+        let alive = Handle(Arc::new(pidfd.try_clone()?));
+        // SAFETY: an `OwnedFd` is one and the same open descriptor until it is dropped, and only `into_inner` and the drop
+        // of the registration give it out of our hands.
+        let pidfd = unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE)? };
+        Ok(Process { pid, pidfd: Some(pidfd), handle: alive, processes: self.clone() })
+    }
+
+    fn ask(&self, ask: Ask) {
+        if let Some(asks) = &self.0.asks {
+            // It listens until nobody can ask any more.
+            let _ = asks.send(ask);
+        }
+    }
+}
+
+impl Drop for Starter {
+    fn drop(&mut self) {
+        self.asks = None;
+        if let Some(thread) = self.thread.take() {
+            // One that panicked has taken its processes with it.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A process of ours. Dropping it kills it, and has it reaped.
+pub(super) struct Process {
+    pid: Pid,
+    /// None once it is reaped.
+    pidfd: Option<AsyncFd<OwnedFd>>,
+    handle: Handle,
+    processes: Processes,
+}
+
+/// What ends a process, whoever waits for it. Clones are the same.
+#[derive(Clone)]
+pub(super) struct Handle(Arc<OwnedFd>);
+
+impl Handle {
+    /// Ends it at once, whatever it is doing. Harmless for one that has ended.
+    pub(super) fn kill(&self) {
+        // There is nothing to end where it fails: the process is another's only once it was reaped.
+        let _ = pidfd_send_signal(&*self.0, Signal::KILL);
+    }
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Status {
+    Exited(i32),
+    Signalled(i32),
+}
+
+impl Process {
+    /// What ends it.
+    pub(super) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Its number.
+    pub(super) fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Whether it has not ended yet.
+    pub(super) fn is_alive(&self) -> bool {
+        self.pidfd.as_ref().is_some_and(|pidfd| !has_ended(pidfd.get_ref()))
+    }
+
+    /// Waits until it has ended, and reaps it: nothing of it is left then. Cancel safe.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub(super) async fn ended(&mut self) -> io::Result<Status> {
+        let Some(pidfd) = &self.pidfd else { return Err(Errno::CHILD.into()) };
+        let status = loop {
+            let mut readable = pidfd.readable().await?;
+            if let Some(status) = reap(pidfd.get_ref().as_fd())? {
+                break status;
+            }
+            readable.clear_ready();
+        };
+        self.pidfd = None;
+        Ok(status)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(pidfd) = self.pidfd.take() {
+            self.handle.kill();
+            self.processes.ask(Ask::Reap(pidfd.into_inner()));
+        }
+    }
+}
+
+fn reap(pidfd: BorrowedFd<'_>) -> io::Result<Option<Status>> {
+    let ended = waitid(WaitId::PidFd(pidfd), WaitIdOptions::EXITED | WaitIdOptions::NOHANG)?;
+    Ok(ended.map(|ended| match (ended.exit_status(), ended.terminating_signal()) {
+        (_, Some(signal)) => Status::Signalled(signal),
+        (status, None) => Status::Exited(status.unwrap_or(-1)),
+    }))
+}
+
+fn serve(asked: &mpsc::Receiver<Ask>) {
+    let mut dying: Vec<OwnedFd> = Vec::new();
+    let mut warden = Warden::default();
+    loop {
+        let wait = if dying.is_empty() { Duration::MAX } else { REAP_EVERY };
+        match asked.recv_timeout(wait) {
+            Ok(Ask::Start(ask)) => {
+                let Start { program, descriptors, page, answer } = *ask;
+                let started = start(&program, &[RUN_INSTANCE], &descriptors).and_then(|(pid, pidfd)| {
+                    warden.watch(&program, pidfd.try_clone()?, page)?;
+                    Ok((pid, pidfd))
+                });
+                // Whoever asked may have gone, and the process with the answer that nobody takes.
+                if let Err(Ok((_, pidfd))) = answer.send(started) {
+                    let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+                    dying.push(pidfd);
+                }
+            }
+            Ok(Ask::Reap(pidfd)) => dying.push(pidfd),
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            // The host ends, and what it has killed is its own parent's then.
+            Err(mpsc::RecvTimeoutError::Disconnected) => return,
+        }
+        dying.retain(|pidfd| matches!(reap(pidfd.as_fd()), Ok(None)));
+    }
+}
+
+/// The way to the warden, and what it watches: one that has ended is made anew, and told of all of it again.
+#[derive(Default)]
+struct Warden {
+    process: Option<(OwnedFd, UnixStream)>,
+    watched: Vec<(OwnedFd, OwnedFd)>,
+}
+
+impl Warden {
+    /// Has the warden watch a process by its page.
+    fn watch(&mut self, program: &Path, pidfd: OwnedFd, page: OwnedFd) -> io::Result<()> {
+        self.watched.retain(|(pidfd, _)| !has_ended(pidfd));
+        self.watched.push((pidfd, page));
+        let told = match &self.process {
+            Some((process, way)) if !has_ended(process) => {
+                let (pidfd, page) = &self.watched[self.watched.len() - 1];
+                hand_over(way, &[pidfd.as_fd(), page.as_fd()])
+            }
+            _ => Err(io::ErrorKind::NotConnected.into()),
+        };
+        match told {
+            Ok(()) => Ok(()),
+            Err(_) => self.begin(program),
+        }
+    }
+
+    fn begin(&mut self, program: &Path) -> io::Result<()> {
+        if let Some((process, _)) = self.process.take() {
+            let _ = pidfd_send_signal(&process, Signal::KILL);
+            // It has ended or is about to; what is left of it is reaped with this process at the latest.
+            let _ = reap(process.as_fd());
+        }
+        let (ours, theirs) = UnixStream::pair()?;
+        let (_, process) = start_on(program, &[WATCH_RUNNERS], theirs)?;
+        for (pidfd, page) in &self.watched {
+            hand_over(&ours, &[pidfd.as_fd(), page.as_fd()])?;
+        }
+        self.process = Some((process, ours));
+        Ok(())
+    }
+}
+
+/// Whether a process has ended: its descriptor becomes readable then (pidfd_open(2)).
+fn has_ended(pidfd: &OwnedFd) -> bool {
+    let mut asked = [PollFd::new(pidfd, PollFlags::IN)];
+    poll(&mut asked, Some(&Timespec::default())).map_or(true, |ended| ended > 0)
+}
+
+fn start(program: &Path, arguments: &[&str], descriptors: &[OwnedFd]) -> io::Result<(Pid, OwnedFd)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+    // They wait in the socket until they are taken.
+    hand_over(&ours, &borrowed)?;
+    start_on(program, arguments, theirs)
+}
+
+/// Starts a process of this program, with that socket as its standard input.
+fn start_on(program: &Path, arguments: &[&str], socket: UnixStream) -> io::Result<(Pid, OwnedFd)> {
+    let mut child = Command::new(program)
+        .arg0("baton")
+        .args(arguments)
+        .args(["--parent", &std::process::id().to_string()])
+        .env_clear()
+        .stdin(OwnedFd::from(socket))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let pid = Pid::from_child(&child);
+    // Nobody has reaped it, so the number is still its own.
+    match pidfd_open(pid, PidfdFlags::NONBLOCK) {
+        Ok(pidfd) => Ok((pid, pidfd)),
+        Err(error) => {
+            child.kill()?;
+            child.wait()?;
+            Err(error.into())
+        }
+    }
+}
+
+fn hand_over(socket: &UnixStream, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // Whoever does not take them must not hold this up.
+    sendmsg(socket, &[IoSlice::new(&[0])], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
+    Ok(())
+}
+
+/// The descriptors that a process is handed over next; none where nobody will hand it any more.
+///
+/// # Errors
+/// Those of the system.
+pub(super) fn receive(socket: impl AsFd) -> io::Result<Vec<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    recvmsg(socket, &mut [io::IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let mut received = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            received.extend(descriptors);
+        }
+    }
+    Ok(received)
+}
+
+/// Has this process end with the thread that started it, which lives as long as the process `parent`, in a session of its
+/// own, and gives it a name: it is started by a path that says nothing. False if its parent has ended already.
+///
+/// # Errors
+/// Those of the system.
+pub(super) fn end_with(parent: u32, name: &CStr) -> io::Result<bool> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    rustix::thread::set_name(name)?;
+    let is_there = getppid().is_some_and(|pid| u32::try_from(pid.as_raw_nonzero().get()).ok() == Some(parent));
+    if is_there {
+        setsid()?;
+    }
+    Ok(is_there)
+}

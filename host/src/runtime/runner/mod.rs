@@ -1,0 +1,256 @@
+//! The process of one instance: this program once more, which gives up all that an instance does not need before it links
+//! anything of a stranger's.
+//!
+//! Its host starts it before there is a term to serve ([`Runners`](super::runners::Runners)). It makes itself ready and
+//! waits; the message that begins an instance finds everything there. It runs one instance, and ends with it. However it
+//! ends, and whenever, the kernel leaves nothing of it behind.
+//!
+//! The thread that was there first runs the guest. One more does what the guest has begun and does not wait for
+//! (requests), up to four make its calls on files, one hears what the host says, and one ends the process at the
+//! deadline.
+
+mod life;
+mod wire;
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::ExitCode;
+use std::sync::{Arc, Barrier, mpsc};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use rustix::process::{Resource, Rlimit, setrlimit};
+use tokio::runtime::{Builder, Runtime};
+
+use super::engine::{Engine, Purpose};
+use super::http::Client;
+use super::limits::Tally;
+use super::module::Linked;
+use super::page::Gate;
+use super::policy::Policy;
+use super::process::{end_with, receive};
+use super::protocol::{self, FromRunner, LONGEST_TO_RUNNER, Setup, ToRunner};
+use super::shared::{Access, Shared};
+use crate::confine::{self, Reach};
+use crate::memory;
+
+use life::Instance;
+pub(super) use wire::{Lookups, State, Wire};
+
+/// Calls on files that run at a time; further ones wait for their turn.
+const FILE_THREADS: usize = 4;
+
+/// What a runner may have of private memory beside its guest's and twice its state, in bytes.
+const ROOM: u64 = 64 << 20;
+
+/// What it is handed over, in this order.
+struct Descriptors {
+    /// What the host says.
+    from_host: File,
+    /// What it says itself.
+    to_host: File,
+    page: OwnedFd,
+    tally: OwnedFd,
+    code: OwnedFd,
+    /// Where it leaves what is kept of its instance, if anything is.
+    remains: Option<File>,
+}
+
+impl Descriptors {
+    fn receive() -> io::Result<Self> {
+        let mut received = receive(io::stdin())?.into_iter();
+        let mut next = || received.next().ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof));
+        Ok(Self {
+            from_host: next()?.into(),
+            to_host: next()?.into(),
+            page: next()?,
+            tally: next()?,
+            code: next()?,
+            remains: next().ok().map(File::from),
+        })
+    }
+}
+
+/// The whole life of a runner: makes itself ready, waits for an instance to run, runs it. `parent` is its host.
+#[must_use]
+pub fn run_instance(parent: u32) -> ExitCode {
+    let Ok(Some(runner)) = begin(parent) else { return ExitCode::FAILURE };
+    let wire = runner.wire.clone();
+    match runner.serve() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            wire.send(&FromRunner::Failed(format!("{error:#}")));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What is there from the beginning.
+struct Runner {
+    setup: Setup,
+    descriptors: Descriptors,
+    wire: Wire,
+}
+
+/// None where the host is gone already.
+fn begin(parent: u32) -> anyhow::Result<Option<Runner>> {
+    if !end_with(parent, c"baton-runner")? {
+        return Ok(None);
+    }
+    confine::close_others()?;
+    let mut descriptors = Descriptors::receive()?;
+    // The way by which they came leads nowhere from now on.
+    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+    memory::keep_one_heap();
+    let wire = Wire::new(descriptors.to_host.try_clone()?);
+    wire.tells_of_panics();
+    let Some(ToRunner::Prepare(setup)) = protocol::read(&mut descriptors.from_host, LONGEST_TO_RUNNER)? else {
+        return Ok(None);
+    };
+    Ok(Some(Runner { setup: *setup, descriptors, wire }))
+}
+
+/// All that is ready before there is a term.
+struct Prepared {
+    setup: Setup,
+    linked: Linked,
+    runtime: Runtime,
+    gate: Arc<Gate>,
+    tally: Shared<Tally>,
+    client: Client,
+    lookups: Lookups,
+    wire: Wire,
+    remains: Option<File>,
+}
+
+impl Runner {
+    fn serve(self) -> anyhow::Result<()> {
+        let Self { setup, descriptors, wire } = self;
+        let Descriptors { mut from_host, page, tally, code, remains, .. } = descriptors;
+        let policy = setup.policy.clone();
+        let (files, network) = (!policy.folders.is_empty(), policy.http.grants_anything());
+        // Read once more when all is ready, when no file can be opened any more.
+        let memory = Memory { statm: File::open("/proc/self/statm")?, page: rustix::param::page_size() as u64 };
+        let tally = Shared::map(tally, Access::Writes)?;
+        let gate = Arc::new(Gate::map(page, &tally)?);
+        restrain(&policy)?;
+        let folders: Vec<_> =
+            policy.folders.iter().filter_map(|folder| Some((folder.open().ok()?, folder.read_only))).collect();
+        let reached: Vec<_> = folders.iter().map(|(folder, read_only)| (folder.as_fd(), *read_only)).collect();
+        confine::to_loading(&Reach { folders: &reached, network })?;
+
+        let engine = Engine::new(Purpose { core_dump: policy.core_dump, profile: policy.profile });
+        let engine = engine.map_err(|error| anyhow::anyhow!("{error:#}"))?;
+        // SAFETY: the code is what a compiler of ours has written, whose checksum the host has compared, in a sealed file.
+        let linked = match unsafe { Linked::map(&engine, setup.kind, &code, setup.instances) } {
+            Ok(linked) => linked,
+            Err(problems) => {
+                wire.send(&FromRunner::Unsuitable(problems.join("; ")));
+                return Ok(());
+            }
+        };
+        // What is mapped stays; by its descriptor it could be opened again.
+        drop(code);
+        let lookups = Lookups::new(wire.clone());
+        let client = Client::new(&policy.http, lookups.clone())?;
+        let runtime = runtime(files)?;
+        let (begin, hears) = mpsc::channel::<life::Hears>();
+        // Neither is waited for: both end with the process.
+        std::thread::Builder::new().name("host".into()).spawn(move || {
+            if let Ok(hears) = hears.recv() {
+                hears.until_the_end();
+            }
+        })?;
+        let (deadline, begun) = (Arc::clone(&gate), mpsc::channel::<()>());
+        let (started, has_started) = begun;
+        std::thread::Builder::new().name("deadline".into()).spawn(move || {
+            if has_started.recv().is_ok() {
+                end_at_the_deadline(&deadline);
+            }
+        })?;
+        let ticker = policy.profile.then(|| life::Ticker::start(&engine)).transpose()?;
+        memory.limit(&policy)?;
+        confine::to_running(files, network)?;
+        wire.send(&FromRunner::Ready);
+
+        let Some(ToRunner::Start(beginning)) = protocol::read(&mut from_host, LONGEST_TO_RUNNER)? else {
+            return Ok(());
+        };
+        let prepared = Prepared { setup, linked, runtime, gate, tally, client, lookups, wire, remains };
+        Instance::new(prepared, *beginning, ticker).run(|hears| {
+            let _ = begin.send(hears.from(from_host));
+            let _ = started.send(());
+        });
+        Ok(())
+    }
+}
+
+/// Leaves this process less than the others have.
+fn restrain(policy: &Policy) -> anyhow::Result<()> {
+    let limit = |resource, most: u64| setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) });
+    limit(Resource::Core, 0)?;
+    limit(Resource::Nofile, policy.descriptors())?;
+    // Kindness, not safety: a system that lacks it does without.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "500");
+    Ok(())
+}
+
+/// What says how much memory this process has, opened while files can be.
+struct Memory {
+    statm: File,
+    /// The size of a page in bytes.
+    page: u64,
+}
+
+impl Memory {
+    /// Bounds what it may have from now on: the wall behind the accounting of what its guest holds.
+    fn limit(mut self, policy: &Policy) -> anyhow::Result<()> {
+        let mut text = [0; 256];
+        let length = self.statm.read(&mut text)?;
+        let text = std::str::from_utf8(&text[..length])?;
+        // proc_pid_statm(5): the sixth is data and stack, in pages.
+        let pages: u64 = text.split(' ').nth(5).context("no size of the data")?.parse()?;
+        let most = [policy.limits.memory, policy.state_limits.total.saturating_mul(2), ROOM];
+        let most = most.into_iter().fold(pages * self.page, u64::saturating_add);
+        setrlimit(Resource::Data, Rlimit { current: Some(most), maximum: Some(most) })?;
+        Ok(())
+    }
+}
+
+/// One thread beside the one that runs the guest, and those that make calls which block: all are there when this returns.
+fn runtime(files: bool) -> io::Result<Runtime> {
+    let threads = if files { FILE_THREADS } else { 1 };
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(1)
+        .max_blocking_threads(threads)
+        .thread_keep_alive(Duration::MAX)
+        .thread_name("guest")
+        .enable_all()
+        .build()?;
+    // A thread is made for a call when all others are busy.
+    let all = Arc::new(Barrier::new(threads + 1));
+    for _ in 0..threads {
+        let all = Arc::clone(&all);
+        runtime.spawn_blocking(move || all.wait());
+    }
+    all.wait();
+    Ok(runtime)
+}
+
+/// Ends this process at its deadline, whether or not its host does.
+fn end_at_the_deadline(gate: &Gate) -> ! {
+    loop {
+        let left = gate.remaining();
+        if left.is_zero() {
+            end(protocol::TIME_IS_OVER);
+        }
+        std::thread::sleep(left);
+    }
+}
+
+/// Ends this process, whichever thread says so, and whatever the others do.
+fn end(status: i32) -> ! {
+    // SAFETY: nothing of the process is used any more, and nothing in it needs to be put in order.
+    unsafe { libc::_exit(status) }
+}

@@ -1,0 +1,176 @@
+//! A runner's ways to its host.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+
+use super::super::output::{Notice, Output};
+use super::super::protocol::{Change, Changes, FromRunner, NotCommitted, frame};
+
+/// Lookups of names that are under way at a time. Each holds a thread of the host, for as long as the system's resolver
+/// likes.
+const LOOKUPS: usize = super::super::instance::LOOKUPS;
+
+/// What a runner says to its host. Clones say it the same way.
+#[derive(Clone)]
+pub(in super::super) struct Wire(Arc<Mutex<File>>);
+
+impl Wire {
+    pub(super) fn new(to_host: File) -> Self {
+        Self(Arc::new(Mutex::new(to_host)))
+    }
+
+    /// Says it. Waits for as long as the host takes no more.
+    pub(in super::super) fn send(&self, message: &FromRunner) {
+        let Ok(message) = frame(message) else { return };
+        // Where nobody listens, the host has ended, and this process ends with it.
+        let _ = lock(&self.0).write_all(&message);
+    }
+
+    /// Has panics told to the host, and end the process.
+    pub(super) fn tells_of_panics(&self) {
+        let wire = self.clone();
+        std::panic::set_hook(Box::new(move |panic| {
+            // Whoever panics while it says something keeps the lock, and then nothing more can be said.
+            if let Ok(mut to_host) = wire.0.try_lock()
+                && let Ok(message) = frame(&FromRunner::Panicked(panic.to_string()))
+            {
+                let _ = to_host.write_all(&message);
+            }
+            std::process::abort();
+        }));
+    }
+}
+
+impl Output for Wire {
+    fn notice(&self, notice: Notice<'_>) {
+        self.send(&match notice {
+            Notice::Line(stream, line) => FromRunner::Line(stream, line.to_owned()),
+            Notice::Log { level, context, message } => {
+                FromRunner::Log { level, context: context.to_owned(), message: message.to_owned() }
+            }
+            Notice::Dropped { lines, .. } => FromRunner::Dropped(lines),
+            Notice::Denied { what, remedy } => FromRunner::Denied { what: what.to_owned(), remedy: remedy.to_owned() },
+            Notice::NearLimit(near) => FromRunner::NearLimit(near),
+            Notice::RefusedRequest(refused) => FromRunner::RefusedRequest(refused.clone()),
+            Notice::Started(_) => FromRunner::Started,
+            // These are the host's to say.
+            Notice::Saved { .. } | Notice::NotSaved { .. } | Notice::StateDelayed(_) => return,
+        });
+    }
+}
+
+/// Has names looked up by the host. Clones are the same.
+#[derive(Clone)]
+pub(in super::super) struct Lookups {
+    wire: Wire,
+    number: Arc<AtomicU64>,
+    places: Arc<Semaphore>,
+    waiting: Arc<Mutex<HashMap<u64, Waiting>>>,
+}
+
+/// Who waits for an answer. The place is taken until there is one, even if nobody waits any more.
+struct Waiting {
+    answer: oneshot::Sender<Result<Vec<SocketAddr>, String>>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Lookups {
+    pub(in super::super) fn new(wire: Wire) -> Self {
+        let places = Arc::new(Semaphore::new(LOOKUPS));
+        Self { wire, number: Arc::default(), places, waiting: Arc::default() }
+    }
+
+    /// Lookups that nobody answers.
+    #[cfg(test)]
+    pub(in super::super) fn nowhere() -> Self {
+        Self::new(Wire::new(File::create("/dev/null").unwrap_or_else(|error| panic!("{error}"))))
+    }
+
+    /// The addresses of a name, with that port.
+    ///
+    /// # Errors
+    /// What the system's resolver says.
+    pub(in super::super) async fn look_up(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
+        let place = Arc::clone(&self.places).acquire_owned().await.map_err(|error| error.to_string())?;
+        let number = self.number.fetch_add(1, Ordering::Relaxed);
+        let (answer, answered) = oneshot::channel();
+        lock(&self.waiting).insert(number, Waiting { answer, _place: place });
+        self.wire.send(&FromRunner::Resolve { number, host: host.to_owned(), port });
+        answered.await.map_err(|error| error.to_string())?
+    }
+
+    /// The host has an answer.
+    pub(super) fn resolved(&self, number: u64, addresses: Result<Vec<SocketAddr>, String>) {
+        if let Some(Waiting { answer, .. }) = lock(&self.waiting).remove(&number) {
+            // Whoever asked may have given up.
+            let _ = answer.send(addresses);
+        }
+    }
+}
+
+/// A coordinator's state as its runner knows it.
+pub(in super::super) struct State {
+    pub(in super::super) entries: BTreeMap<String, Bytes>,
+    wire: Wire,
+    answers: mpsc::UnboundedReceiver<Result<(), NotCommitted>>,
+}
+
+impl State {
+    pub(super) fn new(
+        entries: BTreeMap<String, Bytes>,
+        wire: Wire,
+        answers: mpsc::UnboundedReceiver<Result<(), NotCommitted>>,
+    ) -> Self {
+        Self { entries, wire, answers }
+    }
+
+    /// All keys that begin with `prefix`, in order.
+    pub(in super::super) fn keys<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a str> {
+        let from = self.entries.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
+        from.map(|(key, _)| key.as_str()).take_while(move |key| key.starts_with(prefix))
+    }
+
+    /// Has the host save all changes, or none.
+    ///
+    /// # Errors
+    /// Why they were not saved.
+    pub(in super::super) async fn commit(&mut self, changes: Vec<Change>) -> Result<(), NotCommitted> {
+        let commit = Changes::of(&changes).map_err(|error| NotCommitted::TooLarge(error.to_string()))?;
+        self.wire.send(&FromRunner::Commit(commit));
+        // There is one answer for each. Without one the host has ended, and this process ends with it.
+        let Some(answer) = self.answers.recv().await else { return std::future::pending().await };
+        answer?;
+        for change in changes {
+            match change {
+                Change::Put(key, value) => drop(self.entries.insert(key, value)),
+                Change::Delete(key) => drop(self.entries.remove(&key)),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_found_by_their_beginning() {
+        let entries = ["a", "ab", "b"].map(|key| (key.to_owned(), Bytes::new()));
+        let state = State::new(entries.into(), Lookups::nowhere().wire, mpsc::unbounded_channel().1);
+        let keys = |prefix| state.keys(prefix).collect::<Vec<_>>();
+        assert_eq!((keys(""), keys("a"), keys("c")), (vec!["a", "ab", "b"], vec!["a", "ab"], vec![]));
+    }
+}

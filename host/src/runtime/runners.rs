@@ -1,0 +1,259 @@
+//! The runners of one coordinator: processes that run one instance each, made ready before there is a term.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::pipe::{PipeFlags, pipe_with};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::unix::pipe;
+use tokio::runtime::Handle;
+use tokio::sync::{Mutex as AsyncMutex, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::instance::LOOKUPS;
+use super::limits::Tally;
+use super::module::Module;
+use super::page::Page;
+use super::policy::Policy;
+use super::process::{Process, Processes, Status};
+use super::protocol::{FromRunner, Messages, Setup, ToRunner, frame};
+use super::shared::{Others, Shared};
+
+/// A runner that is not ready after so long is given up: linking takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// What a runner says takes this much more than the largest call of its guest, in bytes.
+const ENVELOPE: usize = 64 << 10;
+
+/// Why there is no runner.
+#[derive(Debug, thiserror::Error)]
+pub enum RunnerError {
+    /// The module cannot run here.
+    #[error("{0}")]
+    Unsuitable(String),
+    /// It did not become ready.
+    #[error("its process did not become ready: {0}")]
+    Failed(String),
+    /// The system let none run.
+    #[error("no process for it: {0}")]
+    System(#[from] io::Error),
+}
+
+/// Makes runners for one coordinator, and keeps one ready for each version at hand. Clones are the same.
+#[derive(Clone)]
+pub struct Runners(Arc<Inner>);
+
+struct Inner {
+    program: PathBuf,
+    policy: Policy,
+    processes: Processes,
+    handle: Handle,
+    /// By the digests of their modules.
+    ready: Mutex<HashMap<String, Arc<AsyncMutex<Option<Ready>>>>>,
+    /// Those that make runners. They end with this.
+    making: Mutex<JoinSet<()>>,
+    /// For lookups of names, of all instances together.
+    lookups: Arc<Semaphore>,
+}
+
+/// A runner that waits for an instance to run. Dropping it ends it.
+pub(super) struct Ready {
+    pub(super) process: Process,
+    pub(super) to: pipe::Sender,
+    pub(super) from: Messages<pipe::Receiver>,
+    pub(super) page: Page,
+    pub(super) tally: Shared<Tally>,
+    /// Where it leaves what is kept of its instance.
+    pub(super) remains: Option<File>,
+}
+
+impl Runners {
+    /// Runners of this policy, which are that program, and whose host's side runs on `handle`. It must be this very
+    /// version of Baton.
+    #[must_use]
+    pub fn new(program: PathBuf, policy: Policy, processes: &Processes, handle: &Handle) -> Self {
+        Self(Arc::new(Inner {
+            program,
+            policy,
+            processes: processes.clone(),
+            handle: handle.clone(),
+            ready: Mutex::default(),
+            making: Mutex::default(),
+            lookups: Arc::new(Semaphore::new(LOOKUPS)),
+        }))
+    }
+
+    /// What they may do and use.
+    pub fn policy(&self) -> &Policy {
+        &self.0.policy
+    }
+
+    pub(super) fn lookups(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.0.lookups)
+    }
+
+    pub(super) fn handle(&self) -> &Handle {
+        &self.0.handle
+    }
+
+    /// Makes a runner ready for this version, unless there is one.
+    ///
+    /// # Errors
+    /// [`RunnerError`] says why there is none.
+    pub async fn make_ready(&self, module: &Module) -> Result<(), RunnerError> {
+        let slot = self.slot(module);
+        let mut slot = slot.lock().await;
+        if !slot.as_ref().is_some_and(Ready::is_alive) {
+            *slot = Some(self.make(module).await?);
+        }
+        Ok(())
+    }
+
+    /// Has a runner made ready for each of these, and ends those for all others.
+    pub fn keep(&self, modules: &[&Module]) {
+        let keeps = |digest: &String| modules.iter().any(|module| module.digest() == digest);
+        lock(&self.0.ready).retain(|digest, _| keeps(digest));
+        for module in modules {
+            self.refill(module);
+        }
+    }
+
+    /// Has a runner made ready for this version, soon.
+    pub(super) fn refill(&self, module: &Module) {
+        let mut making = lock(&self.0.making);
+        while making.try_join_next().is_some() {}
+        let (slot, module) = (self.slot(module), module.clone());
+        // Not what it belongs to, which would then never end.
+        let its = Arc::downgrade(&self.0);
+        making.spawn_on(
+            async move {
+                let mut slot = slot.lock().await;
+                if let Some(its) = its.upgrade()
+                    && !slot.as_ref().is_some_and(Ready::is_alive)
+                {
+                    // Whoever needs it tries again, and says why there is none.
+                    *slot = Self(its).make(&module).await.ok();
+                }
+            },
+            &self.0.handle,
+        );
+    }
+
+    /// The runner that is ready for this version, if there is one.
+    pub(super) fn take_ready(&self, module: &Module) -> Option<Ready> {
+        self.slot(module).try_lock().ok()?.take().filter(Ready::is_alive)
+    }
+
+    /// A runner for this version: the one that is ready or being made, or a new one.
+    ///
+    /// # Errors
+    /// [`RunnerError`] says why there is none.
+    pub(super) async fn take(&self, module: &Module) -> Result<Ready, RunnerError> {
+        let slot = self.slot(module);
+        let mut slot = slot.lock().await;
+        match slot.take().filter(Ready::is_alive) {
+            Some(ready) => Ok(ready),
+            None => self.make(module).await,
+        }
+    }
+
+    fn slot(&self, module: &Module) -> Arc<AsyncMutex<Option<Ready>>> {
+        Arc::clone(lock(&self.0.ready).entry(module.digest().to_owned()).or_default())
+    }
+
+    async fn make(&self, module: &Module) -> Result<Ready, RunnerError> {
+        timeout(PATIENCE, self.begin(module))
+            .await
+            .unwrap_or_else(|_| Err(RunnerError::Failed(format!("nothing was heard of it for {PATIENCE:?}"))))
+    }
+
+    async fn begin(&self, module: &Module) -> Result<Ready, RunnerError> {
+        let Inner { program, policy, processes, .. } = &*self.0;
+        let ((theirs_in, to), (from, theirs_out)) = (one_way()?, one_way()?);
+        let (page, page_file) = Page::make()?;
+        let (tally, tally_file) = Shared::make("baton-tally", Others::Write)?;
+        let leaves = policy.core_dump || policy.profile;
+        let remains = leaves.then(|| room_for_remains(policy)).transpose()?;
+        let watched = page_file.try_clone()?;
+        let mut descriptors = vec![theirs_in, theirs_out, page_file, tally_file, module.code()?];
+        if let Some(remains) = &remains {
+            descriptors.push(remains.try_clone()?.into());
+        }
+        let (to, from) = (pipe::Sender::from_owned_fd(to)?, pipe::Receiver::from_owned_fd(from)?);
+        let longest = policy.call_bytes(module.uses_state()).saturating_add(ENVELOPE);
+        let process = processes.start(program, descriptors, watched).await?;
+        let mut ready = Ready { process, to, from: Messages::new(from, longest), page, tally, remains };
+        let setup = Setup {
+            digest: module.digest().to_owned(),
+            kind: module.kind(),
+            uses_state: module.uses_state(),
+            asks_for_folders: module.asks_for_folders(),
+            instances: module.counted(),
+            policy: policy.clone(),
+        };
+        // One that ends before it has read all of it says why, or how it ended does.
+        let _ = ready.to.write_all(&frame(&ToRunner::Prepare(Box::new(setup)))?).await;
+        match ready.from.next().await {
+            Ok(Some(FromRunner::Ready)) => Ok(ready),
+            Ok(Some(FromRunner::Unsuitable(problems))) => Err(RunnerError::Unsuitable(problems)),
+            Ok(Some(FromRunner::Failed(why) | FromRunner::Panicked(why))) => Err(RunnerError::Failed(why)),
+            Ok(Some(_)) => Err(RunnerError::Failed("it does not keep to the protocol".to_owned())),
+            Ok(None) => Err(RunnerError::Failed(how_it_ended(ready.process.ended().await?))),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// How a process ended, in words.
+pub(super) fn how_it_ended(status: Status) -> String {
+    match status {
+        Status::Exited(status) => format!("its process ended with status {status}"),
+        Status::Signalled(signal) => {
+            let name = match signal {
+                libc::SIGABRT => " (SIGABRT: it aborted, perhaps because there was no more memory for it)",
+                libc::SIGBUS => " (SIGBUS)",
+                libc::SIGILL => " (SIGILL)",
+                libc::SIGKILL => " (SIGKILL: the system had no more memory, or somebody killed it)",
+                libc::SIGSEGV => " (SIGSEGV)",
+                libc::SIGTERM => " (SIGTERM)",
+                _ => "",
+            };
+            format!("its process was ended by signal {signal}{name}")
+        }
+    }
+}
+
+impl Ready {
+    /// Whether it has not ended meanwhile: the system may have needed its memory.
+    fn is_alive(&self) -> bool {
+        self.process.is_alive()
+    }
+}
+
+/// A core dump is no larger than its instance's memory, and this together with a profile, in bytes.
+const REMAINS: u64 = 256 << 20;
+
+/// A file for what is kept of an instance. It is as long as that may be, and has only as much memory as is written: who
+/// has it can make neither it longer nor the copy that the host makes of it.
+fn room_for_remains(policy: &Policy) -> io::Result<File> {
+    let file = File::from(memfd_create("baton-remains", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
+    file.set_len(policy.limits.memory.saturating_add(REMAINS))?;
+    fcntl_add_seals(&file, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
+    Ok(file)
+}
+
+/// A pipe: its end for reading, and its end for writing.
+fn one_way() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(pipe_with(PipeFlags::CLOEXEC)?)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
