@@ -204,7 +204,8 @@ fn contend(
                 Runners::new("/proc/self/exe".into(), policy.clone(), &processes, keepers.handle())
             })
             .collect();
-        let make = Followers::new(config, node, &incarnation, Arc::clone(modules), workshop, log)?;
+        let make =
+            Followers::new(config, node, &incarnation, (Arc::clone(modules), Arc::clone(leases)), workshop, log)?;
         let supplied = tokio::select! {
             supplied = make.all(checked, &all_runners) => supplied?,
             // A large module takes a while, and nothing was begun that has to be ended.
@@ -328,6 +329,7 @@ struct Followers<'a> {
     node: &'a NodeId,
     incarnation: &'a str,
     modules: Arc<dyn ModuleStore>,
+    leases: Arc<dyn LeaseStore>,
     workshop: Option<&'a Workshop>,
     log: &'a Log,
     compiler: Compiler,
@@ -349,7 +351,7 @@ impl<'a> Followers<'a> {
         config: &Config,
         node: &'a NodeId,
         incarnation: &'a str,
-        modules: Arc<dyn ModuleStore>,
+        (modules, leases): (Arc<dyn ModuleStore>, Arc<dyn LeaseStore>),
         workshop: Option<&'a Workshop>,
         log: &'a Log,
     ) -> anyhow::Result<Self> {
@@ -359,7 +361,7 @@ impl<'a> Followers<'a> {
             // Nothing depends on it.
             opened.map_err(|error| log.emit(None, Event::Error { error: error.to_string() })).ok()
         });
-        Ok(Self { node, incarnation, modules, workshop, log, compiler: Compiler::default(), cache })
+        Ok(Self { node, incarnation, modules, leases, workshop, log, compiler: Compiler::default(), cache })
     }
 
     async fn all(&self, checked: &[Checked<'_>], runners: &[Runners]) -> anyhow::Result<Vec<Supplied>> {
@@ -400,6 +402,7 @@ impl<'a> Followers<'a> {
             name: coordinator.module.to_string(),
             source,
             store: Arc::clone(&self.modules),
+            leases: Arc::clone(&self.leases),
             preparer: Arc::new(Preparer {
                 engine,
                 trust: trust.clone(),

@@ -4,11 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_election::{ElectionName, Refusal, Term};
+use baton_election::{ElectionName, Op, Refusal, Reply, Snapshot, Term};
 use tokio::time::{Instant, timeout};
 
 use super::in_flight::InFlight;
 use crate::modules::{Announcement, Digest, ModuleStore};
+use crate::store::LeaseStore;
 
 /// It is said anew so often, so that what a node said that crashed looks old.
 const EVERY: Duration = Duration::from_secs(60);
@@ -19,6 +20,7 @@ const TRY: Duration = Duration::from_secs(10);
 
 pub(super) struct Announcer {
     store: Arc<dyn ModuleStore>,
+    leases: Arc<dyn LeaseStore>,
     election: ElectionName,
     node: String,
     incarnation: String,
@@ -44,13 +46,14 @@ impl Announcer {
     /// `source` is what people call the one that the modules come from.
     pub fn new(
         store: Arc<dyn ModuleStore>,
+        leases: Arc<dyn LeaseStore>,
         election: ElectionName,
         node: String,
         incarnation: String,
         source: String,
     ) -> Self {
         let (said, again, saying) = (None, Instant::now(), InFlight::none());
-        Self { store, election, node, incarnation, source, said, named: None, again, failures: 0, saying }
+        Self { store, leases, election, node, incarnation, source, said, named: None, again, failures: 0, saying }
     }
 
     /// Begins to say it, if that is news or was said long ago.
@@ -90,14 +93,28 @@ impl Announcer {
         }
     }
 
-    /// Takes it back.
+    /// Takes it back, unless it may be the only one that knows of the term in it: where the record, as it is now, names no
+    /// term as high, because it was deleted or an earlier one was put in its place.
     pub async fn withdraw(mut self) {
         // What is under way could otherwise come after it.
         if !self.saying.is_idle() {
             self.said().await;
         }
+        let known = self.named.max(self.said.as_ref().map(|said| said.term)).unwrap_or(0);
+        let Self { store, leases, election, node, .. } = self;
+        if known > 0 && !is_in_the_record(&*leases, &election, known).await {
+            return;
+        }
         // A node that has said something looks old after a while anyway.
-        let _ = self.store.withdraw(&self.election, &self.node).await;
+        let _ = store.withdraw(&election, &node).await;
+    }
+}
+
+/// Whether the record, as it is now, names this term or a higher one.
+async fn is_in_the_record(leases: &dyn LeaseStore, election: &ElectionName, term: Term) -> bool {
+    match leases.request(election, Op::Read).await {
+        Ok(Reply::Read(Snapshot::Object { record: Some(record), .. })) => record.term >= term,
+        _ => false,
     }
 }
 

@@ -24,6 +24,7 @@ use super::jitter::between;
 use super::{Control, Digest, Judgement, ModuleStore, Offer, Preparation, PrepareError, Preparer, Presence, Reading};
 use super::{RecordedVerdict, Source, SourceError, Supply, Verdict};
 use crate::runtime::LARGEST_MODULE;
+use crate::store::LeaseStore;
 use crate::telemetry::Log;
 use announcer::{Announcer, Said};
 use in_flight::InFlight;
@@ -55,6 +56,8 @@ pub struct Following {
     pub source: Option<Box<dyn Source>>,
     /// Where the control object is. Nothing that is urgent goes through this handle: modules may be large.
     pub store: Arc<dyn ModuleStore>,
+    /// Where the record is, which this reads in the end.
+    pub leases: Arc<dyn LeaseStore>,
     /// What makes modules ready.
     pub preparer: Arc<dyn Prepare>,
     /// What this node's supervisor lets others know.
@@ -152,7 +155,7 @@ impl Follower {
     pub fn new(given: Following) -> (Self, watch::Receiver<Supply>, mpsc::UnboundedSender<Judgement>) {
         let (supply, supplied) = watch::channel(Supply::default());
         let (judge, judgements) = mpsc::unbounded_channel();
-        let Following { store, election, node, incarnation, name, log, pace, .. } = &given;
+        let Following { store, leases, election, node, incarnation, name, log, pace, .. } = &given;
         let unreachable = (Duration::from_secs(1).min(pace.outage), pace.outage);
         let follower = Self {
             supply,
@@ -172,6 +175,7 @@ impl Follower {
             recorder: Recorder::new(Arc::clone(store), election.clone()),
             announcer: Announcer::new(
                 Arc::clone(store),
+                Arc::clone(leases),
                 election.clone(),
                 node.clone(),
                 incarnation.clone(),

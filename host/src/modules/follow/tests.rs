@@ -244,12 +244,24 @@ async fn a_node_says_what_it_has_and_takes_it_back() {
     let mut held = [first, second];
     held.sort_unstable();
     stage.announced("a", |said| said.holds == held && said.runs.is_none() && said.source == "store://stage").await;
-    node.presence.send_replace(Presence { runs: Some(second.to_string()), term: 7 });
-    stage.announced("a", |said| said.runs == Some(second) && said.term == 7).await;
+    node.presence.send_replace(Presence { runs: Some(second.to_string()), term: 0 });
+    stage.announced("a", |said| said.runs == Some(second)).await;
     node.judge(second, 2, Verdict::Good);
     stage.announced("a", |said| said.holds == [second]).await;
     node.end().await;
     assert!(stage.store.inner.announcements(&stage.election).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn what_nothing_else_names_a_node_does_not_take_back() {
+    let stage = Stage::new();
+    stage.push(1).await;
+    let mut node = stage.node("a");
+    // There is no record: it was deleted, or an earlier one will be in its place.
+    node.presence.send_replace(Presence { runs: None, term: 7 });
+    stage.announced("a", |said| said.term == 7).await;
+    node.end().await;
+    stage.announced("a", |said| said.term == 7).await;
 }
 
 #[tokio::test]

@@ -151,6 +151,7 @@ impl Stage {
             name: if source.is_some() { "x.wasm".to_owned() } else { "store://stage".to_owned() },
             source,
             store: Arc::clone(&self.store) as Arc<dyn ModuleStore>,
+            leases: Arc::new(self.store.inner.clone()),
             preparer: Arc::new(preparer),
             presence: seen,
             log,
