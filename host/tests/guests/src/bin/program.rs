@@ -20,7 +20,7 @@ fn main() {
         "panic" => the_last_straw(black_box(7)),
         "beat" => beat(),
         "beat-then-silence" => {
-            (0..20).for_each(|_| println!("beat {}", nap()));
+            (0..60).for_each(|_| println!("beat {}", nap()));
             println!("from here on, silence");
             std::thread::sleep(Duration::from_secs(1_000_000));
         }
