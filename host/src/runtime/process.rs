@@ -82,11 +82,11 @@ impl Processes {
         let (answer, answered) = oneshot::channel();
         self.ask(Ask::Start(Box::new(Start { program: program.to_owned(), descriptors, page, answer })));
         let (pid, pidfd) = answered.await.map_err(io::Error::other)??;
-        let alive = Handle(Arc::new(pidfd.try_clone()?));
+        let handle = Handle(Arc::new(pidfd.try_clone()?));
         // SAFETY: an `OwnedFd` is one and the same open descriptor until it is dropped, and only `into_inner` and the drop
         // of the registration give it out of our hands.
         let pidfd = unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE)? };
-        Ok(Process { pid, pidfd: Some(pidfd), handle: alive, processes: self.clone() })
+        Ok(Process { pid, pidfd: Some(pidfd), handle, processes: self.clone() })
     }
 
     fn ask(&self, ask: Ask) {
@@ -123,9 +123,14 @@ pub(super) struct Handle(Arc<OwnedFd>);
 impl Handle {
     /// Ends it at once, whatever it is doing. Harmless for one that has ended.
     pub(super) fn kill(&self) {
-        // There is nothing to end where it fails: the process is another's only once it was reaped.
-        let _ = pidfd_send_signal(&*self.0, Signal::KILL);
+        kill(&self.0);
     }
+}
+
+/// See [`Handle::kill`].
+fn kill(pidfd: &OwnedFd) {
+    // There is nothing to end where it fails: the process has been reaped.
+    let _ = pidfd_send_signal(pidfd, Signal::KILL);
 }
 
 /// How a process ended.
@@ -194,15 +199,20 @@ fn serve(asked: &mpsc::Receiver<Ask>) {
         match asked.recv_timeout(wait) {
             Ok(Ask::Start(ask)) => {
                 let Start { program, descriptors, page, answer } = *ask;
-                let started = start(&program, &[RUN_INSTANCE], &descriptors).and_then(|(pid, pidfd)| {
-                    warden.watch(&program, pidfd.try_clone()?, page)?;
-                    Ok((pid, pidfd))
-                });
+                let mut started = start(&program, &[RUN_INSTANCE], &descriptors);
+                if let Ok((_, pidfd)) = &started
+                    && let Err(error) = warden.watch(&program, pidfd, page, &mut dying)
+                {
+                    // What nobody watches does not run.
+                    dying.extend(started.map(|(_, pidfd)| pidfd));
+                    started = Err(error);
+                }
                 // Whoever asked may have gone, and the process with the answer that nobody takes.
                 if let Err(Ok((_, pidfd))) = answer.send(started) {
-                    let _ = pidfd_send_signal(&pidfd, Signal::KILL);
                     dying.push(pidfd);
                 }
+                // They are all to end, or have.
+                dying.iter().for_each(kill);
             }
             Ok(Ask::Reap(pidfd)) => dying.push(pidfd),
             Err(mpsc::RecvTimeoutError::Timeout) => {}
@@ -222,9 +232,9 @@ struct Warden {
 
 impl Warden {
     /// Has the warden watch a process by its page.
-    fn watch(&mut self, program: &Path, pidfd: OwnedFd, page: OwnedFd) -> io::Result<()> {
+    fn watch(&mut self, program: &Path, pidfd: &OwnedFd, page: OwnedFd, dying: &mut Vec<OwnedFd>) -> io::Result<()> {
         self.watched.retain(|(pidfd, _)| !has_ended(pidfd));
-        self.watched.push((pidfd, page));
+        self.watched.push((pidfd.try_clone()?, page));
         let told = match &self.process {
             Some((process, way)) if !has_ended(process) => {
                 let (pidfd, page) = &self.watched[self.watched.len() - 1];
@@ -234,16 +244,14 @@ impl Warden {
         };
         match told {
             Ok(()) => Ok(()),
-            Err(_) => self.begin(program),
+            Err(_) => {
+                dying.extend(self.process.take().map(|(process, _)| process));
+                self.begin(program)
+            }
         }
     }
 
     fn begin(&mut self, program: &Path) -> io::Result<()> {
-        if let Some((process, _)) = self.process.take() {
-            let _ = pidfd_send_signal(&process, Signal::KILL);
-            // It has ended or is about to; what is left of it is reaped with this process at the latest.
-            let _ = reap(process.as_fd());
-        }
         let (ours, theirs) = UnixStream::pair()?;
         let (_, process) = start_on(program, &[WATCH_RUNNERS], theirs)?;
         for (pidfd, page) in &self.watched {
