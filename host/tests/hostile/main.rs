@@ -8,6 +8,8 @@
 #![allow(clippy::disallowed_methods, reason = "a guard against hangs need not count suspends")]
 #![allow(dead_code, reason = "the support modules serve several test targets")]
 
+#[path = "../support/gone.rs"]
+mod gone;
 #[path = "../blackbox/guests.rs"]
 mod guests;
 #[path = "../support/patience.rs"]
@@ -28,9 +30,8 @@ use baton::config::Folder;
 use baton::confine::missing;
 use baton::gate::Watchdog;
 use baton::runtime::{
-    CLAIM_AHEAD, Engine, Gone, Grants, HttpPolicy, Instance, InstanceEvent, Launcher, Limits, Module, Notice, Output,
-    Policy, Postmortem, PostmortemWriter, Processes, Purpose, RUN_INSTANCE, Runners, Running, WATCH_RUNNERS,
-    watch_runners,
+    CLAIM_AHEAD, Engine, Grants, HttpPolicy, Instance, InstanceEvent, Launcher, Limits, Module, Notice, Output, Policy,
+    Postmortem, PostmortemWriter, Processes, Purpose, RUN_INSTANCE, Runners, Running, WATCH_RUNNERS, watch_runners,
 };
 use baton::state;
 use baton::store::MemoryStore;
@@ -38,6 +39,7 @@ use baton_election::{ElectionName, End, StopReason, Time};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::runtime::Handle;
 
+use gone::gone;
 use guests::Guest;
 use patience::Patience;
 use runner::{BADLY_READY, EVIL, NEIGHBOUR, NEVER_READY, PORT};
@@ -429,20 +431,6 @@ fn children_of(parent: u32) -> Vec<u32> {
     };
     let all = fs::read_dir("/proc").unwrap().flatten();
     all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_child).collect()
-}
-
-async fn gone(instance: &mut Instance) -> Gone {
-    let gone = async {
-        loop {
-            if let InstanceEvent::Gone(gone) = instance.next_event().await {
-                return gone;
-            }
-        }
-    };
-    Patience::of_future(gone).await.unwrap_or_else(|_| {
-        eprintln!("the instance is never gone");
-        std::process::abort()
-    })
 }
 
 /// Its deadline passes, and it goes on printing as if it had not.

@@ -5,6 +5,8 @@
 #![allow(dead_code, reason = "the support modules serve several test targets")]
 
 mod files;
+#[path = "../support/gone.rs"]
+mod gone;
 #[path = "../blackbox/guests.rs"]
 mod guests;
 mod http;
@@ -20,8 +22,8 @@ use std::time::Duration;
 use baton::clock::Clock;
 use baton::gate::{Gate, Watchdog};
 use baton::runtime::{
-    CLAIM_AHEAD, Engine, Gone, Instance, InstanceEvent, Launcher, Limits, Module, Notice, Output, Policy, Postmortem,
-    Processes, Purpose, Runners, Running,
+    CLAIM_AHEAD, Engine, Instance, Launcher, Limits, Module, Notice, Output, Policy, Postmortem, Processes, Purpose,
+    Runners, Running,
 };
 use baton::state;
 use baton::store::MemoryStore;
@@ -30,6 +32,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
+use gone::gone;
 use guests::Guest;
 use patience::Patience;
 
@@ -85,21 +88,6 @@ fn start(behaviour: &str, deadline: Duration) -> (Instance, mpsc::UnboundedRecei
     let (sender, lines) = mpsc::unbounded_channel();
     let now = launcher.clock.now();
     (launcher.start(&module, 1, now + deadline, now + deadline + GUARD * 10, Arc::new(Lines(sender))), lines)
-}
-
-async fn gone(instance: &mut Instance) -> Gone {
-    let gone = async {
-        loop {
-            if let InstanceEvent::Gone(gone) = instance.next_event().await {
-                return gone;
-            }
-        }
-    };
-    Patience::of_future(gone).await.unwrap_or_else(|_| {
-        // A guest that cannot be ended would keep its runtime, and so this process, for ever.
-        eprintln!("the instance is never gone");
-        std::process::abort()
-    })
 }
 
 struct Lines(mpsc::UnboundedSender<String>);
