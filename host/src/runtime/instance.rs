@@ -495,7 +495,7 @@ impl Life {
         let crashed = |why: String| Gone { end: End::Crashed(why), backtrace: None };
         let (gone, left) = match over {
             Over::Ended(ended) => {
-                let Ended { how, backtrace, core_dump, profile } = *ended;
+                let Ended { how, backtrace, left } = *ended;
                 let end = match how {
                     How::Done => End::Done,
                     How::Failed(why) => End::Failed(why),
@@ -504,7 +504,7 @@ impl Life {
                     How::Killed if self.body.is_late() || self.stopped.borrow().is_some() => End::Killed,
                     How::Killed => End::Crashed("its process ended it before its time was over".to_owned()),
                 };
-                (Gone { end, backtrace }, Left { core_dump, profile })
+                (Gone { end, backtrace }, left)
             }
             Over::Silent => {
                 let how = died.map_or_else(|| "its process is gone".to_owned(), how_it_ended);
@@ -525,7 +525,6 @@ impl Life {
     }
 
     async fn until_over(&self, begun: Option<Begun>, kept: &mut Option<Runner>) -> Over {
-        let succession = OnceLock::new();
         let mut claim = None;
         let begun = match begun {
             Some(begun) => begun,
@@ -543,9 +542,7 @@ impl Life {
         };
         let Begun { runner, unwritten } = begun;
         let runner = kept.insert(runner);
-        if let Some(claim) = &claim {
-            succession.get_or_init(|| claim.succession());
-        }
+        let succession = claim.as_ref().map(Claim::succession);
         let mut attending = Attending {
             life: self,
             claim: Arc::new(tokio::sync::Mutex::new(claim)),
@@ -556,7 +553,7 @@ impl Life {
             told: 0,
             lines: Allowance::new(self.launcher.runners.policy().limits.output, &self.launcher.clock),
         };
-        attending.until_over(runner, unwritten, &succession).await
+        attending.until_over(runner, unwritten, succession.as_ref()).await
     }
 
     /// Waits until it is killed.
@@ -624,7 +621,7 @@ impl Attending<'_> {
         &mut self,
         Runner { to, from, .. }: &mut Runner,
         mut unwritten: Vec<u8>,
-        succession: &OnceLock<Succession>,
+        succession: Option<&Succession>,
     ) -> Over {
         let life = self.life;
         let mut stopped = life.stopped.clone();
@@ -829,12 +826,12 @@ async fn look_up(
 /// turns out to be another's.
 async fn claim_ahead(
     mut succeeded: watch::Receiver<Option<Successor>>,
-    succession: &OnceLock<Succession>,
+    succession: Option<&Succession>,
     stop: &watch::Sender<Option<StopNotice>>,
 ) -> CommitError {
     let successor = succeeded.wait_for(Option::is_some).await.ok().and_then(|successor| successor.clone());
     if let Some(Successor { term, notice }) = successor {
-        if let Some(succession) = succession.get()
+        if let Some(succession) = succession
             && let Err(superseded @ CommitError::Superseded(_)) = succession.claim(term).await
         {
             return superseded;

@@ -6,11 +6,12 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
 use serde::{Deserialize, Serialize};
 use wasmtime_wasi::ResourceTableError;
 
 use super::shared::Sharable;
+use crate::clock::nanoseconds_on;
 
 /// What an instance may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -169,13 +170,13 @@ impl Tally {
 
     /// It did useful work, just now.
     pub(super) fn makes_progress(&self) {
-        self.progress.store(boot(), Ordering::Relaxed);
+        self.progress.store(nanoseconds_on(ClockId::Boottime), Ordering::Relaxed);
     }
 
     /// How long ago it last said that it did useful work; none if it never did.
     pub(super) fn since_progress(&self) -> Option<Duration> {
         let at = Some(self.progress.load(Ordering::Relaxed)).filter(|at| *at > 0)?;
-        Some(Duration::from_nanos(boot().saturating_sub(at)))
+        Some(Duration::from_nanos(nanoseconds_on(ClockId::Boottime).saturating_sub(at)))
     }
 
     /// An effect of it was refused.
@@ -217,11 +218,6 @@ impl Limits {
     fn too_many_handles(&self) -> String {
         format!("it needs more handles than it was granted: {}; --max-handles grants more", self.handles)
     }
-}
-
-fn boot() -> u64 {
-    let now = clock_gettime(ClockId::Boottime);
-    u64::try_from(Duration::try_from(now).unwrap_or_default().as_nanos()).unwrap_or(u64::MAX)
 }
 
 pub(super) fn saturated(count: u64) -> usize {

@@ -12,10 +12,11 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
 
 use super::limits::Tally;
 use super::shared::{Access, Others, Sharable, Shared};
+use crate::clock::nanoseconds_on;
 use crate::gate::Refused;
 
 /// A reader looks so often for a whole record.
@@ -63,7 +64,7 @@ impl Page {
         sequence.store(before.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
         for (clock, deadline) in CLOCKS.into_iter().zip(deadline) {
-            let at = now(clock).saturating_add(u64::try_from(remaining.as_nanos()).unwrap_or(u64::MAX));
+            let at = nanoseconds_on(clock).saturating_add(u64::try_from(remaining.as_nanos()).unwrap_or(u64::MAX));
             deadline.store(at, Ordering::Relaxed);
         }
         sequence.store(before.wrapping_add(2), Ordering::Release);
@@ -130,7 +131,7 @@ impl Watched {
 impl Record {
     fn remaining(&self) -> Duration {
         let Some(deadline) = self.deadline() else { return Duration::ZERO };
-        let left = CLOCKS.into_iter().zip(deadline).map(|(clock, at)| at.saturating_sub(now(clock)));
+        let left = CLOCKS.into_iter().zip(deadline).map(|(clock, at)| at.saturating_sub(nanoseconds_on(clock)));
         Duration::from_nanos(left.min().unwrap_or(0))
     }
 
@@ -147,12 +148,6 @@ impl Record {
             })
             .filter(|_| closed.load(Ordering::Acquire) == 0)
     }
-}
-
-fn now(clock: ClockId) -> u64 {
-    let now = clock_gettime(clock);
-    let nanoseconds = i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec);
-    u64::try_from(nanoseconds).unwrap_or(0)
 }
 
 /// A gate of this process and its page, for tests.
@@ -197,7 +192,7 @@ mod tests {
         for (late, clock) in CLOCKS.into_iter().enumerate() {
             let (gate, page, _) = gate();
             page.open_for(HOUR);
-            page.record.deadline[late].store(now(clock), Ordering::Relaxed);
+            page.record.deadline[late].store(nanoseconds_on(clock), Ordering::Relaxed);
             assert_eq!(gate.pass(), Err(Refused), "{clock:?}");
         }
     }

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use baton_election::{ElectionName, Term};
 use rustix::fs::Access;
+use serde::{Deserialize, Serialize};
 use wasmtime::component::Component;
 use wasmtime::{AsContext, GuestProfiler};
 
@@ -72,16 +73,6 @@ impl Postmortem {
         Ok(Self { core_dumps, profile, queue: Some(Arc::clone(&writer.queue)) })
     }
 
-    /// Whether a core dump is wanted.
-    pub fn wants_core_dump(&self) -> bool {
-        self.core_dumps.is_some()
-    }
-
-    /// Whether a profile is wanted.
-    pub fn wants_profile(&self) -> bool {
-        self.profile.is_some()
-    }
-
     /// Takes what an instance has left in that file. Never blocks on a disk.
     pub(super) fn keep(
         &self,
@@ -126,7 +117,7 @@ impl Postmortem {
 }
 
 /// What an instance has left in the file that its runner had for that.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Left {
     /// The length of its core dump, which is the first in the file; or why there is none.
     pub(super) core_dump: Option<Result<u64, String>>,
@@ -134,16 +125,9 @@ pub(super) struct Left {
     pub(super) profile: Option<Result<(u64, Option<String>), String>>,
 }
 
-type LeftDump = Option<Result<u64, String>>;
-type LeftProfile = Option<Result<(u64, Option<String>), String>>;
-
 /// Leaves a core dump and a profile in that file, in the runner.
-pub(super) fn leave(
-    file: Option<File>,
-    core_dump: Option<Result<Vec<u8>, String>>,
-    profiler: &Profiler,
-) -> (LeftDump, LeftProfile) {
-    let Some(mut file) = file else { return (None, None) };
+pub(super) fn leave(file: Option<File>, core_dump: Option<Result<Vec<u8>, String>>, profiler: &Profiler) -> Left {
+    let Some(mut file) = file else { return Left::default() };
     let core_dump = core_dump.map(|made| {
         made.and_then(|dump| file.write_all(&dump).map(|()| dump.len() as u64).map_err(|error| error.to_string()))
     });
@@ -153,7 +137,7 @@ pub(super) fn leave(
         let written = profile.write(&file).and_then(|()| Ok(file.stream_position()? - begin));
         written.map(|length| (length, full)).map_err(|error| error.to_string())
     });
-    (core_dump, profile)
+    Left { core_dump, profile }
 }
 
 /// Why nothing could be kept.

@@ -20,6 +20,7 @@ use super::limits::NearLimit;
 use super::logging::LogLevel;
 use super::output::Stream;
 use super::policy::Policy;
+use super::postmortem::Left;
 
 /// The length of a message's length, in bytes.
 const LENGTH: usize = 4;
@@ -194,10 +195,7 @@ pub(super) enum Change {
 pub(super) struct Ended {
     pub how: How,
     pub backtrace: Option<String>,
-    /// The core dump, as so many of the first bytes of what it leaves, or why there is none.
-    pub core_dump: Option<Result<u64, String>>,
-    /// The profile, as so many of the bytes behind that, and why it is not whole; or why there is none.
-    pub profile: Option<Result<(u64, Option<String>), String>>,
+    pub left: Left,
 }
 
 /// [`End`](baton_election::End) as a message.

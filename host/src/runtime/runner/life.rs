@@ -22,11 +22,11 @@ use super::super::judge::Kind;
 use super::super::limits::Limits;
 use super::super::logging::GuestLog;
 use super::super::module::{Entry, Linked};
-use super::super::output::{GuestStream, Notice, Outlet, Output, guest_streams};
+use super::super::output::{GuestStream, Outlet, Output, guest_streams};
 use super::super::page::Gate;
 use super::super::postmortem::{Profiler, SAMPLE_EVERY, leave, time_to_dump};
 use super::super::protocol::{self, Beginning, Ended, FromRunner, How, LONGEST_TO_RUNNER, NotCommitted, ToRunner};
-use super::{Lookups, Prepared, State, end};
+use super::{Lookups, Prepared, State, Wire, end};
 use crate::clock::Clock;
 
 /// An instance that is about to begin.
@@ -38,7 +38,7 @@ pub(super) struct Instance {
 
 /// What hears what the host says while the instance runs.
 pub(super) struct Hears {
-    from_host: Option<File>,
+    from_host: File,
     stop: watch::Sender<Option<StopNotice>>,
     committed: mpsc::UnboundedSender<Result<(), NotCommitted>>,
     lookups: Lookups,
@@ -46,15 +46,10 @@ pub(super) struct Hears {
 }
 
 impl Hears {
-    /// From there.
-    pub(super) fn from(self, from_host: File) -> Self {
-        Self { from_host: Some(from_host), ..self }
-    }
-
     /// Hears all of it. The end is the host's, and then this process ends.
     pub(super) fn until_the_end(self) -> ! {
         let Self { mut from_host, stop, committed, lookups, clock } = self;
-        let mut next = || protocol::read(from_host.as_mut()?, LONGEST_TO_RUNNER).ok().flatten();
+        let mut next = || protocol::read(&mut from_host, LONGEST_TO_RUNNER).ok().flatten();
         while let Some(message) = next() {
             match message {
                 ToRunner::Stop(protocol::Notice { reason, message, grace_ms }) => {
@@ -102,7 +97,7 @@ impl Instance {
     /// Runs it, and says how it ended. What hears the host goes to `hear` before the guest's first instruction.
     pub(super) fn run(self, hear: impl FnOnce(Hears)) {
         let Self { prepared, beginning, ticker } = self;
-        let Prepared { setup, linked, runtime, gate, tally, client, lookups, wire, remains } = prepared;
+        let Prepared { setup, linked, runtime, gate, tally, client, lookups, from_host, wire, remains } = prepared;
         let policy = &setup.policy;
         let clock = Clock::default();
         let (stop, stopped) = watch::channel(None);
@@ -151,9 +146,9 @@ impl Instance {
                     let _ = begin.send(());
                 }
                 runtime.block_on(async {
-                    hear(Hears { from_host: None, stop, committed, lookups, clock: clock.clone() });
+                    hear(Hears { from_host, stop, committed, lookups, clock: clock.clone() });
                     let waits = store.data().http.guest_waits();
-                    let mut call = pin!(call(&linked, store, &*output));
+                    let mut call = pin!(call(&linked, store, &wire));
                     poll_fn(|context| {
                         let polled = call.as_mut().poll(context);
                         if polled.is_pending() {
@@ -180,8 +175,8 @@ impl Instance {
             guest.http.finish();
         }
         let (how, backtrace) = judge(returned, policy.limits);
-        let (core_dump, profile) = leave(remains, core_dump, &profiler);
-        wire.send(&FromRunner::Ended(Box::new(Ended { how, backtrace, core_dump, profile })));
+        let left = leave(remains, core_dump, &profiler);
+        wire.send(&FromRunner::Ended(Box::new(Ended { how, backtrace, left })));
         // All of it ends with the process, which takes no longer the more it has.
         end(0)
     }
@@ -232,17 +227,17 @@ fn new_store(
     store
 }
 
-async fn call(linked: &Linked, store: &mut Store<Guest>, output: &dyn Output) -> Returned {
+async fn call(linked: &Linked, store: &mut Store<Guest>, wire: &Wire) -> Returned {
     store.data().held.has_instances(linked.instances);
     match &linked.entry {
         Entry::Coordinator(pre) => {
             let coordinator = pre.instantiate_async(&mut *store).await?;
-            output.notice(Notice::Started(Duration::ZERO));
+            wire.send(&FromRunner::Started);
             coordinator.baton_host_task().call_run(store).await
         }
         Entry::Command(pre) => {
             let command = pre.instantiate_async(&mut *store).await?;
-            output.notice(Notice::Started(Duration::ZERO));
+            wire.send(&FromRunner::Started);
             let ended = command.wasi_cli_run().call_run(store).await?;
             Ok(ended.map_err(|()| Failure::Retryable(ERROR_STATUS.to_owned())))
         }

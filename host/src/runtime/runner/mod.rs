@@ -120,6 +120,8 @@ struct Prepared {
     tally: Shared<Tally>,
     client: Client,
     lookups: Lookups,
+    /// What the host says once an instance has begun.
+    from_host: File,
     wire: Wire,
     remains: Option<File>,
 }
@@ -128,13 +130,13 @@ impl Runner {
     fn serve(self) -> anyhow::Result<()> {
         let Self { setup, descriptors, wire } = self;
         let Descriptors { mut from_host, page, tally, code, remains, .. } = descriptors;
-        let policy = setup.policy.clone();
+        let policy = &setup.policy;
         let (files, network) = (!policy.folders.is_empty(), policy.http.grants_anything());
         // Read once more when all is ready, when no file can be opened any more.
         let memory = Memory { statm: File::open("/proc/self/statm")?, page: rustix::param::page_size() as u64 };
         let tally = Shared::map(tally, Access::Writes)?;
         let gate = Arc::new(Gate::map(page, &tally)?);
-        restrain(&policy)?;
+        restrain(policy)?;
         let folders: Vec<_> =
             policy.folders.iter().filter_map(|folder| Some((folder.open().ok()?, folder.read_only))).collect();
         let reached: Vec<_> = folders.iter().map(|(folder, read_only)| (folder.as_fd(), *read_only)).collect();
@@ -162,24 +164,23 @@ impl Runner {
                 hears.until_the_end();
             }
         })?;
-        let (deadline, begun) = (Arc::clone(&gate), mpsc::channel::<()>());
-        let (started, has_started) = begun;
+        let (deadline, (started, has_started)) = (Arc::clone(&gate), mpsc::channel::<()>());
         std::thread::Builder::new().name("deadline".into()).spawn(move || {
             if has_started.recv().is_ok() {
                 end_at_the_deadline(&deadline);
             }
         })?;
         let ticker = policy.profile.then(|| life::Ticker::start(&engine)).transpose()?;
-        memory.limit(&policy)?;
+        memory.limit(policy)?;
         confine::to_running(files, network)?;
         wire.send(&FromRunner::Ready);
 
         let Some(ToRunner::Start(beginning)) = protocol::read(&mut from_host, LONGEST_TO_RUNNER)? else {
             return Ok(());
         };
-        let prepared = Prepared { setup, linked, runtime, gate, tally, client, lookups, wire, remains };
+        let prepared = Prepared { setup, linked, runtime, gate, tally, client, lookups, from_host, wire, remains };
         Instance::new(prepared, *beginning, ticker).run(|hears| {
-            let _ = begin.send(hears.from(from_host));
+            let _ = begin.send(hears);
             let _ = started.send(());
         });
         Ok(())

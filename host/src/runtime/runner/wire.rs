@@ -60,9 +60,8 @@ impl Output for Wire {
             Notice::Denied { what, remedy } => FromRunner::Denied { what: what.to_owned(), remedy: remedy.to_owned() },
             Notice::NearLimit(near) => FromRunner::NearLimit(near),
             Notice::RefusedRequest(refused) => FromRunner::RefusedRequest(refused.clone()),
-            Notice::Started(_) => FromRunner::Started,
             // These are the host's to say.
-            Notice::Saved { .. } | Notice::NotSaved { .. } | Notice::StateDelayed(_) => return,
+            Notice::Started(_) | Notice::Saved { .. } | Notice::NotSaved { .. } | Notice::StateDelayed(_) => return,
         });
     }
 }
