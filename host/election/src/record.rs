@@ -168,3 +168,15 @@ pub enum Snapshot {
         record: Option<Record>,
     },
 }
+
+impl Snapshot {
+    /// Whether the record names this term or a higher one. While it does not, whatever else names the term is kept:
+    /// nothing else may know of it.
+    #[must_use]
+    pub fn names(&self, term: Term) -> bool {
+        match self {
+            Self::Object { record: Some(record), .. } => record.term >= term,
+            Self::Object { record: None, .. } | Self::Nothing => term == 0,
+        }
+    }
+}

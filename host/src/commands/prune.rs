@@ -11,9 +11,9 @@ use tokio::time::timeout;
 use super::modules::now;
 use super::{ANSWER_WITHIN, TRIES, open_store, patiently};
 use crate::cli;
-use crate::modules::{Announcement, Control, Digest, EditError, Entry, ModuleStore, StoredModule};
-use crate::modules::{edit_control, read_control};
-use crate::store::StoreUrl;
+use crate::modules::{Announcement, Control, Digest, EditError, Entry, StoredModule};
+use crate::modules::{edit_control, read_control, withdraw};
+use crate::store::{Store, StoreUrl};
 use crate::telemetry::escape;
 
 /// So long a module stays that nothing names: somebody may have stored it and be about to name it.
@@ -35,7 +35,7 @@ pub(super) async fn prune(
 }
 
 struct Pruner<'a> {
-    store: &'a dyn ModuleStore,
+    store: &'a dyn Store,
     keep: usize,
     dry_run: bool,
     now: OffsetDateTime,
@@ -116,7 +116,7 @@ impl Pruner<'_> {
         }
     }
 
-    /// What the nodes of an election run. What those have said that are gone is taken back for them.
+    /// What the nodes of an election run. What those have said that are gone is taken back for them, as they would.
     async fn in_use(&self, election: &ElectionName) -> anyhow::Result<BTreeSet<Digest>> {
         let said = patiently(TRIES, async || self.store.announcements(election).await).await;
         let mut in_use = BTreeSet::new();
@@ -126,7 +126,7 @@ impl Pruner<'_> {
             if !is_gone {
                 in_use.extend(said.runs);
             } else if !self.dry_run {
-                patiently(TRIES, async || self.store.withdraw(election, &node).await)
+                patiently(TRIES, async || withdraw(self.store, self.store, election, &node, said.term).await)
                     .await
                     .with_context(|| format!("cannot take back what {node} said that it has"))?;
             }
@@ -182,11 +182,12 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use baton_election::ModuleVersion;
+    use baton_election::{ModuleVersion, Op, Record, Term};
     use bytes::Bytes;
 
     use super::*;
-    use crate::modules::{Judgement, Publication, Verdict};
+    use crate::modules::{Judgement, ModuleStore, Publication, Verdict};
+    use crate::store::LeaseStore;
     use crate::store::memory::MemoryStore;
 
     struct Bench {
@@ -226,12 +227,19 @@ mod tests {
                 .unwrap();
         }
 
-        async fn runs(&self, election: &str, node: &str, name: &str, at: &str) {
-            let said = Announcement {
-                at: at.to_owned(),
-                ..Announcement::now(node, "i", "", vec![], Some(Digest::of(name.as_bytes())))
-            };
-            self.store.announce(&ElectionName::new(election).unwrap(), node, said.encode()).await.unwrap();
+        /// A node of election `one` has said so long ago that it runs a module, and that it has seen a term.
+        async fn said(&self, age: Duration, node: &str, name: &str, term: Term) {
+            let then = u64::try_from((self.now() - age).unix_timestamp()).unwrap();
+            let at = crate::telemetry::rfc3339(std::time::Duration::from_secs(then));
+            let now = Announcement::now(node, "i", "", vec![], Some(Digest::of(name.as_bytes())));
+            let said = Announcement { at, term, ..now };
+            self.store.announce(&ElectionName::new("one").unwrap(), node, said.encode()).await.unwrap();
+        }
+
+        /// The nodes of election `one` that have said something.
+        async fn nodes(&self) -> Vec<String> {
+            let said = self.store.announcements(&ElectionName::new("one").unwrap()).await.unwrap();
+            said.into_iter().map(|(node, _)| node).collect()
         }
 
         async fn prune(&self, elections: &[&str], keep: usize, dry_run: bool) -> anyhow::Result<Removed> {
@@ -305,17 +313,37 @@ mod tests {
             Ok::<_, EditError>(control.judge(&good, "n", ""))
         });
         assert!(is_good.await.unwrap());
-        let at = |age: Duration| {
-            let then = u64::try_from((bench.now() - age).unix_timestamp()).unwrap();
-            crate::telemetry::rfc3339(std::time::Duration::from_secs(then))
-        };
-        bench.runs("one", "alpha", "a", &at(Duration::hours(23))).await;
-        bench.runs("one", "beta", "bb", &at(Duration::hours(25))).await;
+        bench.said(Duration::hours(23), "alpha", "a", 0).await;
+        bench.said(Duration::hours(25), "beta", "bb", 0).await;
         assert_eq!(sizes(&bench.prune(&[], 1, true).await.unwrap()).0, [2, 3]);
-        assert_eq!(bench.store.announcements(&one).await.unwrap().len(), 2);
+        assert_eq!(bench.nodes().await, ["alpha", "beta"]);
         assert_eq!(sizes(&bench.prune(&[], 1, false).await.unwrap()).0, [2, 3]);
-        let left = bench.store.announcements(&one).await.unwrap();
-        assert_eq!(left.iter().map(|(node, _)| node.as_str()).collect::<Vec<_>>(), ["alpha"]);
+        assert_eq!(bench.nodes().await, ["alpha"]);
+    }
+
+    #[tokio::test]
+    async fn what_a_node_said_stays_while_nothing_else_may_know_of_its_term() {
+        let bench = Bench::new();
+        bench.push("one", "a").await;
+        for (node, term) in [("alpha", 6), ("beta", 7), ("gamma", 0)] {
+            bench.said(Duration::hours(25), node, "a", term).await;
+        }
+        bench.prune(&[], 1, false).await.unwrap();
+        assert_eq!(bench.nodes().await, ["alpha", "beta"], "there is no record");
+        let record = Record {
+            term: 6,
+            node: None,
+            incarnation: String::new(),
+            since: std::time::Duration::ZERO,
+            lease: std::time::Duration::from_secs(15),
+            module: None,
+            outcome: None,
+            failures: 0,
+            released: true,
+        };
+        bench.store.request(&ElectionName::new("one").unwrap(), Op::Create { record }).await.unwrap();
+        bench.prune(&[], 1, false).await.unwrap();
+        assert_eq!(bench.nodes().await, ["beta"]);
     }
 
     #[tokio::test]

@@ -1,13 +1,15 @@
 //! What a node says of itself in an election: `ELECTION/nodes/NODE`. It is for people, but for the term: that is for
 //! whoever finds the record deleted, or an earlier one in its place.
 
-use baton_election::Term;
+use baton_election::{ElectionName, Op, Refusal, Reply, Term};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::digest::Digest;
+use super::store::ModuleStore;
+use crate::store::LeaseStore;
 use crate::telemetry::{rfc3339, wall};
 
 /// A node says what it has each minute. After so long without a word it may be gone.
@@ -66,6 +68,24 @@ impl Announcement {
     pub fn is_fresh(&self, now: OffsetDateTime) -> bool {
         self.when().is_some_and(|at| now - at <= SILENT)
     }
+}
+
+/// Takes back what a node has said, which named this `term`, unless nothing else may know of it: where the record, as it
+/// is now, names no term as high, because it was deleted or an earlier one was put in its place.
+///
+/// # Errors
+/// Those of the store. It may have been taken back only where the outcome is unknown.
+pub async fn withdraw(
+    leases: &dyn LeaseStore,
+    modules: &dyn ModuleStore,
+    election: &ElectionName,
+    node: &str,
+    term: Term,
+) -> Result<(), Refusal> {
+    if term > 0 && !matches!(leases.request(election, Op::Read).await?, Reply::Read(record) if record.names(term)) {
+        return Ok(());
+    }
+    modules.withdraw(election, node).await
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ mod trust;
 
 use baton_election::{ModuleVersion, Term};
 
-pub use announcement::{Announcement, SILENT};
+pub use announcement::{Announcement, SILENT, withdraw};
 pub use cache::{Cache, CacheError};
 pub use compile::{Assignment, COMPILE_MODULE, Compiler, compile_for_parent};
 pub use control::{Control, ControlError, Entry, Publication, Pushed, RecordedVerdict, RollbackError, RolledBack};

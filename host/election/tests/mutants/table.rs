@@ -18,6 +18,7 @@ pub struct Mutant {
 const CANDIDATE: &str = "elector/candidate.rs";
 const HOLDER: &str = "elector/holder.rs";
 const LEDGER: &str = "elector/ledger.rs";
+const RECORD: &str = "record.rs";
 const RELEASING: &str = "elector/releasing.rs";
 const VERSIONS: &str = "elector/versions.rs";
 const SHARED: &str = "elector/mod.rs";
@@ -103,6 +104,13 @@ pub const MUTANTS: &[Mutant] = &[
         file: HOLDER,
         old: "            self.stage = Stage::Claiming;",
         new: "            self.stage = if MUTANT { Stage::Claimed } else { Stage::Claiming };",
+        breaks: "terms_only_rise",
+    },
+    Mutant {
+        name: "who ends takes back the one announcement that names a term",
+        file: RECORD,
+        old: "record.term >= term,",
+        new: "MUTANT || record.term >= term,",
         breaks: "terms_only_rise",
     },
     // ---- After an unknown outcome: read, compare, write conditionally again. ----

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_election::{ElectionName, Op, Refusal, Reply, Snapshot, Term};
+use baton_election::{ElectionName, Refusal, Term};
 use tokio::time::{Instant, timeout};
 
 use super::in_flight::InFlight;
-use crate::modules::{Announcement, Digest, ModuleStore};
+use crate::modules::{Announcement, Digest, ModuleStore, withdraw};
 use crate::store::LeaseStore;
 
 /// It is said anew so often, so that what a node said that crashed looks old.
@@ -93,28 +93,16 @@ impl Announcer {
         }
     }
 
-    /// Takes it back, unless it may be the only one that knows of the term in it: where the record, as it is now, names no
-    /// term as high, because it was deleted or an earlier one was put in its place.
+    /// Takes it back, unless nothing else may know of the term in it.
     pub async fn withdraw(mut self) {
         // What is under way could otherwise come after it.
         if !self.saying.is_idle() {
             self.said().await;
         }
-        let known = self.named.max(self.said.as_ref().map(|said| said.term)).unwrap_or(0);
+        let known = self.named.max(self.said.map(|said| said.term)).unwrap_or(0);
         let Self { store, leases, election, node, .. } = self;
-        if known > 0 && !is_in_the_record(&*leases, &election, known).await {
-            return;
-        }
         // A node that has said something looks old after a while anyway.
-        let _ = store.withdraw(&election, &node).await;
-    }
-}
-
-/// Whether the record, as it is now, names this term or a higher one.
-async fn is_in_the_record(leases: &dyn LeaseStore, election: &ElectionName, term: Term) -> bool {
-    match leases.request(election, Op::Read).await {
-        Ok(Reply::Read(Snapshot::Object { record: Some(record), .. })) => record.term >= term,
-        _ => false,
+        let _ = withdraw(&*leases, &*store, &election, &node, known).await;
     }
 }
 

@@ -65,10 +65,10 @@ impl World {
             }
             Effect::Finished => {
                 self.coverage.shut_down += 1;
-                // What it has announced it takes back.
-                self.announced[host] = 0;
-                let known = self.witnessed().max(self.store.record().map_or(0, |record| record.term));
-                self.history.set_back(known);
+                // What it has announced it takes back, unless nothing else may know of that term.
+                if self.store.snapshot(self.now).names(self.announced[host]) {
+                    self.announced[host] = 0;
+                }
                 self.end_process(host);
                 Ok(())
             }
