@@ -146,18 +146,18 @@ impl Standby {
             self.next_poll = shared.time() + shared.jittered(POLL);
             return None;
         }
-        let unclear = unclear(shared, &snapshot, is_recalled);
+        // A record that was made anew may say less than the one that its holder had written. How long a lease may be that
+        // nobody can ask for is not known.
+        let longest = shared.memory.longest_lease.filter(|_| is_recalled).unwrap_or(UNKNOWN_LEASE);
+        let unclear = unclear(shared, &snapshot, is_recalled).map(|reason| (longest, reason));
         let Snapshot::Object { version, record, .. } = snapshot else {
-            let unknown = if unclear.is_some() { UNKNOWN_LEASE } else { shared.settings.timing.lease() };
-            let lease = shared.memory.longest_lease.unwrap_or(unknown);
+            let lease = unclear.map_or(shared.settings.timing.lease(), |(longest, _)| longest);
             let record = Record { released: unclear.is_none(), ..shared.record_without_holder(None, lease) };
             self.asked = Asked::Create;
             self.pending = Some(shared.request(Op::Create { record }, STANDBY_TIMEOUT));
             return None;
         };
-        // A record that was made anew may say less than the one that its holder had written.
-        let wait = shared.memory.longest_lease.unwrap_or(UNKNOWN_LEASE);
-        let opening = Opening { version, record, unclear: unclear.map(|reason| (wait, reason)) };
+        let opening = Opening { version, record, unclear };
         Some(Role::Acquiring(Acquiring::new(shared, opening)))
     }
 

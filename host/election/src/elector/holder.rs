@@ -8,7 +8,7 @@ use core::time::Duration;
 use super::candidate::{Opening, back_to_standby};
 use super::ledger::{Kind, Ledger, News};
 use super::releasing::Releasing;
-use super::{FAILURES_TO_STEP_DOWN, HEALTHY_AFTER, Pending, Role, Shared, answered};
+use super::{FAILURES_TO_STEP_DOWN, HEALTHY_AFTER, Pending, Role, Shared, UNKNOWN_LEASE, answered};
 use crate::port::{Effect, End, Input, ModuleVersion, OnDone, Report, StopReason};
 use crate::record::{LeaseId, Outcome, Record, Term, Version};
 use crate::request::{Op, Refusal, Reply, RequestId};
@@ -54,9 +54,9 @@ struct Renewal {
 #[derive(Debug)]
 enum Stage {
     /// Another's instance may still run, until the least of the clocks says that.
-    Settling { until: Duration },
+    Settling { since: Duration, until: Duration },
     /// It is gone by now, and what was not yet known of its terms when the lease was asked for is recalled once more.
-    Recalling { pending: Option<Pending>, next_try: Time, until: Time },
+    Recalling { waited_since: Duration, pending: Option<Pending>, next_try: Time, until: Time },
     /// The next term is being written.
     Claiming,
     /// The term is written; the instance waits for a lease that has half of D left.
@@ -116,7 +116,7 @@ impl Holding {
                 let record = shared.record_without_holder(opening.record.as_ref(), wait);
                 ledger.want(record, Kind::Note, shared.time());
                 // Counted from now: the acquire took effect before its answer came.
-                Stage::Settling { until: shared.now.least + wait }
+                Stage::Settling { since: shared.now.least, until: shared.now.least + wait }
             }
             None => Stage::Resting { until: shared.time() },
         };
@@ -153,7 +153,7 @@ impl Holding {
         } else {
             wakeups[0] = Some(self.renewed + self.length);
             wakeups[1] = match self.stage {
-                Stage::Settling { until } => Some(shared.time() + until.saturating_sub(shared.now.least)),
+                Stage::Settling { until, .. } => Some(shared.time() + until.saturating_sub(shared.now.least)),
                 Stage::Recalling { pending: None, next_try, .. } => Some(next_try),
                 Stage::Resting { until } if self.is_fresh(shared) => Some(until),
                 _ => None,
@@ -281,28 +281,36 @@ impl Holding {
 
     /// A term that began and was told of while this node waited is known now, whatever became of its record. What may
     /// not be read, or cannot for so long, stays unknown: it was waited out.
-    fn recalled(&mut self, shared: &mut Shared, until: Time, result: Result<Reply, Refusal>) {
-        match result {
-            Ok(Reply::Term(term)) => shared.memory.note_recalled(term),
-            Err(Refusal::Misconfigured(_)) => {}
-            _ if shared.time() >= until => {}
-            _ => {
-                self.stage = Stage::Recalling { pending: None, next_try: shared.retry_at(), until };
-                return;
+    fn recalled(&mut self, shared: &mut Shared, waited_since: Duration, until: Time, result: Result<Reply, Refusal>) {
+        self.stage = match result {
+            Ok(Reply::Term(term)) => {
+                let is_news = term > shared.memory.written_term;
+                shared.memory.note_recalled(term);
+                let gone_by = waited_since + UNKNOWN_LEASE;
+                if is_news && shared.now.least < gone_by {
+                    let wait = gone_by - shared.now.least;
+                    let reason = format!("how long the lease of term {term} is was not recorded");
+                    shared.report(Report::Settling { wait, reason });
+                    Stage::Settling { since: waited_since, until: gone_by }
+                } else {
+                    Stage::Resting { until: shared.time() }
+                }
             }
-        }
-        self.stage = Stage::Resting { until: shared.time() };
+            Err(Refusal::Misconfigured(_)) => Stage::Resting { until: shared.time() },
+            _ if shared.time() >= until => Stage::Resting { until: shared.time() },
+            _ => Stage::Recalling { waited_since, pending: None, next_try: shared.retry_at(), until },
+        };
     }
 
     fn answer(&mut self, shared: &mut Shared, id: RequestId, result: Result<Reply, Refusal>) -> Option<Role> {
         if self.is_known_lost() {
             return None;
         }
-        if let Stage::Recalling { pending, until, .. } = &mut self.stage
+        if let Stage::Recalling { waited_since, pending, until, .. } = &mut self.stage
             && answered(pending, id).is_some()
         {
-            let until = *until;
-            self.recalled(shared, until, result);
+            let (waited_since, until) = (*waited_since, *until);
+            self.recalled(shared, waited_since, until, result);
             return None;
         }
         if let Some(pending) = answered(&mut self.renewal.pending, id) {
@@ -557,9 +565,9 @@ impl Holding {
             return self.leave(shared, leave);
         }
         match self.stage {
-            Stage::Settling { until } if shared.now.least >= until => {
-                let until = shared.time() + lease;
-                self.stage = Stage::Recalling { pending: None, next_try: shared.time(), until };
+            Stage::Settling { since, until } if shared.now.least >= until => {
+                let (waited_since, next_try, until) = (since, shared.time(), shared.time() + lease);
+                self.stage = Stage::Recalling { waited_since, pending: None, next_try, until };
             }
             Stage::Noting { rest } if !self.ledger.is_busy() => {
                 self.stage = Stage::Resting { until: shared.time() + rest };
@@ -673,7 +681,7 @@ impl Holding {
         if let Leave::StepDown(reason) = leave {
             shared.begin_cool_off(reason);
         }
-        if matches!(self.stage, Stage::Settling { .. }) {
+        if matches!(self.stage, Stage::Settling { .. } | Stage::Recalling { .. }) {
             // A release would tell the next one that nothing can still run. That is not known.
             return leave_to_run_out(shared, "another's instance may still run".to_string());
         }

@@ -73,7 +73,8 @@ impl Releasing {
             }
             Some(Input::Answer { id, result }) => match self.ledger.answer(shared, id, &result) {
                 News::Lost(why) => return self.give_up(shared, &why),
-                News::Written | News::Doubt | News::None => {}
+                News::Doubt => return self.give_up(shared, "it is not held any more"),
+                News::Written | News::None => {}
             },
             _ => {}
         }

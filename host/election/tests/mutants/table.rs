@@ -189,8 +189,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "half of the recorded D is waited out",
         file: HOLDER,
-        old: "Stage::Settling { until: shared.now.least + wait }",
-        new: "Stage::Settling { until: shared.now.least + if MUTANT { wait / 2 } else { wait } }",
+        old: "until: shared.now.least + wait }",
+        new: "until: shared.now.least + if MUTANT { wait / 2 } else { wait } }",
         breaks: "waits_out_unclear_lease",
     },
     Mutant {
@@ -225,7 +225,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "the host's own D is waited out, not the recorded one",
         file: CANDIDATE,
         old: "        let opening = Opening {",
-        new: "        let wait = if MUTANT { shared.settings.timing.lease() } else { wait };\n        let opening = Opening {",
+        new: "        let unclear = unclear.map(|(longest, reason)| (if MUTANT { shared.settings.timing.lease() } else { longest }, reason));\n        let opening = Opening {",
         breaks: "waits_out_unclear_lease",
     },
     Mutant {
@@ -245,8 +245,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a lease that is waited out is released",
         file: HOLDER,
-        old: "        if matches!(self.stage, Stage::Settling { .. }) {\n            // A release",
-        new: "        if !MUTANT && matches!(self.stage, Stage::Settling { .. }) {\n            // A release",
+        old: "        if matches!(self.stage, Stage::Settling { .. } | Stage::Recalling { .. }) {\n            // A release",
+        new: "        if !MUTANT && matches!(self.stage, Stage::Settling { .. } | Stage::Recalling { .. }) {\n            // A release",
         breaks: "waits_out_unclear_lease",
     },
     // ---- A lease that is free was released only if its record has the mark, which names no lower term than any. ----
@@ -274,8 +274,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "what began while a lease was waited out is not asked for",
         file: HOLDER,
-        old: "self.stage = Stage::Recalling { pending: None, next_try: shared.time(), until };",
-        new: "self.stage = if MUTANT { Stage::Resting { until: shared.time() } } else { Stage::Recalling { pending: None, next_try: shared.time(), until } };",
+        old: "self.stage = Stage::Recalling { waited_since, pending: None, next_try, until };",
+        new: "self.stage = if MUTANT { Stage::Resting { until: next_try } } else { Stage::Recalling { waited_since, pending: None, next_try, until } };",
         breaks: "recalls_before_it_asks",
     },
     Mutant {
@@ -283,6 +283,20 @@ pub const MUTANTS: &[Mutant] = &[
         file: CANDIDATE,
         old: "return self.contend(shared, snapshot, false);",
         new: "return self.contend(shared, snapshot, MUTANT);",
+        breaks: "waits_out_unclear_lease",
+    },
+    Mutant {
+        name: "the lease of a term that cannot be read is taken for one of the records",
+        file: CANDIDATE,
+        old: "longest_lease.filter(|_| is_recalled)",
+        new: "longest_lease.filter(|_| is_recalled || MUTANT)",
+        breaks: "waits_out_unclear_lease",
+    },
+    Mutant {
+        name: "the lease of a term that is told of late is taken for one of the records",
+        file: HOLDER,
+        old: "if is_news && shared.now.least < gone_by {",
+        new: "if !MUTANT && is_news && shared.now.least < gone_by {",
         breaks: "waits_out_unclear_lease",
     },
     Mutant {
@@ -309,8 +323,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a record that is made anew names the D of whoever makes it",
         file: CANDIDATE,
-        old: "if unclear.is_some() { UNKNOWN_LEASE }",
-        new: "if unclear.is_some() && !MUTANT { UNKNOWN_LEASE }",
+        old: "|(longest, _)| longest);",
+        new: "|(longest, _)| if MUTANT { shared.settings.timing.lease() } else { longest });",
         breaks: "created_only_if_none",
     },
     Mutant {
@@ -366,8 +380,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a missing record is created over an object",
         file: CANDIDATE,
-        old: "        let unclear = unclear(shared, &snapshot, is_recalled);",
-        new: "        let unclear = unclear(shared, &snapshot, is_recalled);\n        let is_bare = matches!(&snapshot, Snapshot::Object { record: None, .. });\n        let snapshot = if MUTANT && is_bare { Snapshot::Nothing } else { snapshot };",
+        old: "        let unclear = unclear(shared, &snapshot, is_recalled).map(|reason| (longest, reason));",
+        new: "        let unclear = unclear(shared, &snapshot, is_recalled).map(|reason| (longest, reason));\n        let is_bare = matches!(&snapshot, Snapshot::Object { record: None, .. });\n        let snapshot = if MUTANT && is_bare { Snapshot::Nothing } else { snapshot };",
         breaks: "created_only_if_none",
     },
     Mutant {

@@ -18,8 +18,8 @@ impl Conduct {
             (Op::Recall, result) => self.recalled(now, sent, result),
             (Op::Acquire { id, .. }, result) => self.acquired(*id, sent, result),
             (Op::Renew { id }, result) => self.renewed(now, *id, sent, result),
-            (Op::Write { id: lease, record, .. }, result) if role == self.role && self.last_write == Some(id) => {
-                self.written(*lease, record, result);
+            (Op::Write { id: lease, version, record }, result) if role == self.role && self.last_write == Some(id) => {
+                self.written(*lease, version, record, result);
             }
             (Op::Write { .. } | Op::Create { .. } | Op::Release { .. } | Op::Read, _) => {}
         }
@@ -35,6 +35,9 @@ impl Conduct {
                 // Nothing says how long the lease was under which that term was written.
                 if *term > seen.written_term {
                     seen.longest_lease = Some(SECOND * 60);
+                    if let (Some(_), Some(acquisition)) = (&self.holding, &mut self.acquisition) {
+                        acquisition.waits_until = acquisition.first_sent_least + SECOND * 60;
+                    }
                 }
                 seen.highest_term = seen.highest_term.max(*term);
                 seen.written_term = seen.written_term.max(*term);
@@ -187,7 +190,7 @@ impl Conduct {
         }
     }
 
-    pub(super) fn written(&mut self, id: LeaseId, record: &Record, result: &Result<Reply, Refusal>) {
+    pub(super) fn written(&mut self, id: LeaseId, over: &Version, record: &Record, result: &Result<Reply, Refusal>) {
         match result {
             Ok(Reply::Version(version)) => {
                 self.seen.version = Some(version.clone());
@@ -198,8 +201,9 @@ impl Conduct {
                 self.seen.recorded_term = record.term;
                 self.seen.longest_lease = self.seen.longest_lease.max(Some(record.lease));
             }
+            // A reading since has shown what became of it, if it showed another version than the one that it was to replace.
             Ok(_) | Err(Refusal::Unknown(_) | Refusal::Misconfigured(_) | Refusal::Conflict) => {
-                self.seen.must_read = true;
+                self.seen.must_read |= self.seen.version.as_ref() == Some(over);
             }
             Err(Refusal::Lost(_) | Refusal::Held) => {}
         }

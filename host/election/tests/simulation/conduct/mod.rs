@@ -106,6 +106,8 @@ struct Acquisition {
     id: LeaseId,
     length: Duration,
     first_sent: Time,
+    /// The same by the slowest of its clocks.
+    first_sent_least: Duration,
     in_doubt: bool,
     decided: bool,
     /// The holder starts nothing before the slowest of its clocks says that.

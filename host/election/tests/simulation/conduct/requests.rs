@@ -103,7 +103,7 @@ impl Conduct {
         if record.released != (self.seen.recalled == Some(true) && !self.seen.history) {
             return broken(RULE, format!("{record:?}, with history {}", self.seen.history));
         }
-        let longest = self.seen.longest_lease.unwrap_or(SECOND * 60);
+        let longest = self.longest_lease();
         if !record.released && record.lease < longest {
             return broken(RULE, format!("it names a D of {:?}, and {longest:?} may still run", record.lease));
         }
@@ -153,6 +153,7 @@ impl Conduct {
                 id,
                 length,
                 first_sent: now,
+                first_sent_least: self.least,
                 in_doubt: false,
                 decided: false,
                 waits_until,
@@ -182,9 +183,15 @@ impl Conduct {
         }
     }
 
+    /// How long the lease may last under which an instance still runs.
+    fn longest_lease(&self) -> Duration {
+        // What could not be asked for may be of a term that no record says anything of.
+        self.seen.longest_lease.filter(|_| self.seen.recalled == Some(true)).unwrap_or(SECOND * 60)
+    }
+
     /// How long a new holder must wait that read this before its acquire.
     pub(super) fn wait_for(&self, lease: LeaseState, record: Option<&Record>) -> Duration {
-        let recorded = self.seen.longest_lease.unwrap_or(Duration::from_secs(60));
+        let recorded = self.longest_lease();
         let term = record.map_or(0, |record| record.term);
         if self.seen.recalled != Some(true) || term < self.seen.written_term {
             return recorded;
@@ -210,10 +217,12 @@ impl Conduct {
         }
     }
 
-    /// The lease of an election that turns out to be over is not kept.
+    /// The lease of an election that turns out to be over is not kept. Who does not know what is in the record reads it
+    /// before the mark is written.
     pub(super) fn over_is_not_held(&self) -> Checked {
-        let is_writing = self.last_write.is_some_and(|id| self.requests.get(&id).is_some_and(|asked| !asked.answered));
-        if self.holding.as_ref().is_some_and(|holding| !holding.has_marked && !is_writing)
+        let may_mark = |asked: &Asked| !asked.answered && matches!(asked.op, Op::Read | Op::Write { .. });
+        let is_marking = self.requests.values().any(may_mark);
+        if self.holding.as_ref().is_some_and(|holding| !holding.has_marked && !is_marking)
             && let Some((Snapshot::Object { version, record: Some(record), .. }, _)) = &self.seen.last
             && self.seen.version.as_ref() == Some(version)
             && !self.seen.must_read
