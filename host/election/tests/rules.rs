@@ -680,30 +680,39 @@ fn what_cannot_be_recalled_is_asked_for_again_or_waited_out() {
     assert!(matches!(scene.told.last(), Some(Report::StoreTrouble { asked: "recall", .. })), "{:?}", scene.told);
     assert_eq!(only_request(&scene.wakes()), Op::Read);
 
-    // What is not answered for D is not waited for any more. But then the lease is waited out, whose length may be any:
-    // that of the record is perhaps not the last one's.
-    let mut scene = Scene::new();
-    let asked = loop {
-        let effects = scene.reads_and_recalls(free(), Err(unknown()));
-        if !effects.is_empty() {
-            break effects;
+    // What is not answered for D is not waited for any more. But then the lease is waited out.
+    let contends = || {
+        let mut scene = Scene::new();
+        loop {
+            let effects = scene.reads_and_recalls(free(), Err(unknown()));
+            if !effects.is_empty() {
+                assert!(matches!(only_request(&effects), Op::Acquire { .. }), "{effects:?}");
+                break scene;
+            }
         }
     };
-    assert!(matches!(only_request(&asked), Op::Acquire { .. }), "{asked:?}");
-    let acquired = scene.now;
-    assert!(acquired >= Time::default() + D, "{acquired:?}");
-    scene.answer(Ok(Reply::Done));
-    assert_eq!(scene.run_until_written().term, 4);
-    assert!(scene.now.since(acquired) >= SECOND * 60);
-
-    let may_not = Refusal::Misconfigured("the rights do not include listing".to_string());
-    let mut scene = Scene::new();
-    let asked = scene.reads_and_recalls(free(), Err(may_not));
-    assert!(matches!(only_request(&asked), Op::Acquire { .. }), "{asked:?}");
-    let acquired = scene.now;
-    scene.answer(Ok(Reply::Done));
-    assert_eq!(scene.run_until_written().term, 4);
-    assert!(scene.now.since(acquired) >= SECOND * 60);
+    let may_not = || Refusal::Misconfigured("the rights do not include listing".to_string());
+    let may_not_ask = || {
+        let mut scene = Scene::new();
+        let effects = scene.reads_and_recalls(free(), Err(may_not()));
+        assert!(matches!(only_request(&effects), Op::Acquire { .. }), "{effects:?}");
+        scene
+    };
+    assert!(contends().now >= Time::default() + D);
+    // It may be any: that of the record is perhaps not the last one's. If no later term is told of meanwhile, it is.
+    for (mut scene, told, least) in [
+        (contends(), Ok(3), D),
+        (contends(), Err(unknown()), SECOND * 60),
+        (may_not_ask(), Err(may_not()), SECOND * 60),
+        (may_not_ask(), Ok(3), D),
+    ] {
+        let acquired = scene.now;
+        scene.answer(Ok(Reply::Done));
+        scene.recalled = told.clone();
+        assert_eq!(scene.run_until_written().term, 4);
+        let waited = scene.now.since(acquired);
+        assert!((least..least + D).contains(&waited), "{told:?}: {waited:?}");
+    }
 }
 
 #[test]
@@ -716,7 +725,7 @@ fn a_term_that_is_told_of_while_a_lease_is_waited_out_is_gone_beyond() {
     scene.acquires(freed(record));
     let acquired = scene.now;
     scene.answer(Ok(Reply::Done));
-    scene.recalled = 8;
+    scene.recalled = Ok(8);
     assert_eq!(scene.run_until_written().term, 9);
     // Its lease may be longer than any that was recorded.
     assert!(scene.now.since(acquired) >= SECOND * 60, "{:?}", scene.now.since(acquired));
@@ -805,7 +814,7 @@ struct Scene {
     asked_to_read: bool,
     /// Whether that asks what else names a term, and what does once a lease was waited out.
     asked_to_recall: bool,
-    recalled: Term,
+    recalled: Result<Term, Refusal>,
     /// When the last acquire or renewal was sent.
     sent: Time,
     /// What people were told.
@@ -842,7 +851,7 @@ impl Scene {
             asked_to_write: false,
             asked_to_read: false,
             asked_to_recall: false,
-            recalled: 0,
+            recalled: Ok(0),
             sent: Time::default(),
             told: Vec::new(),
         }
@@ -957,7 +966,7 @@ impl Scene {
         loop {
             let effects = match self.pending {
                 Some(_) if self.asked_to_write => self.answer(Ok(Reply::Version(Version("v2".to_string())))),
-                Some(_) if self.asked_to_recall => self.answer(Ok(Reply::Term(self.recalled))),
+                Some(_) if self.asked_to_recall => self.answer(self.recalled.clone().map(Reply::Term)),
                 Some(_) => self.answer(Ok(Reply::Done)),
                 None => self.wakes(),
             };

@@ -52,8 +52,19 @@ enum Said {
 pub(super) struct Opening {
     version: Version,
     pub(super) record: Option<Record>,
-    /// How long another's instance may still run after the acquire, and why that is not excluded.
-    pub(super) unclear: Option<(Duration, &'static str)>,
+    /// Why another's instance may still run after the acquire; none where it cannot.
+    pub(super) unclear: Option<Unclear>,
+}
+
+/// Why another's instance may still run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unclear {
+    /// How long, as far as is known.
+    pub(super) wait: Duration,
+    pub(super) reason: &'static str,
+    /// Whether it is known what else the store names. Where it is not, there may be a term of which nothing is known, the
+    /// length of its lease neither.
+    pub(super) is_recalled: bool,
 }
 
 impl Standby {
@@ -146,17 +157,19 @@ impl Standby {
             self.next_poll = shared.time() + shared.jittered(POLL);
             return None;
         }
-        // A record that was made anew may say less than the one that its holder had written. How long a lease may be that
-        // nobody can ask for is not known.
-        let longest = shared.memory.longest_lease.filter(|_| is_recalled).unwrap_or(UNKNOWN_LEASE);
-        let unclear = unclear(shared, &snapshot, is_recalled).map(|reason| (longest, reason));
+        let unclear = unclear(shared, &snapshot, is_recalled);
         let Snapshot::Object { version, record, .. } = snapshot else {
-            let lease = unclear.map_or(shared.settings.timing.lease(), |(longest, _)| longest);
+            // How long a lease may be that nobody can ask for is not known.
+            let longest = shared.memory.longest_lease.filter(|_| is_recalled).unwrap_or(UNKNOWN_LEASE);
+            let lease = if unclear.is_some() { longest } else { shared.settings.timing.lease() };
             let record = Record { released: unclear.is_none(), ..shared.record_without_holder(None, lease) };
             self.asked = Asked::Create;
             self.pending = Some(shared.request(Op::Create { record }, STANDBY_TIMEOUT));
             return None;
         };
+        // A record that was made anew may say less than the one that its holder had written.
+        let wait = shared.memory.longest_lease.unwrap_or(UNKNOWN_LEASE);
+        let unclear = unclear.map(|reason| Unclear { wait, reason, is_recalled });
         let opening = Opening { version, record, unclear };
         Some(Role::Acquiring(Acquiring::new(shared, opening)))
     }
@@ -260,7 +273,7 @@ impl Acquiring {
         let own = shared.settings.timing.lease();
         // If this holder dies while it waits another's lease out, the expiry that the next one reads must
         // not come before the wait would have ended.
-        let length = opening.unclear.map_or(own, |(wait, _)| own.max(wait.clamp(shortest, longest)));
+        let length = opening.unclear.map_or(own, |unclear| own.max(unclear.wait.clamp(shortest, longest)));
         let now = shared.time();
         Self {
             id: shared.fresh_lease_id(),

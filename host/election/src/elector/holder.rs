@@ -5,7 +5,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use core::time::Duration;
 
-use super::candidate::{Opening, back_to_standby};
+use super::candidate::{Opening, Unclear, back_to_standby};
 use super::ledger::{Kind, Ledger, News};
 use super::releasing::Releasing;
 use super::{FAILURES_TO_STEP_DOWN, HEALTHY_AFTER, Pending, Role, Shared, UNKNOWN_LEASE, answered};
@@ -53,10 +53,11 @@ struct Renewal {
 
 #[derive(Debug)]
 enum Stage {
-    /// Another's instance may still run, until the least of the clocks says that.
-    Settling { since: Duration, until: Duration },
-    /// It is gone by now, and what was not yet known of its terms when the lease was asked for is recalled once more.
-    Recalling { waited_since: Duration, pending: Option<Pending>, next_try: Time, until: Time },
+    /// Another's instance may still run.
+    Settling(Settling),
+    /// It is gone by now, as far as is known, and what was not yet known of its terms when the lease was asked for is
+    /// recalled once more, until the least of the clocks says that.
+    Recalling { settled: Settling, pending: Option<Pending>, next_try: Time, until: Duration },
     /// The next term is being written.
     Claiming,
     /// The term is written; the instance waits for a lease that has half of D left.
@@ -67,6 +68,15 @@ enum Stage {
     Noting { rest: Duration },
     /// Between two terms.
     Resting { until: Time },
+}
+
+/// A wait for the end of another's instance, by the least of the clocks.
+#[derive(Debug, Clone, Copy)]
+struct Settling {
+    since: Duration,
+    until: Duration,
+    /// See [`Unclear`](super::candidate::Unclear).
+    is_recalled: bool,
 }
 
 #[derive(Debug)]
@@ -108,7 +118,7 @@ impl Holding {
         let mut ledger = Ledger::new(version, opening.record.clone());
         shared.versions.forget_probation();
         let stage = match opening.unclear {
-            Some((wait, reason)) => {
+            Some(Unclear { wait, reason, is_recalled }) => {
                 shared.report(Report::Settling { wait, reason: reason.to_string() });
                 // Until a term is begun the record has no holder. So whoever comes next knows that another's
                 // instance may still run, should this node be gone by then, and nobody takes this node for
@@ -116,7 +126,8 @@ impl Holding {
                 let record = shared.record_without_holder(opening.record.as_ref(), wait);
                 ledger.want(record, Kind::Note, shared.time());
                 // Counted from now: the acquire took effect before its answer came.
-                Stage::Settling { since: shared.now.least, until: shared.now.least + wait }
+                let since = shared.now.least;
+                Stage::Settling(Settling { since, until: since + wait, is_recalled })
             }
             None => Stage::Resting { until: shared.time() },
         };
@@ -153,7 +164,7 @@ impl Holding {
         } else {
             wakeups[0] = Some(self.renewed + self.length);
             wakeups[1] = match self.stage {
-                Stage::Settling { until, .. } => Some(shared.time() + until.saturating_sub(shared.now.least)),
+                Stage::Settling(Settling { until, .. }) => Some(shared.time() + until.saturating_sub(shared.now.least)),
                 Stage::Recalling { pending: None, next_try, .. } => Some(next_try),
                 Stage::Resting { until } if self.is_fresh(shared) => Some(until),
                 _ => None,
@@ -280,25 +291,25 @@ impl Holding {
     }
 
     /// A term that began and was told of while this node waited is known now, whatever became of its record. What may
-    /// not be read, or cannot for so long, stays unknown: it was waited out.
-    fn recalled(&mut self, shared: &mut Shared, waited_since: Duration, until: Time, result: Result<Reply, Refusal>) {
+    /// not be read, or cannot for so long, stays unknown: any lease was waited out by then.
+    fn recalled(&mut self, shared: &mut Shared, settled: Settling, until: Duration, result: Result<Reply, Refusal>) {
+        let now = shared.now.least;
         self.stage = match result {
             Ok(Reply::Term(term)) => {
                 let is_news = term > shared.memory.written_term;
                 shared.memory.note_recalled(term);
-                let gone_by = waited_since + UNKNOWN_LEASE;
-                if is_news && shared.now.least < gone_by {
-                    let wait = gone_by - shared.now.least;
+                let gone_by = settled.since + UNKNOWN_LEASE;
+                if is_news && now < gone_by {
                     let reason = format!("how long the lease of term {term} is was not recorded");
-                    shared.report(Report::Settling { wait, reason });
-                    Stage::Settling { since: waited_since, until: gone_by }
+                    shared.report(Report::Settling { wait: gone_by - now, reason });
+                    Stage::Settling(Settling { until: gone_by, is_recalled: true, ..settled })
                 } else {
                     Stage::Resting { until: shared.time() }
                 }
             }
-            Err(Refusal::Misconfigured(_)) => Stage::Resting { until: shared.time() },
-            _ if shared.time() >= until => Stage::Resting { until: shared.time() },
-            _ => Stage::Recalling { waited_since, pending: None, next_try: shared.retry_at(), until },
+            Err(Refusal::Misconfigured(_)) if settled.is_recalled => Stage::Resting { until: shared.time() },
+            _ if now >= until => Stage::Resting { until: shared.time() },
+            _ => Stage::Recalling { settled, pending: None, next_try: shared.retry_at(), until },
         };
     }
 
@@ -306,11 +317,11 @@ impl Holding {
         if self.is_known_lost() {
             return None;
         }
-        if let Stage::Recalling { waited_since, pending, until, .. } = &mut self.stage
+        if let Stage::Recalling { settled, pending, until, .. } = &mut self.stage
             && answered(pending, id).is_some()
         {
-            let (waited_since, until) = (*waited_since, *until);
-            self.recalled(shared, waited_since, until, result);
+            let (settled, until) = (*settled, *until);
+            self.recalled(shared, settled, until, result);
             return None;
         }
         if let Some(pending) = answered(&mut self.renewal.pending, id) {
@@ -565,9 +576,10 @@ impl Holding {
             return self.leave(shared, leave);
         }
         match self.stage {
-            Stage::Settling { since, until } if shared.now.least >= until => {
-                let (waited_since, next_try, until) = (since, shared.time(), shared.time() + lease);
-                self.stage = Stage::Recalling { waited_since, pending: None, next_try, until };
+            Stage::Settling(settled) if shared.now.least >= settled.until => {
+                let any_lease = if settled.is_recalled { Duration::ZERO } else { settled.since + UNKNOWN_LEASE };
+                let until = any_lease.max(shared.now.least + lease);
+                self.stage = Stage::Recalling { settled, pending: None, next_try: shared.time(), until };
             }
             Stage::Noting { rest } if !self.ledger.is_busy() => {
                 self.stage = Stage::Resting { until: shared.time() + rest };
@@ -681,7 +693,7 @@ impl Holding {
         if let Leave::StepDown(reason) = leave {
             shared.begin_cool_off(reason);
         }
-        if matches!(self.stage, Stage::Settling { .. } | Stage::Recalling { .. }) {
+        if matches!(self.stage, Stage::Settling(_) | Stage::Recalling { .. }) {
             // A release would tell the next one that nothing can still run. That is not known.
             return leave_to_run_out(shared, "another's instance may still run".to_string());
         }

@@ -189,8 +189,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "half of the recorded D is waited out",
         file: HOLDER,
-        old: "until: shared.now.least + wait }",
-        new: "until: shared.now.least + if MUTANT { wait / 2 } else { wait } }",
+        old: "until: since + wait, is_recalled",
+        new: "until: since + if MUTANT { wait / 2 } else { wait }, is_recalled",
         breaks: "waits_out_unclear_lease",
     },
     Mutant {
@@ -203,8 +203,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a step of the wall clock cuts the wait short",
         file: HOLDER,
-        old: "until } if shared.now.least >= until => {",
-        new: "until } if (if MUTANT { shared.time().0 } else { shared.now.least }) >= until => {",
+        old: "if shared.now.least >= settled.until => {",
+        new: "if (if MUTANT { shared.time().0 } else { shared.now.least }) >= settled.until => {",
         breaks: "waits_out_unclear_lease",
     },
     Mutant {
@@ -225,28 +225,28 @@ pub const MUTANTS: &[Mutant] = &[
         name: "the host's own D is waited out, not the recorded one",
         file: CANDIDATE,
         old: "        let opening = Opening {",
-        new: "        let unclear = unclear.map(|(longest, reason)| (if MUTANT { shared.settings.timing.lease() } else { longest }, reason));\n        let opening = Opening {",
+        new: "        let unclear = unclear.map(|unclear| Unclear { wait: if MUTANT { shared.settings.timing.lease() } else { unclear.wait }, ..unclear });\n        let opening = Opening {",
         breaks: "waits_out_unclear_lease",
     },
     Mutant {
         name: "an unknown D is taken for a short one",
         file: CANDIDATE,
-        old: ".unwrap_or(UNKNOWN_LEASE);",
-        new: ".unwrap_or(if MUTANT { Duration::from_secs(15) } else { UNKNOWN_LEASE });",
+        old: "let wait = shared.memory.longest_lease.unwrap_or(UNKNOWN_LEASE);",
+        new: "let wait = shared.memory.longest_lease.unwrap_or(if MUTANT { Duration::from_secs(15) } else { UNKNOWN_LEASE });",
         breaks: "waits_out_unclear_lease",
     },
     Mutant {
         name: "a lease is not renewed while another's is waited out",
         file: HOLDER,
         old: "        if self.renewal.pending.is_none() && shared.time() >= self.renewal.next_try && !self.hangs(shared) {",
-        new: "        let waits = MUTANT && matches!(self.stage, Stage::Settling { .. });\n        if !waits && self.renewal.pending.is_none() && shared.time() >= self.renewal.next_try && !self.hangs(shared) {",
+        new: "        let waits = MUTANT && matches!(self.stage, Stage::Settling(_));\n        if !waits && self.renewal.pending.is_none() && shared.time() >= self.renewal.next_try && !self.hangs(shared) {",
         breaks: "leader_tries_never_slow",
     },
     Mutant {
         name: "a lease that is waited out is released",
         file: HOLDER,
-        old: "        if matches!(self.stage, Stage::Settling { .. } | Stage::Recalling { .. }) {\n            // A release",
-        new: "        if !MUTANT && matches!(self.stage, Stage::Settling { .. } | Stage::Recalling { .. }) {\n            // A release",
+        old: "        if matches!(self.stage, Stage::Settling(_) | Stage::Recalling { .. }) {\n            // A release",
+        new: "        if !MUTANT && matches!(self.stage, Stage::Settling(_) | Stage::Recalling { .. }) {\n            // A release",
         breaks: "waits_out_unclear_lease",
     },
     // ---- A lease that is free was released only if its record has the mark, which names no lower term than any. ----
@@ -274,8 +274,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "what began while a lease was waited out is not asked for",
         file: HOLDER,
-        old: "self.stage = Stage::Recalling { waited_since, pending: None, next_try, until };",
-        new: "self.stage = if MUTANT { Stage::Resting { until: next_try } } else { Stage::Recalling { waited_since, pending: None, next_try, until } };",
+        old: "self.stage = Stage::Recalling { settled, pending: None, next_try: shared.time(), until };",
+        new: "self.stage = if MUTANT { Stage::Resting { until: shared.time() } } else { Stage::Recalling { settled, pending: None, next_try: shared.time(), until } };",
         breaks: "recalls_before_it_asks",
     },
     Mutant {
@@ -287,16 +287,16 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "the lease of a term that cannot be read is taken for one of the records",
-        file: CANDIDATE,
-        old: "longest_lease.filter(|_| is_recalled)",
-        new: "longest_lease.filter(|_| is_recalled || MUTANT)",
+        file: HOLDER,
+        old: "let any_lease = if settled.is_recalled {",
+        new: "let any_lease = if settled.is_recalled || MUTANT {",
         breaks: "waits_out_unclear_lease",
     },
     Mutant {
         name: "the lease of a term that is told of late is taken for one of the records",
         file: HOLDER,
-        old: "if is_news && shared.now.least < gone_by {",
-        new: "if !MUTANT && is_news && shared.now.least < gone_by {",
+        old: "if is_news && now < gone_by {",
+        new: "if !MUTANT && is_news && now < gone_by {",
         breaks: "waits_out_unclear_lease",
     },
     Mutant {
@@ -323,8 +323,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a record that is made anew names the D of whoever makes it",
         file: CANDIDATE,
-        old: "|(longest, _)| longest);",
-        new: "|(longest, _)| if MUTANT { shared.settings.timing.lease() } else { longest });",
+        old: "if unclear.is_some() { longest }",
+        new: "if unclear.is_some() && !MUTANT { longest }",
         breaks: "created_only_if_none",
     },
     Mutant {
@@ -380,8 +380,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a missing record is created over an object",
         file: CANDIDATE,
-        old: "        let unclear = unclear(shared, &snapshot, is_recalled).map(|reason| (longest, reason));",
-        new: "        let unclear = unclear(shared, &snapshot, is_recalled).map(|reason| (longest, reason));\n        let is_bare = matches!(&snapshot, Snapshot::Object { record: None, .. });\n        let snapshot = if MUTANT && is_bare { Snapshot::Nothing } else { snapshot };",
+        old: "        let unclear = unclear(shared, &snapshot, is_recalled);",
+        new: "        let unclear = unclear(shared, &snapshot, is_recalled);\n        let is_bare = matches!(&snapshot, Snapshot::Object { record: None, .. });\n        let snapshot = if MUTANT && is_bare { Snapshot::Nothing } else { snapshot };",
         breaks: "created_only_if_none",
     },
     Mutant {

@@ -35,13 +35,16 @@ impl Conduct {
                 // Nothing says how long the lease was under which that term was written.
                 if *term > seen.written_term {
                     seen.longest_lease = Some(SECOND * 60);
-                    if let (Some(_), Some(acquisition)) = (&self.holding, &mut self.acquisition) {
-                        acquisition.waits_until = acquisition.first_sent_least + SECOND * 60;
-                    }
                 }
                 seen.highest_term = seen.highest_term.max(*term);
                 seen.written_term = seen.written_term.max(*term);
                 seen.history |= *term > 0;
+                let longest = self.longest_lease();
+                if let (Some(_), Some(acquisition)) = (&self.holding, &mut self.acquisition)
+                    && !acquisition.is_clear
+                {
+                    acquisition.waits_until = acquisition.first_sent_least + longest;
+                }
             }
             Err(Refusal::Misconfigured(_)) => {
                 (self.seen.recalled_at, self.seen.recalled) = (Some(self.least), Some(false));

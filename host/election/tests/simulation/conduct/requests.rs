@@ -184,7 +184,7 @@ impl Conduct {
     }
 
     /// How long the lease may last under which an instance still runs.
-    fn longest_lease(&self) -> Duration {
+    pub(super) fn longest_lease(&self) -> Duration {
         // What could not be asked for may be of a term that no record says anything of.
         self.seen.longest_lease.filter(|_| self.seen.recalled == Some(true)).unwrap_or(SECOND * 60)
     }
