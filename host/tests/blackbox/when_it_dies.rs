@@ -219,7 +219,9 @@ fn what_it_fails_with_is_cut_as_output_is() {
 fn an_instance_that_is_killed_leaves_its_profile_before_the_host_ends() {
     let (stage, folder) = stage(Guest::Loops);
     let file = folder.join("profile.json");
-    let mut node = stage.launch("alpha").flag("--profile", &file).start();
+    // It ends itself before its grace does, for which a busy machine needs time.
+    let node = stage.launch_with("alpha", &[("--grace", "4s"), ("--lease", "30s")]);
+    let mut node = node.flag("--profile", &file).start();
     node.after(0, "started");
     assert_eq!(node.terminate().code(), Some(0));
     let saved = told(&stage, "saved", "profile");

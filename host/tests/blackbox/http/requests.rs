@@ -61,7 +61,10 @@ fn connections_are_used_again_while_they_are_there() {
         ["/1", "/2", "/3", "/last", "/5", "/6"].map(|path| format!("{}{path}", server.url())).to_vec();
     let node = launch(&stage, "alpha", "get", &urls.join(" ")).flag("--allow-http", server.url()).start();
     let lines = said(&stage, &node);
-    assert!(lines[..6].iter().all(|line| line.contains(": 200 ")), "{lines:?}");
+    // The one after the last may be on its way before the end of that connection is known here, and never arrive.
+    let is_lost = |(number, line): (usize, &String)| number == 4 && line.ends_with(": ErrorCode::ConnectionTerminated");
+    let lines_are_right = lines[..6].iter().enumerate().all(|one| one.1.contains(": 200 ") || is_lost(one));
+    assert!(lines_are_right, "{lines:?}");
     let connections: Vec<usize> = server.requests().iter().map(|request| request.connection).collect();
     // A request may come before the one ahead of it has given its connection back, and then opens another.
     let opened = connections.iter().max();
