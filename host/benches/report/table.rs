@@ -69,7 +69,7 @@ impl Row {
     }
 
     /// Whether it holds all its bars; none if it has none.
-    fn holds(&self) -> Option<bool> {
+    pub fn holds(&self) -> Option<bool> {
         let Ok(samples) = &self.measured else { return Some(false) };
         // A comparison with what is not a number is false: nothing measured, nothing held.
         let holds = |bar: &Bar| match bar {

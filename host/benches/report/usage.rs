@@ -8,46 +8,77 @@ use std::time::Duration;
 /// The kernel's unit for a process's times, the same on every architecture that Linux still runs on.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// The memory that a process takes, in binary megabytes: all of it, and the share that no file of a disk backs.
+/// The memory that a host takes with all processes that it has started, in binary megabytes: all of it, and the share that
+/// no file of a disk backs. What several of them share counts once.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
-    /// All that is resident, the binary's own pages included, and all of its files in memory.
+    /// All that is resident, the binary's own pages included, and all files in memory.
     pub all: f64,
     /// Heap, stacks, guests and their code.
     pub anonymous: f64,
 }
 
-/// What a process takes now.
+/// What a host takes now.
 ///
 /// # Errors
 /// If there is no such process.
 pub fn memory(pid: u32) -> io::Result<Memory> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let mib = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_suffix("kB"));
-        line.and_then(|kib| kib.trim().parse::<f64>().ok()).map(|kib| kib / 1024.0).ok_or(io::ErrorKind::InvalidData)
-    };
-    // Compiled code is in such files. Of them, pages count as resident only once they are used, and take memory from
+    let mut anonymous = 0.0;
+    let (mut in_memory, mut on_disk) = (BTreeMap::new(), BTreeMap::new());
+    for pid in family(pid)? {
+        let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+        // Its share: a runner and its template have much of it in common, and with nobody else.
+        anonymous += kib(&rollup, "Pss_Anon:").ok_or(io::ErrorKind::InvalidData)?;
+        note_files(&fs::read_to_string(format!("/proc/{pid}/smaps"))?, &mut in_memory, &mut on_disk);
+    }
+    // Compiled code is in files in memory. Of them, pages count as resident only once they are used, and take memory from
     // the beginning.
-    let files = files_in_memory(&fs::read_to_string(format!("/proc/{pid}/maps"))?);
-    Ok(Memory { all: mib("VmRSS:")? - mib("RssShmem:")? + files, anonymous: mib("RssAnon:")? + files })
+    let in_memory = in_memory.values().sum::<u64>() as f64 / 1024.0;
+    let on_disk: f64 = on_disk.values().sum();
+    Ok(Memory { all: (anonymous + in_memory + on_disk) / 1024.0, anonymous: (anonymous + in_memory) / 1024.0 })
 }
 
-/// The size of all files in memory that a process has mapped, each once and as far as it is mapped.
-fn files_in_memory(maps: &str) -> f64 {
-    let mut sizes = BTreeMap::<&str, u64>::new();
-    for line in maps.lines().filter(|line| line.contains(" /memfd:")) {
-        // `7f0c5e000000-7f0c5e200000 r--p 00100000 00:01 1234    /memfd:name (deleted)`.
-        let mut words = line.split_whitespace();
-        let (range, offset, inode) = (words.next(), words.nth(1), words.nth(1));
+/// A process and those that it has started.
+fn family(pid: u32) -> io::Result<Vec<u32>> {
+    let all = fs::read_dir("/proc")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let is_child = |child: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+        let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+        fields.next() != Some("Z") && fields.next() == Some(&pid.to_string())
+    };
+    Ok(std::iter::once(pid).chain(all.filter(is_child)).collect())
+}
+
+/// The first number of kibibytes that has this name.
+fn kib(text: &str, name: &str) -> Option<f64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_suffix("kB"));
+    line?.trim().parse().ok()
+}
+
+/// Notes the files that a process has mapped: how long those in memory are as far as they are mapped, by their inodes, in
+/// bytes; and how much of those on a disk is resident, by their inodes and places, in kibibytes.
+fn note_files(smaps: &str, in_memory: &mut BTreeMap<String, u64>, on_disk: &mut BTreeMap<(String, u64), f64>) {
+    let mut place = None;
+    for line in smaps.lines() {
+        // `7f0c5e000000-7f0c5e200000 r--p 00100000 00:01 1234    /memfd:name (deleted)`, then a line for each size.
+        let words: Vec<&str> = line.split_whitespace().collect();
         let hex = |text: &str| u64::from_str_radix(text, 16).ok();
-        let length = range.and_then(|range| range.split_once('-')).and_then(|(from, to)| Some(hex(to)? - hex(from)?));
-        if let (Some(length), Some(offset), Some(inode)) = (length, offset.and_then(hex), inode) {
-            let size = sizes.entry(inode).or_default();
-            *size = (*size).max(offset + length);
+        if let [range, _, offset, _, inode, name @ ..] = &words[..]
+            && let Some((from, to)) = range.split_once('-').and_then(|(from, to)| Some((hex(from)?, hex(to)?)))
+            && let Some(offset) = hex(offset)
+        {
+            place = (*inode != "0").then(|| ((*inode).to_owned(), offset));
+            if name.first().is_some_and(|name| name.starts_with("/memfd:")) {
+                let size = in_memory.entry((*inode).to_owned()).or_default();
+                *size = (*size).max(offset + to - from);
+                place = None;
+            }
+        } else if let (["Rss:", size, "kB"], Some(place)) = (&words[..], &place) {
+            // Whoever has touched more of it has touched what the others have, and a little that is private counts twice.
+            let most = on_disk.entry(place.clone()).or_default();
+            *most = f64::max(*most, size.parse().unwrap_or(0.0));
         }
     }
-    sizes.values().sum::<u64>() as f64 / f64::from(1 << 20)
 }
 
 /// The processor time that a process has used, counted in two ways.
@@ -60,11 +91,18 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// What the process has used until now.
+    /// What a host and the processes that it has started have used until now.
     ///
     /// # Errors
     /// If there is no such process.
     pub fn read(pid: u32) -> io::Result<Self> {
+        family(pid)?.into_iter().try_fold(Self { coarse: Duration::ZERO, fine: Duration::ZERO }, |all, pid| {
+            let one = Self::of(pid)?;
+            Ok(Self { coarse: all.coarse + one.coarse, fine: all.fine + one.fine })
+        })
+    }
+
+    fn of(pid: u32) -> io::Result<Self> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
         // The second field is the name in parentheses, and may contain anything.
         let after_name = stat.rsplit(')').next().unwrap_or_default();
