@@ -11,7 +11,7 @@ use baton::clock::Clock;
 use baton::gate::Watchdog;
 use baton::runtime::{
     CLAIM_AHEAD, Engine, HttpPolicy, Instance, InstanceEvent, Launcher, Limits, Module, Notice, Output, Policy,
-    Postmortem, Processes, Purpose, Runners, Running,
+    Postmortem, Processes, Purpose, Runners, Running, Templates,
 };
 use baton::state;
 use baton::store::MemoryStore;
@@ -224,7 +224,8 @@ impl Baton {
 pub fn runners(http: HttpPolicy) -> std::io::Result<Runners> {
     let limits = Limits { memory: (TOUCHED + 64) << 20, ..Limits::default() };
     let policy = Policy { limits, http, ..Policy::default() };
-    Ok(Runners::new(env!("CARGO_BIN_EXE_baton").into(), policy, &Processes::new()?, &Handle::current()))
+    let templates = Templates::new(env!("CARGO_BIN_EXE_baton").into(), &Processes::new()?);
+    Ok(Runners::new(policy, &templates, &Handle::current()))
 }
 
 async fn gone(instance: &mut Instance) -> baton_election::End {

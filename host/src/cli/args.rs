@@ -175,9 +175,9 @@ Example:
         #[arg(long)]
         inspect: Option<String>,
     },
-    /// Run one instance: what a host starts for each
-    #[command(name = crate::runtime::RUN_INSTANCE, hide = true)]
-    RunInstance {
+    /// Fork the processes that run instances of a version: what a host starts for each version
+    #[command(name = crate::runtime::MAKE_RUNNERS, hide = true)]
+    MakeRunners {
         /// The number of the host's process
         #[arg(long)]
         parent: u32,

@@ -109,8 +109,8 @@ pub enum Command {
     },
     /// Compile a module for the host that started this process.
     CompileModule(Assignment),
-    /// Run one instance for the host that started this process.
-    RunInstance {
+    /// Fork the processes that run instances, for the host that started this process.
+    MakeRunners {
         /// The number of its process.
         parent: u32,
     },
@@ -320,7 +320,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Surrounding
         Subcommand::CompileModule { size, cpu, profile, inspect } => {
             Command::CompileModule(Assignment { size, cpu, profile, inspect })
         }
-        Subcommand::RunInstance { parent } => Command::RunInstance { parent },
+        Subcommand::MakeRunners { parent } => Command::MakeRunners { parent },
         Subcommand::WatchRunners { parent } => Command::WatchRunners { parent },
         Subcommand::New { lang, sdk: Some(_), .. } if lang != Lang::Rust => {
             let problem = "only a project in Rust takes the SDK: leave it out".to_owned();

@@ -23,7 +23,7 @@ use bytes::Bytes;
 
 use crate::cli::{self, Command, WRONG_CONFIGURATION};
 use crate::modules::{Compiler, PrepareError, compile_for_parent};
-use crate::runtime::{Inspection, read_module, run_instance, watch_runners};
+use crate::runtime::{Inspection, make_runners, read_module, run_instance, watch_runners};
 use crate::store::{LeaseStore, Store, StoreUrl};
 use crate::telemetry::escape;
 
@@ -51,7 +51,7 @@ pub fn run(command: Command) -> ExitCode {
         Command::Prune { elections, keep, dry_run, store } => block_on(prune::prune(&elections, &store, keep, dry_run)),
         Command::State { election, store, action } => block_on(state::state(&election, &store, action)),
         Command::CompileModule(assignment) => Ok(compile_for_parent(assignment)),
-        Command::RunInstance { parent } => Ok(run_instance(parent)),
+        Command::MakeRunners { parent } => Ok(make_runners(parent, run_instance)),
         Command::WatchRunners { parent } => Ok(watch_runners(parent)),
         Command::New { name, lang, sdk } => new::new(&name, lang, sdk.as_deref()),
         Command::Start { election, store } => block_on(start::start(&election, &store)),

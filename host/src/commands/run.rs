@@ -24,8 +24,8 @@ use crate::modules::{
 };
 use crate::node::NodeId;
 use crate::runtime::{
-    CLAIM_AHEAD, Engine, HttpPolicy, Launcher, Policy, Postmortem, PostmortemWriter, Processes, Purpose, Runners,
-    Running,
+    CLAIM_AHEAD, Engine, HttpPolicy, Launcher, Policy, Postmortem, PostmortemWriter, Processes, Runners, Running,
+    Templates,
 };
 use crate::signals::{Ask, Signals};
 use crate::state::{Inheritance, StateStore};
@@ -192,7 +192,8 @@ fn contend(
     let watchdog = Arc::new(Watchdog::start(clock.clone(), move |why, longest| words.last_words(why, longest))?);
     // Who attends to instances keeps no supervisor waiting, whatever their runners say.
     let keepers = runtime("keeper", 2)?;
-    let processes = Processes::new()?;
+    // The same program, whatever is put in its place.
+    let templates = Templates::new("/proc/self/exe".into(), &Processes::new()?);
     // Two threads: one that waits for a slow call of the system does not delay the other's deadlines.
     let control = runtime("control", 2)?;
     let incarnation = incarnation()?;
@@ -200,9 +201,7 @@ fn contend(
         let mut signals = Signals::listen()?;
         let all_runners: Vec<Runners> = checked
             .iter()
-            .map(|Checked { policy, .. }| {
-                Runners::new("/proc/self/exe".into(), policy.clone(), &processes, keepers.handle())
-            })
+            .map(|Checked { policy, .. }| Runners::new(policy.clone(), &templates, keepers.handle()))
             .collect();
         let make =
             Followers::new(config, node, &incarnation, (Arc::clone(modules), Arc::clone(leases)), workshop, log)?;
@@ -379,7 +378,7 @@ impl<'a> Followers<'a> {
         Checked { coordinator, trust, policy, .. }: &Checked<'_>,
         runners: &Runners,
     ) -> anyhow::Result<Supplied> {
-        let engine = Engine::new(Purpose { core_dump: policy.core_dump, profile: policy.profile });
+        let engine = Engine::new(policy.purpose());
         let engine = engine.map_err(|error| anyhow::anyhow!("{error:#}"))?;
         let (presence, seen) = watch::channel(Presence::default());
         let source: Option<Box<dyn Source>> = match &coordinator.module {

@@ -3,6 +3,7 @@
 //!
 //! - [`to_computing`]: its memory, its threads, its processor time and its standard streams. No file, no network and no
 //!   other process.
+//! - [`to_forking`]: to what it needs to load a guest, and to fork processes that take the next two steps.
 //! - [`to_loading`], then [`to_running`]: beyond those the descriptors that it was given, and the folders and the network
 //!   that its coordinator was granted.
 //! - [`to_watching`]: to read memory that it is handed over, and to end processes that it is handed over.
@@ -27,7 +28,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, clear_ambient_capability_set
 use seccompiler::BackendError;
 
 pub use computing::{Code, to_computing};
-pub use running::{Reach, to_loading, to_running};
+pub use running::{Reach, to_forking, to_loading, to_running};
 pub use watching::to_watching;
 
 /// The newest Landlock whose rights are known here. What the kernel lacks of it is left out.

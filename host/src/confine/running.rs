@@ -25,6 +25,19 @@ pub struct Reach<'a> {
     pub network: bool,
 }
 
+/// Confines this process for good, to what it needs to load a guest and to fork processes that are siblings of it; these
+/// can still be confined in both of the ways below. There must be no other thread yet.
+///
+/// # Errors
+/// [`ConfineError`] if the kernel has a part of it and refuses that. What the kernel lacks is no error.
+pub fn to_forking() -> Result<(), ConfineError> {
+    super::give_up_privileges()?;
+    if super::has_seccomp() {
+        seccompiler::apply_filter(&forking()?).map_err(io::Error::other)?;
+    }
+    Ok(())
+}
+
 /// Confines this process for good, to what it needs to load a guest and to reach what the guest was granted. There must
 /// be no other thread yet: they are made with what is left. Descriptors and shared memory are those that it has by now.
 ///
@@ -111,8 +124,36 @@ const RENAMEAT: libc::c_long = 38;
 const CONNECTIONS: &[libc::c_long] =
     &[libc::SYS_connect, libc::SYS_getpeername, libc::SYS_getsockname, libc::SYS_shutdown];
 
-/// What a runner knows of the system while it loads a guest.
+/// What a template knows of the system: all that a runner may come to need, and what makes one.
+fn forking() -> Result<BpfProgram, BackendError> {
+    let mut calls = preparing(true, true)?;
+    calls.all(&[
+        libc::SYS_capset,
+        libc::SYS_dup3,
+        libc::SYS_getppid,
+        libc::SYS_landlock_add_rule,
+        libc::SYS_landlock_create_ruleset,
+        libc::SYS_landlock_restrict_self,
+        libc::SYS_recvmsg,
+        libc::SYS_setsid,
+        // To itself, whichever process that is.
+        libc::SYS_tgkill,
+    ]);
+    calls.when(libc::SYS_clone, [is(0, libc::CLONE_PARENT | libc::SIGCHLD)])?;
+    calls.when(libc::SYS_prctl, [is(0, libc::PR_SET_PDEATHSIG), is(1, libc::SIGKILL)])?;
+    calls.when(libc::SYS_prctl, [is(0, libc::PR_SET_DUMPABLE), is(1, 0)])?;
+    calls.when(libc::SYS_prctl, [is(0, libc::PR_CAP_AMBIENT), is(1, libc::PR_CAP_AMBIENT_CLEAR_ALL)])?;
+    calls.when(libc::SYS_mmap, [no_code(2), flags(3, libc::MAP_TYPE, libc::MAP_SHARED)])?;
+    calls.when(libc::SYS_seccomp, [is(0, libc::SECCOMP_SET_MODE_FILTER as libc::c_int), is(1, 0)])?;
+    calls.filter()
+}
+
+/// What a runner knows of the system while it makes itself ready.
 fn loading(files: bool, network: bool) -> Result<BpfProgram, BackendError> {
+    preparing(files, network)?.filter()
+}
+
+fn preparing(files: bool, network: bool) -> Result<Calls, BackendError> {
     let mut calls = working(files, network)?;
     calls.all(MAKES);
     calls.threads()?;
@@ -133,7 +174,7 @@ fn loading(files: bool, network: bool) -> Result<BpfProgram, BackendError> {
     calls.when(libc::SYS_seccomp, [is(0, libc::SECCOMP_SET_MODE_FILTER as libc::c_int), is(1, all_threads)])?;
     calls.when(libc::SYS_seccomp, [is(0, libc::SECCOMP_GET_ACTION_AVAIL as libc::c_int), is(1, 0)])?;
     calls.when(libc::SYS_prctl, [is(0, libc::PR_SET_NO_NEW_PRIVS), is(1, 1)])?;
-    calls.filter()
+    Ok(calls)
 }
 
 /// What a runner knows of the system while a guest runs.

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 
+use serde::{Deserialize, Serialize};
 use wasmtime::Config;
 
 use super::backtrace::FRAMES;
@@ -14,7 +15,7 @@ pub struct Engine {
 }
 
 /// What an engine can do beside running instances.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug, Serialize, Deserialize)]
 pub struct Purpose {
     /// Traps can be dumped. Code that was compiled for one serves the other.
     pub core_dump: bool,

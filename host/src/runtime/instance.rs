@@ -767,7 +767,7 @@ impl Attending<'_> {
                 return Some(Over::Cannot(End::Crashed(format!("the host failed to run it: {why}"))));
             }
             FromRunner::Ended(ended) => return Some(Over::Ended(ended)),
-            FromRunner::Ready | FromRunner::Unsuitable(_) | FromRunner::Failed(_) => {
+            FromRunner::Ready | FromRunner::Failed(_) => {
                 return Some(Over::Broken("it makes itself ready again".to_owned()));
             }
         }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::engine::Purpose;
 use super::guest::CALL_BYTES;
 use super::http::HttpPolicy;
 use super::limits::Limits;
@@ -29,6 +30,12 @@ pub struct Policy {
 const DESCRIPTORS: u64 = 64;
 
 impl Policy {
+    /// What the code of their modules is compiled for.
+    #[must_use]
+    pub fn purpose(&self) -> Purpose {
+        Purpose { core_dump: self.core_dump, profile: self.profile }
+    }
+
     /// How many descriptors a runner may need.
     pub(crate) fn descriptors(&self) -> u64 {
         let guests = [self.limits.files, self.http.max_requests(), self.folders.len() as u64];

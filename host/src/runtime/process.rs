@@ -1,11 +1,12 @@
-//! Processes of this program: how runners are started, watched, killed and reaped.
+//! Processes of this program: how templates and runners are started, watched, killed and reaped.
 //!
-//! One thread starts them all and lives as long as the host: a runner dies with the thread that started it
-//! (`PR_SET_PDEATHSIG`, prctl(2)). It also reaps those that nobody waits for any more, and has each of them watched by the
-//! [`warden`](super::warden), which ends a runner at its deadline even if this whole process is stopped.
+//! One thread starts them all and lives as long as the host: a process dies with the thread that is its parent
+//! (`PR_SET_PDEATHSIG`, prctl(2)), and a runner that a template forks has the template's. It also reaps those that nobody
+//! waits for any more, and has each runner watched by the [`warden`](super::warden), which ends it at its deadline even if
+//! this whole process is stopped.
 
 use std::ffi::CStr;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, Read as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -28,14 +29,17 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
-/// The hidden command of a runner.
-pub const RUN_INSTANCE: &str = "run-instance";
+/// The hidden command of a template.
+pub const MAKE_RUNNERS: &str = "make-runners";
 
 /// The hidden command of the warden.
 pub const WATCH_RUNNERS: &str = "watch-runners";
 
 /// How often those are looked after that were killed and that nobody waits for.
 const REAP_EVERY: Duration = Duration::from_millis(50);
+
+/// A template that has not answered for so long is stopped, or worse: it forks within a millisecond.
+const FORKS_WITHIN: Duration = Duration::from_secs(10);
 
 /// No more descriptors are handed over than this.
 const MOST_DESCRIPTORS: usize = 8;
@@ -51,16 +55,29 @@ struct Starter {
 
 enum Ask {
     Start(Box<Start>),
+    Fork(Box<Fork>),
     Reap(OwnedFd),
 }
 
-/// A runner that is to be started.
+/// A template that is to be started.
 struct Start {
     program: PathBuf,
     descriptors: Vec<OwnedFd>,
-    page: OwnedFd,
-    answer: oneshot::Sender<io::Result<(Pid, OwnedFd)>>,
+    answer: oneshot::Sender<io::Result<(Started, UnixStream)>>,
 }
+
+/// A runner that a template is to fork.
+struct Fork {
+    program: PathBuf,
+    /// The way to the template.
+    way: Arc<UnixStream>,
+    descriptors: Vec<OwnedFd>,
+    page: OwnedFd,
+    answer: oneshot::Sender<io::Result<Started>>,
+}
+
+/// A process that has begun, and its pidfd.
+type Started = (Pid, OwnedFd);
 
 impl Processes {
     /// Starts the thread.
@@ -73,15 +90,41 @@ impl Processes {
         Ok(Self(Arc::new(Starter { asks: Some(asks), thread: Some(thread) })))
     }
 
-    /// Starts `program` as a runner, and hands these descriptors over to it, which it takes with [`receive`]. It is ended
-    /// at the deadline that its `page` has, whatever becomes of this process.
+    /// Starts `program` as a template, and hands these descriptors over to it, which it takes with [`receive`]. With it
+    /// comes the way to it, for [`Processes::fork`].
     ///
     /// # Errors
     /// Those of the system.
-    pub(super) async fn start(&self, program: &Path, descriptors: Vec<OwnedFd>, page: OwnedFd) -> io::Result<Process> {
+    pub(super) async fn start(
+        &self,
+        program: &Path,
+        descriptors: Vec<OwnedFd>,
+    ) -> io::Result<(Process, Arc<UnixStream>)> {
         let (answer, answered) = oneshot::channel();
-        self.ask(Ask::Start(Box::new(Start { program: program.to_owned(), descriptors, page, answer })));
-        let (pid, pidfd) = answered.await.map_err(io::Error::other)??;
+        self.ask(Ask::Start(Box::new(Start { program: program.to_owned(), descriptors, answer })));
+        let (started, way) = answered.await.map_err(io::Error::other)??;
+        Ok((self.process(started)?, Arc::new(way)))
+    }
+
+    /// Has a template fork a runner, and hands these descriptors over to that. It is ended at the deadline that its `page`
+    /// has, whatever becomes of this process, by a warden, which is `program` too.
+    ///
+    /// # Errors
+    /// Those of the system, and of a template that is not well.
+    pub(super) async fn fork(
+        &self,
+        program: &Path,
+        way: &Arc<UnixStream>,
+        descriptors: Vec<OwnedFd>,
+        page: OwnedFd,
+    ) -> io::Result<Process> {
+        let (answer, answered) = oneshot::channel();
+        let (program, way) = (program.to_owned(), Arc::clone(way));
+        self.ask(Ask::Fork(Box::new(Fork { program, way, descriptors, page, answer })));
+        self.process(answered.await.map_err(io::Error::other)??)
+    }
+
+    fn process(&self, (pid, pidfd): Started) -> io::Result<Process> {
         let handle = Handle(Arc::new(pidfd.try_clone()?));
         // SAFETY: an `OwnedFd` is one and the same open descriptor until it is dropped, and only `into_inner` and the drop
         // of the registration give it out of our hands.
@@ -198,27 +241,33 @@ fn serve(asked: &mpsc::Receiver<Ask>) {
         let wait = if dying.is_empty() { Duration::MAX } else { REAP_EVERY };
         match asked.recv_timeout(wait) {
             Ok(Ask::Start(ask)) => {
-                let Start { program, descriptors, page, answer } = *ask;
-                let mut started = start(&program, &[RUN_INSTANCE], &descriptors);
-                if let Ok((_, pidfd)) = &started
+                let Start { program, descriptors, answer } = *ask;
+                // Whoever asked may have gone, and the process with the answer that nobody takes.
+                if let Err(Ok(((_, pidfd), _))) = answer.send(start(&program, MAKE_RUNNERS, &descriptors)) {
+                    dying.push(pidfd);
+                }
+            }
+            Ok(Ask::Fork(ask)) => {
+                let Fork { program, way, descriptors, page, answer } = *ask;
+                let mut forked = fork(&way, &descriptors);
+                if let Ok((_, pidfd)) = &forked
                     && let Err(error) = warden.watch(&program, pidfd, page, &mut dying)
                 {
                     // What nobody watches does not run.
-                    dying.extend(started.map(|(_, pidfd)| pidfd));
-                    started = Err(error);
+                    dying.extend(forked.map(|(_, pidfd)| pidfd));
+                    forked = Err(error);
                 }
-                // Whoever asked may have gone, and the process with the answer that nobody takes.
-                if let Err(Ok((_, pidfd))) = answer.send(started) {
+                if let Err(Ok((_, pidfd))) = answer.send(forked) {
                     dying.push(pidfd);
                 }
-                // They are all to end, or have.
-                dying.iter().for_each(kill);
             }
             Ok(Ask::Reap(pidfd)) => dying.push(pidfd),
             Err(mpsc::RecvTimeoutError::Timeout) => {}
             // The host ends, and what it has killed is its own parent's then.
             Err(mpsc::RecvTimeoutError::Disconnected) => return,
         }
+        // They are all to end, or have.
+        dying.iter().for_each(kill);
         dying.retain(|pidfd| matches!(reap(pidfd.as_fd()), Ok(None)));
     }
 }
@@ -252,8 +301,7 @@ impl Warden {
     }
 
     fn begin(&mut self, program: &Path) -> io::Result<()> {
-        let (ours, theirs) = UnixStream::pair()?;
-        let (_, process) = start_on(program, &[WATCH_RUNNERS], theirs)?;
+        let ((_, process), ours) = start(program, WATCH_RUNNERS, &[])?;
         for (pidfd, page) in &self.watched {
             hand_over(&ours, &[pidfd.as_fd(), page.as_fd()])?;
         }
@@ -268,35 +316,55 @@ fn has_ended(pidfd: &OwnedFd) -> bool {
     poll(&mut asked, Some(&Timespec::default())).map_or(true, |ended| ended > 0)
 }
 
-fn start(program: &Path, arguments: &[&str], descriptors: &[OwnedFd]) -> io::Result<(Pid, OwnedFd)> {
+/// Starts a process of this program that takes those descriptors. With it comes the way to it.
+fn start(program: &Path, command: &str, descriptors: &[OwnedFd]) -> io::Result<(Started, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
     let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
-    // They wait in the socket until they are taken.
-    hand_over(&ours, &borrowed)?;
-    start_on(program, arguments, theirs)
-}
-
-/// Starts a process of this program, with that socket as its standard input.
-fn start_on(program: &Path, arguments: &[&str], socket: UnixStream) -> io::Result<(Pid, OwnedFd)> {
+    if !borrowed.is_empty() {
+        // They wait in the socket until they are taken.
+        hand_over(&ours, &borrowed)?;
+    }
     let mut child = Command::new(program)
         .arg0("baton")
-        .args(arguments)
-        .args(["--parent", &std::process::id().to_string()])
+        .args([command, "--parent", &std::process::id().to_string()])
         .env_clear()
-        .stdin(OwnedFd::from(socket))
+        .stdin(OwnedFd::from(theirs))
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()?;
     let pid = Pid::from_child(&child);
     // Nobody has reaped it, so the number is still its own.
     match pidfd_open(pid, PidfdFlags::NONBLOCK) {
-        Ok(pidfd) => Ok((pid, pidfd)),
+        Ok(pidfd) => Ok(((pid, pidfd), ours)),
         Err(error) => {
             child.kill()?;
             child.wait()?;
             Err(error.into())
         }
     }
+}
+
+/// Has a template fork: it answers with the number of its new sibling, which is a child of this process, or of the error.
+fn fork(way: &UnixStream, descriptors: &[OwnedFd]) -> io::Result<Started> {
+    let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+    hand_over(way, &borrowed)?;
+    let mut asked = [PollFd::new(way, PollFlags::IN)];
+    if poll(&mut asked, Some(&Timespec::try_from(FORKS_WITHIN).map_err(io::Error::other)?))? == 0 {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    let mut number = [0; 4];
+    let mut way = way;
+    way.read_exact(&mut number)?;
+    let number = i32::from_le_bytes(number);
+    let Some(pid) = Pid::from_raw(number).filter(|_| number > 0) else {
+        return Err(io::Error::from_raw_os_error(number.saturating_neg()));
+    };
+    // Nobody has reaped it, so the number is still its own.
+    let pidfd = pidfd_open(pid, PidfdFlags::NONBLOCK)?;
+    // It is a child of this process, and no other that would be killed for it.
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    waitid(WaitId::PidFd(pidfd.as_fd()), options)?;
+    Ok((pid, pidfd))
 }
 
 fn hand_over(socket: &UnixStream, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {

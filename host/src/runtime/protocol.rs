@@ -14,6 +14,7 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::engine::Purpose;
 use super::http::RefusedRequest;
 use super::judge::Kind;
 use super::limits::NearLimit;
@@ -31,10 +32,30 @@ pub(super) const LONGEST_TO_RUNNER: usize = 1 << 30;
 /// What a runner exits with that ends itself since its time is over.
 pub(super) const TIME_IS_OVER: i32 = 3;
 
-/// What a host says.
+/// What a template links. Its descriptors come with it: see [`runner`](super::runner).
+#[derive(Serialize, Deserialize)]
+pub(super) struct ToLink {
+    pub kind: Kind,
+    /// The core instances that were counted in it.
+    pub instances: u64,
+    pub purpose: Purpose,
+}
+
+/// What a template says, once.
+#[derive(Serialize, Deserialize)]
+pub(super) enum FromTemplate {
+    /// It forks runners.
+    Linked,
+    /// The module cannot run here, for these reasons.
+    Unsuitable(String),
+    /// It could not make itself ready.
+    Failed(String),
+}
+
+/// What a host says to a runner.
 #[derive(Serialize, Deserialize)]
 pub(super) enum ToRunner {
-    /// Get ready to run this. It is the first message.
+    /// Get ready for this. It is the first message.
     Prepare(Box<Setup>),
     /// Run an instance of it. It is the second.
     Start(Box<Beginning>),
@@ -46,7 +67,7 @@ pub(super) enum ToRunner {
     Resolved(u64, Result<Vec<SocketAddr>, String>),
 }
 
-/// What a runner runs, and what that may do. Its descriptors come with it: see [`Descriptors`](super::runner).
+/// What a runner must know of its module beside what its template knows, and what that may do.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Setup {
     /// Of the module, for messages.
@@ -54,8 +75,6 @@ pub(super) struct Setup {
     pub kind: Kind,
     pub uses_state: bool,
     pub asks_for_folders: bool,
-    /// The core instances that were counted in it.
-    pub instances: u64,
     pub policy: Policy,
 }
 
@@ -115,10 +134,8 @@ pub(super) enum NotCommitted {
 /// What a runner says.
 #[derive(Serialize, Deserialize)]
 pub(super) enum FromRunner {
-    /// It waits for an instance to run. It is the first message, or one of the next two is.
+    /// It waits for an instance to run. It is the first message, or the next one is.
     Ready,
-    /// The module cannot run here, for these reasons.
-    Unsuitable(String),
     /// The runner could not make itself ready.
     Failed(String),
     /// The guest's first instruction comes next.

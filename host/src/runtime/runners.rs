@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,11 +21,12 @@ use super::limits::Tally;
 use super::module::Module;
 use super::page::Page;
 use super::policy::Policy;
-use super::process::{Process, Processes, Status};
+use super::process::{Process, Status};
 use super::protocol::{FromRunner, Messages, Setup, ToRunner, frame};
 use super::shared::{Others, Shared};
+use super::templates::{Template, Templates};
 
-/// A runner that is not ready after so long is given up: linking takes milliseconds.
+/// A runner that is not ready after so long is given up: that takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// What a runner says takes this much more than the largest call of its guest, in bytes.
@@ -51,16 +51,21 @@ pub enum RunnerError {
 pub struct Runners(Arc<Inner>);
 
 struct Inner {
-    program: PathBuf,
     policy: Policy,
-    processes: Processes,
+    templates: Templates,
     handle: Handle,
     /// By the digests of their modules.
-    ready: Mutex<HashMap<String, Arc<AsyncMutex<Option<Ready>>>>>,
+    versions: Mutex<HashMap<String, Arc<Version>>>,
     /// Those that make runners. They end with this.
     making: Mutex<JoinSet<()>>,
     /// For lookups of names, of all instances together.
     lookups: Arc<Semaphore>,
+}
+
+/// A version at hand.
+struct Version {
+    template: Arc<Template>,
+    ready: AsyncMutex<Option<Ready>>,
 }
 
 /// A runner that waits for an instance to run. Dropping it ends it.
@@ -75,16 +80,14 @@ pub(super) struct Ready {
 }
 
 impl Runners {
-    /// Runners of this policy, which are that program, and whose host's side runs on `handle`. It must be this very
-    /// version of Baton.
+    /// Runners of this policy, which those templates fork, and whose host's side runs on `handle`.
     #[must_use]
-    pub fn new(program: PathBuf, policy: Policy, processes: &Processes, handle: &Handle) -> Self {
+    pub fn new(policy: Policy, templates: &Templates, handle: &Handle) -> Self {
         Self(Arc::new(Inner {
-            program,
             policy,
-            processes: processes.clone(),
+            templates: templates.clone(),
             handle: handle.clone(),
-            ready: Mutex::default(),
+            versions: Mutex::default(),
             making: Mutex::default(),
             lookups: Arc::new(Semaphore::new(LOOKUPS)),
         }))
@@ -108,10 +111,10 @@ impl Runners {
     /// # Errors
     /// [`RunnerError`] says why there is none.
     pub async fn make_ready(&self, module: &Module) -> Result<(), RunnerError> {
-        let slot = self.slot(module);
-        let mut slot = slot.lock().await;
-        if !slot.as_ref().is_some_and(Ready::is_alive) {
-            *slot = Some(self.make(module).await?);
+        let version = self.version(module);
+        let mut ready = version.ready.lock().await;
+        if !ready.as_ref().is_some_and(Ready::is_alive) {
+            *ready = Some(self.make(module, &version.template).await?);
         }
         Ok(())
     }
@@ -119,7 +122,7 @@ impl Runners {
     /// Has a runner made ready for each of these, and ends those for all others.
     pub fn keep(&self, modules: &[&Module]) {
         let keeps = |digest: &String| modules.iter().any(|module| module.digest() == digest);
-        lock(&self.0.ready).retain(|digest, _| keeps(digest));
+        lock(&self.0.versions).retain(|digest, _| keeps(digest));
         for module in modules {
             self.refill(module);
         }
@@ -129,17 +132,17 @@ impl Runners {
     pub(super) fn refill(&self, module: &Module) {
         let mut making = lock(&self.0.making);
         while making.try_join_next().is_some() {}
-        let (slot, module) = (self.slot(module), module.clone());
+        let (version, module) = (self.version(module), module.clone());
         // Not what it belongs to, which would then never end.
         let its = Arc::downgrade(&self.0);
         making.spawn_on(
             async move {
-                let mut slot = slot.lock().await;
+                let mut ready = version.ready.lock().await;
                 if let Some(its) = its.upgrade()
-                    && !slot.as_ref().is_some_and(Ready::is_alive)
+                    && !ready.as_ref().is_some_and(Ready::is_alive)
                 {
                     // Whoever needs it tries again, and says why there is none.
-                    *slot = Self(its).make(&module).await.ok();
+                    *ready = Self(its).make(&module, &version.template).await.ok();
                 }
             },
             &self.0.handle,
@@ -148,7 +151,7 @@ impl Runners {
 
     /// The runner that is ready for this version, if there is one.
     pub(super) fn take_ready(&self, module: &Module) -> Option<Ready> {
-        self.slot(module).try_lock().ok()?.take().filter(Ready::is_alive)
+        self.version(module).ready.try_lock().ok()?.take().filter(Ready::is_alive)
     }
 
     /// A runner for this version: the one that is ready or being made, or a new one.
@@ -156,53 +159,58 @@ impl Runners {
     /// # Errors
     /// [`RunnerError`] says why there is none.
     pub(super) async fn take(&self, module: &Module) -> Result<Ready, RunnerError> {
-        let slot = self.slot(module);
-        let mut slot = slot.lock().await;
-        match slot.take().filter(Ready::is_alive) {
+        let version = self.version(module);
+        let mut ready = version.ready.lock().await;
+        match ready.take().filter(Ready::is_alive) {
             Some(ready) => Ok(ready),
-            None => self.make(module).await,
+            None => self.make(module, &version.template).await,
         }
     }
 
-    fn slot(&self, module: &Module) -> Arc<AsyncMutex<Option<Ready>>> {
-        Arc::clone(lock(&self.0.ready).entry(module.digest().to_owned()).or_default())
+    fn version(&self, module: &Module) -> Arc<Version> {
+        let mut versions = lock(&self.0.versions);
+        let version = versions.entry(module.digest().to_owned()).or_insert_with(|| {
+            let template = self.0.templates.of(module, self.0.policy.purpose());
+            Arc::new(Version { template, ready: AsyncMutex::default() })
+        });
+        Arc::clone(version)
     }
 
-    async fn make(&self, module: &Module) -> Result<Ready, RunnerError> {
-        timeout(PATIENCE, self.begin(module))
+    async fn make(&self, module: &Module, template: &Template) -> Result<Ready, RunnerError> {
+        timeout(PATIENCE, self.begin(module, template))
             .await
             .unwrap_or_else(|_| Err(RunnerError::Failed(format!("nothing was heard of it for {PATIENCE:?}"))))
     }
 
-    async fn begin(&self, module: &Module) -> Result<Ready, RunnerError> {
-        let Inner { program, policy, processes, .. } = &*self.0;
+    async fn begin(&self, module: &Module, template: &Template) -> Result<Ready, RunnerError> {
+        let policy = &self.0.policy;
         let ((theirs_in, to), (from, theirs_out)) = (one_way()?, one_way()?);
         let (page, page_file) = Page::make()?;
         let (tally, tally_file) = Shared::make("baton-tally", Others::Write)?;
         let leaves = policy.core_dump || policy.profile;
         let remains = leaves.then(|| room_for_remains(policy)).transpose()?;
         let watched = page_file.try_clone()?;
-        let mut descriptors = vec![theirs_in, theirs_out, page_file, tally_file, module.code()?];
+        let mut descriptors = vec![theirs_in, theirs_out, page_file, tally_file];
         if let Some(remains) = &remains {
             descriptors.push(remains.try_clone()?.into());
         }
         let (to, from) = (pipe::Sender::from_owned_fd(to)?, pipe::Receiver::from_owned_fd(from)?);
         let longest = policy.call_bytes(module.uses_state()).saturating_add(ENVELOPE);
-        let process = processes.start(program, descriptors, watched).await?;
+        let process = template.fork(&descriptors, &watched).await?;
+        // The runner alone has its ends from here on, or nobody would hear when it has ended.
+        drop(descriptors);
         let mut ready = Ready { process, to, from: Messages::new(from, longest), page, tally, remains };
         let setup = Setup {
             digest: module.digest().to_owned(),
             kind: module.kind(),
             uses_state: module.uses_state(),
             asks_for_folders: module.asks_for_folders(),
-            instances: module.counted(),
             policy: policy.clone(),
         };
         // One that ends before it has read all of it says why, or how it ended does.
         let _ = ready.to.write_all(&frame(&ToRunner::Prepare(Box::new(setup)))?).await;
         match ready.from.next().await {
             Ok(Some(FromRunner::Ready)) => Ok(ready),
-            Ok(Some(FromRunner::Unsuitable(problems))) => Err(RunnerError::Unsuitable(problems)),
             Ok(Some(FromRunner::Failed(why) | FromRunner::Panicked(why))) => Err(RunnerError::Failed(why)),
             Ok(Some(_)) => Err(RunnerError::Failed("it does not keep to the protocol".to_owned())),
             Ok(None) => Err(RunnerError::Failed(how_it_ended(ready.process.ended().await?))),
@@ -250,7 +258,7 @@ fn room_for_remains(policy: &Policy) -> io::Result<File> {
 }
 
 /// A pipe: its end for reading, and its end for writing.
-fn one_way() -> io::Result<(OwnedFd, OwnedFd)> {
+pub(super) fn one_way() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(pipe_with(PipeFlags::CLOEXEC)?)
 }
 

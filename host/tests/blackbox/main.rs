@@ -53,6 +53,7 @@ mod start;
 mod state;
 mod store;
 mod swaps;
+mod templates;
 mod trust;
 mod when_it_dies;
 

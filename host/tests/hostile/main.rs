@@ -30,8 +30,9 @@ use baton::config::Folder;
 use baton::confine::missing;
 use baton::gate::Watchdog;
 use baton::runtime::{
-    CLAIM_AHEAD, Engine, Grants, HttpPolicy, Instance, InstanceEvent, Launcher, Limits, Module, Notice, Output, Policy,
-    Postmortem, PostmortemWriter, Processes, Purpose, RUN_INSTANCE, Runners, Running, WATCH_RUNNERS, watch_runners,
+    CLAIM_AHEAD, Engine, Grants, HttpPolicy, Instance, InstanceEvent, Launcher, Limits, MAKE_RUNNERS, Module, Notice,
+    Output, Policy, Postmortem, PostmortemWriter, Processes, Purpose, Runners, Running, Templates, WATCH_RUNNERS,
+    make_runners, watch_runners,
 };
 use baton::state;
 use baton::store::MemoryStore;
@@ -144,8 +145,8 @@ const CASES: &[(&str, Setting, Then)] = &[
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [RUN_INSTANCE, "--parent", host] => runner::be_one(host.parse().unwrap()),
-        // The warden is ours: nothing of a stranger runs in it.
+        // The template and the warden are ours: nothing of a stranger runs in them.
+        [MAKE_RUNNERS, "--parent", host] => drop(make_runners(host.parse().unwrap(), runner::be_one)),
         [WATCH_RUNNERS, "--parent", host] => drop(watch_runners(host.parse().unwrap())),
         [BE_A_HOST, port, module] => with_runtime(be_a_host(port, Path::new(module))),
         _ => {
@@ -187,7 +188,8 @@ struct Host {
     watchdog: Arc<Watchdog>,
     processes: Processes,
     /// That keeps no state, and one that does.
-    modules: [Module; 2],
+    /// One that beats, one that keeps state, and the first compiled to be profiled.
+    modules: [Module; 3],
     /// Who takes connections.
     server: TcpListener,
     folder: PathBuf,
@@ -200,10 +202,11 @@ impl Drop for Host {
 }
 
 impl Host {
-    fn new(modules: [&Path; 2]) -> Self {
+    fn new([beats, keeps]: [&Path; 2]) -> Self {
         let clock = Clock::default();
         let watchdog = Watchdog::start(clock.clone(), |why, _| eprintln!("the watchdog ends this process: {why}"));
-        let engine = Engine::new(Purpose::default()).unwrap();
+        let [engine, profiling] = [Purpose::default(), Purpose { core_dump: true, profile: true }]
+            .map(|purpose| Engine::new(purpose).unwrap());
         let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         server.set_nonblocking(true).unwrap();
         let folder = runner::granted(std::process::id());
@@ -212,7 +215,8 @@ impl Host {
             clock,
             watchdog: Arc::new(watchdog.unwrap()),
             processes: Processes::new().unwrap(),
-            modules: modules.map(|path| Module::load(&engine, path).unwrap()),
+            modules: [(&engine, beats), (&engine, keeps), (&profiling, beats)]
+                .map(|(engine, path)| Module::load(engine, path).unwrap()),
             server,
             folder,
         }
@@ -222,7 +226,7 @@ impl Host {
         Launcher {
             election: ElectionName::new("stage").unwrap(),
             node: "alpha".to_owned(),
-            runners: Runners::new(program.to_owned(), policy, &self.processes, &Handle::current()),
+            runners: Runners::new(policy, &Templates::new(program.to_owned(), &self.processes), &Handle::current()),
             states: Arc::new(MemoryStore::new(Arc::new(|| Duration::ZERO))),
             inheritance: state::Inheritance::default(),
             claim_ahead: CLAIM_AHEAD,
@@ -284,7 +288,11 @@ impl Host {
             let (dumps, profile) = (kept.path().to_owned(), kept.path().join("profile"));
             launcher.postmortem = Postmortem::new(Some(dumps), Some(profile), &writer).unwrap();
         }
-        let module = &self.modules[usize::from(setting == Stateful)];
+        let module = match setting {
+            Stateful => &self.modules[1],
+            Kept => &self.modules[2],
+            _ => &self.modules[0],
+        };
         forget_the_peak();
         let before = memory("VmHWM");
         let (mut instance, seen) = self.start(&launcher, module, GUARD * 10);

@@ -3,15 +3,15 @@
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, TcpStream};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use baton::confine::{Reach, to_loading, to_running};
+use baton::runtime::Forked;
 use rustix::fs::{CWD, Mode, OFlags};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{Signal, set_parent_process_death_signal, setsid};
 
 /// What it does.
@@ -33,18 +33,18 @@ pub fn granted(host: u32) -> PathBuf {
 /// The numbers of what a runner says, in the order in which `FromRunner` has it.
 mod says {
     pub const READY: u8 = 0;
-    pub const FAILED: u8 = 2;
-    pub const STARTED: u8 = 3;
-    pub const LINE: u8 = 4;
-    pub const LOG: u8 = 5;
-    pub const DROPPED: u8 = 6;
-    pub const DENIED: u8 = 7;
-    pub const NEAR_LIMIT: u8 = 8;
-    pub const STEP_DOWN: u8 = 10;
-    pub const COMMIT: u8 = 11;
-    pub const RESOLVE: u8 = 12;
-    pub const PANICKED: u8 = 13;
-    pub const ENDED: u8 = 14;
+    pub const FAILED: u8 = 1;
+    pub const STARTED: u8 = 2;
+    pub const LINE: u8 = 3;
+    pub const LOG: u8 = 4;
+    pub const DROPPED: u8 = 5;
+    pub const DENIED: u8 = 6;
+    pub const NEAR_LIMIT: u8 = 7;
+    pub const STEP_DOWN: u8 = 9;
+    pub const COMMIT: u8 = 10;
+    pub const RESOLVE: u8 = 11;
+    pub const PANICKED: u8 = 12;
+    pub const ENDED: u8 = 13;
 }
 
 /// Ways to end, in the order in which `How` has them.
@@ -71,13 +71,14 @@ const F_SETSIG: libc::c_int = 10;
 /// More than the page and the tally have.
 const PAGE: usize = 4096;
 
-pub fn be_one(host: u32) -> ! {
+pub fn be_one(forked: Forked) -> ExitCode {
+    let host = forked.host();
     set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
     setsid().unwrap();
-    let mut given = descriptors().into_iter();
+    let mut given = forked.into_descriptors().into_iter();
     let mut next = || given.next().expect("a descriptor");
     let (mut from_host, mut to_host) = (File::from(next()), File::from(next()));
-    let (page, tally, _code) = (next(), next(), next());
+    let (page, tally) = (next(), next());
     let remains = given.next();
     let prepare = message(&mut from_host);
     let mapped = [(&page, libc::PROT_READ), (&tally, libc::PROT_READ | libc::PROT_WRITE)];
@@ -104,17 +105,6 @@ pub fn be_one(host: u32) -> ! {
     let start = message(&mut from_host);
     let host = libc::pid_t::try_from(host).unwrap();
     Runner { host, from_host, to_host: Some(to_host), page, tally, remains, mapped, start }.does_evil()
-}
-
-fn descriptors() -> Vec<OwnedFd> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    recvmsg(io::stdin(), &mut [io::IoSliceMut::new(&mut [0])], &mut control, RecvFlags::CMSG_CLOEXEC).unwrap();
-    let rights = control.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
-        _ => None,
-    });
-    rights.flatten().collect()
 }
 
 fn message(from: &mut File) -> Vec<u8> {

@@ -23,7 +23,7 @@ use baton::clock::Clock;
 use baton::gate::{Gate, Watchdog};
 use baton::runtime::{
     CLAIM_AHEAD, Engine, Instance, Launcher, Limits, Module, Notice, Output, Policy, Postmortem, Processes, Purpose,
-    Runners, Running,
+    Runners, Running, Templates,
 };
 use baton::state;
 use baton::store::MemoryStore;
@@ -70,7 +70,8 @@ fn launcher_under(policy: Policy, behaviour: &str) -> Launcher {
 
 /// Runners of the real program, whose host is this process.
 fn runners(policy: Policy) -> Runners {
-    Runners::new(env!("CARGO_BIN_EXE_baton").into(), policy, &Processes::new().unwrap(), &Handle::current())
+    let templates = Templates::new(env!("CARGO_BIN_EXE_baton").into(), &Processes::new().unwrap());
+    Runners::new(policy, &templates, &Handle::current())
 }
 
 fn engine() -> Engine {

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use baton::modules::{Compiler, Offer, Preparer, Trust};
-use baton::runtime::{Engine, Policy, Processes, Purpose, Runners};
+use baton::runtime::{Engine, Policy, Processes, Purpose, Runners, Templates};
 use tokio::runtime::Handle;
 
 /// The program under test, with its compiler.
@@ -32,7 +32,11 @@ fn preparer() -> Preparer {
         compiler: Compiler::in_program(program()),
         compile_timeout: Duration::from_secs(60),
         cache: None,
-        runners: Runners::new(program(), Policy::default(), &Processes::new().unwrap(), &Handle::current()),
+        runners: Runners::new(
+            Policy::default(),
+            &Templates::new(program(), &Processes::new().unwrap()),
+            &Handle::current(),
+        ),
     }
 }
 

@@ -298,29 +298,34 @@ impl Node {
 
     /// The processes in which instances of this host run, or wait to.
     pub fn runners(&self) -> Vec<Pid> {
-        self.children("run-instance")
+        self.children("baton-runner")
     }
 
     /// The process that ends those at their deadlines.
     pub fn warden(&self) -> Pid {
-        self.children("watch-runners").pop().expect("there is a warden")
+        self.children("baton-warden").pop().expect("there is a warden")
     }
 
-    /// The processes that this host has started and that have not ended, of those that have this in their command line.
-    fn children(&self, word: &str) -> Vec<Pid> {
+    /// The processes of which each has a version linked, and forks the runners of it.
+    pub fn templates(&self) -> Vec<Pid> {
+        self.children("baton-template")
+    }
+
+    /// The processes that this host has started and that have not ended, of those that have this in their names.
+    fn children(&self, name: &str) -> Vec<Pid> {
         let all = std::fs::read_dir("/proc").expect("the system lists its processes");
         let pids = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).filter_map(Pid::from_raw);
-        pids.filter(|pid| self.is_child(*pid, word)).collect()
+        pids.filter(|pid| self.is_child(*pid, name)).collect()
     }
 
-    fn is_child(&self, pid: Pid, word: &str) -> bool {
+    fn is_child(&self, pid: Pid, named: &str) -> bool {
         let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
         // Its state and its parent are the third and the fourth field, behind a name that is ours.
         let stat = read("stat");
         let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
         let has_ended = fields.next() == Some("Z");
         let parent = fields.next().and_then(|parent| parent.parse().ok());
-        parent == Some(self.pid()) && !has_ended && read("cmdline").contains(word)
+        parent == Some(self.pid()) && !has_ended && read("comm").contains(named)
     }
 
     /// Stops the host's process, but not in the middle of a request to the embedded store: it would keep SQLite's

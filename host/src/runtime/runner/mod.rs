@@ -1,7 +1,7 @@
-//! The process of one instance: this program once more, which gives up all that an instance does not need before it links
-//! anything of a stranger's.
+//! The process of one instance: a copy of its [`template`], which gives up all that the instance does not need before
+//! anything of a stranger's runs.
 //!
-//! Its host starts it before there is a term to serve ([`Runners`](super::runners::Runners)). It makes itself ready and
+//! Its host has it forked before there is a term to serve ([`Runners`](super::runners::Runners)). It makes itself ready and
 //! waits; the message that begins an instance finds everything there. It runs one instance, and ends with it. However it
 //! ends, and whenever, the kernel leaves nothing of it behind.
 //!
@@ -10,11 +10,12 @@
 //! deadline.
 
 mod life;
+mod template;
 mod wire;
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::ExitCode;
 use std::sync::{Arc, Barrier, mpsc};
 use std::time::Duration;
@@ -23,19 +24,18 @@ use anyhow::Context as _;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use tokio::runtime::{Builder, Runtime};
 
-use super::engine::{Engine, Purpose};
 use super::http::Client;
 use super::limits::Tally;
 use super::module::Linked;
 use super::page::Gate;
 use super::policy::Policy;
-use super::process::{end_with, receive};
+use super::process::end_with;
 use super::protocol::{self, FromRunner, LONGEST_TO_RUNNER, Setup, ToRunner};
 use super::shared::{Access, Shared};
 use crate::confine::{self, Reach};
-use crate::memory;
 
 use life::Instance;
+pub use template::{Forked, make_runners};
 pub(super) use wire::{Lookups, State, Wire};
 
 /// Calls on files that run at a time; further ones wait for their turn.
@@ -52,30 +52,28 @@ struct Descriptors {
     to_host: File,
     page: OwnedFd,
     tally: OwnedFd,
-    code: OwnedFd,
     /// Where it leaves what is kept of its instance, if anything is.
     remains: Option<File>,
 }
 
 impl Descriptors {
-    fn receive() -> io::Result<Self> {
-        let mut received = receive(io::stdin())?.into_iter();
-        let mut next = || received.next().ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof));
+    fn among(given: Vec<OwnedFd>) -> io::Result<Self> {
+        let mut given = given.into_iter();
+        let mut next = || given.next().ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof));
         Ok(Self {
             from_host: next()?.into(),
             to_host: next()?.into(),
             page: next()?,
             tally: next()?,
-            code: next()?,
             remains: next().ok().map(File::from),
         })
     }
 }
 
-/// The whole life of a runner: makes itself ready, waits for an instance to run, runs it. `parent` is its host.
+/// The whole life of a runner: makes itself ready, waits for an instance to run, runs it.
 #[must_use]
-pub fn run_instance(parent: u32) -> ExitCode {
-    let Ok(Some(runner)) = begin(parent) else { return ExitCode::FAILURE };
+pub fn run_instance(forked: Forked) -> ExitCode {
+    let Ok(Some(runner)) = begin(forked) else { return ExitCode::FAILURE };
     let wire = runner.wire.clone();
     match runner.serve() {
         Ok(()) => ExitCode::SUCCESS,
@@ -89,26 +87,23 @@ pub fn run_instance(parent: u32) -> ExitCode {
 /// What is there from the beginning.
 struct Runner {
     setup: Setup,
+    linked: Linked,
     descriptors: Descriptors,
     wire: Wire,
 }
 
 /// None where the host is gone already.
-fn begin(parent: u32) -> anyhow::Result<Option<Runner>> {
-    if !end_with(parent, c"baton-runner")? {
+fn begin(Forked { linked, host, descriptors }: Forked) -> anyhow::Result<Option<Runner>> {
+    if !end_with(host, c"baton-runner")? {
         return Ok(None);
     }
-    confine::close_others()?;
-    let mut descriptors = Descriptors::receive()?;
-    // The way by which they came leads nowhere from now on.
-    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
-    memory::keep_one_heap();
+    let mut descriptors = Descriptors::among(descriptors)?;
     let wire = Wire::new(descriptors.to_host.try_clone()?);
     wire.tells_of_panics();
     let Some(ToRunner::Prepare(setup)) = protocol::read(&mut descriptors.from_host, LONGEST_TO_RUNNER)? else {
         return Ok(None);
     };
-    Ok(Some(Runner { setup: *setup, descriptors, wire }))
+    Ok(Some(Runner { setup: *setup, linked, descriptors, wire }))
 }
 
 /// All that is ready before there is a term.
@@ -128,32 +123,21 @@ struct Prepared {
 
 impl Runner {
     fn serve(self) -> anyhow::Result<()> {
-        let Self { setup, descriptors, wire } = self;
-        let Descriptors { mut from_host, page, tally, code, remains, .. } = descriptors;
+        let Self { setup, linked, descriptors, wire } = self;
+        let Descriptors { mut from_host, page, tally, remains, .. } = descriptors;
         let policy = &setup.policy;
         let (files, network) = (!policy.folders.is_empty(), policy.http.grants_anything());
         // Read once more when all is ready, when no file can be opened any more.
         let memory = Memory { statm: File::open("/proc/self/statm")?, page: rustix::param::page_size() as u64 };
         let tally = Shared::map(tally, Access::Writes)?;
         let gate = Arc::new(Gate::map(page, &tally)?);
-        restrain(policy)?;
+        let descriptors = Some(policy.descriptors());
+        setrlimit(Resource::Nofile, Rlimit { current: descriptors, maximum: descriptors })?;
         let folders: Vec<_> =
             policy.folders.iter().filter_map(|folder| Some((folder.open().ok()?, folder.read_only))).collect();
         let reached: Vec<_> = folders.iter().map(|(folder, read_only)| (folder.as_fd(), *read_only)).collect();
         confine::to_loading(&Reach { folders: &reached, network })?;
 
-        let engine = Engine::new(Purpose { core_dump: policy.core_dump, profile: policy.profile });
-        let engine = engine.map_err(|error| anyhow::anyhow!("{error:#}"))?;
-        // SAFETY: the code is what a compiler of ours has written, whose checksum the host has compared, in a sealed file.
-        let linked = match unsafe { Linked::map(&engine, setup.kind, &code, setup.instances) } {
-            Ok(linked) => linked,
-            Err(problems) => {
-                wire.send(&FromRunner::Unsuitable(problems.join("; ")));
-                return Ok(());
-            }
-        };
-        // What is mapped stays; by its descriptor it could be opened again.
-        drop(code);
         let lookups = Lookups::new(wire.clone());
         let client = Client::new(&policy.http, lookups.clone())?;
         let runtime = runtime(files)?;
@@ -170,7 +154,7 @@ impl Runner {
                 end_at_the_deadline(&deadline);
             }
         })?;
-        let ticker = policy.profile.then(|| life::Ticker::start(&engine)).transpose()?;
+        let ticker = policy.profile.then(|| life::Ticker::start(&linked.engine)).transpose()?;
         memory.limit(policy)?;
         confine::to_running(files, network)?;
         wire.send(&FromRunner::Ready);
@@ -185,16 +169,6 @@ impl Runner {
         });
         Ok(())
     }
-}
-
-/// Leaves this process less than the others have.
-fn restrain(policy: &Policy) -> anyhow::Result<()> {
-    let limit = |resource, most: u64| setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) });
-    limit(Resource::Core, 0)?;
-    limit(Resource::Nofile, policy.descriptors())?;
-    // Kindness, not safety: a system that lacks it does without.
-    let _ = std::fs::write("/proc/self/oom_score_adj", "500");
-    Ok(())
 }
 
 /// What says how much memory this process has, opened while files can be.
