@@ -759,8 +759,31 @@ fn a_length_that_is_read_in_doubt_is_not_forgotten() {
     scene.answer(Ok(Reply::Read(held("v5", longer))));
     // The write on top of that finds the object gone, and what is made anew says nothing of it.
     scene.answer(Err(Refusal::Lost("the record was deleted".to_string())));
+    assert_eq!(scene.reads(held("v9", record(3, "other"))), []);
     let Op::Create { record } = only_request(&scene.reads(Snapshot::Nothing)) else { panic!("nothing is created") };
     assert_eq!((record.lease, record.released), (SECOND * 45, false));
+}
+
+#[test]
+fn a_term_that_was_tried_and_never_seen_may_have_been_anothers() {
+    let tries_term_4 = || {
+        let mut scene = Scene::new();
+        scene.acquires(object(LeaseState::Expired, Some(record(3, "other"))));
+        scene.answer(Ok(Reply::Done));
+        scene.answer(Err(Refusal::Lost("the lease was broken".to_string())));
+        scene
+    };
+    // Somebody led it for longer than any record says, and the record was set back or deleted.
+    let mut scene = tries_term_4();
+    scene.acquires(object(LeaseState::Broken, Some(record(3, "other"))));
+    let acquired = scene.now;
+    let note = written_record(&scene.answer(Ok(Reply::Done)));
+    assert_eq!(note.lease, SECOND * 60, "whoever comes next waits as long");
+    assert_eq!(scene.run_until_written().term, 5);
+    assert!(scene.now.since(acquired) >= SECOND * 60);
+    let mut scene = tries_term_4();
+    let Op::Create { record } = only_request(&scene.reads(Snapshot::Nothing)) else { panic!("nothing is created") };
+    assert_eq!((record.lease, record.released), (SECOND * 60, false));
 }
 
 #[test]

@@ -71,7 +71,7 @@ impl Announcement {
 }
 
 /// Takes back what a node has said, which named this `term`, unless nothing else may know of it: where the record, as it
-/// is now, names no term as high, because it was deleted or an earlier one was put in its place.
+/// is now, names no term as high, because it was deleted or an earlier one was put in its place, or cannot be read.
 ///
 /// # Errors
 /// Those of the store. It may have been taken back only where the outcome is unknown.
@@ -82,7 +82,7 @@ pub async fn withdraw(
     node: &str,
     term: Term,
 ) -> Result<(), Refusal> {
-    if term > 0 && !matches!(leases.request(election, Op::Read).await?, Reply::Read(record) if record.names(term)) {
+    if term > 0 && !matches!(leases.request(election, Op::Read).await, Ok(Reply::Read(record)) if record.names(term)) {
         return Ok(());
     }
     modules.withdraw(election, node).await

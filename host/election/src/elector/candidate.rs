@@ -102,8 +102,9 @@ impl Standby {
                     self.asked = Asked::Recall(snapshot);
                     self.pending = Some(shared.request(Op::Recall, STANDBY_TIMEOUT));
                 } else {
-                    // Nothing more is asked for, so that nothing is refused any more.
+                    // Nothing more is asked for, so that nothing is refused any more, or asked for in vain.
                     shared.refused = 0;
+                    shared.memory.unrecalled_since = None;
                     shared.store_answers(ACQUIRE);
                     self.next_poll = shared.time() + shared.jittered(POLL);
                 }
@@ -158,17 +159,20 @@ impl Standby {
             return None;
         }
         let unclear = unclear(shared, &snapshot, is_recalled);
+        // A record that was made anew may say less than the one that its holder had written; and a term that this node
+        // has tried, and never seen, may have been another's since.
+        let is_known = shared.memory.highest_term <= shared.memory.written_term;
+        let longest = shared.memory.longest_lease.filter(|_| is_known);
         let Snapshot::Object { version, record, .. } = snapshot else {
             // How long a lease may be that nobody can ask for is not known.
-            let longest = shared.memory.longest_lease.filter(|_| is_recalled).unwrap_or(UNKNOWN_LEASE);
+            let longest = longest.filter(|_| is_recalled).unwrap_or(UNKNOWN_LEASE);
             let lease = if unclear.is_some() { longest } else { shared.settings.timing.lease() };
             let record = Record { released: unclear.is_none(), ..shared.record_without_holder(None, lease) };
             self.asked = Asked::Create;
             self.pending = Some(shared.request(Op::Create { record }, STANDBY_TIMEOUT));
             return None;
         };
-        // A record that was made anew may say less than the one that its holder had written.
-        let wait = shared.memory.longest_lease.unwrap_or(UNKNOWN_LEASE);
+        let wait = longest.unwrap_or(UNKNOWN_LEASE);
         let unclear = unclear.map(|reason| Unclear { wait, reason, is_recalled });
         let opening = Opening { version, record, unclear };
         Some(Role::Acquiring(Acquiring::new(shared, opening)))

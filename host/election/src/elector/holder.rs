@@ -8,7 +8,9 @@ use core::time::Duration;
 use super::candidate::{Opening, Unclear, back_to_standby};
 use super::ledger::{Kind, Ledger, News};
 use super::releasing::Releasing;
-use super::{FAILURES_TO_STEP_DOWN, HEALTHY_AFTER, Pending, Role, Shared, UNKNOWN_LEASE, answered};
+use super::{
+    FAILURES_TO_STEP_DOWN, HEALTHY_AFTER, POLL, Pending, RECALL, Role, STANDBY_TIMEOUT, Shared, UNKNOWN_LEASE, answered,
+};
 use crate::port::{Effect, End, Input, ModuleVersion, OnDone, Report, StopReason};
 use crate::record::{LeaseId, Outcome, Record, Term, Version};
 use crate::request::{Op, Refusal, Reply, RequestId};
@@ -286,7 +288,8 @@ impl Holding {
             && pending.is_none()
             && shared.time() >= *next_try
         {
-            *pending = Some(shared.urgent(Op::Recall));
+            // It may take longer than what the lease depends on, and must not be asked for as often: that would be in its way.
+            *pending = Some(shared.request(Op::Recall, STANDBY_TIMEOUT));
         }
     }
 
@@ -296,6 +299,7 @@ impl Holding {
         let now = shared.now.least;
         self.stage = match result {
             Ok(Reply::Term(term)) => {
+                shared.store_answers(RECALL);
                 let is_news = term > shared.memory.written_term;
                 shared.memory.note_recalled(term);
                 let gone_by = settled.since + UNKNOWN_LEASE;
@@ -309,7 +313,13 @@ impl Holding {
             }
             Err(Refusal::Misconfigured(_)) if settled.is_recalled => Stage::Resting { until: shared.time() },
             _ if now >= until => Stage::Resting { until: shared.time() },
-            _ => Stage::Recalling { settled, pending: None, next_try: shared.retry_at(), until },
+            result => {
+                if let Err(refusal) = &result {
+                    shared.store_trouble(RECALL, refusal);
+                }
+                let next_try = shared.time() + shared.jittered(POLL);
+                Stage::Recalling { settled, pending: None, next_try, until }
+            }
         };
     }
 

@@ -231,8 +231,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "an unknown D is taken for a short one",
         file: CANDIDATE,
-        old: "let wait = shared.memory.longest_lease.unwrap_or(UNKNOWN_LEASE);",
-        new: "let wait = shared.memory.longest_lease.unwrap_or(if MUTANT { Duration::from_secs(15) } else { UNKNOWN_LEASE });",
+        old: "let wait = longest.unwrap_or(UNKNOWN_LEASE);",
+        new: "let wait = longest.unwrap_or(if MUTANT { Duration::from_secs(15) } else { UNKNOWN_LEASE });",
         breaks: "waits_out_unclear_lease",
     },
     Mutant {
@@ -297,6 +297,13 @@ pub const MUTANTS: &[Mutant] = &[
         file: HOLDER,
         old: "if is_news && now < gone_by {",
         new: "if !MUTANT && is_news && now < gone_by {",
+        breaks: "waits_out_unclear_lease",
+    },
+    Mutant {
+        name: "a term that was tried counts as one that was seen",
+        file: CANDIDATE,
+        old: "longest_lease.filter(|_| is_known)",
+        new: "longest_lease.filter(|_| is_known || MUTANT)",
         breaks: "waits_out_unclear_lease",
     },
     Mutant {

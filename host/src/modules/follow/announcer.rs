@@ -99,7 +99,9 @@ impl Announcer {
         if !self.saying.is_idle() {
             self.said().await;
         }
-        let known = self.named.max(self.said.map(|said| said.term)).unwrap_or(0);
+        // What it had named before this start, nobody may know but who reads that.
+        let Some(named) = self.named else { return };
+        let known = named.max(self.said.map_or(0, |said| said.term));
         let Self { store, leases, election, node, .. } = self;
         // A node that has said something looks old after a while anyway.
         let _ = withdraw(&*leases, &*store, &election, &node, known).await;

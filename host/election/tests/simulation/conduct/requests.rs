@@ -185,8 +185,11 @@ impl Conduct {
 
     /// How long the lease may last under which an instance still runs.
     pub(super) fn longest_lease(&self) -> Duration {
-        // What could not be asked for may be of a term that no record says anything of.
-        self.seen.longest_lease.filter(|_| self.seen.recalled == Some(true)).unwrap_or(SECOND * 60)
+        // What could not be asked for may be of a term that no record says anything of, and so may one that was tried here
+        // and never seen.
+        let has_tried = self.terms.keys().next_back().is_some_and(|term| *term > self.seen.written_term);
+        let is_known = self.seen.recalled == Some(true) && !has_tried;
+        self.seen.longest_lease.filter(|_| is_known).unwrap_or(SECOND * 60)
     }
 
     /// How long a new holder must wait that read this before its acquire.
