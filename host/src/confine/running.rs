@@ -1,6 +1,7 @@
 //! A process that runs one instance of a guest. It keeps the descriptors that it was given, and what it may reach beyond
-//! them is what its coordinator was granted: folders, and TCP connections to elsewhere. It is confined twice: before it
-//! maps a stranger's code, and, to less, once all its threads are there and the code is linked.
+//! them is what its coordinator was granted: folders, and TCP connections to elsewhere. It is confined three times: with
+//! the process that it is forked by, before that maps a stranger's code; to what was granted, when it has been forked; and,
+//! to less, once all its threads are there.
 //!
 //! What the kernel cannot tell apart is left to whoever runs the guest. A process with folders can ask of any path what
 //! is there (its kind, size and times, and where a link leads), since Landlock lets it and a filter does not see paths;
@@ -38,7 +39,7 @@ pub fn to_forking() -> Result<(), ConfineError> {
     Ok(())
 }
 
-/// Confines this process for good, to what it needs to load a guest and to reach what the guest was granted. There must
+/// Confines this process for good, to what it needs to make itself ready and to reach what the guest was granted. There must
 /// be no other thread yet: they are made with what is left. Descriptors and shared memory are those that it has by now.
 ///
 /// # Errors
@@ -129,14 +130,13 @@ fn forking() -> Result<BpfProgram, BackendError> {
     let mut calls = preparing(true, true)?;
     calls.all(&[
         libc::SYS_capset,
-        libc::SYS_dup3,
         libc::SYS_getppid,
         libc::SYS_landlock_add_rule,
         libc::SYS_landlock_create_ruleset,
         libc::SYS_landlock_restrict_self,
         libc::SYS_recvmsg,
         libc::SYS_setsid,
-        // To itself, whichever process that is.
+        // As `abort` sends it to itself. Each copy has another number, and says so when it is confined further.
         libc::SYS_tgkill,
     ]);
     calls.when(libc::SYS_clone, [is(0, libc::CLONE_PARENT | libc::SIGCHLD)])?;

@@ -4,12 +4,14 @@
 //! stop, and killed at any moment, whatever it is doing. Gone is: its process has ended and was reaped, and nothing that
 //! the host did for it is under way.
 //!
-//! The host's side is `instance`; `runners` makes processes ready ahead, which `process` starts, kills and reaps, under a
-//! `policy`; the `warden` is a process that sees to it that none outlives its deadline. The other side is `runner`. Between the two are messages (`protocol`) and memory (`shared`): the
-//! `page`, by which the host says until when effects may leave, and what the instance uses (`limits`).
+//! The host's side is `instance`; `templates` are processes that have a version linked and fork its runners, which
+//! `runners` has made ready ahead, under a `policy`; `process` starts, kills and reaps all of these, and the `warden` is a
+//! process that sees to it that no runner outlives its deadline. The other side is `runner`. Between the two are messages
+//! (`protocol`) and memory (`shared`): the `page`, by which the host says until when effects may leave, and what the
+//! instance uses (`limits`).
 //!
-//! In the runner, `module` and `engine` compile and link components, `judge` says before whether they fit, `wrap` makes
-//! components of core modules; `guest` is the host's side of the contract, `state` that of its state, `empty` what is
+//! `module` and `engine` compile components, and link them in a template, `judge` says before whether they fit, `wrap` makes
+//! components of core modules. In the runner, `guest` is the host's side of the contract, `state` that of its state, `empty` what is
 //! there without being granted, `files` those in granted folders and `listing` what is in one, `http` what it may ask of
 //! other servers, `limits` how much there is of it all; `holdings` holds an instance to that, and `weight` says what its
 //! handles take of memory; `output` is where a guest's standard streams go, `logging` its log, `backtrace` makes a trap's

@@ -1,6 +1,6 @@
 //! Modules: reading, compiling and linking components, and what can be made one.
 //!
-//! A host has the code of a [`Module`] and runs none of it: only a runner maps it, and has it [`Linked`].
+//! A host has the code of a [`Module`] and runs none of it: only a template maps it and has it [`Linked`], for its runners.
 
 use std::borrow::Cow;
 use std::fs::File;

@@ -1,12 +1,12 @@
 //! Processes of this program: how templates and runners are started, watched, killed and reaped.
 //!
-//! One thread starts them all and lives as long as the host: a process dies with the thread that is its parent
-//! (`PR_SET_PDEATHSIG`, prctl(2)), and a runner that a template forks has the template's. It also reaps those that nobody
-//! waits for any more, and has each runner watched by the [`warden`](super::warden), which ends it at its deadline even if
-//! this whole process is stopped.
+//! One thread starts templates and lives as long as the host: a process dies with the thread that is its parent
+//! (`PR_SET_PDEATHSIG`, prctl(2)), and a runner that a template forks has the template's. That thread also reaps those that
+//! nobody waits for any more, and has each runner watched by the [`warden`](super::warden), which ends it at its deadline
+//! even if this whole process is stopped.
 
 use std::ffi::CStr;
-use std::io::{self, IoSlice, Read as _};
+use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -38,9 +38,6 @@ pub const WATCH_RUNNERS: &str = "watch-runners";
 /// How often those are looked after that were killed and that nobody waits for.
 const REAP_EVERY: Duration = Duration::from_millis(50);
 
-/// A template that has not answered for so long is stopped, or worse: it forks within a millisecond.
-const FORKS_WITHIN: Duration = Duration::from_secs(10);
-
 /// No more descriptors are handed over than this.
 const MOST_DESCRIPTORS: usize = 8;
 
@@ -55,7 +52,9 @@ struct Starter {
 
 enum Ask {
     Start(Box<Start>),
-    Fork(Box<Fork>),
+    Adopt(Box<Adopt>),
+    /// Nobody wants it any more.
+    Abandon(Pid),
     Reap(OwnedFd),
 }
 
@@ -63,21 +62,34 @@ enum Ask {
 struct Start {
     program: PathBuf,
     descriptors: Vec<OwnedFd>,
+    back: mpsc::Sender<Ask>,
     answer: oneshot::Sender<io::Result<(Started, UnixStream)>>,
 }
 
-/// A runner that a template is to fork.
-struct Fork {
+/// A runner that a template has forked.
+struct Adopt {
     program: PathBuf,
-    /// The way to the template.
-    way: Arc<UnixStream>,
-    descriptors: Vec<OwnedFd>,
+    pid: Pid,
     page: OwnedFd,
+    back: mpsc::Sender<Ask>,
     answer: oneshot::Sender<io::Result<Started>>,
 }
 
-/// A process that has begun, and its pidfd.
-type Started = (Pid, OwnedFd);
+/// A process that nobody holds yet. Dropping it ends it, and has it reaped.
+struct Started {
+    pid: Pid,
+    /// None once somebody holds it.
+    pidfd: Option<OwnedFd>,
+    back: mpsc::Sender<Ask>,
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        if let Some(pidfd) = self.pidfd.take() {
+            let _ = self.back.send(Ask::Reap(pidfd));
+        }
+    }
+}
 
 impl Processes {
     /// Starts the thread.
@@ -91,45 +103,47 @@ impl Processes {
     }
 
     /// Starts `program` as a template, and hands these descriptors over to it, which it takes with [`receive`]. With it
-    /// comes the way to it, for [`Processes::fork`].
+    /// comes the way to it.
     ///
     /// # Errors
     /// Those of the system.
-    pub(super) async fn start(
-        &self,
-        program: &Path,
-        descriptors: Vec<OwnedFd>,
-    ) -> io::Result<(Process, Arc<UnixStream>)> {
+    pub(super) async fn start(&self, program: &Path, descriptors: Vec<OwnedFd>) -> io::Result<(Process, UnixStream)> {
         let (answer, answered) = oneshot::channel();
-        self.ask(Ask::Start(Box::new(Start { program: program.to_owned(), descriptors, answer })));
+        let (program, back) = (program.to_owned(), self.back()?);
+        self.ask(Ask::Start(Box::new(Start { program, descriptors, back, answer })));
         let (started, way) = answered.await.map_err(io::Error::other)??;
-        Ok((self.process(started)?, Arc::new(way)))
+        Ok((self.process(started)?, way))
     }
 
-    /// Has a template fork a runner, and hands these descriptors over to that. It is ended at the deadline that its `page`
-    /// has, whatever becomes of this process, by a warden, which is `program` too.
+    /// Takes over a runner that a template has forked. It is ended at the deadline that its `page` has, whatever becomes of
+    /// this process, by a warden, which is `program` too.
     ///
     /// # Errors
-    /// Those of the system, and of a template that is not well.
-    pub(super) async fn fork(
-        &self,
-        program: &Path,
-        way: &Arc<UnixStream>,
-        descriptors: Vec<OwnedFd>,
-        page: OwnedFd,
-    ) -> io::Result<Process> {
+    /// Those of the system. The runner ends then.
+    pub(super) async fn adopt(&self, program: &Path, pid: Pid, page: OwnedFd) -> io::Result<Process> {
         let (answer, answered) = oneshot::channel();
-        let (program, way) = (program.to_owned(), Arc::clone(way));
-        self.ask(Ask::Fork(Box::new(Fork { program, way, descriptors, page, answer })));
+        let (program, back) = (program.to_owned(), self.back()?);
+        self.ask(Ask::Adopt(Box::new(Adopt { program, pid, page, back, answer })));
         self.process(answered.await.map_err(io::Error::other)??)
     }
 
-    fn process(&self, (pid, pidfd): Started) -> io::Result<Process> {
+    /// Ends a runner that a template has forked and that nobody wants any more.
+    pub(super) fn abandon(&self, pid: Pid) {
+        self.ask(Ask::Abandon(pid));
+    }
+
+    fn back(&self) -> io::Result<mpsc::Sender<Ask>> {
+        self.0.asks.clone().ok_or_else(|| io::ErrorKind::BrokenPipe.into())
+    }
+
+    fn process(&self, mut started: Started) -> io::Result<Process> {
+        let pidfd = started.pidfd.as_ref().ok_or(Errno::CHILD)?;
         let handle = Handle(Arc::new(pidfd.try_clone()?));
         // SAFETY: an `OwnedFd` is one and the same open descriptor until it is dropped, and only `into_inner` and the drop
         // of the registration give it out of our hands.
-        let pidfd = unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE)? };
-        Ok(Process { pid, pidfd: Some(pidfd), handle, processes: self.clone() })
+        let registered = unsafe { AsyncFd::register_with_interest(pidfd.try_clone()?, Interest::READABLE)? };
+        started.pidfd = None;
+        Ok(Process { pid: started.pid, pidfd: Some(registered), handle, processes: self.clone() })
     }
 
     fn ask(&self, ask: Ask) {
@@ -241,26 +255,22 @@ fn serve(asked: &mpsc::Receiver<Ask>) {
         let wait = if dying.is_empty() { Duration::MAX } else { REAP_EVERY };
         match asked.recv_timeout(wait) {
             Ok(Ask::Start(ask)) => {
-                let Start { program, descriptors, answer } = *ask;
-                // Whoever asked may have gone, and the process with the answer that nobody takes.
-                if let Err(Ok(((_, pidfd), _))) = answer.send(start(&program, MAKE_RUNNERS, &descriptors)) {
-                    dying.push(pidfd);
-                }
+                let Start { program, descriptors, back, answer } = *ask;
+                let started = start(&program, MAKE_RUNNERS, &descriptors);
+                // Whoever asked may have gone, and the process ends with the answer that nobody takes.
+                let _ = answer.send(started.map(|(pid, pidfd, way)| (Started { pid, pidfd: Some(pidfd), back }, way)));
             }
-            Ok(Ask::Fork(ask)) => {
-                let Fork { program, way, descriptors, page, answer } = *ask;
-                let mut forked = fork(&way, &descriptors);
-                if let Ok((_, pidfd)) = &forked
-                    && let Err(error) = warden.watch(&program, pidfd, page, &mut dying)
-                {
+            Ok(Ask::Adopt(ask)) => {
+                let Adopt { program, pid, page, back, answer } = *ask;
+                let adopted = adopt(pid).and_then(|pidfd| {
+                    let started = Started { pid, pidfd: Some(pidfd), back };
                     // What nobody watches does not run.
-                    dying.extend(forked.map(|(_, pidfd)| pidfd));
-                    forked = Err(error);
-                }
-                if let Err(Ok((_, pidfd))) = answer.send(forked) {
-                    dying.push(pidfd);
-                }
+                    started.pidfd.as_ref().map_or(Ok(()), |pidfd| warden.watch(&program, pidfd, page, &mut dying))?;
+                    Ok(started)
+                });
+                let _ = answer.send(adopted);
             }
+            Ok(Ask::Abandon(pid)) => dying.extend(adopt(pid)),
             Ok(Ask::Reap(pidfd)) => dying.push(pidfd),
             Err(mpsc::RecvTimeoutError::Timeout) => {}
             // The host ends, and what it has killed is its own parent's then.
@@ -301,7 +311,7 @@ impl Warden {
     }
 
     fn begin(&mut self, program: &Path) -> io::Result<()> {
-        let ((_, process), ours) = start(program, WATCH_RUNNERS, &[])?;
+        let (_, process, ours) = start(program, WATCH_RUNNERS, &[])?;
         for (pidfd, page) in &self.watched {
             hand_over(&ours, &[pidfd.as_fd(), page.as_fd()])?;
         }
@@ -317,12 +327,11 @@ fn has_ended(pidfd: &OwnedFd) -> bool {
 }
 
 /// Starts a process of this program that takes those descriptors. With it comes the way to it.
-fn start(program: &Path, command: &str, descriptors: &[OwnedFd]) -> io::Result<(Started, UnixStream)> {
+fn start(program: &Path, command: &str, descriptors: &[OwnedFd]) -> io::Result<(Pid, OwnedFd, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
-    let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
-    if !borrowed.is_empty() {
+    if !descriptors.is_empty() {
         // They wait in the socket until they are taken.
-        hand_over(&ours, &borrowed)?;
+        hand_over(&ours, descriptors)?;
     }
     let mut child = Command::new(program)
         .arg0("baton")
@@ -335,7 +344,7 @@ fn start(program: &Path, command: &str, descriptors: &[OwnedFd]) -> io::Result<(
     let pid = Pid::from_child(&child);
     // Nobody has reaped it, so the number is still its own.
     match pidfd_open(pid, PidfdFlags::NONBLOCK) {
-        Ok(pidfd) => Ok(((pid, pidfd), ours)),
+        Ok(pidfd) => Ok((pid, pidfd, ours)),
         Err(error) => {
             child.kill()?;
             child.wait()?;
@@ -344,33 +353,24 @@ fn start(program: &Path, command: &str, descriptors: &[OwnedFd]) -> io::Result<(
     }
 }
 
-/// Has a template fork: it answers with the number of its new sibling, which is a child of this process, or of the error.
-fn fork(way: &UnixStream, descriptors: &[OwnedFd]) -> io::Result<Started> {
-    let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
-    hand_over(way, &borrowed)?;
-    let mut asked = [PollFd::new(way, PollFlags::IN)];
-    if poll(&mut asked, Some(&Timespec::try_from(FORKS_WITHIN).map_err(io::Error::other)?))? == 0 {
-        return Err(io::ErrorKind::TimedOut.into());
-    }
-    let mut number = [0; 4];
-    let mut way = way;
-    way.read_exact(&mut number)?;
-    let number = i32::from_le_bytes(number);
-    let Some(pid) = Pid::from_raw(number).filter(|_| number > 0) else {
-        return Err(io::Error::from_raw_os_error(number.saturating_neg()));
-    };
+/// The pidfd of a process that a template has forked. It must be a child of this process, which is its template's
+/// sibling, and no other, which would be killed in its place.
+fn adopt(pid: Pid) -> io::Result<OwnedFd> {
     // Nobody has reaped it, so the number is still its own.
     let pidfd = pidfd_open(pid, PidfdFlags::NONBLOCK)?;
-    // It is a child of this process, and no other that would be killed for it.
-    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    waitid(WaitId::PidFd(pidfd.as_fd()), options)?;
-    Ok((pid, pidfd))
+    waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT)?;
+    Ok(pidfd)
 }
 
-fn hand_over(socket: &UnixStream, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+/// Hands descriptors over to whoever takes them with [`receive`] at the other end.
+///
+/// # Errors
+/// Those of the system.
+pub(super) fn hand_over(socket: impl AsFd, descriptors: &[impl AsFd]) -> io::Result<()> {
+    let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    if !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+    if !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     // Whoever does not take them must not hold this up.

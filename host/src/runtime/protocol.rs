@@ -1,4 +1,5 @@
-//! What a host and the runner of one instance say to each other: messages over two pipes, one each way.
+//! What a host and the runner of one instance say to each other, and before that a host and a template: messages over two
+//! pipes, one each way.
 //!
 //! A message is its length in bytes, as four of them in little endian, and as many bytes of Postcard
 //! (<https://postcard.jamesmunns.com/wire-format>). Both sides are one program, so there are no versions. The runner
@@ -32,7 +33,7 @@ pub(super) const LONGEST_TO_RUNNER: usize = 1 << 30;
 /// What a runner exits with that ends itself since its time is over.
 pub(super) const TIME_IS_OVER: i32 = 3;
 
-/// What a template links. Its descriptors come with it: see [`runner`](super::runner).
+/// What a template links: the module of this kind whose code it was handed over, after the two pipes.
 #[derive(Serialize, Deserialize)]
 pub(super) struct ToLink {
     pub kind: Kind,

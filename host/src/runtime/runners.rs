@@ -41,6 +41,9 @@ pub enum RunnerError {
     /// It did not become ready.
     #[error("its process did not become ready: {0}")]
     Failed(String),
+    /// The process that forks runners is not well.
+    #[error("the process that forks its runners is not well: {0}")]
+    Template(#[source] io::Error),
     /// The system let none run.
     #[error("no process for it: {0}")]
     System(#[from] io::Error),
@@ -177,7 +180,14 @@ impl Runners {
     }
 
     async fn make(&self, module: &Module, template: &Template) -> Result<Ready, RunnerError> {
-        timeout(PATIENCE, self.begin(module, template))
+        let made = async {
+            match self.begin(module, template).await {
+                // It is made anew, once.
+                Err(RunnerError::Template(_)) => self.begin(module, template).await,
+                made => made,
+            }
+        };
+        timeout(PATIENCE, made)
             .await
             .unwrap_or_else(|_| Err(RunnerError::Failed(format!("nothing was heard of it for {PATIENCE:?}"))))
     }
@@ -196,7 +206,7 @@ impl Runners {
         }
         let (to, from) = (pipe::Sender::from_owned_fd(to)?, pipe::Receiver::from_owned_fd(from)?);
         let longest = policy.call_bytes(module.uses_state()).saturating_add(ENVELOPE);
-        let process = template.fork(&descriptors, &watched).await?;
+        let process = template.fork(&descriptors, watched).await?;
         // The runner alone has its ends from here on, or nobody would hear when it has ended.
         drop(descriptors);
         let mut ready = Ready { process, to, from: Messages::new(from, longest), page, tally, remains };

@@ -4,24 +4,28 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use rustix::process::Pid;
 use tokio::io::AsyncWriteExt as _;
+use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::timeout;
 
 use super::engine::Purpose;
 use super::module::Module;
-use super::process::{Process, Processes};
+use super::process::{Process, Processes, hand_over};
 use super::protocol::{FromTemplate, Messages, ToLink, frame};
 use super::runners::{RunnerError, how_it_ended, one_way};
 
 /// A template that has not linked its version after so long is given up: that takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(600);
+
+/// A template that has not answered for so long is stopped, or worse: it forks within a millisecond.
+const FORKS_WITHIN: Duration = Duration::from_secs(10);
 
 /// What a template says is no longer than this, in bytes.
 const LONGEST: usize = 1 << 20;
@@ -43,13 +47,17 @@ pub(super) struct Template {
     templates: Templates,
     module: Module,
     purpose: Purpose,
-    process: AsyncMutex<Option<Linked>>,
+    live: AsyncMutex<Option<Live>>,
 }
 
-/// A template that has linked its version.
-struct Linked {
+/// A template's process, which has linked its version.
+struct Live {
     process: Process,
-    way: Arc<UnixStream>,
+    way: UnixStream,
+    /// How many answers are to come. Whoever waited for one may have gone.
+    asked: usize,
+    /// What has come of the next one.
+    answer: Vec<u8>,
 }
 
 impl Templates {
@@ -66,7 +74,7 @@ impl Templates {
         let slot = known.entry((module.digest().to_owned(), purpose)).or_default();
         slot.upgrade().unwrap_or_else(|| {
             let (templates, module) = (self.clone(), module.clone());
-            let template = Arc::new(Template { templates, module, purpose, process: AsyncMutex::default() });
+            let template = Arc::new(Template { templates, module, purpose, live: AsyncMutex::default() });
             *slot = Arc::downgrade(&template);
             template
         })
@@ -77,48 +85,36 @@ impl Template {
     /// Forks a runner that is handed over these descriptors, and is ended at the deadline that its `page` has.
     ///
     /// # Errors
-    /// [`RunnerError`] says why there is none.
-    pub(super) async fn fork(&self, descriptors: &[OwnedFd], page: &OwnedFd) -> Result<Process, RunnerError> {
-        let mut slot = self.process.lock().await;
-        let was_there = slot.is_some();
-        let forked = self.fork_by(&mut slot, descriptors, page).await;
-        match forked {
-            // It has ended since it was needed last: the system may have wanted its memory.
-            Err(RunnerError::System(_)) if was_there => {
-                *slot = None;
-                self.fork_by(&mut slot, descriptors, page).await
-            }
-            forked => forked,
-        }
-    }
-
-    async fn fork_by(
-        &self,
-        slot: &mut Option<Linked>,
-        descriptors: &[OwnedFd],
-        page: &OwnedFd,
-    ) -> Result<Process, RunnerError> {
+    /// [`RunnerError`] says why there is none. After [`RunnerError::Template`] there may be one all the same, which has
+    /// these very descriptors: the next one must have others.
+    pub(super) async fn fork(&self, descriptors: &[OwnedFd], page: OwnedFd) -> Result<Process, RunnerError> {
         let Inner { program, processes, .. } = &*self.templates.0;
-        let way = match slot.as_ref().filter(|linked| linked.process.is_alive()) {
-            Some(Linked { way, .. }) => Arc::clone(way),
-            None => Arc::clone(&slot.insert(self.link().await?).way),
-        };
-        let descriptors = descriptors.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
-        let forked = processes.fork(program, &way, descriptors, page.try_clone()?).await;
-        if forked.is_err() {
-            // An answer that comes yet would be taken for the next one's.
-            *slot = None;
+        let mut live = self.live.lock().await;
+        // It may have ended since it was needed last: the system may have wanted its memory.
+        if !live.as_ref().is_some_and(|live| live.process.is_alive()) {
+            *live = Some(self.link().await?);
         }
-        Ok(forked?)
+        let Some(template) = live.as_mut() else {
+            return Err(RunnerError::Template(io::ErrorKind::NotConnected.into()));
+        };
+        let forked = timeout(FORKS_WITHIN, template.fork(processes, descriptors)).await;
+        match forked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+            Ok(Ok(pid)) => Ok(processes.adopt(program, pid, page).await?),
+            Ok(Err(error)) => Err(error.into()),
+            Err(error) => {
+                *live = None;
+                Err(RunnerError::Template(error))
+            }
+        }
     }
 
-    async fn link(&self) -> Result<Linked, RunnerError> {
+    async fn link(&self) -> Result<Live, RunnerError> {
         timeout(PATIENCE, self.begin())
             .await
             .unwrap_or_else(|_| Err(RunnerError::Failed(format!("nothing was heard of it for {PATIENCE:?}"))))
     }
 
-    async fn begin(&self) -> Result<Linked, RunnerError> {
+    async fn begin(&self) -> Result<Live, RunnerError> {
         let Inner { program, processes, .. } = &*self.templates.0;
         let ((theirs_in, to), (from, theirs_out)) = (one_way()?, one_way()?);
         let (mut to, from) = (pipe::Sender::from_owned_fd(to)?, pipe::Receiver::from_owned_fd(from)?);
@@ -128,10 +124,53 @@ impl Template {
         // One that ends before it has read all of it says why, or how it ended does.
         let _ = to.write_all(&frame(&ToLink { kind, instances, purpose: self.purpose })?).await;
         match Messages::new(from, LONGEST).next().await? {
-            Some(FromTemplate::Linked) => Ok(Linked { process, way }),
+            Some(FromTemplate::Linked) => {
+                way.set_nonblocking(true)?;
+                Ok(Live { process, way: UnixStream::from_std(way)?, asked: 0, answer: Vec::new() })
+            }
             Some(FromTemplate::Unsuitable(problems)) => Err(RunnerError::Unsuitable(problems)),
             Some(FromTemplate::Failed(why)) => Err(RunnerError::Failed(why)),
             None => Err(RunnerError::Failed(how_it_ended(process.ended().await?))),
+        }
+    }
+}
+
+impl Live {
+    /// Has it fork a runner that takes these descriptors; or says why it could not. Cancel safe: a runner that nobody waits
+    /// for ends when the next one is asked for.
+    ///
+    /// # Errors
+    /// Where it is not well: what it will answer yet is not known.
+    async fn fork(&mut self, processes: &Processes, descriptors: &[OwnedFd]) -> io::Result<io::Result<Pid>> {
+        while self.asked > 0 {
+            if let Ok(stray) = self.answer().await? {
+                processes.abandon(stray);
+            }
+        }
+        hand_over(&self.way, descriptors)?;
+        self.asked += 1;
+        self.answer().await
+    }
+
+    /// Its next answer: the number of the runner that it has forked, or that of an error below zero.
+    async fn answer(&mut self) -> io::Result<io::Result<Pid>> {
+        loop {
+            if let Some((number, rest)) = self.answer.split_first_chunk() {
+                let number = i32::from_le_bytes(*number);
+                self.answer = rest.to_vec();
+                self.asked = self.asked.saturating_sub(1);
+                return match number {
+                    1.. => Pid::from_raw(number).ok_or_else(|| io::ErrorKind::InvalidData.into()).map(Ok),
+                    0 => Err(io::ErrorKind::InvalidData.into()),
+                    ..0 => Ok(Err(io::Error::from_raw_os_error(number.saturating_neg()))),
+                };
+            }
+            self.way.readable().await?;
+            match self.way.try_read_buf(&mut self.answer) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+                Ok(_) | Err(_) => {}
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Components that know nothing of Baton, and core modules: each runs as a coordinator, and what it reaches
 //! out for without a grant it does not get.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -110,6 +111,18 @@ fn output_counts_as_a_commands_progress_and_silence_as_a_stall() {
     assert_eq!((stopping.text("reason"), stopping.term), ("step-down", last.term), "{stopping:?}");
     assert!(stopping.text("message").contains("no progress"), "{stopping:?}");
     stage.check_promises();
+}
+
+#[test]
+fn what_is_random_is_another_in_each_instance_though_all_are_copies_of_one_process() {
+    let stage = Stage::new(Store::sqlite());
+    let _node = launch(&stage, &guests::program(), "random").start();
+    let random = stage.journal.wait("five instances", |events| {
+        let lines = events.iter().filter(|event| event.name == "output").map(|event| event.text("line").to_owned());
+        let random: Vec<_> = lines.filter(|line| line.starts_with("random ")).collect();
+        (random.len() >= 5).then_some(random)
+    });
+    assert!(BTreeSet::from_iter(&random).len() == random.len(), "{random:?}");
 }
 
 #[test]

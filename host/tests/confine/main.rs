@@ -15,7 +15,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio, exit};
 
-use baton::confine::{Code, Reach, missing, to_computing, to_loading, to_running};
+use baton::confine::{Code, Reach, missing, to_computing, to_forking, to_loading, to_running};
 use rustix::process::{Pid, Signal};
 
 use computing::{CONNECTS, HAS_THREADS, INHERITS, INSIDE, KEEPS_IN_MEMORY, LOADS, LOOKS, OUTSIDE, PAIRS};
@@ -122,6 +122,8 @@ impl Way {
                 let folders = [(&targets.granted, false), (&targets.other, false), (&targets.read, true)];
                 let folders = folders.map(|(path, read_only)| (open(path), read_only));
                 let folders = folders.each_ref().map(|(folder, read_only)| (folder.as_fd(), *read_only));
+                // As the process is that runners are forked by.
+                to_forking().expect("it is confined");
                 let reach = Reach { folders: if granted { &folders } else { &[] }, network: granted };
                 to_loading(&reach).expect("it is confined");
                 targets.made = Some(Made::new().expect("a runtime"));
@@ -322,7 +324,12 @@ fn waiting(command: &mut Command) -> Ended {
 /// What the kernel says of a confined process, and of each of its threads.
 fn has_nothing_left(name: &str, way: Way, targets: &[String]) {
     let waits = waiting(&mut this(name, "waits", targets));
-    let filters = if let Way::Running { .. } = way { 2 } else { 1 };
+    let filters = match way {
+        Way::Free => 0,
+        Way::Computing(_) => 1,
+        Way::Loading { .. } => 2,
+        Way::Running { .. } => 3,
+    };
     let threads: Vec<_> = fs::read_dir(format!("/proc/{}/task", waits.0.id())).expect("it runs").flatten().collect();
     assert_eq!(threads.len() > 1, way.is_runner(), "{name} has {} threads", threads.len());
     for thread in threads {

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::stdio::dup2_stdin;
 
@@ -75,12 +76,11 @@ impl Template {
         let _ = std::fs::write("/proc/self/oom_score_adj", "500");
         // Looked up where it can be. The runners inherit it.
         let _ = rustix::param::page_size();
-        confine::to_forking()?;
-        let Some(wanted) = protocol::read(&mut File::from(from_host), LONGEST_TO_RUNNER)? else { return Ok(None) };
-        let linked = link(&wanted, &code);
+        let linked = link(File::from(from_host), &code);
         let (linked, answer) = match linked {
-            Ok(linked) => (Some(linked), FromTemplate::Linked),
-            Err(answer) => (None, answer),
+            Ok(Ok(linked)) => (Some(linked), FromTemplate::Linked),
+            Ok(Err(problems)) => (None, FromTemplate::Unsuitable(problems.join("; "))),
+            Err(error) => (None, FromTemplate::Failed(format!("{error:#}"))),
         };
         File::from(to_host).write_all(&protocol::frame(&answer)?)?;
         Ok(linked.map(|linked| Self { linked, host, way }))
@@ -99,29 +99,34 @@ impl Template {
                 Ok(Some(pid)) => pid,
                 Err(error) => error.raw_os_error().unwrap_or(libc::EAGAIN).saturating_neg(),
             };
+            // They are the runner's alone from here on, and nobody else keeps its pipes open.
+            drop(descriptors);
             way.write_all(&answer.to_le_bytes())?;
         }
     }
 }
 
-/// Or what the host is told.
-fn link(ToLink { kind, instances, purpose }: &ToLink, code: &OwnedFd) -> Result<Linked, FromTemplate> {
-    let engine = Engine::new(*purpose).map_err(|error| FromTemplate::Failed(format!("{error:#}")))?;
+/// Confines this process, and links the version that the host asks for; or says why that cannot run here.
+fn link(mut from_host: File, code: &OwnedFd) -> anyhow::Result<Result<Linked, Vec<String>>> {
+    confine::to_forking()?;
+    let wanted = protocol::read(&mut from_host, LONGEST_TO_RUNNER)?;
+    let ToLink { kind, instances, purpose } = wanted.context("its host has gone")?;
+    let engine = Engine::new(purpose).map_err(|error| anyhow::anyhow!("{error:#}"))?;
     // SAFETY: the code is what a compiler of ours has written, whose checksum the host has compared, in a sealed file.
-    let linked = unsafe { Linked::map(&engine, *kind, code, *instances) };
-    linked.map_err(|problems| FromTemplate::Unsuitable(problems.join("; ")))
+    Ok(unsafe { Linked::map(&engine, kind, code, instances) })
 }
 
 /// Makes a copy of this process, which has the same parent. None in the copy, and here its number.
 ///
 /// `clone3` is not used: container runtimes answer that it is not there. A thread of its own has its number twice, in the
-/// kernel and in the C library; the second is not renewed here, as `fork` would. What the library uses it for are mutexes
-/// that know their owner, which nothing here makes, and signals to a thread that is not the caller.
+/// kernel and in the C library; the second is not renewed here, as `fork` would. The library uses it for locks that know
+/// their owner (nobody holds one here, and all threads to come have numbers of their own), and for signals to a thread that
+/// is not the caller.
 fn fork_sibling() -> io::Result<Option<i32>> {
-    let flags = libc::CLONE_PARENT | libc::SIGCHLD;
+    let flags = libc::c_long::from(libc::CLONE_PARENT | libc::SIGCHLD);
     // SAFETY: without CLONE_VM the copy has memory and a stack of its own, at the same addresses. This process has one
     // thread, so nobody else has left anything in it half done.
-    let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
+    let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0_usize, 0_usize, 0_usize, 0_usize) };
     match pid {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(None),

@@ -5,6 +5,7 @@
 #[path = "../compute.rs"]
 mod primes;
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::hint::black_box;
 use std::io::Read;
 use std::net::{TcpStream, UdpSocket};
@@ -31,6 +32,7 @@ fn main() {
             let mixed = primes::primes(black_box(limit));
             println!("{} {mixed}", begin.elapsed().as_nanos());
         }
+        "random" => say(&format!("random {}", RandomState::new().hash_one(()))),
         "compute" => compute_something(Duration::from_millis(700)),
         _ => process::exit(9),
     }
