@@ -119,7 +119,7 @@ fn what_is_random_is_another_in_each_instance_though_all_are_copies_of_one_proce
     let _node = launch(&stage, &guests::program(), "random").start();
     let random = stage.journal.wait("five instances", |events| {
         let lines = events.iter().filter(|event| event.name == "output").map(|event| event.text("line").to_owned());
-        let random: Vec<_> = lines.filter(|line| line.starts_with("random ")).collect();
+        let random: Vec<_> = lines.filter(|line| line.starts_with("by chance ")).collect();
         (random.len() >= 5).then_some(random)
     });
     assert!(BTreeSet::from_iter(&random).len() == random.len(), "{random:?}");

@@ -32,7 +32,7 @@ fn main() {
             let mixed = primes::primes(black_box(limit));
             println!("{} {mixed}", begin.elapsed().as_nanos());
         }
-        "random" => say(&format!("random {}", RandomState::new().hash_one(()))),
+        "random" => say(&format!("by chance {}", RandomState::new().hash_one(()))),
         "compute" => compute_something(Duration::from_millis(700)),
         _ => process::exit(9),
     }
