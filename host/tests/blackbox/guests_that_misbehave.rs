@@ -80,9 +80,10 @@ fn lines_that_come_too_fast_are_counted_and_told_of_once_a_second() {
         let is_told = |event: &&Event| event.name == "dropped" && event.text("reason").contains("--max-output");
         events.iter().filter(is_told).cloned().collect()
     };
-    let told = stage.journal.wait("three counts", |events| Some(dropped(events)).filter(|told| told.len() >= 3));
-    for pair in told.windows(2) {
-        assert!(pair[1].ts - pair[0].ts > Duration::from_millis(900), "a flood of counts: {pair:?}");
+    let told = stage.journal.wait("four counts", |events| Some(dropped(events)).filter(|told| told.len() >= 4));
+    // One that is told late on a busy machine does not put the next one off.
+    for three in told.windows(3) {
+        assert!(three[2].ts - three[0].ts > Duration::from_millis(900), "a flood of counts: {three:?}");
     }
     assert!(told.iter().all(|event| event.fields["lines"].as_u64() > Some(0)), "{told:?}");
     drop(node);

@@ -2,9 +2,10 @@
 //! notice, and the guest hears no or its end names the flag.
 
 use std::fs;
+use std::time::Duration;
 
 use crate::http::server::{Reply, Server};
-use crate::http::{events, launch};
+use crate::http::{events, launch_with_lease};
 use crate::node::{Event, Node};
 use crate::stage::Stage;
 use crate::store::Store;
@@ -62,7 +63,8 @@ fn start(stage: &Stage, what: &str, then: &str) -> (Node, Server) {
         let headers: String = (0..fields).map(|n| format!("\r\nx-{n}: {}", "v".repeat(300))).collect();
         Reply::Answer(format!("200 OK{headers}"), "x".repeat(body))
     });
-    let node = launch(stage, "alpha", "hoard", &server.url())
+    // What else runs on a busy machine must not cost the lease.
+    let node = launch_with_lease(Duration::from_secs(20), stage, "alpha", "hoard", &server.url())
         .flag("--env", format!("HOARD={what}"))
         .flag("--env", format!("THEN={then}"))
         .flag("--dir", format!("{}::/data", folder.display()))

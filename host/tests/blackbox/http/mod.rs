@@ -25,7 +25,7 @@ pub fn launch(stage: &Stage, name: &str, behaviour: &str, url: &str) -> Launch {
 }
 
 /// The same, with a lease of that length.
-fn launch_with_lease(lease: Duration, stage: &Stage, name: &str, behaviour: &str, url: &str) -> Launch {
+pub fn launch_with_lease(lease: Duration, stage: &Stage, name: &str, behaviour: &str, url: &str) -> Launch {
     Launch::run(name, stage.home.path(), &stage.journal)
         .arg(asks_over_http())
         .flag("--election", ELECTION)
