@@ -5,6 +5,8 @@ use std::fs;
 use std::io;
 use std::time::Duration;
 
+use crate::node::children_of;
+
 /// The kernel's unit for a process's times, the same on every architecture that Linux still runs on.
 const TICKS_PER_SECOND: u64 = 100;
 
@@ -25,7 +27,7 @@ pub struct Memory {
 pub fn memory(pid: u32) -> io::Result<Memory> {
     let mut anonymous = 0.0;
     let (mut in_memory, mut on_disk) = (BTreeMap::new(), BTreeMap::new());
-    for pid in family(pid)? {
+    for pid in family(pid) {
         let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
         // Its share: a runner and its template have much of it in common, and with nobody else.
         anonymous += kib(&rollup, "Pss_Anon:").ok_or(io::ErrorKind::InvalidData)?;
@@ -39,14 +41,8 @@ pub fn memory(pid: u32) -> io::Result<Memory> {
 }
 
 /// A process and those that it has started.
-fn family(pid: u32) -> io::Result<Vec<u32>> {
-    let all = fs::read_dir("/proc")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let is_child = |child: &u32| {
-        let stat = fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
-        let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
-        fields.next() != Some("Z") && fields.next() == Some(&pid.to_string())
-    };
-    Ok(std::iter::once(pid).chain(all.filter(is_child)).collect())
+fn family(pid: u32) -> impl Iterator<Item = u32> {
+    std::iter::once(pid).chain(children_of(pid).into_iter().filter_map(|pid| pid.try_into().ok()))
 }
 
 /// The first number of kibibytes that has this name.
@@ -96,7 +92,7 @@ impl Cpu {
     /// # Errors
     /// If there is no such process.
     pub fn read(pid: u32) -> io::Result<Self> {
-        family(pid)?.into_iter().try_fold(Self { coarse: Duration::ZERO, fine: Duration::ZERO }, |all, pid| {
+        family(pid).try_fold(Self { coarse: Duration::ZERO, fine: Duration::ZERO }, |all, pid| {
             let one = Self::of(pid)?;
             Ok(Self { coarse: all.coarse + one.coarse, fine: all.fine + one.fine })
         })

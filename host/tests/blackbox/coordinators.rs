@@ -9,14 +9,16 @@ use crate::store::Store;
 /// So many times it beats beside the other.
 const BEATS: usize = 50;
 
+/// A coordinator of that name, as a file of settings has it.
+pub fn table(name: &str, guest: Guest) -> String {
+    let env = guest.env().map(|(key, value)| format!("{key} = {value:?}")).join(", ");
+    format!("[coordinators.{name}]\nmodule = {:?}\nenv = {{ {env} }}\n", guest.module())
+}
+
 /// One host with a coordinator that beats and one that is given.
 fn beats_beside(other: Guest) {
     let store = Store::sqlite();
     let home = tempfile::tempdir().expect("a folder");
-    let table = |name: &str, guest: Guest| {
-        let env = guest.env().map(|(key, value)| format!("{key} = {value:?}")).join(", ");
-        format!("[coordinators.{name}]\nmodule = {:?}\nenv = {{ {env} }}\n", guest.module())
-    };
     let config = format!(
         "store = {:?}\nlease = \"10s\"\ngrace = \"300ms\"\npause = \"100ms\"\nmax-memory = \"64MiB\"\n\n{}\n{}",
         store.url(),

@@ -3,6 +3,7 @@
 use rustix::process::{Pid, Signal, kill_process};
 use time::OffsetDateTime;
 
+use crate::coordinators::table;
 use crate::guests::Guest;
 use crate::node::{Journal, Launch, Node, until};
 use crate::stage::Stage;
@@ -26,11 +27,8 @@ fn kill(pid: Pid) {
 fn coordinators_that_run_one_version_share_its_template() {
     let store = Store::sqlite();
     let home = tempfile::tempdir().expect("a folder");
-    let table = |name: &str| {
-        let env = Guest::Beats.env().map(|(key, value)| format!("{key} = {value:?}")).join(", ");
-        format!("[coordinators.{name}]\nmodule = {:?}\nenv = {{ {env} }}\n", Guest::Beats.module())
-    };
-    let config = format!("store = {:?}\nmax-memory = \"64MiB\"\n\n{}\n{}", store.url(), table("one"), table("other"));
+    let [one, other] = ["one", "other"].map(|name| table(name, Guest::Beats));
+    let config = format!("store = {:?}\nmax-memory = \"64MiB\"\n\n{one}\n{other}", store.url());
     std::fs::write(home.path().join("baton.toml"), config).expect("the file is written");
     let journal = Journal::default();
     let node = Launch::run("alpha", home.path(), &journal).start();

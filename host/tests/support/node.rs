@@ -313,19 +313,9 @@ impl Node {
 
     /// The processes that this host has started and that have not ended, of those that have this in their names.
     fn children(&self, name: &str) -> Vec<Pid> {
-        let all = std::fs::read_dir("/proc").expect("the system lists its processes");
-        let pids = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).filter_map(Pid::from_raw);
-        pids.filter(|pid| self.is_child(*pid, name)).collect()
-    }
-
-    fn is_child(&self, pid: Pid, named: &str) -> bool {
-        let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
-        // Its state and its parent are the third and the fourth field, behind a name that is ours.
-        let stat = read("stat");
-        let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
-        let has_ended = fields.next() == Some("Z");
-        let parent = fields.next().and_then(|parent| parent.parse().ok());
-        parent == Some(self.pid()) && !has_ended && read("comm").contains(named)
+        let comm = |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let named = children_of(self.pid()).into_iter().filter(|pid| comm(pid).contains(name));
+        named.filter_map(Pid::from_raw).collect()
     }
 
     /// Stops the host's process, but not in the middle of a request to the embedded store: it would keep SQLite's
@@ -446,6 +436,19 @@ pub fn baton(home: &Path) -> Command {
     command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
     command.env("HOME", home).current_dir(home);
     command
+}
+
+/// The processes that this one has started and that have not ended.
+pub fn children_of(parent: u32) -> Vec<i32> {
+    let is_child = |pid: &i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // Its state and its parent are the third and the fourth field, behind a name that is ours.
+        let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+        let has_ended = fields.next() == Some("Z");
+        !has_ended && fields.next().and_then(|field| field.parse().ok()) == Some(parent)
+    };
+    let all = std::fs::read_dir("/proc").expect("the system lists its processes");
+    all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).filter(is_child).collect()
 }
 
 /// The same command inside a mount namespace of its own, after the shell commands `setup` have run there.
