@@ -39,13 +39,12 @@ pub fn to_forking() -> Result<(), ConfineError> {
     Ok(())
 }
 
-/// Confines this process for good, to what it needs to make itself ready and to reach what the guest was granted. There must
-/// be no other thread yet: they are made with what is left. Descriptors and shared memory are those that it has by now.
+/// Confines this process for good, after [`to_forking`], to what it needs to make itself ready and to reach what the guest
+/// was granted. There must be no other thread yet: they are made with what is left. Descriptors and shared memory are those that it has by now.
 ///
 /// # Errors
 /// [`ConfineError`] if the kernel has a part of it and refuses that. What the kernel lacks is no error.
 pub fn to_loading(reach: &Reach<'_>) -> Result<(), ConfineError> {
-    super::give_up_privileges()?;
     super::give_up_files(reach)?;
     if super::has_seccomp() {
         let filter = loading(!reach.folders.is_empty(), reach.network)?;
@@ -129,7 +128,6 @@ const CONNECTIONS: &[libc::c_long] =
 fn forking() -> Result<BpfProgram, BackendError> {
     let mut calls = preparing(true, true)?;
     calls.all(&[
-        libc::SYS_capset,
         libc::SYS_getppid,
         libc::SYS_landlock_add_rule,
         libc::SYS_landlock_create_ruleset,
@@ -141,8 +139,6 @@ fn forking() -> Result<BpfProgram, BackendError> {
     ]);
     calls.when(libc::SYS_clone, [is(0, libc::CLONE_PARENT | libc::SIGCHLD)])?;
     calls.when(libc::SYS_prctl, [is(0, libc::PR_SET_PDEATHSIG), is(1, libc::SIGKILL)])?;
-    calls.when(libc::SYS_prctl, [is(0, libc::PR_SET_DUMPABLE), is(1, 0)])?;
-    calls.when(libc::SYS_prctl, [is(0, libc::PR_CAP_AMBIENT), is(1, libc::PR_CAP_AMBIENT_CLEAR_ALL)])?;
     calls.when(libc::SYS_mmap, [no_code(2), flags(3, libc::MAP_TYPE, libc::MAP_SHARED)])?;
     calls.when(libc::SYS_seccomp, [is(0, libc::SECCOMP_SET_MODE_FILTER as libc::c_int), is(1, 0)])?;
     calls.filter()

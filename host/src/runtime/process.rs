@@ -263,10 +263,10 @@ fn serve(asked: &mpsc::Receiver<Ask>) {
             Ok(Ask::Adopt(ask)) => {
                 let Adopt { program, pid, page, back, answer } = *ask;
                 let adopted = adopt(pid).and_then(|pidfd| {
+                    let watched = warden.watch(&program, &pidfd, page, &mut dying);
+                    // What nobody watches does not run: it ends with this.
                     let started = Started { pid, pidfd: Some(pidfd), back };
-                    // What nobody watches does not run.
-                    started.pidfd.as_ref().map_or(Ok(()), |pidfd| warden.watch(&program, pidfd, page, &mut dying))?;
-                    Ok(started)
+                    watched.map(|()| started)
                 });
                 let _ = answer.send(adopted);
             }

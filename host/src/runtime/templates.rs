@@ -21,9 +21,6 @@ use super::process::{Process, Processes, hand_over};
 use super::protocol::{FromTemplate, Messages, ToLink, frame};
 use super::runners::{RunnerError, how_it_ended, one_way};
 
-/// A template that has not linked its version after so long is given up: that takes milliseconds.
-const PATIENCE: Duration = Duration::from_secs(600);
-
 /// A template that has not answered for so long is stopped, or worse: it forks within a millisecond.
 const FORKS_WITHIN: Duration = Duration::from_secs(10);
 
@@ -91,11 +88,9 @@ impl Template {
         let Inner { program, processes, .. } = &*self.templates.0;
         let mut live = self.live.lock().await;
         // It may have ended since it was needed last: the system may have wanted its memory.
-        if !live.as_ref().is_some_and(|live| live.process.is_alive()) {
-            *live = Some(self.link().await?);
-        }
-        let Some(template) = live.as_mut() else {
-            return Err(RunnerError::Template(io::ErrorKind::NotConnected.into()));
+        let template = match &mut *live {
+            Some(template) if template.process.is_alive() => template,
+            none => none.insert(self.link().await?),
         };
         let forked = timeout(FORKS_WITHIN, template.fork(processes, descriptors)).await;
         match forked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
@@ -108,13 +103,8 @@ impl Template {
         }
     }
 
+    /// Starts its process. How long that may take is for whoever waits for a runner to say.
     async fn link(&self) -> Result<Live, RunnerError> {
-        timeout(PATIENCE, self.begin())
-            .await
-            .unwrap_or_else(|_| Err(RunnerError::Failed(format!("nothing was heard of it for {PATIENCE:?}"))))
-    }
-
-    async fn begin(&self) -> Result<Live, RunnerError> {
         let Inner { program, processes, .. } = &*self.templates.0;
         let ((theirs_in, to), (from, theirs_out)) = (one_way()?, one_way()?);
         let (mut to, from) = (pipe::Sender::from_owned_fd(to)?, pipe::Receiver::from_owned_fd(from)?);

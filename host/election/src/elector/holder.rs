@@ -288,7 +288,7 @@ impl Holding {
             && pending.is_none()
             && shared.time() >= *next_try
         {
-            // It may take longer than what the lease depends on, and must not be asked for as often: that would be in its way.
+            // It may take longer than what the lease depends on, and is asked for less often, not to be in its way.
             *pending = Some(shared.request(Op::Recall, STANDBY_TIMEOUT));
         }
     }
