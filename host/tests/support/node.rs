@@ -147,10 +147,17 @@ impl Journal {
         panic!("{why}; the log:\n{log}");
     }
 
-    /// Adds an event. Of a flood of output, the first and the last line of each ten milliseconds are kept.
+    /// Adds an event. Of a flood of lines that differ in their numbers alone, the first and the last of each ten
+    /// milliseconds are kept: how many come together says how busy the machine is, and any other may be waited for.
     fn push(&self, event: Event) {
         let mut events = self.lock();
-        let alike = |other: &Event| other.name == "output" && other.from == event.from && other.term == event.term;
+        let says = |event: &Event| event.text("line").replace(|c: char| c.is_ascii_digit(), "");
+        let alike = |other: &Event| {
+            other.name == "output"
+                && other.from == event.from
+                && other.term == event.term
+                && says(other) == says(&event)
+        };
         if let [.., before, last] = events.as_mut_slice()
             && event.name == "output"
             && alike(before)
