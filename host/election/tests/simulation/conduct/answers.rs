@@ -74,10 +74,10 @@ impl Conduct {
         seen.last = Some((snapshot.clone(), now));
         let Snapshot::Object { lease, version, record } = snapshot else {
             seen.history |= seen.any_object;
-            if let Some(holding) = &mut self.holding {
-                holding.is_missing = true;
+            match &mut self.holding {
+                Some(holding) => holding.is_missing = true,
+                None => drop(seen.free_since.get_or_insert(now)),
             }
-            seen.free_since.get_or_insert(now);
             // Its holder had written nothing when it was last read: the length of that lease is unknown.
             if seen.outside_since.take().is_some() {
                 seen.longest_lease = Some(SECOND * 60);
