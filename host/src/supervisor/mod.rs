@@ -28,9 +28,9 @@ use crate::store::LeaseStore;
 use crate::telemetry::{LAST_LINES, Log};
 use narrator::Narrator;
 
-/// While a node leads, nothing waits longer than this without reading the clock: timers stop while a
-/// machine sleeps.
-const LONGEST_WAIT_LEADING: Duration = Duration::from_millis(250);
+/// A node that holds a lease waits no longer than this without reading the clock while it has no instance: timers stop
+/// while a machine sleeps, of which the watchdog tells whoever has one.
+const LONGEST_WAIT_UNWATCHED: Duration = Duration::from_millis(250);
 
 /// How long anything else waits at the most.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
@@ -82,8 +82,10 @@ impl Supervisor {
         let random = seeded_random()?;
         let elector = Elector::new(self.settings.clone(), self.now(), random);
         let narrator = Narrator::new(self.log.clone());
+        let missed_by_timers = self.launcher.watchdog.missed_by_timers();
         let mut run = Run {
             given: self,
+            missed_by_timers,
             elector,
             narrator,
             requests: JoinSet::new(),
@@ -119,6 +121,7 @@ fn seeded_random() -> Result<impl FnMut() -> u64 + Send + 'static, getrandom::Er
 /// A supervisor at work.
 struct Run {
     given: Supervisor,
+    missed_by_timers: watch::Receiver<()>,
     elector: Elector,
     narrator: Narrator,
     requests: JoinSet<(RequestId, Result<Reply, Refusal>)>,
@@ -204,13 +207,15 @@ impl Run {
                 // They are cancelled at the end only, when nobody asks for the next.
                 Err(_) => None,
             },
+            Ok(()) = self.missed_by_timers.changed() => Some(self.stall().unwrap_or(Input::Tick)),
             () = sleep(wait) => Some(self.stall().unwrap_or(Input::Tick)),
         }
     }
 
     fn wait(&self) -> Duration {
         let now = self.given.clock.now();
-        let longest = if self.elector.holds_lease() { LONGEST_WAIT_LEADING } else { LONGEST_WAIT };
+        let is_watched = self.serving.is_some();
+        let longest = if self.elector.holds_lease() && !is_watched { LONGEST_WAIT_UNWATCHED } else { LONGEST_WAIT };
         let next = [self.elector.next_wakeup(), self.stalls_at()].into_iter().flatten().min();
         next.map_or(longest, |next| next.since(now).min(longest))
     }

@@ -150,8 +150,8 @@ impl Elector {
         self.shared.memory.written_term
     }
 
-    /// Whether this node holds the lease, as far as it knows. Whoever drives an elector that does reads
-    /// the clock at least every 250 ms, since timers stop while a machine sleeps.
+    /// Whether this node holds the lease, as far as it knows. Whoever drives an elector that does reads the clock within
+    /// 500 ms after more time has passed than timers show: they stop while a machine sleeps.
     pub fn holds_lease(&self) -> bool {
         matches!(self.role, Role::Holding(_))
     }

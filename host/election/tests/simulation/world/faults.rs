@@ -22,7 +22,7 @@ impl World {
                 if let Some(process) = &mut self.hosts[host].process {
                     process.jump(by);
                     let number = process.wakes;
-                    // A clock that is read every 250 ms is seen to have jumped.
+                    // Whoever drives the elector reads the clock soon after that.
                     self.push(self.now + self.lateness(), Event::Wake { host, incarnation, number });
                 }
             }
