@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::digest::Digest;
 use super::source::{Offer, Source, SourceError};
@@ -30,6 +30,8 @@ pub struct FileSource {
     watch: Option<Arc<Watch>>,
     /// Whether each folder that matters is watched.
     is_watched: bool,
+    /// It looks then, or when there is a hint.
+    looks_at: Option<Instant>,
     /// What was there when it was last read.
     known: Option<Sight>,
     /// What is there instead, and since when it is seen unchanged.
@@ -70,6 +72,7 @@ impl FileSource {
             pace: PACE,
             watch: None,
             is_watched: false,
+            looks_at: None,
             known: None,
             settling: None,
             offered: None,
@@ -87,10 +90,11 @@ impl Source for FileSource {
             self.watch = Watch::new().ok().map(Arc::new);
         }
         loop {
+            self.rest().await;
             let sight = self.look().await;
             if self.known == Some(sight) {
                 self.settling = None;
-                self.rest(self.pace.poll).await;
+                self.look_after(self.pace.poll);
                 continue;
             }
             let since = match self.settling {
@@ -125,8 +129,8 @@ impl Source for FileSource {
                     self.said = Some(error.clone());
                     return Err(error);
                 }
-                _ if unsure.is_zero() => self.rest(self.pace.poll).await,
-                _ => self.rest(unsure).await,
+                _ if unsure.is_zero() => self.look_after(self.pace.poll),
+                _ => self.look_after(unsure.min(self.pace.poll)),
             }
         }
     }
@@ -147,18 +151,27 @@ impl FileSource {
         sight
     }
 
-    /// Until there is a hint, or it is time to look without one.
-    async fn rest(&self, longest: Duration) {
+    /// Looks again after so long, or where not all is watched, sooner.
+    fn look_after(&mut self, longest: Duration) {
         let wait = if self.is_watched { longest } else { longest.min(self.pace.unwatched) };
+        self.looks_at = Some(Instant::now() + wait);
+    }
+
+    /// Until it is time to look, or there is a hint. Whoever drops this and calls it again rests no longer.
+    async fn rest(&mut self) {
+        let Some(at) = self.looks_at else { return };
         let hint = async {
             match &self.watch {
                 Some(watch) => watch.hint().await,
                 None => std::future::pending().await,
             }
         };
-        if tokio::time::timeout(wait, hint).await.is_ok() {
-            tokio::time::sleep(self.pace.calm).await;
+        if timeout_at(at, hint).await.is_ok() {
+            let soon = at.min(Instant::now() + self.pace.calm);
+            self.looks_at = Some(soon);
+            sleep_until(soon).await;
         }
+        self.looks_at = None;
     }
 }
 

@@ -11,6 +11,8 @@ use super::in_flight::InFlight;
 use crate::modules::{Announcement, Digest, ModuleStore, withdraw};
 use crate::store::LeaseStore;
 
+/// News is said so long after it came: a term that begins needs the machine for its instance.
+const NEWS_AFTER: Duration = Duration::from_millis(50);
 /// It is said anew so often, so that what a node said that crashed looks old.
 const EVERY: Duration = Duration::from_secs(60);
 /// After a failure it is said anew so soon; after each further one in a row twice as late, at the latest so late.
@@ -26,6 +28,8 @@ pub(super) struct Announcer {
     incarnation: String,
     source: String,
     said: Option<Said>,
+    /// Since when something else is to be said.
+    news: Option<Instant>,
     /// The highest term that this node has named, in whatever start of it; none while that is not known.
     named: Option<Term>,
     again: Instant,
@@ -52,16 +56,33 @@ impl Announcer {
         incarnation: String,
         source: String,
     ) -> Self {
-        let (said, again, saying) = (None, Instant::now(), InFlight::none());
-        Self { store, leases, election, node, incarnation, source, said, named: None, again, failures: 0, saying }
+        Self {
+            store,
+            leases,
+            election,
+            node,
+            incarnation,
+            source,
+            said: None,
+            news: None,
+            named: None,
+            again: Instant::now(),
+            failures: 0,
+            saying: InFlight::none(),
+        }
     }
 
-    /// Begins to say it, if that is news or was said long ago.
+    /// Begins to say it, if that has been news for a moment, or was said long ago. What is said first is said at once:
+    /// every host does before it contends.
     pub fn begin(&mut self, what: Said, now: Instant) {
-        let is_said = self.said.as_ref() == Some(&what);
-        if !self.saying.is_idle() || (is_said && now < self.again) {
+        let is_first = self.said.is_none();
+        let is_news = !is_first && self.said.as_ref() != Some(&what);
+        self.news = is_news.then(|| self.news.unwrap_or(now));
+        let due = self.news.map_or(self.again, |since| self.again.min(since + NEWS_AFTER));
+        if !self.saying.is_idle() || (!is_first && now < due) {
             return;
         }
+        self.news = None;
         self.said = Some(what.clone());
         self.again = now + EVERY;
         let (store, election) = (Arc::clone(&self.store), self.election.clone());
@@ -76,7 +97,8 @@ impl Announcer {
 
     /// When it is to be said anew; none while it is being said.
     pub fn due(&self) -> Option<Instant> {
-        self.saying.is_idle().then_some(self.again)
+        let news = self.news.map(|since| since + NEWS_AFTER);
+        self.saying.is_idle().then(|| news.unwrap_or(self.again).min(self.again))
     }
 
     /// Waits until it is said, or not.
