@@ -92,7 +92,11 @@ impl PrepareError {
     /// Whether it says something about this machine at this moment, and nothing about the module or the settings.
     #[must_use]
     pub fn may_pass(&self) -> bool {
-        matches!(self, Self::Starved { .. } | Self::System(_) | Self::NotReady(RunnerError::System(_)))
+        match self {
+            Self::NotReady(error) => !matches!(error, RunnerError::Unsuitable(_) | RunnerError::Failed(_)),
+            Self::Starved { .. } | Self::System(_) => true,
+            _ => false,
+        }
     }
 
     fn of(error: CompileError, within: Duration) -> Self {

@@ -1,8 +1,9 @@
-//! How many core instances a component consists of: what the limit on instances is held against.
+//! What a component is made of: how many core instances, which the limit on instances is held against, and whether it
+//! runs anything before it is called.
 
 use wasmtime::component::Component;
 use wasmtime_environ::component::{ComponentTranslation, ComponentTypesBuilder, GlobalInitializer, Translator};
-use wasmtime_environ::wasmparser::{Validator, WasmFeatures};
+use wasmtime_environ::wasmparser::{Parser, Payload, Validator, WasmFeatures};
 use wasmtime_environ::{ScopeVec, Tunables};
 
 /// What a component is made of.
@@ -13,6 +14,8 @@ pub(super) struct Census {
     /// How many steps it takes to instantiate it, with what it imports and exports. Each takes memory of whoever loads
     /// it, and components that are instantiated several times within others make millions of a few bytes.
     pub steps: usize,
+    /// Whether instantiating it runs none of its code: nothing in it has a start function.
+    pub is_inert: bool,
 }
 
 /// Counts what a component is made of.
@@ -36,7 +39,18 @@ pub(super) fn census(binary: &[u8]) -> wasmtime::Result<Census> {
             + component.imports.len()
             + component.export_items.len()
             + trampolines.len(),
+        is_inert: is_inert(binary),
     })
+}
+
+/// See [`Census::is_inert`]. Counts what is in it whether it is instantiated or not.
+fn is_inert(binary: &[u8]) -> bool {
+    let starts = |payload| !matches!(payload, Ok(payload) if !is_start(&payload));
+    !Parser::new(0).parse_all(binary).any(starts)
+}
+
+fn is_start(payload: &Payload<'_>) -> bool {
+    matches!(payload, Payload::StartSection { .. } | Payload::ComponentStartSection { .. })
 }
 
 /// The most of core instances, memories and tables that an instance of a component has, as wasmtime counts them
@@ -115,5 +129,13 @@ mod tests {
         }
         let binary = wat::parse_str("(component)").unwrap();
         assert_eq!(census(&binary).unwrap().instances, 0);
+    }
+
+    #[test]
+    fn what_has_a_start_function_anywhere_is_not_inert() {
+        let is_inert = |text: &str| census(&wat::parse_str(text).unwrap()).unwrap().is_inert;
+        assert!(is_inert("(component (core module $m (func)) (core instance (instantiate $m)))"));
+        assert!(!is_inert("(component (core module $m (func) (start 0)) (core instance (instantiate $m)))"));
+        assert!(!is_inert("(component (component (core module (func) (start 0))))"));
     }
 }

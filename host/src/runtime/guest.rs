@@ -35,10 +35,10 @@ mod bindings {
     });
 }
 
-pub(super) use bindings::CoordinatorPre;
 pub(super) use bindings::baton::host::state as state_contract;
 use bindings::baton::host::term as contract;
 pub(super) use bindings::exports::baton::host::task::Failure;
+pub(super) use bindings::{Coordinator, CoordinatorPre};
 
 /// The package whose world a coordinator is made for, and its version.
 pub(super) const CONTRACT: &str = "baton:host";

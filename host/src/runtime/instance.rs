@@ -46,6 +46,9 @@ const EVENTS: usize = 1;
 /// How long a request to stop usually waits until the state is claimed for the term that follows.
 pub const CLAIM_AHEAD: Duration = Duration::from_millis(250);
 
+/// So long after an instance has begun, the runner of the next one is made: this one needs the processors now.
+const REFILL_AFTER: Duration = Duration::from_millis(20);
+
 /// A runner may find the deadline passed so much before its host does: it reads the clocks one by one.
 const APART: Duration = Duration::from_millis(20);
 /// So much of what a runner waits for may be unwritten, in bytes, while it asks for more: answers are far shorter.
@@ -437,6 +440,8 @@ impl Life {
             config: config.iter().cloned().chain(secrets).collect(),
             entries,
         };
+        // The next one, for when this one has ended.
+        runners.refill(&self.module, REFILL_AFTER);
         let mut message = frame(&ToRunner::Start(Box::new(beginning)))?;
         running.add(election, self.term, runners.policy(), &tally, process.pid(), &self.body.gate);
         let reached = Reached { handle: process.handle().clone(), page, tally };
@@ -712,8 +717,6 @@ impl Attending<'_> {
                     return Some(Over::Broken("it begins again".to_owned()));
                 }
                 output.notice(Notice::Started(launcher.clock.now().since(self.life.started)));
-                // The next one, for when this one has ended.
-                launcher.runners.refill(&self.life.module);
             }
             FromRunner::Line(_, line) if line.len() > LINE => {
                 return Some(Over::Broken(format!("a line of {} bytes", line.len())));

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use wasmtime::component::{Component, Linker};
 use wasmtime_wasi::p2::bindings::CommandPre;
 
-use super::census::{census, most};
+use super::census::{Census, census, most};
 use super::engine::Engine;
 use super::guest::{self, CONTRACT, CoordinatorPre, Guest};
 use super::judge::{COMMAND, Import, Interfaces, Judged, Kind, STATE, judge};
@@ -100,14 +100,16 @@ pub struct Module {
     code: Arc<File>,
 }
 
-/// What a host must know of a module that it does not link.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// What must be known of a module beside its code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Outline {
-    kind: Kind,
+    pub(super) kind: Kind,
     /// Whether it has a state, which its term claims first.
-    uses_state: bool,
+    pub(super) uses_state: bool,
     /// Whether it asks for folders before it does anything: preview 1 must, whatever its program wants.
-    asks_for_folders: bool,
+    pub(super) asks_for_folders: bool,
+    /// Whether instantiating it runs none of its code.
+    pub(super) is_inert: bool,
     /// The core instances that were counted in it.
     instances: u64,
 }
@@ -116,16 +118,16 @@ pub(crate) struct Outline {
 pub(crate) const OUTLINE: usize = 9;
 
 impl Outline {
-    /// Of a component, whose core instances were counted, and the module that it was made of.
-    fn of(component: &[u8], bytes: &[u8], instances: u64) -> Option<Self> {
+    /// Of a component and what it is made of, and the module that was made one.
+    fn of(component: &[u8], Census { instances, is_inert, .. }: Census, bytes: &[u8]) -> Option<Self> {
         let Judged { kind, imports, .. } = judge(Interfaces::in_bytes(component).ok()?);
         let uses_state = imports.iter().any(|import| import.name.starts_with(STATE));
-        Some(Self { kind: kind?, uses_state, asks_for_folders: is_for_preview1(bytes), instances })
+        Some(Self { kind: kind?, uses_state, asks_for_folders: is_for_preview1(bytes), is_inert, instances })
     }
 
     /// As it stands behind the code: the count in little endian, and a bit for each of the others.
     pub(crate) fn to_bytes(self) -> [u8; OUTLINE] {
-        let bits = [self.kind == Kind::Command, self.uses_state, self.asks_for_folders];
+        let bits = [self.kind == Kind::Command, self.uses_state, self.asks_for_folders, self.is_inert];
         let bits = bits.iter().rev().fold(0, |bits, bit| bits << 1 | u8::from(*bit));
         let mut bytes = [bits; OUTLINE];
         bytes[..8].copy_from_slice(&self.instances.to_le_bytes());
@@ -140,6 +142,7 @@ impl Outline {
             kind: if bit(0) { Kind::Command } else { Kind::Coordinator },
             uses_state: bit(1),
             asks_for_folders: bit(2),
+            is_inert: bit(3),
             instances: u64::from_le_bytes(instances),
         }
     }
@@ -151,6 +154,7 @@ pub(super) struct Linked {
     pub(super) entry: Entry,
     /// Of how many core instances it consists; of memories or tables where there are more of these.
     pub(super) instances: u64,
+    pub(super) outline: Outline,
 }
 
 /// Where a component is entered.
@@ -212,9 +216,9 @@ impl Module {
     pub(crate) fn precompile(engine: &Engine, name: &str, bytes: &[u8]) -> Result<(Vec<u8>, Outline), ModuleError> {
         let (component, _) = as_component(engine, name, bytes)?;
         check(name, &component)?;
-        let instances = count_instances(name, &component)?;
+        let census = take_census(name, &component)?;
         let code = engine.wasmtime().precompile_component(&component).map_err(|error| invalid(name, &error))?;
-        let outline = Outline::of(&component, bytes, instances);
+        let outline = Outline::of(&component, census, bytes);
         let outline = outline.ok_or_else(|| ModuleError::NotWasm(name.to_owned()))?;
         Ok((code, outline))
     }
@@ -244,7 +248,7 @@ impl Module {
     pub(crate) fn inspect(engine: &Engine, name: &str, bytes: &[u8]) -> Result<Inspection, ModuleError> {
         let started = Instant::now();
         let (component, wrapped) = as_component(engine, name, bytes)?;
-        count_instances(name, &component)?;
+        take_census(name, &component)?;
         let component = compile(engine, name, &component)?;
         let compile_time = started.elapsed();
         let Judged { kind, imports, exports, mut problems } = judge(Interfaces::of(engine, &component));
@@ -292,13 +296,8 @@ impl Module {
     }
 
     /// See [`Outline`].
-    pub(super) fn asks_for_folders(&self) -> bool {
-        self.outline.asks_for_folders
-    }
-
-    /// The core instances that were counted in it.
-    pub(super) fn counted(&self) -> u64 {
-        self.outline.instances
+    pub(super) fn outline(&self) -> Outline {
+        self.outline
     }
 
     /// Its code, for another process.
@@ -313,7 +312,7 @@ impl Module {
 }
 
 impl Linked {
-    /// Maps and links the code of a module of this kind, in which so many core instances were counted.
+    /// Maps and links the code of a module that has this outline.
     ///
     /// # Errors
     /// Why it cannot run here.
@@ -321,17 +320,17 @@ impl Linked {
     /// # Safety
     /// The file must hold what [`Module::precompile`] returned, and more behind it at most, and must never change: it is
     /// mapped, and run.
-    pub(super) unsafe fn map(engine: &Engine, kind: Kind, code: &OwnedFd, counted: u64) -> Result<Self, Vec<String>> {
+    pub(super) unsafe fn map(engine: &Engine, outline: Outline, code: &OwnedFd) -> Result<Self, Vec<String>> {
         let path = PathBuf::from(format!("/proc/self/fd/{}", code.as_raw_fd()));
         // SAFETY: the caller promises the same of the file that is asked for here, whose descriptor is open meanwhile.
         let component = unsafe { Component::deserialize_file(engine.wasmtime(), path) };
         let component = component.map_err(|error| vec![plain(&error)])?;
         let judged = judge(Interfaces::of(engine, &component));
-        if judged.kind != Some(kind) || !judged.problems.is_empty() {
+        if judged.kind != Some(outline.kind) || !judged.problems.is_empty() {
             return Err(judged.problems);
         }
-        let entry = prepare(engine, &component, kind).map_err(|error| vec![plain(&error)])?;
-        Ok(Self { engine: engine.clone(), entry, instances: most(&component, counted) })
+        let entry = prepare(engine, &component, outline.kind).map_err(|error| vec![plain(&error)])?;
+        Ok(Self { engine: engine.clone(), entry, instances: most(&component, outline.instances), outline })
     }
 
     pub(super) fn component(&self) -> &Component {
@@ -399,15 +398,15 @@ fn as_component<'a>(
     }
 }
 
-/// The core instances of a component that is not compiled yet. One that takes the host too long is refused.
-fn count_instances(name: &str, component: &[u8]) -> Result<u64, ModuleError> {
+/// What a component is made of that is not compiled yet. One that takes the host too long is refused.
+fn take_census(name: &str, component: &[u8]) -> Result<Census, ModuleError> {
     let counted = census(component).map_err(|error| invalid(name, &error))?;
     if counted.steps > MOST_STEPS {
         let steps = counted.steps;
         let why = format!("instantiating it takes {steps} steps, and the limit is {MOST_STEPS}: build it simpler");
         return Err(ModuleError::Invalid { module: name.to_owned(), why });
     }
-    Ok(counted.instances)
+    Ok(counted)
 }
 
 fn compile(engine: &Engine, name: &str, component: &[u8]) -> Result<Component, ModuleError> {

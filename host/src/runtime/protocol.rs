@@ -17,9 +17,9 @@ use serde::{Deserialize, Serialize};
 
 use super::engine::Purpose;
 use super::http::RefusedRequest;
-use super::judge::Kind;
 use super::limits::NearLimit;
 use super::logging::LogLevel;
+use super::module::Outline;
 use super::output::Stream;
 use super::policy::Policy;
 use super::postmortem::Left;
@@ -33,12 +33,10 @@ pub(super) const LONGEST_TO_RUNNER: usize = 1 << 30;
 /// What a runner exits with that ends itself since its time is over.
 pub(super) const TIME_IS_OVER: i32 = 3;
 
-/// What a template links: the module of this kind whose code it was handed over, after the two pipes.
+/// What a template links: the module that has this outline, whose code it was handed over, after the two pipes.
 #[derive(Serialize, Deserialize)]
 pub(super) struct ToLink {
-    pub kind: Kind,
-    /// The core instances that were counted in it.
-    pub instances: u64,
+    pub outline: Outline,
     pub purpose: Purpose,
 }
 
@@ -73,10 +71,9 @@ pub(super) enum ToRunner {
 pub(super) struct Setup {
     /// Of the module, for messages.
     pub digest: String,
-    pub kind: Kind,
-    pub uses_state: bool,
-    pub asks_for_folders: bool,
     pub policy: Policy,
+    /// Whether it rehearses the start of an instance.
+    pub rehearses: bool,
 }
 
 /// An instance of a module.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use tokio::net::unix::pipe;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::instance::LOOKUPS;
 use super::limits::Tally;
@@ -26,8 +27,12 @@ use super::protocol::{FromRunner, Messages, Setup, ToRunner, frame};
 use super::shared::{Others, Shared};
 use super::templates::{Template, Templates};
 
-/// A runner that is not ready after so long is given up: that takes milliseconds.
+/// A runner that is not forked or not ready after so long is given up: either takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(600);
+
+/// One that rehearses is given up sooner, and another made that does not. Nothing of the module's runs in a rehearsal, but
+/// how much there is to be laid out in memory is its maker's to say.
+const REHEARSES_WITHIN: Duration = Duration::from_secs(2);
 
 /// What a runner says takes this much more than the largest call of its guest, in bytes.
 const ENVELOPE: usize = 64 << 10;
@@ -38,9 +43,12 @@ pub enum RunnerError {
     /// The module cannot run here.
     #[error("{0}")]
     Unsuitable(String),
-    /// It did not become ready.
+    /// It says that it cannot become ready.
     #[error("its process did not become ready: {0}")]
     Failed(String),
+    /// It ended before it was ready, or nothing was heard of it.
+    #[error("its process did not become ready: {0}")]
+    Lost(String),
     /// The process that forks runners is not well.
     #[error("the process that forks its runners is not well: {0}")]
     Template(#[source] io::Error),
@@ -69,6 +77,8 @@ struct Inner {
 struct Version {
     template: Arc<Template>,
     ready: AsyncMutex<Option<Ready>>,
+    /// Whether a rehearsal took too long, or ended its runner.
+    is_not_rehearsed: AtomicBool,
 }
 
 /// A runner that waits for an instance to run. Dropping it ends it.
@@ -117,7 +127,7 @@ impl Runners {
         let version = self.version(module);
         let mut ready = version.ready.lock().await;
         if !ready.as_ref().is_some_and(Ready::is_alive) {
-            *ready = Some(self.make(module, &version.template).await?);
+            *ready = Some(self.make_rehearsed(module, &version).await?);
         }
         Ok(())
     }
@@ -127,25 +137,30 @@ impl Runners {
         let keeps = |digest: &String| modules.iter().any(|module| module.digest() == digest);
         lock(&self.0.versions).retain(|digest, _| keeps(digest));
         for module in modules {
-            self.refill(module);
+            self.version(module);
+            self.refill(module, Duration::ZERO);
         }
     }
 
-    /// Has a runner made ready for this version, soon.
-    pub(super) fn refill(&self, module: &Module) {
+    /// Has a runner made ready for this version, so long `after` now, if it is at hand.
+    pub(super) fn refill(&self, module: &Module, after: Duration) {
+        let Some(version) = lock(&self.0.versions).get(module.digest()).cloned() else { return };
         let mut making = lock(&self.0.making);
         while making.try_join_next().is_some() {}
-        let (version, module) = (self.version(module), module.clone());
+        let module = module.clone();
         // Not what it belongs to, which would then never end.
         let its = Arc::downgrade(&self.0);
         making.spawn_on(
             async move {
+                if !after.is_zero() {
+                    sleep(after).await;
+                }
                 let mut ready = version.ready.lock().await;
                 if let Some(its) = its.upgrade()
                     && !ready.as_ref().is_some_and(Ready::is_alive)
                 {
                     // Whoever needs it tries again, and says why there is none.
-                    *ready = Self(its).make(&module, &version.template).await.ok();
+                    *ready = Self(its).make_rehearsed(&module, &version).await.ok();
                 }
             },
             &self.0.handle,
@@ -166,7 +181,8 @@ impl Runners {
         let mut ready = version.ready.lock().await;
         match ready.take().filter(Ready::is_alive) {
             Some(ready) => Ok(ready),
-            None => self.make(module, &version.template).await,
+            // Somebody waits for it.
+            None => self.make(module, &version, false).await,
         }
     }
 
@@ -174,25 +190,31 @@ impl Runners {
         let mut versions = lock(&self.0.versions);
         let version = versions.entry(module.digest().to_owned()).or_insert_with(|| {
             let template = self.0.templates.of(module, self.0.policy.purpose());
-            Arc::new(Version { template, ready: AsyncMutex::default() })
+            Arc::new(Version { template, ready: AsyncMutex::default(), is_not_rehearsed: AtomicBool::new(false) })
         });
         Arc::clone(version)
     }
 
-    async fn make(&self, module: &Module, template: &Template) -> Result<Ready, RunnerError> {
-        let made = async {
-            match self.begin(module, template).await {
-                // It is made anew, once.
-                Err(RunnerError::Template(_)) => self.begin(module, template).await,
-                made => made,
+    /// A runner that has rehearsed, unless that cannot be.
+    async fn make_rehearsed(&self, module: &Module, version: &Version) -> Result<Ready, RunnerError> {
+        if !version.is_not_rehearsed.load(Ordering::Relaxed) {
+            match self.make(module, version, true).await {
+                Err(RunnerError::Lost(_)) => version.is_not_rehearsed.store(true, Ordering::Relaxed),
+                made => return made,
             }
-        };
-        timeout(PATIENCE, made)
-            .await
-            .unwrap_or_else(|_| Err(RunnerError::Failed(format!("nothing was heard of it for {PATIENCE:?}"))))
+        }
+        self.make(module, version, false).await
     }
 
-    async fn begin(&self, module: &Module, template: &Template) -> Result<Ready, RunnerError> {
+    async fn make(&self, module: &Module, version: &Version, rehearses: bool) -> Result<Ready, RunnerError> {
+        match self.begin(module, &version.template, rehearses).await {
+            // It is made anew, once.
+            Err(RunnerError::Template(_)) => self.begin(module, &version.template, rehearses).await,
+            made => made,
+        }
+    }
+
+    async fn begin(&self, module: &Module, template: &Template, rehearses: bool) -> Result<Ready, RunnerError> {
         let policy = &self.0.policy;
         let ((theirs_in, to), (from, theirs_out)) = (one_way()?, one_way()?);
         let (page, page_file) = Page::make()?;
@@ -206,24 +228,23 @@ impl Runners {
         }
         let (to, from) = (pipe::Sender::from_owned_fd(to)?, pipe::Receiver::from_owned_fd(from)?);
         let longest = policy.call_bytes(module.uses_state()).saturating_add(ENVELOPE);
-        let process = template.fork(&descriptors, watched).await?;
+        let lost = |longest| move |_| RunnerError::Lost(format!("nothing was heard of it for {longest:?}"));
+        // The first one waits for its template, too.
+        let forked = timeout(PATIENCE, template.fork(&descriptors, watched)).await;
+        let process = forked.map_err(lost(PATIENCE))??;
         // The runner alone has its ends from here on, or nobody would hear when it has ended.
         drop(descriptors);
         let mut ready = Ready { process, to, from: Messages::new(from, longest), page, tally, remains };
-        let setup = Setup {
-            digest: module.digest().to_owned(),
-            kind: module.kind(),
-            uses_state: module.uses_state(),
-            asks_for_folders: module.asks_for_folders(),
-            policy: policy.clone(),
-        };
+        let setup = Setup { digest: module.digest().to_owned(), policy: policy.clone(), rehearses };
         // One that ends before it has read all of it says why, or how it ended does.
         let _ = ready.to.write_all(&frame(&ToRunner::Prepare(Box::new(setup)))?).await;
-        match ready.from.next().await {
+        let longest = if rehearses { REHEARSES_WITHIN } else { PATIENCE };
+        match timeout(longest, ready.from.next()).await.map_err(lost(longest))? {
             Ok(Some(FromRunner::Ready)) => Ok(ready),
-            Ok(Some(FromRunner::Failed(why) | FromRunner::Panicked(why))) => Err(RunnerError::Failed(why)),
+            Ok(Some(FromRunner::Failed(why))) => Err(RunnerError::Failed(why)),
+            Ok(Some(FromRunner::Panicked(why))) => Err(RunnerError::Lost(why)),
             Ok(Some(_)) => Err(RunnerError::Failed("it does not keep to the protocol".to_owned())),
-            Ok(None) => Err(RunnerError::Failed(how_it_ended(ready.process.ended().await?))),
+            Ok(None) => Err(RunnerError::Lost(how_it_ended(ready.process.ended().await?))),
             Err(error) => Err(error.into()),
         }
     }

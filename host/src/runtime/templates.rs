@@ -110,9 +110,8 @@ impl Template {
         let (mut to, from) = (pipe::Sender::from_owned_fd(to)?, pipe::Receiver::from_owned_fd(from)?);
         let descriptors = vec![theirs_in, theirs_out, self.module.code()?];
         let (mut process, way) = processes.start(program, descriptors).await?;
-        let (kind, instances) = (self.module.kind(), self.module.counted());
         // One that ends before it has read all of it says why, or how it ended does.
-        let _ = to.write_all(&frame(&ToLink { kind, instances, purpose: self.purpose })?).await;
+        let _ = to.write_all(&frame(&ToLink { outline: self.module.outline(), purpose: self.purpose })?).await;
         match Messages::new(from, LONGEST).next().await? {
             Some(FromTemplate::Linked) => {
                 way.set_nonblocking(true)?;
@@ -120,7 +119,7 @@ impl Template {
             }
             Some(FromTemplate::Unsuitable(problems)) => Err(RunnerError::Unsuitable(problems)),
             Some(FromTemplate::Failed(why)) => Err(RunnerError::Failed(why)),
-            None => Err(RunnerError::Failed(how_it_ended(process.ended().await?))),
+            None => Err(RunnerError::Lost(how_it_ended(process.ended().await?))),
         }
     }
 }

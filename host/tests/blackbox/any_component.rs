@@ -240,6 +240,39 @@ fn a_command_that_returns_an_error_has_failed() {
     assert!(gone.text("message").contains("error status"), "{gone:?}");
 }
 
+/// A runner rehearses the start of an instance before there is a term, without what a module does as soon as it is
+/// instantiated. A rehearsal that takes 2 s is given up, and so long all that would take whose first function never returns.
+#[test]
+fn a_start_function_runs_in_a_term_and_not_before() {
+    let text = r#"(component
+        (core module $code
+            (func $spin (loop $again (br $again)))
+            (start $spin)
+            (func (export "main") (result i32) i32.const 0))
+        (core instance $code (instantiate $code))
+        (func $main (result (result)) (canon lift (core func $code "main")))
+        (instance $main (export "run" (func $main)))
+        (export "wasi:cli/run@0.2.9" (instance $main))
+    )"#;
+    // A machine may be too busy for one try to show it.
+    let quick = (0..10).any(|_| {
+        let stage = Stage::new(Store::sqlite());
+        let module = stage.home.path().join("starts.wasm");
+        std::fs::write(&module, wat::parse_str(text).expect("the text is right")).expect("written");
+        let mut node = launch(&stage, &module, "").flag("--grace", "300ms").start();
+        let term = node.after(0, "elected").term;
+        assert_eq!(node.terminate().code(), Some(0));
+        let events = stage.journal.events();
+        let of_term = |name| events.iter().find(|event| event.name == name && event.term == term);
+        assert!(of_term("started").is_none(), "its first function never returns: {events:?}");
+        assert_eq!(of_term("gone").map(|gone| gone.text("outcome")), Some("killed"), "{events:?}");
+        stage.check_promises();
+        let ready = events.iter().find(|event| event.name == "module_ready").expect("it was ready");
+        ready.fields["took_s"].as_f64().expect("a number") < 2.0
+    });
+    assert!(quick, "it has run before its term");
+}
+
 /// C++ has names whose plain text grows without bound from a few bytes: it takes the host for as long as it is asked for.
 #[test]
 fn a_name_that_is_short_only_while_it_is_mangled_is_told_as_it_is() {

@@ -9,23 +9,25 @@ use std::time::Duration;
 use baton_election::Time;
 use tokio::sync::{mpsc, watch};
 use wasmtime::{Store, UpdateDeadline, WasmBacktrace, WasmCoreDump};
+use wasmtime_wasi::p2::bindings::Command;
 use wasmtime_wasi::{I32Exit, WasiCtx};
 
 use super::super::backtrace::shortened;
 use super::super::empty::Denials;
 use super::super::engine::Engine;
 use super::super::files::Folders;
-use super::super::guest::{CALL_BYTES, Failure, Guest, StopNotice, TermContext};
+use super::super::guest::{CALL_BYTES, Coordinator, Failure, Guest, StopNotice, TermContext};
 use super::super::holdings::Holdings;
 use super::super::http::Http;
 use super::super::judge::Kind;
-use super::super::limits::Limits;
+use super::super::limits::{Limits, Tally};
 use super::super::logging::GuestLog;
 use super::super::module::{Entry, Linked};
-use super::super::output::{GuestStream, Outlet, Output, guest_streams};
-use super::super::page::Gate;
+use super::super::output::{GuestStream, Notice, Outlet, Output, guest_streams};
+use super::super::page::{Gate, Page};
 use super::super::postmortem::{Profiler, SAMPLE_EVERY, leave, time_to_dump};
 use super::super::protocol::{self, Beginning, Ended, FromRunner, How, LONGEST_TO_RUNNER, NotCommitted, ToRunner};
+use super::super::shared::{Others, Shared};
 use super::{Lookups, Prepared, State, Wire, end};
 use crate::clock::Clock;
 
@@ -33,6 +35,7 @@ use crate::clock::Clock;
 pub(super) struct Instance {
     prepared: Prepared,
     beginning: Beginning,
+    from_host: File,
     ticker: Option<Ticker>,
 }
 
@@ -90,65 +93,36 @@ impl Ticker {
 type Returned = wasmtime::Result<Result<(), Failure>>;
 
 impl Instance {
-    pub(super) fn new(prepared: Prepared, beginning: Beginning, ticker: Option<Ticker>) -> Self {
-        Self { prepared, beginning, ticker }
+    pub(super) fn new(prepared: Prepared, beginning: Beginning, from_host: File, ticker: Option<Ticker>) -> Self {
+        Self { prepared, beginning, from_host, ticker }
     }
 
     /// Runs it, and says how it ended. What hears the host goes to `hear` before the guest's first instruction.
     pub(super) fn run(self, hear: impl FnOnce(Hears)) {
-        let Self { prepared, beginning, ticker } = self;
-        let Prepared { setup, linked, runtime, gate, tally, client, lookups, from_host, wire, remains } = prepared;
-        let policy = &setup.policy;
+        let Self { prepared, beginning, from_host, ticker } = self;
         let clock = Clock::default();
         let (stop, stopped) = watch::channel(None);
         let (committed, answers) = mpsc::unbounded_channel();
-        let term = TermContext {
-            number: beginning.term,
-            election: beginning.election.clone(),
-            node: beginning.node.clone(),
-            module: setup.digest.clone(),
-            gate: Arc::clone(&gate),
-            clock: clock.clone(),
-            stop: stopped.clone(),
-            tally: tally.clone(),
-            wire: wire.clone(),
-            has_stepped_down: false,
-        };
+        let (gate, wire) = (Arc::clone(&prepared.gate), prepared.wire.clone());
         let output: Arc<dyn Output> = Arc::new(wire.clone());
-        let outlet = Outlet::new(policy.limits.output, &clock, &tally, &output);
-        let mut streams = guest_streams(&gate, &outlet);
-        if setup.kind == Kind::Command {
-            streams = streams.map(|stream| stream.counting(&tally));
-        }
-        let profiler = Profiler::of(policy.profile, &beginning.election, beginning.term, linked.component());
+        let policy = &prepared.setup.policy;
+        let profiler = Profiler::of(policy.profile, &beginning.election, beginning.term, prepared.linked.component());
+        let around = Surroundings::of(&prepared, gate, prepared.tally.clone(), output, profiler, clock.clone());
         let mut store = None;
         let returned = {
             let begin = || -> wasmtime::Result<&mut Store<Guest>> {
-                let http = Http::new(&client, &term, Arc::clone(&output), &tally);
-                let guest = Guest {
-                    wasi: wasi(&beginning, &streams),
-                    config: beginning.config.iter().cloned().collect(),
-                    log: GuestLog::new(&gate, &outlet),
-                    folders: Folders::open(&gate, &policy.folders)?,
-                    held: Holdings::new(policy.limits, &tally, &output, &clock),
-                    denials: Denials::new(Arc::clone(&output), setup.asks_for_folders),
-                    term,
-                    state: beginning.entries.clone().map(|entries| State::new(entries, wire.clone(), answers)),
-                    http,
-                };
-                let store = store.insert(new_store(&linked, guest, &profiler, stopped));
-                store.set_hostcall_fuel(policy.call_bytes(setup.uses_state));
-                store.set_max_component_handles(policy.limits.handles());
-                Ok(store)
+                let folders = Folders::open(&around.gate, &policy.folders)?;
+                let state = beginning.entries.clone().map(|entries| State::new(entries, wire.clone(), answers));
+                Ok(store.insert(around.store(&prepared, &beginning, folders, state, stopped)))
             };
             begin().and_then(|store| {
                 if let Some(Ticker(begin)) = &ticker {
                     let _ = begin.send(());
                 }
-                runtime.block_on(async {
-                    hear(Hears { from_host, stop, committed, lookups, clock: clock.clone() });
+                prepared.runtime.block_on(async {
+                    hear(Hears { from_host, stop, committed, lookups: prepared.lookups.clone(), clock });
                     let waits = store.data().http.guest_waits();
-                    let mut call = pin!(call(&linked, store, &wire));
+                    let mut call = pin!(call(&prepared.linked, store, &wire));
                     poll_fn(|context| {
                         let polled = call.as_mut().poll(context);
                         if polled.is_pending() {
@@ -160,13 +134,10 @@ impl Instance {
                 })
             })
         };
-        for stream in &streams {
-            stream.finish();
-        }
-        outlet.finish();
+        around.finish();
         let core_dump = match &returned {
-            Err(error) if policy.core_dump && gate.pass().is_ok() => {
-                store.as_mut().and_then(|store| core_dump(error, store, &beginning.election, &gate))
+            Err(error) if policy.core_dump && around.gate.pass().is_ok() => {
+                store.as_mut().and_then(|store| core_dump(error, store, &beginning.election, &around.gate))
             }
             _ => None,
         };
@@ -175,11 +146,137 @@ impl Instance {
             guest.http.finish();
         }
         let (how, backtrace) = judge(returned, policy.limits);
-        let left = leave(remains, core_dump, &profiler);
+        let left = leave(prepared.remains, core_dump, &around.profiler);
         wire.send(&FromRunner::Ended(Box::new(Ended { how, backtrace, left })));
         // All of it ends with the process, which takes no longer the more it has.
         end(0)
     }
+}
+
+/// What surrounds a guest: where its effects go, and what they are held to.
+struct Surroundings {
+    gate: Arc<Gate>,
+    tally: Shared<Tally>,
+    output: Arc<dyn Output>,
+    clock: Clock,
+    outlet: Arc<Outlet>,
+    streams: [GuestStream; 2],
+    profiler: Profiler,
+}
+
+impl Surroundings {
+    fn of(
+        prepared: &Prepared,
+        gate: Arc<Gate>,
+        tally: Shared<Tally>,
+        output: Arc<dyn Output>,
+        profiler: Profiler,
+        clock: Clock,
+    ) -> Self {
+        let Prepared { setup, linked, .. } = prepared;
+        let outlet = Outlet::new(setup.policy.limits.output, &clock, &tally, &output);
+        let mut streams = guest_streams(&gate, &outlet);
+        if linked.outline.kind == Kind::Command {
+            streams = streams.map(|stream| stream.counting(&tally));
+        }
+        Self { gate, tally, output, clock, outlet, streams, profiler }
+    }
+
+    /// The store of the guest.
+    fn store(
+        &self,
+        prepared: &Prepared,
+        beginning: &Beginning,
+        folders: Folders,
+        state: Option<State>,
+        stopped: watch::Receiver<Option<StopNotice>>,
+    ) -> Store<Guest> {
+        let Self { gate, tally, output, clock, outlet, streams, profiler } = self;
+        let Prepared { setup, linked, client, wire, .. } = prepared;
+        let term = TermContext {
+            number: beginning.term,
+            election: beginning.election.clone(),
+            node: beginning.node.clone(),
+            module: setup.digest.clone(),
+            gate: Arc::clone(gate),
+            clock: clock.clone(),
+            stop: stopped.clone(),
+            tally: tally.clone(),
+            wire: wire.clone(),
+            has_stepped_down: false,
+        };
+        let guest = Guest {
+            wasi: wasi(beginning, streams),
+            config: beginning.config.iter().cloned().collect(),
+            log: GuestLog::new(gate, outlet),
+            folders,
+            held: Holdings::new(setup.policy.limits, tally, output, clock),
+            denials: Denials::new(Arc::clone(output), linked.outline.asks_for_folders),
+            http: Http::new(client, &term, Arc::clone(output), tally),
+            term,
+            state,
+        };
+        let mut store = new_store(linked, guest, profiler, stopped);
+        store.set_hostcall_fuel(setup.policy.call_bytes(linked.outline.uses_state));
+        store.set_max_component_handles(setup.policy.limits.handles());
+        store
+    }
+
+    /// Writes out what is left of its lines.
+    fn finish(&self) {
+        for stream in &self.streams {
+            stream.finish();
+        }
+        self.outlet.finish();
+    }
+}
+
+/// The start of an instance, done once before there is a term and thrown away: what it needs is in memory afterwards,
+/// where a start would have to wait for each page of it. No function of the guest's runs in it; its memories and tables are
+/// laid out.
+pub(super) struct Rehearsal {
+    gate: Arc<Gate>,
+    tally: Shared<Tally>,
+}
+
+impl Rehearsal {
+    /// One in which nothing could leave, and nothing is counted.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub(super) fn new() -> std::io::Result<Self> {
+        let (_, page) = Page::make()?;
+        let (tally, _) = Shared::make("baton-rehearsal", Others::Read)?;
+        Ok(Self { gate: Arc::new(Gate::map(page, &tally)?), tally })
+    }
+
+    /// Goes as far as it can. What stands in its way will be said when an instance is to start.
+    pub(super) fn hold(self, prepared: &Prepared) {
+        let Self { gate, tally } = self;
+        let beginning = Beginning {
+            term: 0,
+            election: String::new(),
+            node: String::new(),
+            environment: Vec::new(),
+            config: Vec::new(),
+            entries: None,
+        };
+        let profiler = Profiler::of(false, &beginning.election, beginning.term, prepared.linked.component());
+        let around = Surroundings::of(prepared, gate, tally, Arc::new(Silence), profiler, Clock::default());
+        let Ok(folders) = Folders::open(&around.gate, &[]) else { return };
+        let mut store = around.store(prepared, &beginning, folders, None, watch::channel(None).1);
+        if prepared.linked.outline.is_inert {
+            let _ = prepared.runtime.block_on(instantiate(&prepared.linked, &mut store));
+        }
+        around.finish();
+    }
+}
+
+/// Takes what is said in a rehearsal.
+struct Silence;
+
+impl Output for Silence {
+    fn notice(&self, _: Notice<'_>) {}
 }
 
 fn wasi(beginning: &Beginning, [stdout, stderr]: &[GuestStream; 2]) -> WasiCtx {
@@ -228,20 +325,29 @@ fn new_store(
 }
 
 async fn call(linked: &Linked, store: &mut Store<Guest>, wire: &Wire) -> Returned {
-    store.data().held.has_instances(linked.instances);
-    match &linked.entry {
-        Entry::Coordinator(pre) => {
-            let coordinator = pre.instantiate_async(&mut *store).await?;
-            wire.send(&FromRunner::Started);
-            coordinator.baton_host_task().call_run(store).await
-        }
-        Entry::Command(pre) => {
-            let command = pre.instantiate_async(&mut *store).await?;
-            wire.send(&FromRunner::Started);
+    let instance = instantiate(linked, store).await?;
+    wire.send(&FromRunner::Started);
+    match instance {
+        Instantiated::Coordinator(coordinator) => coordinator.baton_host_task().call_run(store).await,
+        Instantiated::Command(command) => {
             let ended = command.wasi_cli_run().call_run(store).await?;
             Ok(ended.map_err(|()| Failure::Retryable(ERROR_STATUS.to_owned())))
         }
     }
+}
+
+/// What can be called.
+enum Instantiated {
+    Coordinator(Coordinator),
+    Command(Command),
+}
+
+async fn instantiate(linked: &Linked, store: &mut Store<Guest>) -> wasmtime::Result<Instantiated> {
+    store.data().held.has_instances(linked.instances);
+    Ok(match &linked.entry {
+        Entry::Coordinator(pre) => Instantiated::Coordinator(pre.instantiate_async(store).await?),
+        Entry::Command(pre) => Instantiated::Command(pre.instantiate_async(store).await?),
+    })
 }
 
 /// What is known where a guest can only say that it failed.

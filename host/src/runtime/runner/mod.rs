@@ -1,8 +1,8 @@
 //! The process of one instance: a copy of its [`template`], which gives up all that the instance does not need before
 //! anything of a stranger's runs.
 //!
-//! Its host has it forked before there is a term to serve ([`Runners`](super::runners::Runners)). It makes itself ready and
-//! waits; the message that begins an instance finds everything there. It runs one instance, and ends with it. However it
+//! Its host has it forked before there is a term to serve ([`Runners`](super::runners::Runners)). It makes itself ready,
+//! rehearses an instance's start without running anything of its, and waits; the message that begins an instance finds everything there. It runs one instance, and ends with it. However it
 //! ends, and whenever, the kernel leaves nothing of it behind.
 //!
 //! The thread that was there first runs the guest. One more does what the guest has begun and does not wait for
@@ -34,7 +34,7 @@ use super::protocol::{self, FromRunner, LONGEST_TO_RUNNER, Setup, ToRunner};
 use super::shared::{Access, Shared};
 use crate::confine::{self, Reach};
 
-use life::Instance;
+use life::{Instance, Rehearsal};
 pub use template::{Forked, make_runners};
 pub(super) use wire::{Lookups, State, Wire};
 
@@ -115,8 +115,6 @@ struct Prepared {
     tally: Shared<Tally>,
     client: Client,
     lookups: Lookups,
-    /// What the host says once an instance has begun.
-    from_host: File,
     wire: Wire,
     remains: Option<File>,
 }
@@ -131,6 +129,7 @@ impl Runner {
         let memory = Memory { statm: File::open("/proc/self/statm")?, page: rustix::param::page_size() as u64 };
         let tally = Shared::map(tally, Access::Writes)?;
         let gate = Arc::new(Gate::map(page, &tally)?);
+        let rehearsal = setup.rehearses.then(Rehearsal::new).transpose()?;
         let descriptors = Some(policy.descriptors());
         setrlimit(Resource::Nofile, Rlimit { current: descriptors, maximum: descriptors })?;
         let folders: Vec<_> =
@@ -157,13 +156,16 @@ impl Runner {
         let ticker = policy.profile.then(|| life::Ticker::start(&linked.engine)).transpose()?;
         memory.limit(policy)?;
         confine::to_running(files, network)?;
-        wire.send(&FromRunner::Ready);
+        let prepared = Prepared { setup, linked, runtime, gate, tally, client, lookups, wire, remains };
+        if let Some(rehearsal) = rehearsal {
+            rehearsal.hold(&prepared);
+        }
+        prepared.wire.send(&FromRunner::Ready);
 
         let Some(ToRunner::Start(beginning)) = protocol::read(&mut from_host, LONGEST_TO_RUNNER)? else {
             return Ok(());
         };
-        let prepared = Prepared { setup, linked, runtime, gate, tally, client, lookups, from_host, wire, remains };
-        Instance::new(prepared, *beginning, ticker).run(|hears| {
+        Instance::new(prepared, *beginning, from_host, ticker).run(|hears| {
             let _ = begin.send(hears);
             let _ = started.send(());
         });

@@ -110,10 +110,10 @@ impl Template {
 fn link(mut from_host: File, code: &OwnedFd) -> anyhow::Result<Result<Linked, Vec<String>>> {
     confine::to_forking()?;
     let wanted = protocol::read(&mut from_host, LONGEST_TO_RUNNER)?;
-    let ToLink { kind, instances, purpose } = wanted.context("its host has gone")?;
+    let ToLink { outline, purpose } = wanted.context("its host has gone")?;
     let engine = Engine::new(purpose).map_err(|error| anyhow::anyhow!("{error:#}"))?;
     // SAFETY: the code is what a compiler of ours has written, whose checksum the host has compared, in a sealed file.
-    Ok(unsafe { Linked::map(&engine, kind, code, instances) })
+    Ok(unsafe { Linked::map(&engine, outline, code) })
 }
 
 /// Makes a copy of this process, which has the same parent. None in the copy, and here its number.
