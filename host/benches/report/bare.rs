@@ -63,13 +63,13 @@ impl WasiView for Host {
 }
 
 impl Bare {
-    /// Compiles the component.
+    /// Compiles the component, so that it checks whether it is to end, or not.
     ///
     /// # Errors
     /// If it is none.
-    pub fn compile(module: &Path) -> wasmtime::Result<Self> {
+    pub fn compile(module: &Path, checks: bool) -> wasmtime::Result<Self> {
         let mut config = Config::new();
-        config.wasm_component_model(true).epoch_interruption(true);
+        config.wasm_component_model(true).epoch_interruption(checks);
         let engine = Engine::new(&config)?;
         let mut linker = Linker::new(&engine);
         wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
@@ -153,6 +153,19 @@ impl Bare {
         self.engine.increment_epoch();
         let (ended, dropping) = running.await??;
         Ok((milliseconds(ended.saturating_duration_since(begin)), milliseconds(dropping)))
+    }
+
+    /// The last line of a guest that ends by itself.
+    ///
+    /// # Errors
+    /// If it fails.
+    pub async fn last_line(&self, env: &[(&str, &str)]) -> wasmtime::Result<String> {
+        let (mut store, output) = self.store(env);
+        let instance = self.module.instantiate_async(&mut store).await?;
+        let run = instance.get_func(&mut store, self.run).context("it has no function to run")?;
+        run.call_async(&mut store, &[], &mut [Val::Bool(false)]).await?;
+        let printed = output.contents();
+        Ok(String::from_utf8_lossy(&printed).lines().last().context("the guest printed nothing")?.to_owned())
     }
 
     fn store(&self, env: &[(&str, &str)]) -> (Store<Host>, MemoryOutputPipe) {

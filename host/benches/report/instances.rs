@@ -1,8 +1,9 @@
 //! Starting and killing instances, in this process, beside the same done with bare wasmtime.
 
 use std::hint::black_box;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -26,6 +27,8 @@ use crate::compute;
 use crate::guest::Guests;
 use crate::samples::Samples;
 use crate::table::{Bar, Row, Unit};
+use crate::turning;
+use crate::warm::large_example;
 
 /// How many instances are started, killed, and killed with much memory.
 pub struct Effort {
@@ -42,6 +45,15 @@ const TOUCHED: u64 = 512;
 
 /// The size of the job that is compared with the same in this process.
 const PRIMES_BELOW: usize = 5_000_000;
+
+/// The turns of the loop that does nothing else.
+const TURNS: u64 = 30_000_000;
+
+/// The busy instances of a host that has many.
+const CROWD: usize = 20;
+
+/// How long the machine rests before a start that finds its runner ready: longer than a host waits to make the next one.
+const REST: Duration = Duration::from_millis(30);
 
 /// The behaviours of the fixture that are measured.
 const DONE: &[(&str, &str)] = &[("BEHAVIOUR", "done")];
@@ -61,43 +73,117 @@ pub struct Measured {
 /// If the module does not do as it should.
 pub async fn measure(guests: &Guests, effort: &Effort) -> wasmtime::Result<Measured> {
     let module = &*guests.fixtures;
-    let bare = Bare::compile(module)?;
+    let (bare, unchecked) = (Bare::compile(module, true)?, Bare::compile(module, false)?);
     let baton = Baton::new(module)?;
 
-    let (mut bare_starts, mut starts) = (Samples::default(), Samples::default());
+    let (mut bare_starts, mut starts, mut at_once) = (Samples::default(), Samples::default(), Samples::default());
     for _ in 0..effort.starts {
         bare_starts.push(bare.instantiate().await?);
-        starts.push(baton.start_to_first_line().await?);
+        starts.push(baton.start_when_ready().await?);
+        at_once.push(baton.start_to_first_line().await?);
+    }
+    let interpreter = Baton::new(&large_example().map_err(|error| wasmtime::format_err!("{error:#}"))?)?;
+    let mut interpreter_starts = Samples::default();
+    for _ in 0..effort.kills {
+        interpreter_starts.push(interpreter.start_when_ready().await?);
     }
     let (mut bare_kills, mut kills) = (Samples::default(), Samples::default());
     for _ in 0..effort.kills {
         bare_kills.push(bare.end(BUSY, "busy").await?.0);
         kills.push(baton.kill(BUSY, "busy").await?);
     }
-    let (mut bare_drops, mut large) = (Samples::default(), Samples::default());
+    let crowded = kills_in_a_crowd(&baton, effort.kills).await?;
+    let (mut native_exits, mut large) = (Samples::default(), Samples::default());
     let touched = TOUCHED.to_string();
     let touch = [("BEHAVIOUR", "touch"), ("TOUCH_MIB", touched.as_str())];
     for _ in 0..effort.large {
-        bare_drops.push(bare.end(&touch, "touched").await?.1);
+        native_exits.push(native_exit()?);
         large.push(baton.kill(&touch, "touched").await?);
     }
 
     let computing = compute(&baton, &guests.program, effort.large).await?;
+    let tight = tight(&baton, &unchecked, effort.large).await?;
 
     let bare_instantiation = bare_starts.median();
     let rows = vec![
         Row::new("wasmtime's bare instantiation", Unit::Ms, bare_starts),
-        Row::new("start of an instance → its first instruction", Unit::Ms, starts)
+        Row::new("start of an instance, its runner ready → its first instruction", Unit::Ms, starts)
             .beside("bare instantiation", bare_instantiation),
+        Row::new("  of an interpreter of 12 MB", Unit::Ms, interpreter_starts).bar(Bar::P99(2.5)),
+        Row::new("  right after another, when none is ready", Unit::Ms, at_once),
         Row::new("kill of a busy loop → gone", Unit::Ms, kills)
             .bar(Bar::P99(5.0))
             .beside("bare epoch trap", bare_kills.median()),
+        Row::new(format!("  of one of {CROWD} busy ones"), Unit::Ms, crowded).bar(Bar::P99(60.0)),
         Row::new(format!("kill with {TOUCHED} MiB touched → gone"), Unit::Ms, large)
             .bar(Bar::Ratio(1.5))
-            .beside("bare drop", bare_drops.median()),
+            .beside("a native process", native_exits.median()),
     ];
-    let rows = rows.into_iter().chain(computing).collect();
+    let rows = rows.into_iter().chain(computing).chain([tight]).collect();
     Ok(Measured { rows, bare_instantiation })
+}
+
+/// Kills one of many busy instances, and starts it again.
+async fn kills_in_a_crowd(baton: &Baton, times: usize) -> wasmtime::Result<Samples> {
+    let mut others = Vec::new();
+    for _ in 1..CROWD {
+        let (instance, mut lines) = baton.start(BUSY);
+        lines.recv().await.context("the guest printed nothing")?;
+        others.push(instance);
+    }
+    let mut took = Samples::default();
+    for _ in 0..times {
+        took.push(baton.kill(BUSY, "busy").await?);
+    }
+    for mut instance in others {
+        instance.kill();
+        gone(&mut instance).await;
+    }
+    Ok(took)
+}
+
+/// The word that has this program be [`touch`].
+pub const TOUCH: &str = "touch";
+
+/// A native process that touches as much memory as a large instance, says so, and waits to be killed.
+pub fn touch() -> ! {
+    let memory = vec![1_u8; usize::try_from(TOUCHED).unwrap_or(usize::MAX) << 20];
+    println!("touched {} bytes", black_box(&memory).len());
+    let _ = std::io::stdout().flush();
+    loop {
+        std::thread::park();
+    }
+}
+
+/// From the kill of such a process until it is gone, in milliseconds.
+fn native_exit() -> std::io::Result<f64> {
+    let mut process = Command::new(std::env::current_exe()?).arg(TOUCH).stdout(Stdio::piped()).spawn()?;
+    if let Some(stdout) = process.stdout.take() {
+        BufReader::new(stdout).read_line(&mut String::new())?;
+    }
+    let begin = Instant::now();
+    process.kill()?;
+    process.wait()?;
+    Ok(milliseconds(begin.elapsed()))
+}
+
+/// A loop that does nothing else, in a guest, beside the same in wasmtime without checks.
+async fn tight(baton: &Baton, unchecked: &Bare, times: usize) -> wasmtime::Result<Row> {
+    let (mut guests, mut bare) = (Samples::default(), Samples::default());
+    let turns = TURNS.to_string();
+    let env = [("BEHAVIOUR", "tight"), ("TIMES", turns.as_str())];
+    let expected = turning::turn_over(black_box(TURNS));
+    let took = |line: &str| -> wasmtime::Result<f64> {
+        let (took, result) = computed(line).with_context(|| line.to_owned())?;
+        ensure!(result == expected, "the guest and the host disagree");
+        Ok(took)
+    };
+    for _ in 0..times {
+        bare.push(took(&unchecked.last_line(&env).await?)?);
+        guests.push(took(&baton.last_line(&env).await?)?);
+    }
+    let row = Row::new("a tight loop, in a guest", Unit::Ms, guests);
+    Ok(row.bar(Bar::Ratio(1.1)).beside("in wasmtime without checks", bare.median()))
 }
 
 /// A job for the processor, natively, in a guest, and in wasmtime's own command where there is one.
@@ -169,6 +255,19 @@ impl Baton {
         Ok(Self { launcher, module, terms: AtomicU64::new(0) })
     }
 
+    /// From the start of an instance whose runner is ready to its first instruction, in milliseconds.
+    async fn start_when_ready(&self) -> wasmtime::Result<f64> {
+        self.launcher.runners.make_ready(&self.module).await?;
+        tokio::time::sleep(REST).await;
+        let (sender, mut started) = mpsc::unbounded_channel();
+        let begin = Instant::now();
+        let mut instance = self.begin(DONE, Arc::new(Starts(sender)));
+        let at = started.recv().await.context("it did not start")?;
+        instance.kill();
+        gone(&mut instance).await;
+        Ok(milliseconds(at.saturating_duration_since(begin)))
+    }
+
     async fn start_to_first_line(&self) -> wasmtime::Result<f64> {
         let begin = Instant::now();
         let (mut instance, mut lines) = self.start(DONE);
@@ -210,13 +309,17 @@ impl Baton {
     }
 
     fn start(&self, env: &[(&str, &str)]) -> (Instance, mpsc::UnboundedReceiver<Line>) {
+        let (sender, lines) = mpsc::unbounded_channel();
+        (self.begin(env, Arc::new(Lines(sender))), lines)
+    }
+
+    fn begin(&self, env: &[(&str, &str)], output: Arc<dyn Output>) -> Instance {
         let mut launcher = self.launcher.clone();
         launcher.env = env.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-        let (sender, lines) = mpsc::unbounded_channel();
         let deadline = launcher.clock.now() + Duration::from_secs(3600);
         // No two instances have the same, or the state of one would not be claimed by the next.
         let term = self.terms.fetch_add(1, Ordering::Relaxed) + 1;
-        (launcher.start(&self.module, term, deadline, deadline, Arc::new(Lines(sender))), lines)
+        launcher.start(&self.module, term, deadline, deadline, output)
     }
 }
 
@@ -250,6 +353,18 @@ impl Output for Lines {
             let at = Instant::now();
             // Once the measurement is over, nobody listens.
             let _ = self.0.send(Line { at, text: line.to_string() });
+        }
+    }
+}
+
+/// Takes when an instance's first instruction comes next.
+struct Starts(mpsc::UnboundedSender<Instant>);
+
+impl Output for Starts {
+    fn notice(&self, notice: Notice<'_>) {
+        if let Notice::Started(_) = notice {
+            // As above.
+            let _ = self.0.send(Instant::now());
         }
     }
 }

@@ -30,6 +30,8 @@ mod standing;
 mod state;
 mod swaps;
 mod table;
+#[path = "../../tests/guests/src/turning.rs"]
+mod turning;
 mod usage;
 mod warm;
 
@@ -78,6 +80,9 @@ const FULL: Effort = Effort {
 };
 
 fn main() -> ExitCode {
+    if std::env::args().nth(1).as_deref() == Some(instances::TOUCH) {
+        instances::touch();
+    }
     let effort = if std::env::args().any(|arg| arg == "--full") { FULL } else { QUICK };
     let begin = Instant::now();
     let machine = machine::describe();

@@ -28,7 +28,7 @@ const SETTLE: Duration = Duration::from_secs(3);
 /// # Errors
 /// If the large one is not built.
 pub fn measure(small: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
-    let large = large()?;
+    let large = large_example()?;
     let mebibytes = std::fs::metadata(&large)?.len() as f64 / f64::from(1 << 20);
     let [mut beside, mut cold, mut warm] = [const { Vec::new() }; 3];
     for _ in 0..effort.rounds {
@@ -64,7 +64,11 @@ fn standby(site: &Site, name: &str, module: &Path, cached: bool) -> anyhow::Resu
     memory(node.pid()).context("the standby ended while it was watched")
 }
 
-fn large() -> anyhow::Result<PathBuf> {
+/// The example that is large.
+///
+/// # Errors
+/// If it is not built.
+pub fn large_example() -> anyhow::Result<PathBuf> {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("examples").join(LARGE);
     ensure!(path.exists(), "{} is missing: `scripts/examples.sh js` builds it", path.display());
     Ok(path)

@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "a guest has one clock")]
 
 mod compute;
+mod turning;
 
 use std::hint::black_box;
 use std::process;
@@ -70,6 +71,12 @@ fn run(term: &Term) -> baton_sdk::Result {
             let begin = Instant::now();
             let mixed = compute::primes(black_box(number("LIMIT", 1)));
             println!("{} {mixed}", begin.elapsed().as_nanos());
+            Ok(())
+        }
+        "tight" => {
+            let begin = Instant::now();
+            let turned = turning::turn_over(black_box(number("TIMES", 1)));
+            println!("{} {turned}", begin.elapsed().as_nanos());
             Ok(())
         }
         "allocate" => {
