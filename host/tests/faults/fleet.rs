@@ -2,18 +2,22 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, pidfd_open, pidfd_send_signal, waitid,
+};
 use serde_json::Value;
 
 use crate::judge::{Effect, Judge, Way};
 use crate::kernel::{Nanos, message_pipe, now, receive};
-use crate::node::baton;
+use crate::node::{baton, children_of};
+use crate::plan::{Death, Parts};
 
 /// What the nodes are called.
 pub const NAMES: [&str; 3] = ["alpha", "beta", "gamma"];
@@ -38,6 +42,8 @@ pub struct Node {
     home: PathBuf,
     state: State,
     process: Option<(Child, JoinHandle<()>)>,
+    /// Those of its host's processes that were stopped.
+    stopped: Vec<(Pid, OwnedFd)>,
     judge: Arc<Mutex<Judge>>,
     log: Arc<Mutex<Log>>,
 }
@@ -52,7 +58,16 @@ impl Node {
         log: &Arc<Mutex<Log>>,
     ) -> Self {
         let (judge, log) = (Arc::clone(judge), Arc::clone(log));
-        Self { at, arguments, home: home.to_owned(), state: State::Down, process: None, judge, log }
+        Self {
+            at,
+            arguments,
+            home: home.to_owned(),
+            state: State::Down,
+            process: None,
+            stopped: Vec::new(),
+            judge,
+            log,
+        }
     }
 
     /// What its process does.
@@ -82,26 +97,63 @@ impl Node {
         self.state = State::Up;
     }
 
-    /// SIGSTOP; returns when all of its threads stand still.
-    pub fn stop(&mut self) {
-        self.signal(Signal::STOP);
-        if let Some((child, _)) = &mut self.process {
-            let id = WaitId::Pid(Pid::from_child(child));
-            let stands =
-                || waitid(id.clone(), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG).expect("it stops").is_some();
-            // One that has just ended never does; who looks at its end will see that.
-            while !stands() && matches!(child.try_wait(), Ok(None)) {
-                std::thread::sleep(Duration::from_millis(1));
+    /// SIGSTOP for some of its processes; returns when all of their threads stand still.
+    pub fn stop(&mut self, parts: Parts) {
+        self.stopped = self.others(parts);
+        signal(&self.stopped, Signal::STOP);
+        if parts.has_host() {
+            self.signal(Signal::STOP);
+            if let Some((child, _)) = &mut self.process {
+                let id = WaitId::Pid(Pid::from_child(child));
+                let stands =
+                    || waitid(id.clone(), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG).expect("it stops").is_some();
+                // One that has just ended never does; who looks at its end will see that.
+                while !stands() && matches!(child.try_wait(), Ok(None)) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
             }
         }
-        self.judge().stopped(self.at, now());
+        while !self.stopped.iter().all(|(pid, _)| stands_still(*pid)) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.judge().stopped(self.at, parts.ways(), now());
         self.state = State::Stopped;
+    }
+
+    /// Ends some of its processes.
+    pub fn end_parts(&mut self, parts: Parts, death: Death) {
+        let by = match death {
+            Death::Killed => Signal::KILL,
+            Death::Aborted => Signal::ABORT,
+        };
+        let others = self.others(parts);
+        // One that is stopped ends by SIGABRT when it goes on.
+        for by in [by, Signal::CONT] {
+            signal(&others, by);
+            if parts.has_host() {
+                self.signal(by);
+            }
+        }
+        if parts.has_host() {
+            self.reap();
+        }
+    }
+
+    /// Those of its processes that its host has started.
+    fn others(&self, parts: Parts) -> Vec<(Pid, OwnedFd)> {
+        let host = self.process.as_ref().map(|(child, _)| child.id());
+        let all = host.map(children_of).unwrap_or_default().into_iter().filter_map(Pid::from_raw);
+        let opened = all.filter_map(|pid| Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?)));
+        // What is read once it is open is of the same process.
+        let called = |pid: Pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        opened.filter(|(pid, _)| parts.others().any(|part| called(*pid).contains(part))).collect()
     }
 
     /// SIGCONT.
     pub fn go_on(&mut self) {
         self.judge().continued(self.at, now());
         self.signal(Signal::CONT);
+        signal(&std::mem::take(&mut self.stopped), Signal::CONT);
         self.state = State::Up;
     }
 
@@ -131,6 +183,7 @@ impl Node {
             // All that it had written is read then.
             reader.join().expect("its reader does not panic");
         }
+        self.stopped.clear();
         self.state = State::Down;
     }
 
@@ -154,6 +207,21 @@ impl Drop for Node {
             let _ = child.wait();
             let _ = reader.join();
         }
+    }
+}
+
+/// Whether each thread of a process is stopped, or none is left. Who is no child of this process cannot be waited for.
+fn stands_still(pid: Pid) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let stats = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
+    let state = |stat: &str| stat.rsplit(") ").next().and_then(|fields| fields.chars().next());
+    stats.into_iter().all(|stat| matches!(state(&stat), Some('T' | 'Z' | 'X')))
+}
+
+/// Some may have ended by then.
+fn signal(processes: &[(Pid, OwnedFd)], signal: Signal) {
+    for (_, process) in processes {
+        let _ = pidfd_send_signal(process, signal);
     }
 }
 

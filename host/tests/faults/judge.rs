@@ -41,7 +41,7 @@ impl Effect {
     }
 }
 
-/// A node's process that was stopped.
+/// Processes of a node that were stopped.
 #[derive(Clone, Debug)]
 pub struct Stop {
     /// Which.
@@ -50,8 +50,8 @@ pub struct Stop {
     pub stopped: Nanos,
     /// Until when it certainly did; none as long as it does, or if it was killed.
     pub continued: Option<Nanos>,
-    /// The ways on which a late write of it was let pass.
-    excused: Vec<Way>,
+    /// The ways on which it may have caught a write that was not let pass yet.
+    catches: Vec<Way>,
 }
 
 /// How soon after its SIGCONT a write must come that was caught by a stop. Far longer than a thread waits for its
@@ -164,10 +164,10 @@ impl Judge {
         }
     }
 
-    /// Notes that a node's process stands still.
-    pub fn stopped(&mut self, node: usize, at: Nanos) {
+    /// Notes that processes of a node stand still that write on these ways.
+    pub fn stopped(&mut self, node: usize, ways: Vec<Way>, at: Nanos) {
         self.count.stops += usize::from(self.leader_at(at) == Some(node));
-        self.stops.push(Stop { node, stopped: at, continued: None, excused: Vec::new() });
+        self.stops.push(Stop { node, stopped: at, continued: None, catches: ways });
     }
 
     /// Notes that it is about to go on.
@@ -225,11 +225,11 @@ impl Judge {
             let Some(continued) = stop.continued else { return false };
             stop.node == late.node
                 && (continued..continued + nanos(AT_ONCE)).contains(&late.at)
-                && !stop.excused.contains(&late.way)
+                && stop.catches.contains(&late.way)
                 && !writes.iter().any(|at| (stop.stopped + 1..late.at).contains(at))
         };
         let Some(stop) = self.stops.iter_mut().find(caught) else { return false };
-        stop.excused.push(late.way);
+        stop.catches.retain(|way| *way != late.way);
         true
     }
 }
@@ -303,7 +303,7 @@ mod tests {
     fn with_a_stop() -> Judge {
         let mut judge = Judge::default();
         assert_eq!(judged(&mut judge, &[effect(Request, 0, 1, SECOND), effect(Line, 0, 1, SECOND)]), Ok(0));
-        judge.stopped(0, 2 * SECOND);
+        judge.stopped(0, vec![Request, Line], 2 * SECOND);
         assert_eq!(judged(&mut judge, &[effect(Request, 1, 2, 5 * SECOND)]), Ok(0));
         judge.continued(0, 9 * SECOND);
         judge
@@ -325,6 +325,10 @@ mod tests {
         assert!(judged(&mut judge, &[effect(Line, 0, 1, 9 * SECOND + 2)]).is_err());
         let of_another = effect(Request, 2, 1, 9 * SECOND + 1);
         assert!(judged(&mut with_a_stop(), &[of_another]).is_err());
+        // One that another process has written.
+        let mut judge = with_a_stop();
+        judge.stops[0].catches = vec![Line];
+        assert!(judged(&mut judge, &[effect(Request, 0, 1, 9 * SECOND + 1)]).is_err());
         // One that was still stopped.
         let mut judge = with_a_stop();
         judge.stops[0].continued = None;

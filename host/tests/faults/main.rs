@@ -1,7 +1,8 @@
 //! Faults from a seed, and what a fleet's effects look like from outside meanwhile: `make faults MINUTES=30`.
 //!
 //! Three real hosts run a coordinator that causes effects as fast as it can: requests to a receiver, and lines of
-//! output. Hosts are stopped, killed and ended; the lease is broken, freed and taken by an outside client; the record
+//! output. Hosts are stopped, killed and ended, and so are the processes that they have started, each alone and several
+//! at once; the lease is broken, freed and taken by an outside client; the record
 //! is deleted and written by others; the store is slow or away. All of that is a schedule that follows from a seed,
 //! which is printed; with `SEED=` it is the same again, and only the machine's own timing differs. Everything that
 //! arrives is put in the kernel's order (`kernel.rs`) and judged at once (`judge.rs`):
@@ -42,7 +43,7 @@ use std::time::{Duration, Instant};
 
 use fleet::{Log, NAMES, Node, State};
 use judge::Judge;
-use plan::{Fault, Who};
+use plan::{Fault, Parts, Who};
 use receiver::Receiver;
 use store::{Done, ELECTION, Store, Taken};
 
@@ -197,7 +198,7 @@ impl Run {
             Fault::Stop(who, length) => {
                 let node = node(who);
                 self.is(node, &[State::Up])?;
-                self.nodes[node].stop();
+                self.nodes[node].stop(Parts::HOST);
                 self.due.push((now + length, Then::GoOn(node)));
             }
             Fault::Kill(who, down) => {
@@ -205,6 +206,20 @@ impl Run {
                 self.is(node, &[State::Up, State::Stopped])?;
                 self.nodes[node].kill();
                 self.due.push((now + down, Then::Start(node)));
+            }
+            Fault::StopParts(who, parts, length) => {
+                let node = node(who);
+                self.is(node, &[State::Up])?;
+                self.nodes[node].stop(parts);
+                self.due.push((now + length, Then::GoOn(node)));
+            }
+            Fault::EndParts(who, parts, death, down) => {
+                let node = node(who);
+                self.is(node, &[State::Up, State::Stopped])?;
+                self.nodes[node].end_parts(parts, death);
+                if parts.has_host() {
+                    self.due.push((now + down, Then::Start(node)));
+                }
             }
             Fault::Terminate(who, down) => {
                 let node = node(who);

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::fleet::NAMES;
+use crate::judge::Way;
 
 /// Whom a fault meets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,6 +13,43 @@ pub enum Who {
     Leader(usize),
     /// That node.
     Node(usize),
+}
+
+/// Some of the processes of a node: its host, and those that this has started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Parts(u8);
+
+impl Parts {
+    /// The host alone.
+    pub const HOST: Self = Self(1);
+
+    /// What each is called, and which bit stands for it.
+    const ALL: [(u8, &'static str); 4] = [(1, "host"), (2, "runner"), (4, "warden"), (8, "template")];
+
+    /// Whether the host is one of them.
+    pub fn has_host(self) -> bool {
+        self.0 & 1 == 1
+    }
+
+    /// The ways on which a stop of them can catch a write: the host writes lines, and its runners send requests.
+    pub fn ways(self) -> Vec<Way> {
+        let ways = [(1, Way::Line), (2, Way::Request)];
+        ways.into_iter().filter(|(bit, _)| self.0 & bit != 0).map(|(_, way)| way).collect()
+    }
+
+    /// The others, by what they are called.
+    pub fn others(self) -> impl Iterator<Item = &'static str> {
+        Self::ALL.into_iter().skip(1).filter(move |(bit, _)| self.0 & bit != 0).map(|(_, name)| name)
+    }
+}
+
+/// How processes end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Death {
+    /// By SIGKILL, as the kernel ends what takes too much memory.
+    Killed,
+    /// By SIGABRT, as what finds a bug of its own.
+    Aborted,
 }
 
 /// What an outside client writes as the record.
@@ -51,6 +89,10 @@ pub enum Fault {
     Stop(Who, Duration),
     /// SIGKILL, and a start after so long.
     Kill(Who, Duration),
+    /// SIGSTOP for some of a node's processes, and SIGCONT after so long.
+    StopParts(Who, Parts, Duration),
+    /// Some of a node's processes end; if its host is one of them, it is started after so long.
+    EndParts(Who, Parts, Death, Duration),
     /// SIGTERM, and a start so long after its end.
     Terminate(Who, Duration),
     /// The lease is broken, with that period.
@@ -73,6 +115,8 @@ impl Fault {
         match self {
             Fault::Stop(..) => "stop",
             Fault::Kill(..) => "kill",
+            Fault::StopParts(..) => "stop parts",
+            Fault::EndParts(..) => "end parts",
             Fault::Terminate(..) => "terminate",
             Fault::Break(..) => "break",
             Fault::Free(..) => "free by a write",
@@ -128,8 +172,13 @@ impl Rng {
         if self.below(3) < 2 { Who::Leader(node) } else { Who::Node(node) }
     }
 
+    /// Any of them, but the host alone: that has faults of its own.
+    fn parts(&mut self) -> Parts {
+        Parts(2 + self.below(14) as u8)
+    }
+
     fn fault(&mut self, lease: Duration) -> Fault {
-        match self.below(18) {
+        match self.below(22) {
             // Around the deadline and the lease's end.
             0..3 => Fault::Stop(self.who(), lease.mul_f64(0.7 + self.upto(0.6))),
             3..5 => Fault::Stop(self.who(), lease.mul_f64(self.upto(1.6))),
@@ -154,6 +203,11 @@ impl Rng {
                 _ => Fault::TakeAndLeave,
             },
             15 => Fault::Delete,
+            16..18 => Fault::StopParts(self.who(), self.parts(), lease.mul_f64(self.upto(1.6))),
+            18..20 => {
+                let death = if self.below(2) == 0 { Death::Killed } else { Death::Aborted };
+                Fault::EndParts(self.who(), self.parts(), death, lease.mul_f64(self.upto(1.2)))
+            }
             _ => {
                 let trouble =
                     [Trouble::Down, Trouble::Hang, Trouble::CutAfterRequest, Trouble::HoldRequest, Trouble::HoldAnswer]
@@ -173,11 +227,22 @@ impl fmt::Display for Who {
     }
 }
 
+impl fmt::Display for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = Self::ALL.into_iter().filter(|(bit, _)| self.0 & bit != 0).map(|(_, name)| name).collect();
+        f.write_str(&names.join(" and "))
+    }
+}
+
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fault::Stop(who, length) => write!(f, "stop ({who}) for {length:.1?}"),
             Fault::Kill(who, length) => write!(f, "kill ({who}), start after {length:.1?}"),
+            Fault::StopParts(who, parts, length) => write!(f, "stop {parts} ({who}) for {length:.1?}"),
+            Fault::EndParts(who, parts, death, length) => {
+                write!(f, "{parts} {death:?} ({who}), start after {length:.1?}")
+            }
             Fault::Terminate(who, length) => write!(f, "terminate ({who}), start after {length:.1?}"),
             Fault::Break(period) => write!(f, "break the lease, period {period:?}"),
             Fault::Free(content) => write!(f, "break the lease and write: {content:?}"),
