@@ -19,6 +19,10 @@ use super::super::runner::Lookups;
 use super::grant::{Origin, Reach, Scheme};
 use super::told;
 
+/// What the kernel may keep of a connection, each way, in bytes: it makes twice as much of it. Left to itself it keeps some
+/// megabytes of each, of its own memory, which no limit of the process counts.
+const KEPT_BY_KERNEL: u32 = 128 << 10;
+
 /// Opens connections.
 #[derive(Clone)]
 pub(super) struct Connector {
@@ -145,6 +149,9 @@ impl Gated {
     async fn open(address: SocketAddr) -> io::Result<TcpStream> {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
         socket.set_zero_linger()?;
+        // Before it connects, since the window is agreed on then.
+        socket.set_recv_buffer_size(KEPT_BY_KERNEL)?;
+        socket.set_send_buffer_size(KEPT_BY_KERNEL)?;
         socket.connect(address).await
     }
 
@@ -195,9 +202,11 @@ impl AsyncWrite for Gated {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
     use std::future::poll_fn;
-    use std::io::{ErrorKind, Read as _};
+    use std::io::{ErrorKind, Read as _, Write as _};
     use std::net::{Ipv4Addr, TcpListener};
     use std::time::Duration;
+
+    use futures::FutureExt as _;
 
     use super::super::super::page::{Page, gate_for};
     use super::*;
@@ -229,6 +238,26 @@ mod tests {
         assert_eq!(server.read(&mut read).unwrap(), 6);
         assert_eq!(server.read(&mut read).unwrap_err().kind(), ErrorKind::WouldBlock, "nothing more, and no end");
         assert!(Gated::connect(gated.tcp.peer_addr().unwrap(), &gate).await.is_err(), "nor a new connection");
+    }
+
+    #[tokio::test]
+    async fn the_kernel_keeps_little_of_what_nobody_takes() {
+        let (mut gated, _, _page, mut server, _gate) = connection().await;
+        let (chunk, most) = (vec![0; 64 << 10], 1 << 20);
+        // How much leaves without being taken: what both ends of the connection keep.
+        let mut sent = 0;
+        while let Some(written) = write(&mut gated, &chunk).now_or_never() {
+            sent += written.unwrap();
+        }
+        assert!(sent < most, "{sent} bytes");
+        // And how much arrives that is not read, from who keeps next to nothing.
+        rustix::net::sockopt::set_socket_send_buffer_size(&server, 4096).unwrap();
+        server.set_write_timeout(Some(Duration::from_secs(2))).unwrap();
+        let mut received = 0;
+        while let Ok(written) = server.write(&chunk) {
+            received += written;
+        }
+        assert!(received < most, "{received} bytes");
     }
 
     #[tokio::test]
