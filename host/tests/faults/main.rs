@@ -12,8 +12,7 @@
 //! - no host ends that was not told to, or panics;
 //! - when the faults are over, somebody leads within a bound that is printed.
 //!
-//! Without `FAULTS_MINUTES` this is a test of half a minute. `ONLY=stop,kill` leaves the others out of a schedule, to see
-//! which ones it takes.
+//! Without `FAULTS_MINUTES` this is a test of half a minute. With `ONLY=stop,kill` there are no others, as many of these.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
 #![allow(clippy::disallowed_methods, reason = "nobody suspends the machine while it is tested")]
 #![allow(dead_code, reason = "the support modules serve several test targets")]
@@ -74,10 +73,9 @@ fn run(name: &str, store: Store) {
     say(&format!("{name}: {length:.0?} of faults from SEED={seed}, lease {lease:?}"));
     // Without a word about how long, it is one of many tests, which share the machine.
     let pace = if minutes.is_some() { "0" } else { "2000" };
-    let mut faults = plan::draw(seed, lease, length);
-    if let Some(only) = variable::<String>("FAULTS_ONLY") {
-        faults.retain(|(_, fault)| only.split(',').any(|kind| kind == fault.kind()));
-    }
+    let only = variable::<String>("FAULTS_ONLY");
+    let is_wanted = |fault: &Fault| only.as_ref().is_none_or(|only| only.split(',').any(|kind| kind == fault.kind()));
+    let faults = plan::draw(seed, lease, length, is_wanted);
     let mut run = Run::new(name, store, pace);
     let began = Instant::now();
     let ended = run.harm(&faults).and_then(|()| run.recover(minutes.is_some()));

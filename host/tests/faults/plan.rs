@@ -128,8 +128,16 @@ impl Fault {
     }
 }
 
-/// The faults of a run, each with its time from the beginning.
-pub fn draw(seed: u64, lease: Duration, length: Duration) -> Vec<(Duration, Fault)> {
+/// The faults of a run that are wanted, as many whichever these are, each with its time from the beginning.
+///
+/// # Panics
+/// If there are none such.
+pub fn draw(
+    seed: u64,
+    lease: Duration,
+    length: Duration,
+    is_wanted: impl Fn(&Fault) -> bool,
+) -> Vec<(Duration, Fault)> {
     let mut rng = Rng(seed);
     let mut at = Duration::ZERO;
     let mut faults = Vec::new();
@@ -143,7 +151,8 @@ pub fn draw(seed: u64, lease: Duration, length: Duration) -> Vec<(Duration, Faul
         if at >= length {
             return faults;
         }
-        faults.push((at, rng.fault(lease)));
+        let fault = (0..10_000).map(|_| rng.fault(lease)).find(&is_wanted);
+        faults.push((at, fault.expect("a fault of that kind")));
     }
 }
 
