@@ -37,8 +37,8 @@ pub fn elections(module: &Path, effort: &Effort, bare: f64) -> anyhow::Result<Ve
     let site = Site::new();
     let launch =
         site.launch("leader", module, "done", &site.url()).flag("--lease", LEASE).flag("--max-memory", "64MiB");
-    // Long enough for the next runner to be ready.
-    let mut node = launch.flag("--pause", "50ms").start();
+    // Long enough for the next runner to be ready, and for the node's word on the last term to be in the store.
+    let mut node = launch.flag("--pause", "120ms").start();
     // The first term finds caches cold, as the next ones do not.
     let wanted = effort.terms + 1;
     let samples = site.journal.wait("terms", |events| {

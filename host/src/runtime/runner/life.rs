@@ -23,10 +23,12 @@ use super::super::judge::Kind;
 use super::super::limits::{Limits, Tally};
 use super::super::logging::GuestLog;
 use super::super::module::{Entry, Linked};
-use super::super::output::{GuestStream, Notice, Outlet, Output, guest_streams};
+use super::super::output::{GuestStream, Notice, Outlet, Output, Stream, guest_streams};
 use super::super::page::{Gate, Page};
 use super::super::postmortem::{Profiler, SAMPLE_EVERY, leave, time_to_dump};
-use super::super::protocol::{self, Beginning, Ended, FromRunner, How, LONGEST_TO_RUNNER, NotCommitted, ToRunner};
+use super::super::protocol::{
+    self, Beginning, Ended, FromRunner, How, LONGEST_TO_RUNNER, NotCommitted, ToRunner, frame,
+};
 use super::super::shared::{Others, Shared};
 use super::{Lookups, Prepared, State, Wire, end};
 use crate::clock::Clock;
@@ -253,14 +255,17 @@ impl Rehearsal {
     /// Goes as far as it can. What stands in its way will be said when an instance is to start.
     pub(super) fn hold(self, prepared: &Prepared) {
         let Self { gate, tally } = self;
+        let variable = || vec![("REHEARSAL".to_owned(), String::new())];
         let beginning = Beginning {
             term: 0,
             election: String::new(),
             node: String::new(),
-            environment: Vec::new(),
-            config: Vec::new(),
+            environment: variable(),
+            config: variable(),
             entries: None,
         };
+        let Ok(message) = frame(&ToRunner::Start(Box::new(beginning))) else { return };
+        let Ok(Some(ToRunner::Start(beginning))) = protocol::read(&mut &message[..], LONGEST_TO_RUNNER) else { return };
         let profiler = Profiler::of(false, &beginning.election, beginning.term, prepared.linked.component());
         let around = Surroundings::of(prepared, gate, tally, Arc::new(Silence), profiler, Clock::default());
         let Ok(folders) = Folders::open(&around.gate, &[]) else { return };
@@ -268,7 +273,9 @@ impl Rehearsal {
         if prepared.linked.outline.is_inert {
             let _ = prepared.runtime.block_on(instantiate(&prepared.linked, &mut store));
         }
+        around.outlet.put(|output| output.notice(Notice::Line(Stream::Stdout, "")));
         around.finish();
+        let _ = (prepared.gate.remaining(), prepared.tally.usage());
     }
 }
 
