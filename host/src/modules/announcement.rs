@@ -71,7 +71,8 @@ impl Announcement {
 }
 
 /// Takes back what a node has said, which named this `term`, unless nothing else may know of it: where the record, as it
-/// is now, names no term as high, because it was deleted or an earlier one was put in its place, or cannot be read.
+/// is now, names no term as high, because it was deleted or an earlier one was put in its place, or cannot be read. Returns
+/// whether it did.
 ///
 /// # Errors
 /// Those of the store. It may have been taken back only where the outcome is unknown.
@@ -81,11 +82,12 @@ pub async fn withdraw(
     election: &ElectionName,
     node: &str,
     term: Term,
-) -> Result<(), Refusal> {
+) -> Result<bool, Refusal> {
     if term > 0 && !matches!(leases.request(election, Op::Read).await, Ok(Reply::Read(record)) if record.names(term)) {
-        return Ok(());
+        return Ok(false);
     }
-    modules.withdraw(election, node).await
+    modules.withdraw(election, node).await?;
+    Ok(true)
 }
 
 #[cfg(test)]

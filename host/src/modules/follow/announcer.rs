@@ -12,7 +12,7 @@ use crate::modules::{Announcement, Digest, ModuleStore, withdraw};
 use crate::store::LeaseStore;
 
 /// News is said so long after it came: a term that begins needs the machine for its instance.
-const NEWS_AFTER: Duration = Duration::from_millis(50);
+const NEWS_AFTER: Duration = Duration::from_millis(10);
 /// It is said anew so often, so that what a node said that crashed looks old.
 const EVERY: Duration = Duration::from_secs(60);
 /// After a failure it is said anew so soon; after each further one in a row twice as late, at the latest so late.
@@ -72,8 +72,7 @@ impl Announcer {
         }
     }
 
-    /// Begins to say it, if that has been news for a moment, or was said long ago. What is said first is said at once:
-    /// every host does before it contends.
+    /// Begins to say it, if that has been news for a moment, or was said long ago. What is said first is said at once.
     pub fn begin(&mut self, what: Said, now: Instant) {
         let is_first = self.said.is_none();
         let is_news = !is_first && self.said.as_ref() != Some(&what);
@@ -115,18 +114,23 @@ impl Announcer {
         }
     }
 
-    /// Takes it back, unless nothing else may know of the term in it.
-    pub async fn withdraw(mut self) {
+    /// Takes it back, unless nothing else may know of the term that this node has `seen`: then that is said instead, if it
+    /// is news still.
+    pub async fn withdraw(mut self, seen: Term) {
         // What is under way could otherwise come after it.
         if !self.saying.is_idle() {
             self.said().await;
         }
+        let Self { store, leases, election, node, incarnation, source, said, named, .. } = self;
         // What it had named before this start, nobody may know but who reads that.
-        let Some(named) = self.named else { return };
-        let known = named.max(self.said.map_or(0, |said| said.term));
-        let Self { store, leases, election, node, .. } = self;
+        let (Some(named), Some(said)) = (named, said) else { return };
+        let known = named.max(said.term).max(seen);
         // A node that has said something looks old after a while anyway.
-        let _ = withdraw(&*leases, &*store, &election, &node, known).await;
+        let is_taken_back = withdraw(&*leases, &*store, &election, &node, known).await;
+        if matches!(is_taken_back, Ok(false)) && known > named {
+            let announcement = Announcement::now(&node, &incarnation, &source, said.holds, None);
+            let _ = say(store, election, Announcement { term: known, ..announcement }, Some(named)).await;
+        }
     }
 }
 

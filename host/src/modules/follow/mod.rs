@@ -446,11 +446,10 @@ impl Follower {
 
     /// What nobody else will do.
     async fn finish(self) {
-        let Self { recorder, announcer, .. } = self;
+        let Self { recorder, announcer, given, .. } = self;
+        let withdrawn = announcer.withdraw(given.presence.borrow().term);
         // Both are of use, and neither is worth waiting for a store that does not answer.
-        let _ =
-            futures::future::join(timeout(LAST_WORDS, recorder.finish()), timeout(LAST_WORDS, announcer.withdraw()))
-                .await;
+        let _ = futures::future::join(timeout(LAST_WORDS, recorder.finish()), timeout(LAST_WORDS, withdrawn)).await;
     }
 }
 

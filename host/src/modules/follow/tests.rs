@@ -260,8 +260,10 @@ async fn what_nothing_else_names_a_node_does_not_take_back() {
     // There is no record: it was deleted, or an earlier one will be in its place.
     node.presence.send_replace(Presence { runs: None, term: 7 });
     stage.announced("a", |said| said.term == 7).await;
+    // A term that it has seen last, and has not named yet.
+    node.presence.send_replace(Presence { runs: None, term: 8 });
     node.end().await;
-    stage.announced("a", |said| said.term == 7).await;
+    stage.announced("a", |said| said.term == 8).await;
 }
 
 #[tokio::test]
