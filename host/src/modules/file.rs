@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::digest::Digest;
@@ -36,6 +38,8 @@ pub struct FileSource {
     known: Option<Sight>,
     /// What is there instead, and since when it is seen unchanged.
     settling: Option<(Sight, Instant)>,
+    /// It is being read, however long that takes.
+    reading: Option<BoxFuture<'static, Result<Found, SourceError>>>,
     offered: Option<(Digest, Option<String>)>,
     said: Option<SourceError>,
 }
@@ -75,6 +79,7 @@ impl FileSource {
             looks_at: None,
             known: None,
             settling: None,
+            reading: None,
             offered: None,
             said: None,
         }
@@ -99,7 +104,10 @@ impl Source for FileSource {
             }
             let since = match self.settling {
                 Some((settling, since)) if settling == sight => since,
-                _ => self.settling.insert((sight, Instant::now())).1,
+                _ => {
+                    self.reading = None;
+                    self.settling.insert((sight, Instant::now())).1
+                }
             };
             let unsettled = self.pace.settle.saturating_sub(since.elapsed());
             if !is_first && !unsettled.is_zero() {
@@ -107,7 +115,9 @@ impl Source for FileSource {
                 continue;
             }
             let path = self.path.clone();
-            let found = aside(move || Found::read(&path)).await;
+            let read = || aside(move || Found::read(&path)).boxed();
+            let found = self.reading.get_or_insert_with(read).await;
+            self.reading = None;
             if !is_first && self.look().await != sight {
                 continue;
             }
