@@ -440,8 +440,6 @@ impl Life {
             config: config.iter().cloned().chain(secrets).collect(),
             entries,
         };
-        // The next one, for when this one has ended.
-        runners.refill(&self.module, REFILL_AFTER);
         let mut message = frame(&ToRunner::Start(Box::new(beginning)))?;
         running.add(election, self.term, runners.policy(), &tally, process.pid(), &self.body.gate);
         let reached = Reached { handle: process.handle().clone(), page, tally };
@@ -454,6 +452,8 @@ impl Life {
         // Where it is full, or nobody reads it any more, that shows soon enough.
         let written = rustix::io::write(&to, &message).unwrap_or(0);
         message.drain(..written);
+        // The next one, for when this one has ended.
+        runners.refill(&self.module, REFILL_AFTER);
         Ok(Begun { runner: Runner { process, to, from, remains }, unwritten: message })
     }
 

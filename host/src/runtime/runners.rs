@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -34,6 +34,9 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// how much there is to be laid out in memory is its maker's to say.
 const REHEARSES_WITHIN: Duration = Duration::from_secs(2);
 
+/// After so many that were given up, a version is not rehearsed any more.
+const REHEARSALS: u32 = 2;
+
 /// What a runner says takes this much more than the largest call of its guest, in bytes.
 const ENVELOPE: usize = 64 << 10;
 
@@ -43,10 +46,10 @@ pub enum RunnerError {
     /// The module cannot run here.
     #[error("{0}")]
     Unsuitable(String),
-    /// It says that it cannot become ready.
+    /// It cannot become ready.
     #[error("its process did not become ready: {0}")]
     Failed(String),
-    /// It ended before it was ready, or nothing was heard of it.
+    /// It was killed before it was ready, or nothing was heard of it.
     #[error("its process did not become ready: {0}")]
     Lost(String),
     /// The process that forks runners is not well.
@@ -77,8 +80,8 @@ struct Inner {
 struct Version {
     template: Arc<Template>,
     ready: AsyncMutex<Option<Ready>>,
-    /// Whether a rehearsal took too long, or ended its runner.
-    is_not_rehearsed: AtomicBool,
+    /// How many runners did not become ready with a rehearsal.
+    failed_rehearsals: AtomicU32,
 }
 
 /// A runner that waits for an instance to run. Dropping it ends it.
@@ -182,7 +185,7 @@ impl Runners {
         match ready.take().filter(Ready::is_alive) {
             Some(ready) => Ok(ready),
             // Somebody waits for it.
-            None => self.make(module, &version, false).await,
+            None => self.make(module, &version).await,
         }
     }
 
@@ -190,31 +193,43 @@ impl Runners {
         let mut versions = lock(&self.0.versions);
         let version = versions.entry(module.digest().to_owned()).or_insert_with(|| {
             let template = self.0.templates.of(module, self.0.policy.purpose());
-            Arc::new(Version { template, ready: AsyncMutex::default(), is_not_rehearsed: AtomicBool::new(false) })
+            Arc::new(Version { template, ready: AsyncMutex::default(), failed_rehearsals: AtomicU32::new(0) })
         });
         Arc::clone(version)
     }
 
     /// A runner that has rehearsed, unless that cannot be.
     async fn make_rehearsed(&self, module: &Module, version: &Version) -> Result<Ready, RunnerError> {
-        if !version.is_not_rehearsed.load(Ordering::Relaxed) {
-            match self.make(module, version, true).await {
-                Err(RunnerError::Lost(_)) => version.is_not_rehearsed.store(true, Ordering::Relaxed),
-                made => return made,
+        if version.failed_rehearsals.load(Ordering::Relaxed) < REHEARSALS {
+            let mut ready = self.fork(module, &version.template).await?;
+            if self.prepare(&mut ready, module, true, REHEARSES_WITHIN).await.is_ok() {
+                return Ok(ready);
             }
+            version.failed_rehearsals.fetch_add(1, Ordering::Relaxed);
         }
-        self.make(module, version, false).await
+        self.make(module, version).await
     }
 
-    async fn make(&self, module: &Module, version: &Version, rehearses: bool) -> Result<Ready, RunnerError> {
-        match self.begin(module, &version.template, rehearses).await {
-            // It is made anew, once.
-            Err(RunnerError::Template(_)) => self.begin(module, &version.template, rehearses).await,
-            made => made,
-        }
+    async fn make(&self, module: &Module, version: &Version) -> Result<Ready, RunnerError> {
+        let mut ready = self.fork(module, &version.template).await?;
+        self.prepare(&mut ready, module, false, PATIENCE).await?;
+        Ok(ready)
     }
 
-    async fn begin(&self, module: &Module, template: &Template, rehearses: bool) -> Result<Ready, RunnerError> {
+    /// One that knows nothing yet of what it is for.
+    async fn fork(&self, module: &Module, template: &Template) -> Result<Ready, RunnerError> {
+        // The first one waits for its template, too.
+        let forked = timeout(PATIENCE, async {
+            match self.fork_once(module, template).await {
+                // It is made anew, once.
+                Err(RunnerError::Template(_)) => self.fork_once(module, template).await,
+                forked => forked,
+            }
+        });
+        forked.await.unwrap_or_else(|_| Err(lost(PATIENCE)))
+    }
+
+    async fn fork_once(&self, module: &Module, template: &Template) -> Result<Ready, RunnerError> {
         let policy = &self.0.policy;
         let ((theirs_in, to), (from, theirs_out)) = (one_way()?, one_way()?);
         let (page, page_file) = Page::make()?;
@@ -228,25 +243,45 @@ impl Runners {
         }
         let (to, from) = (pipe::Sender::from_owned_fd(to)?, pipe::Receiver::from_owned_fd(from)?);
         let longest = policy.call_bytes(module.uses_state()).saturating_add(ENVELOPE);
-        let lost = |longest| move |_| RunnerError::Lost(format!("nothing was heard of it for {longest:?}"));
-        // The first one waits for its template, too.
-        let forked = timeout(PATIENCE, template.fork(&descriptors, watched)).await;
-        let process = forked.map_err(lost(PATIENCE))??;
+        let process = template.fork(&descriptors, watched).await?;
         // The runner alone has its ends from here on, or nobody would hear when it has ended.
         drop(descriptors);
-        let mut ready = Ready { process, to, from: Messages::new(from, longest), page, tally, remains };
-        let setup = Setup { digest: module.digest().to_owned(), policy: policy.clone(), rehearses };
-        // One that ends before it has read all of it says why, or how it ended does.
-        let _ = ready.to.write_all(&frame(&ToRunner::Prepare(Box::new(setup)))?).await;
-        let longest = if rehearses { REHEARSES_WITHIN } else { PATIENCE };
-        match timeout(longest, ready.from.next()).await.map_err(lost(longest))? {
-            Ok(Some(FromRunner::Ready)) => Ok(ready),
-            Ok(Some(FromRunner::Failed(why))) => Err(RunnerError::Failed(why)),
-            Ok(Some(FromRunner::Panicked(why))) => Err(RunnerError::Lost(why)),
-            Ok(Some(_)) => Err(RunnerError::Failed("it does not keep to the protocol".to_owned())),
-            Ok(None) => Err(RunnerError::Lost(how_it_ended(ready.process.ended().await?))),
-            Err(error) => Err(error.into()),
-        }
+        Ok(Ready { process, to, from: Messages::new(from, longest), page, tally, remains })
+    }
+
+    /// Has it make itself ready.
+    async fn prepare(
+        &self,
+        ready: &mut Ready,
+        module: &Module,
+        rehearses: bool,
+        within: Duration,
+    ) -> Result<(), RunnerError> {
+        let setup = Setup { digest: module.digest().to_owned(), policy: self.0.policy.clone(), rehearses };
+        let prepared = timeout(within, async {
+            // One that ends before it has read all of it says why, or how it ended does.
+            let _ = ready.to.write_all(&frame(&ToRunner::Prepare(Box::new(setup)))?).await;
+            match ready.from.next().await {
+                Ok(Some(FromRunner::Ready)) => Ok(()),
+                Ok(Some(FromRunner::Failed(why) | FromRunner::Panicked(why))) => Err(RunnerError::Failed(why)),
+                Ok(Some(_)) => Err(RunnerError::Failed("it does not keep to the protocol".to_owned())),
+                Ok(None) => Err(RunnerError::of(ready.process.ended().await?)),
+                Err(error) => Err(error.into()),
+            }
+        });
+        prepared.await.unwrap_or_else(|_| Err(lost(within)))
+    }
+}
+
+fn lost(after: Duration) -> RunnerError {
+    RunnerError::Lost(format!("nothing was heard of it for {after:?}"))
+}
+
+impl RunnerError {
+    /// Why there is none where a process has ended so: the system kills what it has no memory for.
+    pub(super) fn of(status: Status) -> Self {
+        let why = how_it_ended(status);
+        if status == Status::Signalled(libc::SIGKILL) { Self::Lost(why) } else { Self::Failed(why) }
     }
 }
 

@@ -19,7 +19,7 @@ use super::engine::Purpose;
 use super::module::Module;
 use super::process::{Process, Processes, hand_over};
 use super::protocol::{FromTemplate, Messages, ToLink, frame};
-use super::runners::{RunnerError, how_it_ended, one_way};
+use super::runners::{RunnerError, one_way};
 
 /// A template that has not answered for so long is stopped, or worse: it forks within a millisecond.
 const FORKS_WITHIN: Duration = Duration::from_secs(10);
@@ -119,7 +119,7 @@ impl Template {
             }
             Some(FromTemplate::Unsuitable(problems)) => Err(RunnerError::Unsuitable(problems)),
             Some(FromTemplate::Failed(why)) => Err(RunnerError::Failed(why)),
-            None => Err(RunnerError::Lost(how_it_ended(process.ended().await?))),
+            None => Err(RunnerError::of(process.ended().await?)),
         }
     }
 }
