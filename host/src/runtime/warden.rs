@@ -3,7 +3,7 @@
 //!
 //! It runs nothing of anybody's and holds nothing but pidfds and pages. Its host hands it each runner that it starts. A
 //! runner waits for a term, for minutes or days; nobody tells the warden when one begins, so that no instance's start
-//! waits for another process to be woken: it looks, now and then, and when it is handed the next one, as is soon after.
+//! waits for another process to be woken: it looks.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,7 +18,7 @@ use super::process::{end_with, receive};
 use crate::confine;
 
 /// How often it looks at least. No lease is so short that a deadline could come and go in between.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// A runner and its deadline.
 struct Runner {
