@@ -213,14 +213,12 @@ fn connections(calls: &mut Calls) -> Result<(), BackendError> {
     }
     calls.when(libc::SYS_sendto, [flags(3, !libc::MSG_NOSIGNAL, 0), null(4)])?;
     calls.when(libc::SYS_recvfrom, [flags(3, !libc::MSG_PEEK, 0), null(4)])?;
-    for (level, option) in [
-        (libc::IPPROTO_TCP, libc::TCP_NODELAY),
-        (libc::SOL_SOCKET, libc::SO_LINGER),
-        (libc::SOL_SOCKET, libc::SO_RCVBUF),
-        (libc::SOL_SOCKET, libc::SO_SNDBUF),
-    ] {
+    for (level, option) in [(libc::IPPROTO_TCP, libc::TCP_NODELAY), (libc::SOL_SOCKET, libc::SO_LINGER)] {
         calls.when(libc::SYS_setsockopt, [is(1, level), is(2, option)])?;
         calls.when(libc::SYS_getsockopt, [is(1, level), is(2, option)])?;
+    }
+    for option in [libc::SO_RCVBUF, libc::SO_SNDBUF] {
+        calls.when(libc::SYS_setsockopt, [is(1, libc::SOL_SOCKET), is(2, option)])?;
     }
     calls.when(libc::SYS_getsockopt, [is(1, libc::SOL_SOCKET), is(2, libc::SO_ERROR)])
 }
