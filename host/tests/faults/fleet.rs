@@ -123,18 +123,13 @@ impl Node {
     /// Ends some of its processes.
     pub fn end_parts(&mut self, parts: Parts, death: Death) {
         let by = match death {
-            Death::Killed => Signal::KILL,
-            Death::Aborted => Signal::ABORT,
+            // One that is stopped would go on before it ends by SIGABRT.
+            Death::Aborted if self.state != State::Stopped => Signal::ABORT,
+            Death::Aborted | Death::Killed => Signal::KILL,
         };
-        let others = self.others(parts);
-        // One that is stopped ends by SIGABRT when it goes on.
-        for by in [by, Signal::CONT] {
-            signal(&others, by);
-            if parts.has_host() {
-                self.signal(by);
-            }
-        }
+        signal(&self.others(parts), by);
         if parts.has_host() {
+            self.signal(by);
             self.reap();
         }
     }

@@ -250,7 +250,7 @@ impl fmt::Display for Fault {
             Fault::Kill(who, length) => write!(f, "kill ({who}), start after {length:.1?}"),
             Fault::StopParts(who, parts, length) => write!(f, "stop {parts} ({who}) for {length:.1?}"),
             Fault::EndParts(who, parts, death, length) => {
-                write!(f, "{parts} {death:?} ({who}), start after {length:.1?}")
+                write!(f, "{parts} {death:?} ({who}), a host starts after {length:.1?}")
             }
             Fault::Terminate(who, length) => write!(f, "terminate ({who}), start after {length:.1?}"),
             Fault::Break(period) => write!(f, "break the lease, period {period:?}"),
