@@ -172,9 +172,10 @@ fn watch(watched: &Watched, clock: &Clock, speaker: &Thread) {
             continue;
         }
         let now = clock.now();
-        let gates: Vec<Arc<Gate>> = state.gates.iter().filter_map(Weak::upgrade).collect();
         let planned = last.as_ref().map_or(now, |(planned, _)| *planned);
-        match look(&gates, planned, now) {
+        // Those that it looks at are not kept while it waits: one that nobody else has is over.
+        let found = look(&state.gates.iter().filter_map(Weak::upgrade).collect::<Vec<_>>(), planned, now);
+        match found {
             Look::Again(wait) => {
                 let (timers, have_missed) = match last {
                     Some((_, timers)) => timers.looked_at(now),

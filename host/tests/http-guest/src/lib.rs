@@ -214,7 +214,7 @@ fn linger(term: &Term, url: &str) -> baton_sdk::Result {
             Err(error) => break format!("{error:?}"),
         }
     };
-    println!("kept {}, refused with {refused}", kept.len());
+    say!("kept {}, refused with {refused}", kept.len());
     drop(kept);
     rest(term)
 }
