@@ -430,7 +430,7 @@ impl Life {
         secrets: Vec<(String, String)>,
         entries: Option<BTreeMap<String, Bytes>>,
     ) -> io::Result<Begun> {
-        let Ready { process, to, from, page, tally, remains } = ready;
+        let Ready { process, to, from, page, tally, remains, .. } = ready;
         let Launcher { election, node, config, running, runners, .. } = &self.launcher;
         let beginning = Beginning {
             term: self.term,
@@ -770,7 +770,7 @@ impl Attending<'_> {
                 return Some(Over::Cannot(End::Crashed(format!("the host failed to run it: {why}"))));
             }
             FromRunner::Ended(ended) => return Some(Over::Ended(ended)),
-            FromRunner::Ready | FromRunner::Failed(_) => {
+            FromRunner::Ready { .. } | FromRunner::Failed(_) => {
                 return Some(Over::Broken("it makes itself ready again".to_owned()));
             }
         }

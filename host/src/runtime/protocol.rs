@@ -133,7 +133,10 @@ pub(super) enum NotCommitted {
 #[derive(Serialize, Deserialize)]
 pub(super) enum FromRunner {
     /// It waits for an instance to run. It is the first message, or the next one is.
-    Ready,
+    Ready {
+        /// Whether each granted folder was there. It reaches those alone that were, whatever comes later.
+        has_folders: bool,
+    },
     /// The runner could not make itself ready.
     Failed(String),
     /// The guest's first instruction comes next.
@@ -337,11 +340,14 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_sent_arrives_in_any_pieces_and_nothing_else_does() {
-        let sent: Vec<FromRunner> =
-            vec![FromRunner::Ready, FromRunner::Line(Stream::Stdout, "x".repeat(3 * ROOM)), FromRunner::Commit(put())];
+        let sent: Vec<FromRunner> = vec![
+            FromRunner::Ready { has_folders: true },
+            FromRunner::Line(Stream::Stdout, "x".repeat(3 * ROOM)),
+            FromRunner::Commit(put()),
+        ];
         let all: Vec<u8> = sent.iter().flat_map(|message| frame(message).unwrap()).collect();
         let mut messages = Messages::new(&all[..], 4 * ROOM);
-        assert!(matches!(messages.next().await.unwrap(), Some(FromRunner::Ready)));
+        assert!(matches!(messages.next().await.unwrap(), Some(FromRunner::Ready { has_folders: true })));
         assert!(
             matches!(messages.next().await.unwrap(), Some(FromRunner::Line(Stream::Stdout, line)) if line.len() == 3 * ROOM)
         );

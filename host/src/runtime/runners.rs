@@ -93,6 +93,8 @@ pub(super) struct Ready {
     pub(super) tally: Shared<Tally>,
     /// Where it leaves what is kept of its instance.
     pub(super) remains: Option<File>,
+    /// Whether it reaches all that it was granted.
+    has_folders: bool,
 }
 
 impl Runners {
@@ -172,7 +174,7 @@ impl Runners {
 
     /// The runner that is ready for this version, if there is one.
     pub(super) fn take_ready(&self, module: &Module) -> Option<Ready> {
-        self.version(module).ready.try_lock().ok()?.take().filter(Ready::is_alive)
+        self.version(module).ready.try_lock().ok()?.take().filter(Ready::is_fit)
     }
 
     /// A runner for this version: the one that is ready or being made, or a new one.
@@ -182,7 +184,7 @@ impl Runners {
     pub(super) async fn take(&self, module: &Module) -> Result<Ready, RunnerError> {
         let version = self.version(module);
         let mut ready = version.ready.lock().await;
-        match ready.take().filter(Ready::is_alive) {
+        match ready.take().filter(Ready::is_fit) {
             Some(ready) => Ok(ready),
             // Somebody waits for it.
             None => self.make(module, &version).await,
@@ -246,7 +248,7 @@ impl Runners {
         let process = template.fork(&descriptors, watched).await?;
         // The runner alone has its ends from here on, or nobody would hear when it has ended.
         drop(descriptors);
-        Ok(Ready { process, to, from: Messages::new(from, longest), page, tally, remains })
+        Ok(Ready { process, to, from: Messages::new(from, longest), page, tally, remains, has_folders: false })
     }
 
     /// Has it make itself ready.
@@ -262,7 +264,10 @@ impl Runners {
             // One that ends before it has read all of it says why, or how it ended does.
             let _ = ready.to.write_all(&frame(&ToRunner::Prepare(Box::new(setup)))?).await;
             match ready.from.next().await {
-                Ok(Some(FromRunner::Ready)) => Ok(()),
+                Ok(Some(FromRunner::Ready { has_folders })) => {
+                    ready.has_folders = has_folders;
+                    Ok(())
+                }
                 Ok(Some(FromRunner::Failed(why) | FromRunner::Panicked(why))) => Err(RunnerError::Failed(why)),
                 Ok(Some(_)) => Err(RunnerError::Failed("it does not keep to the protocol".to_owned())),
                 Ok(None) => Err(RunnerError::of(ready.process.ended().await?)),
@@ -308,6 +313,11 @@ impl Ready {
     /// Whether it has not ended meanwhile: the system may have needed its memory.
     fn is_alive(&self) -> bool {
         self.process.is_alive()
+    }
+
+    /// Whether it can run an instance. A folder that was not there when it was made may be there by now.
+    fn is_fit(&self) -> bool {
+        self.has_folders && self.is_alive()
     }
 }
 

@@ -101,7 +101,7 @@ pub fn be_one(forked: Forked) -> ExitCode {
         let _ = to_host.write_all(&frame(&[says::LINE, 0, 1, b'x']));
         stay();
     }
-    to_host.write_all(&frame(&[says::READY])).unwrap();
+    to_host.write_all(&frame(&[says::READY, 1])).unwrap();
     let start = message(&mut from_host);
     let host = libc::pid_t::try_from(host).unwrap();
     Runner { host, from_host, to_host: Some(to_host), page, tally, remains, mapped, start }.does_evil()
@@ -236,7 +236,7 @@ impl Runner {
             }
             "says more than a message" => self.say(says::STARTED, &[vec![0]]),
             "says something unknown" => self.say(99, &[]),
-            "is ready again" => self.say(says::READY, &[]),
+            "is ready again" => self.say(says::READY, &[vec![1]]),
             "fails to get ready when it is" => self.say(says::FAILED, &[text("why")]),
             "commits twice at once" => {
                 let commit = frame(&[vec![says::COMMIT], text([1, 1, 1, b'k'])].concat());

@@ -134,6 +134,7 @@ impl Runner {
         setrlimit(Resource::Nofile, Rlimit { current: descriptors, maximum: descriptors })?;
         let folders: Vec<_> =
             policy.folders.iter().filter_map(|folder| Some((folder.open().ok()?, folder.read_only))).collect();
+        let has_folders = folders.len() == policy.folders.len();
         let reached: Vec<_> = folders.iter().map(|(folder, read_only)| (folder.as_fd(), *read_only)).collect();
         confine::to_loading(&Reach { folders: &reached, network })?;
 
@@ -160,7 +161,7 @@ impl Runner {
         if let Some(rehearsal) = rehearsal {
             rehearsal.hold(&prepared);
         }
-        prepared.wire.send(&FromRunner::Ready);
+        prepared.wire.send(&FromRunner::Ready { has_folders });
 
         let Some(ToRunner::Start(beginning)) = protocol::read(&mut from_host, LONGEST_TO_RUNNER)? else {
             return Ok(());
