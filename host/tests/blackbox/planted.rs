@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 
 use crate::guests::Guest;
-use crate::node::{Event, Finished, baton, finish, with_mounts};
+use crate::node::{Event, Finished, baton, finish, until, with_mounts};
 use crate::stage::Stage;
 use crate::store::Store;
 
@@ -250,8 +250,12 @@ fn a_planted_link_leads_no_later_term_elsewhere() {
     // A term may have begun just before.
     let begun = stage.journal.events().iter().map(|event| event.term).max().unwrap_or(term);
     let term = fails(begun + 1, "is not the one that was there when the host started");
-    // By the next one's end, the process of the one after that was made ready, without the folder.
-    let term = fails(term, "is not the one that was there when the host started");
+    // The process of the next one is made ready without the folder, which it looks for before it makes threads.
+    until("a runner for the next term", || {
+        let threads = |pid| fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+        let threads: Vec<_> = node.runners().into_iter().map(threads).collect();
+        if threads.iter().any(|threads| *threads > 1) { Ok(()) } else { Err(threads) }
+    });
     fs::remove_dir_all(data.join("in")).expect("a folder is there");
     fs::rename(data.join("aside"), data.join("in")).expect("it is put back");
     stage.beat("the file", |event| event.term > term && event.text("line") == "read /in/token: data/in/token");
