@@ -362,7 +362,7 @@ mod tests {
         let mut short = Messages::new(&all[..], ROOM);
         short.next::<FromRunner>().await.unwrap();
         assert!(short.next::<FromRunner>().await.is_err(), "it is too long");
-        for strange in [&[1, 0, 0, 0, 99][..], &[2, 0, 0, 0, 0, 0], &[0, 0, 0, 0]] {
+        for strange in [&[1, 0, 0, 0, 99][..], &[3, 0, 0, 0, 0, 0, 0], &[0, 0, 0, 0]] {
             assert!(Messages::new(strange, ROOM).next::<FromRunner>().await.is_err(), "{strange:?}");
             assert!(read::<FromRunner>(&mut &strange[..], ROOM).is_err(), "{strange:?}");
         }
