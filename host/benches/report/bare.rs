@@ -118,12 +118,11 @@ impl Bare {
     }
 
     /// Runs a guest until it has printed a line that starts with `line`, ends it with its epoch, and says how
-    /// long it took until the call had ended, and how long dropping the store took after that, in
-    /// milliseconds.
+    /// long it took until the call had ended, in milliseconds.
     ///
     /// # Errors
     /// If the guest ends by itself.
-    pub async fn end(&self, env: &[(&str, &str)], line: &str) -> wasmtime::Result<(f64, f64)> {
+    pub async fn end(&self, env: &[(&str, &str)], line: &str) -> wasmtime::Result<f64> {
         let (mut store, output) = self.store(env);
         let (module, run) = (self.module.clone(), self.run);
         let running = tokio::spawn(async move {
@@ -133,14 +132,7 @@ impl Bare {
             let ended = Instant::now();
             let error = result.err().context("the guest has ended by itself")?;
             ensure!(error.downcast_ref() == Some(&Trap::Interrupt), "the guest failed: {error:#}");
-            // Off the async threads and from where the guest ran, as a host must: dropping what another core has
-            // touched takes longer.
-            let dropping = tokio::task::spawn_blocking(move || {
-                let begin = Instant::now();
-                drop(store);
-                begin.elapsed()
-            });
-            Ok((ended, dropping.await?))
+            Ok(ended)
         });
         while !String::from_utf8_lossy(&output.contents()).lines().any(|printed| printed.starts_with(line)) {
             if running.is_finished() {
@@ -151,8 +143,8 @@ impl Bare {
         }
         let begin = Instant::now();
         self.engine.increment_epoch();
-        let (ended, dropping) = running.await??;
-        Ok((milliseconds(ended.saturating_duration_since(begin)), milliseconds(dropping)))
+        let ended: Instant = running.await??;
+        Ok(milliseconds(ended.saturating_duration_since(begin)))
     }
 
     /// The last line of a guest that ends by itself.

@@ -89,7 +89,7 @@ pub async fn measure(guests: &Guests, effort: &Effort) -> wasmtime::Result<Measu
     }
     let (mut bare_kills, mut kills) = (Samples::default(), Samples::default());
     for _ in 0..effort.kills {
-        bare_kills.push(bare.end(BUSY, "busy").await?.0);
+        bare_kills.push(bare.end(BUSY, "busy").await?);
         kills.push(baton.kill(BUSY, "busy").await?);
     }
     let crowded = kills_in_a_crowd(&baton, effort.kills).await?;

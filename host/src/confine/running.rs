@@ -40,7 +40,8 @@ pub fn to_forking() -> Result<(), ConfineError> {
 }
 
 /// Confines this process for good, after [`to_forking`], to what it needs to make itself ready and to reach what the guest
-/// was granted. There must be no other thread yet: they are made with what is left. Descriptors and shared memory are those that it has by now.
+/// was granted. There must be no other thread yet: they are made with what is left. Descriptors and shared memory are
+/// those that it has by now.
 ///
 /// # Errors
 /// [`ConfineError`] if the kernel has a part of it and refuses that. What the kernel lacks is no error.

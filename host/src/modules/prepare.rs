@@ -92,11 +92,8 @@ impl PrepareError {
     /// Whether it says something about this machine at this moment, and nothing about the module or the settings.
     #[must_use]
     pub fn may_pass(&self) -> bool {
-        match self {
-            Self::NotReady(error) => !matches!(error, RunnerError::Unsuitable(_) | RunnerError::Failed(_)),
-            Self::Starved { .. } | Self::System(_) => true,
-            _ => false,
-        }
+        use RunnerError::{Lost, System, Template};
+        matches!(self, Self::Starved { .. } | Self::System(_) | Self::NotReady(Lost(_) | System(_) | Template(_)))
     }
 
     fn of(error: CompileError, within: Duration) -> Self {

@@ -45,12 +45,9 @@ pub(super) fn census(binary: &[u8]) -> wasmtime::Result<Census> {
 
 /// See [`Census::is_inert`]. Counts what is in it whether it is instantiated or not.
 fn is_inert(binary: &[u8]) -> bool {
-    let starts = |payload| !matches!(payload, Ok(payload) if !is_start(&payload));
-    !Parser::new(0).parse_all(binary).any(starts)
-}
-
-fn is_start(payload: &Payload<'_>) -> bool {
-    matches!(payload, Payload::StartSection { .. } | Payload::ComponentStartSection { .. })
+    let starts =
+        |payload: &Payload<'_>| matches!(payload, Payload::StartSection { .. } | Payload::ComponentStartSection { .. });
+    Parser::new(0).parse_all(binary).all(|payload| payload.is_ok_and(|payload| !starts(&payload)))
 }
 
 /// The most of core instances, memories and tables that an instance of a component has, as wasmtime counts them

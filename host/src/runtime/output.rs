@@ -55,6 +55,13 @@ pub trait Output: Send + Sync {
     fn notice(&self, notice: Notice<'_>);
 }
 
+/// Nobody hears it: in a rehearsal.
+pub(super) struct Silence;
+
+impl Output for Silence {
+    fn notice(&self, _: Notice<'_>) {}
+}
+
 /// What an instance lets people know.
 #[derive(Clone, Copy, Debug)]
 pub enum Notice<'a> {
@@ -358,16 +365,10 @@ mod tests {
     use super::super::page::gate_for;
     use super::*;
 
-    struct Nobody;
-
-    impl Output for Nobody {
-        fn notice(&self, _: Notice<'_>) {}
-    }
-
     #[test]
     fn a_write_of_more_than_is_permitted_traps_before_it_takes_the_hosts_time() {
         let (gate, _page) = gate_for(Duration::from_secs(3600));
-        let output: Arc<dyn Output> = Arc::new(Nobody);
+        let output: Arc<dyn Output> = Arc::new(Silence);
         let outlet = Outlet::new(500, &Clock::default(), &Shared::alone(), &output);
         let [mut stdout, _] = guest_streams(&gate, &outlet);
         assert!(stdout.write(Bytes::from(vec![b'\n'; CHUNK])).is_ok());

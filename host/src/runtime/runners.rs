@@ -142,6 +142,7 @@ impl Runners {
         let keeps = |digest: &String| modules.iter().any(|module| module.digest() == digest);
         lock(&self.0.versions).retain(|digest, _| keeps(digest));
         for module in modules {
+            // It is at hand from here on.
             self.version(module);
             self.refill(module, Duration::ZERO);
         }
@@ -204,7 +205,7 @@ impl Runners {
     async fn make_rehearsed(&self, module: &Module, version: &Version) -> Result<Ready, RunnerError> {
         if version.failed_rehearsals.load(Ordering::Relaxed) < REHEARSALS {
             let mut ready = self.fork(module, &version.template).await?;
-            if self.prepare(&mut ready, module, true, REHEARSES_WITHIN).await.is_ok() {
+            if self.prepare(&mut ready, module, true).await.is_ok() {
                 return Ok(ready);
             }
             version.failed_rehearsals.fetch_add(1, Ordering::Relaxed);
@@ -214,7 +215,7 @@ impl Runners {
 
     async fn make(&self, module: &Module, version: &Version) -> Result<Ready, RunnerError> {
         let mut ready = self.fork(module, &version.template).await?;
-        self.prepare(&mut ready, module, false, PATIENCE).await?;
+        self.prepare(&mut ready, module, false).await?;
         Ok(ready)
     }
 
@@ -252,13 +253,8 @@ impl Runners {
     }
 
     /// Has it make itself ready.
-    async fn prepare(
-        &self,
-        ready: &mut Ready,
-        module: &Module,
-        rehearses: bool,
-        within: Duration,
-    ) -> Result<(), RunnerError> {
+    async fn prepare(&self, ready: &mut Ready, module: &Module, rehearses: bool) -> Result<(), RunnerError> {
+        let within = if rehearses { REHEARSES_WITHIN } else { PATIENCE };
         let setup = Setup { digest: module.digest().to_owned(), policy: self.0.policy.clone(), rehearses };
         let prepared = timeout(within, async {
             // One that ends before it has read all of it says why, or how it ended does.

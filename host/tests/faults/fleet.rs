@@ -121,7 +121,7 @@ impl Node {
     }
 
     /// Ends some of its processes.
-    pub fn end_parts(&mut self, parts: Parts, death: Death) {
+    pub fn end(&mut self, parts: Parts, death: Death) {
         let by = match death {
             // One that is stopped would go on before it ends by SIGABRT.
             Death::Aborted if self.state != State::Stopped => Signal::ABORT,
@@ -150,12 +150,6 @@ impl Node {
         self.signal(Signal::CONT);
         signal(&std::mem::take(&mut self.stopped), Signal::CONT);
         self.state = State::Up;
-    }
-
-    /// SIGKILL.
-    pub fn kill(&mut self) {
-        self.signal(Signal::KILL);
-        self.reap();
     }
 
     /// SIGTERM; it ends by itself, as [`Self::ended`] sees.

@@ -42,7 +42,7 @@ use std::time::{Duration, Instant};
 
 use fleet::{Log, NAMES, Node, State};
 use judge::Judge;
-use plan::{Fault, Parts, Who};
+use plan::{Fault, Who};
 use receiver::Receiver;
 use store::{Done, ELECTION, Store, Taken};
 
@@ -193,28 +193,16 @@ impl Run {
         };
         let now = Instant::now();
         match fault {
-            Fault::Stop(who, length) => {
-                let node = node(who);
-                self.is(node, &[State::Up])?;
-                self.nodes[node].stop(Parts::HOST);
-                self.due.push((now + length, Then::GoOn(node)));
-            }
-            Fault::Kill(who, down) => {
-                let node = node(who);
-                self.is(node, &[State::Up, State::Stopped])?;
-                self.nodes[node].kill();
-                self.due.push((now + down, Then::Start(node)));
-            }
-            Fault::StopParts(who, parts, length) => {
+            Fault::Stop(who, parts, length) => {
                 let node = node(who);
                 self.is(node, &[State::Up])?;
                 self.nodes[node].stop(parts);
                 self.due.push((now + length, Then::GoOn(node)));
             }
-            Fault::EndParts(who, parts, death, down) => {
+            Fault::End(who, parts, death, down) => {
                 let node = node(who);
                 self.is(node, &[State::Up, State::Stopped])?;
-                self.nodes[node].end_parts(parts, death);
+                self.nodes[node].end(parts, death);
                 if parts.has_host() {
                     self.due.push((now + down, Then::Start(node)));
                 }

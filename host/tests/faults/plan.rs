@@ -85,14 +85,10 @@ pub enum Trouble {
 /// A fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// SIGSTOP, and SIGCONT after so long.
-    Stop(Who, Duration),
-    /// SIGKILL, and a start after so long.
-    Kill(Who, Duration),
     /// SIGSTOP for some of a node's processes, and SIGCONT after so long.
-    StopParts(Who, Parts, Duration),
+    Stop(Who, Parts, Duration),
     /// Some of a node's processes end; if its host is one of them, it is started after so long.
-    EndParts(Who, Parts, Death, Duration),
+    End(Who, Parts, Death, Duration),
     /// SIGTERM, and a start so long after its end.
     Terminate(Who, Duration),
     /// The lease is broken, with that period.
@@ -113,10 +109,10 @@ impl Fault {
     /// What it is counted as.
     pub fn kind(&self) -> &'static str {
         match self {
-            Fault::Stop(..) => "stop",
-            Fault::Kill(..) => "kill",
-            Fault::StopParts(..) => "stop parts",
-            Fault::EndParts(..) => "end parts",
+            Fault::Stop(_, Parts::HOST, _) => "stop",
+            Fault::Stop(..) => "stop parts",
+            Fault::End(_, Parts::HOST, ..) => "kill",
+            Fault::End(..) => "end parts",
             Fault::Terminate(..) => "terminate",
             Fault::Break(..) => "break",
             Fault::Free(..) => "free by a write",
@@ -189,9 +185,9 @@ impl Rng {
     fn fault(&mut self, lease: Duration) -> Fault {
         match self.below(22) {
             // Around the deadline and the lease's end.
-            0..3 => Fault::Stop(self.who(), lease.mul_f64(0.7 + self.upto(0.6))),
-            3..5 => Fault::Stop(self.who(), lease.mul_f64(self.upto(1.6))),
-            5..7 => Fault::Kill(self.who(), lease.mul_f64(self.upto(1.2))),
+            0..3 => Fault::Stop(self.who(), Parts::HOST, lease.mul_f64(0.7 + self.upto(0.6))),
+            3..5 => Fault::Stop(self.who(), Parts::HOST, lease.mul_f64(self.upto(1.6))),
+            5..7 => Fault::End(self.who(), Parts::HOST, Death::Killed, lease.mul_f64(self.upto(1.2))),
             7..9 => Fault::Terminate(self.who(), lease.mul_f64(self.upto(0.5))),
             9..11 => Fault::Break(match self.below(3) {
                 0 => Duration::ZERO,
@@ -212,10 +208,10 @@ impl Rng {
                 _ => Fault::TakeAndLeave,
             },
             15 => Fault::Delete,
-            16..18 => Fault::StopParts(self.who(), self.parts(), lease.mul_f64(self.upto(1.6))),
+            16..18 => Fault::Stop(self.who(), self.parts(), lease.mul_f64(self.upto(1.6))),
             18..20 => {
                 let death = if self.below(2) == 0 { Death::Killed } else { Death::Aborted };
-                Fault::EndParts(self.who(), self.parts(), death, lease.mul_f64(self.upto(1.2)))
+                Fault::End(self.who(), self.parts(), death, lease.mul_f64(self.upto(1.2)))
             }
             _ => {
                 let trouble =
@@ -246,10 +242,8 @@ impl fmt::Display for Parts {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fault::Stop(who, length) => write!(f, "stop ({who}) for {length:.1?}"),
-            Fault::Kill(who, length) => write!(f, "kill ({who}), start after {length:.1?}"),
-            Fault::StopParts(who, parts, length) => write!(f, "stop {parts} ({who}) for {length:.1?}"),
-            Fault::EndParts(who, parts, death, length) => {
+            Fault::Stop(who, parts, length) => write!(f, "stop {parts} ({who}) for {length:.1?}"),
+            Fault::End(who, parts, death, length) => {
                 write!(f, "{parts} {death:?} ({who}), a host starts after {length:.1?}")
             }
             Fault::Terminate(who, length) => write!(f, "terminate ({who}), start after {length:.1?}"),

@@ -74,11 +74,9 @@ impl Announcer {
 
     /// Begins to say it, if that has been news for a moment, or was said long ago. What is said first is said at once.
     pub fn begin(&mut self, what: Said, now: Instant) {
-        let is_first = self.said.is_none();
-        let is_news = !is_first && self.said.as_ref() != Some(&what);
+        let is_news = self.said.as_ref().is_some_and(|said| *said != what);
         self.news = is_news.then(|| self.news.unwrap_or(now));
-        let due = self.news.map_or(self.again, |since| self.again.min(since + NEWS_AFTER));
-        if !self.saying.is_idle() || (!is_first && now < due) {
+        if self.due().is_none_or(|due| now < due) {
             return;
         }
         self.news = None;
@@ -97,7 +95,7 @@ impl Announcer {
     /// When it is to be said anew; none while it is being said.
     pub fn due(&self) -> Option<Instant> {
         let news = self.news.map(|since| since + NEWS_AFTER);
-        self.saying.is_idle().then(|| news.unwrap_or(self.again).min(self.again))
+        self.saying.is_idle().then(|| news.map_or(self.again, |news| news.min(self.again)))
     }
 
     /// Waits until it is said, or not.

@@ -23,7 +23,7 @@ use super::super::judge::Kind;
 use super::super::limits::{Limits, Tally};
 use super::super::logging::GuestLog;
 use super::super::module::{Entry, Linked};
-use super::super::output::{GuestStream, Notice, Outlet, Output, Stream, guest_streams};
+use super::super::output::{GuestStream, Notice, Outlet, Output, Silence, Stream, guest_streams};
 use super::super::page::{Gate, Page};
 use super::super::postmortem::{Profiler, SAMPLE_EVERY, leave, time_to_dump};
 use super::super::protocol::{
@@ -277,13 +277,6 @@ impl Rehearsal {
         around.finish();
         let _ = (prepared.gate.remaining(), prepared.tally.usage());
     }
-}
-
-/// Takes what is said in a rehearsal.
-struct Silence;
-
-impl Output for Silence {
-    fn notice(&self, _: Notice<'_>) {}
 }
 
 fn wasi(beginning: &Beginning, [stdout, stderr]: &[GuestStream; 2]) -> WasiCtx {

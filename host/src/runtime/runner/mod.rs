@@ -2,8 +2,9 @@
 //! anything of a stranger's runs.
 //!
 //! Its host has it forked before there is a term to serve ([`Runners`](super::runners::Runners)). It makes itself ready,
-//! rehearses an instance's start without running anything of its, and waits; the message that begins an instance finds everything there. It runs one instance, and ends with it. However it
-//! ends, and whenever, the kernel leaves nothing of it behind.
+//! rehearses an instance's start without running any function of it, and waits; the message that begins an instance finds
+//! everything there. It runs one instance, and ends with it. However it ends, and whenever, the kernel leaves nothing of
+//! it behind.
 //!
 //! The thread that was there first runs the guest. One more does what the guest has begun and does not wait for
 //! (requests), up to four make its calls on files, one hears what the host says, and one ends the process at the
