@@ -1,9 +1,12 @@
 //! Several coordinators in one host: what one does is not felt by another.
 
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::guests::Guest;
-use crate::node::{Journal, Launch};
+use crate::node::{Journal, Launch, until};
 use crate::store::Store;
 
 /// So many times it beats beside the other.
@@ -17,17 +20,21 @@ pub fn table(name: &str, guest: Guest) -> String {
 
 /// One host with a coordinator that beats and one that is given.
 fn beats_beside(other: Guest) {
+    beats_beside_one_of(&table("other", other), |launch| launch);
+}
+
+/// The same with that table for the other, in a host that starts in another way. Returns its log.
+fn beats_beside_one_of(other: &str, starts: impl FnOnce(Launch) -> Launch) -> Journal {
     let store = Store::sqlite();
     let home = tempfile::tempdir().expect("a folder");
     let config = format!(
-        "store = {:?}\nlease = \"10s\"\ngrace = \"300ms\"\npause = \"100ms\"\nmax-memory = \"64MiB\"\n\n{}\n{}",
+        "store = {:?}\nlease = \"10s\"\ngrace = \"300ms\"\npause = \"100ms\"\nmax-memory = \"64MiB\"\n\n{}\n{other}",
         store.url(),
         table("beats", Guest::Beats),
-        table("other", other)
     );
-    std::fs::write(home.path().join("baton.toml"), config).expect("the file is written");
+    fs::write(home.path().join("baton.toml"), config).expect("the file is written");
     let journal = Journal::default();
-    let mut node = Launch::run("alpha", home.path(), &journal).start();
+    let mut node = starts(Launch::run("alpha", home.path(), &journal)).start();
     let other = journal.event("the other starts", |e| e.name == "started" && e.text("election") == "other");
     let first = journal.event("a beat", |e| e.name == "output" && e.text("election") == "beats" && e.ts > other.ts);
     // For a while the beats go on, in one term. The lease outlasts what a busy machine does.
@@ -46,6 +53,7 @@ fn beats_beside(other: Guest) {
         let ended = journal.events().iter().any(|e| e.name == "released" && e.text("election") == election);
         assert!(ended, "{election} was not released");
     }
+    journal
 }
 
 #[test]
@@ -61,4 +69,64 @@ fn one_that_traps_does_not_disturb_another() {
 #[test]
 fn one_that_floods_does_not_disturb_another() {
     beats_beside(Guest::Floods);
+}
+
+#[test]
+fn one_that_the_system_ends_for_its_memory_does_not_disturb_another() {
+    let Some(group) = ControlGroup::with_memory(256 << 20) else { return };
+    let other = table("other", Guest::Allocates) + "max-memory = \"2GiB\"\n";
+    let journal = beats_beside_one_of(&other, |launch| launch.after(&group.enter()));
+    let ends: Vec<_> =
+        journal.events().into_iter().filter(|e| e.name == "gone" && e.text("outcome") == "failed").collect();
+    assert!(ends.iter().all(|e| e.text("election") == "other"), "{ends:?}");
+    assert!(ends.iter().any(|e| e.text("message").contains("the system had no more memory")), "{ends:?}");
+    assert!(group.kills() > 0, "the system killed nothing");
+}
+
+/// A control group of this test's: cgroups(7).
+struct ControlGroup(PathBuf);
+
+impl ControlGroup {
+    /// One that may have so much memory, in bytes. None, aloud, where this process cannot make one.
+    fn with_memory(bytes: u64) -> Option<Self> {
+        // Of the first version and of the second.
+        for (root, limit) in [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")] {
+            let group = Self(Path::new(root).join(format!("baton-{}", std::process::id())));
+            if fs::create_dir(&group.0).is_ok() {
+                if group.0.join(limit).exists() && fs::write(group.0.join(limit), bytes.to_string()).is_ok() {
+                    return Some(group);
+                }
+                drop(group);
+            }
+        }
+        // Past the capture of the test harness, which would swallow it.
+        let said = std::io::stderr().write_all(b"SKIPPED: the control group that this test needs cannot be made\n");
+        said.expect("stderr can be written");
+        None
+    }
+
+    /// What a shell runs to be in it.
+    fn enter(&self) -> String {
+        format!("echo $$ > {}/cgroup.procs", self.0.display())
+    }
+
+    /// How many of its processes the system has killed for their memory.
+    fn kills(&self) -> u64 {
+        let events = ["memory.oom_control", "memory.events"].map(|file| fs::read_to_string(self.0.join(file)));
+        let text: String = events.into_iter().flatten().collect();
+        let kills = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+        kills.and_then(|number| number.parse().ok()).expect("it counts them")
+    }
+}
+
+impl Drop for ControlGroup {
+    fn drop(&mut self) {
+        // What has just ended may still be in it.
+        let removed = || fs::remove_dir(&self.0);
+        if !std::thread::panicking() {
+            until("an empty control group", removed);
+        } else {
+            let _ = removed();
+        }
+    }
 }

@@ -230,8 +230,14 @@ impl Launch {
 
     /// Starts it with no more descriptors than this, as `ulimit` takes it.
     #[must_use]
-    pub fn with_descriptors(mut self, limit: &str) -> Self {
-        self.command = with_descriptors(&self.command, limit);
+    pub fn with_descriptors(self, limit: &str) -> Self {
+        self.after(&format!("ulimit {limit}"))
+    }
+
+    /// Starts it after a shell has run `setup`, in the same process.
+    #[must_use]
+    pub fn after(mut self, setup: &str) -> Self {
+        self.command = after(Command::new("sh"), &self.command, setup);
         self
     }
 
