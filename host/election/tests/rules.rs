@@ -265,6 +265,29 @@ fn a_failed_renewal_is_repeated_soon_and_extends_nothing_until_the_deadline_kill
 }
 
 #[test]
+fn leases_of_one_host_are_renewed_at_the_same_moments() {
+    let sixth_of_a_step = D / 12 / 6;
+    for late in 0..12 {
+        let mut scene = Scene::new();
+        scene.now = Time::default() + sixth_of_a_step * late;
+        scene.acquires(object(LeaseState::Free, Some(record(1, "other"))));
+        scene.answer(Ok(Reply::Done));
+        scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
+        for renewal in 0..3 {
+            let last = scene.sent;
+            while scene.sent == last {
+                scene.wakes();
+            }
+            let waited = scene.sent.since(last);
+            assert!(waited <= D / 6 && waited > D / 12, "renewed after {waited:?}");
+            assert!(renewal == 0 || waited > D / 6 - SECOND / 10, "renewed after {waited:?}");
+            assert_eq!(scene.sent.0.as_nanos() % (D / 12).as_nanos(), 0, "renewed at {:?}", scene.sent);
+            scene.answer(Ok(Reply::Done));
+        }
+    }
+}
+
+#[test]
 fn a_known_loss_kills_at_once() {
     let mut scene = Scene::leading();
     scene.wakes();

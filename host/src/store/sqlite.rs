@@ -10,6 +10,7 @@ mod boot;
 mod database;
 mod file;
 mod modules;
+mod renewals;
 mod row;
 mod state;
 mod versioned;
@@ -28,6 +29,7 @@ use super::lease::{Row, apply};
 use super::{LeaseStore, check_length, recall};
 pub use boot::Boot;
 use database::{Access, Database, Step};
+use renewals::Renewals;
 use row::Stamp;
 
 /// How many requests of one election may be under way. A renewal must not wait for a write, so that there
@@ -80,6 +82,7 @@ impl SqliteStore {
                 boot,
                 watched: Mutex::default(),
                 lanes: Mutex::default(),
+                renewals: Renewals::default(),
                 module_lane: Arc::new(Semaphore::new(LANES)),
             }),
         }
@@ -162,6 +165,9 @@ impl SqliteStore {
 #[async_trait]
 impl LeaseStore for SqliteStore {
     async fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, Refusal> {
+        if let Op::Renew { id } = op {
+            return self.renew(election, id).await;
+        }
         let name = election.clone();
         self.in_lane(election, move |shared| shared.request(&name, op)).await
     }
@@ -203,6 +209,7 @@ struct Shared {
     /// have been unchanged.
     watched: Mutex<HashMap<ElectionName, Watched>>,
     lanes: Mutex<HashMap<ElectionName, Arc<Semaphore>>>,
+    renewals: Renewals,
     module_lane: Arc<Semaphore>,
 }
 
@@ -226,13 +233,17 @@ impl Shared {
             Op::Create { .. } | Op::Acquire { .. } => Access::Write,
             Op::Renew { .. } | Op::Write { .. } | Op::Release { .. } => Access::Holder,
         };
-        let next = new_version()?;
-        let reply = self
-            .leases
-            .transact(access, |db| self.change(db, election, |object, elapsed| Ok(apply(object, op, elapsed, next))))?;
-        match reply {
+        match self.leases.transact(access, |db| self.apply(db, election, op))? {
             Reply::Term(recorded) => self.recall(election, recorded).map(Reply::Term),
             reply => Ok(reply),
+        }
+    }
+
+    /// Carries out one request in a transaction.
+    fn apply(&self, db: &Connection, election: &ElectionName, op: Op) -> Step<Reply> {
+        match new_version() {
+            Ok(next) => self.change(db, election, |object, elapsed| Ok(apply(object, op, elapsed, next))),
+            Err(refusal) => Ok(Err(refusal)),
         }
     }
 

@@ -465,8 +465,9 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "the leader renews after D/2",
         file: HOLDER,
-        old: "(sent + shared.settings.timing.renew_after()).max(shared.time());",
-        new: "(sent + shared.settings.timing.renew_after() * if MUTANT { 3 } else { 1 }).max(shared.time());",
+        old: "shared.settings.timing.renew_at(sent).max(shared.time());",
+        new: "(shared.settings.timing.renew_at(sent) + shared.settings.timing.renew_after() * if MUTANT { 2 } else { 0 })
+            .max(shared.time());",
         breaks: "leader_tries_never_slow",
     },
     // ---- A lease that is infinite, or held for 2 D without a record, is reported. ----

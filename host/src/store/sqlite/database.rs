@@ -59,6 +59,14 @@ impl Database {
         }
     }
 
+    /// The answer about one row that cannot be read. An error of the whole database is given back.
+    pub fn unreadable(&self, error: rusqlite::Error) -> rusqlite::Result<Refusal> {
+        match error.sqlite_error_code() {
+            None => Ok(file::refusal(&self.path, &error)),
+            Some(_) => Err(error),
+        }
+    }
+
     fn file(&self, access: Access) -> Result<Arc<File>, Refusal> {
         let mut current = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         match &*current {

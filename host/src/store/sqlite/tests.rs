@@ -348,3 +348,65 @@ async fn a_file_of_an_older_host_is_used_by_both() {
     acquire(&store, 1).await.unwrap();
     mark(9).await;
 }
+
+/// Elections of one store, each with a lease.
+async fn leased(store: &SqliteStore, elections: u128) -> Vec<(ElectionName, LeaseId)> {
+    store.create().await.unwrap();
+    let mut leased = Vec::new();
+    for n in 0..elections {
+        let (name, id) = (ElectionName::new(&format!("job{n}")).unwrap(), id(n << 90));
+        let Ok(Reply::Version(version)) = store.request(&name, Op::Create { record: record(0) }).await else {
+            panic!()
+        };
+        store.request(&name, Op::Acquire { id, length: D, version }).await.unwrap();
+        leased.push((name, id));
+    }
+    leased
+}
+
+/// How many transactions have changed the file: the counter in its header
+/// (<https://www.sqlite.org/fileformat.html#file_change_counter>).
+fn commits(dir: &TempDir) -> u32 {
+    let bytes = std::fs::read(dir.path().join("lease.db")).unwrap();
+    u32::from_be_bytes(bytes[24..28].try_into().unwrap())
+}
+
+#[tokio::test]
+async fn renewals_that_wait_together_take_one_commit_and_each_has_its_own_answer() {
+    let dir = TempDir::new().unwrap();
+    let store = SqliteStore::new(dir.path());
+    let leased = leased(&store, 50).await;
+    // Of these, one is not held any more, one cannot be read, and one has a sender who gives up.
+    let (broken, unreadable, given_up) = (7, 11, 13);
+    store.break_lease(&leased[broken].0, Duration::ZERO).await.unwrap();
+    let db = Connection::open(dir.path().join("lease.db")).unwrap();
+    db.execute("UPDATE lease SET outcome = 'strange' WHERE election = ?1", [leased[unreadable].0.as_str()]).unwrap();
+    let changes = |election: &ElectionName| -> i64 {
+        db.query_row("SELECT changes FROM lease WHERE election = ?1", [election.as_str()], |row| row.get(0)).unwrap()
+    };
+    let before = (commits(&dir), changes(&leased[given_up].0));
+
+    let turn = Arc::clone(&store.shared.renewals.turn).acquire_owned().await.unwrap();
+    let renew = |(name, id): &(ElectionName, LeaseId)| {
+        let (store, name, id) = (store.clone(), name.clone(), *id);
+        tokio::spawn(async move { store.request(&name, Op::Renew { id }).await })
+    };
+    let mut renewals: Vec<_> = leased.iter().map(renew).collect();
+    while store.shared.renewals.waiting.lock().unwrap().len() < renewals.len() {
+        tokio::task::yield_now().await;
+    }
+    let gone = renewals.remove(given_up);
+    gone.abort();
+    assert!(gone.await.unwrap_err().is_cancelled());
+    drop(turn);
+
+    for (n, renewal) in renewals.into_iter().enumerate() {
+        let answer = renewal.await.unwrap();
+        match n {
+            _ if n == broken => assert!(matches!(answer, Err(Refusal::Lost(_))), "{answer:?}"),
+            _ if n == unreadable => assert!(matches!(answer, Err(Refusal::Misconfigured(_))), "{answer:?}"),
+            _ => assert_eq!(answer, Ok(Reply::Done)),
+        }
+    }
+    assert_eq!((commits(&dir), changes(&leased[given_up].0)), (before.0 + 1, before.1));
+}
