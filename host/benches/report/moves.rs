@@ -1,14 +1,18 @@
 //! How long it takes until the next instance runs: after an election, a crash, a hand-off.
 
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
 use baton::store::LeaseStore;
 use baton::store::sqlite::SqliteStore;
 use baton_election::{ElectionName, LeaseState, Op, Reply, Snapshot};
 use rustix::process::Signal;
 
+use crate::bare::milliseconds;
 use crate::hosts::{Site, at, follows, now};
 use crate::node::Node;
 use crate::samples::Samples;
@@ -26,6 +30,9 @@ pub struct Effort {
 
 /// The shortest lease that the embedded store keeps.
 const LEASE: &str = "2s";
+/// From one term of it to the next: long enough for the next runner to be ready, and for the node's word on the last
+/// term to be in the store.
+const PAUSE: Duration = Duration::from_millis(120);
 /// A standby's poll by default, in seconds.
 const POLL: f64 = 1.0;
 /// How often the watcher looks whether a lease has run out: the error that it makes.
@@ -37,8 +44,7 @@ pub fn elections(module: &Path, effort: &Effort, bare: f64) -> anyhow::Result<Ve
     let site = Site::new();
     let launch =
         site.launch("leader", module, "done", &site.url()).flag("--lease", LEASE).flag("--max-memory", "64MiB");
-    // Long enough for the next runner to be ready, and for the node's word on the last term to be in the store.
-    let mut node = launch.flag("--pause", "120ms").start();
+    let mut node = launch.flag("--pause", format!("{}ms", PAUSE.as_millis())).start();
     // The first term finds caches cold, as the next ones do not.
     let wanted = effort.terms + 1;
     let samples = site.journal.wait("terms", |events| {
@@ -58,8 +64,31 @@ pub fn elections(module: &Path, effort: &Effort, bare: f64) -> anyhow::Result<Ve
         (samples.len() + 1 >= wanted).then_some(samples)
     });
     node.terminate();
+    let echoes = echoes(effort.terms)?;
     let row = Row::new("elected → the guest's first instruction, warm", Unit::Ms, samples);
-    Ok(vec![row.bar(Bar::Median(0.6)).bar(Bar::P99(1.0)).beside("bare instantiation", bare)])
+    Ok(vec![
+        row.bar(Bar::Median(0.6)).bar(Bar::P99(1.0)).beside("bare instantiation", bare),
+        Row::new("  a line to `cat`, at rest like it, and back", Unit::Ms, echoes),
+    ])
+}
+
+/// How long a line takes to a native process that does nothing else, and back: what the machine takes to wake two
+/// processes, in milliseconds.
+fn echoes(times: usize) -> anyhow::Result<Samples> {
+    let mut cat = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let (Some(mut to), Some(from)) = (cat.stdin.take(), cat.stdout.take()) else { anyhow::bail!("cat has no pipes") };
+    let mut lines = BufReader::new(from).lines();
+    let mut samples = Samples::default();
+    for _ in 0..times {
+        thread::sleep(PAUSE);
+        let begin = Instant::now();
+        to.write_all(b"a line\n")?;
+        lines.next().context("cat has ended")??;
+        samples.push(milliseconds(begin.elapsed()));
+    }
+    drop(to);
+    cat.wait()?;
+    Ok(samples)
 }
 
 /// Crashes and hand-offs of pairs of hosts, one leading and one standing by, so that no third one helps.

@@ -17,8 +17,9 @@ use super::page::Watched;
 use super::process::{end_with, receive};
 use crate::confine;
 
-/// How often it looks at least. No lease is so short that a deadline could come and go in between.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How often it looks at least, as the host's watchdog does. No lease is so short that a deadline could come and go in
+/// between.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// A runner and its deadline.
 struct Runner {
