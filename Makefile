@@ -41,7 +41,7 @@ MINUTES ?= 2
 
 faults: setup ## Stop and kill hosts, break leases, delete records for MINUTES=2, and judge the effects (again: SEED=…)
 	host/tests/azurite.sh install
-	FAULTS_MINUTES=$(MINUTES) FAULTS_SEED=$(SEED) FAULTS_ONLY=$(ONLY) $(CARGO) test --locked --workspace --test faults -- --nocapture on_
+	FAULTS_MINUTES=$(MINUTES) FAULTS_SEED=$(SEED) FAULTS_ONLY='$(ONLY)' $(CARGO) test --locked --workspace --test faults -- --nocapture on_
 
 bench: setup ## Measure what the README promises, each number beside its yardstick
 	$(CARGO) bench --locked --package baton --bench report
