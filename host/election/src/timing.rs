@@ -113,13 +113,15 @@ impl Timing {
         self.lease / 6
     }
 
-    /// When to renew after a successful request that was sent then: at the last multiple of D/12 that is not later than
-    /// D/6. So the leases of a host are renewed at the same moments, which costs fewer wake-ups and, where the store
-    /// can take several at once, fewer writes.
-    pub fn renew_at(&self, sent: Time) -> Time {
+    /// When to renew after a successful request that was sent then: at the last moment that is not later than D/6 and
+    /// is a multiple of D/12 from the host's `phase` on. So the leases of a host are renewed together, which costs fewer
+    /// wake-ups and, where the store can take several at once, fewer writes; and not together with those of the other
+    /// hosts of its machine.
+    pub fn renew_at(&self, sent: Time, phase: u64) -> Time {
         let latest = sent + self.renew_after();
         let step = (self.lease / 12).as_nanos().max(1);
-        latest - Duration::from_nanos((latest.0.as_nanos() % step) as u64)
+        let since = (latest.0.as_nanos() + step - u128::from(phase) % step) % step;
+        latest - Duration::from_nanos(since as u64)
     }
 
     /// D/12, 50 ms to 2 s: how long one try may take.

@@ -17,9 +17,8 @@ use super::page::Watched;
 use super::process::{end_with, receive};
 use crate::confine;
 
-/// How often it looks at least, as the host's watchdog does. No lease is so short that a deadline could come and go in
-/// between.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often it looks at least. A page may be opened with little time left, and then its deadline is passed by as much.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// A runner and its deadline.
 struct Runner {

@@ -59,12 +59,12 @@ impl Lease {
             LeaseState::Held | LeaseState::HeldForever | LeaseState::Expired => left(self.length),
         };
         self.broken_after = Some(wait);
-        self.changes += 1;
+        self.changes = self.changes.wrapping_add(1);
         Ok(())
     }
 
     fn start(&mut self, id: LeaseId, length: Option<Duration>) {
-        *self = Self { holder: Some(id), length, broken_after: None, changes: self.changes + 1 };
+        *self = Self { holder: Some(id), length, broken_after: None, changes: self.changes.wrapping_add(1) };
     }
 
     fn acquire(&mut self, id: LeaseId, length: Duration, elapsed: Duration) -> Result<(), Refusal> {
@@ -92,7 +92,7 @@ impl Lease {
 
     fn release(&mut self, id: LeaseId) -> Result<(), Refusal> {
         self.held_by(id)?;
-        *self = Self { changes: self.changes + 1, ..Self::default() };
+        *self = Self { changes: self.changes.wrapping_add(1), ..Self::default() };
         Ok(())
     }
 

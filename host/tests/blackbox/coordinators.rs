@@ -92,7 +92,13 @@ impl ControlGroup {
         // Of the first version and of the second.
         for (root, limit) in [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")] {
             let group = Self(Path::new(root).join(format!("baton-{}", std::process::id())));
+            // Of a process that was called the same and was killed.
+            let _ = fs::remove_dir(&group.0);
             if fs::create_dir(&group.0).is_ok() {
+                // Where there is swap, it must not go there.
+                for (file, most) in [("memory.swappiness", "0"), ("memory.swap.max", "0")] {
+                    let _ = fs::write(group.0.join(file), most);
+                }
                 if group.0.join(limit).exists() && fs::write(group.0.join(limit), bytes.to_string()).is_ok() {
                     return Some(group);
                 }

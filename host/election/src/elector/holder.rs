@@ -137,7 +137,7 @@ impl Holding {
             id,
             length,
             renewed: sent,
-            renewal: Renewal { pending: None, next_try: shared.settings.timing.renew_at(sent), failing: false },
+            renewal: Renewal { pending: None, next_try: shared.renew_at(sent), failing: false },
             ledger,
             stage,
             stuck_since: None,
@@ -373,7 +373,7 @@ impl Holding {
             self.spent = self.spent.max(shared.memory.highest_term);
         }
         self.renewed = self.renewed.max(sent);
-        self.renewal.next_try = shared.settings.timing.renew_at(sent).max(shared.time());
+        self.renewal.next_try = shared.renew_at(sent).max(shared.time());
         if matches!(self.stage, Stage::Serving(_)) {
             let (deadline, abort_at) = (self.deadline(shared), self.renewed + shared.settings.timing.abort_after());
             shared.effects.push_back(Effect::Extend { deadline, abort_at });

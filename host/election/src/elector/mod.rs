@@ -337,6 +337,17 @@ impl Shared {
         length * 3 / 4 + self.up_to(length / 2)
     }
 
+    /// When to renew after a success that was sent then.
+    fn renew_at(&self, sent: Time) -> Time {
+        // FNV-1a of what this start of the host is called: the same in all of its elections, and not in other hosts.
+        let phase = self
+            .settings
+            .incarnation
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+        self.settings.timing.renew_at(sent, phase)
+    }
+
     /// When to repeat a failed try on the lease's path.
     fn retry_at(&mut self) -> Time {
         let (shortest, longest) = self.settings.timing.retry_range();

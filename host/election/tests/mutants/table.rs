@@ -465,8 +465,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "the leader renews after D/2",
         file: HOLDER,
-        old: "shared.settings.timing.renew_at(sent).max(shared.time());",
-        new: "(shared.settings.timing.renew_at(sent) + shared.settings.timing.renew_after() * if MUTANT { 2 } else { 0 })
+        old: "shared.renew_at(sent).max(shared.time());",
+        new: "(shared.renew_at(sent) + shared.settings.timing.renew_after() * if MUTANT { 2 } else { 0 })
             .max(shared.time());",
         breaks: "leader_tries_never_slow",
     },

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ pub(super) struct Database {
     busy: Duration,
     /// It stays when the path no longer names it, until a new one is there: that is how a renewal finds out.
     file: Mutex<Option<Arc<File>>>,
+    files: AtomicU64,
 }
 
 /// What a request needs of the file.
@@ -36,7 +38,7 @@ pub(super) type Step<T> = rusqlite::Result<Result<T, Refusal>>;
 impl Database {
     /// The database at an absolute path. Touches nothing yet.
     pub fn new(path: PathBuf, schema: &'static str, busy: Duration) -> Self {
-        Self { path, schema, busy, file: Mutex::default() }
+        Self { path, schema, busy, file: Mutex::default(), files: AtomicU64::new(0) }
     }
 
     /// Makes the folder, the file and its tables, if they do not exist.
@@ -76,7 +78,13 @@ impl Database {
         }
         let file = Arc::new(File::open(&self.path, self.busy)?);
         *current = Some(Arc::clone(&file));
+        self.files.fetch_add(1, Ordering::Release);
         Ok(file)
+    }
+
+    /// How many files have been found at the path. Does not look: it waits for no disk.
+    pub fn files(&self) -> u64 {
+        self.files.load(Ordering::Acquire)
     }
 
     fn moved(&self, access: Access) -> Refusal {

@@ -21,11 +21,8 @@ const APPLICATION: i64 = 0x4261_746e;
 const BUSY_LOOK: Duration = Duration::from_millis(1);
 /// How long a request waits for another's transaction, while the file is made, when all hosts of a machine may start at once.
 const BUSY_CREATING: Duration = Duration::from_secs(5);
-/// A rollback journal that stays and whose header is cleared when its transaction ends: a file that is only written over
-/// takes half of the processor time and a quarter of the wait of one that is made and deleted each time. Cleared, it says
-/// nothing: if the database is replaced, it does no harm to the new one. A write-ahead log, which is quicker still, would
-/// be taken for the new one's. Hosts of before delete the journal, and work beside those that do not.
-const JOURNAL: [(&str, &str); 2] = [("journal_mode", "PERSIST"), ("journal_size_limit", "65536")];
+/// So much of a journal is kept, in bytes.
+const JOURNAL_KEPT: i64 = 64 << 10;
 /// SQLite's own finding that its file is not at its path any more: SQLITE_READONLY_DBMOVED.
 const MOVED: i32 = rusqlite::ffi::SQLITE_READONLY_DBMOVED;
 
@@ -56,13 +53,31 @@ impl File {
 
     /// Whether it is still what its path names.
     pub fn in_place(&self) -> Result<bool, Refusal> {
-        let unreadable = |error| misconfigured(&self.path, format!("cannot be looked at ({error}): {RIGHTS}"));
-        let own = rustix::fs::fstat(&self.pin).map_err(unreadable)?;
+        let own = rustix::fs::fstat(&self.pin).map_err(|error| self.unreadable(error))?;
         match rustix::fs::stat(&self.path) {
             Ok(named) => Ok((named.st_dev, named.st_ino) == (own.st_dev, own.st_ino)),
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
-            Err(error) => Err(unreadable(error)),
+            Err(error) => Err(self.unreadable(error)),
         }
+    }
+
+    /// What becomes of the rollback journal when its transaction ends.
+    ///
+    /// One that stays, and whose header is cleared, is only written over: that takes half of the processor time and a
+    /// quarter of the wait of one that is made and deleted each time. Cleared, it says nothing: if the database is replaced,
+    /// it does no harm to the new one. A write-ahead log, which is quicker still, would be taken for the new one's. Hosts of
+    /// before delete the journal, and work beside those that do not.
+    ///
+    /// A journal gets the rights of its database, but the group of who has made it. Where others have rights by their
+    /// group, they could not read it, and nothing without it.
+    fn journal(&self) -> Result<&'static str, Refusal> {
+        let mode = rustix::fs::fstat(&self.pin).map_err(|error| self.unreadable(error))?.st_mode;
+        let (group, others) = (mode >> 3 & 0o7, mode & 0o7);
+        Ok(if group & !others == 0 { "PERSIST" } else { "DELETE" })
+    }
+
+    fn unreadable(&self, error: Errno) -> Refusal {
+        misconfigured(&self.path, format!("cannot be looked at ({error}): {RIGHTS}"))
     }
 
     /// A connection for one request. `None` if the path has come to name another file meanwhile.
@@ -75,9 +90,10 @@ impl File {
         let (identity, db) = connected.map_err(|error| refusal(&self.path, &error))?;
         check(&self.path, identity)?;
         // Set after the check only, so that the database of another program keeps its mode.
-        for (name, value) in JOURNAL {
-            db.pragma_update(None, name, value).map_err(|error| refusal(&self.path, &error))?;
-        }
+        let set = db
+            .pragma_update(None, "journal_mode", self.journal()?)
+            .and_then(|()| db.pragma_update(None, "journal_size_limit", JOURNAL_KEPT));
+        set.map_err(|error| refusal(&self.path, &error))?;
         Ok(self.in_place()?.then_some(db))
     }
 

@@ -4,16 +4,21 @@
 //! ([`Timing::renew_at`](baton_election::Timing::renew_at)), so those that come while others are being written wait for
 //! the next commit together.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use baton_election::{ElectionName, LeaseId, Op, Refusal, Reply};
+use rusqlite::Connection;
 use tokio::sync::{Semaphore, oneshot};
 
-use super::database::Access;
+use super::database::{Access, Step};
 use super::{Shared, SqliteStore};
 
+/// The renewals of the file that is there now. Those of one that was replaced may wait for its disk for ever.
+#[derive(Default)]
+pub(super) struct Renewals(Mutex<(u64, Arc<Queue>)>);
+
 /// Renewals that wait for a commit.
-pub(super) struct Renewals {
+pub(super) struct Queue {
     pub waiting: Mutex<Vec<Renewal>>,
     /// Whoever has it does what waits then.
     pub turn: Arc<Semaphore>,
@@ -25,15 +30,26 @@ pub(super) struct Renewal {
     answer: oneshot::Sender<Result<Reply, Refusal>>,
 }
 
-impl Default for Renewals {
+impl Default for Queue {
     fn default() -> Self {
         Self { waiting: Mutex::default(), turn: Arc::new(Semaphore::new(1)) }
     }
 }
 
 impl Renewals {
+    /// The queue of the nth file.
+    pub fn of(&self, file: u64) -> Arc<Queue> {
+        let mut current = lock(&self.0);
+        if current.0 != file {
+            *current = (file, Arc::default());
+        }
+        Arc::clone(&current.1)
+    }
+}
+
+impl Queue {
     fn add(&self, renewal: Renewal) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = lock(&self.waiting);
         // A disk that hangs must not make a heap of tries that nobody waits for any more.
         waiting.retain(|renewal| !renewal.answer.is_closed());
         waiting.push(renewal);
@@ -41,24 +57,23 @@ impl Renewals {
 
     /// Those whose senders have not given up.
     fn take(&self) -> Vec<Renewal> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.drain(..).filter(|renewal| !renewal.answer.is_closed()).collect()
+        lock(&self.waiting).drain(..).filter(|renewal| !renewal.answer.is_closed()).collect()
     }
 }
 
 impl SqliteStore {
     pub(super) async fn renew(&self, election: &ElectionName, id: LeaseId) -> Result<Reply, Refusal> {
-        let renewals = &self.shared.renewals;
+        let queue = self.shared.renewals.of(self.shared.leases.files());
         let (answer, mut answered) = oneshot::channel();
-        renewals.add(Renewal { election: election.clone(), id, answer });
+        queue.add(Renewal { election: election.clone(), id, answer });
         tokio::select! {
             biased;
             answer = &mut answered => return answer.unwrap_or_else(|_| Err(cut_off())),
             // The permit stays with the thread, also when the sender gives up. Nobody closes the semaphore.
-            turn = Arc::clone(&renewals.turn).acquire_owned() => {
+            turn = Arc::clone(&queue.turn).acquire_owned() => {
                 self.blocking(move |shared| {
                     let _turn = turn;
-                    shared.renew_waiting();
+                    shared.renew_all(queue.take());
                     Ok(())
                 })
                 .await?;
@@ -69,26 +84,42 @@ impl SqliteStore {
 }
 
 impl Shared {
-    /// Renews all that waits, in one transaction, and answers.
-    fn renew_waiting(&self) {
-        let renewals = self.renewals.take();
-        if renewals.is_empty() {
-            return;
-        }
-        let renewed = self.leases.transact(Access::Holder, |db| {
-            let renewed = renewals.iter().map(|renewal| {
-                // A row that cannot be read is its own election's trouble.
-                let renewed = self.apply(db, &renewal.election, Op::Renew { id: renewal.id });
-                renewed.or_else(|error| self.leases.unreadable(error).map(Err))
-            });
-            renewed.collect::<rusqlite::Result<Vec<_>>>().map(Ok)
-        });
-        let answers = renewed.unwrap_or_else(|refusal| vec![Err(refusal); renewals.len()]);
-        for (renewal, answer) in renewals.into_iter().zip(answers) {
-            // Who has given up meanwhile does not hear it.
-            let _ = renewal.answer.send(answer);
+    /// Renews all of them in one transaction, and answers. Where the file has a fault, each by itself: it may be in the
+    /// part that one of them needs.
+    fn renew_all(&self, renewals: Vec<Renewal>) {
+        let many = renewals.len() > 1;
+        match self.leases.transact(Access::Holder, |db| self.renew_in(db, &renewals)) {
+            Ok(answers) => {
+                for (renewal, answer) in renewals.into_iter().zip(answers) {
+                    renewal.answer(answer);
+                }
+            }
+            Err(Refusal::Misconfigured(_)) if many => {
+                renewals.into_iter().for_each(|renewal| self.renew_all(vec![renewal]));
+            }
+            Err(refusal) => renewals.into_iter().for_each(|renewal| renewal.answer(Err(refusal.clone()))),
         }
     }
+
+    fn renew_in(&self, db: &Connection, renewals: &[Renewal]) -> Step<Vec<Result<Reply, Refusal>>> {
+        let renewed = renewals.iter().map(|Renewal { election, id, .. }| {
+            // A row that cannot be read is its own election's trouble.
+            let renewed = self.apply(db, election, Op::Renew { id: *id });
+            renewed.or_else(|error| self.leases.unreadable(error).map(Err))
+        });
+        renewed.collect::<rusqlite::Result<_>>().map(Ok)
+    }
+}
+
+impl Renewal {
+    fn answer(self, answer: Result<Reply, Refusal>) {
+        // Who has given up meanwhile does not hear it.
+        let _ = self.answer.send(answer);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn cut_off() -> Refusal {

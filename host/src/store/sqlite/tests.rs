@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use baton_election::{LeaseState, Record, Snapshot};
@@ -386,13 +387,14 @@ async fn renewals_that_wait_together_take_one_commit_and_each_has_its_own_answer
     };
     let before = (commits(&dir), changes(&leased[given_up].0));
 
-    let turn = Arc::clone(&store.shared.renewals.turn).acquire_owned().await.unwrap();
+    let queue = store.shared.renewals.of(store.shared.leases.files());
+    let turn = Arc::clone(&queue.turn).acquire_owned().await.unwrap();
     let renew = |(name, id): &(ElectionName, LeaseId)| {
         let (store, name, id) = (store.clone(), name.clone(), *id);
         tokio::spawn(async move { store.request(&name, Op::Renew { id }).await })
     };
     let mut renewals: Vec<_> = leased.iter().map(renew).collect();
-    while store.shared.renewals.waiting.lock().unwrap().len() < renewals.len() {
+    while queue.waiting.lock().unwrap().len() < renewals.len() {
         tokio::task::yield_now().await;
     }
     let gone = renewals.remove(given_up);
@@ -409,4 +411,30 @@ async fn renewals_that_wait_together_take_one_commit_and_each_has_its_own_answer
         }
     }
     assert_eq!((commits(&dir), changes(&leased[given_up].0)), (before.0 + 1, before.1));
+}
+
+#[tokio::test]
+async fn a_file_whose_disk_hangs_does_not_keep_the_renewals_of_the_next_one() {
+    let dir = TempDir::new().unwrap();
+    let store = SqliteStore::new(dir.path());
+    created(&store).await;
+    // A renewal that never ends.
+    let hung = store.shared.renewals.of(store.shared.leases.files());
+    let _turn = Arc::clone(&hung.turn).acquire_owned().await.unwrap();
+    std::fs::remove_file(dir.path().join("lease.db")).unwrap();
+    created(&store).await;
+    acquire(&store, 1).await.unwrap();
+    assert_eq!(store.request(&job(), Op::Renew { id: id(1) }).await, Ok(Reply::Done));
+}
+
+#[tokio::test]
+async fn where_a_group_has_rights_no_journal_stays_that_it_could_not_read() {
+    for (mode, stays) in [(0o600, true), (0o644, true), (0o666, true), (0o640, false), (0o660, false), (0o664, false)] {
+        let dir = TempDir::new().unwrap();
+        created(&SqliteStore::new(dir.path())).await;
+        let file = dir.path().join("lease.db");
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+        acquire(&SqliteStore::new(dir.path()), 1).await.unwrap();
+        assert_eq!(dir.path().join("lease.db-journal").exists(), stays, "{mode:o}");
+    }
 }
