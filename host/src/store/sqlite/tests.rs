@@ -424,7 +424,9 @@ async fn a_file_whose_disk_hangs_does_not_keep_the_renewals_of_the_next_one() {
     std::fs::remove_file(dir.path().join("lease.db")).unwrap();
     created(&store).await;
     acquire(&store, 1).await.unwrap();
-    assert_eq!(store.request(&job(), Op::Renew { id: id(1) }).await, Ok(Reply::Done));
+    let name = job();
+    let renewed = store.request(&name, Op::Renew { id: id(1) });
+    assert_eq!(tokio::time::timeout(Duration::from_secs(60), renewed).await, Ok(Ok(Reply::Done)));
 }
 
 #[tokio::test]
