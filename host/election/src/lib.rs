@@ -21,7 +21,7 @@ pub mod request;
 pub mod timing;
 
 pub use elector::Elector;
-pub use port::{Effect, End, Input, ModuleVersion, Now, OnDone, Plan, Report, Settings, StopReason};
+pub use port::{Effect, End, Input, ModuleVersion, Now, OnDone, Plan, Random, Report, Settings, StopReason};
 pub use record::{ElectionName, HIGHEST_TERM, LeaseId, LeaseState, Outcome, Record, Snapshot, Term, Version};
 pub use request::{Op, Refusal, Reply, RequestId};
 pub use timing::{Time, Timing, TimingError};

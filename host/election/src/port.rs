@@ -8,7 +8,7 @@ use crate::request::{Op, Refusal, Reply, RequestId};
 use crate::timing::{Time, Timing};
 
 /// What an elector is told once.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Settings {
     /// This node's id.
     pub node: String,
@@ -26,8 +26,24 @@ pub struct Settings {
     pub probation: Duration,
 }
 
+/// Where an elector's random numbers come from.
+#[derive(Clone, Copy, Debug, Hash)]
+pub struct Random {
+    /// What decides all numbers to come.
+    pub state: [u8; 32],
+    /// Yields the next number and moves the state on.
+    pub next: fn(&mut [u8; 32]) -> u64,
+}
+
+impl Random {
+    /// The next number.
+    pub fn number(&mut self) -> u64 {
+        (self.next)(&mut self.state)
+    }
+}
+
 /// One version of the coordinator: a module, and which publishing of it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct ModuleVersion {
     /// The module's digest, `sha256:` and 64 hexadecimal digits.
     pub digest: String,
@@ -37,7 +53,7 @@ pub struct ModuleVersion {
 }
 
 /// What a node could run, all of it ready to be started.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Hash)]
 pub struct Plan {
     /// What it serves as soon as it leads; none, and it does not contend.
     pub module: Option<ModuleVersion>,
@@ -53,7 +69,7 @@ impl Plan {
 }
 
 /// What follows when an instance returns ok.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum OnDone {
     /// The next term begins after the pause.
     Repeat,
@@ -62,7 +78,7 @@ pub enum OnDone {
 }
 
 /// The time of an input.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub struct Now {
     /// The host's clock, which never says less than has passed. What a holder may still do is decided by it.
     pub time: Time,
@@ -74,7 +90,7 @@ pub struct Now {
 }
 
 /// What the elector learns.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Input {
     /// Nothing but the time: it asked to be woken.
     Tick,
@@ -109,7 +125,7 @@ pub enum Input {
 }
 
 /// How an instance ended.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum End {
     /// It returned ok.
     Done,
@@ -129,7 +145,7 @@ pub enum End {
 }
 
 /// Why an instance is asked to stop. The same as `stop-reason` in `wit/world.wit`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum StopReason {
     /// The lease could not be renewed for a while, and may be lost.
     LeaseAtRisk,
@@ -144,7 +160,7 @@ pub enum StopReason {
 }
 
 /// What is to be done. Effects are carried out in the order in which they come.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Effect {
     /// Ask the store. The answer, or [`Refusal::Unknown`] after `timeout`, comes back as
     /// [`Input::Answer`]. Requests run side by side; none waits for another.
@@ -220,7 +236,7 @@ pub enum Effect {
 }
 
 /// What people are told: each change once, with its reason and numbers.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Report {
     /// This node has begun to follow, or gone back to following.
     Standby {

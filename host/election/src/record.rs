@@ -93,7 +93,7 @@ impl fmt::Debug for LeaseId {
 pub struct Version(pub String);
 
 /// What the holder of the lease writes beside it: the object's metadata.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct Record {
     /// The highest term begun.
     pub term: Term,
@@ -120,14 +120,14 @@ pub struct Record {
 }
 
 /// How an election ended for good (`--on-done finish`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Outcome {
     /// The coordinator returned ok.
     Done,
 }
 
 /// What the store says of the lease itself.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum LeaseState {
     /// Held, until it runs out.
     Held,
@@ -154,7 +154,7 @@ impl LeaseState {
 }
 
 /// One reading of an election in the store.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Snapshot {
     /// There is nothing under the election's name.
     Nothing,

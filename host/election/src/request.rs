@@ -11,7 +11,7 @@ use crate::record::{LeaseId, Record, Snapshot, Term, Version};
 pub struct RequestId(pub u64);
 
 /// One request to the store. Each is a single atomic step there.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Op {
     /// Reads lease state, version and record. Answered by [`Reply::Read`].
     Read,
@@ -58,7 +58,7 @@ pub enum Op {
 }
 
 /// A request that was carried out.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Reply {
     /// What a read saw.
     Read(Snapshot),
@@ -71,7 +71,7 @@ pub enum Reply {
 }
 
 /// Why a request was not carried out, named for the decision that follows.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error, Hash)]
 pub enum Refusal {
     /// Acquire: somebody else holds the lease, or it is being broken.
     #[error("the lease is held by another")]

@@ -39,7 +39,7 @@ impl fmt::Debug for Time {
 }
 
 /// The moments of a lease of one length, with their relations checked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Timing {
     lease: Duration,
     grace: Duration,

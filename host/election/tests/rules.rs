@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use baton_election::{
     Effect, Elector, End, HIGHEST_TERM, Input, LeaseId, LeaseState, ModuleVersion, Now, OnDone, Op, Outcome, Plan,
-    Record, Refusal, Reply, Report, RequestId, Settings, Snapshot, StopReason, Term, Time, Timing, Version,
+    Random, Record, Refusal, Reply, Report, RequestId, Settings, Snapshot, StopReason, Term, Time, Timing, Version,
 };
 
 const D: Duration = Duration::from_secs(15);
@@ -892,11 +892,11 @@ impl Scene {
             on_done,
             probation: SECOND * 30,
         };
-        let mut number = 0;
-        let random = move || {
-            number += 1;
-            number
+        let count = |state: &mut [u8; 32]| {
+            state[0] += 1;
+            u64::from(state[0])
         };
+        let random = Random { state: [0; 32], next: count };
         let now = Now { time: Time::default(), least: Duration::ZERO, wall: Duration::ZERO };
         let mut elector = Elector::new(settings, now, random);
         elector.handle(now, Input::Plan(plan(0, None)));

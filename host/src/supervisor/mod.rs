@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_election::{
-    Effect, ElectionName, Elector, Input, ModuleVersion, Now, Op, Plan, Refusal, Reply, Report, RequestId, Settings,
-    Term, Time,
+    Effect, ElectionName, Elector, Input, ModuleVersion, Now, Op, Plan, Random, Refusal, Reply, Report, RequestId,
+    Settings, Term, Time,
 };
 use futures::FutureExt as _;
 use tokio::sync::{mpsc, watch};
@@ -105,17 +105,18 @@ impl Supervisor {
 }
 
 /// Random numbers for one elector: the system's, stretched by SHA-256 so that later ones cannot fail.
-fn seeded_random() -> Result<impl FnMut() -> u64 + Send + 'static, getrandom::Error> {
+fn seeded_random() -> Result<Random, getrandom::Error> {
     use sha2::{Digest, Sha256};
 
     let mut state = [0_u8; 32];
     getrandom::fill(&mut state)?;
-    Ok(move || {
-        state = Sha256::digest(state).into();
-        // The half that is shown tells nothing of the next state's other half.
+    let next = |state: &mut [u8; 32]| {
+        *state = Sha256::digest(*state).into();
+        // What is shown tells nothing of the state that it was made of.
         let output: [u8; 32] = Sha256::digest([&state[..], b"output"].concat()).into();
         output[..8].iter().fold(0, |number, byte| (number << 8) | u64::from(*byte))
-    })
+    };
+    Ok(Random { state, next })
 }
 
 /// A supervisor at work.

@@ -18,7 +18,7 @@ use crate::request::{Op, Refusal, Reply};
 use crate::timing::Time;
 
 /// A standby: reads every second, and asks for the lease only when it looks free.
-#[derive(Debug)]
+#[derive(Debug, Clone, Hash)]
 pub(super) struct Standby {
     next_poll: Time,
     pending: Option<Pending>,
@@ -30,7 +30,7 @@ pub(super) struct Standby {
 }
 
 /// What a standby has asked for.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone, Hash)]
 enum Asked {
     #[default]
     Reading,
@@ -40,7 +40,7 @@ enum Asked {
     Create,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Clone, Hash)]
 enum Said {
     Leader(Term),
     Outside,
@@ -48,7 +48,7 @@ enum Said {
 }
 
 /// A lease that looks free.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct Opening {
     version: Version,
     pub(super) record: Option<Record>,
@@ -57,7 +57,7 @@ pub(super) struct Opening {
 }
 
 /// Why another's instance may still run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct Unclear {
     /// How long, as far as is known.
     pub(super) wait: Duration,
@@ -259,7 +259,7 @@ fn unclear(shared: &Shared, snapshot: &Snapshot, is_recalled: bool) -> Option<&'
 }
 
 /// A node that has asked for the lease and does not know the outcome.
-#[derive(Debug)]
+#[derive(Debug, Clone, Hash)]
 pub(super) struct Acquiring {
     id: LeaseId,
     opening: Opening,

@@ -17,7 +17,7 @@ use crate::request::{Op, Refusal, Reply, RequestId};
 use crate::timing::Time;
 
 /// A node that holds the lease.
-#[derive(Debug)]
+#[derive(Debug, Clone, Hash)]
 pub(super) struct Holding {
     id: LeaseId,
     /// The length that the store counts, which is D or, after an unclear opening, more.
@@ -39,21 +39,21 @@ pub(super) struct Holding {
 }
 
 /// A version's failures in a row.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone, Hash)]
 struct Row {
     /// Its digest; none before anything was served under this lease.
     module: Option<String>,
     failures: u32,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Hash)]
 struct Renewal {
     pending: Option<Pending>,
     next_try: Time,
     failing: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Hash)]
 enum Stage {
     /// Another's instance may still run.
     Settling(Settling),
@@ -73,7 +73,7 @@ enum Stage {
 }
 
 /// A wait for the end of another's instance, by the least of the clocks.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Hash)]
 struct Settling {
     since: Duration,
     until: Duration,
@@ -81,7 +81,7 @@ struct Settling {
     is_recalled: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Hash)]
 struct Serving {
     term: Term,
     version: ModuleVersion,
@@ -97,7 +97,7 @@ struct Serving {
     rejected: Option<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Leave {
     Shutdown,
     /// With the reason; a cool-off follows.

@@ -8,14 +8,14 @@ use crate::request::{Op, Refusal, Reply, RequestId};
 use crate::timing::Time;
 
 /// The record as this holder knows it, and what it is to become.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Hash)]
 pub(super) struct Ledger {
     version: Version,
     record: Option<Record>,
     goal: Option<Goal>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Hash)]
 struct Goal {
     record: Record,
     kind: Kind,
@@ -23,7 +23,7 @@ struct Goal {
 }
 
 /// What the goal's record is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     /// It begins a term.
     Term,
@@ -31,7 +31,7 @@ pub(super) enum Kind {
     Note,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Hash)]
 enum Step {
     WriteAt(Time),
     Writing(Option<Pending>),
@@ -40,7 +40,7 @@ enum Step {
 }
 
 /// What an answer meant.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Hash)]
 pub(super) enum News {
     /// Nothing that its holder must know.
     None,

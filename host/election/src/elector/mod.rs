@@ -16,7 +16,7 @@ use alloc::string::{String, ToString};
 use core::fmt;
 use core::time::Duration;
 
-use crate::port::{Effect, Input, Now, Plan, Report, Settings};
+use crate::port::{Effect, Input, Now, Plan, Random, Report, Settings};
 use crate::record::{HIGHEST_TERM, LeaseId, LeaseState, Outcome, Record, Snapshot, Term, Version};
 use crate::request::{Op, Refusal, Reply, RequestId};
 use crate::timing::Time;
@@ -57,6 +57,9 @@ const STANDBY_TIMEOUT: Duration = Duration::from_secs(2);
 /// [`Effect::Request`] is answered exactly once; repeated and outdated answers do no harm. After
 /// [`Effect::Start`] there is exactly one [`Input::Gone`], and no second start before it.
 /// After [`Effect::Finished`] nothing more comes out.
+///
+/// It is plain data: a copy that is given the same decides the same.
+#[derive(Clone, Hash)]
 pub struct Elector {
     shared: Shared,
     role: Role,
@@ -64,7 +67,7 @@ pub struct Elector {
 
 /// What this node is in the election. A role's `step` takes an input, or without one the time, and
 /// yields the next role where another begins.
-#[derive(Debug)]
+#[derive(Debug, Clone, Hash)]
 enum Role {
     /// It has no claim to the lease.
     Standby(Standby),
@@ -81,11 +84,11 @@ enum Role {
 impl Elector {
     /// Makes the elector of a node that has just started. `random` must be unpredictable enough that no
     /// two acquisitions anywhere ever share an id.
-    pub fn new(settings: Settings, now: Now, random: impl FnMut() -> u64 + Send + 'static) -> Self {
+    pub fn new(settings: Settings, now: Now, random: Random) -> Self {
         let mut shared = Shared {
             settings,
             now,
-            random: Box::new(random),
+            random,
             effects: VecDeque::new(),
             last_request: 0,
             memory: Memory::default(),
@@ -188,10 +191,11 @@ impl fmt::Debug for Elector {
 }
 
 /// What all roles share and what outlives each.
+#[derive(Clone, Hash)]
 struct Shared {
     settings: Settings,
     now: Now,
-    random: Box<dyn FnMut() -> u64 + Send>,
+    random: Random,
     effects: VecDeque<Effect>,
     last_request: u64,
     memory: Memory,
@@ -208,7 +212,7 @@ struct Shared {
 }
 
 /// What this host has seen of the election since it started.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone, Hash)]
 struct Memory {
     /// The highest term, tried ones included: the next one is higher.
     highest_term: Term,
@@ -322,14 +326,14 @@ impl Shared {
     }
 
     fn fresh_lease_id(&mut self) -> LeaseId {
-        let (high, low) = ((self.random)(), (self.random)());
+        let (high, low) = (self.random.number(), self.random.number());
         LeaseId::from_random((u128::from(high) << 64) | u128::from(low))
     }
 
     /// A random length up to `limit`.
     fn up_to(&mut self, limit: Duration) -> Duration {
         let nanos = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
-        Duration::from_nanos((self.random)() % nanos.saturating_add(1))
+        Duration::from_nanos(self.random.number() % nanos.saturating_add(1))
     }
 
     /// `length`, a quarter more or less.
@@ -452,7 +456,7 @@ const CREATE: &str = "create";
 const ACQUIRE: &str = "acquire";
 
 /// The store is not as it should be.
-#[derive(Debug)]
+#[derive(Debug, Clone, Hash)]
 struct Trouble {
     since: Time,
     asked: &'static str,
@@ -460,7 +464,7 @@ struct Trouble {
 }
 
 /// A request without an answer so far.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 struct Pending {
     id: RequestId,
     /// The time just before it was sent.

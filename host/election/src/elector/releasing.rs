@@ -14,7 +14,7 @@ use crate::timing::Time;
 /// A node that gives the lease up: it marks the record as released, under its lease, and then releases that. A lease
 /// that is free without the mark has the next holder wait for its whole length, so one whose record cannot be marked is
 /// left to run out, which takes less. Once the release was sent, the id is never used for anything else again.
-#[derive(Debug)]
+#[derive(Debug, Clone, Hash)]
 pub(super) struct Releasing {
     id: LeaseId,
     ledger: Ledger,

@@ -13,7 +13,7 @@ use crate::timing::Time;
 const FAILURES_TO_REJECT: u32 = 3;
 
 /// What this node could run, and what it has found out about it.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone, Hash)]
 pub(super) struct Versions {
     plan: Plan,
     /// Since the first start of the planned module, where that is on probation.
@@ -22,7 +22,7 @@ pub(super) struct Versions {
     rejected: Vec<ModuleVersion>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Hash)]
 struct Probation {
     began: Time,
     failures: u32,

@@ -28,8 +28,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "one lease id for all acquisitions of a host",
         file: SHARED,
-        old: "let (high, low) = ((self.random)(), (self.random)());",
-        new: "let (high, low) = if MUTANT { (7, self.settings.incarnation.len() as u64) } else { ((self.random)(), (self.random)()) };",
+        old: "let (high, low) = (self.random.number(), self.random.number());",
+        new: "let (high, low) = if MUTANT { (7, self.settings.incarnation.len() as u64) } else { (self.random.number(), self.random.number()) };",
         breaks: "lease_id_is_fresh",
     },
     // ---- An acquire of unknown outcome is repeated with the same id only, until it is answered or D has passed. ----

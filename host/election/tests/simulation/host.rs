@@ -78,10 +78,10 @@ pub struct Instance {
 impl Process {
     pub fn new(now: Instant, host: usize, incarnation: u32, plan: &HostPlan, seed: u64) -> Self {
         let settings = settings(host, incarnation, plan);
-        let mut random = Rng::about(&[seed, 4, host as u64, u64::from(incarnation)]);
+        let random = Rng::about(&[seed, 4, host as u64, u64::from(incarnation)]).for_elector();
         let first = Now { time: Time::default(), least: Duration::ZERO, wall: now };
         Self {
-            elector: Elector::new(settings.clone(), first, move || random.number()),
+            elector: Elector::new(settings.clone(), first, random),
             conduct: Conduct::new(settings),
             instance: None,
             unanswered: BTreeSet::new(),

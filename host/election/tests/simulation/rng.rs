@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use baton_election::Random;
+
 /// A stream of numbers that its seed determines.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
@@ -16,6 +18,21 @@ impl Rng {
             rng.0 = rng.number();
         }
         rng
+    }
+
+    /// The stream from here on, as an elector takes it.
+    pub fn for_elector(&self) -> Random {
+        let mut state = [0; 32];
+        state[..8].copy_from_slice(&self.0.to_le_bytes());
+        let next = |state: &mut [u8; 32]| {
+            let mut seed = [0; 8];
+            seed.copy_from_slice(&state[..8]);
+            let mut rng = Rng(u64::from_le_bytes(seed));
+            let number = rng.number();
+            state[..8].copy_from_slice(&rng.0.to_le_bytes());
+            number
+        };
+        Random { state, next }
     }
 
     pub fn number(&mut self) -> u64 {
