@@ -15,14 +15,14 @@ use baton_election::{LeaseId, LeaseState, Op, Record, Refusal, Reply, Snapshot, 
 pub type Instant = Duration;
 
 /// The store.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub struct Store {
     pub object: Option<Object>,
     versions: u64,
 }
 
 /// The election's object.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Object {
     pub version: u64,
     pub record: Option<Record>,
@@ -30,7 +30,7 @@ pub struct Object {
 }
 
 /// Its lease. An expired one is a held one whose end has passed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Lease {
     Free,
     Held { id: LeaseId, length: Duration, until: Instant, version_at_start: u64 },

@@ -1,0 +1,575 @@
+//! What may happen next, and what follows from it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_election::{
+    Effect, End, Input, LeaseId, ModuleVersion, Op, Plan, Record, Refusal, Reply, RequestId, Snapshot, Term, Time,
+};
+
+use crate::state::{Faults, Flight, Instance, Node, Process, Waiting, World, at};
+use crate::store::{Instant, Lease};
+
+/// Before the end of a lease: less than a request may take.
+pub const SHORTLY: Duration = Duration::from_secs(1);
+
+/// One step. Nodes and requests under way are named by their places.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Action {
+    /// Nothing is due any more: time goes on to when something is. Requests that are still under way are late then, and
+    /// perhaps never arrive.
+    Wait,
+    /// A process whose time has come is woken.
+    Wake(usize),
+    /// A request reaches the store, and its answer whoever waits for it.
+    Arrive(usize),
+    /// The same, and the answer is lost.
+    ArriveUnheard(usize),
+    /// The same, and a copy of the request is still under way.
+    ArriveTwice(usize),
+    /// A process that was paused takes an answer that came meanwhile.
+    Hear(usize, RequestId),
+    /// A process gives a request up.
+    GiveUp(usize, RequestId),
+    /// A process starts.
+    Begin(usize),
+    /// A process ends without a word, and its instance with it.
+    Crash(usize),
+    Pause(usize),
+    Resume(usize),
+    /// An instance ends by itself.
+    EndBy(usize, Ending),
+    /// What was killed does not go.
+    Hang(usize),
+    /// An instance that has ended or was killed is gone.
+    Go(usize),
+    /// What a process that has ended in order had announced is taken back.
+    TakeBack(usize),
+    Stall(usize),
+    Publish(usize),
+    Withdraw(usize),
+    StepDown(usize),
+    Shutdown(usize),
+    SkipGrace(usize),
+    /// Somebody breaks the lease, at once or at its end.
+    Break,
+    BreakLater,
+    /// Somebody deletes the record, leased or not.
+    Delete,
+    /// Somebody writes without the lease what was written so many writes ago.
+    Rewrite(usize),
+    /// Somebody breaks the lease, takes it and gives it back.
+    Seize,
+}
+
+/// How an instance ends by itself.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Ending {
+    Done,
+    Failed,
+    Crashed,
+    Fatal,
+    /// Somebody else has claimed its state.
+    Superseded,
+    /// As it was asked to.
+    Stopped,
+}
+
+impl World {
+    /// What may happen, but for orders that make no difference. What happens anyway comes first, so that the first of all
+    /// actions is what a calm day brings.
+    ///
+    /// What a process does by itself, without an answer that may come at the same moment, touches nothing but its own
+    /// node: whatever others do just before might as well come just after. So such a node goes first, alone (it is a
+    /// persistent set: P. Godefroid, "Partial-Order Methods for the Verification of Concurrent Systems", 1996). And a
+    /// process that has nothing to do is not paused, ended or steered before it has, or time goes on.
+    pub fn actions(&self, actions: &mut Vec<Action>) {
+        if self.broken.is_some() {
+            return;
+        }
+        for (place, node) in self.nodes.iter().enumerate() {
+            self.due(place, node, actions);
+            if !actions.is_empty() && !self.may_be_answered(place) {
+                return self.interfere(place, node, actions);
+            }
+            actions.clear();
+        }
+        let is_under_way = |flight: &Flight| !flight.is_late;
+        for (place, _) in self.flights.iter().enumerate().filter(|(_, flight)| is_under_way(flight)) {
+            actions.push(Action::Arrive(place));
+        }
+        for (place, node) in self.nodes.iter().enumerate() {
+            self.due(place, node, actions);
+        }
+        let is_quiet = actions.is_empty();
+        let under_way = self.flights.iter().filter(|flight| is_under_way(flight)).count();
+        let is_anything_due = actions.len() > under_way;
+        if !is_anything_due && under_way <= usize::from(self.left.network) {
+            actions.push(Action::Wait);
+        }
+        for (place, flight) in self.flights.iter().enumerate() {
+            if flight.is_late {
+                actions.push(Action::Arrive(place));
+            } else if self.left.network > 0 {
+                actions.push(Action::ArriveUnheard(place));
+                actions.push(Action::ArriveTwice(place));
+            }
+        }
+        for (place, node) in self.nodes.iter().enumerate() {
+            if node.has_finished {
+                actions.push(Action::TakeBack(place));
+            }
+            if is_quiet || self.may_be_answered(place) || self.has_anything_due(place, node) {
+                self.interfere(place, node, actions);
+            }
+        }
+        self.outsider(actions);
+    }
+
+    /// Whether a request that the node waits for is under way.
+    fn may_be_answered(&self, place: usize) -> bool {
+        let Some(process) = &self.nodes[place].process else { return false };
+        let is_awaited = |flight: &Flight| process.waiting.iter().any(|waiting| waiting.id == flight.id);
+        let is_its_own = |flight: &Flight| (flight.node, flight.incarnation) == (place, process.incarnation);
+        self.flights.iter().any(|flight| is_its_own(flight) && is_awaited(flight))
+    }
+
+    fn has_anything_due(&self, place: usize, node: &Node) -> bool {
+        let mut due = Vec::new();
+        self.due(place, node, &mut due);
+        !due.is_empty()
+    }
+
+    /// What must happen before time goes on.
+    fn due(&self, place: usize, node: &Node, actions: &mut Vec<Action>) {
+        let Some(process) = node.process.as_ref().filter(|process| !process.is_paused) else { return };
+        for waiting in &process.waiting {
+            if waiting.answer.is_some() {
+                actions.push(Action::Hear(place, waiting.id));
+            } else if waiting.until <= self.now {
+                actions.push(Action::GiveUp(place, waiting.id));
+            }
+        }
+        if process.elector.next_wakeup().is_some_and(|wakeup| wakeup.0 <= self.now) {
+            actions.push(Action::Wake(place));
+        }
+        if process.instance.as_ref().is_some_and(|one| one.end.is_some() && !one.hangs) {
+            actions.push(Action::Go(place));
+        }
+    }
+
+    /// What machine, operator and guest may do to that node.
+    fn interfere(&self, place: usize, node: &Node, actions: &mut Vec<Action>) {
+        let Some(process) = &node.process else {
+            actions.push(Action::Begin(place));
+            return;
+        };
+        if process.is_paused {
+            actions.push(Action::Resume(place));
+            return;
+        }
+        if self.left.machine > 0 {
+            actions.push(Action::Pause(place));
+            actions.push(Action::Crash(place));
+        }
+        if self.left.operator > 0 {
+            actions.push(Action::Publish(place));
+            actions.push(Action::Withdraw(place));
+            actions.push(Action::StepDown(place));
+            actions.push(Action::Shutdown(place));
+            actions.push(Action::SkipGrace(place));
+        }
+        match &process.instance {
+            Some(Instance { end: None, is_asked_to_stop, .. }) => {
+                if *is_asked_to_stop {
+                    actions.push(Action::EndBy(place, Ending::Stopped));
+                }
+                if self.left.guest > 0 {
+                    let endings = [Ending::Done, Ending::Failed, Ending::Crashed, Ending::Fatal, Ending::Superseded];
+                    actions.extend(endings.map(|ending| Action::EndBy(place, ending)));
+                    actions.push(Action::Stall(place));
+                }
+            }
+            Some(Instance { hangs: false, .. }) if self.left.guest > 0 => actions.push(Action::Hang(place)),
+            Some(Instance { hangs: true, .. }) => actions.push(Action::Go(place)),
+            _ => {}
+        }
+    }
+
+    fn outsider(&self, actions: &mut Vec<Action>) {
+        let Some(object) = self.store.object.as_ref().filter(|_| self.left.outsider > 0) else { return };
+        if !matches!(object.lease, Lease::Free | Lease::Broken { .. }) {
+            actions.push(Action::Break);
+            actions.push(Action::BreakLater);
+        }
+        if self.is_witnessed() {
+            actions.push(Action::Delete);
+        }
+        // Any but the last record makes a later term unknown, unless something else names it.
+        let backs = if self.is_witnessed() { 2 } else { 1 };
+        actions.extend((0..backs.min(self.written.len())).map(Action::Rewrite));
+        actions.push(Action::Seize);
+    }
+
+    /// The world after that.
+    pub fn after(&self, action: Action) -> Self {
+        let mut world = self.clone();
+        world.act(action);
+        if world.nodes.iter().filter(|node| world.passes(node)).count() > 1 {
+            world.broken = Some("two instances can act at once");
+        }
+        world
+    }
+
+    fn act(&mut self, action: Action) {
+        let Faults { network, machine, outsider, operator, guest } = &mut self.left;
+        match action {
+            Action::Wait => self.wait(),
+            Action::Wake(place) => self.feed(place, Input::Tick),
+            Action::Arrive(place) => {
+                let flight = self.flights.remove(place);
+                self.arrive(flight, true);
+            }
+            Action::ArriveUnheard(place) => {
+                *network -= 1;
+                let flight = self.flights.remove(place);
+                self.arrive(flight, false);
+            }
+            Action::ArriveTwice(place) => {
+                *network -= 1;
+                self.flights[place].is_late = true;
+                let flight = self.flights[place].clone();
+                self.arrive(flight, true);
+            }
+            Action::Hear(place, id) => {
+                if let Some(answer) = self.stop_waiting(place, id).and_then(|waiting| waiting.answer) {
+                    self.feed(place, Input::Answer { id, result: answer });
+                }
+            }
+            Action::GiveUp(place, id) => {
+                let _unanswered = self.stop_waiting(place, id);
+                let result = Err(Refusal::Unknown("timeout".to_string()));
+                self.feed(place, Input::Answer { id, result });
+            }
+            Action::Begin(place) => self.begin(place),
+            Action::Crash(place) => {
+                *machine -= 1;
+                self.node(place).process = None;
+            }
+            Action::Pause(place) => {
+                *machine -= 1;
+                self.set_paused(place, true);
+            }
+            Action::Resume(place) => self.set_paused(place, false),
+            Action::EndBy(place, ending) => {
+                *guest -= u8::from(ending != Ending::Stopped);
+                self.end(place, ending.after(self.started));
+            }
+            Action::Hang(place) => {
+                *guest -= 1;
+                if let Some(instance) = self.instance(place) {
+                    instance.hangs = true;
+                }
+            }
+            Action::Go(place) => {
+                let process = self.node(place).process.as_mut();
+                if let Some(end) = process.and_then(|process| process.instance.take()).and_then(|one| one.end) {
+                    self.feed(place, Input::Gone { end });
+                }
+            }
+            Action::TakeBack(place) => {
+                self.node(place).has_finished = false;
+                // Unless nothing else may know of that term.
+                if self.store.snapshot(self.now).names(self.announced[place]) {
+                    self.announced[place] = 0;
+                }
+            }
+            Action::Stall(place) => {
+                *guest -= 1;
+                self.feed(place, Input::Stalled { reason: String::new() });
+            }
+            Action::Publish(place) => {
+                *operator -= 1;
+                let number = self.nodes[place].plan.module.as_ref().map_or(1, |module| module.serial + 1);
+                let module = Some(version(number));
+                let fallback = self.nodes[place].plan.module.clone();
+                self.plan(place, Plan { module, fallback });
+            }
+            Action::Withdraw(place) => {
+                *operator -= 1;
+                self.plan(place, Plan::default());
+            }
+            Action::StepDown(place) => {
+                *operator -= 1;
+                self.feed(place, Input::StepDown { reason: String::new() });
+            }
+            Action::Shutdown(place) => {
+                *operator -= 1;
+                self.feed(place, Input::Shutdown);
+            }
+            Action::SkipGrace(place) => {
+                *operator -= 1;
+                self.feed(place, Input::SkipGrace);
+            }
+            Action::Break => {
+                *outsider -= 1;
+                self.store.break_lease(self.now, Duration::ZERO);
+            }
+            Action::BreakLater => {
+                *outsider -= 1;
+                self.store.break_lease(self.now, Duration::MAX / 2);
+            }
+            Action::Delete => {
+                *outsider -= 1;
+                self.store.object = None;
+            }
+            Action::Rewrite(back) => {
+                *outsider -= 1;
+                if let Some(record) = self.written.iter().nth_back(back).cloned() {
+                    let _written = self.store.rewrite(self.now, record);
+                }
+            }
+            Action::Seize => {
+                *outsider -= 1;
+                self.store.break_lease(self.now, Duration::ZERO);
+                let id = LeaseId::from_random(0);
+                if self.store.take_outside(self.now, id, None) {
+                    let _released = self.store.execute(self.now, &Op::Release { id });
+                }
+            }
+        }
+    }
+
+    /// Goes on to the next moment at which a holder, a lease or whoever waits has anything to do. A standby reads then as
+    /// well, if it is time; only where nobody else has anything to do does time stop for it alone.
+    fn wait(&mut self) {
+        for flight in self.flights.iter_mut().filter(|flight| !flight.is_late) {
+            flight.is_late = true;
+            self.left.network -= 1;
+        }
+        for place in 0..self.nodes.len() {
+            // What a node has seen it tells, soon.
+            if let Some(process) = self.nodes[place].process.as_ref().filter(|process| !process.is_paused) {
+                self.announced[place] = self.announced[place].max(process.elector.written_term());
+            }
+        }
+        let mut moments = Vec::new();
+        let mut readings = Vec::new();
+        for process in self.nodes.iter().filter_map(|node| node.process.as_ref()) {
+            let wakeup = process.elector.next_wakeup().map(|wakeup| wakeup.0);
+            let matters = process.elector.holds_lease() || process.is_acquiring;
+            if matters {
+                moments.extend(wakeup)
+            } else {
+                readings.extend(wakeup)
+            }
+            moments.extend(process.waiting.iter().filter(|waiting| waiting.answer.is_none()).map(|one| one.until));
+            moments.extend(process.instance.as_ref().map(|instance| instance.deadline.0));
+        }
+        let lease = self.store.object.as_ref().map(|object| object.lease);
+        if let Some(Lease::Held { until, .. } | Lease::Breaking { until, .. }) = lease {
+            // And shortly before, when what is asked for under the lease arrives after its end.
+            moments.extend([until - SHORTLY, until]);
+        }
+        let now = self.now;
+        let later = |moments: Vec<Instant>| moments.into_iter().filter(|moment| *moment > now).min();
+        if let Some(moment) = later(moments).or_else(|| later(readings)) {
+            self.now = moment;
+        }
+    }
+
+    // ---- nodes ----
+
+    fn node(&mut self, place: usize) -> &mut Node {
+        Arc::make_mut(&mut self.nodes[place])
+    }
+
+    fn instance(&mut self, place: usize) -> Option<&mut Instance> {
+        self.node(place).process.as_mut()?.instance.as_mut()
+    }
+
+    fn passes(&self, node: &Node) -> bool {
+        let instance = node.process.as_ref().and_then(|process| process.instance.as_ref());
+        instance.is_some_and(|instance| instance.passes(self.now))
+    }
+
+    fn begin(&mut self, place: usize) {
+        let now = self.now;
+        let node = self.node(place);
+        node.incarnation += 1;
+        node.has_finished = false;
+        node.process = Some(Process::new(place, node.incarnation, now));
+        let plan = node.plan.clone();
+        self.feed(place, Input::Plan(plan));
+    }
+
+    fn set_paused(&mut self, place: usize, is_paused: bool) {
+        if let Some(process) = &mut self.node(place).process {
+            process.is_paused = is_paused;
+        }
+    }
+
+    fn plan(&mut self, place: usize, plan: Plan) {
+        self.node(place).plan = plan.clone();
+        self.feed(place, Input::Plan(plan));
+    }
+
+    fn end(&mut self, place: usize, end: End) {
+        if let Some(instance) = self.instance(place) {
+            instance.end.get_or_insert(end);
+        }
+    }
+
+    fn stop_waiting(&mut self, place: usize, id: RequestId) -> Option<Waiting> {
+        let waiting = &mut self.node(place).process.as_mut()?.waiting;
+        let index = waiting.iter().position(|one| one.id == id)?;
+        Some(waiting.remove(index))
+    }
+
+    /// Tells an elector, and carries out what it wants. An input that the elector gains is asked for here.
+    fn feed(&mut self, place: usize, input: Input) {
+        match &input {
+            Input::Tick
+            | Input::Answer { .. }
+            | Input::Gone { .. }
+            | Input::Plan(_)
+            | Input::Stalled { .. }
+            | Input::StepDown { .. }
+            | Input::Shutdown
+            | Input::SkipGrace => {}
+        }
+        let now = at(self.now);
+        let Some(process) = &mut self.node(place).process else { return };
+        let is_tick = input == Input::Tick;
+        process.elector.handle(now, input);
+        while let Some(effect) = self.node(place).process.as_mut().and_then(|process| process.elector.poll_effect()) {
+            self.carry_out(place, effect);
+        }
+        let process = self.nodes[place].process.as_ref();
+        let wakeup = process.and_then(|process| process.elector.next_wakeup());
+        if is_tick && wakeup.is_some_and(|wakeup| wakeup <= now.time) {
+            self.broken = Some("an elector that was woken wants to be woken at once");
+        }
+    }
+
+    fn carry_out(&mut self, place: usize, effect: Effect) {
+        let now = self.now;
+        let incarnation = self.nodes[place].incarnation;
+        match effect {
+            Effect::Request { id, op, timeout } => {
+                if let Some(process) = &mut self.node(place).process {
+                    process.is_acquiring = matches!(op, Op::Acquire { .. });
+                    process.waiting.push(Waiting { id, until: now + timeout, answer: None });
+                }
+                self.flights.push(Flight { node: place, incarnation, id, op, is_late: false });
+            }
+            Effect::Start { term, deadline, .. } => self.start(place, term, deadline),
+            Effect::Extend { deadline, .. } => {
+                if let Some(instance) = self.instance(place) {
+                    instance.deadline = deadline;
+                }
+            }
+            Effect::Stop { .. } => {
+                if let Some(instance) = self.instance(place) {
+                    instance.is_asked_to_stop = true;
+                }
+            }
+            Effect::Kill { .. } => self.end(place, End::Killed),
+            Effect::Abort { .. } => self.node(place).process = None,
+            Effect::Finished => {
+                let node = self.node(place);
+                node.process = None;
+                node.has_finished = true;
+            }
+            Effect::Reject { instead, .. } => {
+                self.node(place).plan = Plan { module: instead, fallback: None };
+            }
+            Effect::Prove { .. } => self.node(place).plan.fallback = None,
+            Effect::Report(_) => {}
+        }
+    }
+
+    fn start(&mut self, place: usize, term: Term, deadline: Time) {
+        if self.instance(place).is_some() {
+            self.broken = Some("an instance starts beside another of its node");
+        }
+        if term <= self.started {
+            self.broken = Some("a term starts after itself or a later one");
+        }
+        self.started = self.started.max(term);
+        if let Some(process) = &mut self.node(place).process {
+            process.instance = Some(Instance { deadline, end: None, is_asked_to_stop: false, hangs: false });
+        }
+    }
+
+    // ---- the store ----
+
+    fn arrive(&mut self, flight: Flight, is_heard: bool) {
+        let result = match self.store.execute(self.now, &flight.op) {
+            Ok(Reply::Term(recorded)) => Ok(Reply::Term(recorded.max(self.witnessed()))),
+            result => result,
+        };
+        if result.is_ok()
+            && let Op::Create { record } | Op::Write { record, .. } = &flight.op
+        {
+            self.note(record);
+        }
+        let node = self.node(flight.node);
+        let Some(process) = node.process.as_mut().filter(|process| process.incarnation == flight.incarnation) else {
+            return;
+        };
+        if !is_heard {
+            return;
+        }
+        let Some(waiting) = process.waiting.iter_mut().find(|one| one.id == flight.id) else { return };
+        if process.is_paused {
+            waiting.answer = Some(result);
+            return;
+        }
+        let _now_answered = self.stop_waiting(flight.node, flight.id);
+        self.feed(flight.node, Input::Answer { id: flight.id, result });
+    }
+
+    /// Keeps the last two records, which somebody may write again.
+    fn note(&mut self, record: &Record) {
+        self.written.push(record.clone());
+        if self.written.len() > 2 {
+            let _oldest = self.written.remove(0);
+        }
+    }
+
+    /// The highest term that anything but the record names.
+    fn witnessed(&self) -> Term {
+        self.announced.iter().copied().max().unwrap_or_default()
+    }
+
+    /// Whether anything but the record names the latest term of which there may be an instance. Without that nobody can
+    /// know of it once the record is deleted or set back.
+    fn is_witnessed(&self) -> bool {
+        let recorded = self.store.record().map_or(0, |record| record.term);
+        self.witnessed() >= recorded.max(self.started)
+    }
+
+    /// What a reading would show.
+    pub fn snapshot(&self) -> Snapshot {
+        self.store.clone().snapshot(self.now)
+    }
+}
+
+impl Ending {
+    /// How an instance ends after which no term has begun.
+    fn after(self, last: Term) -> End {
+        match self {
+            Ending::Done | Ending::Stopped => End::Done,
+            Ending::Failed => End::Failed(String::new()),
+            Ending::Crashed => End::Crashed(String::new()),
+            Ending::Fatal => End::Fatal(String::new()),
+            Ending::Superseded => End::Superseded { term: last + 1 },
+        }
+    }
+}
+
+/// A version of the coordinator.
+pub fn version(number: u64) -> ModuleVersion {
+    ModuleVersion { digest: format!("sha256:{number}"), serial: number }
+}

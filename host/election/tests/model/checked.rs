@@ -1,0 +1,61 @@
+//! A model of the elector that is checked exhaustively: its own code, on two and three nodes, over one store with the
+//! leases of Azure, and every order in which requests arrive, answers are lost, processes pause and end, and others
+//! meddle with the lease and its record, as far as the time goes. [`stateright`] tries them.
+//!
+//! It complements the simulation, which goes far in each of its runs and takes some of them: here no order is left out,
+//! but of clocks that run wrong and of waits that chance decides it knows nothing.
+//!
+//! - `make model` tries for ten minutes, `make model SECONDS=3600` for an hour.
+//! - A promise that is broken is printed with the shortest way to it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may end by a panic")]
+#![allow(clippy::disallowed_methods, reason = "how long it tries is a plain clock's")]
+#![allow(missing_docs, reason = "nobody links against a test")]
+
+mod actions;
+mod checker;
+mod starts;
+mod state;
+#[path = "../simulation/store.rs"]
+#[allow(dead_code, reason = "the simulation does more with it")]
+mod store;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use starts::STARTS;
+
+/// For how long all starts together are tried on each thread, unless `BATON_MODEL_SECONDS` says otherwise.
+const SECONDS: u64 = 60;
+
+#[test]
+fn every_interleaving_keeps_every_promise() {
+    let seconds = std::env::var("BATON_MODEL_SECONDS").map_or(SECONDS, |value| value.parse().unwrap());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let began = Instant::now();
+    let next = AtomicUsize::new(0);
+    let lines = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(start) = STARTS.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let share = seconds * threads as u64 * 1000 / STARTS.len() as u64;
+                    let found = checker::check(start, Duration::from_millis(share), || {});
+                    lines.lock().unwrap().push((start.name, found));
+                }
+            });
+        }
+    });
+    let lines = lines.into_inner().unwrap();
+    for (name, found) in &lines {
+        let depth =
+            found.depth.map_or("of all actions that there are".to_string(), |depth| format!("of {depth} actions"));
+        println!("{:>9} states, every interleaving {depth}: {name}", found.states);
+    }
+    let states: usize = lines.iter().map(|(_, found)| found.states).sum();
+    println!("{states:>9} states in {:.0} s", began.elapsed().as_secs_f64());
+    let broken: Vec<_> = lines.iter().filter_map(|(name, found)| Some((name, found.broken.as_ref()?))).collect();
+    assert!(broken.is_empty(), "{broken:#?}");
+    let far = lines.iter().filter(|(_, found)| found.led_again).count();
+    assert!(far > 0, "no start was followed to where a term begins");
+}

@@ -1,0 +1,114 @@
+//! Tries every interleaving, breadth first.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use stateright::{Checker as _, HasDiscoveries, Model, Property};
+
+use crate::actions::Action;
+use crate::starts::Start;
+use crate::state::{State, World};
+
+/// States beyond which there would not be enough memory for what is still to be tried: some 5 GB.
+const MOST: usize = 10_000_000;
+
+/// The modelled election, from one start on.
+pub struct Election {
+    start: World,
+    /// Called before each step, on whichever thread takes it.
+    before: fn(),
+    effort: Arc<Effort>,
+}
+
+/// How long it is tried.
+struct Effort {
+    ends: Instant,
+    /// States whose actions were asked for.
+    tried: AtomicUsize,
+    /// The least depth at which something was left untried when the time was over.
+    untried: AtomicUsize,
+    /// What was found is told, which takes the same steps again.
+    is_over: AtomicBool,
+}
+
+impl Effort {
+    fn is_exhausted(&self) -> bool {
+        let tried = self.tried.fetch_add(1, Ordering::Relaxed);
+        !self.is_over.load(Ordering::Relaxed) && (tried >= MOST || Instant::now() >= self.ends)
+    }
+}
+
+/// What was found.
+pub struct Found {
+    /// States that differ.
+    pub states: usize,
+    /// Every interleaving of so many actions was tried; all that there are where it is none.
+    pub depth: Option<usize>,
+    /// Whether a term began.
+    pub led_again: bool,
+    /// How a promise is broken, and by which actions.
+    pub broken: Option<(&'static str, Vec<String>)>,
+}
+
+impl Model for Election {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State { depth: 0, world: self.start.clone() }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        if self.effort.is_exhausted() {
+            let _least = self.effort.untried.fetch_min(state.depth, Ordering::Relaxed);
+            return;
+        }
+        (self.before)();
+        state.world.actions(actions);
+    }
+
+    fn next_state(&self, state: &State, action: Action) -> Option<State> {
+        (self.before)();
+        Some(State { depth: state.depth + 1, world: state.world.after(action) })
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always(KEPT, |_, state: &State| state.world.broken.is_none()),
+            // What never gets that far finds nothing.
+            Property::sometimes(LED_AGAIN, |model, state: &State| state.world.started > model.start.started),
+        ]
+    }
+}
+
+const KEPT: &str = "every promise is kept";
+const LED_AGAIN: &str = "a term begins";
+
+/// Tries what follows from that start for so long, or until a promise is broken.
+pub fn check(start: &Start, length: Duration, before: fn()) -> Found {
+    before();
+    let mut world = (start.world)();
+    world.left = start.faults;
+    let effort = Arc::new(Effort {
+        ends: Instant::now() + length,
+        tried: AtomicUsize::new(0),
+        untried: AtomicUsize::new(usize::MAX),
+        is_over: AtomicBool::new(false),
+    });
+    let model = Election { start: world, before, effort: effort.clone() };
+    // One thread, so that it is breadth first.
+    let checker = model.checker().threads(1).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    effort.is_over.store(true, Ordering::Relaxed);
+    let broken = checker.discovery(KEPT).map(|path| {
+        let what = path.last_state().world.broken.unwrap_or_default();
+        (what, path.into_actions().iter().map(|action| format!("{action:?}")).collect())
+    });
+    let depth = effort.untried.load(Ordering::Relaxed);
+    Found {
+        states: checker.unique_state_count(),
+        depth: (depth < usize::MAX).then_some(depth),
+        led_again: checker.discovery(LED_AGAIN).is_some(),
+        broken,
+    }
+}

@@ -1,0 +1,166 @@
+//! Where the model begins. From the first start of a fleet, what is worth looking at lies deep; so the moments at which
+//! something went wrong once are reached by a script, and every interleaving is tried from there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_election::{LeaseState, Plan, Snapshot};
+
+use crate::actions::{Action, SHORTLY, version};
+use crate::state::{Faults, Node, World};
+use crate::store::Store;
+
+/// A place to begin, and what may go wrong from there.
+pub struct Start {
+    pub name: &'static str,
+    pub world: fn() -> World,
+    pub faults: Faults,
+}
+
+const NONE: Faults = Faults { network: 0, machine: 0, outsider: 0, operator: 0, guest: 0 };
+
+/// All of them.
+pub const STARTS: &[Start] = &[
+    Start {
+        name: "two nodes, and nobody has ever led",
+        world: || fleet(2),
+        faults: Faults { network: 1, machine: 1, ..NONE },
+    },
+    Start {
+        name: "three nodes, and nobody has ever led",
+        world: || fleet(3),
+        faults: Faults { network: 1, outsider: 1, ..NONE },
+    },
+    Start {
+        name: "one of two leads, and outsiders meddle",
+        world: || led(2),
+        faults: Faults { network: 1, outsider: 2, ..NONE },
+    },
+    Start {
+        name: "one of three leads, and outsiders meddle",
+        world: || led(3),
+        faults: Faults { outsider: 2, ..NONE },
+    },
+    Start {
+        name: "one of two leads, and machines fail",
+        world: || led(2),
+        faults: Faults { network: 1, machine: 1, outsider: 1, ..NONE },
+    },
+    Start {
+        name: "one of two leads, and its guest misbehaves",
+        world: || led(2),
+        faults: Faults { network: 1, machine: 1, guest: 1, ..NONE },
+    },
+    Start {
+        name: "one of two leads, and is steered",
+        world: || led(2),
+        faults: Faults { network: 1, operator: 1, guest: 1, ..NONE },
+    },
+    Start {
+        name: "a term is claimed ahead, and its host was paused until shortly before the lease ends",
+        world: claimed_ahead,
+        faults: Faults { network: 1, outsider: 1, guest: 1, ..NONE },
+    },
+    Start {
+        name: "one waits a broken lease out",
+        world: settling,
+        faults: Faults { network: 1, machine: 1, outsider: 1, ..NONE },
+    },
+    Start {
+        name: "the leader has released the lease",
+        world: released,
+        faults: Faults { network: 1, machine: 1, outsider: 1, ..NONE },
+    },
+];
+
+/// A fleet whose processes begin now, with nothing in the store.
+fn fleet(nodes: usize) -> World {
+    let plan = Plan { module: Some(version(0)), fallback: None };
+    let node = || Arc::new(Node { incarnation: 0, plan: plan.clone(), process: None, has_finished: false });
+    let mut world = World {
+        now: Duration::from_secs(1),
+        store: Store::default(),
+        nodes: (0..nodes).map(|_| node()).collect(),
+        flights: Vec::new(),
+        written: Vec::new(),
+        announced: vec![0; nodes],
+        started: 0,
+        left: Faults::default(),
+        broken: None,
+    };
+    for place in 0..nodes {
+        world = world.after(Action::Begin(place));
+    }
+    world
+}
+
+/// The first node leads, and all the others have seen it.
+fn led(nodes: usize) -> World {
+    let mut world = fleet(nodes);
+    for place in 1..nodes {
+        world = world.with(|left| left.machine += 1).after(Action::Pause(place));
+    }
+    world = world.until(|world| serves(world, 0));
+    for place in 1..nodes {
+        world = world.after(Action::Resume(place));
+    }
+    let all_know = |world: &World| {
+        let knows = |node: &Arc<Node>| node.process.as_ref().is_some_and(|process| process.elector.written_term() == 1);
+        world.nodes.iter().all(knows) && world.announced.iter().all(|term| *term == 1)
+    };
+    world.until(all_know)
+}
+
+/// Term 2 is written while term 1 is being stopped; then the host is not there until shortly before its lease ends.
+fn claimed_ahead() -> World {
+    let mut world = led(2).with(|left| left.operator += 1).after(Action::Publish(0));
+    world = world.until(|world| world.store.record().is_some_and(|record| record.term == 2));
+    world = world.with(|left| left.machine += 1).after(Action::Pause(0));
+    world = world.until(|world| world.store.lease_end().is_some_and(|end| end - world.now <= SHORTLY));
+    world.after(Action::Resume(0))
+}
+
+/// The second node holds the lease that was broken, and waits for the instance of the first.
+fn settling() -> World {
+    let mut world = led(2).with(|left| left.outsider += 1).after(Action::Break);
+    world = world.with(|left| left.machine += 1).after(Action::Pause(0));
+    let is_settling = |world: &World| {
+        matches!(
+            world.snapshot(),
+            Snapshot::Object { lease: LeaseState::Held, record: Some(record), .. } if record.node.is_none()
+        )
+    };
+    world.until(is_settling).after(Action::Resume(0))
+}
+
+/// The first node ends in order, and the second has yet to find that out.
+fn released() -> World {
+    let mut world = led(2).with(|left| left.machine += 1).after(Action::Pause(1));
+    world = world.with(|left| left.operator += 1).after(Action::Shutdown(0));
+    let is_free = |world: &World| matches!(world.snapshot(), Snapshot::Object { lease: LeaseState::Free, .. });
+    world.until(is_free).after(Action::Resume(1))
+}
+
+fn serves(world: &World, place: usize) -> bool {
+    world.nodes[place].process.as_ref().is_some_and(|process| process.instance.is_some())
+}
+
+impl World {
+    fn with(mut self, change: impl FnOnce(&mut Faults)) -> Self {
+        change(&mut self.left);
+        self
+    }
+
+    /// What a calm time brings, until that is so.
+    fn until(mut self, is_reached: impl Fn(&Self) -> bool) -> Self {
+        for _ in 0..10_000 {
+            if is_reached(&self) {
+                return self;
+            }
+            let mut actions = Vec::new();
+            self.actions(&mut actions);
+            self = self.after(actions[0]);
+        }
+        panic!("a start of the model is never reached: {self:#?}");
+    }
+}

@@ -1,0 +1,70 @@
+//! The model must be able to fail: the ways to two leaders that were once found by readers are found by it, each from a
+//! start of its own, where their mends are taken out. It runs the very code of `../model`, against the copy of the elector's
+//! sources with the mutants of `table.rs` in it. `BATON_MUTANT=all` hunts every mutant from every start, for a while each,
+//! and says which are found: rules that only time, chance or people know of are not the model's.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may end by a panic")]
+#![allow(clippy::disallowed_methods, reason = "how long it tries is a plain clock's")]
+#![allow(missing_docs, dead_code, reason = "nobody links against a test, and not all of the model is used here")]
+
+extern crate baton_election_mutants as baton_election;
+
+#[path = "../model/actions.rs"]
+mod actions;
+#[path = "../model/checker.rs"]
+mod checker;
+#[path = "../model/starts.rs"]
+mod starts;
+#[path = "../model/state.rs"]
+mod state;
+#[path = "../simulation/store.rs"]
+mod store;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use starts::{STARTS, Start};
+
+include!("table.rs");
+
+/// How long a mutant may stay hidden from a start. It takes a second.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// What was found by reading, and the start from which it is found here.
+const FOUND: [(&str, &str); 3] = [
+    ("one of two leads, and outsiders meddle", "a lease that is free without the mark is taken at once"),
+    ("one of two leads, and outsiders meddle", "a record that is made anew looks as if nobody had ever led"),
+    (
+        "a term is claimed ahead, and its host was paused until shortly before the lease ends",
+        "a term that was written before the lease was in doubt is served",
+    ),
+];
+
+static CHOSEN: AtomicUsize = AtomicUsize::new(0);
+
+#[test]
+fn what_readers_found_is_found_without_its_mend() {
+    let wanted = std::env::var("BATON_MUTANT").unwrap_or_default();
+    if wanted == "all" {
+        return hunt_all();
+    }
+    for (start, mutant) in FOUND {
+        let start = STARTS.iter().find(|one| one.name == start).unwrap();
+        let number = MUTANTS.iter().position(|one| one.name == mutant).unwrap();
+        let found = hunt(start, number, PATIENCE);
+        println!("{:>8} states until {mutant}: {:#?}", found.states, found.broken);
+        assert!(found.broken.is_some(), "not found: {mutant}");
+    }
+}
+
+fn hunt_all() {
+    for (number, mutant) in MUTANTS.iter().enumerate() {
+        let hunts = STARTS.iter().map(|start| (start.name, hunt(start, number, Duration::from_secs(5))));
+        let found = hunts.filter_map(|(start, found)| Some((start, found.broken?.0))).next();
+        println!("{:<60} {found:?}", mutant.name);
+    }
+}
+
+fn hunt(start: &Start, number: usize, length: Duration) -> checker::Found {
+    CHOSEN.store(number, Ordering::Relaxed);
+    checker::check(start, length, || baton_election::choose(Some(CHOSEN.load(Ordering::Relaxed))))
+}
