@@ -7,7 +7,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 HEARTBEAT := $(TARGET)/wasm32-wasip2/release/heartbeat.wasm
 GUESTS := $(CARGO) build --locked --release --target wasm32-wasip2
 
-.PHONY: help demo build guests examples test tests-built faults model bench lint clean setup
+.PHONY: help demo build guests examples test tests-built faults soak model bench lint clean setup
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' $(MAKEFILE_LIST) | expand -t 18
@@ -42,6 +42,10 @@ MINUTES ?= 2
 faults: setup ## Stop and kill hosts, break leases, delete records for MINUTES=2, and judge the effects (again: SEED=…)
 	host/tests/azurite.sh install
 	FAULTS_MINUTES=$(MINUTES) FAULTS_SEED=$(SEED) FAULTS_ONLY='$(ONLY)' $(CARGO) test --locked --workspace --test faults -- --nocapture on_
+
+soak: setup ## Run the simulation of the elector on fresh seeds for MINUTES=2 (begin again at one: FIRST=…)
+	BATON_SIM_MINUTES=$(MINUTES) $(if $(FIRST),BATON_SIM_FIRST=$(FIRST)) \
+	$(CARGO) test --locked --workspace --test simulation -- --nocapture every_promise
 
 SECONDS ?= 600
 

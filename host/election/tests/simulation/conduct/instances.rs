@@ -268,8 +268,10 @@ impl Conduct {
         let Some((Snapshot::Object { lease, .. }, at)) = &seen.last else { return Ok(()) };
         let long = seen.outside_since.is_some_and(|since| at.since(since) >= self.settings.timing.lease() * 2);
         let is_outside = *lease == LeaseState::HeldForever || (*lease == LeaseState::Held && long);
+        // Who gave the lease up, and read that in doubt, says it at its next reading.
+        let was_standby = seen.as_standby;
         let is_standby = self.holding.is_none() && self.acquisition.as_ref().is_none_or(|last| last.decided);
-        if is_outside && is_standby && *at == now && !seen.outside_said && !self.shutdown_asked {
+        if is_outside && was_standby && is_standby && *at == now && !seen.outside_said && !self.shutdown_asked {
             return broken("outside_holder_is_reported", format!("{:?} is not reported", seen.last));
         }
         Ok(())

@@ -266,6 +266,11 @@ impl Conduct {
             Input::Stalled { .. } => self.stalled(),
             Input::Plan(plan) => {
                 self.planned(now, plan);
+                // It leaves for that even if another plan follows at once.
+                let is_over = self.instance.is_none() && self.has_read_that_it_is_over();
+                if let Some(holding) = self.holding.as_mut().filter(|_| is_over) {
+                    holding.is_leaving = true;
+                }
                 if let Some(holding) = self.holding.as_mut().filter(|_| self.versions.digest().is_none()) {
                     holding.had_nothing = true;
                 }
