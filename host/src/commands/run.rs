@@ -172,6 +172,7 @@ fn check<'a>(coordinators: &'a [Coordinator], files: &PostmortemWriter) -> anyho
                 http: http.map_err(WrongConfiguration::new)?,
                 core_dump: core_dumps.is_some(),
                 profile: profile.is_some(),
+                lease: coordinator.timing.lease(),
             },
             postmortem: postmortem.map_err(WrongConfiguration::new)?,
         });

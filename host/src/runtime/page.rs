@@ -34,6 +34,8 @@ struct Record {
     deadline: [AtomicU64; 3],
     /// Not 0 once it is closed for good.
     closed: AtomicU64,
+    /// How late who watches it may see that it was opened or closed, in nanoseconds.
+    lateness: AtomicU64,
 }
 
 // SAFETY: atomic numbers, and less than a page of them.
@@ -47,12 +49,14 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// A page by which nothing may leave yet, and the file by which a runner maps it.
+    /// A page by which nothing may leave yet, and the file by which a runner maps it. Who watches it may see so late that
+    /// it was opened or closed.
     ///
     /// # Errors
     /// Where the system has no more memory files.
-    pub(super) fn make() -> io::Result<(Self, OwnedFd)> {
-        let (record, file) = Shared::make("baton-page", Others::Read)?;
+    pub(super) fn make(lateness: Duration) -> io::Result<(Self, OwnedFd)> {
+        let (record, file) = Shared::<Record>::make("baton-page", Others::Read)?;
+        record.lateness.store(u64::try_from(lateness.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
         Ok((Self { record, writing: Mutex::new(()) }, file))
     }
 
@@ -121,6 +125,11 @@ impl Watched {
         Shared::map(page, Access::Reads).map(Self)
     }
 
+    /// How late its opening and closing may be seen.
+    pub(super) fn lateness(&self) -> Duration {
+        Duration::from_nanos(self.0.lateness.load(Ordering::Relaxed))
+    }
+
     /// The time until its runner must have ended; none before that has begun to run an instance.
     pub(super) fn remaining(&self) -> Option<Duration> {
         let has_begun = self.0.sequence.load(Ordering::Acquire) > 0;
@@ -137,7 +146,7 @@ impl Record {
 
     /// A whole record's deadlines; none while it is closed, or if no whole one is to be had.
     fn deadline(&self) -> Option<[u64; 3]> {
-        let Self { sequence, deadline, closed } = self;
+        let Self { sequence, deadline, closed, .. } = self;
         (0..TRIES)
             .find_map(|_| {
                 let before = sequence.load(Ordering::Acquire);
@@ -153,7 +162,7 @@ impl Record {
 /// A gate of this process and its page, for tests.
 #[cfg(test)]
 pub(super) fn gate_for(remaining: Duration) -> (std::sync::Arc<Gate>, Page) {
-    let (page, file) = Page::make().unwrap_or_else(|error| panic!("{error}"));
+    let (page, file) = Page::make(Duration::ZERO).unwrap_or_else(|error| panic!("{error}"));
     page.open_for(remaining);
     let gate = Gate::map(&file, &Shared::alone()).unwrap_or_else(|error| panic!("{error}"));
     (std::sync::Arc::new(gate), page)
@@ -169,7 +178,7 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3600);
 
     fn gate() -> (Gate, Page, Shared<Tally>) {
-        let (page, file) = Page::make().unwrap();
+        let (page, file) = Page::make(Duration::ZERO).unwrap();
         let tally = Shared::alone();
         (Gate::map(&file, &tally).unwrap(), page, tally)
     }

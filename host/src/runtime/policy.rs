@@ -1,5 +1,7 @@
 //! What the instances of one coordinator may do and use, whichever version they run.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use super::engine::Purpose;
@@ -24,6 +26,8 @@ pub struct Policy {
     pub core_dump: bool,
     /// Whether they are profiled.
     pub profile: bool,
+    /// The length of the lease (D) under which they run.
+    pub lease: Duration,
 }
 
 /// The descriptors that a runner has beside those of its guest.

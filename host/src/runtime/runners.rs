@@ -26,6 +26,7 @@ use super::process::{Process, Status};
 use super::protocol::{FromRunner, Messages, Setup, ToRunner, frame};
 use super::shared::{Others, Shared};
 use super::templates::{Template, Templates};
+use super::warden;
 
 /// A runner that is not forked or not ready after so long is given up: either takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -235,7 +236,7 @@ impl Runners {
     async fn fork_once(&self, module: &Module, template: &Template) -> Result<Ready, RunnerError> {
         let policy = &self.0.policy;
         let ((theirs_in, to), (from, theirs_out)) = (one_way()?, one_way()?);
-        let (page, page_file) = Page::make()?;
+        let (page, page_file) = Page::make(warden::lateness(policy.lease))?;
         let (tally, tally_file) = Shared::make("baton-tally", Others::Write)?;
         let leaves = policy.core_dump || policy.profile;
         let remains = leaves.then(|| room_for_remains(policy)).transpose()?;

@@ -17,8 +17,15 @@ use super::page::Watched;
 use super::process::{end_with, receive};
 use crate::confine;
 
-/// How often it looks at least. A page may be opened with little time left, and then its deadline is passed by as much.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// The shortest time from one look to the next where there is no deadline to wait for.
+const SHORTEST: Duration = Duration::from_millis(250);
+
+/// How late the warden may see that a page was opened, with a lease of that length: D/12, or 250 ms if that is more. An
+/// instance that begins with less time left than that has passed its deadline by as much when it is ended, and that is
+/// still before 0.93 D.
+pub(super) fn lateness(lease: Duration) -> Duration {
+    (lease / 12).max(SHORTEST)
+}
 
 /// A runner and its deadline.
 struct Runner {
@@ -46,11 +53,13 @@ fn watch(parent: u32) -> anyhow::Result<()> {
     let host = io::stdin();
     let mut runners: Vec<Runner> = Vec::new();
     loop {
-        let left = runners.iter().filter_map(|runner| runner.page.remaining());
-        let wait = left.fold(LOOK_EVERY, Duration::min);
+        // Nobody is waited for where there is no runner.
+        let looks =
+            runners.iter().map(|Runner { page, .. }| page.remaining().unwrap_or(Duration::MAX).min(page.lateness()));
+        let wait = looks.min().map(Timespec::try_from).transpose()?;
         let mut asked = vec![PollFd::new(&host, PollFlags::IN)];
         asked.extend(runners.iter().map(|runner| PollFd::new(&runner.pidfd, PollFlags::IN)));
-        poll(&mut asked, Some(&Timespec::try_from(wait)?))?;
+        poll(&mut asked, wait.as_ref())?;
         let news: Vec<bool> = asked.iter().map(|asked| !asked.revents().is_empty()).collect();
         drop(asked);
         // Those that have ended.
@@ -69,6 +78,23 @@ fn watch(parent: u32) -> anyhow::Result<()> {
         if news[0] {
             let Ok([pidfd, page]) = <[OwnedFd; 2]>::try_from(receive(host.as_fd())?) else { return Ok(()) };
             runners.push(Runner { pidfd, page: Watched::map(page)? });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use baton_election::Timing;
+
+    use super::*;
+
+    #[test]
+    fn who_is_seen_late_is_ended_before_another_may_begin() {
+        for seconds in 2..=60 {
+            let lease = Duration::from_secs(seconds);
+            let timing = Timing::new(lease, (lease, lease), Duration::ZERO, 0).unwrap();
+            assert!(timing.deadline_after() + lateness(lease) < timing.abort_after(), "D = {lease:?}");
         }
     }
 }

@@ -251,6 +251,7 @@ impl Host {
         let grants = Grants::new(grants.into_iter().map(|grant| grant.parse().unwrap()).collect());
         let folder = (setting == Granted).then(|| Folder::at(self.folder.clone(), "/data".to_owned(), false).unwrap());
         let policy = Policy {
+            lease: Duration::ZERO,
             limits: Limits { memory: 16 << 20, ..Limits::default() },
             state_limits: state::Limits { value: 16, ..state::Limits::default() },
             folders: folder.into_iter().collect(),
