@@ -244,6 +244,7 @@ impl Baton {
             inheritance: state::Inheritance::default(),
             claim_ahead: CLAIM_AHEAD,
             postmortem: Postmortem::default(),
+            arguments: Vec::new(),
             env: Vec::new(),
             config: Vec::new(),
             secrets: Vec::new(),

@@ -347,6 +347,12 @@ pub(super) struct Settings {
     /// One value of its state, at most as much as --max-state * [env: BATON_MAX_STATE_VALUE] [default: 1MiB]
     #[arg(long, value_name = "SIZE")]
     pub max_state_value: Option<String>,
+    /// An argument for a command; repeat it for more, in their order * [env: BATON_ARGS, one on each line]
+    ///
+    /// Before them it sees its election, in the place of its own name. In the file: a list, as in
+    /// `args = ["--verbose", "report.csv"]`.
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub arg: Vec<String>,
     /// A variable for the coordinator; repeat it for more * [env: BATON_ENV, one K=V on each line]
     ///
     /// It sees no other variables. Those of BATON_ENV and of the file's table `env` are added; of a name

@@ -392,6 +392,7 @@ impl args::Settings {
             .flags(Key::Trust, &self.trust)
             .flag(Key::CompileTimeout, self.compile_timeout)
             .flag(Key::Cache, self.cache)
+            .flag_arguments(&self.arg)
             .flag_pairs(Key::Env, &self.env)?
             .flag_pairs(Key::Config, &self.config)?
             .flag_pairs(Key::Secrets, &self.secret)?

@@ -230,6 +230,7 @@ fn contend(
                 inheritance: Inheritance::default(),
                 claim_ahead: CLAIM_AHEAD,
                 postmortem: postmortem.clone(),
+                arguments: coordinator.arguments.clone(),
                 env: exposed(&coordinator.env),
                 config: coordinator.config.clone(),
                 secrets: coordinator.secrets.clone(),

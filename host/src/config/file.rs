@@ -12,7 +12,7 @@ use toml::de::{DeArray, DeTable, DeValue};
 use super::key::nearest;
 use super::layer::Given;
 use super::value::OFF;
-use super::{ConfigError, Key, Layer, Origin, Surroundings, folders, secrets};
+use super::{ConfigError, Key, Layer, Origin, Surroundings, folders, secrets, value};
 use crate::modules::is_path;
 
 /// The name of the tables, one for each coordinator.
@@ -194,6 +194,14 @@ impl Source<'_> {
             (Key::Pin, DeValue::Array(digests)) => {
                 self.texts(at, &path, digests, "write a list of texts in quotes: pin = [\"sha256:…\"]")?.join("\n")
             }
+            (Key::Args, DeValue::Array(arguments)) => {
+                let arguments = self.texts(at, &path, arguments, ARGUMENTS)?;
+                if arguments.iter().any(|argument| argument.contains('\0')) {
+                    return Err(self.error(at, Some(&path), "an argument cannot contain NUL"));
+                }
+                value::join_arguments(arguments.into_iter())
+            }
+            (Key::Args, _) => return Err(self.error(at, Some(&path), ARGUMENTS)),
             (Key::Trust, DeValue::Array(files)) => {
                 let form = "write a list of texts in quotes: trust = [\"minisign.pub\"]";
                 let files = self.texts(at, &path, files, form)?;
@@ -279,6 +287,9 @@ impl Source<'_> {
         ConfigError::new(format!("{}:{}{key}", self.name, self.line(at)), problem.replace('\n', " "))
     }
 }
+
+/// How a command's arguments are written: as one text it would not be clear where each ends.
+const ARGUMENTS: &str = "write a list of texts in quotes: args = [\"--verbose\", \"report.csv\"]";
 
 /// What to say of a key that does not exist there.
 fn unknown(word: &str, at_top: bool, legal: impl Fn(&Key) -> bool) -> String {

@@ -65,6 +65,8 @@ pub enum Key {
     MaxState,
     /// One value of it.
     MaxStateValue,
+    /// The arguments of a command.
+    Args,
     /// A variable of the coordinator's environment.
     Env,
     /// A value of the coordinator's configuration.
@@ -77,7 +79,7 @@ pub enum Key {
 
 impl Key {
     /// All settings: those of the host first, then those of a coordinator.
-    pub const ALL: [Key; 35] = [
+    pub const ALL: [Key; 36] = [
         Key::File,
         Key::Store,
         Key::Create,
@@ -109,6 +111,7 @@ impl Key {
         Key::MaxOutput,
         Key::MaxState,
         Key::MaxStateValue,
+        Key::Args,
         Key::Env,
         Key::Config,
         Key::Secrets,
@@ -150,6 +153,7 @@ impl Key {
             Key::MaxOutput => "max-output",
             Key::MaxState => "max-state",
             Key::MaxStateValue => "max-state-value",
+            Key::Args => "args",
             Key::Env => "env",
             Key::Config => "config",
             Key::Secrets => "secrets",
@@ -162,6 +166,7 @@ impl Key {
     pub fn flag(self) -> String {
         match self {
             Key::Module => "MODULE".to_string(),
+            Key::Args => "--arg".to_string(),
             Key::Secrets => "--secret".to_string(),
             Key::Dirs => "--dir".to_string(),
             _ => format!("--{}", self.name()),

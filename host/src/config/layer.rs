@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::{ConfigError, Key, Surroundings, folders, secrets};
+use super::{ConfigError, Key, Surroundings, folders, secrets, value};
 
 /// Where a value came from.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -85,6 +85,13 @@ impl Layer {
         self.flag(key, (!texts.is_empty()).then(|| texts.join("\n")))
     }
 
+    /// Takes the arguments of a command, where there are any.
+    #[must_use]
+    pub fn flag_arguments(self, texts: &[String]) -> Self {
+        let text = (!texts.is_empty()).then(|| value::join_arguments(texts.iter().map(String::as_str)));
+        self.flag(Key::Args, text)
+    }
+
     /// Takes the pairs `K=V` of a flag such as `--env`, of two for one name the last one; or the folders of `--dir`.
     ///
     /// # Errors
@@ -110,6 +117,8 @@ impl Layer {
                 for pair in text.lines().filter(|line| !line.trim().is_empty()) {
                     layer.set_pair(key, pair, Origin::Variable)?;
                 }
+            } else if key == Key::Args {
+                layer.set(key, value::join_arguments(text.lines()), Origin::Variable);
             } else {
                 layer.set(key, text.to_string(), Origin::Variable);
             }

@@ -138,6 +138,8 @@ pub struct Coordinator {
     pub limits: Limits,
     /// The state that it may keep.
     pub state_limits: state::Limits,
+    /// Its arguments, after its name.
+    pub arguments: Vec<String>,
     /// Its environment variables, sorted by name.
     pub env: Vec<(String, Secret)>,
     /// Its configuration, sorted by name.

@@ -272,6 +272,7 @@ fn coordinator(
     let (limits, memory_origin) = limits(&mut own)?;
     let max_memory = limits.memory;
     let state_limits = state_limits(&mut own)?;
+    let (arguments, _) = own.get(Key::Args, value::arguments, |all| value::show_arguments(all), || Ok(Vec::new()))?;
     let mut taken = BTreeSet::new();
     let pair = |name: &str, text: &str| Ok((name.to_string(), text.to_string()));
     let hidden = |name: &str, text: &str| Ok((name.to_string(), Secret::new(text)));
@@ -302,6 +303,7 @@ fn coordinator(
         compile_timeout,
         limits,
         state_limits,
+        arguments,
         env,
         config,
         secrets,

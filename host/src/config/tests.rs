@@ -141,8 +141,41 @@ fn each_setting_comes_from_the_strongest_layer_that_has_it() {
     }
     // Every setting is in the table above, or has a test of its own.
     let named = Key::ALL.into_iter().filter(|key| key.is_named());
-    let tested: Vec<Key> = SETTINGS.iter().map(|setting| setting.0).chain([Key::File]).chain(named).collect();
+    let tested: Vec<Key> =
+        SETTINGS.iter().map(|setting| setting.0).chain([Key::File, Key::Args]).chain(named).collect();
     assert!(Key::ALL.iter().all(|key| tested.contains(key)));
+}
+
+#[test]
+fn arguments_keep_their_order_and_whatever_is_in_them() {
+    let arguments = |case: &Case, variables: &[(&str, &str)], flags: &[&str]| {
+        case.run(variables, flags).map(|config| {
+            let shown = shown(&config, Key::Args);
+            (config.coordinators[0].arguments.clone(), shown.0, shown.1)
+        })
+    };
+    let none = (Vec::<String>::new(), "none".to_string(), "default".to_string());
+    assert_eq!(arguments(&Case::new(""), &[], &["x.wasm"]).unwrap(), none);
+    let given = ["--arg=-v", "--arg", "--out", "--arg", "two words", "--arg=", "--arg=a\nb", "--arg=-v"];
+    let (all, shown, origin) = arguments(&Case::new("args = ['f']"), &[], &[&["x.wasm"], &given[..]].concat()).unwrap();
+    assert_eq!(all, ["-v", "--out", "two words", "", "a\nb", "-v"]);
+    assert_eq!(shown, r"-v --out 'two words' '' $'a\012b' -v");
+    assert_eq!(origin, "flag --arg");
+    let (all, _, origin) = arguments(&Case::new(""), &[("BATON_ARGS", "-v\n\ntwo words\n")], &["x.wasm"]).unwrap();
+    assert_eq!((all.as_slice(), origin.as_str()), (&["-v", "", "two words"].map(str::to_owned)[..], "env BATON_ARGS"));
+    let file = "args = ['-v', \"a\\nb\", '']\n[coordinators.job]\nmodule = 'x.wasm'\n";
+    let (all, _, origin) = arguments(&Case::new(file), &[], &[]).unwrap();
+    assert_eq!((all.as_slice(), origin.as_str()), (&["-v", "a\nb", ""].map(str::to_owned)[..], "file baton.toml:args"));
+    // A table that says so has none.
+    let (all, shown, _) = arguments(&Case::new(&format!("{file}args = []\n")), &[], &[]).unwrap();
+    assert_eq!((all.len(), shown.as_str()), (0, "none"));
+    let form = "baton.toml:1: args: write a list of texts in quotes: args = [\"--verbose\", \"report.csv\"]";
+    assert_eq!(Case::new("args = '-v'").error(&[], &["x.wasm"]), form);
+    assert_eq!(Case::new("args = [1]").error(&[], &["x.wasm"]), form);
+    assert_eq!(
+        Case::new("args = [\"a\\u0000b\"]").error(&[], &["x.wasm"]),
+        "baton.toml:1: args: an argument cannot contain NUL"
+    );
 }
 
 #[test]

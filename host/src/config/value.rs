@@ -8,6 +8,7 @@ use baton_election::OnDone;
 
 use crate::modules::{Digest, InvalidDigest, InvalidModuleSource, ModuleSource};
 use crate::runtime::{Grant, GrantError, Grants};
+use crate::shell::quoted;
 use crate::state::LARGEST;
 use crate::store::{StoreUrl, StoreUrlError};
 use crate::telemetry::Format;
@@ -136,6 +137,21 @@ pub(super) fn grants(text: &str) -> Result<Grants, String> {
 pub(super) fn show_grants(grants: &Grants) -> String {
     let grants: Vec<String> = grants.iter().map(Grant::to_string).collect();
     if grants.is_empty() { "none".to_owned() } else { grants.join(" ") }
+}
+
+/// A command's arguments as one text: each may have spaces and line breaks in it, and ends with a NUL, which none has.
+pub(super) fn join_arguments<'a>(arguments: impl Iterator<Item = &'a str>) -> String {
+    arguments.flat_map(|argument| [argument, "\0"]).collect()
+}
+
+/// The arguments again.
+pub(super) fn arguments(text: &str) -> Result<Vec<String>, String> {
+    Ok(text.split_terminator('\0').map(str::to_owned).collect())
+}
+
+pub(super) fn show_arguments(arguments: &[String]) -> String {
+    let arguments: Vec<_> = arguments.iter().map(|argument| quoted(argument)).collect();
+    if arguments.is_empty() { "none".to_owned() } else { arguments.join(" ") }
 }
 
 /// Digests of modules, with white space between them.

@@ -76,6 +76,8 @@ pub struct Launcher {
     pub claim_ahead: Duration,
     /// What is kept of those that end.
     pub postmortem: Postmortem,
+    /// The arguments that they see, after their election's name.
+    pub arguments: Vec<String>,
     /// The environment that they see.
     pub env: Vec<(String, String)>,
     /// Their configuration: variables, too, and what `wasi:config/store` answers them.
@@ -431,11 +433,12 @@ impl Life {
         entries: Option<BTreeMap<String, Bytes>>,
     ) -> io::Result<Begun> {
         let Ready { process, to, from, page, tally, remains, .. } = ready;
-        let Launcher { election, node, config, running, runners, .. } = &self.launcher;
+        let Launcher { election, node, arguments, config, running, runners, .. } = &self.launcher;
         let beginning = Beginning {
             term: self.term,
             election: election.to_string(),
             node: node.clone(),
+            arguments: arguments.clone(),
             environment: self.launcher.environment(&self.module, self.term, &secrets),
             config: config.iter().cloned().chain(secrets).collect(),
             entries,

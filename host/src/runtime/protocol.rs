@@ -82,6 +82,7 @@ pub(super) struct Beginning {
     pub term: Term,
     pub election: String,
     pub node: String,
+    pub arguments: Vec<String>,
     pub environment: Vec<(String, String)>,
     pub config: Vec<(String, String)>,
     /// What was saved, if it keeps a state.

@@ -49,7 +49,28 @@ fn a_command_is_done_when_it_exits_with_0_and_knows_its_term() {
             assert_eq!(lines.iter().filter(|other| *other == line).count(), 1, "{line} in {lines:?}");
         }
         assert!(!lines.iter().any(|line| line.contains("77")), "nobody else sets its term: {lines:?}");
-        assert_eq!(lines.len(), 5, "no other variables: {lines:?}");
+        assert_eq!(lines.len(), 6, "no other variables: {lines:?}");
+    }
+}
+
+#[test]
+fn a_command_has_the_arguments_that_it_is_given_after_its_election() {
+    for module in programs() {
+        let stage = Stage::new(Store::sqlite());
+        let arguments = ["--verbose", "two words", "", "a\nb", "\u{1b}[31m"];
+        let mut node = launch(&stage, &module, "tell");
+        for argument in arguments {
+            node = node.arg(format!("--arg={argument}"));
+        }
+        let mut node = node.start();
+        let gone = node.after(0, "gone");
+        assert_eq!(node.terminate().code(), Some(0));
+        let printed = stage.journal.events();
+        let printed = printed.iter().filter(|event| event.name == "output" && event.term == gone.term);
+        let lines: Vec<_> = printed.map(|event| event.text("line").to_owned()).collect();
+        let seen: Vec<_> = lines.iter().filter_map(|line| line.strip_prefix("argument ")).collect();
+        let expected: Vec<_> = ["stage"].iter().chain(&arguments).map(|argument| format!("{argument:?}")).collect();
+        assert_eq!(seen, expected, "{lines:?}");
     }
 }
 

@@ -231,6 +231,7 @@ impl Host {
             inheritance: state::Inheritance::default(),
             claim_ahead: CLAIM_AHEAD,
             postmortem: Postmortem::default(),
+            arguments: Vec::new(),
             env: env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
             config: Vec::new(),
             secrets: Vec::new(),

@@ -59,6 +59,7 @@ fn launcher_under(policy: Policy, behaviour: &str) -> Launcher {
         inheritance: state::Inheritance::default(),
         claim_ahead: CLAIM_AHEAD,
         postmortem: Postmortem::default(),
+        arguments: Vec::new(),
         env: vec![("BEHAVIOUR".to_owned(), behaviour.to_owned()), ("BEAT_MS".to_owned(), "5".to_owned())],
         config: Vec::new(),
         secrets: Vec::new(),

@@ -260,6 +260,7 @@ impl Rehearsal {
             term: 0,
             election: String::new(),
             node: String::new(),
+            arguments: vec!["rehearsal".to_owned()],
             environment: variable(),
             config: variable(),
             entries: None,
@@ -282,7 +283,8 @@ impl Rehearsal {
 fn wasi(beginning: &Beginning, [stdout, stderr]: &[GuestStream; 2]) -> WasiCtx {
     WasiCtx::builder()
         .envs(&beginning.environment)
-        .args(&[&beginning.election])
+        .arg(&beginning.election)
+        .args(&beginning.arguments)
         .stdout(stdout.clone())
         .stderr(stderr.clone())
         .max_random_size(CALL_BYTES as u64)

@@ -43,6 +43,9 @@ fn tell() {
     for (name, value) in std::env::vars().filter(|(name, _)| name != "BEHAVIOUR") {
         say(&format!("{name}={value}"));
     }
+    for argument in std::env::args() {
+        say(&format!("argument {argument:?}"));
+    }
     let mut input = Vec::new();
     let read = std::io::stdin().read_to_end(&mut input);
     say(&format!("input: {read:?}"));
