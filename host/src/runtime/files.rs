@@ -144,13 +144,6 @@ impl types::HostDescriptor for Access<'_> {
         create_directory_at(folder: Resource<Descriptor>, path: String) -> ();
         stat(file: Resource<Descriptor>) -> types::DescriptorStat;
         stat_at(folder: Resource<Descriptor>, how: types::PathFlags, path: String) -> types::DescriptorStat;
-        set_times_at(
-            folder: Resource<Descriptor>,
-            how: types::PathFlags,
-            path: String,
-            accessed: types::NewTimestamp,
-            modified: types::NewTimestamp
-        ) -> ();
         link_at(
             folder: Resource<Descriptor>,
             how: types::PathFlags,
@@ -165,6 +158,28 @@ impl types::HostDescriptor for Access<'_> {
         unlink_file_at(folder: Resource<Descriptor>, path: String) -> ();
         metadata_hash(file: Resource<Descriptor>) -> types::MetadataHashValue;
         metadata_hash_at(folder: Resource<Descriptor>, how: types::PathFlags, path: String) -> types::MetadataHashValue;
+    }
+
+    /// By the file, opened: a runner can set no times by a path, since Landlock would let it set those of any file of the
+    /// user. A symbolic link cannot be opened, so its own times stay.
+    async fn set_times_at(
+        &mut self,
+        folder: Resource<Descriptor>,
+        how: types::PathFlags,
+        path: String,
+        accessed: types::NewTimestamp,
+        modified: types::NewTimestamp,
+    ) -> FsResult<()> {
+        let follows = how.contains(types::PathFlags::SYMLINK_FOLLOW);
+        let open = (types::OpenFlags::empty(), types::DescriptorFlags::READ);
+        let file =
+            self.open_at(folder, how, path, open.0, open.1).await.map_err(|error| match error.downcast_ref() {
+                Some(types::ErrorCode::Loop) if !follows => types::ErrorCode::Unsupported.into(),
+                _ => error,
+            })?;
+        let set = self.set_times(Resource::new_borrow(file.rep()), accessed, modified).await;
+        self.held.table.delete(file)?;
+        set
     }
 
     async fn open_at(

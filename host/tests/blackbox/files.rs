@@ -80,6 +80,34 @@ fn a_granted_folder_is_read_and_written() {
 }
 
 #[test]
+fn the_times_of_a_file_are_set_by_its_path_and_those_of_no_other() {
+    let (stage, folder) = (stage(), folder());
+    let granted = folder.path().join("granted");
+    symlink("a", granted.join("inside")).expect("a link");
+    symlink("../outside", granted.join("outside")).expect("a link");
+    let modified = |path: &Path| fs::metadata(path).and_then(|of| of.modified()).expect("its time");
+    let before = modified(&folder.path().join("outside"));
+    let calls = [
+        ("set-own-times /data/a 1000", "ok"),
+        ("set-times /data/inside 2000", "ok"),
+        ("set-own-times /data/inside 3000", "error: Not supported"),
+        ("set-times /data/outside 4000", "error: "),
+        ("set-times /data/../outside 4000", "error: "),
+        ("set-times /data/none 4000", "error: No such file"),
+        ("set-times /data 5000", "ok"),
+        ("list /data", "a inside outside"),
+    ];
+    let mut node = start(&stage, &granted, "/data", &calls.map(|(call, _)| call));
+    went(&stage, &calls);
+    let at = |seconds| std::time::UNIX_EPOCH + Duration::from_secs(seconds);
+    assert_eq!(modified(&granted.join("a")), at(2000));
+    assert_eq!(modified(&granted), at(5000));
+    assert_eq!(modified(&folder.path().join("outside")), before);
+    assert_eq!(node.terminate().code(), Some(0));
+    stage.check_promises();
+}
+
+#[test]
 fn a_folder_is_listed_whole_however_much_is_in_it() {
     let (stage, folder) = (stage(), tempfile::tempdir().expect("a folder"));
     // More than is read at a time.
@@ -107,6 +135,7 @@ fn a_folder_to_read_only_is_not_written() {
         ("mkdir /data/in", REFUSED),
         ("rename /data/a /data/b", REFUSED),
         ("remove /data/a", REFUSED),
+        ("set-times /data/a 1000", REFUSED),
     ];
     let _node = start(&stage, &granted, "/data:ro", &calls.map(|(call, _)| call));
     went(&stage, &calls);

@@ -258,8 +258,43 @@ fn on_file(call: &str) -> std::io::Result<String> {
             names.sort();
             Ok(names.join(" "))
         }
+        "set-times" => set_times(path, rest, 0),
+        "set-own-times" => set_times(path, rest, SYMLINK_NOFOLLOW),
         unknown => Err(std::io::Error::other(format!("no call is called `{unknown}`"))),
     }
+}
+
+/// `AT_SYMLINK_NOFOLLOW` of wasi-libc.
+const SYMLINK_NOFOLLOW: i32 = 1;
+
+/// Sets when the file at that path was read and written last, in seconds since 1970. The standard library can do that with
+/// open files alone.
+#[cfg(target_family = "wasm")]
+fn set_times(path: &str, seconds: &str, flags: i32) -> std::io::Result<String> {
+    /// `struct timespec` of wasi-libc.
+    #[repr(C)]
+    #[derive(Clone, Copy)]
+    struct Time {
+        seconds: i64,
+        nanoseconds: i32,
+    }
+    unsafe extern "C" {
+        fn utimensat(folder: i32, path: *const std::ffi::c_char, times: *const [Time; 2], flags: i32) -> i32;
+    }
+    /// `AT_FDCWD` of wasi-libc.
+    const HERE: i32 = -2;
+    let path = std::ffi::CString::new(path)?;
+    let time = Time { seconds: seconds.parse().unwrap_or(0), nanoseconds: 0 };
+    // SAFETY: the path ends with NUL, there are two times, and both outlive the call.
+    match unsafe { utimensat(HERE, path.as_ptr(), &[time, time], flags) } {
+        0 => Ok("ok".to_owned()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+#[cfg(not(target_family = "wasm"))]
+fn set_times(_: &str, _: &str, _: i32) -> std::io::Result<String> {
+    Err(std::io::ErrorKind::Unsupported.into())
 }
 
 fn spin() -> ! {
