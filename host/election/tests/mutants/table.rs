@@ -487,6 +487,13 @@ pub const MUTANTS: &[Mutant] = &[
     },
     // ---- One at a time; gone in time. ----
     Mutant {
+        name: "the next term begins beside the one that it replaces",
+        file: HOLDER,
+        old: "serving.ask_to_stop(shared, StopReason::Replaced, &message, shared.settings.timing.grace(), next);",
+        new: "if MUTANT { return self.start(shared); }\n            serving.ask_to_stop(shared, StopReason::Replaced, &message, shared.settings.timing.grace(), next);",
+        breaks: "one_at_a_time",
+    },
+    Mutant {
         name: "nothing is killed at the deadline",
         file: HOLDER,
         old: "        if shared.time() >= deadline {",
@@ -537,6 +544,13 @@ pub const MUTANTS: &[Mutant] = &[
     },
     // ---- Release last. ----
     Mutant {
+        name: "who has lost the lease follows before its instance is gone",
+        file: HOLDER,
+        old: "serving.stop(shared, StopReason::LeaseLost, &why, Duration::ZERO);",
+        new: "serving.stop(shared, StopReason::LeaseLost, &why, Duration::ZERO);\n        if MUTANT { serving.kill(shared, &why); return back_to_standby(shared, why); }",
+        breaks: "release_last",
+    },
+    Mutant {
         name: "the lease is released while the instance runs",
         file: HOLDER,
         old: "        if matches!(self.stage, Stage::Serving(_)) {\n            return None;\n        }",
@@ -544,6 +558,13 @@ pub const MUTANTS: &[Mutant] = &[
         breaks: "marks_what_is_gone",
     },
     // ---- Doubt never extends, and loses nothing. ----
+    Mutant {
+        name: "a try on the lease's path takes as long as any",
+        file: SHARED,
+        old: "self.request(op, self.settings.timing.try_timeout())",
+        new: "self.request(op, if MUTANT { STANDBY_TIMEOUT } else { self.settings.timing.try_timeout() })",
+        breaks: "a_try_is_short",
+    },
     Mutant {
         name: "a renewal of unknown outcome extends",
         file: HOLDER,
@@ -566,6 +587,20 @@ pub const MUTANTS: &[Mutant] = &[
         breaks: "doubt_loses_nothing",
     },
     // ---- After a run ends. ----
+    Mutant {
+        name: "there is no pause after what is done",
+        file: HOLDER,
+        old: "let wait = shared.settings.pause;",
+        new: "let wait = if MUTANT { Duration::ZERO } else { shared.settings.pause };",
+        breaks: "rests_between_terms",
+    },
+    Mutant {
+        name: "what has failed is tried again at once",
+        file: HOLDER,
+        old: ".max(Duration::from_secs(1));",
+        new: ".max(Duration::from_secs(1));\n                let rest = if MUTANT { Duration::ZERO } else { rest };",
+        breaks: "rests_between_terms",
+    },
     Mutant {
         name: "failures are not counted",
         file: HOLDER,
@@ -698,7 +733,7 @@ pub const MUTANTS: &[Mutant] = &[
         file: VERSIONS,
         old: "if plan.module.as_ref().is_some_and(|module| self.rejected.contains(module)) {",
         new: "if !MUTANT && plan.module.as_ref().is_some_and(|module| self.rejected.contains(module)) {",
-        breaks: "serves_what_is_planned",
+        breaks: "rejected_never_returns",
     },
     Mutant {
         name: "a version is rejected after two failures",

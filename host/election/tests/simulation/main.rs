@@ -65,8 +65,8 @@ fn every_promise_holds_in_every_run() {
         }
     });
     let Found { runs, failures, coverage } = all.into_inner().unwrap();
-    assert!(failures.is_empty(), "\n{}", failures.into_values().collect::<String>());
     say(&format!("{runs} runs in {:.0} s:\n{}", began.elapsed().as_secs_f64(), coverage.lines()));
+    assert!(failures.is_empty(), "\n{}", failures.into_values().collect::<String>());
     assert!(runs < RUNS || coverage.missing().is_empty(), "never met: {:?}", coverage.missing());
 }
 

@@ -156,6 +156,7 @@ impl Conduct {
                     in_doubt_until: None,
                     has_marked: false,
                     had_nothing: false,
+                    rests: None,
                     unwritten_since: None,
                     lost: false,
                     is_missing: false,
@@ -249,10 +250,12 @@ impl Conduct {
         match end {
             End::Done => {
                 count.expected = 0;
+                holding.rests = Some((module.clone(), now + self.settings.pause));
                 holding.done_unrecorded = self.settings.on_done == OnDone::Finish;
             }
             End::Failed(_) | End::Crashed(_) | End::Fatal(_) => {
                 count.expected += 1;
+                holding.rests = Some((module.clone(), now + Duration::from_secs(1)));
                 holding.must_step_down = count.expected >= 5 || matches!(end, End::Fatal(_));
             }
             End::Killed | End::Superseded { .. } => {}

@@ -28,6 +28,12 @@ impl Conduct {
         if holding.has_marked {
             return broken("marks_what_is_gone", format!("term {term} starts after the mark"));
         }
+        if let Some((module, until)) = &holding.rests
+            && *module == version.digest
+            && now < *until
+        {
+            return broken("rests_between_terms", format!("{module} begins again at {now:?}, not at {until:?}"));
+        }
         // Somebody may have read that the lease had run out: only a record that was written since keeps it from them.
         let asked = self.terms.get(&term).map_or(Time::default(), |written| written.last_asked);
         if holding.in_doubt_until.is_some_and(|until| asked < until) {

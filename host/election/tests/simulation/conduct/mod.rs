@@ -126,6 +126,8 @@ struct Holding {
     has_marked: bool,
     /// There was a moment with nothing to serve.
     had_nothing: bool,
+    /// A version does not begin again before: it was done, or has failed.
+    rests: Option<(String, Time)>,
     /// Since when what it writes without an instance is not known to be written.
     unwritten_since: Option<Time>,
     lost: bool,
@@ -266,6 +268,10 @@ impl Conduct {
             Input::Stalled { .. } => self.stalled(),
             Input::Plan(plan) => {
                 self.planned(now, plan);
+                let digest = self.versions.digest();
+                if let Some(holding) = self.holding.as_mut() {
+                    holding.rests.take_if(|(module, _)| digest != Some(module));
+                }
                 // It leaves for that even if another plan follows at once.
                 let is_over = self.instance.is_none() && self.has_read_that_it_is_over();
                 if let Some(holding) = self.holding.as_mut().filter(|_| is_over) {
@@ -318,7 +324,15 @@ impl Conduct {
             return broken("host_survives", format!("{effect:?} after the end"));
         }
         match effect {
-            Effect::Request { id, op, .. } => self.request(now, *id, op),
+            Effect::Request { id, op, timeout } => {
+                // While one try waits for its answer there is no other, and a lease has time for several.
+                let is_urgent =
+                    matches!(op, Op::Acquire { .. } | Op::Renew { .. } | Op::Write { .. } | Op::Release { .. });
+                if is_urgent && *timeout > self.settings.timing.try_timeout() {
+                    return broken("a_try_is_short", format!("{op} may take {timeout:?}"));
+                }
+                self.request(now, *id, op)
+            }
             Effect::Start { term, version, deadline, abort_at } => {
                 self.serves_what_is_planned(*term, version)?;
                 self.start(now, (*term, version), *deadline, *abort_at)

@@ -84,11 +84,11 @@ impl Conduct {
     pub(super) fn serves_what_is_planned(&mut self, term: Term, version: &ModuleVersion) -> Checked {
         const RULE: &str = "serves_what_is_planned";
         self.versions.stalled = false;
-        if self.versions.plan.module.as_ref() != Some(version) {
-            return broken(RULE, format!("{version:?} instead of {:?}", self.versions.plan));
-        }
         if self.versions.rejected.contains(version) {
             return broken("rejected_never_returns", format!("{version:?} starts again"));
+        }
+        if self.versions.plan.module.as_ref() != Some(version) {
+            return broken(RULE, format!("{version:?} instead of {:?}", self.versions.plan));
         }
         if self.terms.get(&term).is_some_and(|written| written.module != version.digest) {
             let module = self.terms.get(&term).map(|written| &written.module);
