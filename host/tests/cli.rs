@@ -89,6 +89,7 @@ max-files 256 default
 max-output 500 default
 max-state 4MiB default
 max-state-value 1MiB default
+args none default
 env.TOKEN *** file baton.toml:env.TOKEN
 config none default
 secrets none default

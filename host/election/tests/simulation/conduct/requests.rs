@@ -309,9 +309,9 @@ impl Conduct {
         if record.failures == 0 && running_for.is_some_and(|length| length >= SECOND * 60) {
             count.expected = 0;
         }
-        // Who marks what another has written in its place, and the store refuses, says nothing of its own.
-        let is_anothers_mark = record.released && record.incarnation != self.settings.incarnation;
-        if record.failures != count.expected && !is_anothers_mark {
+        // Who has begun, and reads in doubt what it has not written, has lost the lease: the store refuses what it writes.
+        let has_lost_it = holding.has_begun && !self.seen.as_standby && self.seen.reads_of_others(&self.settings.node);
+        if record.failures != count.expected && !has_lost_it {
             let what = format!("{} failures are written, {} are in a row", record.failures, count.expected);
             return broken("failures_counted_in_record", what);
         }
