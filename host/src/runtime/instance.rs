@@ -196,7 +196,7 @@ impl Body {
     /// Lets its effects leave until the deadline that its gate has.
     fn open(&self) {
         if let Some(Reached { page, .. }) = self.runner.get() {
-            page.open_for(self.gate.remaining());
+            page.open_for(|| self.gate.remaining());
             // The gate may have been closed meanwhile, and that stays.
             if self.gate.remaining().is_zero() {
                 page.close();

@@ -2,9 +2,11 @@
 //!
 //! The host writes absolute times, one for each of the kernel's clocks that it does not believe alone
 //! ([`Clock`](crate::clock::Clock)), since a process that has just begun has not seen how they moved before. Whoever
-//! reads one of them late is past the deadline, whatever the others say. What stands there is one record: the writer
-//! counts up before and after it writes, and a reader that does not see a whole one takes it for a closed gate
-//! (a sequence lock; Lameter, "Effective Synchronization on Linux/NUMA Systems", 2005).
+//! reads one of them late is past the deadline, whatever the others say.
+//!
+//! There is room for two deadlines, and a count says which of them holds: the host writes the other one, whole, before it
+//! counts up. So a host that is put aside, stopped or ended in the middle of writing leaves the deadline before, and
+//! neither refuses an effect nor ends a runner (the kernel's sequence latch, `seqcount_latch_t`).
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,19 +21,17 @@ use super::shared::{Access, Others, Sharable, Shared};
 use crate::clock::nanoseconds_on;
 use crate::gate::Refused;
 
-/// A reader looks so often for a whole record.
-const TRIES: usize = 100;
-
 /// The clocks by which a deadline is told.
 const CLOCKS: [ClockId; 3] = [ClockId::Boottime, ClockId::MonotonicRaw, ClockId::Realtime];
 
 /// What stands in the page. As it begins, nothing may leave.
 #[repr(C)]
 struct Record {
-    /// Odd while the rest is being written.
-    sequence: AtomicU64,
-    /// The deadline by each of [`CLOCKS`], in nanoseconds.
-    deadline: [AtomicU64; 3],
+    /// How many deadlines were written. The last one stands where its number is even or odd, the next is written to the
+    /// other place.
+    written: AtomicU64,
+    /// Two deadlines by each of [`CLOCKS`], in nanoseconds.
+    deadlines: [[AtomicU64; 3]; 2],
     /// Not 0 once it is closed for good.
     closed: AtomicU64,
     /// How late who watches it may see that it was opened or closed, in nanoseconds.
@@ -60,18 +60,13 @@ impl Page {
         Ok((Self { record, writing: Mutex::new(()) }, file))
     }
 
-    /// Lets effects leave for so long from now on.
-    pub(super) fn open_for(&self, remaining: Duration) {
+    /// Lets effects leave for as long as `remaining` says. The clocks are read before it is asked: a host that is stopped
+    /// in between lets them leave for less, and never for more.
+    pub(super) fn open_for(&self, remaining: impl FnOnce() -> Duration) {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let Record { sequence, deadline, .. } = &*self.record;
-        let before = sequence.load(Ordering::Relaxed);
-        sequence.store(before.wrapping_add(1), Ordering::Relaxed);
-        fence(Ordering::Release);
-        for (clock, deadline) in CLOCKS.into_iter().zip(deadline) {
-            let at = nanoseconds_on(clock).saturating_add(u64::try_from(remaining.as_nanos()).unwrap_or(u64::MAX));
-            deadline.store(at, Ordering::Relaxed);
-        }
-        sequence.store(before.wrapping_add(2), Ordering::Release);
+        let now = CLOCKS.map(nanoseconds_on);
+        let remaining = u64::try_from(remaining().as_nanos()).unwrap_or(u64::MAX);
+        self.record.write(now.map(|now| now.saturating_add(remaining)));
     }
 
     /// Lets nothing leave from now on, and never again.
@@ -132,7 +127,7 @@ impl Watched {
 
     /// The time until its runner must have ended; none before that has begun to run an instance.
     pub(super) fn remaining(&self) -> Option<Duration> {
-        let has_begun = self.0.sequence.load(Ordering::Acquire) > 0;
+        let has_begun = self.0.written.load(Ordering::Acquire) > 0;
         has_begun.then(|| self.0.remaining())
     }
 }
@@ -144,18 +139,35 @@ impl Record {
         Duration::from_nanos(left.min().unwrap_or(0))
     }
 
-    /// A whole record's deadlines; none while it is closed, or if no whole one is to be had.
+    /// Only one may write at a time.
+    fn write(&self, deadline: [u64; 3]) {
+        let next = self.written.load(Ordering::Relaxed).wrapping_add(1);
+        // Whoever reads any of what follows sees that the deadline before holds since.
+        fence(Ordering::Release);
+        for (place, at) in self.place_of(next).iter().zip(deadline) {
+            place.store(at, Ordering::Relaxed);
+        }
+        self.written.store(next, Ordering::Release);
+    }
+
+    /// The deadline that holds; none before there is one, and once the page is closed.
     fn deadline(&self) -> Option<[u64; 3]> {
-        let Self { sequence, deadline, closed, .. } = self;
-        (0..TRIES)
-            .find_map(|_| {
-                let before = sequence.load(Ordering::Acquire);
-                let read = deadline.each_ref().map(|at| at.load(Ordering::Relaxed));
-                fence(Ordering::Acquire);
-                let is_whole = before.is_multiple_of(2) && sequence.load(Ordering::Relaxed) == before;
-                is_whole.then_some(read)
-            })
-            .filter(|_| closed.load(Ordering::Acquire) == 0)
+        let mut written = self.written.load(Ordering::Acquire);
+        loop {
+            let read = self.place_of(written).each_ref().map(|at| at.load(Ordering::Relaxed));
+            fence(Ordering::Acquire);
+            // What was read is whole unless the next but one was begun meanwhile.
+            let by_now = self.written.load(Ordering::Relaxed);
+            if by_now == written {
+                return (written > 0 && self.closed.load(Ordering::Acquire) == 0).then_some(read);
+            }
+            written = by_now;
+        }
+    }
+
+    fn place_of(&self, number: u64) -> &[AtomicU64; 3] {
+        let [even, odd] = &self.deadlines;
+        if number.is_multiple_of(2) { even } else { odd }
     }
 }
 
@@ -163,7 +175,7 @@ impl Record {
 #[cfg(test)]
 pub(super) fn gate_for(remaining: Duration) -> (std::sync::Arc<Gate>, Page) {
     let (page, file) = Page::make(Duration::ZERO).unwrap_or_else(|error| panic!("{error}"));
-    page.open_for(remaining);
+    page.open_for(|| remaining);
     let gate = Gate::map(&file, &Shared::alone()).unwrap_or_else(|error| panic!("{error}"));
     (std::sync::Arc::new(gate), page)
 }
@@ -187,11 +199,11 @@ mod tests {
     fn it_begins_closed_and_once_closed_it_never_opens_again() {
         let (gate, page, tally) = gate();
         assert_eq!((gate.pass(), gate.remaining()), (Err(Refused), Duration::ZERO));
-        page.open_for(HOUR);
+        page.open_for(|| HOUR);
         assert_eq!(gate.pass(), Ok(()));
         assert!(gate.remaining() > HOUR / 2 && gate.remaining() <= HOUR);
         page.close();
-        page.open_for(HOUR);
+        page.open_for(|| HOUR);
         assert_eq!((gate.pass(), gate.remaining()), (Err(Refused), Duration::ZERO));
         assert!(tally.refused());
     }
@@ -200,44 +212,49 @@ mod tests {
     fn whichever_clock_is_late_closes_it() {
         for (late, clock) in CLOCKS.into_iter().enumerate() {
             let (gate, page, _) = gate();
-            page.open_for(HOUR);
-            page.record.deadline[late].store(nanoseconds_on(clock), Ordering::Relaxed);
+            page.open_for(|| HOUR);
+            page.record.place_of(1)[late].store(nanoseconds_on(clock), Ordering::Relaxed);
             assert_eq!(gate.pass(), Err(Refused), "{clock:?}");
         }
     }
 
+    /// A host that is put aside, stopped or ended in the middle of it.
     #[test]
-    fn half_a_record_lets_nothing_pass() {
+    fn while_a_deadline_is_being_written_the_one_before_holds() {
         let (gate, page, _) = gate();
-        page.open_for(HOUR);
-        // A host that was ended, or stopped, in the middle of it.
-        page.record.sequence.fetch_add(1, Ordering::Relaxed);
-        assert_eq!(gate.pass(), Err(Refused));
-        page.record.sequence.fetch_add(1, Ordering::Relaxed);
+        page.record.place_of(1).iter().for_each(|at| at.store(u64::MAX, Ordering::Relaxed));
+        assert_eq!(gate.pass(), Err(Refused), "the first is not written yet");
+        page.open_for(|| HOUR);
+        page.record.place_of(2)[0].store(1, Ordering::Relaxed);
         assert_eq!(gate.pass(), Ok(()));
     }
 
     #[test]
-    fn a_reader_never_sees_parts_of_two_records() {
+    fn a_host_that_is_stopped_while_it_writes_lets_nothing_leave_for_longer() {
+        let (gate, page, _) = gate();
+        let pause = Duration::from_millis(20);
+        page.open_for(|| {
+            std::thread::sleep(pause);
+            HOUR
+        });
+        assert!(gate.remaining() <= HOUR - pause);
+    }
+
+    #[test]
+    fn a_reader_sees_whole_deadlines_and_always_one() {
         let (gate, page, _) = gate();
         let ended = AtomicBool::new(false);
-        let step = |n: u64| {
-            let Record { sequence, deadline, .. } = &*page.record;
-            let before = sequence.load(Ordering::Relaxed);
-            sequence.store(before + 1, Ordering::Relaxed);
-            fence(Ordering::Release);
-            deadline.iter().for_each(|at| at.store(n, Ordering::Relaxed));
-            sequence.store(before + 2, Ordering::Release);
-        };
+        page.record.write([0; 3]);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                (0..200_000).for_each(step);
+                (1..200_000).for_each(|n| page.record.write([n; 3]));
                 ended.store(true, Ordering::Relaxed);
             });
+            let mut last = 0;
             while !ended.load(Ordering::Relaxed) {
-                if let Some([a, b, c]) = gate.record.deadline() {
-                    assert!(a == b && b == c, "{a} {b} {c}");
-                }
+                let [a, b, c] = gate.record.deadline().unwrap();
+                assert!(a == b && b == c && a >= last, "{a} {b} {c} after {last}");
+                last = a;
             }
         });
     }

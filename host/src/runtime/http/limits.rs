@@ -162,7 +162,7 @@ mod tests {
         let begin = clock.now();
         let renewal = async {
             tokio::time::sleep(Duration::from_millis(100)).await;
-            page.open_for(Duration::from_millis(600));
+            page.open_for(|| Duration::from_millis(600));
         };
         tokio::join!(renewal, elapsed(&gate, &clock, Duration::from_secs(3600)));
         assert!(clock.now().since(begin) >= Duration::from_millis(600) - BEFORE_DEADLINE);
