@@ -382,6 +382,21 @@ fn what_is_refused_is_said_once_and_asked_for_ever_more_seldom_though_it_can_be_
 }
 
 #[test]
+fn what_people_must_correct_is_told_once_whatever_met_it() {
+    for (error, told) in [(Refusal::Misconfigured("no rights".to_owned()), 1), (unknown(), 2)] {
+        let mut scene = Scene::with(OnDone::Repeat);
+        scene.reads(Snapshot::Nothing);
+        assert_eq!(scene.answer(Err(error.clone())), []);
+        // Another node has made it, and does not hold it yet.
+        scene.acquires(object(LeaseState::Free, Some(record(0, "other"))));
+        assert_eq!(scene.answer(Err(error)), []);
+        let troubles: Vec<_> =
+            scene.told.iter().filter(|report| matches!(report, Report::StoreTrouble { .. })).collect();
+        assert_eq!(troubles.len(), told, "{troubles:?}");
+    }
+}
+
+#[test]
 fn an_outside_client_that_comes_again_after_another_has_held_the_lease_is_told_again() {
     let mut scene = Scene::new();
     // Who waits another's lease out writes a record without a holder.

@@ -401,13 +401,16 @@ impl Shared {
     }
 
     fn store_trouble(&mut self, asked: &'static str, error: &Refusal) {
-        let since = match &self.trouble {
-            Some(known) if (known.asked, &known.error) == (asked, error) => return,
-            Some(known) => known.since,
-            None => self.time(),
-        };
+        let known = self.trouble.take();
+        // What people must correct is the same trouble, whatever it was that met it.
+        let is_told = known.as_ref().is_some_and(|known| {
+            &known.error == error && (known.asked == asked || matches!(error, Refusal::Misconfigured(_)))
+        });
+        let since = known.map_or_else(|| self.time(), |known| known.since);
         self.trouble = Some(Trouble { since, asked, error: error.clone() });
-        self.report(Report::StoreTrouble { error: error.clone(), asked });
+        if !is_told {
+            self.report(Report::StoreTrouble { error: error.clone(), asked });
+        }
     }
 
     /// The store has answered this. That it can be read says nothing of what else it refuses.
