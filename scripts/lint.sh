@@ -47,12 +47,12 @@ lints() {
   for manifest in "${workspaces[@]}"; do
     cargo clippy --locked --manifest-path "$manifest" --workspace --all-targets -- -D warnings
     cargo clippy --locked --manifest-path "$manifest" --workspace --exclude baton --exclude baton-election --exclude baton-demo \
-      --target wasm32-wasip2 -- -D warnings
+      --exclude baton-fuzz --target wasm32-wasip2 -- -D warnings
   done
 }
 
 docs() {
-  RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --workspace --all-features
+  RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --workspace --exclude baton-fuzz --all-features
 }
 
 # A package on crates.io carries its files with it, so a copy of the contract lives beside the SDK.

@@ -6,6 +6,7 @@ pub mod clock;
 pub mod commands;
 pub mod config;
 pub mod confine;
+pub mod foreign;
 pub mod gate;
 mod memory;
 pub mod modules;

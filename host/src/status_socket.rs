@@ -17,6 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
 
+use crate::foreign::Reader;
 use crate::runtime::{InUse, Running};
 use crate::store::StoreUrl;
 
@@ -31,6 +32,15 @@ const AT_A_TIME: usize = 64;
 
 /// However many there are, the answers that have come by then are all.
 const ALL_WITHIN: Duration = Duration::from_secs(3);
+
+/// What is read of others' bytes, for [`crate::foreign`]: a host's answer, and the list of sockets.
+pub(crate) const READER: Reader = Reader {
+    name: "status",
+    read: |bytes| {
+        drop(serde_json::from_slice::<Vec<LocalUse>>(bytes));
+        drop(names_in(&String::from_utf8_lossy(bytes), "baton-"));
+    },
+};
 
 /// Where Linux lists the sockets of this network namespace.
 const SOCKETS: &str = "/proc/net/unix";

@@ -23,6 +23,7 @@
 
 mod file;
 mod folders;
+mod foreign;
 mod key;
 mod layer;
 mod misspelt;
@@ -42,6 +43,7 @@ use baton_election::OnDone;
 use baton_election::{ElectionName, Timing};
 
 pub use folders::Folder;
+pub(crate) use foreign::READERS;
 pub use key::Key;
 pub use layer::{Layer, Origin};
 pub use misspelt::Misspelt;

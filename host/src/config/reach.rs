@@ -210,7 +210,7 @@ impl Spot {
 }
 
 /// The mounts that this process sees. Without `/proc` there are none, and nothing else would work either.
-struct Mounts(Vec<Mount>);
+pub(super) struct Mounts(Vec<Mount>);
 
 struct Mount {
     id: String,
@@ -224,7 +224,11 @@ struct Mount {
 
 impl Mounts {
     fn read() -> Self {
-        let listed = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+        Self::of(&std::fs::read("/proc/self/mountinfo").unwrap_or_default())
+    }
+
+    /// Those that are listed, a line each.
+    pub(super) fn of(listed: &[u8]) -> Self {
         Self(listed.split(|byte| *byte == b'\n').filter_map(Mount::parse).collect())
     }
 

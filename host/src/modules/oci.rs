@@ -10,6 +10,7 @@ mod artifact;
 mod challenge;
 mod client;
 mod credentials;
+pub(super) mod foreign;
 mod reference;
 mod registry;
 mod transport;

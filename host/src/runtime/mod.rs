@@ -22,6 +22,7 @@ mod census;
 mod empty;
 mod engine;
 mod files;
+mod foreign;
 mod guest;
 mod holdings;
 mod http;
@@ -49,6 +50,7 @@ mod weight;
 mod wrap;
 
 pub use engine::{Engine, Purpose};
+pub(crate) use foreign::READERS;
 pub use http::{CaError, Grant, GrantError, Grants, HttpPolicy, RefusedRequest};
 pub use instance::{CLAIM_AHEAD, Gone, Instance, InstanceEvent, Launcher};
 pub(crate) use judge::is_complete;

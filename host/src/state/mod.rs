@@ -11,6 +11,7 @@
 mod claim;
 mod document;
 mod edit;
+mod foreign;
 mod pace;
 
 use async_trait::async_trait;
@@ -21,6 +22,7 @@ pub use claim::{Change, Claim, ClaimError, Claimant, CommitError, Inheritance, S
 pub(crate) use document::HEAD;
 pub use document::{Document, DocumentError, KEY, LARGEST, Limits};
 pub use edit::{EditError, edit, read};
+pub(crate) use foreign::READERS;
 pub(crate) use pace::{Pace, tried};
 
 /// A place that keeps one versioned object for each election, which only conditional writes change.

@@ -9,6 +9,7 @@
 //!   renews an expired lease for any id that asks.
 
 mod access;
+pub(super) mod foreign;
 mod identity;
 mod modules;
 mod object;

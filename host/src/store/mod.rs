@@ -5,6 +5,7 @@
 //! their codes, never by status alone. Whoever implements [`LeaseStore`] passes the conformance suite.
 
 pub mod azure;
+mod foreign;
 pub mod lease;
 pub mod memory;
 mod recall;
@@ -22,6 +23,7 @@ use crate::modules::ModuleStore;
 use crate::state::StateStore;
 
 pub use azure::AzureStore;
+pub(crate) use foreign::READERS;
 pub use memory::MemoryStore;
 pub use sqlite::SqliteStore;
 pub use url::{StoreUrl, StoreUrlError};

@@ -9,6 +9,7 @@
 mod boot;
 mod database;
 mod file;
+pub(super) mod foreign;
 mod modules;
 mod renewals;
 mod row;

@@ -75,26 +75,30 @@ impl RegistryCredentials {
     }
 }
 
-enum Found {
+pub(super) enum Found {
     Nothing,
     Known(DockerCredential),
     /// A helper's name, and what it knows the registry by.
     Helper(String, String),
 }
 
-/// What a file says of a registry, in the order in which Docker looks.
+/// What a file says of a registry.
 fn in_file(path: &Path, registry: &str) -> Result<Found, CredentialsError> {
     let wrong = |what: String| CredentialsError(format!("the credentials in {} {what}", path.display()));
-    let text = match std::fs::read(path) {
-        Ok(text) => text,
+    match std::fs::read(path) {
+        Ok(text) => in_text(&text, registry).map_err(wrong),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            return Ok(Found::Nothing);
+            Ok(Found::Nothing)
         }
-        Err(error) => return Err(wrong(format!("cannot be read: {error}"))),
-    };
+        Err(error) => Err(wrong(format!("cannot be read: {error}"))),
+    }
+}
+
+/// What a file's text says of a registry, in the order in which Docker looks; or what is wrong with it.
+pub(super) fn in_text(text: &[u8], registry: &str) -> Result<Found, String> {
     // What the parser quotes of it might be a secret.
-    let mut config: Map<String, Value> = serde_json::from_slice(&text)
-        .map_err(|error| wrong(format!("are no JSON object: see line {}", error.line())))?;
+    let mut config: Map<String, Value> =
+        serde_json::from_slice(text).map_err(|error| format!("are no JSON object: see line {}", error.line()))?;
     let server = if registry == DOCKER_HUB.0 { DOCKER_HUB.1 } else { registry };
     // Its helpers are asked here: the crate would wait for them as long as they like.
     let helpers = config.remove("credHelpers").unwrap_or_default();
@@ -109,9 +113,7 @@ fn in_file(path: &Path, registry: &str) -> Result<Found, CredentialsError> {
             Some(store) => Found::Helper(store, server.to_owned()),
             None => Found::Nothing,
         }),
-        Err(_) => {
-            Err(wrong(format!("have an entry for {registry} that cannot be understood: `docker login` writes it anew")))
-        }
+        Err(_) => Err(format!("have an entry for {registry} that cannot be understood: `docker login` writes it anew")),
     }
 }
 

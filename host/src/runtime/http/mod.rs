@@ -9,6 +9,7 @@
 
 mod connect;
 mod exchange;
+pub(super) mod foreign;
 mod grant;
 mod handle;
 mod headers;

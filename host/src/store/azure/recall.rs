@@ -71,7 +71,7 @@ impl AzureStore {
 }
 
 /// The term in an announcement's metadata: 0 where it names none. Servers may change the case of names.
-fn term_in(metadata: &HashMap<String, String>) -> Term {
+pub(super) fn term_in(metadata: &HashMap<String, String>) -> Term {
     let term = metadata.iter().find(|(name, _)| name.eq_ignore_ascii_case(TERM));
     term.and_then(|(_, term)| term.parse().ok()).unwrap_or(0)
 }

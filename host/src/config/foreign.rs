@@ -1,0 +1,34 @@
+//! What is read of configurations and of the kernel's list of mounts, for [`crate::foreign`].
+
+use std::fs::File;
+use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
+use std::path::Path;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use super::{Key, Layer, Surroundings, reach, resolve};
+use crate::foreign::Reader;
+
+/// These.
+pub(crate) const READERS: &[Reader] =
+    &[Reader { name: "configuration", read: configuration }, Reader { name: "mounts", read: mounts }];
+
+fn configuration(bytes: &[u8]) {
+    let Ok(file) = memfd_create("baton-configuration", MemfdFlags::CLOEXEC) else { return };
+    let mut file = File::from(file);
+    file.write_all(bytes).unwrap_or_else(|error| panic!("{error}"));
+    let name = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let flags = Layer::new().flag(Key::File, Some(name));
+    match resolve(&flags, &Surroundings::made_up(&[], Path::new("/nowhere"))) {
+        Ok(config) => drop(config.table()),
+        Err(error) => {
+            let told = error.to_string();
+            assert_eq!(told.lines().count(), 1, "{told:?}");
+        }
+    }
+}
+
+fn mounts(bytes: &[u8]) {
+    drop(reach::Mounts::of(bytes));
+}

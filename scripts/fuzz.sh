@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Fuzzes each reader of foreign bytes (host/src/foreign.rs) for so many minutes, two at a time, and says what was found.
+# Needs g++, for libFuzzer.
+#
+#   scripts/fuzz.sh [MINUTES [READER…]]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+minutes=${1:-1}
+shift || true
+target=${CARGO_TARGET_DIR:-target}
+at_a_time=2
+
+if ! command -v g++ >/dev/null; then
+  echo 'fuzz: g++ is missing, which compiles libFuzzer: install it (Debian: apt-get install g++)' >&2
+  exit 1
+fi
+RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/covered.sh \
+  cargo build --locked --workspace --features baton-fuzz/libfuzzer --bin fuzz
+readers=("$@")
+if ((${#readers[@]} == 0)); then
+  readers=(host/fuzz/corpus/*/)
+fi
+
+# Grows a corpus of its own in the target folder, from what is kept.
+fuzz() {
+  local reader=$1 work=$target/fuzz/$1
+  mkdir -p "$work/corpus"
+  if BATON_FUZZ_READER=$reader "$target/debug/fuzz" "$work/corpus" "host/fuzz/corpus/$reader" \
+    -max_total_time=$((minutes * 60)) -timeout=10 -rss_limit_mb=2048 -max_len=8192 -use_value_profile=1 \
+    -artifact_prefix="$work/" >"$work/log" 2>&1; then
+    echo "$reader: nothing; $(grep -E '^Done|^stat::number' "$work/log" | tail -1)," \
+      "$(find "$work/corpus" -type f | wc -l) inputs that differ"
+  else
+    echo "$reader: FOUND, see $work/log; keep what led there in host/fuzz/corpus/$reader:"
+    find "$work" -maxdepth 1 -type f ! -name log -printf '  %p\n'
+    return 1
+  fi
+}
+
+failed=0
+for reader in "${readers[@]}"; do
+  while (($(jobs -rp | wc -l) >= at_a_time)); do
+    wait -n || failed=1
+  done
+  fuzz "$(basename "$reader")" &
+done
+while (($(jobs -p | wc -l) > 0)); do
+  wait -n || failed=1
+done
+exit "$failed"
