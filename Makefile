@@ -1,5 +1,4 @@
-# Each target is one command and sets up what it needs: Rust with rustup, and for `examples` and `test` Node with npm
-# and Python with venv, and apt-get.
+# Each target is one command, says first what is missing that it cannot bring, and sets up the rest.
 # `make` alone says what there is.
 
 CARGO ?= cargo
@@ -7,7 +6,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 HEARTBEAT := $(TARGET)/wasm32-wasip2/release/heartbeat.wasm
 GUESTS := $(CARGO) build --locked --release --target wasm32-wasip2
 
-.PHONY: help demo build guests examples test tests-built faults soak model bench lint clean setup
+.PHONY: help demo build guests examples test tests-built faults soak model fuzz bench lint clean setup setup-examples setup-tests
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' $(MAKEFILE_LIST) | expand -t 18
@@ -24,22 +23,24 @@ build: ## Build the host: target/release/baton
 guests: setup ## Build the coordinators: target/wasm32-wasip2/release/*.wasm
 	$(GUESTS) --package cron --package heartbeat --package scheduler
 
-examples: ## Build the scheduler in five languages: target/examples/*.wasm
+examples: setup-examples ## Build the scheduler in five languages: target/examples/*.wasm
 	@scripts/examples.sh
 
 test: tests-built ## Run every test there is, those against Azurite and a registry included
+	@rm -f $(TARGET)/tmp/skipped
 	host/tests/azurite.sh install
 	host/tests/registry.sh install
 	host/tests/minisign.sh install
 	# Most tests wait for processes, so more of them run at once than there are processors: as many as have a share.
 	RUST_TEST_THREADS=$$(($$(nproc) * 6)) $(CARGO) test --locked --workspace
+	@! [ -s $(TARGET)/tmp/skipped ] || cat $(TARGET)/tmp/skipped
 
-tests-built: setup examples
+tests-built: setup-tests examples
 	$(CARGO) test --locked --workspace --no-run
 
 MINUTES ?= 2
 
-faults: setup ## Stop and kill hosts, break leases, delete records for MINUTES=2, and judge the effects (again: SEED=…)
+faults: setup-tests ## Stop and kill hosts, break leases, delete records for MINUTES=2, and judge the effects (again: SEED=…)
 	host/tests/azurite.sh install
 	FAULTS_MINUTES=$(MINUTES) FAULTS_SEED=$(SEED) FAULTS_ONLY='$(ONLY)' $(CARGO) test --locked --workspace --test faults -- --nocapture on_
 
@@ -52,11 +53,15 @@ SECONDS ?= 600
 model: setup ## Try every order of events on the elector, for SECONDS=600, and find what readers once found
 	BATON_MODEL_SECONDS=$(SECONDS) $(CARGO) test --locked --workspace --test model --test modelled -- --nocapture
 
-bench: setup ## Measure what the README promises, each number beside its yardstick
+bench: examples ## Measure what the README promises, each number beside its yardstick
+	host/tests/azurite.sh install
 	$(CARGO) bench --locked --package baton --bench report
 
 lint: setup ## Check formatting, lints, docs, the contract's copies and the dependencies
 	scripts/lint.sh
+
+fuzz: setup ## Feed everything that reads others' bytes for MINUTES=2 each, two at a time (some alone: READERS=…)
+	scripts/fuzz.sh $(MINUTES) $(READERS)
 
 clean: ## Remove what was built and fetched
 	find . -name .git -prune -o -name target -type d -prune -exec rm -rf {} +
@@ -64,3 +69,6 @@ clean: ## Remove what was built and fetched
 
 setup:
 	@scripts/setup.sh
+
+setup-examples setup-tests: setup-%:
+	@scripts/setup.sh $*

@@ -11,6 +11,8 @@ pub mod gate;
 mod memory;
 pub mod modules;
 pub mod node;
+#[cfg(test)]
+mod readme_tests;
 pub mod runtime;
 pub mod shell;
 pub mod signals;

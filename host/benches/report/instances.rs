@@ -28,7 +28,7 @@ use crate::guest::Guests;
 use crate::samples::Samples;
 use crate::table::{Bar, Row, Unit};
 use crate::turning;
-use crate::warm::large_example;
+use crate::warm::{LARGE, example};
 
 /// How many instances are started, killed, and killed with much memory.
 pub struct Effort {
@@ -82,7 +82,7 @@ pub async fn measure(guests: &Guests, effort: &Effort) -> wasmtime::Result<Measu
         starts.push(baton.start_when_ready().await?);
         at_once.push(baton.start_to_first_line().await?);
     }
-    let interpreter = Baton::new(&large_example().map_err(|error| wasmtime::format_err!("{error:#}"))?)?;
+    let interpreter = Baton::new(&example(LARGE).map_err(|error| wasmtime::format_err!("{error:#}"))?)?;
     let mut interpreter_starts = Samples::default();
     for _ in 0..effort.kills {
         interpreter_starts.push(interpreter.start_when_ready().await?);

@@ -17,6 +17,7 @@ mod counter;
 mod guest;
 mod hosts;
 mod instances;
+mod languages;
 mod machine;
 mod moves;
 #[allow(dead_code, reason = "shared with the tests, which use more of it")]
@@ -54,6 +55,7 @@ struct Effort {
     requests: requests::Effort,
     swaps: swaps::Effort,
     warm: warm::Effort,
+    languages: languages::Effort,
     window: Duration,
 }
 
@@ -65,6 +67,7 @@ const QUICK: Effort = Effort {
     requests: requests::Effort { rounds: 10 },
     swaps: swaps::Effort { hosts: 2, rounds: 50 },
     warm: warm::Effort { rounds: 3 },
+    languages: languages::Effort { starts: 5 },
     window: Duration::from_secs(30),
 };
 
@@ -76,6 +79,7 @@ const FULL: Effort = Effort {
     requests: requests::Effort { rounds: 100 },
     swaps: swaps::Effort { hosts: 2, rounds: 200 },
     warm: warm::Effort { rounds: 10 },
+    languages: languages::Effort { starts: 20 },
     window: Duration::from_secs(300),
 };
 
@@ -116,6 +120,7 @@ fn measure(guests: &Guests, effort: &Effort) -> Vec<Row> {
         section("crashes and hand-offs", || moves::moves(module, &effort.moves)),
         section("swaps", || swaps::measure(guests, &effort.swaps)),
         section("a large module held warm", || warm::measure(module, &effort.warm)),
+        section("languages", || languages::measure(&effort.languages)),
         section("hosts at rest", || standing::at_rest(module, effort.window)),
         section("requests to the store", || standing::requests(module, effort.window)),
         section("the binary", || binary(Path::new(env!("CARGO_BIN_EXE_baton")))),

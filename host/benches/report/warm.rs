@@ -19,7 +19,7 @@ pub struct Effort {
 }
 
 /// The example that has a whole JavaScript engine in it.
-const LARGE: &str = "scheduler-js.wasm";
+pub const LARGE: &str = "scheduler-js.wasm";
 /// How long a host is left alone before it is looked at.
 const SETTLE: Duration = Duration::from_secs(3);
 
@@ -28,7 +28,7 @@ const SETTLE: Duration = Duration::from_secs(3);
 /// # Errors
 /// If the large one is not built.
 pub fn measure(small: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
-    let large = large_example()?;
+    let large = example(LARGE)?;
     let mebibytes = std::fs::metadata(&large)?.len() as f64 / f64::from(1 << 20);
     let [mut beside, mut cold, mut warm] = [const { Vec::new() }; 3];
     for _ in 0..effort.rounds {
@@ -64,12 +64,12 @@ fn standby(site: &Site, name: &str, module: &Path, cached: bool) -> anyhow::Resu
     memory(node.pid()).context("the standby ended while it was watched")
 }
 
-/// The example that is large.
+/// The component of an example.
 ///
 /// # Errors
 /// If it is not built.
-pub fn large_example() -> anyhow::Result<PathBuf> {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("examples").join(LARGE);
-    ensure!(path.exists(), "{} is missing: `scripts/examples.sh js` builds it", path.display());
+pub fn example(name: &str) -> anyhow::Result<PathBuf> {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("examples").join(name);
+    ensure!(path.exists(), "{} is missing: `make examples` builds it", path.display());
     Ok(path)
 }

@@ -495,3 +495,23 @@ fn the_readme_has_every_setting_once() {
     in_code.sort_unstable();
     assert_eq!(in_readme, in_code);
 }
+
+#[test]
+fn the_readme_has_every_default_as_it_is() {
+    // These hang on where the host runs, and on what it runs.
+    const ELSEWHERE: [Key; 6] = [Key::Module, Key::Election, Key::Store, Key::Node, Key::Cache, Key::File];
+    let config = Case::new("").run(&[], &["x.wasm"]).unwrap();
+    let readme = include_str!("../../../README.md");
+    let section = readme.split("\n## Settings\n").nth(1).unwrap().split("\n## ").next().unwrap();
+    for key in Key::ALL.into_iter().filter(|key| !ELSEWHERE.contains(key)) {
+        let of_key = |row: &&str| row.split('|').nth(3).is_some_and(|cell| cell.trim() == format!("`{}`", key.name()));
+        let row = section.lines().find(of_key).unwrap();
+        let said = row.split('|').nth(4).unwrap().trim().trim_matches('`');
+        let is = &config.rows.iter().find(|row| row.key == key).unwrap().value;
+        let durations = [said, is].map(|text| humantime::parse_duration(text).ok());
+        assert!(
+            said == is || durations[0].is_some() && durations[0] == durations[1],
+            "{key:?}: {said}, and it is {is}"
+        );
+    }
+}

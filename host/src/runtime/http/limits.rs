@@ -134,6 +134,22 @@ mod tests {
         poll_fn(|cx| wait.poll(cx, gate, clock)).await;
     }
 
+    #[test]
+    fn the_readme_says_the_limits_as_they_are() {
+        let readme = include_str!("../../../../README.md").split_whitespace().collect::<Vec<_>>().join(" ");
+        let kibibytes = |bytes: usize| format!("{} KiB", bytes >> 10);
+        for said in [
+            format!("{} s for the connection, {} s until the response's head", CONNECT.as_secs(), WAIT.as_secs()),
+            format!("and {} s between two parts of the response", WAIT.as_secs()),
+            format!("All of them end {} ms before the [deadline]", BEFORE_DEADLINE.as_millis()),
+            format!("a response's head of {} and {HEAD_LINES} lines", kibibytes(HEAD_BYTES)),
+            format!("{} for the headers of a request", kibibytes(FIELD_BYTES)),
+            format!("Connections are kept for {} s", IDLE_FOR.as_secs()),
+        ] {
+            assert!(readme.contains(&said), "the README does not say: {said}");
+        }
+    }
+
     #[tokio::test]
     async fn a_wait_ends_when_it_should_or_before_the_deadline() {
         let clock = Clock::default();

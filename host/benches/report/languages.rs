@@ -1,0 +1,54 @@
+//! The scheduler of the examples in each of its languages: how large it is, how long it takes to compile and to start.
+
+use anyhow::{Context as _, ensure};
+
+use crate::hosts::Site;
+use crate::node::Event;
+use crate::samples::Samples;
+use crate::table::{Row, Unit};
+use crate::warm::example;
+
+/// How much is measured.
+pub struct Effort {
+    /// First terms in each language.
+    pub starts: usize,
+}
+
+const LANGUAGES: [&str; 5] = ["rust", "js", "python", "c", "go"];
+
+/// What each takes until it is compiled, and from its written term to its first instruction, its state claimed.
+///
+/// # Errors
+/// If one of them is not built.
+pub fn measure(effort: &Effort) -> anyhow::Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for language in LANGUAGES {
+        let module = example(&format!("scheduler-{language}.wasm"))?;
+        let kilobytes = std::fs::metadata(&module)?.len() / 1000;
+        let [mut compiled, mut started] = [Samples::default(), Samples::default()];
+        for start in 0..effort.starts {
+            let site = Site::new();
+            // A host's cache, which the next one of the same site finds.
+            for is_cached in [false, true] {
+                let host = site.launch(&format!("host-{start}"), &module, "beat", &site.url());
+                let mut host = host.flag("--config", "workers=1").start();
+                let ready = host.event("the module to be ready", |event| event.name == "module_ready");
+                ensure!(ready.fields["cached"] == is_cached, "the cache is not as it should be: {ready:?}");
+                let first = host.after(0, "started");
+                let took = |event: &Event| event.fields["took_s"].as_f64().context("an event says what it took");
+                if is_cached {
+                    started.push(1e3 * took(&first)?);
+                } else {
+                    compiled.push(took(&ready)?);
+                }
+                host.terminate();
+            }
+        }
+        let row = |what: &str, unit, samples| {
+            Row::new(format!("the scheduler in {language}, {kilobytes} kB, {what}"), unit, samples)
+        };
+        rows.push(row("compiled", Unit::S, compiled));
+        rows.push(row("started", Unit::Ms, started));
+    }
+    Ok(rows)
+}
