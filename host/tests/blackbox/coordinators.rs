@@ -1,12 +1,12 @@
 //! Several coordinators in one host: what one does is not felt by another.
 
 use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::guests::Guest;
 use crate::node::{Journal, Launch, until};
+use crate::skipped::skipped;
 use crate::store::Store;
 
 /// So many times it beats beside the other.
@@ -105,9 +105,7 @@ impl ControlGroup {
                 drop(group);
             }
         }
-        // Past the capture of the test harness, which would swallow it.
-        let said = std::io::stderr().write_all(b"SKIPPED: the control group that this test needs cannot be made\n");
-        said.expect("stderr can be written");
+        skipped("the control group that it needs cannot be made");
         None
     }
 

@@ -24,6 +24,8 @@ mod publisher;
 mod registry;
 #[path = "../support/share.rs"]
 mod share;
+#[path = "../support/skipped.rs"]
+mod skipped;
 
 mod any_component;
 mod azure_access;

@@ -16,6 +16,8 @@ mod proxy;
 mod publisher;
 #[path = "../support/registry.rs"]
 mod registry;
+#[path = "../support/skipped.rs"]
+mod skipped;
 
 mod azure;
 mod azure_modules;

@@ -9,6 +9,7 @@ use baton::store::{LeaseStore, SqliteStore};
 use baton_election::{ElectionName, LeaseId, LeaseState, Op, Refusal, Reply, Snapshot, Version};
 use tempfile::TempDir;
 
+use crate::skipped::skipped;
 use crate::suite::record;
 
 /// What a process is told, in its environment.
@@ -171,9 +172,8 @@ async fn hold(store: &SqliteStore) {
 
 #[test]
 fn a_holder_in_a_real_time_namespace_is_judged_by_watching_it() {
-    const NAME: &str = "a_holder_in_a_real_time_namespace_is_judged_by_watching_it";
     if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIPPED {NAME}: only root may make the time namespace that it needs");
+        skipped("only root may make the time namespace that it needs");
         return;
     }
     let folder = TempDir::new().unwrap();

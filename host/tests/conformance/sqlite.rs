@@ -1,6 +1,6 @@
 //! The embedded store: the suite, and what happens to files, disks, boots and processes.
 
-use std::io::Write;
+use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use tempfile::TempDir;
 
 use super::suite::{self, Backend, Bench, a, assert_lost, b, job, record};
 use super::{modules, states};
+use crate::skipped::skipped;
 
 /// A store in a folder of its own, and a handle for each [`Backend::open`], as other processes have.
 struct Folder(TempDir);
@@ -293,9 +294,7 @@ impl Disk {
         if mount(&["-t", "tmpfs", "-o", "size=64k", "tmpfs"], dir.path()) {
             return Some(Self(dir));
         }
-        // Past the capture of the test harness, which would swallow it.
-        let said = std::io::stderr().write_all(b"SKIPPED: only root can mount the small disk that this test needs\n");
-        said.unwrap();
+        skipped("only root can mount the small disk that it needs");
         None
     }
 

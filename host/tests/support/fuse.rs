@@ -13,6 +13,7 @@ use rustix::io::FdFlags;
 use tempfile::TempDir;
 
 use crate::patience::Patience;
+use crate::skipped::skipped;
 
 /// A mounted folder. It ends with this value.
 pub struct Fuse {
@@ -42,10 +43,7 @@ impl Fuse {
             mount.status().is_ok_and(|status| status.success())
         });
         let Some(device) = mounted else {
-            // Past the capture of the test harness, which would swallow it.
-            let said =
-                std::io::stderr().write_all(b"SKIPPED: the FUSE file system that this test needs cannot be mounted\n");
-            said.expect("stderr is there");
+            skipped("the FUSE file system that it needs cannot be mounted");
             return None;
         };
         rustix::io::fcntl_setfd(&device, FdFlags::CLOEXEC).expect("flags are set");
