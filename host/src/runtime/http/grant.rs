@@ -306,7 +306,8 @@ impl Grants {
             return None;
         }
         let text = if knows_origin { format!("{origin}{path}") } else { origin.to_string() };
-        text.parse().ok()
+        // A path may be written otherwise in a grant than it was asked for: with a backslash, say.
+        text.parse().ok().filter(|grant: &Grant| grant.covers_path(path))
     }
 
     /// What is to be granted so that the host of this origin may have a private address.
