@@ -6,10 +6,11 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 HEARTBEAT := $(TARGET)/wasm32-wasip2/release/heartbeat.wasm
 GUESTS := $(CARGO) build --locked --release --target wasm32-wasip2
 
-.PHONY: help demo build guests examples test tests-built faults soak model fuzz bench lint clean setup setup-examples setup-tests
+.PHONY: help demo build guests examples test tests-built faults soak model fuzz bench bench-peers lint clean setup \
+	setup-examples setup-tests
 
 help: ## Say what there is
-	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' $(MAKEFILE_LIST) | expand -t 20
 
 demo: setup ## Three nodes, one leader: a crash, a takeover, a hand-off (under 30 s once built)
 	$(GUESTS) --package heartbeat
@@ -56,6 +57,9 @@ model: setup ## Try every order of events on the elector, for SECONDS=600, and f
 bench: examples ## Measure what the README promises, each number beside its yardstick
 	host/tests/azurite.sh install
 	$(CARGO) bench --locked --package baton --bench report
+
+bench-peers: setup build ## Measure etcd and ZooKeeper beside it, in a quarter of an hour (only some: ONLY=etcd)
+	@python3 scripts/bench-peers $(TARGET)/release/baton $(ONLY)
 
 lint: setup ## Check formatting, lints, docs, the contract's copies and the dependencies
 	scripts/lint.sh
