@@ -36,15 +36,18 @@ def main() -> int:
         sys.exit(__doc__)
     baton, words = Path(sys.argv[1]).resolve(), sys.argv[2:]
     chosen = [kind for kind in CONTENDERS if not words or any(word.lower() in kind.title.lower() for word in words)]
-    begin, table, complete = time.monotonic(), Table(), True
+    if not baton.exists():
+        sys.exit(f"{baton} is missing: make build")
     install()
+    print(machine(baton), file=sys.stderr)
+    begin, table, complete = time.monotonic(), Table(), True
     with tempfile.TemporaryDirectory(prefix="bench-peers-") as name:
         end_on_signals(name)
         folder = Path(name)
         build(folder)
         for kind in chosen:
             complete &= kind(folder, baton).measure(table)
-    print(f"\n{machine(baton)}\nTook {(time.monotonic() - begin) / 60:.0f} min, with a TTL of {TTL} s.\n")
+    print(f"\nTook {(time.monotonic() - begin) / 60:.0f} min, with a TTL of {TTL} s:\n")
     for kind in chosen:
         print(f"- {kind.title}: {kind.settings}")
     print("\nMedians, and the worst in brackets:\n")
@@ -89,12 +92,12 @@ def machine(baton: Path) -> str:
     packages = said("dpkg-query", "--show", "--showformat=${Package} ${Version}, ", *PACKAGES)
     azurite = said(str(AZURITE), "--version")
     load = Path("/proc/loadavg").read_text().split()[0]
-    return f"""{os.cpu_count()} processors, Linux {os.uname().release}, load {load} at the end
+    return f"""{os.cpu_count()} processors, Linux {os.uname().release}, load before {load}
 {said(str(baton), "--version")}, {packages}azurite {azurite}"""
 
 
 def said(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip(" \n")
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.removesuffix("\n")
 
 
 def render(chosen: list[type[Contender]], table: Table) -> str:

@@ -32,9 +32,9 @@ MOVES = [
     f"… and effects of the killed one's task beside the next one's, in {AFTER} s",
 ]
 STOPS = [
-    f"SIGSTOP of the leading process alone for {STOPPED} s: effects of its task beside the next one's meanwhile (n = {FLEETS})",
+    f"SIGSTOP of the leading process for {STOPPED} s: effects of its task beside the next one's meanwhile (n = {FLEETS})",
     f"… and in the {AFTER} s after SIGCONT",
-    f"SIGSTOP of it and its children for {STOPPED} s: the same in the {AFTER} s after SIGCONT (n = {FLEETS})",
+    f"SIGSTOP of it with its children for {STOPPED} s: the same in the {AFTER} s after SIGCONT (n = {FLEETS})",
 ]
 OUTAGES = [
     f"the store hangs → a task that heeds stops is gone (n = {FLEETS})",
@@ -87,18 +87,32 @@ class Contender:
     def measure(self, table: Table) -> bool:
         """Adds a column, and says whether all of it was measured."""
         parts = [(self.moves, MOVES), (self.stops, STOPS), (self.outages, OUTAGES), (self.rests, RESTS)]
-        complete = True
         try:
-            if command := self.serve():
-                self.server = Process(command, self.folder / "server.log", {})
-                self.server.settle()
-            for part, rows in parts:
-                print(f"measuring {self.title}: {part.__name__} …", file=sys.stderr)
-                complete &= add(table, rows, part)
+            return all([self.add(table, rows, part) for part, rows in parts])
         finally:
             if self.server:
                 self.server.end()
-        return complete
+
+    def add(self, table: Table, rows: list[str], part: Callable[[], list[str]]) -> bool:
+        """Adds the cells of a part; if they cannot be measured, they say why, and the other parts keep theirs."""
+        print(f"measuring {self.title}: {part.__name__} …", file=sys.stderr)
+        failed = ""
+        try:
+            self.start()
+            cells = part()
+        except Exception as error:
+            failed = f"did not run: {error}"
+            cells = [failed] * len(rows)
+        for row, cell in zip(rows, cells, strict=True):
+            table.setdefault(row, []).append(cell)
+        return not failed
+
+    def start(self) -> None:
+        """Starts the server, unless it runs or there is none."""
+        if self.server is None and (command := self.serve()):
+            server = Process(command, self.folder / "server.log", {})
+            server.settle()
+            self.server = server
 
     def moves(self) -> list[str]:
         hand_offs, crashes, orphans = zip(*side_by_side(self.move, [()] * FLEETS), strict=True)
@@ -189,19 +203,6 @@ class Contender:
         finally:
             for node in nodes.values():
                 node.end()
-
-
-def add(table: Table, rows: list[str], part: Callable[[], list[str]]) -> bool:
-    """Adds a contender's cells; if they cannot be measured, they say why, and the other parts keep theirs."""
-    failed = ""
-    try:
-        cells = part()
-    except Exception as error:
-        failed = f"did not run: {error}"
-        cells = [failed] * len(rows)
-    for row, cell in zip(rows, cells, strict=True):
-        table.setdefault(row, []).append(cell)
-    return not failed
 
 
 def side_by_side(measure: Callable, arguments: list[tuple]) -> list:

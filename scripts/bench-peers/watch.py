@@ -45,7 +45,7 @@ class Effects:
                 if line.node not in others:
                     return line
             time.sleep(0.05)
-        raise RuntimeError(f"no node but {sorted(others)} has led within {PATIENCE} s")
+        raise RuntimeError(f"nobody else has led within {PATIENCE} s")
 
     def of_old(self, old: str, new: Line) -> list[Line]:
         """Those of the old leader that come after the new one's first."""
