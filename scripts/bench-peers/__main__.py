@@ -36,6 +36,8 @@ def main() -> int:
         sys.exit(__doc__)
     baton, words = Path(sys.argv[1]).resolve(), sys.argv[2:]
     chosen = [kind for kind in CONTENDERS if not words or any(word.lower() in kind.title.lower() for word in words)]
+    if not chosen:
+        sys.exit(f"none of the titles has such a word: {'; '.join(kind.title for kind in CONTENDERS)}")
     if not baton.exists():
         sys.exit(f"{baton} is missing: make build")
     install()
@@ -60,10 +62,11 @@ def install() -> None:
     missing = [package for package, sign in PACKAGES.items() if not sign.exists()]
     if missing:
         root = [] if os.geteuid() == 0 else ["sudo"]
-        command = [*root, "apt-get", "install", "--yes", "--no-install-recommends", *missing]
-        print(f"installing Debian's packages: {' '.join(command)}", file=sys.stderr)
-        if not all(map(shutil.which, (command[0], "apt-get"))) or subprocess.call(command, stdout=sys.stderr) != 0:
-            sys.exit(f"missing, and not to be had like this: {' '.join(missing)}")
+        print(f"installing Debian's packages as root: {' '.join(missing)}", file=sys.stderr)
+        for words in ["update"], ["install", "--yes", "--no-install-recommends", *missing]:
+            command = [*root, "apt-get", "--quiet", *words]
+            if not all(map(shutil.which, [*root, "apt-get"])) or subprocess.call(command, stdout=sys.stderr) != 0:
+                sys.exit(f"missing: {' '.join(missing)}; and this did not bring them: {' '.join(command)}")
         print("Debian starts etcd where services are started; this run uses another one of its own", file=sys.stderr)
     subprocess.run([HERE.parent.parent / "host/tests/azurite.sh", "install"], check=True, stdout=sys.stderr)
 
