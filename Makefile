@@ -56,7 +56,7 @@ model: setup ## Try every order of events on the elector, for SECONDS=600, and f
 
 bench: examples ## Measure what the README promises, each number beside its yardstick
 	host/tests/azurite.sh install
-	$(CARGO) bench --locked --package baton --bench report
+	$(CARGO) bench --locked --workspace --bench report
 
 bench-peers: setup build ## Measure etcd and ZooKeeper beside it, in a quarter of an hour (only some: ONLY=etcd)
 	@python3 scripts/bench-peers $(TARGET)/release/baton $(ONLY)
