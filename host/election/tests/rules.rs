@@ -305,6 +305,22 @@ fn a_known_loss_kills_at_once() {
 }
 
 #[test]
+fn a_known_loss_kills_at_once_though_what_was_refused_is_not_wanted_any_more() {
+    let mut scene = Scene::leading();
+    scene.input(Input::Plan(plan(1, None)));
+    let superseded = scene.pending;
+    // Another version is wanted before the write of the first is answered, so that what is there is read.
+    let asked = scene.input(Input::Plan(plan(2, None)));
+    assert_eq!(only_request(&asked), Op::Read);
+    scene.pending = superseded;
+    let effects = scene.answer(Err(Refusal::Lost("taken".to_string())));
+    assert!(
+        matches!(effects[..], [Effect::Stop { reason: StopReason::LeaseLost, .. }, Effect::Kill { .. }]),
+        "{effects:?}"
+    );
+}
+
+#[test]
 fn an_orderly_end_asks_waits_and_releases_last() {
     let mut scene = Scene::leading();
     let effects = scene.input(Input::Shutdown);

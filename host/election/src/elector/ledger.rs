@@ -1,6 +1,7 @@
 //! Writing the record under the lease: conditionally, and after doubt by reading first.
 
 use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 
 use super::{Pending, Shared, answered};
 use crate::record::{LeaseId, LeaseState, Record, Snapshot, Version};
@@ -13,6 +14,9 @@ pub(super) struct Ledger {
     version: Version,
     record: Option<Record>,
     goal: Option<Goal>,
+    /// Writes that are not wanted any more and have no answer so far. Whether they were carried out a reading shows, but
+    /// the answer may be that the lease is lost.
+    superseded: Vec<Pending>,
 }
 
 #[derive(Debug, Clone, Hash)]
@@ -54,7 +58,7 @@ pub(super) enum News {
 
 impl Ledger {
     pub(super) fn new(version: Version, record: Option<Record>) -> Self {
-        Self { version, record, goal: None }
+        Self { version, record, goal: None, superseded: Vec::new() }
     }
 
     /// The record that the store has, as far as is known.
@@ -82,7 +86,11 @@ impl Ledger {
     pub(super) fn want(&mut self, record: Record, kind: Kind, now: Time) {
         let step = match self.goal.as_ref().map(|goal| &goal.step) {
             None | Some(Step::WriteAt(_)) => Step::WriteAt(now),
-            Some(Step::Writing(_) | Step::ReadAt(_) | Step::Reading(_)) => Step::ReadAt(now),
+            Some(Step::Writing(pending)) => {
+                self.superseded.extend(*pending);
+                Step::ReadAt(now)
+            }
+            Some(Step::ReadAt(_) | Step::Reading(_)) => Step::ReadAt(now),
         };
         self.goal = Some(Goal { record, kind, step });
     }
@@ -126,6 +134,10 @@ impl Ledger {
 
     /// Takes an answer; one to somebody else's request does nothing.
     pub(super) fn answer(&mut self, shared: &mut Shared, id: RequestId, result: &Result<Reply, Refusal>) -> News {
+        if let Some(place) = self.superseded.iter().position(|pending| pending.id == id) {
+            self.superseded.swap_remove(place);
+            return known_loss(result);
+        }
         let Some(goal) = &mut self.goal else { return News::None };
         let (Step::Writing(slot) | Step::Reading(slot)) = &mut goal.step else { return News::None };
         if answered(slot, id).is_none() {
@@ -141,8 +153,7 @@ impl Ledger {
                 goal.step = Step::ReadAt(shared.time());
                 News::None
             }
-            Err(Refusal::Lost(why)) => News::Lost(why.clone()),
-            Err(Refusal::Held) => News::Lost("the lease is held by another".to_string()),
+            Err(Refusal::Lost(_) | Refusal::Held) => known_loss(result),
             Ok(Reply::Done | Reply::Term(_)) | Err(Refusal::Unknown(_) | Refusal::Misconfigured(_)) => {
                 if let Err(refusal) = result {
                     shared.store_trouble("write", refusal);
@@ -196,6 +207,15 @@ impl Ledger {
             goal.step = Step::ReadAt(shared.retry_at());
             News::Doubt
         }
+    }
+}
+
+/// What an answer says of the lease, whatever else it means.
+fn known_loss(result: &Result<Reply, Refusal>) -> News {
+    match result {
+        Err(Refusal::Lost(why)) => News::Lost(why.clone()),
+        Err(Refusal::Held) => News::Lost("the lease is held by another".to_string()),
+        _ => News::None,
     }
 }
 

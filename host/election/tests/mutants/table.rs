@@ -117,8 +117,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a write of unknown outcome is taken for done",
         file: LEDGER,
-        old: "            Err(Refusal::Lost(why)) => News::Lost(why.clone()),",
-        new: "            Err(Refusal::Unknown(_)) if MUTANT => { let version = self.version.clone(); self.reached(shared, version) }\n            Err(Refusal::Lost(why)) => News::Lost(why.clone()),",
+        old: "            Err(Refusal::Lost(_) | Refusal::Held) => known_loss(result),",
+        new: "            Err(Refusal::Unknown(_)) if MUTANT => { let version = self.version.clone(); self.reached(shared, version) }\n            Err(Refusal::Lost(_) | Refusal::Held) => known_loss(result),",
         breaks: "terms_only_rise",
     },
     Mutant {
@@ -533,6 +533,13 @@ pub const MUTANTS: &[Mutant] = &[
         file: HOLDER,
         old: "        serving.kill(shared, &why);\n        None",
         new: "        if !MUTANT { serving.kill(shared, &why); }\n        None",
+        breaks: "known_loss_kills_at_once",
+    },
+    Mutant {
+        name: "a known loss counts for nothing where the write is not wanted any more",
+        file: LEDGER,
+        old: "            return known_loss(result);",
+        new: "            return if MUTANT { News::None } else { known_loss(result) };",
         breaks: "known_loss_kills_at_once",
     },
     Mutant {

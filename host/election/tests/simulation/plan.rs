@@ -413,7 +413,22 @@ fn draw_publishing(rng: &mut Rng, hosts: &[HostPlan], at: Instant, faults: &mut 
         publishing = Fault::Publish { host, module, fallback };
         faults.push((at + rng.millis(0, 5000), publishing));
     }
+    if rng.per_mille(200) {
+        draw_loss_as_versions_come(rng, hosts, at, faults);
+    }
     publishing
+}
+
+/// The lease is lost as each host hears of a version, and of another before the store can have answered to the first.
+fn draw_loss_as_versions_come(rng: &mut Rng, hosts: &[HostPlan], at: Instant, faults: &mut Vec<(Instant, Fault)>) {
+    faults.push((at, rng.pick(&[Fault::Seize, Fault::Break { period: Duration::ZERO }])));
+    for (host, HostPlan { lease, .. }) in hosts.iter().enumerate() {
+        let first = at + rng.between(Duration::ZERO, *lease / 40);
+        let second = first + rng.between(Duration::ZERO, *lease / 20);
+        for at in [first, second] {
+            faults.push((at, Fault::Publish { host, module: Some(rng.below(4)), fallback: None }));
+        }
+    }
 }
 
 /// A leader that cannot hear of the break, and candidates that do not last: what the wait after a break is

@@ -21,6 +21,10 @@ impl Conduct {
             (Op::Write { id: lease, version, record }, result) if role == self.role && self.last_write == Some(id) => {
                 self.written(*lease, version, record, result);
             }
+            // That the lease is lost, one that is not wanted any more tells as well.
+            (Op::Write { id: lease, .. }, Err(Refusal::Lost(_) | Refusal::Held)) if role == self.role => {
+                self.loses(*lease);
+            }
             (Op::Write { .. } | Op::Create { .. } | Op::Release { .. } | Op::Read, _) => {}
         }
     }
@@ -211,15 +215,22 @@ impl Conduct {
             }
             Err(Refusal::Lost(_) | Refusal::Held) => {}
         }
-        let Some(holding) = self.holding.as_mut().filter(|holding| holding.id == id) else { return };
         match result {
             Ok(_) => {
+                let Some(holding) = self.holding.as_mut().filter(|holding| holding.id == id) else { return };
                 holding.unwritten_since = None;
                 holding.failures.recorded = record.failures;
                 holding.done_unrecorded &= record.outcome.is_none();
             }
-            Err(Refusal::Lost(_) | Refusal::Held) => holding.lost = true,
+            Err(Refusal::Lost(_) | Refusal::Held) => self.loses(id),
             Err(_) => {}
+        }
+    }
+
+    /// The store has said that the lease is not held any more.
+    fn loses(&mut self, id: LeaseId) {
+        if let Some(holding) = self.holding.as_mut().filter(|holding| holding.id == id) {
+            holding.lost = true;
         }
     }
 

@@ -102,19 +102,11 @@ struct Seen {
     as_standby: bool,
 }
 
-impl Seen {
-    /// Whether the last reading showed a record that is not this node's.
-    fn reads_of_others(&self, node: &str) -> bool {
-        match &self.last {
-            Some((Snapshot::Object { record: Some(record), .. }, _)) => record.node.as_deref() != Some(node),
-            _ => false,
-        }
-    }
-}
-
 struct Acquisition {
     id: LeaseId,
     length: Duration,
+    /// What it was to be taken from.
+    version: Version,
     first_sent: Time,
     /// The same by the slowest of its clocks.
     first_sent_least: Duration,
