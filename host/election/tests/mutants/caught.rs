@@ -17,6 +17,8 @@ mod host;
 mod invariants;
 #[path = "../simulation/plan.rs"]
 mod plan;
+#[path = "../simulation/receiver.rs"]
+mod receiver;
 #[path = "../simulation/replay.rs"]
 mod replay;
 #[path = "../simulation/rng.rs"]
@@ -102,10 +104,7 @@ fn a_run_that_fails_is_kept_and_what_is_kept_fails_again() {
 
 /// Runs that once failed, and the mutant that takes their mend out.
 const FOUND: [(&str, &str); 3] = [
-    (
-        "known_loss_kills_at_once-20000435337",
-        "a known loss counts for nothing where the write is not wanted any more",
-    ),
+    ("known_loss_kills_at_once-20000435337", "a known loss counts for nothing where the write is not wanted any more"),
     ("gone_in_time-stale_opening", "a term that was written before the lease was in doubt is served"),
     ("gone_in_time-50626752", "a record that is made anew looks as if nobody had ever led"),
 ];

@@ -22,10 +22,16 @@ pub struct Coverage {
     pub replaced: u64,
     pub proven: u64,
     pub rejected: u64,
+    pub supervisors_stopped: u64,
+    pub ended_by_warden: u64,
+    pub ended_by_watchdog: u64,
+    pub slewed: u64,
+    pub aimed: u64,
+    pub refused_late: u64,
 }
 
 impl Coverage {
-    fn all(&self) -> [(&'static str, u64); 18] {
+    fn all(&self) -> [(&'static str, u64); 24] {
         [
             ("instances started", self.started),
             ("instances killed", self.killed),
@@ -45,6 +51,12 @@ impl Coverage {
             ("instances replaced", self.replaced),
             ("versions proven", self.proven),
             ("versions rejected", self.rejected),
+            ("supervisors stopped alone", self.supervisors_stopped),
+            ("instances ended by the warden", self.ended_by_warden),
+            ("processes ended by the watchdog", self.ended_by_watchdog),
+            ("clocks slewed", self.slewed),
+            ("faults that came with what a host did", self.aimed),
+            ("late effects refused by their term", self.refused_late),
         ]
     }
 
@@ -67,6 +79,12 @@ impl Coverage {
         self.replaced += other.replaced;
         self.proven += other.proven;
         self.rejected += other.rejected;
+        self.supervisors_stopped += other.supervisors_stopped;
+        self.ended_by_warden += other.ended_by_warden;
+        self.ended_by_watchdog += other.ended_by_watchdog;
+        self.slewed += other.slewed;
+        self.aimed += other.aimed;
+        self.refused_late += other.refused_late;
     }
 
     /// The cases that were never met.

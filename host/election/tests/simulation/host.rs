@@ -23,6 +23,12 @@ pub struct Host {
     pub process: Option<Process>,
     /// Its process does not run before.
     pub frozen_until: Instant,
+    /// Its supervisor is not driven before.
+    pub stopped_until: Instant,
+    /// Its watchdog and warden do nothing before.
+    pub unwatched_until: Instant,
+    /// By how much one of its clocks is made faster or slower, in millionths, and until when.
+    pub slewed: (i64, Instant),
     /// A shutdown or an end of the process is followed by a new start after that long.
     pub down: Duration,
 }
@@ -44,9 +50,20 @@ pub struct Process {
     pub wakes: u64,
     /// Wakes in a row at which time did not go on.
     pub idle_wakes: u32,
-    started: Instant,
     drift: i64,
+    /// What its clocks had shown when the speed of one changed for the last time.
+    shown: Shown,
     jumped: Duration,
+}
+
+/// What the clocks of a process show at a moment, but for steps of the wall clock.
+#[derive(Clone, Copy)]
+struct Shown {
+    at: Instant,
+    most: Duration,
+    least: Duration,
+    /// By how much one of them is faster or slower than its machine's drift makes it, in millionths.
+    slew: i64,
 }
 
 /// What a process has told others of the terms that it has seen.
@@ -67,6 +84,14 @@ pub struct Instance {
     pub superseded: Option<Term>,
     /// Effects pass until then, by the host's clock.
     pub deadline: Time,
+    /// If it is not gone by then, by the host's clock, the watchdog ends the host.
+    pub abort_at: Time,
+    /// When the watchdog first found that it had been paused past the deadline.
+    pub woken: Option<Time>,
+    /// Looks of the watchdog that were planned; only the last one counts.
+    pub looks: u64,
+    /// Nothing is left of it, whether its supervisor knows that or not.
+    pub is_gone: bool,
     /// Closed for good by a kill or by its end.
     pub closed: bool,
     /// It has ended or was killed, and is gone soon.
@@ -76,7 +101,7 @@ pub struct Instance {
 }
 
 impl Process {
-    pub fn new(now: Instant, host: usize, incarnation: u32, plan: &HostPlan, seed: u64) -> Self {
+    pub fn new(now: Instant, host: usize, incarnation: u32, plan: &HostPlan, seed: u64, slew: i64) -> Self {
         let settings = settings(host, incarnation, plan);
         let random = Rng::about(&[seed, 4, host as u64, u64::from(incarnation)]).for_elector();
         let first = Now { time: Time::default(), least: Duration::ZERO, wall: now };
@@ -91,29 +116,41 @@ impl Process {
             instances: 0,
             wakes: 0,
             idle_wakes: 0,
-            started: now,
             drift: plan.drift,
+            shown: Shown { at: now, most: Duration::ZERO, least: Duration::ZERO, slew },
             jumped: Duration::ZERO,
         }
     }
 
-    /// What the host's clock says.
+    /// What the host's clock says, which is the fastest of all.
     pub fn local(&self, now: Instant) -> Time {
-        Time(self.least(now) + self.jumped)
+        Time(self.shown.most + self.run(now, self.shown.slew.max(0)) + self.jumped)
     }
 
     /// What its slowest clock says, which no step of the wall clock moves.
     pub fn least(&self, now: Instant) -> Duration {
-        let true_nanos = now.saturating_sub(self.started).as_nanos() as i128;
-        let nanos = true_nanos * (1_000_000 + i128::from(self.drift)) / 1_000_000;
+        self.shown.least + self.run(now, self.shown.slew.min(0))
+    }
+
+    /// How far a clock runs until `now` that is slewed so.
+    fn run(&self, now: Instant, slew: i64) -> Duration {
+        let true_nanos = now.saturating_sub(self.shown.at).as_nanos() as i128;
+        let nanos = true_nanos * (1_000_000 + i128::from(self.drift + slew)) / 1_000_000;
         Duration::from_nanos(nanos as u64)
     }
 
     /// When the host's clock will have said that.
     pub fn instant(&self, local: Time) -> Instant {
-        let nanos = local.0.saturating_sub(self.jumped).as_nanos() as i128;
-        let true_nanos = (nanos * 1_000_000).div_euclid(1_000_000 + i128::from(self.drift)) + 2;
-        self.started.saturating_add(Duration::from_nanos(true_nanos as u64))
+        let nanos = local.0.saturating_sub(self.jumped).saturating_sub(self.shown.most).as_nanos() as i128;
+        let speed = 1_000_000 + i128::from(self.drift + self.shown.slew.max(0));
+        let true_nanos = (nanos * 1_000_000).div_euclid(speed) + 2;
+        self.shown.at.saturating_add(Duration::from_nanos(true_nanos as u64))
+    }
+
+    /// From here on one of the clocks is slewed so.
+    pub fn slew(&mut self, now: Instant, slew: i64) {
+        let most = self.shown.most + self.run(now, self.shown.slew.max(0));
+        self.shown = Shown { at: now, most, least: self.least(now), slew };
     }
 
     pub fn jump(&mut self, by: Duration) {
@@ -123,6 +160,16 @@ impl Process {
     /// Whether an effect of its instance would pass the gate.
     pub fn passes(&self, now: Instant) -> bool {
         self.instance.as_ref().is_some_and(|one| !one.closed && self.local(now) < one.deadline)
+    }
+}
+
+impl Instance {
+    /// From when on its watchdog counts it as not gone in time. After a pause past the deadline, in which the gate has
+    /// refused everything, the kill may take as long as it may otherwise; that is given once.
+    pub fn overdue_at(&self) -> Time {
+        let room = self.abort_at.since(self.deadline);
+        let woken = self.woken.filter(|woken| *woken >= self.deadline);
+        woken.map_or(self.abort_at, |woken| self.abort_at.max(woken + room))
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use baton_election::{LeaseId, Op, Outcome, Record, Refusal, Reply, Term, Time};
 
+use crate::receiver::Receiver;
 use crate::store::Instant;
 
 /// A promise or a rule that does not hold.
@@ -39,6 +40,7 @@ pub struct History {
     together: u32,
     /// Until when the store keeps the lease of an id, at the earliest.
     kept_until: BTreeMap<u128, Instant>,
+    pub receiver: Receiver,
 }
 
 /// An instance as the promises see it.
@@ -111,13 +113,14 @@ impl History {
     /// The object was deleted. Nobody can know a term that nobody alive has seen: that is what deleting
     /// costs, and the only way in which a term is ever served twice.
     pub fn deleted(&mut self, lowest_seen: Term) {
-        self.floor = self.floor.min(lowest_seen);
+        self.set_back(lowest_seen);
         self.deletions += 1;
     }
 
     /// An older record was written again: who knows no better goes on from there.
     pub fn set_back(&mut self, term: Term) {
         self.floor = self.floor.min(term);
+        self.receiver.begins_anew();
     }
 
     /// A host sends a request.

@@ -16,6 +16,7 @@ mod coverage;
 mod host;
 mod invariants;
 mod plan;
+mod receiver;
 mod replay;
 mod rng;
 mod store;

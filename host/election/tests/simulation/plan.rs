@@ -5,6 +5,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use baton_election::Op;
+
 use crate::rng::Rng;
 use crate::store::Instant;
 
@@ -12,6 +14,12 @@ use crate::store::Instant;
 /// waits D out on a fast clock must find an instance gone that is ended at 0.93 D on a slow one, so
 /// `0.93 * (1 + drift) / (1 - drift)` plus the lateness of a wake-up (D/100) stays below 1.
 pub const DRIFT_PPM: i64 = 30_000;
+/// The same where a host that ends itself says why before: that takes up to a third of what is left of the lease then,
+/// so `(0.93 + 0.07 / 3) * (1 + drift) / (1 - drift)` and the lateness must stay below 1.
+pub const DRIFT_WITH_WORDS_PPM: i64 = 18_000;
+/// How much faster than the others one of a host's clocks may run while somebody slews it, in millionths. It goes either
+/// way without harm, for what a host may still do follows from its fastest clock, and what it waits out from its slowest.
+pub const SLEW_PPM: u64 = 90_000;
 /// How late a request may arrive at the store, in D.
 pub const LATEST_ARRIVAL: u32 = 3;
 
@@ -24,9 +32,13 @@ pub struct Plan {
     /// Whether each term claims the coordinator's state; if not, only what nodes announce names a term besides the
     /// record.
     pub has_state: bool,
+    /// Whether each host has a watchdog and a warden beside its supervisor, so that this one alone need not end an
+    /// instance in time.
+    pub is_watched: bool,
     /// From here on nothing goes wrong any more.
     pub heal_at: Instant,
     pub faults: Vec<(Instant, Fault)>,
+    pub aimed: Vec<Aimed>,
     pub details: Details,
 }
 
@@ -55,16 +67,34 @@ pub enum Fault {
         host: usize,
         length: Duration,
     },
+    /// The supervisor is not driven; instance, watchdog and warden go on.
+    SupervisorStops {
+        host: usize,
+        length: Duration,
+    },
+    /// Watchdog and warden are late; the supervisor goes on.
+    WatchdogStops {
+        host: usize,
+        length: Duration,
+    },
+    /// One of the clocks runs at another speed: if it is faster, the host's clock does, and if it is slower, so does what
+    /// the host waits by.
+    Slew {
+        host: usize,
+        ppm: i64,
+        length: Duration,
+    },
     /// The wall clock, and so the host's clock, steps forward.
     Jump {
         host: usize,
         by: Duration,
     },
-    /// The store fails a host, or all.
+    /// The store fails a host, or all, in whatever they ask or in requests of one kind.
     Outage {
         host: Option<usize>,
         length: Duration,
         kind: Outage,
+        of: Option<Ask>,
     },
     /// An operator breaks the lease.
     Break {
@@ -116,6 +146,76 @@ pub enum Fault {
     },
 }
 
+/// A fault that comes with what a host does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Aimed {
+    /// What happens before does not count.
+    pub from: Instant,
+    pub host: usize,
+    pub moment: Moment,
+    /// So much later.
+    pub after: Duration,
+    pub fault: Fault,
+}
+
+/// What a host does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Moment {
+    /// It sends a request of that kind.
+    Asks(Ask),
+    /// A renewal has succeeded.
+    Extends,
+    /// An instance starts.
+    Starts,
+    /// An instance is asked to stop.
+    Stops,
+    /// An instance is killed.
+    Kills,
+}
+
+/// A kind of request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Ask {
+    Read,
+    Recall,
+    Create,
+    Acquire,
+    Renew,
+    Write,
+    Release,
+    /// What a host tells others of the terms that it has seen.
+    Announce,
+    /// An instance's claim of the coordinator's state.
+    Claim,
+}
+
+impl Ask {
+    /// What that is.
+    pub fn of(op: &Op) -> Self {
+        match op {
+            Op::Read => Self::Read,
+            Op::Recall => Self::Recall,
+            Op::Create { .. } => Self::Create,
+            Op::Acquire { .. } => Self::Acquire,
+            Op::Renew { .. } => Self::Renew,
+            Op::Write { .. } => Self::Write,
+            Op::Release { .. } => Self::Release,
+        }
+    }
+}
+
+pub const ASKS: [Ask; 9] = [
+    Ask::Read,
+    Ask::Recall,
+    Ask::Create,
+    Ask::Acquire,
+    Ask::Renew,
+    Ask::Write,
+    Ask::Release,
+    Ask::Announce,
+    Ask::Claim,
+];
+
 /// How the store fails.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Outage {
@@ -155,6 +255,10 @@ pub struct Life {
     pub stops: Option<Duration>,
     /// From its end or its kill until it is gone.
     pub gone: Duration,
+    /// How long what it sends is on its way to whoever takes it.
+    pub lands: Duration,
+    /// How long its host's last words take, if it is not gone in time.
+    pub words: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -173,8 +277,14 @@ pub const CALM: Fate = Fate {
     doubt: false,
 };
 
-pub const HEALTHY: Life =
-    Life { runs: None, ends: Ending::Done, stops: Some(Duration::from_millis(50)), gone: Duration::from_millis(10) };
+pub const HEALTHY: Life = Life {
+    runs: None,
+    ends: Ending::Done,
+    stops: Some(Duration::from_millis(50)),
+    gone: Duration::from_millis(10),
+    lands: Duration::ZERO,
+    words: Duration::ZERO,
+};
 
 /// Host, incarnation, number of the request or of the instance.
 pub type Key = (usize, u32, u64);
@@ -189,17 +299,36 @@ pub enum Details {
 }
 
 /// How often the small things go wrong, in a thousand.
-#[derive(Clone, Copy, Debug, PartialEq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Weather {
+    pub network: Network,
+    /// Requests of that kind have a network of their own.
+    pub apart: Option<(Ask, Network)>,
+    pub short_lives: u64,
+    pub failures: u64,
+    pub deaf: u64,
+    pub stuck: u64,
+    pub lands_late: u64,
+    pub words: u64,
+}
+
+/// The same, of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct Network {
     pub lost: u64,
     pub answer_lost: u64,
     pub late: u64,
     pub doubt: u64,
     pub repeated: u64,
-    pub short_lives: u64,
-    pub failures: u64,
-    pub deaf: u64,
-    pub stuck: u64,
+}
+
+impl Weather {
+    fn network_of(&self, ask: Ask) -> &Network {
+        match &self.apart {
+            Some((kind, network)) if *kind == ask => network,
+            _ => &self.network,
+        }
+    }
 }
 
 impl Plan {
@@ -207,18 +336,23 @@ impl Plan {
     /// are met in purer form.
     pub fn from_seed(seed: u64) -> Self {
         let mut rng = Rng::about(&[seed, 1]);
-        let hosts = draw_hosts(&mut rng);
+        let mut hosts = draw_hosts(&mut rng);
         let longest = hosts.iter().map(|host| host.lease).max().unwrap_or_default();
         let heal_at = rng.between(Duration::from_secs(60), Duration::from_secs(120).max(longest * 8));
         let mut weather = draw_weather(&mut rng);
         let faults = draw_faults(&mut rng, &hosts, heal_at, longest);
         let has_state = rng.per_mille(500);
+        let is_watched = rng.per_mille(400);
+        let aimed = draw_aimed(&mut rng, &hosts, heal_at);
+        if weather.words > 0 {
+            hosts.iter_mut().for_each(|host| host.drift = host.drift * DRIFT_WITH_WORDS_PPM / DRIFT_PPM);
+        }
         // Where versions come and go, some of them are bad.
         if rng.per_mille(500) && faults.iter().any(|(_, fault)| matches!(fault, Fault::Publish { .. })) {
             weather.short_lives = weather.short_lives.max(500);
             weather.failures = weather.failures.max(500);
         }
-        Self { seed, hosts, has_state, heal_at, faults, details: Details::Drawn(weather) }
+        Self { seed, hosts, has_state, is_watched, heal_at, faults, aimed, details: Details::Drawn(weather) }
     }
 
     pub fn longest_lease(&self) -> Duration {
@@ -229,11 +363,11 @@ impl Plan {
         self.hosts.iter().map(|host| host.lease).min().unwrap_or_default()
     }
 
-    pub fn fate(&self, key: Key, healed: bool) -> Fate {
+    pub fn fate(&self, key: Key, ask: Ask, healed: bool) -> Fate {
         match &self.details {
             Details::Written { fates, .. } => fates.get(&key).copied().unwrap_or(CALM),
             Details::Drawn(_) if healed => CALM,
-            Details::Drawn(weather) => self.draw_fate(weather, key),
+            Details::Drawn(weather) => self.draw_fate(weather.network_of(ask), key),
         }
     }
 
@@ -245,30 +379,30 @@ impl Plan {
         }
     }
 
-    fn draw_fate(&self, weather: &Weather, (host, incarnation, number): Key) -> Fate {
+    fn draw_fate(&self, network: &Network, (host, incarnation, number): Key) -> Fate {
         let mut rng = Rng::about(&[self.seed, 2, host as u64, u64::from(incarnation), number]);
         let lease = self.hosts[host].lease;
         let quick = Duration::from_millis(2);
         let mut fate = CALM;
         fate.arrives = Some(rng.between(quick, lease / 40));
         fate.answer = Some(rng.between(quick, lease / 40));
-        if rng.per_mille(weather.lost) {
+        if rng.per_mille(network.lost) {
             fate.arrives = None;
-        } else if rng.per_mille(weather.late) {
+        } else if rng.per_mille(network.late) {
             fate.arrives = Some(rng.between(lease / 12, lease * LATEST_ARRIVAL));
         }
-        if rng.per_mille(weather.answer_lost) {
+        if rng.per_mille(network.answer_lost) {
             fate.answer = None;
-        } else if rng.per_mille(weather.late) {
+        } else if rng.per_mille(network.late) {
             fate.answer = Some(rng.between(lease / 12, lease));
         }
-        if rng.per_mille(weather.repeated) {
+        if rng.per_mille(network.repeated) {
             fate.again = Some(rng.between(quick, lease * 2));
         }
-        if rng.per_mille(weather.repeated) {
+        if rng.per_mille(network.repeated) {
             fate.answer_again = Some(rng.between(quick, lease));
         }
-        fate.doubt = rng.per_mille(weather.doubt);
+        fate.doubt = rng.per_mille(network.doubt);
         fate
     }
 
@@ -286,6 +420,12 @@ impl Plan {
         life.gone = rng.between(Duration::ZERO, lease / 20);
         if rng.per_mille(weather.stuck) {
             life.gone = rng.between(lease / 20, lease * 2);
+        }
+        if rng.per_mille(weather.lands_late) {
+            life.lands = rng.between(Duration::ZERO, lease * LATEST_ARRIVAL);
+        }
+        if rng.per_mille(weather.words) {
+            life.words = rng.between(Duration::ZERO, lease * 7 / 100 / 3);
         }
         life
     }
@@ -312,22 +452,111 @@ fn draw_hosts(rng: &mut Rng) -> Vec<HostPlan> {
 }
 
 fn draw_weather(rng: &mut Rng) -> Weather {
+    let mut network = draw_network(rng, 500, 250);
+    let apart = rng.per_mille(350).then(|| (rng.pick(&ASKS), draw_network(rng, 300, 1000)));
+    if apart.is_some() && rng.per_mille(500) {
+        network = Network::default();
+    }
     let mut some = |often: u64, highest: u64| if rng.per_mille(often) { rng.below(highest) } else { 0 };
     Weather {
-        lost: some(500, 250),
-        answer_lost: some(500, 250),
-        late: some(600, 250),
-        doubt: some(400, 200),
-        repeated: some(500, 300),
+        network,
+        apart,
         short_lives: some(600, 1000),
         failures: some(600, 1000),
         deaf: some(500, 1000),
         stuck: some(400, 500),
+        lands_late: some(300, 1000),
+        words: some(300, 1000),
+    }
+}
+
+/// Each kind of trouble so often there at all, and then with any one request in so many of a thousand cases at most.
+fn draw_network(rng: &mut Rng, often: u64, highest: u64) -> Network {
+    let mut some = |often: u64| if rng.per_mille(often) { rng.below(highest) } else { 0 };
+    Network {
+        lost: some(often),
+        answer_lost: some(often),
+        late: some(often),
+        doubt: some(often),
+        repeated: some(often),
+    }
+}
+
+/// Faults that come with what a host does, or shortly after.
+fn draw_aimed(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant) -> Vec<Aimed> {
+    let mut aimed = Vec::new();
+    if rng.per_mille(650) {
+        return aimed;
+    }
+    for _ in 0..=rng.below(4) {
+        let from = rng.between(Duration::ZERO, heal_at - Duration::from_secs(1));
+        let host = rng.below(hosts.len() as u64) as usize;
+        let lease = hosts[host].lease;
+        if rng.per_mille(400) {
+            draw_trouble_at_the_deadline(rng, from, host, lease, &mut aimed);
+            continue;
+        }
+        let moments = [
+            Moment::Asks(rng.pick(&ASKS)),
+            Moment::Asks(Ask::Renew),
+            Moment::Asks(Ask::Write),
+            Moment::Extends,
+            Moment::Starts,
+            Moment::Stops,
+            Moment::Kills,
+        ];
+        let (moment, after) = (rng.pick(&moments), rng.between(Duration::ZERO, lease / 12));
+        aimed.push(Aimed { from, host, moment, after, fault: draw_blow(rng, host, lease) });
+        // What is sent or answered as a machine stands still may be lost as well.
+        if rng.per_mille(300) {
+            let of = rng.per_mille(700).then(|| rng.pick(&ASKS));
+            let kind = rng.pick(&[Outage::Hang, Outage::Doubt]);
+            let fault = Fault::Outage { host: Some(host), length: rng.between(Duration::ZERO, lease / 6), kind, of };
+            aimed.push(Aimed { from, host, moment, after: Duration::ZERO, fault });
+        }
+    }
+    aimed
+}
+
+/// After a renewal there is no other for a while, and as the instance is to be stopped, killed or gone, something of its
+/// host is late.
+fn draw_trouble_at_the_deadline(rng: &mut Rng, from: Instant, host: usize, lease: Duration, aimed: &mut Vec<Aimed>) {
+    let moment = Moment::Extends;
+    let length = rng.between(lease / 2, lease);
+    let kind = rng.pick(&[Outage::Hang, Outage::Refuse, Outage::Doubt]);
+    let of = rng.per_mille(800).then_some(Ask::Renew);
+    let outage = Fault::Outage { host: Some(host), length, kind, of };
+    aimed.push(Aimed { from, host, moment, after: Duration::ZERO, fault: outage });
+    for _ in 0..=rng.below(2) {
+        let after = rng.between(lease * 6 / 10, lease * 95 / 100);
+        let length = rng.between(lease / 100, lease / 2);
+        let fault = rng.pick(&[
+            Fault::SupervisorStops { host, length },
+            Fault::WatchdogStops { host, length },
+            Fault::Freeze { host, length },
+        ]);
+        aimed.push(Aimed { from, host, moment, after, fault });
+    }
+}
+
+/// What may come with anything that a host does.
+fn draw_blow(rng: &mut Rng, host: usize, lease: Duration) -> Fault {
+    let length = rng.between(lease / 100, lease * 3 / 2);
+    match rng.below(9) {
+        0 => Fault::Crash { host, down: length },
+        1 => Fault::Freeze { host, length },
+        2 => Fault::SupervisorStops { host, length },
+        3 => Fault::Jump { host, by: length },
+        4 => Fault::Break { period: rng.pick(&[Duration::ZERO, lease / 4]) },
+        5 => Fault::Seize,
+        6 => Fault::StepDown { host },
+        7 => Fault::Publish { host, module: Some(rng.below(4)), fallback: None },
+        _ => Fault::Shutdown { host, down: length },
     }
 }
 
 fn draw_faults(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, longest: Duration) -> Vec<(Instant, Fault)> {
-    const KINDS: u64 = 15;
+    const KINDS: u64 = 18;
     let enabled: Vec<u64> = (0..KINDS).filter(|_| rng.per_mille(450)).collect();
     if enabled.is_empty() {
         return Vec::new();
@@ -346,10 +575,11 @@ fn draw_faults(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, longest: Dur
             3 => {
                 let all = [Outage::Hang, Outage::Refuse, Outage::Doubt, Outage::Misconfigured, Outage::Unwritable];
                 let kind = rng.pick(&all);
+                let of = rng.per_mille(400).then(|| rng.pick(&ASKS));
                 // One under which the lease is kept may last longer than that.
-                let longest = if kind == Outage::Unwritable { lease * 6 } else { lease * 2 };
-                let length = rng.between(Duration::from_millis(100), longest);
-                Fault::Outage { host: rng.per_mille(500).then_some(host), length, kind }
+                let is_kept = kind == Outage::Unwritable || of.is_some_and(|of| of != Ask::Renew);
+                let length = rng.between(Duration::from_millis(100), lease * if is_kept { 6 } else { 2 });
+                Fault::Outage { host: rng.per_mille(500).then_some(host), length, kind, of }
             }
             4 => {
                 if rng.per_mille(300) {
@@ -381,6 +611,12 @@ fn draw_faults(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, longest: Dur
                     draw_trouble_after_a_break(rng, hosts, at, &mut faults);
                 }
                 Fault::Seize
+            }
+            14 => Fault::SupervisorStops { host, length: rng.between(Duration::from_millis(100), lease * 2) },
+            15 => Fault::WatchdogStops { host, length: rng.between(Duration::from_millis(100), lease * 2) },
+            16 => {
+                let ppm = rng.below(SLEW_PPM * 2 + 1) as i64 - SLEW_PPM as i64;
+                Fault::Slew { host, ppm, length: rng.between(lease / 2, lease * 8) }
             }
             _ => {
                 if rng.per_mille(300) {
@@ -438,7 +674,7 @@ fn draw_trouble_after_a_break(rng: &mut Rng, hosts: &[HostPlan], at: Instant, fa
     let length = hosts[cut_off].lease;
     faults.push((
         at.saturating_sub(rng.millis(0, 500)),
-        Fault::Outage { host: Some(cut_off), length, kind: Outage::Hang },
+        Fault::Outage { host: Some(cut_off), length, kind: Outage::Hang, of: None },
     ));
     for host in (0..hosts.len()).filter(|host| *host != cut_off) {
         let later = at + rng.between(Duration::ZERO, length * 2 / 3);

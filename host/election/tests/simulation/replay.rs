@@ -9,7 +9,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::invariants::Violation;
-use crate::plan::{CALM, Details, Ending, Fate, Fault, HEALTHY, HostPlan, Key, Life, Outage, Plan};
+use crate::plan::{Aimed, Ask, CALM, Details, Ending, Fate, Fault, HEALTHY, HostPlan, Key, Life, Moment, Outage, Plan};
 use crate::world::World;
 
 /// Keeps a run that failed in a file of that folder, shrunk to what it needs, and says how it can be seen again.
@@ -35,6 +35,9 @@ pub fn write(plan: &Plan) -> String {
     if !plan.has_state {
         text += "stateless\n";
     }
+    if plan.is_watched {
+        text += "watched\n";
+    }
     for (number, host) in plan.hosts.iter().enumerate() {
         let HostPlan { lease, grace, pause, drift, finish, module } = host;
         let (lease, grace, pause) = (length(*lease), length(*grace), length(*pause));
@@ -48,6 +51,10 @@ pub fn write(plan: &Plan) -> String {
     for (at, fault) in &plan.faults {
         line(&mut text, format_args!("at {} {}", length(*at), fault_words(fault)));
     }
+    for Aimed { from, host, moment, after, fault } in &plan.aimed {
+        let (from, moment, after) = (length(*from), moment_words(moment), length(*after));
+        line(&mut text, format_args!("from {from} as {host} {moment} after {after} {}", fault_words(fault)));
+    }
     if let Details::Written { fates, lives } = &plan.details {
         for ((host, incarnation, number), fate) in fates {
             let Fate { arrives, again, answer, answer_again, doubt } = fate;
@@ -60,12 +67,14 @@ pub fn write(plan: &Plan) -> String {
             );
         }
         for ((host, incarnation, number), life) in lives {
-            let ends = ending_word(life.ends);
+            let ends = word_of(&ENDINGS, &life.ends);
             let (runs, stops, gone) = (maybe(&life.runs), maybe(&life.stops), length(life.gone));
             line(
                 &mut text,
                 format_args!(
-                    "instance {host} {incarnation} {number} runs {runs} ends {ends} stops {stops} gone {gone}"
+                    "instance {host} {incarnation} {number} runs {runs} ends {ends} stops {stops} gone {gone} lands {} words {}",
+                    length(life.lands),
+                    length(life.words)
                 ),
             );
         }
@@ -79,8 +88,10 @@ pub fn read(text: &str) -> Result<Plan, String> {
         seed: 0,
         hosts: Vec::new(),
         has_state: true,
+        is_watched: false,
         heal_at: Duration::ZERO,
         faults: Vec::new(),
+        aimed: Vec::new(),
         details: Details::Written { fates: BTreeMap::new(), lives: BTreeMap::new() },
     };
     for text_line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
@@ -110,8 +121,9 @@ pub fn shrink(mut plan: Plan, violation: &Violation) -> Plan {
 }
 
 fn parts(plan: &Plan) -> usize {
-    let Details::Written { fates, lives } = &plan.details else { return plan.faults.len() };
-    plan.faults.len() + fates.len() + lives.len()
+    let timed = plan.faults.len() + plan.aimed.len();
+    let Details::Written { fates, lives } = &plan.details else { return timed };
+    timed + fates.len() + lives.len()
 }
 
 fn without(plan: &Plan, start: usize, count: usize) -> Plan {
@@ -122,6 +134,7 @@ fn without(plan: &Plan, start: usize, count: usize) -> Plan {
         number <= start || number > start + count
     };
     plan.faults.retain(|_| keep());
+    plan.aimed.retain(|_| keep());
     if let Details::Written { fates, lives } = &mut plan.details {
         fates.retain(|_, _| keep());
         lives.retain(|_, _| keep());
@@ -153,19 +166,45 @@ const OUTAGES: [(&str, Outage); 5] = [
     ("unwritable", Outage::Unwritable),
 ];
 
-fn ending_word(wanted: Ending) -> &'static str {
-    ENDINGS.iter().find(|(_, ending)| *ending == wanted).map_or("", |(word, _)| word)
+const ASKS: [(&str, Ask); 9] = [
+    ("read", Ask::Read),
+    ("recall", Ask::Recall),
+    ("create", Ask::Create),
+    ("acquire", Ask::Acquire),
+    ("renew", Ask::Renew),
+    ("write", Ask::Write),
+    ("release", Ask::Release),
+    ("announce", Ask::Announce),
+    ("claim", Ask::Claim),
+];
+
+/// The word for one of these.
+fn word_of<T: PartialEq>(names: &[(&'static str, T)], wanted: &T) -> &'static str {
+    names.iter().find(|(_, one)| one == wanted).map_or("", |(word, _)| word)
+}
+
+fn moment_words(moment: &Moment) -> String {
+    match moment {
+        Moment::Asks(ask) => format!("asks {}", word_of(&ASKS, ask)),
+        Moment::Extends => "extends".to_string(),
+        Moment::Starts => "starts".to_string(),
+        Moment::Stops => "stops".to_string(),
+        Moment::Kills => "kills".to_string(),
+    }
 }
 
 fn fault_words(fault: &Fault) -> String {
     match fault {
         Fault::Crash { host, down } => format!("crash {host} down {}", length(*down)),
         Fault::Freeze { host, length: frozen } => format!("freeze {host} for {}", length(*frozen)),
+        Fault::SupervisorStops { host, length: stopped } => format!("supervisor-stops {host} for {}", length(*stopped)),
+        Fault::WatchdogStops { host, length: stopped } => format!("watchdog-stops {host} for {}", length(*stopped)),
+        Fault::Slew { host, ppm, length: slewed } => format!("slew {host} by {ppm} for {}", length(*slewed)),
         Fault::Jump { host, by } => format!("jump {host} by {}", length(*by)),
-        Fault::Outage { host, length: long, kind } => {
+        Fault::Outage { host, length: long, kind, of } => {
             let host = host.map_or("all".to_string(), |host| host.to_string());
-            let kind = OUTAGES.iter().find(|(_, one)| one == kind).map_or("", |(word, _)| word);
-            format!("outage {host} for {} {kind}", length(*long))
+            let of = of.map_or(String::new(), |ask| format!(" of {}", word_of(&ASKS, &ask)));
+            format!("outage {host} for {} {}{of}", length(*long), word_of(&OUTAGES, kind))
         }
         Fault::Break { period } => format!("break period {}", length(*period)),
         Fault::Delete => "delete".to_string(),
@@ -199,6 +238,15 @@ impl Words<'_> {
     fn labelled<T>(&mut self, label: &str, value: impl Fn(&mut Self) -> Result<T, String>) -> Result<T, String> {
         let word: String = self.next()?;
         if word == label { value(self) } else { Err(format!("`{word}` stands where `{label}` should")) }
+    }
+
+    /// What may be missing at the end of a line.
+    fn optional<T>(
+        &mut self,
+        label: &str,
+        value: impl Fn(&mut Self) -> Result<T, String>,
+    ) -> Result<Option<T>, String> {
+        if self.0.is_empty() { Ok(None) } else { self.labelled(label, value).map(Some) }
     }
 
     fn maybe(&mut self) -> Result<Option<Duration>, String> {
@@ -239,6 +287,7 @@ fn read_line(plan: &mut Plan, words: &mut Words<'_>) -> Result<(), String> {
         "seed" => plan.seed = words.next()?,
         "heal" => plan.heal_at = words.length()?,
         "stateless" => plan.has_state = false,
+        "watched" => plan.is_watched = true,
         "host" => {
             let _number: usize = words.next()?;
             plan.hosts.push(HostPlan {
@@ -254,6 +303,13 @@ fn read_line(plan: &mut Plan, words: &mut Words<'_>) -> Result<(), String> {
             let at = words.length()?;
             plan.faults.push((at, read_fault(words)?));
         }
+        "from" => plan.aimed.push(Aimed {
+            from: words.length()?,
+            host: words.labelled("as", Words::next)?,
+            moment: read_moment(words)?,
+            after: words.labelled("after", Words::length)?,
+            fault: read_fault(words)?,
+        }),
         "request" => {
             let key = words.key()?;
             let fate = Fate {
@@ -272,6 +328,8 @@ fn read_line(plan: &mut Plan, words: &mut Words<'_>) -> Result<(), String> {
                 ends: words.labelled("ends", |words| words.one_of(&ENDINGS))?,
                 stops: words.labelled("stops", Words::maybe)?,
                 gone: words.labelled("gone", Words::length)?,
+                lands: words.optional("lands", Words::length)?.unwrap_or_default(),
+                words: words.optional("words", Words::length)?.unwrap_or_default(),
             };
             lives.insert(key, life);
         }
@@ -280,11 +338,32 @@ fn read_line(plan: &mut Plan, words: &mut Words<'_>) -> Result<(), String> {
     Ok(())
 }
 
+fn read_moment(words: &mut Words<'_>) -> Result<Moment, String> {
+    let word: String = words.next()?;
+    Ok(match word.as_str() {
+        "asks" => Moment::Asks(words.one_of(&ASKS)?),
+        "extends" => Moment::Extends,
+        "starts" => Moment::Starts,
+        "stops" => Moment::Stops,
+        "kills" => Moment::Kills,
+        _ => return Err(format!("`{word}` is not known")),
+    })
+}
+
 fn read_fault(words: &mut Words<'_>) -> Result<Fault, String> {
     let kind: String = words.next()?;
     Ok(match kind.as_str() {
         "crash" => Fault::Crash { host: words.next()?, down: words.labelled("down", Words::length)? },
         "freeze" => Fault::Freeze { host: words.next()?, length: words.labelled("for", Words::length)? },
+        "supervisor-stops" => {
+            Fault::SupervisorStops { host: words.next()?, length: words.labelled("for", Words::length)? }
+        }
+        "watchdog-stops" => Fault::WatchdogStops { host: words.next()?, length: words.labelled("for", Words::length)? },
+        "slew" => Fault::Slew {
+            host: words.next()?,
+            ppm: words.labelled("by", Words::next)?,
+            length: words.labelled("for", Words::length)?,
+        },
         "jump" => Fault::Jump { host: words.next()?, by: words.labelled("by", Words::length)? },
         "outage" => {
             let host: String = words.next()?;
@@ -292,6 +371,7 @@ fn read_fault(words: &mut Words<'_>) -> Result<Fault, String> {
                 host: if host == "all" { None } else { Some(host.parse().map_err(|_| "no such host")?) },
                 length: words.labelled("for", Words::length)?,
                 kind: words.one_of(&OUTAGES)?,
+                of: words.optional("of", |words| words.one_of(&ASKS))?,
             }
         }
         "break" => Fault::Break { period: words.labelled("period", Words::length)? },
@@ -321,7 +401,11 @@ fn a_plan_survives_being_written_and_read() {
     for seed in 0..100 {
         let mut plan = Plan::from_seed(seed);
         let keys = (0..20).map(|number| (0, 1, number));
-        let fates = keys.clone().map(|key| (key, plan.fate(key, false))).filter(|(_, fate)| *fate != CALM).collect();
+        let fates = keys
+            .clone()
+            .map(|key| (key, plan.fate(key, Ask::Renew, false)))
+            .filter(|(_, fate)| *fate != CALM)
+            .collect();
         let lives = keys.map(|key| (key, plan.life(key, false))).filter(|(_, life)| *life != HEALTHY).collect();
         plan.details = Details::Written { fates, lives };
         assert_eq!(read(&write(&plan)), Ok(plan));

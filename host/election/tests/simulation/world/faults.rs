@@ -11,24 +11,36 @@ impl World {
                 self.end_process(host);
             }
             Fault::Freeze { host, length } if self.now + length < self.plan.heal_at => {
+                self.sends(host)?;
                 self.hosts[host].frozen_until = self.hosts[host].frozen_until.max(self.now + length);
-                let until = self.hosts[host].frozen_until + self.lateness();
-                if let Some(instance) = self.instance(host) {
-                    instance.was_frozen_until = until;
-                }
+                self.cannot_be_ended(host);
+            }
+            Fault::SupervisorStops { host, length } if self.now + length < self.plan.heal_at => {
+                self.coverage.supervisors_stopped += 1;
+                self.sends(host)?;
+                self.hosts[host].stopped_until = self.hosts[host].stopped_until.max(self.now + length);
+                self.cannot_be_ended(host);
+            }
+            Fault::WatchdogStops { host, length } if self.now + length < self.plan.heal_at => {
+                self.hosts[host].unwatched_until = self.hosts[host].unwatched_until.max(self.now + length);
+                self.cannot_be_ended(host);
+            }
+            Fault::Slew { host, ppm, length } => {
+                self.coverage.slewed += 1;
+                let until = (self.now + length).min(self.plan.heal_at);
+                self.hosts[host].slewed.1 = until;
+                self.slew(host, ppm);
+                self.push(until, Event::SlewEnds { host });
             }
             Fault::Jump { host, by } => {
-                let incarnation = self.hosts[host].incarnation;
                 if let Some(process) = &mut self.hosts[host].process {
                     process.jump(by);
-                    let number = process.wakes;
-                    // Whoever drives the elector reads the clock soon after that.
-                    self.push(self.now + self.lateness(), Event::Wake { host, incarnation, number });
                 }
+                self.clocks_have_changed(host);
             }
-            Fault::Outage { host, length, kind } => {
+            Fault::Outage { host, length, kind, of } => {
                 let until = (self.now + length).min(self.plan.heal_at);
-                self.outages.push((until, host, kind));
+                self.outages.push(Failing { until, host, kind, of });
             }
             Fault::Break { period } => self.store.break_lease(self.now, period),
             Fault::Delete => self.delete(),
@@ -65,17 +77,55 @@ impl World {
                 return self.tell(host, Input::Shutdown, fault);
             }
             Fault::SkipGrace { host } => return self.tell(host, Input::SkipGrace, fault),
-            Fault::Crash { .. } | Fault::Freeze { .. } => {}
+            Fault::Crash { .. }
+            | Fault::Freeze { .. }
+            | Fault::SupervisorStops { .. }
+            | Fault::WatchdogStops { .. } => {}
         }
         Ok(())
     }
 
     fn tell(&mut self, host: usize, input: Input, fault: Fault) -> Checked {
-        if self.is_frozen(host) {
-            self.push(self.hosts[host].frozen_until, Event::Fault(fault));
+        if self.now < self.resumes_at(host) {
+            self.push(self.resumes_at(host), Event::Fault(fault));
             return Ok(());
         }
         self.feed(host, input)
+    }
+
+    /// Notes until when nothing can end the host's instance: neither supervisor nor watchdog are about. Its gate refuses
+    /// all the same.
+    fn cannot_be_ended(&mut self, host: usize) {
+        let machine = &self.hosts[host];
+        let unwatched_until = if self.plan.is_watched { machine.unwatched_until } else { Duration::MAX };
+        let until = machine.frozen_until.max(machine.stopped_until.min(unwatched_until));
+        let (now, lateness) = (self.now, self.lateness());
+        if let Some(instance) = self.instance(host).filter(|_| until > now) {
+            instance.was_frozen_until = instance.was_frozen_until.max(until + lateness);
+        }
+    }
+
+    /// From here on one of the host's clocks is slewed so.
+    pub(super) fn slew(&mut self, host: usize, ppm: i64) {
+        let now = self.now;
+        self.hosts[host].slewed.0 = ppm;
+        if let Some(process) = &mut self.hosts[host].process {
+            process.slew(now, ppm);
+        }
+        self.clocks_have_changed(host);
+    }
+
+    /// Whoever drives the elector reads the clock soon after time has passed otherwise than timers show, and so does the
+    /// watchdog.
+    fn clocks_have_changed(&mut self, host: usize) {
+        let incarnation = self.hosts[host].incarnation;
+        let Some(process) = &self.hosts[host].process else { return };
+        let number = process.wakes;
+        let watched = process.instance.as_ref().map(|instance| (host, incarnation, instance.number));
+        self.push(self.now + self.lateness(), Event::Wake { host, incarnation, number });
+        if let Some(key) = watched {
+            self.look_at(key, self.now + self.lateness());
+        }
     }
 
     /// An operator deletes the object. Unless state or announcements name the latest term, that is done neither while a

@@ -4,6 +4,7 @@
 
 mod faults;
 mod supervisor;
+mod watchdog;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,21 +12,26 @@ use std::time::Duration;
 
 use baton_election::{
     Effect, End, Input, LeaseId, LeaseState, Now, Op, Record, Refusal, Reply, Report, RequestId, Snapshot, StopReason,
-    Term,
+    Term, Time,
 };
 
 use crate::coverage::Coverage;
 use crate::host::{Host, Instance, Process, version};
 use crate::invariants::{Checked, History, Running, Violation, broken};
-use crate::plan::{CALM, Ending, Fate, Fault, HEALTHY, Key, LATEST_ARRIVAL, Life, Outage, Plan};
+use crate::plan::{Aimed, Ask, CALM, Ending, Fate, Fault, HEALTHY, Key, LATEST_ARRIVAL, Life, Moment, Outage, Plan};
+use crate::receiver::Sent;
 use crate::rng::Rng;
 use crate::store::{Instant, Lease, Store};
 
 /// How soon what a host says is said again if it got lost.
 const ANNOUNCED_AGAIN: Duration = Duration::from_secs(10);
-/// Where the numbers of recalls begin, and those of announcements: what else is asked is numbered by itself.
+/// Where the numbers of recalls begin, those of announcements and those of claims: what else is asked is numbered by
+/// itself.
 const RECALLS: u64 = 1 << 32;
 const ANNOUNCEMENTS: u64 = 2 << 32;
+const CLAIMS: u64 = 3 << 32;
+/// How soon a claim of the state is tried again.
+const CLAIMED_AGAIN: Duration = Duration::from_secs(1);
 
 /// Everything, at one moment.
 pub struct World {
@@ -42,7 +48,9 @@ pub struct World {
     announced: Vec<Term>,
     /// Every record that was written, for whoever writes an old one again.
     records: Vec<Record>,
-    outages: Vec<(Instant, Option<usize>, Outage)>,
+    outages: Vec<Failing>,
+    /// Faults that wait for what they come with.
+    aimed: Vec<Aimed>,
     /// Creates that may still reach the store.
     creates_under_way: u32,
     /// The object was deleted, and no record has been made since.
@@ -55,6 +63,15 @@ pub struct World {
     pub lives: BTreeMap<Key, Life>,
     /// What happened, for a person; kept only if asked for.
     pub trace: Option<Vec<String>>,
+}
+
+/// A failure of the store.
+#[derive(Debug)]
+struct Failing {
+    until: Instant,
+    host: Option<usize>,
+    kind: Outage,
+    of: Option<Ask>,
 }
 
 #[derive(Debug)]
@@ -86,6 +103,32 @@ enum Event {
     Gone {
         key: Key,
         killed: bool,
+    },
+    /// Its supervisor hears that an instance is gone.
+    GoneIsTold {
+        key: Key,
+        killed: bool,
+    },
+    /// An instance's claim of the state reaches the store.
+    Claim {
+        key: Key,
+    },
+    /// Watchdog and warden look at an instance, as was planned for that time.
+    Watch {
+        key: Key,
+        look: u64,
+        planned: Time,
+    },
+    /// A process has said its last words.
+    EndsItself {
+        host: usize,
+        incarnation: u32,
+    },
+    /// What an instance has sent reaches whoever takes it.
+    Lands(Sent),
+    /// No clock of the host is slewed any more.
+    SlewEnds {
+        host: usize,
     },
     /// What a host says of the terms that it has seen reaches the store.
     Announce {
@@ -122,6 +165,7 @@ impl World {
             announced: vec![0; plan.hosts.len()],
             records: Vec::new(),
             outages: Vec::new(),
+            aimed: plan.aimed.clone(),
             creates_under_way: 0,
             deleted: false,
             outside: None,
@@ -200,8 +244,32 @@ impl World {
                 Ok(())
             }
             Event::Fault(fault) => self.fault(fault),
+            Event::Watch { key, look, planned } => {
+                self.watch(key, look, planned);
+                Ok(())
+            }
+            Event::EndsItself { host, incarnation } => {
+                if self.process((host, incarnation)).is_some() {
+                    self.end_process(host);
+                }
+                Ok(())
+            }
+            Event::Lands(sent) => {
+                self.coverage.refused_late += u64::from(self.history.receiver.takes(sent)?);
+                Ok(())
+            }
+            Event::SlewEnds { host } => {
+                if self.hosts[host].slewed.1 <= self.now {
+                    self.slew(host, 0);
+                }
+                Ok(())
+            }
+            Event::Claim { key } => {
+                self.claim(key);
+                Ok(())
+            }
             Event::Outdated { host, incarnation, plan } => {
-                if self.process((host, incarnation)).is_none() || self.is_frozen(host) {
+                if self.process((host, incarnation)).is_none() || self.resumes_at(host) > self.now {
                     return Ok(());
                 }
                 self.feed(host, Input::Plan(plan))
@@ -212,27 +280,35 @@ impl World {
                 if self.process((host, incarnation)).is_none_or(|process| process.wakes != number) {
                     return Ok(());
                 }
-                if self.is_frozen(host) {
+                let resumes_at = self.resumes_at(host);
+                if self.now < resumes_at {
                     let late = Rng::about(&[self.plan.seed, 6, number]).between(Duration::ZERO, self.lateness());
-                    self.push(self.hosts[host].frozen_until + late, event);
+                    self.push(resumes_at + late, event);
                     return Ok(());
                 }
                 self.feed(host, Input::Tick)
             }
             Event::Answer { key: (host, incarnation, _), .. }
             | Event::Timeout { key: (host, incarnation, _) }
-            | Event::Ends { key: (host, incarnation, _) }
-            | Event::Gone { key: (host, incarnation, _), .. } => {
-                if self.process((host, incarnation)).is_none() {
-                    return Ok(());
-                }
-                if self.is_frozen(host) {
-                    self.push(self.hosts[host].frozen_until, event);
-                    return Ok(());
-                }
-                self.happen(host, event)
+            | Event::GoneIsTold { key: (host, incarnation, _), .. } => {
+                self.happen_once(self.resumes_at(host), (host, incarnation), event)
+            }
+            Event::Ends { key: (host, incarnation, _) } | Event::Gone { key: (host, incarnation, _), .. } => {
+                self.happen_once(self.hosts[host].frozen_until, (host, incarnation), event)
             }
         }
+    }
+
+    /// Lets that happen to a process, though not before `at`.
+    fn happen_once(&mut self, at: Instant, (host, incarnation): (usize, u32), event: Event) -> Checked {
+        if self.process((host, incarnation)).is_none() {
+            return Ok(());
+        }
+        if self.now < at {
+            self.push(at, event);
+            return Ok(());
+        }
+        self.happen(host, event)
     }
 
     /// A process that is told to end does so: after its grace, a kill and the end of a lease that cannot be
@@ -241,8 +317,8 @@ impl World {
         if self.process((host, incarnation)).is_none() {
             return Ok(());
         }
-        if self.is_frozen(host) {
-            self.push(self.hosts[host].frozen_until + Duration::from_secs(60), Event::EndsBy { host, incarnation });
+        if self.now < self.resumes_at(host) {
+            self.push(self.resumes_at(host) + Duration::from_secs(60), Event::EndsBy { host, incarnation });
             return Ok(());
         }
         broken("shutdown_is_bounded", format!("host {host} was told to end long ago"))
@@ -268,7 +344,8 @@ impl World {
             return Ok(());
         }
         machine.incarnation += 1;
-        let process = Process::new(self.now, host, machine.incarnation, &self.plan.hosts[host], self.plan.seed);
+        let process =
+            Process::new(self.now, host, machine.incarnation, &self.plan.hosts[host], self.plan.seed, machine.slewed.0);
         machine.process = Some(process);
         self.note(|| format!("host {host} starts"));
         let plan = self.hosts[host].serves.clone();
@@ -281,6 +358,7 @@ impl World {
         self.note(|| format!("host {host} ends"));
         let machine = &mut self.hosts[host];
         machine.process = None;
+        (machine.stopped_until, machine.unwatched_until) = (Duration::ZERO, Duration::ZERO);
         let soon = self.now + Duration::from_millis(100);
         let at = (self.now.max(machine.frozen_until) + machine.down).min(self.plan.heal_at).max(soon);
         self.push(at, Event::Start { host });
@@ -329,19 +407,20 @@ impl World {
         process.announced.term = term;
         process.announced.number += 1;
         let key = (host, incarnation, ANNOUNCEMENTS + process.announced.number);
-        let fate = self.plan.fate(key, healed);
+        let fate = self.plan.fate(key, Ask::Announce, healed);
         if fate != CALM {
             self.fates.insert(key, fate);
         }
         let arrives = fate.arrives.unwrap_or(ANNOUNCED_AGAIN);
         self.push(self.now + arrives, Event::Announce { host, incarnation, term });
+        self.comes_with(host, Moment::Asks(Ask::Announce));
     }
 
     fn announce(&mut self, host: usize, incarnation: u32, term: Term) {
         if self.process((host, incarnation)).is_none() {
             return;
         }
-        if self.outage(host).is_some_and(|kind| kind != Outage::Doubt) {
+        if self.outage(host, Ask::Announce).is_some_and(|kind| kind != Outage::Doubt) {
             self.push(self.now + ANNOUNCED_AGAIN, Event::Announce { host, incarnation, term });
         } else {
             self.announced[host] = self.announced[host].max(term);
@@ -354,10 +433,25 @@ impl World {
         if self.plan.has_state { announced.max(self.state_term) } else { announced }
     }
 
-    /// How the store fails that host at this moment.
-    fn outage(&mut self, host: usize) -> Option<Outage> {
-        self.outages.retain(|(until, ..)| *until > self.now);
-        self.outages.iter().find(|(_, scope, _)| scope.is_none_or(|scope| scope == host)).map(|(.., kind)| *kind)
+    /// How the store fails that host in requests of that kind at this moment.
+    fn outage(&mut self, host: usize, ask: Ask) -> Option<Outage> {
+        self.outages.retain(|failing| failing.until > self.now);
+        let concerns =
+            |one: &&Failing| one.host.is_none_or(|scope| scope == host) && one.of.is_none_or(|kind| kind == ask);
+        self.outages.iter().find(concerns).map(|failing| failing.kind)
+    }
+
+    /// A host does something, and what was aimed at that comes with it.
+    fn comes_with(&mut self, host: usize, moment: Moment) {
+        let now = self.now;
+        let is_met = |one: &mut Aimed| one.host == host && one.moment == moment && one.from <= now;
+        let met: Vec<_> = self.aimed.extract_if(.., is_met).collect();
+        for Aimed { after, fault, .. } in met {
+            if now + after < self.plan.heal_at {
+                self.coverage.aimed += 1;
+                self.push(now + after, Event::Fault(fault));
+            }
+        }
     }
 
     fn schedule_wake(&mut self, host: usize, incarnation: u32) -> Checked {
@@ -390,7 +484,7 @@ impl World {
     fn arrive(&mut self, key: Key, op: &Op, fate: Fate) -> Checked {
         let (host, incarnation, _) = key;
         self.creates_under_way -= u32::from(matches!(op, Op::Create { .. }));
-        let mut result = match self.outage(host) {
+        let mut result = match self.outage(host, Ask::of(op)) {
             Some(Outage::Hang) => return Ok(()),
             Some(Outage::Refuse) => Err(Refusal::Unknown("503".to_string())),
             Some(Outage::Misconfigured) => Err(Refusal::Misconfigured("no such account".to_string())),
@@ -449,8 +543,8 @@ impl World {
     fn running(&self) -> Vec<Running> {
         let of = |(host, machine): (usize, &Host)| {
             let process = machine.process.as_ref()?;
-            let instance = process.instance.as_ref()?;
-            let room = self.plan.hosts[host].lease * 15 / 100;
+            let instance = process.instance.as_ref().filter(|instance| !instance.is_gone)?;
+            let room = self.plan.hosts[host].lease * 15 / 100 + instance.life.words;
             let frozen = instance.was_frozen_until;
             Some(Running {
                 host,
@@ -488,8 +582,9 @@ impl World {
         self.hosts[host].process.as_mut()?.instance.as_mut()
     }
 
-    fn is_frozen(&self, host: usize) -> bool {
-        self.now < self.hosts[host].frozen_until
+    /// From when on its supervisor is driven.
+    fn resumes_at(&self, host: usize) -> Instant {
+        self.hosts[host].frozen_until.max(self.hosts[host].stopped_until)
     }
 
     fn push(&mut self, at: Instant, event: Event) {

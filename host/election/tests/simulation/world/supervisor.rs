@@ -6,7 +6,7 @@ impl World {
     pub(super) fn execute(&mut self, host: usize, incarnation: u32, effect: Effect) -> Checked {
         match effect {
             Effect::Request { id, op, timeout } => self.send(host, incarnation, id, op, timeout),
-            Effect::Start { term, version, deadline, .. } => {
+            Effect::Start { term, version, deadline, abort_at } => {
                 let running = self.running();
                 self.history.start(host, incarnation, term, &running)?;
                 self.coverage.started += 1;
@@ -25,21 +25,28 @@ impl World {
                     life,
                     superseded: None,
                     deadline,
+                    abort_at,
+                    woken: None,
+                    looks: 0,
+                    is_gone: false,
                     closed: false,
                     ending: false,
                     was_frozen_until: Duration::ZERO,
                 });
-                self.claim_state(host, incarnation, term);
+                self.ask_for_the_state(key);
                 if let Some(runs) = life.runs {
                     self.push(self.now + runs, Event::Ends { key });
                 }
-                Ok(())
+                self.look_at(key, self.now);
+                self.comes_with(host, Moment::Starts);
+                self.sends(host)
             }
-            Effect::Extend { deadline, .. } => {
+            Effect::Extend { deadline, abort_at } => {
                 if let Some(instance) = self.instance(host) {
-                    instance.deadline = deadline;
+                    (instance.deadline, instance.abort_at) = (deadline, abort_at);
                 }
-                Ok(())
+                self.comes_with(host, Moment::Extends);
+                self.sends(host)
             }
             Effect::Stop { reason, .. } => {
                 self.coverage.replaced += u64::from(reason == StopReason::Replaced);
@@ -50,17 +57,18 @@ impl World {
                     let key = (host, incarnation, instance.number);
                     self.push(now + stops, Event::Ends { key });
                 }
+                self.comes_with(host, Moment::Stops);
                 Ok(())
             }
             Effect::Kill { .. } => {
                 self.coverage.killed += 1;
                 self.end_instance(host, incarnation, true);
+                self.comes_with(host, Moment::Kills);
                 Ok(())
             }
             Effect::Abort { .. } => {
                 self.coverage.aborted += 1;
-                self.hosts[host].down = self.plan.hosts[host].lease / 10;
-                self.end_process(host);
+                self.end_itself(host);
                 Ok(())
             }
             Effect::Finished => {
@@ -100,18 +108,59 @@ impl World {
         }
     }
 
-    /// A term claims the state before its instance exists, unless a later one has.
-    fn claim_state(&mut self, host: usize, incarnation: u32, term: Term) {
-        let claimed = self.state_term;
+    /// A term claims the state before its instance does anything.
+    fn ask_for_the_state(&mut self, key: Key) {
+        let (host, incarnation, number) = key;
         if !self.plan.has_state {
             return;
         }
-        if claimed < term {
-            self.state_term = term;
-        } else if let Some(instance) = self.instance(host) {
+        let fate_key = (host, incarnation, CLAIMS + number);
+        let fate = self.plan.fate(fate_key, Ask::Claim, self.now >= self.plan.heal_at);
+        self.comes_with(host, Moment::Asks(Ask::Claim));
+        if fate == CALM {
+            return self.claim(key);
+        }
+        self.fates.insert(fate_key, fate);
+        self.push(self.now + fate.arrives.unwrap_or(CLAIMED_AGAIN), Event::Claim { key });
+    }
+
+    /// The claim succeeds unless a later term has claimed the state.
+    pub(super) fn claim(&mut self, key: Key) {
+        let (host, incarnation, number) = key;
+        let is_failing = self.outage(host, Ask::Claim).is_some_and(|kind| kind != Outage::Doubt);
+        let claimed = self.state_term;
+        let is_there = |one: &&mut Instance| one.number == number && !one.ending;
+        if self.process((host, incarnation)).is_none() {
+            return;
+        }
+        let Some(instance) = self.instance(host).filter(is_there) else { return };
+        if is_failing {
+            self.push(self.now + CLAIMED_AGAIN, Event::Claim { key });
+        } else if claimed < instance.term {
+            self.state_term = instance.term;
+        } else {
             instance.superseded = Some(claimed);
             self.end_instance(host, incarnation, false);
         }
+    }
+
+    /// The host's instance causes an effect if its gate is open, which may be on its way for a while.
+    pub(super) fn sends(&mut self, host: usize) -> Checked {
+        let now = self.now;
+        let incarnation = self.hosts[host].incarnation;
+        let Some(process) = self.hosts[host].process.as_ref().filter(|process| process.passes(now)) else {
+            return Ok(());
+        };
+        let Some(instance) = process.instance.as_ref().filter(|_| now >= self.hosts[host].frozen_until) else {
+            return Ok(());
+        };
+        let sent = self.history.receiver.on_its_way(instance.term, (host, incarnation, instance.number));
+        let lands = instance.life.lands;
+        if lands.is_zero() {
+            return self.history.receiver.takes_at_once(sent);
+        }
+        self.push(now + lands, Event::Lands(sent));
+        Ok(())
     }
 
     fn send(&mut self, host: usize, incarnation: u32, id: RequestId, op: Op, timeout: Duration) -> Checked {
@@ -120,7 +169,8 @@ impl World {
         let (count, from) = if op == Op::Recall { (recalls, RECALLS) } else { (others, 0) };
         *count += 1;
         let fate_key = (host, incarnation, from + *count);
-        let fate = self.plan.fate(fate_key, self.now >= self.plan.heal_at);
+        let ask = Ask::of(&op);
+        let fate = self.plan.fate(fate_key, ask, self.now >= self.plan.heal_at);
         if fate != CALM {
             self.fates.insert(fate_key, fate);
         }
@@ -131,6 +181,7 @@ impl World {
         }
         let gives_up = process.instant(process.local(self.now) + timeout);
         self.push(gives_up, Event::Timeout { key });
+        self.comes_with(host, Moment::Asks(ask));
         let is_create = matches!(op, Op::Create { .. });
         let Some(arrives) = fate.arrives else { return Ok(()) };
         self.creates_under_way += u32::from(is_create);
@@ -178,7 +229,13 @@ impl World {
                 }
                 Ok(())
             }
-            Event::Gone { key: (.., number), killed } => {
+            Event::Gone { key, killed } => {
+                if let Some(instance) = self.instance(host).filter(|one| one.number == key.2) {
+                    instance.is_gone = true;
+                }
+                self.step(Event::GoneIsTold { key, killed })
+            }
+            Event::GoneIsTold { key: (.., number), killed } => {
                 let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
                 let Some(instance) = process.instance.take_if(|one| one.number == number) else { return Ok(()) };
                 let end = match instance.life.ends {

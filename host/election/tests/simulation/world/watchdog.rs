@@ -1,0 +1,68 @@
+//! What a host has beside its supervisor: a warden that kills an instance at its deadline, and a watchdog that ends the
+//! host if the instance is not gone in time. They know no more than what the elector's effects have told.
+
+use super::*;
+
+/// A watchdog that looks so much later than it meant to was itself stopped.
+const PAUSED: Duration = Duration::from_millis(500);
+
+impl World {
+    /// Plans the next look at an instance.
+    pub(super) fn look_at(&mut self, key: Key, at: Instant) {
+        let Some(process) = self.hosts[key.0].process.as_mut().filter(|_| self.plan.is_watched) else { return };
+        let planned = process.local(at);
+        let Some(instance) = &mut process.instance else { return };
+        instance.looks += 1;
+        let look = instance.looks;
+        self.push(at, Event::Watch { key, look, planned });
+    }
+
+    /// Looks at an instance, unless that is gone or watchdog and warden do not run.
+    pub(super) fn watch(&mut self, key: Key, look: u64, planned: Time) {
+        let (host, incarnation, number) = key;
+        let (now, lateness) = (self.now, self.lateness());
+        if self.process((host, incarnation)).is_none() {
+            return;
+        }
+        let machine = &mut self.hosts[host];
+        let runs_from = machine.frozen_until.max(machine.unwatched_until);
+        let Some(process) = &mut machine.process else { return };
+        let local = process.local(now);
+        let is_watched = |one: &&mut Instance| one.number == number && one.looks == look && !one.is_gone;
+        let Some(instance) = process.instance.as_mut().filter(is_watched) else { return };
+        if now < runs_from {
+            return self.push(runs_from, Event::Watch { key, look, planned });
+        }
+        let deadline = instance.deadline;
+        if local.since(planned) > PAUSED && local >= deadline && instance.woken.is_none_or(|woken| woken < deadline) {
+            instance.woken = Some(local);
+        }
+        let overdue_at = instance.overdue_at();
+        if local >= overdue_at {
+            self.coverage.ended_by_watchdog += 1;
+            return self.end_itself(host);
+        }
+        let is_due = local >= deadline && !instance.ending;
+        let at = process.instant(if local < deadline { deadline } else { overdue_at });
+        let mut rng = Rng::about(&[self.plan.seed, 8, host as u64, number, look]);
+        let late = if rng.per_mille(100) { rng.between(Duration::ZERO, lateness) } else { Duration::from_micros(100) };
+        self.look_at(key, at + late);
+        if is_due {
+            self.coverage.ended_by_warden += 1;
+            self.end_instance(host, incarnation, true);
+        }
+    }
+
+    /// A host ends itself, once it has said why. Meanwhile its supervisor does nothing else.
+    pub(super) fn end_itself(&mut self, host: usize) {
+        self.hosts[host].down = self.plan.hosts[host].lease / 10;
+        let words = self.instance(host).map_or(Duration::ZERO, |instance| instance.life.words);
+        if words.is_zero() {
+            return self.end_process(host);
+        }
+        let incarnation = self.hosts[host].incarnation;
+        let at = self.now.max(self.hosts[host].frozen_until) + words;
+        self.hosts[host].stopped_until = at + words;
+        self.push(at, Event::EndsItself { host, incarnation });
+    }
+}
