@@ -463,6 +463,13 @@ pub const MUTANTS: &[Mutant] = &[
         breaks: "leader_tries_never_slow",
     },
     Mutant {
+        name: "the leader's tries follow each other without a pause",
+        file: SHARED,
+        old: "let (shortest, longest) = self.settings.timing.retry_range();",
+        new: "let (shortest, longest) = if MUTANT { (Duration::ZERO, Duration::ZERO) } else { self.settings.timing.retry_range() };",
+        breaks: "leader_tries_have_a_pause",
+    },
+    Mutant {
         name: "the leader renews after D/2",
         file: HOLDER,
         old: "shared.renew_at(sent).max(shared.time());",
@@ -543,6 +550,27 @@ pub const MUTANTS: &[Mutant] = &[
         breaks: "known_loss_kills_at_once",
     },
     Mutant {
+        name: "an answer that comes past the deadline is looked at before the time",
+        file: SHARED,
+        old: "if !matches!(input, Input::Gone { .. }) {",
+        new: "if !MUTANT && !matches!(input, Input::Gone { .. }) {",
+        breaks: "gone_in_time",
+    },
+    Mutant {
+        name: "a renewal takes a stop back",
+        file: HOLDER,
+        old: "        self.renewed = self.renewed.max(sent);",
+        new: "        self.renewed = self.renewed.max(sent);\n        if MUTANT && let Stage::Serving(serving) = &mut self.stage {\n            serving.grace_ends = None;\n        }",
+        breaks: "grace_is_bounded",
+    },
+    Mutant {
+        name: "a renewal during a grace is not told to the instance",
+        file: HOLDER,
+        old: "if matches!(self.stage, Stage::Serving(_)) {\n            let (deadline",
+        new: "if matches!(&self.stage, Stage::Serving(serving) if !MUTANT || serving.grace_ends.is_none()) {\n            let (deadline",
+        breaks: "known_renewal_extends",
+    },
+    Mutant {
         name: "the grace does not end",
         file: HOLDER,
         old: "serving.grace_ends.is_some_and(|grace_ends| shared.time() >= grace_ends)",
@@ -571,6 +599,20 @@ pub const MUTANTS: &[Mutant] = &[
         old: "self.request(op, self.settings.timing.try_timeout())",
         new: "self.request(op, if MUTANT { STANDBY_TIMEOUT } else { self.settings.timing.try_timeout() })",
         breaks: "a_try_is_short",
+    },
+    Mutant {
+        name: "a renewal that succeeds past the deadline loses the lease",
+        file: HOLDER,
+        old: "answered(&mut self.renewal.pending, id) {\n            return match result {",
+        new: "answered(&mut self.renewal.pending, id) {\n            return match result {\n                Ok(_) if MUTANT && shared.time() >= self.deadline(shared) => self.lose(shared, String::new()),",
+        breaks: "doubt_loses_nothing",
+    },
+    Mutant {
+        name: "a renewal that is refused as misconfigured loses the lease",
+        file: HOLDER,
+        old: "                Err(error) => {\n                    self.renewal.failing = true;",
+        new: "                Err(Refusal::Misconfigured(why)) if MUTANT => self.lose(shared, why),\n                Err(error) => {\n                    self.renewal.failing = true;",
+        breaks: "doubt_loses_nothing",
     },
     Mutant {
         name: "a renewal of unknown outcome extends",

@@ -165,6 +165,7 @@ impl Conduct {
                     lost: false,
                     is_missing: false,
                     renew_by: sent + self.settings.timing.renew_after(),
+                    renew_from: Time::default(),
                     failures: Count {
                         expected: failures,
                         recorded: failures,
@@ -194,7 +195,10 @@ impl Conduct {
                 holding.renew_by = (sent + timing.renew_after()).max(now);
             }
             Err(Refusal::Lost(_) | Refusal::Held) => holding.lost = true,
-            Err(_) => holding.renew_by = now + timing.retry_range().1,
+            Err(_) => {
+                let (shortest, longest) = timing.retry_range();
+                (holding.renew_from, holding.renew_by) = (now + shortest, now + longest);
+            }
         }
     }
 

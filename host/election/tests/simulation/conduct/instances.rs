@@ -131,6 +131,11 @@ impl Conduct {
     pub(super) fn report(&mut self, now: Time, report: &Report) -> Checked {
         match report {
             Report::HeldOutside { .. } => self.seen.outside_said = true,
+            Report::Lost { .. }
+                if self.holding.as_ref().is_some_and(|holding| !holding.lost && !holding.is_missing) =>
+            {
+                return broken("doubt_loses_nothing", format!("{report:?} without that"));
+            }
             Report::Standby { .. } => {
                 self.role += 1;
                 if self.instance.is_none() {
@@ -208,6 +213,17 @@ impl Conduct {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Only a renewal known to have succeeded extends the deadline, and that one does.
+    pub(super) fn known_renewal_extends(&self) -> Checked {
+        let (Some(instance), Some(holding)) = (&self.instance, &self.holding) else { return Ok(()) };
+        let (timing, renewed) = (&self.settings.timing, holding.renewed);
+        if instance.deadline < renewed + timing.deadline_after() || instance.abort_at < renewed + timing.abort_after() {
+            let what = format!("deadline {:?} for a request sent at {renewed:?}", instance.deadline);
+            return broken("known_renewal_extends", what);
+        }
+        Ok(())
     }
 
     pub(super) fn deadlines_are_kept(&self, now: Time, awake_by: &dyn Fn(&'static str, Time) -> Checked) -> Checked {

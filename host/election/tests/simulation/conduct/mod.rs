@@ -137,6 +137,8 @@ struct Holding {
     is_missing: bool,
     /// The latest moment for the next renewal to be sent.
     renew_by: Time,
+    /// The earliest, after one that failed.
+    renew_from: Time,
     failures: Count,
     done_unrecorded: bool,
     /// A term was asked for.
@@ -372,6 +374,7 @@ impl Conduct {
         self.polls_every_second(now, wakeup)?;
         self.starts_at_once(now)?;
         self.known_loss_kills_at_once()?;
+        self.known_renewal_extends()?;
         self.deadlines_are_kept(now, &awake_by)?;
         self.leader_tries_never_slow(now, &awake_by)?;
         self.outside_holder_is_reported(now)?;

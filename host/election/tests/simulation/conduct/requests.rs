@@ -22,13 +22,7 @@ impl Conduct {
                 let killed = self.instance.as_ref().and_then(|instance| instance.killed);
                 broken("ends_what_hangs", format!("a renewal at {now:?} for what was killed at {killed:?}"))
             }
-            Op::Renew { id } => {
-                if let Some(holding) = self.holding.as_mut().filter(|holding| holding.id == *id) {
-                    holding.renew_by = Time(Duration::MAX);
-                    return Ok(());
-                }
-                broken("lease_id_is_fresh", "a renewal of a lease that is not held".to_string())
-            }
+            Op::Renew { id } => self.renew(now, *id),
             Op::Write { id: lease, version, record } => {
                 self.a_write_that_is_found_is_done(record)?;
                 self.last_write = Some(id);
@@ -36,6 +30,21 @@ impl Conduct {
             }
             Op::Release { id } => self.release(*id),
         }
+    }
+
+    fn renew(&mut self, now: Time, id: LeaseId) -> Checked {
+        // One that reads in doubt that its lease is not held asks at once whether that is so.
+        let is_asking = !self.seen.as_standby
+            && matches!(&self.seen.last, Some((Snapshot::Object { lease, .. }, _)) if *lease != LeaseState::Held);
+        let Some(holding) = self.holding.as_mut().filter(|holding| holding.id == id) else {
+            return broken("lease_id_is_fresh", "a renewal of a lease that is not held".to_string());
+        };
+        holding.renew_by = Time(Duration::MAX);
+        if now < holding.renew_from && !is_asking {
+            let what = format!("a renewal at {now:?}, before {:?}", holding.renew_from);
+            return broken("leader_tries_have_a_pause", what);
+        }
+        Ok(())
     }
 
     pub(super) fn standby_backs_off(&self, now: Time) -> Checked {
