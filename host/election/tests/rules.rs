@@ -553,6 +553,30 @@ fn a_change_over_that_does_not_come_about_leaves_the_count_of_failures() {
 }
 
 #[test]
+fn health_that_nobody_saw_before_the_instance_was_gone_is_noted_though_another_version_follows() {
+    let mut scene = Scene::leading();
+    scene.input(Input::Gone { end: End::Failed("no".to_string()) });
+    scene.run_until_started();
+    let started = scene.now;
+    while scene.now.since(started) < SECOND * 55 {
+        match scene.pending {
+            Some(_) => scene.answer(Ok(Reply::Done)),
+            None => scene.wakes(),
+        };
+    }
+    while scene.pending.is_none() {
+        scene.wakes();
+    }
+    // The next term is not written ahead while the lease is not renewed.
+    scene.answer(Err(unknown()));
+    scene.input(Input::Plan(plan(1, None)));
+    assert!(scene.now.since(started) < SECOND * 60);
+    scene.now = started + SECOND * 61;
+    let noted = written_record(&scene.input(Input::Gone { end: End::Killed }));
+    assert_eq!((noted.term, noted.failures), (3, 0));
+}
+
+#[test]
 fn a_bad_version_gives_way_to_the_one_before_under_the_same_lease() {
     let failed = |why: &str| End::Failed(why.to_string());
     for (ends, reason) in [

@@ -431,13 +431,18 @@ impl Holding {
         }
         if !serving.healthy && serving.killed.is_none() && shared.time().since(serving.started) >= HEALTHY_AFTER {
             serving.healthy = true;
-            self.row.failures = 0;
             shared.cool_offs = 0;
-            if let Some(record) = self.ledger.record().filter(|record| record.failures > 0 && !self.ledger.is_busy()) {
-                let mut record = record.clone();
-                record.failures = 0;
-                self.ledger.want(record, Kind::Note, shared.now.time);
-            }
+            self.note_health(shared);
+        }
+    }
+
+    /// The instance has been healthy for long enough, and its version's row of failures is over.
+    fn note_health(&mut self, shared: &Shared) {
+        self.row.failures = 0;
+        if let Some(record) = self.ledger.record().filter(|record| record.failures > 0 && !self.ledger.is_busy()) {
+            let mut record = record.clone();
+            record.failures = 0;
+            self.ledger.want(record, Kind::Note, shared.time());
         }
     }
 
@@ -485,11 +490,12 @@ impl Holding {
             return back_to_standby(shared, why);
         }
         let was_stopped = serving.grace_ends.is_some();
-        if serving.healthy || shared.time().since(serving.started) >= HEALTHY_AFTER {
-            self.row.failures = 0;
-        }
         let (term, version, started) = (serving.term, serving.version.clone(), serving.started);
         let rejected = serving.rejected.take().filter(|_| shared.versions.is_on_probation(&version));
+        // Nobody has looked since it was.
+        if !serving.healthy && shared.time().since(started) >= HEALTHY_AFTER {
+            self.note_health(shared);
+        }
         // An instance that was asked to stop has not failed, whatever it says.
         let end = if was_stopped { End::Killed } else { end };
         match rejected {

@@ -103,8 +103,12 @@ fn a_run_that_fails_is_kept_and_what_is_kept_fails_again() {
 }
 
 /// Runs that once failed, and the mutant that takes their mend out.
-const FOUND: [(&str, &str); 3] = [
+const FOUND: [(&str, &str); 4] = [
     ("known_loss_kills_at_once-20000435337", "a known loss counts for nothing where the write is not wanted any more"),
+    (
+        "failures_counted_in_record-30000022065",
+        "health that nobody saw before the instance was gone does not reset the count of failures",
+    ),
     ("gone_in_time-stale_opening", "a term that was written before the lease was in doubt is served"),
     ("gone_in_time-50626752", "a record that is made anew looks as if nobody had ever led"),
 ];

@@ -693,6 +693,13 @@ pub const MUTANTS: &[Mutant] = &[
         breaks: "failures_counted_in_record",
     },
     Mutant {
+        name: "health that nobody saw before the instance was gone does not reset the count of failures",
+        file: HOLDER,
+        old: "        if !serving.healthy && shared.time().since(started) >= HEALTHY_AFTER {",
+        new: "        if !MUTANT && !serving.healthy && shared.time().since(started) >= HEALTHY_AFTER {",
+        breaks: "failures_counted_in_record",
+    },
+    Mutant {
         name: "a step-down is not followed by a cool-off",
         file: SHARED,
         old: "        self.cool_off = Some(self.time() + wait);",

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use baton_election::{LeaseId, Op, Outcome, Record, Refusal, Reply, Term, Time};
 
-use crate::receiver::Receiver;
+use crate::plan::Key;
+use crate::receiver::{Receiver, Sent};
 use crate::store::Instant;
 
 /// A promise or a rule that does not hold.
@@ -93,6 +94,14 @@ impl History {
             return broken("gone_in_time", format!("term {term} starts while {other:?} is not gone"));
         }
         Ok(())
+    }
+
+    /// An effect of that instance has passed its gate. That of a term that was written to an object which is deleted by
+    /// now others cannot tell from their own.
+    pub fn sends(&self, term: Term, by: Key) -> Option<Sent> {
+        let (host, incarnation, _) = by;
+        let is_known = self.written.get(&(host, incarnation, term)) == Some(&self.deletions);
+        is_known.then(|| self.receiver.on_its_way(term, by))
     }
 
     /// Processes that start together do not poll together.

@@ -219,6 +219,10 @@ impl Conduct {
     pub(super) fn known_renewal_extends(&self) -> Checked {
         let (Some(instance), Some(holding)) = (&self.instance, &self.holding) else { return Ok(()) };
         let (timing, renewed) = (&self.settings.timing, holding.renewed);
+        // What is known to be lost no answer brings back that comes after that.
+        if holding.lost || holding.is_missing {
+            return Ok(());
+        }
         if instance.deadline < renewed + timing.deadline_after() || instance.abort_at < renewed + timing.abort_after() {
             let what = format!("deadline {:?} for a request sent at {renewed:?}", instance.deadline);
             return broken("known_renewal_extends", what);

@@ -154,8 +154,10 @@ impl World {
         let Some(instance) = process.instance.as_ref().filter(|_| now >= self.hosts[host].frozen_until) else {
             return Ok(());
         };
-        let sent = self.history.receiver.on_its_way(instance.term, (host, incarnation, instance.number));
         let lands = instance.life.lands;
+        let Some(sent) = self.history.sends(instance.term, (host, incarnation, instance.number)) else {
+            return Ok(());
+        };
         if lands.is_zero() {
             return self.history.receiver.takes_at_once(sent);
         }
