@@ -22,6 +22,7 @@ const RECORD: &str = "record.rs";
 const RELEASING: &str = "elector/releasing.rs";
 const VERSIONS: &str = "elector/versions.rs";
 const SHARED: &str = "elector/mod.rs";
+const TIMING: &str = "timing.rs";
 
 pub const MUTANTS: &[Mutant] = &[
     // ---- A lease id is random and new for each acquisition. ----
@@ -576,6 +577,63 @@ pub const MUTANTS: &[Mutant] = &[
         old: "serving.grace_ends.is_some_and(|grace_ends| shared.time() >= grace_ends)",
         new: "!MUTANT && serving.grace_ends.is_some_and(|grace_ends| shared.time() >= grace_ends)",
         breaks: "grace_is_bounded",
+    },
+    // ---- The table of times. ----
+    Mutant {
+        name: "a lease is at risk only after 0.75 D",
+        file: TIMING,
+        old: "self.lease * 7 / 10",
+        new: "self.lease * if MUTANT { 75 } else { 70 } / 100",
+        breaks: "stops_at_risk",
+    },
+    Mutant {
+        name: "a lease is at risk after 0.65 D already",
+        file: TIMING,
+        old: "pub fn at_risk_after(&self) -> Duration {",
+        new: "pub fn at_risk_after(&self) -> Duration {\n        if MUTANT { return self.lease * 65 / 100; }",
+        breaks: "doubt_loses_nothing",
+    },
+    Mutant {
+        name: "the deadline is 0.85 D",
+        file: TIMING,
+        old: "self.lease * 8 / 10",
+        new: "self.lease * if MUTANT { 85 } else { 80 } / 100",
+        breaks: "doubt_never_extends",
+    },
+    Mutant {
+        name: "the deadline is 0.75 D",
+        file: TIMING,
+        old: "pub fn deadline_after(&self) -> Duration {",
+        new: "pub fn deadline_after(&self) -> Duration {\n        if MUTANT { return self.lease * 75 / 100; }",
+        breaks: "known_renewal_extends",
+    },
+    Mutant {
+        name: "the host ends itself at 0.97 D",
+        file: TIMING,
+        old: "self.lease * 93 / 100",
+        new: "self.lease * if MUTANT { 97 } else { 93 } / 100",
+        breaks: "doubt_never_extends",
+    },
+    Mutant {
+        name: "a try takes D/6",
+        file: TIMING,
+        old: "(self.lease / 12).clamp(",
+        new: "(self.lease / if MUTANT { 6 } else { 12 }).clamp(",
+        breaks: "a_try_is_short",
+    },
+    Mutant {
+        name: "a failed try is repeated after D/10",
+        file: TIMING,
+        old: "(self.lease / 60, self.lease / 15)",
+        new: "(self.lease / 60, self.lease / if MUTANT { 10 } else { 15 })",
+        breaks: "leader_tries_never_slow",
+    },
+    Mutant {
+        name: "a lease is renewed after D/4",
+        file: TIMING,
+        old: "pub fn renew_after(&self) -> Duration {",
+        new: "pub fn renew_after(&self) -> Duration {\n        if MUTANT { return self.lease / 4; }",
+        breaks: "leader_tries_never_slow",
     },
     // ---- Release last. ----
     Mutant {

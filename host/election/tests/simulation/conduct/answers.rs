@@ -131,6 +131,7 @@ impl Conduct {
     }
 
     pub(super) fn acquired(&mut self, id: LeaseId, sent: Time, result: &Result<Reply, Refusal>) {
+        let renew_by = sent + self.table().renew_after();
         let Some(acquisition) = self.acquisition.as_mut().filter(|acquisition| acquisition.id == id) else { return };
         match result {
             Err(Refusal::Unknown(_)) => acquisition.in_doubt = true,
@@ -164,7 +165,7 @@ impl Conduct {
                     unwritten_since: None,
                     lost: false,
                     is_missing: false,
-                    renew_by: sent + self.settings.timing.renew_after(),
+                    renew_by,
                     renew_from: Time::default(),
                     failures: Count {
                         expected: failures,
@@ -184,19 +185,19 @@ impl Conduct {
     }
 
     pub(super) fn renewed(&mut self, now: Time, id: LeaseId, sent: Time, result: &Result<Reply, Refusal>) {
-        let timing = self.settings.timing;
+        let table = self.table();
         let Some(holding) = self.holding.as_mut().filter(|holding| holding.id == id) else { return };
         match result {
             Ok(_) => {
-                if now >= holding.renewed + timing.deadline_after() {
+                if now >= holding.renewed + table.deadline_after() {
                     holding.in_doubt_until = Some(now);
                 }
                 holding.renewed = holding.renewed.max(sent);
-                holding.renew_by = (sent + timing.renew_after()).max(now);
+                holding.renew_by = (sent + table.renew_after()).max(now);
             }
             Err(Refusal::Lost(_) | Refusal::Held) => holding.lost = true,
             Err(_) => {
-                let (shortest, longest) = timing.retry_range();
+                let (shortest, longest) = table.retry_range();
                 (holding.renew_from, holding.renew_by) = (now + shortest, now + longest);
             }
         }

@@ -218,12 +218,12 @@ impl Conduct {
     /// Only a renewal known to have succeeded extends the deadline, and that one does.
     pub(super) fn known_renewal_extends(&self) -> Checked {
         let (Some(instance), Some(holding)) = (&self.instance, &self.holding) else { return Ok(()) };
-        let (timing, renewed) = (&self.settings.timing, holding.renewed);
+        let (table, renewed) = (self.table(), holding.renewed);
         // What is known to be lost no answer brings back that comes after that.
         if holding.lost || holding.is_missing {
             return Ok(());
         }
-        if instance.deadline < renewed + timing.deadline_after() || instance.abort_at < renewed + timing.abort_after() {
+        if instance.deadline < renewed + table.deadline_after() || instance.abort_at < renewed + table.abort_after() {
             let what = format!("deadline {:?} for a request sent at {renewed:?}", instance.deadline);
             return broken("known_renewal_extends", what);
         }
@@ -232,19 +232,19 @@ impl Conduct {
 
     pub(super) fn deadlines_are_kept(&self, now: Time, awake_by: &dyn Fn(&'static str, Time) -> Checked) -> Checked {
         let (Some(instance), Some(holding)) = (&self.instance, &self.holding) else { return Ok(()) };
-        let timing = &self.settings.timing;
+        let table = self.table();
         if instance.aborted {
             return Ok(());
         }
         if let Some(killed) = instance.killed {
             // A process that did not run at its deadline has from its kill on what there is between the two.
-            let abort_at = instance.abort_at.max(killed + timing.kill_takes());
+            let abort_at = instance.abort_at.max(killed + table.kill_takes());
             if now >= abort_at {
                 return broken("gone_in_time", format!("no abort at {now:?}, which was due at {abort_at:?}"));
             }
             return awake_by("gone_in_time", abort_at);
         }
-        let at_risk = holding.renewed + timing.at_risk_after();
+        let at_risk = holding.renewed + table.at_risk_after();
         if instance.overdue || now >= instance.deadline {
             return broken("gone_in_time", format!("no kill at {now:?}, with the deadline at {:?}", instance.deadline));
         }
@@ -262,7 +262,7 @@ impl Conduct {
     /// An instance was killed and is not gone in the time that it had: its lease is to run out with its host.
     pub(super) fn hangs(&self, now: Time) -> bool {
         let killed = self.instance.as_ref().and_then(|instance| instance.killed);
-        killed.is_some_and(|killed| now.since(killed) >= self.settings.timing.kill_takes())
+        killed.is_some_and(|killed| now.since(killed) >= self.table().kill_takes())
     }
 
     pub(super) fn leader_tries_never_slow(

@@ -4,6 +4,7 @@
 mod answers;
 mod instances;
 mod requests;
+mod table;
 mod versions;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +16,7 @@ use baton_election::{
 };
 
 use crate::invariants::{Checked, broken};
+use table::Table;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -244,6 +246,11 @@ impl Conduct {
         }
     }
 
+    /// The times that follow from this process's own D.
+    fn table(&self) -> Table {
+        Table(self.settings.timing.lease())
+    }
+
     pub fn highest_term(&self) -> Term {
         self.seen.highest_term
     }
@@ -302,8 +309,9 @@ impl Conduct {
     /// What time alone decides is decided before the input is looked at: a renewal whose answer comes
     /// after 0.7 D does not take the stop back.
     fn time_comes_first(&mut self, now: Time) {
+        let table = self.table();
         if let (Some(instance), Some(holding)) = (&mut self.instance, &self.holding) {
-            instance.at_risk |= now >= holding.renewed + self.settings.timing.at_risk_after();
+            instance.at_risk |= now >= holding.renewed + table.at_risk_after();
             instance.overdue |= now >= instance.deadline;
             if instance.killed.is_none() && now.since(instance.started) >= SECOND * 60 {
                 self.cool_offs = 0;
@@ -332,7 +340,7 @@ impl Conduct {
                 // While one try waits for its answer there is no other, and a lease has time for several.
                 let is_urgent =
                     matches!(op, Op::Acquire { .. } | Op::Renew { .. } | Op::Write { .. } | Op::Release { .. });
-                if is_urgent && *timeout > self.settings.timing.try_timeout() {
+                if is_urgent && *timeout > self.table().try_timeout() {
                     return broken("a_try_is_short", format!("{op} may take {timeout:?}"));
                 }
                 self.request(now, *id, op)
