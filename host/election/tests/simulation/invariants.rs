@@ -77,6 +77,14 @@ impl History {
         Ok(())
     }
 
+    /// Whoever cannot be told what state and announcements name, for as long as any lease may last, leads all the same,
+    /// as the design lets it. If the object was deleted it goes on from the record that was made anew.
+    pub fn starts_without_a_recall(&mut self, term: Term) {
+        if self.deletions > 0 {
+            self.set_back(term.saturating_sub(1));
+        }
+    }
+
     /// A term is about to be served: it was written under the lease, it is higher than all before, and
     /// nothing of the others is left.
     pub fn start(&mut self, host: usize, incarnation: u32, term: Term, running: &[Running]) -> Checked {

@@ -47,6 +47,7 @@ impl Conduct {
                 if let (Some(_), Some(acquisition)) = (&self.holding, &mut self.acquisition)
                     && !acquisition.is_clear
                 {
+                    acquisition.is_recalled = true;
                     acquisition.waits_until = acquisition.first_sent_least + longest;
                 }
             }

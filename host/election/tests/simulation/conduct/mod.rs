@@ -118,6 +118,8 @@ struct Acquisition {
     waits_until: Duration,
     /// Nothing of another can still run: there is nothing to wait for.
     is_clear: bool,
+    /// What else the store names was told, before it was asked for or after it was waited out.
+    is_recalled: bool,
 }
 
 struct Holding {
@@ -253,6 +255,11 @@ impl Conduct {
 
     pub fn highest_term(&self) -> Term {
         self.seen.highest_term
+    }
+
+    /// Whether it has been told what else the store names, before it began to serve under its lease.
+    pub fn has_recalled(&self) -> bool {
+        self.acquisition.as_ref().is_some_and(|acquisition| acquisition.is_recalled)
     }
 
     pub fn has_seen_the_election(&self) -> bool {

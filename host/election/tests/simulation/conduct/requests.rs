@@ -168,6 +168,7 @@ impl Conduct {
                 decided: false,
                 waits_until,
                 is_clear,
+                is_recalled: self.seen.recalled == Some(true),
             });
         }
         Ok(())
