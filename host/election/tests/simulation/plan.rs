@@ -496,10 +496,19 @@ fn draw_aimed(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant) -> Vec<Aimed>
             draw_trouble_at_the_deadline(rng, from, host, lease, &mut aimed);
             continue;
         }
+        if rng.per_mille(100) {
+            draw_end_without_a_trace(rng, from, host, lease, &mut aimed);
+            continue;
+        }
+        if hosts[host].finish && rng.per_mille(300) {
+            draw_return_to_what_is_over(rng, from, (host, &hosts[host]), &mut aimed);
+            continue;
+        }
         let moments = [
             Moment::Asks(rng.pick(&ASKS)),
             Moment::Asks(Ask::Renew),
             Moment::Asks(Ask::Write),
+            Moment::Asks(Ask::Release),
             Moment::Extends,
             Moment::Starts,
             Moment::Stops,
@@ -539,10 +548,30 @@ fn draw_trouble_at_the_deadline(rng: &mut Rng, from: Instant, host: usize, lease
     }
 }
 
+/// A term is known to hardly anybody but by its announcement when its record is deleted and its host ends.
+fn draw_end_without_a_trace(rng: &mut Rng, from: Instant, host: usize, lease: Duration, aimed: &mut Vec<Aimed>) {
+    let moment = Moment::Starts;
+    let deleted = rng.between(lease / 40, lease / 10);
+    let ends = deleted + rng.between(Duration::ZERO, lease / 6);
+    let down = rng.between(Duration::from_millis(100), lease);
+    aimed.push(Aimed { from, host, moment, after: deleted, fault: Fault::Delete });
+    aimed.push(Aimed { from, host, moment, after: ends, fault: Fault::Shutdown { host, down } });
+}
+
+/// A standby of an election that may be over hears of another version, and of the one before again as it asks for the
+/// lease.
+fn draw_return_to_what_is_over(rng: &mut Rng, from: Instant, (host, plan): (usize, &HostPlan), aimed: &mut Vec<Aimed>) {
+    let publish = |module| Fault::Publish { host, module: Some(module), fallback: None };
+    let other = Aimed { from, host, moment: Moment::Asks(Ask::Read), after: Duration::ZERO, fault: publish(2) };
+    let after = rng.between(Duration::ZERO, plan.lease / 12);
+    aimed.push(other);
+    aimed.push(Aimed { moment: Moment::Asks(Ask::Acquire), after, fault: publish(plan.module), ..other });
+}
+
 /// What may come with anything that a host does.
 fn draw_blow(rng: &mut Rng, host: usize, lease: Duration) -> Fault {
     let length = rng.between(lease / 100, lease * 3 / 2);
-    match rng.below(9) {
+    match rng.below(11) {
         0 => Fault::Crash { host, down: length },
         1 => Fault::Freeze { host, length },
         2 => Fault::SupervisorStops { host, length },
@@ -551,6 +580,8 @@ fn draw_blow(rng: &mut Rng, host: usize, lease: Duration) -> Fault {
         5 => Fault::Seize,
         6 => Fault::StepDown { host },
         7 => Fault::Publish { host, module: Some(rng.below(4)), fallback: None },
+        8 => Fault::Delete,
+        9 => Fault::Rewrite { back: rng.below(3) as usize },
         _ => Fault::Shutdown { host, down: length },
     }
 }

@@ -146,7 +146,7 @@ impl World {
                 return;
             }
         }
-        self.history.deleted(lowest);
+        self.history.deleted(lowest.max(self.witnessed()));
         self.coverage.deleted += 1;
         self.store.object = None;
         self.deleted = true;
