@@ -15,7 +15,7 @@ mod coverage;
 mod host;
 #[path = "../simulation/invariants.rs"]
 mod invariants;
-#[path = "../simulation/plan.rs"]
+#[path = "../simulation/plan/mod.rs"]
 mod plan;
 #[path = "../simulation/receiver.rs"]
 mod receiver;

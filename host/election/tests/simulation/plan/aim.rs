@@ -1,0 +1,107 @@
+//! Drawing the faults that come with what a host does.
+
+use super::*;
+
+/// Faults that come with what a host does, or shortly after.
+pub(super) fn draw_aimed(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant) -> Vec<Aimed> {
+    let mut aimed = Vec::new();
+    if rng.per_mille(650) {
+        return aimed;
+    }
+    for _ in 0..=rng.below(4) {
+        let from = rng.between(Duration::ZERO, heal_at - Duration::from_secs(1));
+        let host = rng.below(hosts.len() as u64) as usize;
+        let lease = hosts[host].lease;
+        if rng.per_mille(400) {
+            draw_trouble_at_the_deadline(rng, from, host, lease, &mut aimed);
+            continue;
+        }
+        if rng.per_mille(100) {
+            draw_end_without_a_trace(rng, from, host, lease, &mut aimed);
+            continue;
+        }
+        if hosts[host].finish && rng.per_mille(300) {
+            draw_return_to_what_is_over(rng, from, (host, &hosts[host]), &mut aimed);
+            continue;
+        }
+        let moments = [
+            Moment::Asks(rng.pick(&ASKS)),
+            Moment::Asks(Ask::Renew),
+            Moment::Asks(Ask::Write),
+            Moment::Asks(Ask::Release),
+            Moment::Extends,
+            Moment::Starts,
+            Moment::Stops,
+            Moment::Kills,
+        ];
+        let (moment, after) = (rng.pick(&moments), rng.between(Duration::ZERO, lease / 12));
+        aimed.push(Aimed { from, host, moment, after, fault: draw_blow(rng, host, lease) });
+        // What is sent or answered as a machine stands still may be lost as well.
+        if rng.per_mille(300) {
+            let of = rng.per_mille(700).then(|| rng.pick(&ASKS));
+            let kind = rng.pick(&[Outage::Hang, Outage::Doubt]);
+            let fault = Fault::Outage { host: Some(host), length: rng.between(Duration::ZERO, lease / 6), kind, of };
+            aimed.push(Aimed { from, host, moment, after: Duration::ZERO, fault });
+        }
+    }
+    aimed
+}
+
+/// After a renewal there is no other for a while, and as the instance is to be stopped, killed or gone, something of
+/// its host is late.
+fn draw_trouble_at_the_deadline(rng: &mut Rng, from: Instant, host: usize, lease: Duration, aimed: &mut Vec<Aimed>) {
+    let moment = Moment::Extends;
+    let length = rng.between(lease / 2, lease);
+    let kind = rng.pick(&[Outage::Hang, Outage::Refuse, Outage::Doubt]);
+    let of = rng.per_mille(800).then_some(Ask::Renew);
+    let outage = Fault::Outage { host: Some(host), length, kind, of };
+    aimed.push(Aimed { from, host, moment, after: Duration::ZERO, fault: outage });
+    for _ in 0..=rng.below(2) {
+        let after = rng.between(lease * 6 / 10, lease * 95 / 100);
+        let length = rng.between(lease / 100, lease / 2);
+        let fault = rng.pick(&[
+            Fault::SupervisorStops { host, length },
+            Fault::WatchdogStops { host, length },
+            Fault::Freeze { host, length },
+        ]);
+        aimed.push(Aimed { from, host, moment, after, fault });
+    }
+}
+
+/// A term is known to hardly anybody but by its announcement when its record is deleted and its host ends.
+fn draw_end_without_a_trace(rng: &mut Rng, from: Instant, host: usize, lease: Duration, aimed: &mut Vec<Aimed>) {
+    let moment = Moment::Starts;
+    let deleted = rng.between(lease / 40, lease / 10);
+    let ends = deleted + rng.between(Duration::ZERO, lease / 6);
+    let down = rng.between(Duration::from_millis(100), lease);
+    aimed.push(Aimed { from, host, moment, after: deleted, fault: Fault::Delete });
+    aimed.push(Aimed { from, host, moment, after: ends, fault: Fault::Shutdown { host, down } });
+}
+
+/// A standby of an election that may be over hears of another version, and of the one before again as it asks for the
+/// lease.
+fn draw_return_to_what_is_over(rng: &mut Rng, from: Instant, (host, plan): (usize, &HostPlan), aimed: &mut Vec<Aimed>) {
+    let publish = |module| Fault::Publish { host, module: Some(module), fallback: None };
+    let other = Aimed { from, host, moment: Moment::Asks(Ask::Read), after: Duration::ZERO, fault: publish(2) };
+    let after = rng.between(Duration::ZERO, plan.lease / 12);
+    aimed.push(other);
+    aimed.push(Aimed { moment: Moment::Asks(Ask::Acquire), after, fault: publish(plan.module), ..other });
+}
+
+/// What may come with anything that a host does.
+fn draw_blow(rng: &mut Rng, host: usize, lease: Duration) -> Fault {
+    let length = rng.between(lease / 100, lease * 3 / 2);
+    match rng.below(11) {
+        0 => Fault::Crash { host, down: length },
+        1 => Fault::Freeze { host, length },
+        2 => Fault::SupervisorStops { host, length },
+        3 => Fault::Jump { host, by: length },
+        4 => Fault::Break { period: rng.pick(&[Duration::ZERO, lease / 4]) },
+        5 => Fault::Seize,
+        6 => Fault::StepDown { host },
+        7 => Fault::Publish { host, module: Some(rng.below(4)), fallback: None },
+        8 => Fault::Delete,
+        9 => Fault::Rewrite { back: rng.below(3) as usize },
+        _ => Fault::Shutdown { host, down: length },
+    }
+}
