@@ -145,16 +145,14 @@ impl Conduct {
             Report::CoolOff { wait, .. } => {
                 let full = |cool_offs: u32| SECOND * (10 << cool_offs.min(6)).min(600);
                 let (shortest, longest) = (full(self.cool_offs) * 3 / 4, full(self.cool_offs_at_most) * 5 / 4);
-                // What was overdue when another module arrived is told, and forgotten with the module before.
-                if self.versions.changed != Some(now) {
-                    self.cool_off_until = now + *wait;
-                    self.cool_offs += 1;
-                }
+                self.cool_off_until = now + *wait;
+                self.cool_off_is_unclear = self.other_heard == Some(now);
+                self.cool_offs += u32::from(!self.cool_off_is_unclear);
                 self.cool_offs_at_most += 1;
                 if let Some(holding) = &mut self.holding {
                     holding.cool_off_said = true;
                 }
-                if *wait < shortest || *wait > longest {
+                if !self.cool_off_is_unclear && (*wait < shortest || *wait > longest) {
                     return broken("cool_off_is_kept", format!("{wait:?}, not {shortest:?} to {longest:?}"));
                 }
             }

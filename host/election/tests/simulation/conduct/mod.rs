@@ -47,6 +47,10 @@ pub struct Conduct {
     holding: Option<Holding>,
     instance: Option<Instance>,
     cool_off_until: Time,
+    /// Another module, which ends a cool-off, came with the same input as that began: which was first does not show.
+    cool_off_is_unclear: bool,
+    /// When another module came.
+    other_heard: Option<Time>,
     /// Cool-offs since an instance of this process was last healthy.
     cool_offs: u32,
     /// The same, where health that shows only at the instance's end does not count.
@@ -239,6 +243,8 @@ impl Conduct {
             holding: None,
             instance: None,
             cool_off_until: Time::default(),
+            cool_off_is_unclear: false,
+            other_heard: None,
             cool_offs: 0,
             cool_offs_at_most: 0,
             step_down_asked: false,

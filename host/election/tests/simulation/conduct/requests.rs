@@ -250,7 +250,7 @@ impl Conduct {
     pub(super) fn cool_off_is_kept(&self, now: Time) -> Checked {
         let until = self.cool_off_until;
         let free_for = self.seen.free_since.map_or(Duration::ZERO, |since| now.since(since));
-        if now < until && free_for < SECOND * 10 {
+        if now < until && free_for < SECOND * 10 && !self.cool_off_is_unclear {
             return broken("cool_off_is_kept", format!("an acquire before {until:?}, free for {free_for:?}"));
         }
         Ok(())

@@ -13,8 +13,6 @@ pub(super) struct Versions {
     began: Option<Time>,
     /// When it last heard of a plan.
     pub heard: Option<Time>,
-    /// When what it heard last named another module.
-    pub changed: Option<Time>,
     /// What must come out before the process waits again.
     due: Option<Due>,
     /// The probation of that version was over when an input came, and it must be said.
@@ -64,7 +62,7 @@ impl Conduct {
         plan.fallback = plan.fallback.filter(|version| !versions.rejected.contains(version));
         if plan.digest() != versions.digest() {
             (versions.failures, versions.began) = (0, None);
-            versions.changed = Some(now);
+            self.other_heard = Some(now);
             self.cool_off_until = Time::default();
             (self.cool_offs, self.cool_offs_at_most) = (0, 0);
         } else if let (Some(instance), Some(version)) = (&mut self.instance, &plan.module)
