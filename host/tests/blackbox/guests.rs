@@ -139,6 +139,11 @@ pub fn versions() -> PathBuf {
     with_http().join("examples/versions.wasm")
 }
 
+/// The guest that causes effects, and saves.
+pub fn effects() -> PathBuf {
+    with_http().join("examples/effects.wasm")
+}
+
 fn with_http() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| build("http-fixture", "wasm32-wasip2"))

@@ -39,6 +39,12 @@ impl Effect {
     fn instance(&self) -> &str {
         self.name.split('/').next().unwrap_or_default()
     }
+
+    /// How often had been saved when its instance began, and how often that knew that it was.
+    fn saves(&self) -> Option<(u64, u64)> {
+        let mut numbers = self.name.split('/').skip(2).map(str::parse);
+        Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+    }
 }
 
 /// Processes of a node that were stopped.
@@ -80,6 +86,10 @@ pub struct Judge {
     firsts: BTreeMap<u64, Effect>,
     /// Who has served each term: node, process and instance.
     served: BTreeMap<u64, BTreeSet<(usize, String)>>,
+    /// How often had been saved when a term began.
+    resumed: BTreeMap<u64, u64>,
+    /// How often the instance of a term knew that it was saved, where it has saved.
+    saved: BTreeMap<u64, u64>,
     /// When something was written, by node and way.
     writes: HashMap<(usize, Way), VecDeque<Nanos>>,
     stops: Vec<Stop>,
@@ -99,6 +109,8 @@ pub struct Count {
     pub lines: u64,
     /// Terms of which an effect arrived.
     pub terms: usize,
+    /// Commits that were acknowledged, as far as an effect tells.
+    pub saved: u64,
     /// Late writes that a stop had caught.
     pub caught: usize,
     /// Stops of a process that was serving a term.
@@ -125,6 +137,7 @@ impl Judge {
         }
         self.note_latest(&effect);
         self.note_server(&effect);
+        self.note_saves(&effect);
         if self.firsts.get(&effect.term).is_none_or(|first| effect.at < first.at) {
             self.firsts.insert(effect.term, effect.clone());
             self.count.terms = self.firsts.len();
@@ -161,6 +174,45 @@ impl Judge {
             let first = &self.firsts[&effect.term];
             let why = format!("terms only rise: term {} is served by two: {first} and {effect}", effect.term);
             self.broken.get_or_insert(why);
+        }
+    }
+
+    fn note_saves(&mut self, effect: &Effect) {
+        let Some((resumed, saved)) = effect.saves() else { return };
+        if self.resumed.insert(effect.term, resumed).is_none() {
+            let before = self.saved.range(..effect.term).max_by_key(|(_, saved)| **saved);
+            self.check_saves(before.map(|(term, saved)| (*term, *saved)), Some((effect.term, resumed)));
+        }
+        let known = self.saved.entry(effect.term).or_default();
+        if saved > *known {
+            *known = saved;
+            self.count.saved = self.count.saved.max(saved);
+            let after = self.resumed.range(effect.term + 1..).min_by_key(|(_, resumed)| **resumed);
+            self.check_saves(Some((effect.term, saved)), after.map(|(term, resumed)| (*term, *resumed)));
+        }
+    }
+
+    /// What one term was told to be saved, a later one finds.
+    fn check_saves(&mut self, before: Option<(u64, u64)>, after: Option<(u64, u64)>) {
+        if let (Some((term, saved)), Some((later, resumed))) = (before, after)
+            && resumed < saved
+        {
+            let why =
+                format!("no commit is lost: term {term} was told of {saved}, and term {later} began with {resumed}");
+            self.broken.get_or_insert(why);
+        }
+    }
+
+    /// Judges how often is said to have been saved in the end.
+    ///
+    /// # Errors
+    /// If a commit that was acknowledged is not there.
+    pub fn judge_saved(&self, kept: u64) -> Result<(), String> {
+        match self.saved.iter().max_by_key(|(_, saved)| **saved) {
+            Some((term, saved)) if *saved > kept => {
+                Err(format!("no commit is lost: term {term} was told of {saved}, and {kept} are there in the end"))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -297,6 +349,22 @@ mod tests {
     fn two_that_serve_one_term_are_found() {
         let broken = judged(&mut Judge::default(), &[effect(Request, 0, 1, 10), effect(Line, 1, 1, 20)]).unwrap_err();
         assert!(broken.starts_with("terms only rise"), "{broken}");
+    }
+
+    #[test]
+    fn a_later_term_finds_what_an_earlier_one_was_told_to_be_saved() {
+        let with = |term: u64, resumed: u64, saved: u64| {
+            let name = format!("i{term}/1/{resumed}/{saved}");
+            Effect { name, ..effect(Request, 0, term, term * 10) }
+        };
+        assert_eq!(judged(&mut Judge::default(), &[with(1, 0, 0), with(1, 0, 2), with(2, 3, 3)]), Ok(0));
+        for wrong in [[with(1, 0, 2), with(2, 1, 1)], [with(2, 1, 1), with(1, 0, 2)]] {
+            let broken = judged(&mut Judge::default(), &wrong).unwrap_err();
+            assert!(broken.starts_with("no commit is lost"), "{broken}");
+        }
+        let mut judge = Judge::default();
+        assert_eq!(judged(&mut judge, &[with(1, 0, 2)]), Ok(0));
+        assert!(judge.judge_saved(2).is_ok() && judge.judge_saved(1).is_err());
     }
 
     /// Node 0 is stopped in term 1 until term 2 is served.

@@ -1,7 +1,7 @@
 //! Faults from a seed, and what a fleet's effects look like from outside meanwhile: `make faults MINUTES=30`.
 //!
 //! Three real hosts run a coordinator that causes effects as fast as it can: requests to a receiver, and lines of
-//! output. Hosts are stopped, killed and ended, and so are the processes that they have started, each alone and several
+//! output; and that saves. Versions are pushed. Hosts are stopped, killed and ended, and so are the processes that they have started, each alone and several
 //! at once; the lease is broken, freed and taken by an outside client; the record
 //! is deleted and written by others; the store is slow or away. All of that is a schedule that follows from a seed,
 //! which is printed; with `SEED=` it is the same again, and only the machine's own timing differs. Everything that
@@ -9,6 +9,7 @@
 //!
 //! - no effect of a lower term arrives after one of a higher term, but for the write that a SIGSTOP caught;
 //! - no term is served by two instances;
+//! - no commit that was acknowledged is lost: a later term begins with it, and it is there in the end;
 //! - no host ends that was not told to, or panics;
 //! - when the faults are over, somebody leads within a bound that is printed.
 //!
@@ -26,6 +27,7 @@ mod judge;
 mod kernel;
 #[path = "../support/node.rs"]
 mod node;
+mod operator;
 #[path = "../support/patience.rs"]
 mod patience;
 mod plan;
@@ -42,6 +44,7 @@ use std::time::{Duration, Instant};
 
 use fleet::{Log, NAMES, Node, State};
 use judge::Judge;
+use operator::Operator;
 use plan::{Fault, Who};
 use receiver::Receiver;
 use store::{Done, ELECTION, Store, Taken};
@@ -83,12 +86,13 @@ fn run(name: &str, store: Store) {
     let kinds: Vec<String> = run.kinds.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
     let log = run.log();
     let told = format!(
-        "{name}: {:.0?}, faults: {}; {} requests and {} lines in {} terms; {} stops of a leader caught {} late writes; \
-         {:.1?} at most without a leader",
+        "{name}: {:.0?}, faults: {}; {} requests, {} lines and {} commits in {} terms; {} stops of a leader caught \
+         {} late writes; {:.1?} at most without a leader",
         began.elapsed(),
         kinds.join(", "),
         count.requests,
         count.lines,
+        count.saved,
         count.terms,
         count.stops,
         count.caught,
@@ -106,6 +110,7 @@ fn run(name: &str, store: Store) {
 struct Run {
     nodes: Vec<Node>,
     store: Store,
+    operator: Operator,
     /// When to do what is to follow.
     due: Vec<(Instant, Then)>,
     /// How long a node stays down that ends, and since when it does.
@@ -132,12 +137,13 @@ impl Run {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("faults-{name}.log"));
         let (judge, log) = (Arc::<Mutex<Judge>>::default(), Arc::new(Mutex::new(Log::new(path))));
         let receiver = Receiver::start(&judge);
-        let module = guests::asks_over_http().to_string_lossy().into_owned();
+        let mut operator = Operator::new(home.path(), store.safe_url());
+        operator.push_first();
+        let module = format!("store://{ELECTION}");
         let lease = format!("{}s", store.lease().as_secs());
         let arguments = |node| {
             let (url, store) = (receiver.url(), store.url(node));
             let flags = [
-                ("--election", ELECTION.to_owned()),
                 ("--store", store),
                 ("--lease", lease.clone()),
                 ("--grace", "300ms".to_owned()),
@@ -145,7 +151,6 @@ impl Run {
                 ("--max-memory", "64MiB".to_owned()),
                 ("--max-output", "100000".to_owned()),
                 ("--allow-http", url.clone()),
-                ("--env", "BEHAVIOUR=effects".to_owned()),
                 ("--env", format!("URL={url}")),
                 ("--env", format!("EVERY_US={pace}")),
             ];
@@ -158,6 +163,7 @@ impl Run {
         Self {
             nodes,
             store,
+            operator,
             due: Vec::new(),
             ending: Default::default(),
             kinds: BTreeMap::new(),
@@ -225,6 +231,7 @@ impl Run {
             }
             Fault::TakeAndLeave => self.store.take().map(|_| ())?,
             Fault::Delete => self.store.delete()?,
+            Fault::Push => self.operator.push(),
             Fault::Store(who, trouble, length) => {
                 let node = node(who);
                 self.store.trouble(node, trouble)?;
@@ -248,6 +255,7 @@ impl Run {
         for (_, then) in std::mem::take(&mut self.due) {
             self.follow(then);
         }
+        self.until("pushes to end", ENDING, |run| run.operator.is_idle())?;
         let (lease, healed, healed_at) = (self.store.lease(), Instant::now(), kernel::now());
         self.log().note("no more faults");
         // Who leads at first may not have noticed yet what was done to it last.
@@ -279,7 +287,9 @@ impl Run {
         self.until("hosts to end in order", ENDING, |run| run.ending.iter().all(Option::is_none))?;
         // With the hosts' ends all that they wrote has been read.
         let read = kernel::now() + 60_000_000_000;
-        self.judge().judge(read)
+        self.judge().judge(read)?;
+        let saved = self.operator.saved()?;
+        self.judge().judge_saved(saved)
     }
 
     fn until(&mut self, what: &str, longest: Duration, test: impl Fn(&Self) -> bool) -> Done {
@@ -317,6 +327,9 @@ impl Run {
                     return Err(format!("the host survives: {name} has ended by itself, {status}"));
                 }
             }
+        }
+        for told in self.operator.ended() {
+            self.log().note(&told);
         }
         if let Some(line) = self.log().panicked.clone() {
             return Err(format!("the host survives: {line}"));

@@ -103,6 +103,8 @@ pub enum Fault {
     Delete,
     /// A node does not reach the store as it should, for so long. On one machine that is all nodes.
     Store(Who, Trouble, Duration),
+    /// Another version is pushed.
+    Push,
 }
 
 impl Fault {
@@ -120,6 +122,7 @@ impl Fault {
             Fault::TakeAndLeave => "take and leave",
             Fault::Delete => "delete",
             Fault::Store(..) => "store trouble",
+            Fault::Push => "push",
         }
     }
 }
@@ -183,7 +186,7 @@ impl Rng {
     }
 
     fn fault(&mut self, lease: Duration) -> Fault {
-        match self.below(22) {
+        match self.below(24) {
             // Around the deadline and the lease's end.
             0..3 => Fault::Stop(self.who(), Parts::HOST, lease.mul_f64(0.7 + self.upto(0.6))),
             3..5 => Fault::Stop(self.who(), Parts::HOST, lease.mul_f64(self.upto(1.6))),
@@ -213,6 +216,7 @@ impl Rng {
                 let death = if self.below(2) == 0 { Death::Killed } else { Death::Aborted };
                 Fault::End(self.who(), self.parts(), death, lease.mul_f64(self.upto(1.2)))
             }
+            20..22 => Fault::Push,
             _ => {
                 let trouble =
                     [Trouble::Down, Trouble::Hang, Trouble::CutAfterRequest, Trouble::HoldRequest, Trouble::HoldAnswer]
@@ -252,6 +256,7 @@ impl fmt::Display for Fault {
             Fault::Take(length) => write!(f, "break the lease, take it, release it after {length:.1?}"),
             Fault::TakeAndLeave => write!(f, "break the lease, take it, let it run out"),
             Fault::Delete => write!(f, "delete the record"),
+            Fault::Push => write!(f, "push another version"),
             Fault::Store(who, trouble, length) => write!(f, "store ({who}): {trouble:?} for {length:.1?}"),
         }
     }

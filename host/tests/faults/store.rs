@@ -84,6 +84,14 @@ impl Store {
         }
     }
 
+    /// The `--store` of whom no trouble meets.
+    pub fn safe_url(&self) -> String {
+        match self {
+            Self::Sqlite(_) => self.url(0),
+            Self::Azurite(azure) => format!("azurite://{}/{CONTAINER}", azure.azurite.address()),
+        }
+    }
+
     /// The shortest lease that it keeps.
     pub fn lease(&self) -> Duration {
         Duration::from_secs(if matches!(self, Self::Sqlite(_)) { 2 } else { 15 })

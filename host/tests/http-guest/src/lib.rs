@@ -37,7 +37,6 @@ fn run(term: &Term) -> baton_sdk::Result {
         "hang" => hang(term, &url),
         "report" => report(term, &url),
         "measure" => measure(&url),
-        "effects" => effects(term, &url),
         "hoard" => {
             let hoarded = hoard::hoard(&variable("HOARD"), &url)?;
             if variable("THEN") == "done" {
@@ -242,27 +241,6 @@ fn report(term: &Term, url: &str) -> baton_sdk::Result {
         }
     }
     term.check()?;
-    Ok(())
-}
-
-/// Causes effects as fast as it can, or with a rest of `EVERY_US`: a request and a line in turn, and now and then many
-/// lines, more than are written at once. Each has a name that no other instance has, and a number. Every other instance
-/// ignores the stop.
-fn effects(term: &Term, url: &str) -> baton_sdk::Result {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    use std::io::Write;
-    let (name, every) = (RandomState::new().build_hasher().finish(), variable("EVERY_US").parse()?);
-    for n in 1_u64.. {
-        if name % 2 == 0 {
-            term.check()?;
-        }
-        // What is refused or lost is no reason to end: who does not notice is the worse guest.
-        let _ = client::get(&format!("{url}/{name:016x}/{n}"), Fields::new());
-        for _ in 0..if n % 8 == 0 { 32 } else { 1 } {
-            let _ = writeln!(std::io::stdout(), "{name:016x}/{n}");
-        }
-        std::thread::sleep(Duration::from_micros(every));
-    }
     Ok(())
 }
 

@@ -1,0 +1,95 @@
+//! An operator beside the fleet: pushes version after version, and asks in the end what is saved.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::guests;
+use crate::node::{baton, finish};
+use crate::store::{Done, ELECTION};
+
+/// Who pushes.
+pub struct Operator {
+    home: PathBuf,
+    /// The store, reached without trouble.
+    store: String,
+    module: Vec<u8>,
+    pushed: u8,
+    under_way: Vec<(u8, Child)>,
+}
+
+impl Operator {
+    /// Whose files are in that folder.
+    pub fn new(home: &Path, store: String) -> Self {
+        let module = std::fs::read(guests::effects()).expect("the guest is built");
+        Self { home: home.to_owned(), store, module, pushed: 0, under_way: Vec::new() }
+    }
+
+    /// Pushes the first version, and waits until it is there.
+    pub fn push_first(&mut self) {
+        let finished = finish(self.next());
+        assert_eq!(finished.code, Some(0), "{finished:?}");
+    }
+
+    /// Begins to push the next version.
+    pub fn push(&mut self) {
+        let mut command = self.next();
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        self.under_way.push((self.pushed, child.expect("the binary starts")));
+    }
+
+    /// What is pushed next: the same with another number in it.
+    fn next(&mut self) -> Command {
+        self.pushed = self.pushed.wrapping_add(1);
+        let name = b"version";
+        let mut module = self.module.clone();
+        // A custom section, which may come at the end: its length, and its name with the length of that.
+        module.extend([0, 1 + name.len() as u8 + 1, name.len() as u8]);
+        module.extend(name);
+        module.push(self.pushed);
+        let file = self.home.join(format!("effects-{}.wasm", self.pushed));
+        std::fs::write(&file, module).expect("a file");
+        let mut command = baton(&self.home);
+        command.arg("push").arg(file).args([ELECTION, "--store", &self.store]);
+        command
+    }
+
+    /// How those pushes have ended that have since this was asked last.
+    pub fn ended(&mut self) -> Vec<String> {
+        let mut told = Vec::new();
+        self.under_way.retain_mut(|(number, child)| match child.try_wait().expect("a child can be waited for") {
+            Some(status) => {
+                told.push(format!("the push of version {number} has ended, {status}"));
+                false
+            }
+            None => true,
+        });
+        told
+    }
+
+    /// Whether none is under way.
+    pub fn is_idle(&self) -> bool {
+        self.under_way.is_empty()
+    }
+
+    /// How often the coordinators have saved, as the store has it.
+    pub fn saved(&self) -> Done<u64> {
+        let mut command = baton(&self.home);
+        command.args(["state", "get", ELECTION, "saved", "--store", &self.store]);
+        let finished = finish(command);
+        match finished.code {
+            Some(0) => finished.stdout.trim().parse().map_err(|_| format!("{finished:?}")),
+            // Nothing was saved so far.
+            Some(1) => Ok(0),
+            _ => Err(format!("{finished:?}")),
+        }
+    }
+}
+
+impl Drop for Operator {
+    fn drop(&mut self) {
+        for (_, child) in &mut self.under_way {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
