@@ -1,9 +1,13 @@
 //! The scheduler of the examples in each of its languages: how large it is, how long it takes to compile and to start.
 
-use anyhow::{Context as _, ensure};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, ensure};
 
 use crate::hosts::Site;
 use crate::node::Event;
+use crate::patience::Patience;
 use crate::samples::Samples;
 use crate::table::{Row, Unit};
 use crate::warm::example;
@@ -26,11 +30,11 @@ pub fn measure(effort: &Effort) -> anyhow::Result<Vec<Row>> {
         let module = example(&format!("scheduler-{language}.wasm"))?;
         let kilobytes = std::fs::metadata(&module)?.len() / 1000;
         let [mut compiled, mut started] = [Samples::default(), Samples::default()];
-        for start in 0..effort.starts {
+        for _ in 0..effort.starts {
             let site = Site::new();
-            // A host's cache, which the next one of the same site finds.
-            for is_cached in [false, true] {
-                let host = site.launch(&format!("host-{start}"), &module, "beat", &site.url());
+            // The first one compiles it, and the second one finds that in the cache.
+            for (name, is_cached) in [("first", false), ("second", true)] {
+                let host = site.launch(name, &module, "beat", &site.url());
                 let mut host = host.flag("--config", "workers=1").start();
                 let ready = host.event("the module to be ready", |event| event.name == "module_ready");
                 ensure!(ready.fields["cached"] == is_cached, "the cache is not as it should be: {ready:?}");
@@ -40,6 +44,8 @@ pub fn measure(effort: &Effort) -> anyhow::Result<Vec<Row>> {
                     started.push(1e3 * took(&first)?);
                 } else {
                     compiled.push(took(&ready)?);
+                    Patience::poll(Duration::from_millis(20), || is_kept(&site.path("cache")).then_some(()))
+                        .map_err(|_| anyhow!("the cache has no entry"))?;
                 }
                 host.terminate();
             }
@@ -51,4 +57,10 @@ pub fn measure(effort: &Effort) -> anyhow::Result<Vec<Row>> {
         rows.push(row("started", Unit::Ms, started));
     }
     Ok(rows)
+}
+
+/// Whether the cache has an entry. It is made once the module is ready.
+fn is_kept(cache: &Path) -> bool {
+    let entries = std::fs::read_dir(cache).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).any(|path| path.extension().is_some_and(|kind| kind == "code"))
 }
