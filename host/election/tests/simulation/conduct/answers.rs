@@ -116,12 +116,15 @@ impl Conduct {
             holding.unwritten_since = None;
         }
         if let Some(record) = record {
+            // An earlier record of its own may have been put back.
+            let is_set_back = record.term < seen.written_term;
             seen.highest_term = seen.highest_term.max(record.term);
             seen.written_term = seen.written_term.max(record.term);
             seen.recorded_term = record.term;
             seen.longest_lease = seen.longest_lease.max(Some(record.lease));
             seen.history |= record.term > 0 || record.node.is_some();
             if record.incarnation == self.settings.incarnation
+                && !is_set_back
                 && let Some(holding) = &mut self.holding
             {
                 holding.failures.belongs_to(record);
