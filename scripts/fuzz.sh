@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fuzzes each reader of foreign bytes (host/src/foreign.rs) for so many minutes, two at a time, and says what was found.
-# Needs g++, for libFuzzer.
+# Needs g++, for libFuzzer. The first run takes minutes more: what its crate asks of others has nearly all built once again.
 #
 #   scripts/fuzz.sh [MINUTES [READER…]]
 set -euo pipefail
@@ -11,16 +11,28 @@ shift || true
 target=${CARGO_TARGET_DIR:-target}
 at_a_time=2
 
+if ! [[ $minutes =~ ^[1-9][0-9]*$ ]]; then
+  echo "fuzz: \`$minutes\` is not a number of minutes: write 1 or more" >&2
+  exit 2
+fi
+readers=("$@")
+if ((${#readers[@]} == 0)); then
+  readers=(host/fuzz/corpus/*/)
+fi
+readers=("${readers[@]%/}")
+readers=("${readers[@]##*/}")
+for reader in "${readers[@]}"; do
+  if ! [[ -d host/fuzz/corpus/$reader ]]; then
+    echo "fuzz: there is no reader \`$reader\`, but these: $(ls host/fuzz/corpus | paste -sd' ')" >&2
+    exit 2
+  fi
+done
 if ! command -v g++ >/dev/null; then
   echo 'fuzz: g++ is missing, which compiles libFuzzer: install it (Debian: apt-get install g++)' >&2
   exit 1
 fi
 RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/covered.sh \
   cargo build --locked --workspace --features baton-fuzz/libfuzzer --bin fuzz
-readers=("$@")
-if ((${#readers[@]} == 0)); then
-  readers=(host/fuzz/corpus/*/)
-fi
 
 # Grows a corpus of its own in the target folder, from what is kept.
 fuzz() {
@@ -29,7 +41,7 @@ fuzz() {
   if BATON_FUZZ_READER=$reader "$target/debug/fuzz" "$work/corpus" "host/fuzz/corpus/$reader" \
     -max_total_time=$((minutes * 60)) -timeout=10 -rss_limit_mb=2048 -max_len=8192 -use_value_profile=1 \
     -artifact_prefix="$work/" >"$work/log" 2>&1; then
-    echo "$reader: nothing; $(grep -E '^Done|^stat::number' "$work/log" | tail -1)," \
+    echo "$reader: nothing; $(grep '^Done' "$work/log")," \
       "$(find "$work/corpus" -type f | wc -l) inputs that differ"
   else
     echo "$reader: FOUND, see $work/log; keep what led there in host/fuzz/corpus/$reader:"
@@ -43,7 +55,7 @@ for reader in "${readers[@]}"; do
   while (($(jobs -rp | wc -l) >= at_a_time)); do
     wait -n || failed=1
   done
-  fuzz "$(basename "$reader")" &
+  fuzz "$reader" &
 done
 while (($(jobs -p | wc -l) > 0)); do
   wait -n || failed=1
