@@ -32,16 +32,19 @@ fn run(term: &Term) -> baton_sdk::Result {
     };
     let mut saved = resumed;
     for n in 1_u64.. {
-        if name % 2 == 0 {
+        if name.is_multiple_of(2) {
             term.check()?;
         }
         // What is refused or lost is no reason to end: who does not notice is the worse guest.
-        if term.number() % 2 == 1 && n % SAVES_EVERY == 0 && state.put_bytes("saved", (saved + 1).to_string()).is_ok() {
+        if !term.number().is_multiple_of(2)
+            && n.is_multiple_of(SAVES_EVERY)
+            && state.put_bytes("saved", (saved + 1).to_string()).is_ok()
+        {
             saved += 1;
         }
         let effect = format!("{name:016x}/{n}/{resumed}/{saved}");
         let _ = client::get(&format!("{url}/{effect}"), Fields::new());
-        for _ in 0..if n % 8 == 0 { 32 } else { 1 } {
+        for _ in 0..if n.is_multiple_of(8) { 32 } else { 1 } {
             let _ = writeln!(std::io::stdout(), "{effect}");
         }
         std::thread::sleep(every);
