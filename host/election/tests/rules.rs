@@ -321,6 +321,44 @@ fn a_known_loss_kills_at_once_though_what_was_refused_is_not_wanted_any_more() {
 }
 
 #[test]
+fn a_term_that_was_written_though_it_was_not_wanted_any_more_counts() {
+    let mut scene = Scene::new();
+    scene.acquires(object(LeaseState::Free, Some(record(1, "other"))));
+    let claimed = written_record(&scene.answer(Ok(Reply::Done)));
+    let claim = scene.pending;
+    // The host is to end, so that the record is marked instead; but what became of the claim is not known.
+    assert_eq!(only_request(&scene.input(Input::Shutdown)), Op::Read);
+    let reading = scene.pending;
+    scene.pending = claim;
+    scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
+    // Then somebody has put an earlier record back.
+    scene.pending = reading;
+    let mark = written_record(&scene.answer(Ok(Reply::Read(held("v3", record(1, "other"))))));
+    assert_eq!((mark.term, mark.released), (claimed.term, true));
+}
+
+#[test]
+fn a_record_that_names_a_shorter_lease_than_is_to_be_waited_out_is_not_the_one_wanted() {
+    for (found, is_enough) in [(D, false), (SECOND * 30, true), (SECOND * 60, true)] {
+        let mut scene = Scene::new();
+        let mut of_another = record(3, "other");
+        of_another.lease = SECOND * 30;
+        scene.acquires(object(LeaseState::Broken, Some(of_another)));
+        let note = written_record(&scene.answer(Ok(Reply::Done)));
+        assert_eq!(note.lease, SECOND * 30);
+        scene.answer(Err(unknown()));
+        while !scene.asked_to_read {
+            scene.wakes();
+        }
+        // What it had asked to be made before, when less was known, may have arrived since.
+        let effects = scene.answer(Ok(Reply::Read(held("v2", Record { lease: found, ..note.clone() }))));
+        let is_written_again =
+            effects.iter().any(|effect| matches!(effect, Effect::Request { op: Op::Write { .. }, .. }));
+        assert_eq!(is_written_again, !is_enough, "{found:?}: {effects:?}");
+    }
+}
+
+#[test]
 fn an_orderly_end_asks_waits_and_releases_last() {
     let mut scene = Scene::leading();
     let effects = scene.input(Input::Shutdown);

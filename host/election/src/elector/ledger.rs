@@ -14,9 +14,9 @@ pub(super) struct Ledger {
     version: Version,
     record: Option<Record>,
     goal: Option<Goal>,
-    /// Writes that are not wanted any more and have no answer so far. Whether they were carried out a reading shows, but
-    /// the answer may be that the lease is lost.
-    superseded: Vec<Pending>,
+    /// Writes that are not wanted any more and have no answer so far, each with its record. A reading shows what is there
+    /// now; only the answer says that one was carried out of which nothing is left, or that the lease is lost.
+    superseded: Vec<(Pending, Record)>,
 }
 
 #[derive(Debug, Clone, Hash)]
@@ -84,13 +84,13 @@ impl Ledger {
     /// Wants the store to have `record` from now on. What was wanted before no longer is; a write of it
     /// that may be under way is settled by a reading first.
     pub(super) fn want(&mut self, record: Record, kind: Kind, now: Time) {
-        let step = match self.goal.as_ref().map(|goal| &goal.step) {
-            None | Some(Step::WriteAt(_)) => Step::WriteAt(now),
-            Some(Step::Writing(pending)) => {
-                self.superseded.extend(*pending);
+        let step = match self.goal.take() {
+            None | Some(Goal { step: Step::WriteAt(_), .. }) => Step::WriteAt(now),
+            Some(Goal { step: Step::Writing(pending), record, .. }) => {
+                self.superseded.extend(pending.map(|pending| (pending, record)));
                 Step::ReadAt(now)
             }
-            Some(Step::ReadAt(_) | Step::Reading(_)) => Step::ReadAt(now),
+            Some(Goal { step: Step::ReadAt(_) | Step::Reading(_), .. }) => Step::ReadAt(now),
         };
         self.goal = Some(Goal { record, kind, step });
     }
@@ -134,8 +134,11 @@ impl Ledger {
 
     /// Takes an answer; one to somebody else's request does nothing.
     pub(super) fn answer(&mut self, shared: &mut Shared, id: RequestId, result: &Result<Reply, Refusal>) -> News {
-        if let Some(place) = self.superseded.iter().position(|pending| pending.id == id) {
-            self.superseded.swap_remove(place);
+        if let Some(place) = self.superseded.iter().position(|(pending, _)| pending.id == id) {
+            let (_, record) = self.superseded.swap_remove(place);
+            if result.is_ok() {
+                shared.memory.note_record(&record);
+            }
             return known_loss(result);
         }
         let Some(goal) = &mut self.goal else { return News::None };
@@ -145,8 +148,8 @@ impl Ledger {
         }
         match result {
             Ok(Reply::Version(version)) => {
-                let version = version.clone();
-                self.reached(shared, version)
+                let (version, record) = (version.clone(), goal.record.clone());
+                self.reached(shared, version, record)
             }
             Ok(Reply::Read(snapshot)) => self.compare(shared, snapshot),
             Err(Refusal::Conflict) => {
@@ -164,13 +167,11 @@ impl Ledger {
         }
     }
 
-    fn reached(&mut self, shared: &mut Shared, version: Version) -> News {
-        if let Some(goal) = self.goal.take() {
-            shared.store_answers("write");
-            shared.memory.note_record(&goal.record);
-            self.record = Some(goal.record);
-            self.version = version;
-        }
+    /// The store has `record`, which is what was wanted.
+    fn reached(&mut self, shared: &mut Shared, version: Version, record: Record) -> News {
+        shared.store_answers("write");
+        shared.memory.note_record(&record);
+        (self.version, self.record, self.goal) = (version, Some(record), None);
         News::Written
     }
 
@@ -182,8 +183,8 @@ impl Ledger {
         };
         // A write that was sent with the version that is still there can arrive yet, and undo what is found.
         let is_settled = *version != self.version;
-        if is_settled && record.as_ref().is_some_and(|found| is_same(found, &goal.record)) {
-            return self.reached(shared, version.clone());
+        if let Some(found) = record.as_ref().filter(|found| is_settled && is_same(found, &goal.record)) {
+            return self.reached(shared, version.clone(), found.clone());
         }
         let found = record.as_ref().map_or(0, |found| found.term);
         if let Some(found) = record {
@@ -194,8 +195,9 @@ impl Ledger {
             // The state may have named a later term since it was wanted.
             Kind::Term if found < goal.record.term && highest == goal.record.term => highest,
             Kind::Term => highest + 1,
-            // A term that was tried and is not there has not begun, and the write of it never arrives any more.
-            Kind::Note => goal.record.term.max(found),
+            // A term that was tried and is not known to have been there has not begun, and the write of it never arrives
+            // any more.
+            Kind::Note => goal.record.term.max(shared.memory.written_term),
         };
         shared.memory.highest_term = highest.max(goal.record.term);
         self.version = version.clone();
@@ -219,8 +221,10 @@ fn known_loss(result: &Result<Reply, Refusal>) -> News {
     }
 }
 
-/// Whether the record found is the one wanted, but for details that a store may round.
+/// Whether the record found is the one wanted, but for details that a store may round. It rounds a lease up, so a shorter
+/// one is of another write, and who reads it would not wait for as long as is to be waited.
 fn is_same(found: &Record, wanted: &Record) -> bool {
-    (found.term, &found.incarnation, &found.module, found.outcome, found.failures, found.released)
-        == (wanted.term, &wanted.incarnation, &wanted.module, wanted.outcome, wanted.failures, wanted.released)
+    found.lease >= wanted.lease
+        && (found.term, &found.incarnation, &found.module, found.outcome, found.failures, found.released)
+            == (wanted.term, &wanted.incarnation, &wanted.module, wanted.outcome, wanted.failures, wanted.released)
 }

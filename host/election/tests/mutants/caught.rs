@@ -37,7 +37,7 @@ use world::World;
 
 include!("table.rs");
 
-/// In so many runs a mutant must have been caught.
+/// In so many runs a mutant must have been caught, unless the run is kept that found what it takes out.
 const RUNS: u64 = 50_000;
 
 #[test]
@@ -103,7 +103,7 @@ fn a_run_that_fails_is_kept_and_what_is_kept_fails_again() {
 }
 
 /// Runs that once failed, and the mutant that takes their mend out.
-const FOUND: [(&str, &str); 4] = [
+const FOUND: [(&str, &str); 6] = [
     ("known_loss_kills_at_once-20000435337", "a known loss counts for nothing where the write is not wanted any more"),
     (
         "failures_counted_in_record-30000022065",
@@ -111,20 +111,25 @@ const FOUND: [(&str, &str); 4] = [
     ),
     ("gone_in_time-stale_opening", "a term that was written before the lease was in doubt is served"),
     ("gone_in_time-50626752", "a record that is made anew looks as if nobody had ever led"),
+    ("terms_only_rise-33000971160", "a term is forgotten whose write was carried out when it was not wanted any more"),
+    ("created_only_if_none-33000877423", "what is found after a doubt counts for as long a lease as was wanted"),
 ];
 
 #[test]
 fn what_was_once_found_is_found_again_without_its_mend() {
     for (found, name) in FOUND {
         let number = MUTANTS.iter().position(|mutant| mutant.name == name).unwrap();
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../replays/{found}.txt"));
-        let plan = replay::read(&std::fs::read_to_string(path).unwrap()).unwrap();
         baton_election::choose(Some(number));
-        let violation = World::new(plan).run();
+        let violation = World::new(kept(found)).run();
         baton_election::choose(None);
         assert!(violation.is_err(), "{found} passes with the mutant `{name}`");
         println!("{found}: {violation:?}");
     }
+}
+
+fn kept(found: &str) -> Plan {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../replays/{found}.txt"));
+    replay::read(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
 /// An empty folder for this run of the test.
@@ -134,9 +139,14 @@ fn empty_folder() -> std::path::PathBuf {
     folder
 }
 
-/// Runs seeds until one breaks the rule that the mutant is about.
+/// Runs what is kept of the mutant, and then seeds, until one breaks the rule that the mutant is about.
 fn hunt(number: usize, mutant: &Mutant) -> Result<String, String> {
     baton_election::choose(Some(number));
+    for (found, _) in FOUND.iter().filter(|(_, name)| *name == mutant.name) {
+        if World::new(kept(found)).run().is_err_and(|violation| violation.rule == mutant.breaks) {
+            return Ok(format!("{found} fails again"));
+        }
+    }
     let mut others = BTreeSet::new();
     for seed in 0..RUNS {
         match World::new(Plan::from_seed(seed)).run() {

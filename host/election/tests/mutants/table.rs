@@ -60,8 +60,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a write carries the version before the last write",
         file: LEDGER,
-        old: "            self.record = Some(goal.record);\n            self.version = version;",
-        new: "            self.record = Some(goal.record);\n            if !MUTANT { self.version = version; }",
+        old: "(self.version, self.record, self.goal) = (version, Some(record), None);",
+        new: "if !MUTANT { self.version = version; } (self.record, self.goal) = (Some(record), None);",
         breaks: "writes_carry_id_and_version",
     },
     Mutant {
@@ -119,7 +119,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "a write of unknown outcome is taken for done",
         file: LEDGER,
         old: "            Err(Refusal::Lost(_) | Refusal::Held) => known_loss(result),",
-        new: "            Err(Refusal::Unknown(_)) if MUTANT => { let version = self.version.clone(); self.reached(shared, version) }\n            Err(Refusal::Lost(_) | Refusal::Held) => known_loss(result),",
+        new: "            Err(Refusal::Unknown(_)) if MUTANT => { let (version, record) = (self.version.clone(), goal.record.clone()); self.reached(shared, version, record) }\n            Err(Refusal::Lost(_) | Refusal::Held) => known_loss(result),",
         breaks: "terms_only_rise",
     },
     Mutant {
@@ -139,8 +139,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "what is read after a doubt is not compared",
         file: LEDGER,
-        old: "if is_settled && record.as_ref()",
-        new: "if !MUTANT && is_settled && record.as_ref()",
+        old: "filter(|found| is_settled && is_same(",
+        new: "filter(|found| !MUTANT && is_settled && is_same(",
         breaks: "a_write_that_is_found_is_done",
     },
     // ---- An instance starts at once where nothing of another can still run. ----
@@ -549,6 +549,21 @@ pub const MUTANTS: &[Mutant] = &[
         old: "            return known_loss(result);",
         new: "            return if MUTANT { News::None } else { known_loss(result) };",
         breaks: "known_loss_kills_at_once",
+    },
+    Mutant {
+        name: "a term is forgotten whose write was carried out when it was not wanted any more",
+        file: LEDGER,
+        old: "if result.is_ok() { shared.memory.note_record(&record); }",
+        new: "if !MUTANT && result.is_ok() { shared.memory.note_record(&record); }",
+        breaks: "terms_only_rise",
+    },
+    Mutant {
+        name: "what is found after a doubt counts for as long a lease as was wanted",
+        file: LEDGER,
+        old: "return self.reached(shared, version.clone(), found.clone());",
+        new: "let found = if MUTANT { goal.record.clone() } else { found.clone() };
+             return self.reached(shared, version.clone(), found);",
+        breaks: "created_only_if_none",
     },
     Mutant {
         name: "an answer that comes past the deadline is looked at before the time",
