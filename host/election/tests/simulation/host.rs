@@ -171,6 +171,11 @@ impl Instance {
         let woken = self.woken.filter(|woken| *woken >= self.deadline);
         woken.map_or(self.abort_at, |woken| self.abort_at.max(woken + room))
     }
+
+    /// How long it takes at most, by any clock, until it is gone or its host is, once somebody is there to see to that.
+    pub fn ends_within(&self, lease: Duration) -> Duration {
+        lease * 15 / 100 + self.life.words
+    }
 }
 
 fn settings(host: usize, incarnation: u32, plan: &HostPlan) -> Settings {

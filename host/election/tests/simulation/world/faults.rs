@@ -93,14 +93,14 @@ impl World {
         self.feed(host, input)
     }
 
-    /// Notes until when nothing can end the host's instance: neither supervisor nor watchdog are about. Its gate refuses
-    /// all the same.
+    /// Notes until when nothing can end the host's instance: neither supervisor nor watchdog are about, or one of the two
+    /// has gone before the other, which was away, had the time that it takes. Its gate refuses all the same.
     fn cannot_be_ended(&mut self, host: usize) {
         let machine = &self.hosts[host];
         let unwatched_until = if self.plan.is_watched { machine.unwatched_until } else { Duration::MAX };
         let until = machine.frozen_until.max(machine.stopped_until.min(unwatched_until));
-        let (now, lateness) = (self.now, self.lateness());
-        if let Some(instance) = self.instance(host).filter(|_| until > now) {
+        let (now, lateness, lease) = (self.now, self.lateness(), self.plan.hosts[host].lease);
+        if let Some(instance) = self.instance(host).filter(|instance| until + instance.ends_within(lease) > now) {
             instance.was_frozen_until = instance.was_frozen_until.max(until + lateness);
         }
     }

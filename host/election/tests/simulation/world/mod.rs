@@ -544,7 +544,7 @@ impl World {
         let of = |(host, machine): (usize, &Host)| {
             let process = machine.process.as_ref()?;
             let instance = process.instance.as_ref().filter(|instance| !instance.is_gone)?;
-            let room = self.plan.hosts[host].lease * 15 / 100 + instance.life.words;
+            let room = instance.ends_within(self.plan.hosts[host].lease);
             let frozen = instance.was_frozen_until;
             Some(Running {
                 host,
