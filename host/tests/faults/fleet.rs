@@ -3,8 +3,10 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -42,6 +44,8 @@ pub struct Node {
     home: PathBuf,
     state: State,
     process: Option<(Child, JoinHandle<()>)>,
+    /// Whether its host has said that it starts, and so hears what it is told.
+    has_begun: Arc<AtomicBool>,
     /// Those of its host's processes that were stopped.
     stopped: Vec<(Pid, OwnedFd)>,
     judge: Arc<Mutex<Judge>>,
@@ -64,6 +68,7 @@ impl Node {
             home: home.to_owned(),
             state: State::Down,
             process: None,
+            has_begun: Arc::default(),
             stopped: Vec::new(),
             judge,
             log,
@@ -83,13 +88,17 @@ impl Node {
         command.env("BATON_CACHE", concat!(env!("CARGO_TARGET_TMPDIR"), "/compiled"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(writes);
         let child = command.spawn().expect("the binary starts");
-        let (at, judge, log) = (self.at, Arc::clone(&self.judge), Arc::clone(&self.log));
+        self.has_begun = Arc::default();
+        let (at, begun) = (self.at, Arc::clone(&self.has_begun));
+        let (judge, log) = (Arc::clone(&self.judge), Arc::clone(&self.log));
         let reader = std::thread::spawn(move || {
             let mut bytes = vec![0; 1 << 18];
             while let Some((length, written)) = receive(&reads, &mut bytes).expect("the log is read") {
                 // The host writes each line in one call.
                 for line in String::from_utf8_lossy(&bytes[..length]).lines() {
-                    read_line(at, written, line, &judge, &log);
+                    if read_line(at, written, line, &judge, &log) == "starting" {
+                        begun.store(true, Ordering::Relaxed);
+                    }
                 }
             }
         });
@@ -166,6 +175,12 @@ impl Node {
         Some(status)
     }
 
+    /// Whether that is how one ends that was told to: in order, or by the signal itself before it heard signals.
+    pub fn is_in_order(&self, status: ExitStatus) -> bool {
+        let was_early = !self.has_begun.load(Ordering::Relaxed);
+        status.success() || (was_early && status.signal() == Some(Signal::TERM.as_raw()))
+    }
+
     fn reap(&mut self) {
         if let Some((mut child, reader)) = self.process.take() {
             child.wait().expect("it ends");
@@ -214,17 +229,18 @@ fn signal(processes: &[(Pid, OwnedFd)], signal: Signal) {
     }
 }
 
-/// An effect goes to the judge, everything else into the log.
-fn read_line(node: usize, at: Nanos, line: &str, judge: &Mutex<Judge>, log: &Mutex<Log>) {
+/// An effect goes to the judge, everything else into the log. Returns which event it is.
+fn read_line(node: usize, at: Nanos, line: &str, judge: &Mutex<Judge>, log: &Mutex<Log>) -> String {
     judge.lock().expect("nobody panics with it").written(node, Way::Line, at);
     let fields: Value = serde_json::from_str(line).unwrap_or(Value::Null);
     if fields["event"] == "output" && fields["stream"] == "stdout" {
         let name = fields["line"].as_str().unwrap_or_default().to_owned();
         let effect = Effect { at, way: Way::Line, term: fields["term"].as_u64().unwrap_or(0), node, name };
         judge.lock().expect("nobody panics with it").effect(effect);
-        return;
+    } else {
+        log.lock().expect("nobody panics with it").line(node, at, line, &fields);
     }
-    log.lock().expect("nobody panics with it").line(node, at, line, &fields);
+    fields["event"].as_str().unwrap_or_default().to_owned()
 }
 
 /// What the hosts say, but for the lines of their coordinators, and what is done to them, in one file.

@@ -317,7 +317,7 @@ impl Run {
                 (None, None) => {}
                 (None, Some((_, since))) if since.elapsed() < ENDING => {}
                 (None, Some(_)) => return Err(format!("{name} does not end when it is told to")),
-                (Some(status), Some((down, _))) if status.success() => {
+                (Some(status), Some((down, _))) if self.nodes[node].is_in_order(status) => {
                     self.ending[node] = None;
                     if let Some(up) = now.checked_add(down) {
                         self.due.push((up, Then::Start(node)));
