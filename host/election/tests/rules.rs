@@ -187,15 +187,43 @@ fn an_acquire_that_was_refused_is_followed_by_a_reading_and_a_new_id() {
 }
 
 #[test]
-fn a_write_of_unknown_outcome_is_read_compared_and_written_again_with_the_new_version() {
+fn a_write_of_unknown_outcome_is_read_compared_and_written_again() {
     let mut scene = Scene::new();
     let id = scene.acquires(object(LeaseState::Free, Some(record(1, "other"))));
     scene.answer(Ok(Reply::Done));
     scene.answer(Err(unknown()));
     assert_eq!(only_request(&scene.wakes()), Op::Read);
-    let again = scene.answer(Ok(Reply::Read(held("v5", record(1, "other")))));
+    let again = scene.answer(Ok(Reply::Read(held("v1", record(1, "other")))));
     let Op::Write { id: under, version, record } = only_request(&again) else { panic!("{again:?}") };
-    assert_eq!((under, version.0.as_str(), record.term), (id, "v5", 2));
+    assert_eq!((under, version.0.as_str(), record.term), (id, "v1", 2));
+}
+
+#[test]
+fn a_write_that_was_carried_out_though_another_is_wanted_by_then_is_followed_by_that_with_the_new_version() {
+    let mut scene = Scene::leading();
+    let first = written_record(&scene.input(Input::Plan(plan(1, None))));
+    assert_eq!(only_request(&scene.input(Input::Plan(plan(2, None)))), Op::Read);
+    let second = scene.answer(Ok(Reply::Read(held("v3", first.clone()))));
+    let Op::Write { version, record, .. } = only_request(&second) else { panic!("{second:?}") };
+    assert_eq!((version.0.as_str(), record.term, record.module), ("v3", first.term + 1, Some(module(2).digest)));
+}
+
+#[test]
+fn what_others_have_written_under_the_lease_shows_that_it_is_lost() {
+    let planted = Snapshot::Object { lease: LeaseState::Held, version: Version("v5".to_string()), record: None };
+    for found in [held("v5", record(1, "other")), held("v5", record(2, "this")), planted] {
+        let mut scene = Scene::leading();
+        scene.input(Input::Plan(plan(1, None)));
+        scene.answer(Err(unknown()));
+        while !scene.asked_to_read {
+            scene.wakes();
+        }
+        let effects = scene.answer(Ok(Reply::Read(found)));
+        assert!(
+            matches!(effects[..], [Effect::Stop { reason: StopReason::LeaseLost, .. }, Effect::Kill { .. }]),
+            "{effects:?}"
+        );
+    }
 }
 
 #[test]
@@ -321,23 +349,6 @@ fn a_known_loss_kills_at_once_though_what_was_refused_is_not_wanted_any_more() {
 }
 
 #[test]
-fn a_term_that_was_written_though_it_was_not_wanted_any_more_counts() {
-    let mut scene = Scene::new();
-    scene.acquires(object(LeaseState::Free, Some(record(1, "other"))));
-    let claimed = written_record(&scene.answer(Ok(Reply::Done)));
-    let claim = scene.pending;
-    // The host is to end, so that the record is marked instead; but what became of the claim is not known.
-    assert_eq!(only_request(&scene.input(Input::Shutdown)), Op::Read);
-    let reading = scene.pending;
-    scene.pending = claim;
-    scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
-    // Then somebody has put an earlier record back.
-    scene.pending = reading;
-    let mark = written_record(&scene.answer(Ok(Reply::Read(held("v3", record(1, "other"))))));
-    assert_eq!((mark.term, mark.released), (claimed.term, true));
-}
-
-#[test]
 fn a_record_that_names_a_shorter_lease_than_is_to_be_waited_out_is_not_the_one_wanted() {
     for (found, is_enough) in [(D, false), (SECOND * 30, true), (SECOND * 60, true)] {
         let mut scene = Scene::new();
@@ -350,11 +361,10 @@ fn a_record_that_names_a_shorter_lease_than_is_to_be_waited_out_is_not_the_one_w
         while !scene.asked_to_read {
             scene.wakes();
         }
-        // What it had asked to be made before, when less was known, may have arrived since.
-        let effects = scene.answer(Ok(Reply::Read(held("v2", Record { lease: found, ..note.clone() }))));
-        let is_written_again =
-            effects.iter().any(|effect| matches!(effect, Effect::Request { op: Op::Write { .. }, .. }));
-        assert_eq!(is_written_again, !is_enough, "{found:?}: {effects:?}");
+        // The record was deleted, and what it had asked to be made before, when less was known, has arrived since.
+        scene.answer(Ok(Reply::Read(held("v2", Record { lease: found, ..note.clone() }))));
+        let is_lost = matches!(scene.told.last(), Some(Report::Standby { .. }));
+        assert_eq!(is_lost, !is_enough, "{found:?}: {:?}", scene.told);
     }
 }
 
@@ -536,7 +546,7 @@ fn of_ten_versions_in_a_row_the_last_is_served() {
     while !effects.iter().any(|effect| matches!(effect, Effect::Stop { .. })) {
         effects = match scene.pending {
             Some(_) if scene.asked_to_write => scene.answer(Ok(Reply::Version(Version("v3".to_string())))),
-            Some(_) => scene.answer(Ok(Reply::Read(object(LeaseState::Held, Some(record(2, "this")))))),
+            Some(_) => scene.answer(Ok(Reply::Read(held("v2", record(2, "this"))))),
             None => scene.wakes(),
         };
     }
@@ -878,9 +888,8 @@ fn a_length_that_is_read_in_doubt_is_not_forgotten() {
     scene.answer(Err(unknown()));
     assert_eq!(only_request(&scene.wakes()), Op::Read);
     let longer = Record { lease: SECOND * 45, ..record(2, "other") };
+    // Then the object is deleted, and what is made anew says nothing of it.
     scene.answer(Ok(Reply::Read(held("v5", longer))));
-    // The write on top of that finds the object gone, and what is made anew says nothing of it.
-    scene.answer(Err(Refusal::Lost("the record was deleted".to_string())));
     assert_eq!(scene.reads(held("v9", record(3, "other"))), []);
     let Op::Create { record } = only_request(&scene.reads(Snapshot::Nothing)) else { panic!("nothing is created") };
     assert_eq!((record.lease, record.released), (SECOND * 45, false));

@@ -13,10 +13,12 @@ use crate::timing::Time;
 pub(super) struct Ledger {
     version: Version,
     record: Option<Record>,
+    /// What was asked to be written over that version: one of these may be there by now.
+    asked: Vec<Record>,
     goal: Option<Goal>,
-    /// Writes that are not wanted any more and have no answer so far, each with its record. A reading shows what is there
-    /// now; only the answer says that one was carried out of which nothing is left, or that the lease is lost.
-    superseded: Vec<(Pending, Record)>,
+    /// Writes that are not wanted any more and have no answer so far. Whether they were carried out a reading shows, but
+    /// the answer may be that the lease is lost.
+    superseded: Vec<Pending>,
 }
 
 #[derive(Debug, Clone, Hash)]
@@ -58,7 +60,7 @@ pub(super) enum News {
 
 impl Ledger {
     pub(super) fn new(version: Version, record: Option<Record>) -> Self {
-        Self { version, record, goal: None, superseded: Vec::new() }
+        Self { version, record, asked: Vec::new(), goal: None, superseded: Vec::new() }
     }
 
     /// The record that the store has, as far as is known.
@@ -84,13 +86,13 @@ impl Ledger {
     /// Wants the store to have `record` from now on. What was wanted before no longer is; a write of it
     /// that may be under way is settled by a reading first.
     pub(super) fn want(&mut self, record: Record, kind: Kind, now: Time) {
-        let step = match self.goal.take() {
-            None | Some(Goal { step: Step::WriteAt(_), .. }) => Step::WriteAt(now),
-            Some(Goal { step: Step::Writing(pending), record, .. }) => {
-                self.superseded.extend(pending.map(|pending| (pending, record)));
+        let step = match self.goal.as_ref().map(|goal| &goal.step) {
+            None | Some(Step::WriteAt(_)) => Step::WriteAt(now),
+            Some(Step::Writing(pending)) => {
+                self.superseded.extend(*pending);
                 Step::ReadAt(now)
             }
-            Some(Goal { step: Step::ReadAt(_) | Step::Reading(_), .. }) => Step::ReadAt(now),
+            Some(Step::ReadAt(_) | Step::Reading(_)) => Step::ReadAt(now),
         };
         self.goal = Some(Goal { record, kind, step });
     }
@@ -123,6 +125,9 @@ impl Ledger {
         match goal.step {
             Step::WriteAt(at) if shared.time() >= at => {
                 let op = Op::Write { id, version: self.version.clone(), record: goal.record.clone() };
+                if !self.asked.contains(&goal.record) {
+                    self.asked.push(goal.record.clone());
+                }
                 goal.step = Step::Writing(Some(shared.urgent(op)));
             }
             Step::ReadAt(at) if shared.time() >= at => {
@@ -134,11 +139,8 @@ impl Ledger {
 
     /// Takes an answer; one to somebody else's request does nothing.
     pub(super) fn answer(&mut self, shared: &mut Shared, id: RequestId, result: &Result<Reply, Refusal>) -> News {
-        if let Some(place) = self.superseded.iter().position(|(pending, _)| pending.id == id) {
-            let (_, record) = self.superseded.swap_remove(place);
-            if result.is_ok() {
-                shared.memory.note_record(&record);
-            }
+        if let Some(place) = self.superseded.iter().position(|pending| pending.id == id) {
+            self.superseded.swap_remove(place);
             return known_loss(result);
         }
         let Some(goal) = &mut self.goal else { return News::None };
@@ -148,8 +150,8 @@ impl Ledger {
         }
         match result {
             Ok(Reply::Version(version)) => {
-                let (version, record) = (version.clone(), goal.record.clone());
-                self.reached(shared, version, record)
+                let version = version.clone();
+                self.reached(shared, version)
             }
             Ok(Reply::Read(snapshot)) => self.compare(shared, snapshot),
             Err(Refusal::Conflict) => {
@@ -167,48 +169,59 @@ impl Ledger {
         }
     }
 
-    /// The store has `record`, which is what was wanted.
-    fn reached(&mut self, shared: &mut Shared, version: Version, record: Record) -> News {
-        shared.store_answers("write");
-        shared.memory.note_record(&record);
-        (self.version, self.record, self.goal) = (version, Some(record), None);
+    fn reached(&mut self, shared: &mut Shared, version: Version) -> News {
+        if let Some(goal) = self.goal.take() {
+            shared.store_answers("write");
+            shared.memory.note_record(&goal.record);
+            self.is_at(version, Some(goal.record));
+        }
         News::Written
     }
 
-    /// After a doubt: is what the store has what was wanted? If not, it is written on top of that.
+    /// The store has that.
+    fn is_at(&mut self, version: Version, record: Option<Record>) {
+        (self.version, self.record) = (version, record);
+        self.asked.clear();
+    }
+
+    /// After a doubt: is what the store has what was wanted? If not, it is written on top of that. Under a lease nobody
+    /// writes but its holder, so that what it has never asked for shows that the lease is lost.
     fn compare(&mut self, shared: &mut Shared, snapshot: &Snapshot) -> News {
         let Some(goal) = &mut self.goal else { return News::None };
         let Snapshot::Object { lease, version, record } = snapshot else {
             return News::Lost("the record was deleted".to_string());
         };
-        // A write that was sent with the version that is still there can arrive yet, and undo what is found.
-        let is_settled = *version != self.version;
-        if let Some(found) = record.as_ref().filter(|found| is_settled && is_same(found, &goal.record)) {
-            return self.reached(shared, version.clone(), found.clone());
-        }
-        let found = record.as_ref().map_or(0, |found| found.term);
         if let Some(found) = record {
             shared.memory.note_record(found);
         }
+        // A write that was sent with the version that is still there can arrive yet, and undo what is found.
+        let is_settled = *version != self.version;
+        let is_there = |wanted: &Record| record.as_ref().is_some_and(|found| is_same(found, wanted));
+        if is_settled && is_there(&goal.record) {
+            return self.reached(shared, version.clone());
+        }
+        if is_settled && !self.asked.iter().any(is_there) {
+            return News::Lost("another has written the record".to_string());
+        }
+        let found = record.as_ref().map_or(0, |found| found.term);
         let highest = shared.memory.highest_term;
         goal.record.term = match goal.kind {
             // The state may have named a later term since it was wanted.
             Kind::Term if found < goal.record.term && highest == goal.record.term => highest,
             Kind::Term => highest + 1,
-            // A term that was tried and is not known to have been there has not begun, and the write of it never arrives
-            // any more.
-            Kind::Note => goal.record.term.max(shared.memory.written_term),
+            // A term that was tried and is not there has not begun, and the write of it never arrives any more.
+            Kind::Note => goal.record.term.max(found),
         };
         shared.memory.highest_term = highest.max(goal.record.term);
-        self.version = version.clone();
-        self.record.clone_from(record);
-        if *lease == LeaseState::Held {
-            goal.step = Step::WriteAt(shared.time());
-            News::None
-        } else {
-            goal.step = Step::ReadAt(shared.retry_at());
-            News::Doubt
+        let (step, news) = match lease {
+            LeaseState::Held => (Step::WriteAt(shared.time()), News::None),
+            _ => (Step::ReadAt(shared.retry_at()), News::Doubt),
+        };
+        goal.step = step;
+        if is_settled {
+            self.is_at(version.clone(), record.clone());
         }
+        news
     }
 }
 
@@ -221,8 +234,8 @@ fn known_loss(result: &Result<Reply, Refusal>) -> News {
     }
 }
 
-/// Whether the record found is the one wanted, but for details that a store may round. It rounds a lease up, so a shorter
-/// one is of another write, and who reads it would not wait for as long as is to be waited.
+/// Whether the record found is the one wanted, but for details that a store may round. It rounds a lease up: with a
+/// shorter one it is not the same, and who reads it would not wait for as long as is to be waited.
 fn is_same(found: &Record, wanted: &Record) -> bool {
     found.lease >= wanted.lease
         && (found.term, &found.incarnation, &found.module, found.outcome, found.failures, found.released)

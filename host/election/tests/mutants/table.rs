@@ -60,15 +60,15 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a write carries the version before the last write",
         file: LEDGER,
-        old: "(self.version, self.record, self.goal) = (version, Some(record), None);",
-        new: "if !MUTANT { self.version = version; } (self.record, self.goal) = (Some(record), None);",
+        old: "self.is_at(version, Some(goal.record));",
+        new: "let version = if MUTANT { self.version.clone() } else { version }; self.is_at(version, Some(goal.record));",
         breaks: "writes_carry_id_and_version",
     },
     Mutant {
         name: "a write carries the version before the last read",
         file: LEDGER,
-        old: "        self.version = version.clone();\n        self.record.clone_from(record);",
-        new: "        if !MUTANT { self.version = version.clone(); }\n        self.record.clone_from(record);",
+        old: "self.is_at(version.clone(), record.clone());",
+        new: "let known = if MUTANT { &self.version } else { version }.clone(); self.is_at(known, record.clone());",
         breaks: "writes_carry_id_and_version",
     },
     Mutant {
@@ -119,7 +119,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "a write of unknown outcome is taken for done",
         file: LEDGER,
         old: "            Err(Refusal::Lost(_) | Refusal::Held) => known_loss(result),",
-        new: "            Err(Refusal::Unknown(_)) if MUTANT => { let (version, record) = (self.version.clone(), goal.record.clone()); self.reached(shared, version, record) }\n            Err(Refusal::Lost(_) | Refusal::Held) => known_loss(result),",
+        new: "            Err(Refusal::Unknown(_)) if MUTANT => { let version = self.version.clone(); self.reached(shared, version) }\n            Err(Refusal::Lost(_) | Refusal::Held) => known_loss(result),",
         breaks: "terms_only_rise",
     },
     Mutant {
@@ -139,8 +139,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "what is read after a doubt is not compared",
         file: LEDGER,
-        old: "filter(|found| is_settled && is_same(",
-        new: "filter(|found| !MUTANT && is_settled && is_same(",
+        old: "if is_settled && is_there(&goal.record) {",
+        new: "if !MUTANT && is_settled && is_there(&goal.record) {",
         breaks: "a_write_that_is_found_is_done",
     },
     // ---- An instance starts at once where nothing of another can still run. ----
@@ -551,19 +551,11 @@ pub const MUTANTS: &[Mutant] = &[
         breaks: "known_loss_kills_at_once",
     },
     Mutant {
-        name: "a term is forgotten whose write was carried out when it was not wanted any more",
+        name: "what others have written under a lease is written over",
         file: LEDGER,
-        old: "if result.is_ok() { shared.memory.note_record(&record); }",
-        new: "if !MUTANT && result.is_ok() { shared.memory.note_record(&record); }",
-        breaks: "terms_only_rise",
-    },
-    Mutant {
-        name: "what is found after a doubt counts for as long a lease as was wanted",
-        file: LEDGER,
-        old: "return self.reached(shared, version.clone(), found.clone());",
-        new: "let found = if MUTANT { goal.record.clone() } else { found.clone() };
-             return self.reached(shared, version.clone(), found);",
-        breaks: "created_only_if_none",
+        old: "if is_settled && !self.asked.iter().any(is_there) {",
+        new: "if !MUTANT && is_settled && !self.asked.iter().any(is_there) {",
+        breaks: "writes_over_nobody",
     },
     Mutant {
         name: "an answer that comes past the deadline is looked at before the time",

@@ -80,7 +80,7 @@ impl Conduct {
         let Snapshot::Object { lease, version, record } = snapshot else {
             seen.history |= seen.any_object;
             match &mut self.holding {
-                Some(holding) => holding.is_missing = true,
+                Some(holding) => holding.reads_of_loss = true,
                 None => drop(seen.free_since.get_or_insert(now)),
             }
             // Its holder had written nothing when it was last read: the length of that lease is unknown.
@@ -91,6 +91,17 @@ impl Conduct {
             return;
         };
         seen.any_object = true;
+        // While the lease is held nobody else writes. A reading may be from before a write that was answered since.
+        if let Some(holding) = &mut self.holding {
+            let is_known = [&seen.version, &seen.version_before].iter().any(|known| known.as_ref() == Some(version));
+            let is_own = |asked: &Asked| match &asked.op {
+                Op::Write { id, version: over, record: asked } => {
+                    *id == holding.id && seen.version.as_ref() == Some(over) && record.as_ref() == Some(asked)
+                }
+                _ => false,
+            };
+            holding.reads_of_loss |= !is_known && !self.requests.values().any(is_own);
+        }
         seen.version = Some(version.clone());
         let is_own = self.holding.is_some();
         let is_held = matches!(lease, LeaseState::Held | LeaseState::HeldForever | LeaseState::Breaking);
@@ -168,7 +179,7 @@ impl Conduct {
                     rests: None,
                     unwritten_since: None,
                     lost: false,
-                    is_missing: false,
+                    reads_of_loss: false,
                     renew_by,
                     renew_from: Time::default(),
                     failures: Count {
@@ -210,7 +221,7 @@ impl Conduct {
     pub(super) fn written(&mut self, id: LeaseId, over: &Version, record: &Record, result: &Result<Reply, Refusal>) {
         match result {
             Ok(Reply::Version(version)) => {
-                self.seen.version = Some(version.clone());
+                self.seen.version_before = self.seen.version.replace(version.clone());
                 self.seen.must_read = false;
                 self.seen.highest_term = self.seen.highest_term.max(record.term);
                 self.seen.written_term = self.seen.written_term.max(record.term);

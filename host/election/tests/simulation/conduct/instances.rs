@@ -92,7 +92,7 @@ impl Conduct {
         }
         let is_due = match reason {
             StopReason::LeaseAtRisk => instance.at_risk,
-            StopReason::LeaseLost => holding.lost || holding.is_missing,
+            StopReason::LeaseLost => holding.lost || holding.reads_of_loss,
             StopReason::StepDown => self.step_down_asked || self.versions.plan.module.is_none(),
             StopReason::Shutdown => self.shutdown_asked,
             StopReason::Replaced => return self.replaced(now, next),
@@ -112,7 +112,7 @@ impl Conduct {
         let is_due = instance.overdue
             || instance.stop.is_some_and(|grace_ends| now >= grace_ends)
             || holding.lost
-            || holding.is_missing
+            || holding.reads_of_loss
             || self.skip_grace_asked;
         if is_due { Ok(()) } else { broken("doubt_loses_nothing", "a kill without a reason".to_string()) }
     }
@@ -132,7 +132,7 @@ impl Conduct {
         match report {
             Report::HeldOutside { .. } => self.seen.outside_said = true,
             Report::Lost { .. }
-                if self.holding.as_ref().is_some_and(|holding| !holding.lost && !holding.is_missing) =>
+                if self.holding.as_ref().is_some_and(|holding| !holding.lost && !holding.reads_of_loss) =>
             {
                 return broken("doubt_loses_nothing", format!("{report:?} without that"));
             }
@@ -218,7 +218,7 @@ impl Conduct {
         let (Some(instance), Some(holding)) = (&self.instance, &self.holding) else { return Ok(()) };
         let (table, renewed) = (self.table(), holding.renewed);
         // What is known to be lost no answer brings back that comes after that.
-        if holding.lost || holding.is_missing {
+        if holding.lost || holding.reads_of_loss {
             return Ok(());
         }
         if instance.deadline < renewed + table.deadline_after() || instance.abort_at < renewed + table.abort_after() {
@@ -279,7 +279,7 @@ impl Conduct {
                 || self.shutdown_asked
                 || holding.had_nothing
                 || self.has_read_that_it_is_over());
-        let is_kept = !holding.lost && !holding.is_missing && !is_left;
+        let is_kept = !holding.lost && !holding.reads_of_loss && !is_left;
         let is_held = is_kept && now < holding.renewed + holding.length;
         if !is_held || holding.renew_by == Time(Duration::MAX) || self.hangs(now) {
             return Ok(());

@@ -81,6 +81,8 @@ struct Asked {
 struct Seen {
     last: Option<(Snapshot, Time)>,
     version: Option<Version>,
+    /// The one that it has written over last.
+    version_before: Option<Version>,
     /// After a doubtful or refused write.
     must_read: bool,
     highest_term: Term,
@@ -141,8 +143,8 @@ struct Holding {
     /// Since when what it writes without an instance is not known to be written.
     unwritten_since: Option<Time>,
     lost: bool,
-    /// A reading showed that there is no object any more.
-    is_missing: bool,
+    /// A reading showed that there is no object any more, or what others have written.
+    reads_of_loss: bool,
     /// The latest moment for the next renewal to be sent.
     renew_by: Time,
     /// The earliest, after one that failed.

@@ -264,7 +264,6 @@ impl Conduct {
         if self.seen.version.as_ref() != Some(version) {
             return broken(RULE, format!("it carries {version:?}, known is {:?}", self.seen.version));
         }
-        let has_lost_it = self.has_read_that_it_is_lost();
         let Some(holding) = self.holding.as_mut().filter(|holding| holding.id == id) else {
             // A host that ends gives up what it may have acquired.
             let may_have =
@@ -274,6 +273,9 @@ impl Conduct {
             }
             return broken(RULE, "a write without the lease".to_string());
         };
+        if holding.reads_of_loss {
+            return broken("writes_over_nobody", format!("{record:?} is written over what others have"));
+        }
         // The mark says that nothing can still run, and that its holder begins nothing more.
         if record.released && self.instance.is_some() {
             return broken("marks_what_is_gone", format!("{record:?} is written while an instance is not gone"));
@@ -290,7 +292,6 @@ impl Conduct {
         if let Some(last) = self.acquisition.as_ref().filter(|last| last.id == id && !last.is_clear)
             && record.node.is_some()
             && record.incarnation == self.settings.incarnation
-            && !has_lost_it
             // Who has not even waited breaks another rule as soon as it starts.
             && self.least >= last.waits_until
             && self.seen.recalled_at.is_none_or(|at| at < last.waits_until)
@@ -322,18 +323,11 @@ impl Conduct {
         if record.failures == 0 && running_for.is_some_and(|length| length >= SECOND * 60) {
             count.expected = 0;
         }
-        if record.failures != count.expected && !has_lost_it {
+        if record.failures != count.expected {
             let what = format!("{} failures are written, {} are in a row", record.failures, count.expected);
             return broken("failures_counted_in_record", what);
         }
         Ok(())
-    }
-
-    /// Who reads in doubt what others have written since its acquire has lost the lease: the store refuses what it writes.
-    fn has_read_that_it_is_lost(&self) -> bool {
-        let Some((Snapshot::Object { version, record: Some(record), .. }, _)) = &self.seen.last else { return false };
-        let is_since = self.acquisition.as_ref().is_some_and(|acquisition| acquisition.version != *version);
-        !self.seen.as_standby && is_since && record.incarnation != self.settings.incarnation
     }
 
     /// Who reads after a doubt compares: what it finds to be there it does not write again under a later term.

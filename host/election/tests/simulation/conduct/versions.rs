@@ -200,7 +200,8 @@ impl Conduct {
             }
         }
         let is_other = self.versions.digest().is_some_and(|digest| *digest != instance.version.digest);
-        let is_safe = !holding.lost && !holding.is_missing && now <= holding.renewed + self.settings.timing.lease() / 2;
+        let is_safe =
+            !holding.lost && !holding.reads_of_loss && now <= holding.renewed + self.settings.timing.lease() / 2;
         let is_asked = self.requests.values().any(|asked| !asked.answered && asked.role == self.role);
         if runs && is_other && is_safe && !is_asked && wakeup.is_none_or(|wakeup| wakeup > now + SECOND * 60) {
             return broken("replaced_in_time_and_for_a_reason", "nothing leads to the next version".to_string());
