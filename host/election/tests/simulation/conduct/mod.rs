@@ -113,8 +113,6 @@ struct Seen {
 struct Acquisition {
     id: LeaseId,
     length: Duration,
-    /// What it was to be taken from.
-    version: Version,
     first_sent: Time,
     /// The same by the slowest of its clocks.
     first_sent_least: Duration,

@@ -161,7 +161,6 @@ impl Conduct {
             self.acquisition = Some(Acquisition {
                 id,
                 length,
-                version: version.clone(),
                 first_sent: now,
                 first_sent_least: self.least,
                 in_doubt: false,
