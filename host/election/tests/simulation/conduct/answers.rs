@@ -175,7 +175,7 @@ impl Conduct {
                     renewed: sent,
                     in_doubt_until: None,
                     has_marked: false,
-                    had_nothing: false,
+                    had_nothing: self.versions.digest().is_none(),
                     rests: None,
                     unwritten_since: None,
                     lost: false,

@@ -196,7 +196,7 @@ impl Conduct {
     pub(super) fn starts_at_once(&self, now: Time) -> Checked {
         let (Some(holding), Some(acquisition)) = (&self.holding, &self.acquisition) else { return Ok(()) };
         let is_over = self.has_read_that_it_is_over();
-        let is_leaving = self.shutdown_asked || holding.is_leaving || is_over || self.versions.digest().is_none();
+        let is_leaving = self.shutdown_asked || holding.is_leaving || holding.had_nothing || is_over;
         let may_begin = acquisition.is_clear && now <= holding.renewed + self.settings.timing.lease() / 2;
         if may_begin && !holding.has_begun && !holding.lost && !is_leaving {
             return broken("starts_at_once", format!("no term is begun after {:?}", self.seen.last));
