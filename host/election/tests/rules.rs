@@ -349,6 +349,80 @@ fn a_known_loss_kills_at_once_though_what_was_refused_is_not_wanted_any_more() {
 }
 
 #[test]
+fn a_reading_that_shows_no_lease_that_can_be_renewed_shows_that_it_is_lost() {
+    for (lease, is_lost) in [
+        (LeaseState::Free, true),
+        (LeaseState::Breaking, true),
+        (LeaseState::Broken, true),
+        (LeaseState::HeldForever, true),
+        (LeaseState::Expired, false),
+        (LeaseState::Held, false),
+    ] {
+        let mut scene = Scene::leading();
+        let claimed = written_record(&scene.input(Input::Plan(plan(1, None))));
+        scene.answer(Err(unknown()));
+        while !scene.asked_to_read {
+            scene.wakes();
+        }
+        // The claim was carried out before.
+        let found = Snapshot::Object { lease, version: Version("v3".to_string()), record: Some(claimed) };
+        let effects = scene.answer(Ok(Reply::Read(found)));
+        let is_stopped =
+            matches!(effects[..], [Effect::Stop { reason: StopReason::LeaseLost, .. }, Effect::Kill { .. }]);
+        assert_eq!(is_stopped, is_lost, "{lease:?}: {effects:?}");
+    }
+}
+
+#[test]
+fn a_note_names_no_term_whose_lease_it_does_not_name() {
+    let mut scene = Scene::new();
+    let of_another = Record { lease: SECOND * 10, ..record(5, "other") };
+    scene.acquires(object(LeaseState::Broken, Some(of_another.clone())));
+    let mut effects = scene.answer(Ok(Reply::Done));
+    let mut is_told = false;
+    loop {
+        let written = effects.iter().find_map(|effect| match effect {
+            Effect::Request { op: Op::Write { record, .. }, .. } => Some(record),
+            _ => None,
+        });
+        if let Some(note) = written {
+            assert_eq!((note.term, note.lease), (5, SECOND * 10), "the lease of term 9 is not known");
+            if is_told {
+                return;
+            }
+        }
+        effects = match scene.pending {
+            Some(_) if scene.asked_to_recall => {
+                is_told = true;
+                scene.answer(Ok(Reply::Term(9)))
+            }
+            Some(_) if scene.asked_to_read => scene.answer(Ok(Reply::Read(held("v1", of_another.clone())))),
+            Some(_) if scene.asked_to_write => scene.answer(Err(unknown())),
+            Some(_) => scene.answer(Ok(Reply::Done)),
+            None => scene.wakes(),
+        };
+    }
+}
+
+#[test]
+fn a_write_that_is_refused_because_the_release_was_carried_out_does_not_undo_that() {
+    let mut scene = Scene::new();
+    scene.acquires(object(LeaseState::Free, Some(record(1, "other"))));
+    scene.answer(Ok(Reply::Done));
+    let claim = scene.pending;
+    assert_eq!(only_request(&scene.input(Input::Shutdown)), Op::Read);
+    let mark = scene.answer(Ok(Reply::Read(held("v1", record(1, "other")))));
+    let released = scene.marks(&mark);
+    assert!(matches!(only_request(&released), Op::Release { .. }), "{released:?}");
+    let release = scene.pending;
+    scene.pending = claim;
+    scene.answer(Err(Refusal::Lost("the lease was released".to_string())));
+    scene.pending = release;
+    scene.answer(Ok(Reply::Done));
+    assert_eq!(scene.told.last(), Some(&Report::Released));
+}
+
+#[test]
 fn a_record_that_names_a_shorter_lease_than_is_to_be_waited_out_is_not_the_one_wanted() {
     for (found, is_enough) in [(D, false), (SECOND * 30, true), (SECOND * 60, true)] {
         let mut scene = Scene::new();
@@ -831,17 +905,19 @@ fn what_cannot_be_recalled_is_asked_for_again_or_waited_out() {
         scene
     };
     assert!(contends().now >= Time::default() + D);
-    // It may be any: that of the record is perhaps not the last one's. If no later term is told of meanwhile, it is.
-    for (mut scene, told, least) in [
-        (contends(), Ok(3), D),
-        (contends(), Err(unknown()), SECOND * 60),
-        (may_not_ask(), Err(may_not()), SECOND * 60),
-        (may_not_ask(), Ok(3), D),
+    // It may be any: that of the record is perhaps not the last one's. If no later term is told of meanwhile, it is; if
+    // nobody tells, the next one leaves out all that there may have been.
+    let beyond = 3 + (1 << 20) + 1;
+    for (mut scene, told, least, term) in [
+        (contends(), Ok(3), D, 4),
+        (contends(), Err(unknown()), SECOND * 60, beyond),
+        (may_not_ask(), Err(may_not()), SECOND * 60, beyond),
+        (may_not_ask(), Ok(3), D, 4),
     ] {
         let acquired = scene.now;
         scene.answer(Ok(Reply::Done));
         scene.recalled = told.clone();
-        assert_eq!(scene.run_until_written().term, 4);
+        assert_eq!(scene.run_until_written().term, term);
         let waited = scene.now.since(acquired);
         assert!((least..least + D).contains(&waited), "{told:?}: {waited:?}");
     }

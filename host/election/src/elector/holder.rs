@@ -9,7 +9,8 @@ use super::candidate::{Opening, Unclear, back_to_standby};
 use super::ledger::{Kind, Ledger, News};
 use super::releasing::Releasing;
 use super::{
-    FAILURES_TO_STEP_DOWN, HEALTHY_AFTER, POLL, Pending, RECALL, Role, STANDBY_TIMEOUT, Shared, UNKNOWN_LEASE, answered,
+    FAILURES_TO_STEP_DOWN, HEALTHY_AFTER, POLL, Pending, RECALL, Role, STANDBY_TIMEOUT, Shared, UNKNOWN_LEASE,
+    UNKNOWN_TERMS, answered,
 };
 use crate::port::{Effect, End, Input, ModuleVersion, OnDone, Report, StopReason};
 use crate::record::{LeaseId, Outcome, Record, Term, Version};
@@ -294,7 +295,7 @@ impl Holding {
     }
 
     /// A term that began and was told of while this node waited is known now, whatever became of its record. What may
-    /// not be read, or cannot for so long, stays unknown: any lease was waited out by then.
+    /// not be read, or cannot for so long, stays unknown: any lease was waited out by then, and any such term is left out.
     fn recalled(&mut self, shared: &mut Shared, settled: Settling, until: Duration, result: Result<Reply, Refusal>) {
         let now = shared.now.least;
         self.stage = match result {
@@ -312,7 +313,10 @@ impl Holding {
                 }
             }
             Err(Refusal::Misconfigured(_)) if settled.is_recalled => Stage::Resting { until: shared.time() },
-            _ if now >= until => Stage::Resting { until: shared.time() },
+            _ if now >= until => {
+                shared.memory.highest_term += UNKNOWN_TERMS;
+                Stage::Resting { until: shared.time() }
+            }
             result => {
                 if let Err(refusal) = &result {
                     shared.store_trouble(RECALL, refusal);

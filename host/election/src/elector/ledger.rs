@@ -194,6 +194,10 @@ impl Ledger {
         if let Some(found) = record {
             shared.memory.note_record(found);
         }
+        // One that has run out can still be renewed. Nothing else becomes of a lease that is held.
+        if !matches!(lease, LeaseState::Held | LeaseState::Expired) {
+            return News::Lost("it is not held any more".to_string());
+        }
         // A write that was sent with the version that is still there can arrive yet, and undo what is found.
         let is_settled = *version != self.version;
         let is_there = |wanted: &Record| record.as_ref().is_some_and(|found| is_same(found, wanted));
@@ -213,9 +217,10 @@ impl Ledger {
             Kind::Note => goal.record.term.max(found),
         };
         shared.memory.highest_term = highest.max(goal.record.term);
-        let (step, news) = match lease {
-            LeaseState::Held => (Step::WriteAt(shared.time()), News::None),
-            _ => (Step::ReadAt(shared.retry_at()), News::Doubt),
+        let (step, news) = if *lease == LeaseState::Held {
+            (Step::WriteAt(shared.time()), News::None)
+        } else {
+            (Step::ReadAt(shared.retry_at()), News::Doubt)
         };
         goal.step = step;
         if is_settled {

@@ -28,6 +28,9 @@ use versions::Versions;
 
 /// The length to assume of a lease whose record is missing: the longest that any store keeps.
 const UNKNOWN_LEASE: Duration = Duration::from_secs(60);
+/// So many terms may have begun of which nobody could tell, at the most: where an older record was put back and nothing
+/// else in the store can be asked, the next term is higher than those.
+const UNKNOWN_TERMS: Term = 1 << 20;
 /// After this long without a failure, an instance counts as healthy.
 const HEALTHY_AFTER: Duration = Duration::from_secs(60);
 /// Failures in a row after which a node steps down.

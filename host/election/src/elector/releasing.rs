@@ -72,6 +72,8 @@ impl Releasing {
                 return self.give_up(shared, &format!("the host would not wait for another try ({why})"));
             }
             Some(Input::Answer { id, result }) => match self.ledger.answer(shared, id, &result) {
+                // A write that nobody wants any more may be refused because the release was carried out.
+                News::Lost(_) if self.pending.is_some() => {}
                 News::Lost(why) => return self.give_up(shared, &why),
                 News::Doubt => return self.give_up(shared, "it is not held any more"),
                 News::Written | News::None => {}

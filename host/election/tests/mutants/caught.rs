@@ -111,7 +111,7 @@ const FOUND: [(&str, &str); 5] = [
     ),
     ("gone_in_time-stale_opening", "a term that was written before the lease was in doubt is served"),
     ("gone_in_time-50626752", "a record that is made anew looks as if nobody had ever led"),
-    ("failures_counted_in_record-35000516977", "what others have written under a lease is written over"),
+    ("terms_only_rise-35000279307", "terms that nobody could tell of are not left out"),
 ];
 
 #[test]

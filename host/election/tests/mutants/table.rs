@@ -551,6 +551,20 @@ pub const MUTANTS: &[Mutant] = &[
         breaks: "known_loss_kills_at_once",
     },
     Mutant {
+        name: "a lease that a reading shows to be gone is kept",
+        file: LEDGER,
+        old: "if !matches!(lease, LeaseState::Held | LeaseState::Expired) {",
+        new: "if !MUTANT && !matches!(lease, LeaseState::Held | LeaseState::Expired) {",
+        breaks: "one_at_a_time",
+    },
+    Mutant {
+        name: "terms that nobody could tell of are not left out",
+        file: HOLDER,
+        old: "shared.memory.highest_term += UNKNOWN_TERMS;",
+        new: "if !MUTANT { shared.memory.highest_term += UNKNOWN_TERMS; }",
+        breaks: "terms_only_rise",
+    },
+    Mutant {
         name: "what others have written under a lease is written over",
         file: LEDGER,
         old: "if is_settled && !self.asked.iter().any(is_there) {",

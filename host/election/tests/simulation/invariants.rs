@@ -31,8 +31,6 @@ pub struct History {
     written: BTreeMap<(usize, u32, Term), u32>,
     /// How often the object was deleted.
     deletions: u32,
-    /// It was deleted, or an older record was written again.
-    was_set_back: bool,
     /// No start may have this term or a lower one.
     floor: Term,
     /// Ids whose release was sent.
@@ -77,14 +75,6 @@ impl History {
             }
         }
         Ok(())
-    }
-
-    /// Whoever cannot be told what state and announcements name, for as long as any lease may last, leads all the same,
-    /// as the design lets it. If the object was deleted or its record set back, it goes on from what is there.
-    pub fn starts_without_a_recall(&mut self, term: Term) {
-        if self.was_set_back {
-            self.set_back(term.saturating_sub(1));
-        }
     }
 
     /// A term is about to be served: it was written under the lease, it is higher than all before, and
@@ -139,7 +129,6 @@ impl History {
     /// An older record was written again: who knows no better goes on from there.
     pub fn set_back(&mut self, term: Term) {
         self.floor = self.floor.min(term);
-        self.was_set_back = true;
         self.receiver.begins_anew();
     }
 

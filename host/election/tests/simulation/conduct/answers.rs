@@ -100,7 +100,8 @@ impl Conduct {
                 }
                 _ => false,
             };
-            holding.reads_of_loss |= !is_known && !self.requests.values().any(is_own);
+            let may_be_held = matches!(lease, LeaseState::Held | LeaseState::Expired);
+            holding.reads_of_loss |= !may_be_held || (!is_known && !self.requests.values().any(is_own));
         }
         seen.version = Some(version.clone());
         let is_own = self.holding.is_some();

@@ -16,7 +16,7 @@ impl Conduct {
         let Some(holding) = &mut self.holding else {
             return broken("one_at_a_time", "a start without the lease".to_string());
         };
-        if holding.lost {
+        if holding.lost || holding.reads_of_loss {
             return broken("one_at_a_time", "a start under a lost lease".to_string());
         }
         if holding.must_step_down {

@@ -141,7 +141,7 @@ struct Holding {
     /// Since when what it writes without an instance is not known to be written.
     unwritten_since: Option<Time>,
     lost: bool,
-    /// A reading showed that there is no object any more, or what others have written.
+    /// A reading showed that there is no object any more, that it has no lease, or what others have written.
     reads_of_loss: bool,
     /// The latest moment for the next renewal to be sent.
     renew_by: Time,
@@ -261,11 +261,6 @@ impl Conduct {
 
     pub fn highest_term(&self) -> Term {
         self.seen.highest_term
-    }
-
-    /// Whether it has been told what else the store names, before it began to serve under its lease.
-    pub fn has_recalled(&self) -> bool {
-        self.acquisition.as_ref().is_some_and(|acquisition| acquisition.is_recalled)
     }
 
     pub fn has_seen_the_election(&self) -> bool {

@@ -8,9 +8,6 @@ impl World {
             Effect::Request { id, op, timeout } => self.send(host, incarnation, id, op, timeout),
             Effect::Start { term, version, deadline, abort_at } => {
                 let running = self.running();
-                if self.process((host, incarnation)).is_some_and(|process| !process.conduct.has_recalled()) {
-                    self.history.starts_without_a_recall(term);
-                }
                 self.history.start(host, incarnation, term, &running)?;
                 self.coverage.started += 1;
                 let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
