@@ -38,7 +38,8 @@ pub(crate) const READER: Reader = Reader {
     name: "status",
     read: |bytes| {
         drop(serde_json::from_slice::<Vec<LocalUse>>(bytes));
-        drop(names_in(&String::from_utf8_lossy(bytes), "baton-"));
+        let names = names_in(&String::from_utf8_lossy(bytes), "baton/0/");
+        assert!(names.iter().all(|name| name.starts_with("baton/0/")), "another's sockets are left alone: {names:?}");
     },
 };
 

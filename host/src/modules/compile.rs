@@ -50,6 +50,9 @@ const THREADS: usize = 4;
 /// More of what the child says is no message, in bytes.
 const LONGEST_MESSAGE: u64 = 16 << 10;
 
+/// More of what the child says of a module is nothing that it was asked for, in bytes.
+const LONGEST_INSPECTION: u64 = 16 << 20;
+
 /// More of what a compiler says that broke is left out, in characters.
 const LONGEST_CAUSE: usize = 500;
 
@@ -141,7 +144,7 @@ impl Compiler {
     ) -> Result<Inspection, CompileError> {
         let mut said = self.run(&[format!("--inspect={name}")], bytes, within).await?;
         said.rewind()?;
-        serde_json::from_reader(io::BufReader::new(said)).map_err(|error| CompileError::Broken(error.to_string()))
+        inspection(&said).map_err(|error| CompileError::Broken(error.to_string()))
     }
 
     /// Has a child work on a module, and returns what it writes to stdout.
@@ -185,6 +188,11 @@ impl Compiler {
             _ => CompileError::Broken(how_it_ended(status, &said)),
         })
     }
+}
+
+/// What a child says of a module, which may have taken it over.
+pub(super) fn inspection(said: impl io::Read) -> serde_json::Result<Inspection> {
+    serde_json::from_reader(io::BufReader::new(said.take(LONGEST_INSPECTION)))
 }
 
 /// Gives the module to the child, and waits for its end.

@@ -140,6 +140,9 @@ pub enum RollbackError {
     /// Several have.
     #[error("several versions begin with {0}: give more of its digits")]
     Ambiguous(DigestPrefix),
+    /// No host could read what would be written.
+    #[error(transparent)]
+    Damaged(#[from] ControlError),
 }
 
 impl Control {
@@ -167,7 +170,7 @@ impl Control {
         }
         let Stored { format: _, serial, pushed, unpushed } = serde_json::from_slice(content).map_err(damaged)?;
         let control = Self { serial, pushed, unpushed };
-        control.check().map(|()| control).map_err(|problem| ControlError::Damaged(problem.to_owned()))
+        control.check().map(|()| control)
     }
 
     /// As it is stored.
@@ -195,7 +198,7 @@ impl Control {
     /// pushed; what is known to be good stays so. Without a signature it keeps the one that it had.
     ///
     /// # Errors
-    /// [`ControlError::Full`]; then nothing is changed.
+    /// [`ControlError::Full`], and [`ControlError::Damaged`] where no serial is left; then nothing is changed.
     pub fn push(&mut self, new: Publication) -> Result<Pushed, ControlError> {
         let Publication { digest, size, by, at, signature } = new;
         if let Some(current) = self.current().filter(|current| current.digest == digest) {
@@ -212,7 +215,7 @@ impl Control {
         let mut next = self.clone();
         let before = next.take(&digest);
         let (verdict, had) = before.map_or((None, None), |before| (before.verdict, before.signature));
-        next.publish(Entry { digest, size, serial: 0, by, at, signature: signature.or(had), verdict });
+        next.publish(Entry { digest, size, serial: 0, by, at, signature: signature.or(had), verdict })?;
         if next.encode().len() > LARGEST {
             return Err(ControlError::Full(self.pushed.len()));
         }
@@ -234,11 +237,13 @@ impl Control {
         if current == Some(digest) {
             return Ok(RolledBack::Already(digest));
         }
-        let Some(entry) = self.take(&digest) else {
+        let mut next = self.clone();
+        let Some(entry) = next.take(&digest) else {
             self.unpushed.retain(|entry| entry.digest != digest);
             return Ok(RolledBack::Forgiven(digest));
         };
-        self.publish(entry);
+        next.publish(entry)?;
+        *self = next;
         Ok(RolledBack::To(digest))
     }
 
@@ -301,11 +306,12 @@ impl Control {
     }
 
     /// Puts an entry last, under a new serial, without a rejection.
-    fn publish(&mut self, entry: Entry) {
+    fn publish(&mut self, entry: Entry) -> Result<(), ControlError> {
         self.serial += 1;
         let verdict = entry.verdict.filter(|verdict| *verdict == RecordedVerdict::Good);
         self.pushed.push(Entry { serial: self.serial, verdict, ..entry });
         self.unpushed.clear();
+        self.check()
     }
 
     fn take(&mut self, digest: &Digest) -> Option<Entry> {
@@ -324,14 +330,18 @@ impl Control {
     }
 
     /// What every method here relies on.
-    fn check(&self) -> Result<(), &'static str> {
+    fn check(&self) -> Result<(), ControlError> {
+        let damaged = |problem: &str| Err(ControlError::Damaged(problem.to_owned()));
         let digests: BTreeSet<Digest> = self.pushed.iter().map(|entry| entry.digest).collect();
         if digests.len() < self.pushed.len() {
-            return Err("it names a digest twice");
+            return damaged("it names a digest twice");
         }
         let serials = self.pushed.iter().map(|entry| entry.serial).chain([self.serial.saturating_add(1)]);
-        if self.serial > HIGHEST_SERIAL || !serials.is_sorted_by(|one, next| one < next) {
-            return Err("its serials do not rise");
+        if self.serial > HIGHEST_SERIAL {
+            return damaged(&format!("its serial is {}, after which there is none", self.serial));
+        }
+        if !serials.is_sorted_by(|one, next| one < next) {
+            return damaged("its serials do not rise");
         }
         Ok(())
     }

@@ -73,6 +73,18 @@ fn what_has_begun_can_be_read_whatever_the_clock_said() {
 }
 
 #[test]
+fn nothing_is_changed_that_nobody_could_read_afterwards() {
+    let mut control = pushed(&["one", "two"]);
+    control.serial = HIGHEST_SERIAL;
+    let before = control.clone();
+    let no_serial_left = |error: &ControlError| error.to_string().contains("after which there is none");
+    assert!(control.push(publication("three")).is_err_and(|error| no_serial_left(&error)));
+    let RollbackError::Damaged(error) = control.rollback(None).unwrap_err() else { panic!("another error") };
+    assert!(no_serial_left(&error), "{error}");
+    assert_eq!(control, before);
+}
+
+#[test]
 fn what_is_too_large_is_not_read() {
     let padded = |length: usize| {
         let json = Control::default().encode();

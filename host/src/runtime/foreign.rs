@@ -14,6 +14,7 @@ pub(crate) const READERS: &[Reader] = &[
     Reader { name: "runner", read: runner },
     Reader { name: "trap", read: trap },
     Reader { name: "grant", read: http::foreign::grant },
+    Reader { name: "headers", read: http::foreign::headers },
 ];
 
 /// A module, before the process that compiles it has it, and in that process before it is compiled.

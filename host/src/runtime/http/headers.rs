@@ -58,7 +58,7 @@ pub(super) fn is_forbidden(name: &HeaderName) -> bool {
 }
 
 /// A byte of a header's name as the most careless of servers reads it.
-fn plain(byte: u8) -> u8 {
+pub(super) fn plain(byte: u8) -> u8 {
     if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { b'-' }
 }
 
