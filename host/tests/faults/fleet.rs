@@ -109,6 +109,14 @@ impl Node {
     /// SIGSTOP for some of its processes; returns when all of their threads stand still.
     pub fn stop(&mut self, parts: Parts) {
         self.stopped = self.others(parts);
+        // A stop can catch a write: the host writes lines, and its runners send requests.
+        let mut ways = Vec::new();
+        if parts.has_host() {
+            ways.push(Way::Line);
+        }
+        if parts.has_runner() && !self.others(Parts::RUNNER).is_empty() {
+            ways.push(Way::Request);
+        }
         signal(&self.stopped, Signal::STOP);
         if parts.has_host() {
             self.signal(Signal::STOP);
@@ -125,7 +133,7 @@ impl Node {
         while !self.stopped.iter().all(|(pid, _)| stands_still(*pid)) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.judge().stopped(self.at, parts.ways(), now());
+        self.judge().stopped(self.at, ways, now());
         self.state = State::Stopped;
     }
 
@@ -250,10 +258,10 @@ pub struct Log {
     pub path: PathBuf,
     begin: Nanos,
     last: std::collections::VecDeque<String>,
-    /// The longest crash takeover that a host has named.
-    pub takeover: Duration,
     /// Until when a host waits out an earlier holder, as the last that does so has said.
     pub settled: Option<Instant>,
+    /// The version that was started last.
+    pub served: Option<String>,
     /// A line that no host should write.
     pub panicked: Option<String>,
 }
@@ -262,8 +270,7 @@ impl Log {
     /// Begins a log at that place.
     pub fn new(path: PathBuf) -> Self {
         let file = File::create(&path).expect("a file for the log");
-        let (takeover, settled, panicked) = (Duration::ZERO, None, None);
-        Self { file, path, begin: now(), last: Default::default(), takeover, settled, panicked }
+        Self { file, path, begin: now(), last: Default::default(), settled: None, served: None, panicked: None }
     }
 
     /// Notes something that is done.
@@ -279,9 +286,11 @@ impl Log {
     fn line(&mut self, node: usize, at: Nanos, line: &str, fields: &Value) {
         let seconds =
             |name: &str| Duration::try_from_secs_f64(fields[name].as_f64().unwrap_or(0.0)).unwrap_or_default();
-        self.takeover = self.takeover.max(seconds("crash_takeover_s"));
         if fields["event"] == "settling" {
             self.settled = Some(Instant::now() + seconds("wait_s"));
+        }
+        if fields["event"] == "started" {
+            self.served = fields["module"].as_str().map(str::to_owned);
         }
         if line.contains("panicked") {
             self.panicked.get_or_insert_with(|| line.to_owned());

@@ -40,11 +40,24 @@ impl Effect {
         self.name.split('/').next().unwrap_or_default()
     }
 
-    /// How often had been saved when its instance began, and how often that knew that it was.
-    fn saves(&self) -> Option<(u64, u64)> {
+    /// What its instance says of itself, where it says more than its name.
+    fn said(&self) -> Option<Said> {
         let mut numbers = self.name.split('/').skip(2).map(str::parse);
-        Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+        let mut next = || numbers.next()?.ok();
+        Some(Said { resumed: next()?, saved_in: next()?, saved: next()?, term: next()? })
     }
+}
+
+/// What an instance says of itself with each effect.
+struct Said {
+    /// How often had been saved when it began.
+    resumed: u64,
+    /// In which term that was saved last.
+    saved_in: u64,
+    /// How often it knows that it is saved by now.
+    saved: u64,
+    /// Its term, as it was told.
+    term: u64,
 }
 
 /// Processes of a node that were stopped.
@@ -86,8 +99,8 @@ pub struct Judge {
     firsts: BTreeMap<u64, Effect>,
     /// Who has served each term: node, process and instance.
     served: BTreeMap<u64, BTreeSet<(usize, String)>>,
-    /// How often had been saved when a term began.
-    resumed: BTreeMap<u64, u64>,
+    /// How often had been saved when a term began, and in which term last.
+    resumed: BTreeMap<u64, (u64, u64)>,
     /// How often the instance of a term knew that it was saved, where it has saved.
     saved: BTreeMap<u64, u64>,
     /// When something was written, by node and way.
@@ -173,34 +186,44 @@ impl Judge {
         if servers.insert(server) && servers.len() > 1 {
             let first = &self.firsts[&effect.term];
             let why = format!("terms only rise: term {} is served by two: {first} and {effect}", effect.term);
-            self.broken.get_or_insert(why);
+            self.found(why);
         }
     }
 
     fn note_saves(&mut self, effect: &Effect) {
-        let Some((resumed, saved)) = effect.saves() else { return };
-        if self.resumed.insert(effect.term, resumed).is_none() {
-            let before = self.saved.range(..effect.term).max_by_key(|(_, saved)| **saved);
-            self.check_saves(before.map(|(term, saved)| (*term, *saved)), Some((effect.term, resumed)));
+        let Some(Said { resumed, saved_in, saved, term }) = effect.said() else { return };
+        if term != effect.term {
+            self.found(format!("each effect carries its term: {effect} was caused in term {term}"));
         }
-        let known = self.saved.entry(effect.term).or_default();
-        if saved > *known {
-            *known = saved;
+        if self.resumed.insert(term, (resumed, saved_in)).is_none() {
+            for (before, saved) in self.saved.range(..term).map(|(term, saved)| (*term, *saved)).collect::<Vec<_>>() {
+                self.check_saves((before, saved), (term, resumed, saved_in));
+            }
+        }
+        let known = self.saved.get(&term).copied().unwrap_or(resumed);
+        if saved > known {
+            self.saved.insert(term, saved);
             self.count.saved = self.count.saved.max(saved);
-            let after = self.resumed.range(effect.term + 1..).min_by_key(|(_, resumed)| **resumed);
-            self.check_saves(Some((effect.term, saved)), after.map(|(term, resumed)| (*term, *resumed)));
+            let after = self.resumed.range(term + 1..).map(|(term, (resumed, saved_in))| (*term, *resumed, *saved_in));
+            for after in after.collect::<Vec<_>>() {
+                self.check_saves((term, saved), after);
+            }
         }
     }
 
-    /// What one term was told to be saved, a later one finds.
-    fn check_saves(&mut self, before: Option<(u64, u64)>, after: Option<(u64, u64)>) {
-        if let (Some((term, saved)), Some((later, resumed))) = (before, after)
-            && resumed < saved
-        {
-            let why =
-                format!("no commit is lost: term {term} was told of {saved}, and term {later} began with {resumed}");
-            self.broken.get_or_insert(why);
+    /// What one term was told to be saved, a later one finds, and nothing that an earlier one has saved after it.
+    fn check_saves(&mut self, (term, saved): (u64, u64), (later, resumed, saved_in): (u64, u64, u64)) {
+        if resumed < saved || saved_in < term {
+            self.found(format!(
+                "no commit is lost: term {term} was told of {saved}, and term {later} began with {resumed} of term \
+                 {saved_in}"
+            ));
         }
+    }
+
+    /// Notes that a promise is broken, unless one was before.
+    pub fn found(&mut self, broken: String) {
+        self.broken.get_or_insert(broken);
     }
 
     /// Judges how often is said to have been saved in the end.
@@ -253,7 +276,7 @@ impl Judge {
         self.late = later;
         for late in due {
             let Late { effect, after } = &late;
-            if self.excuse(effect) {
+            if self.excuse(&late) {
                 self.count.caught += 1;
                 continue;
             }
@@ -270,12 +293,14 @@ impl Judge {
     }
 
     /// Whether a late effect is the one that a stop may catch.
-    fn excuse(&mut self, late: &Effect) -> bool {
+    fn excuse(&mut self, Late { effect: late, after }: &Late) -> bool {
         let empty = VecDeque::new();
         let writes = self.writes.get(&(late.node, late.way)).unwrap_or(&empty);
         let caught = |stop: &&mut Stop| {
             let Some(continued) = stop.continued else { return false };
+            // What had a higher term before it when the process was stopped was late without that.
             stop.node == late.node
+                && stop.stopped < after.at
                 && (continued..continued + nanos(AT_ONCE)).contains(&late.at)
                 && stop.catches.contains(&late.way)
                 && !writes.iter().any(|at| (stop.stopped + 1..late.at).contains(at))
@@ -351,20 +376,38 @@ mod tests {
         assert!(broken.starts_with("terms only rise"), "{broken}");
     }
 
+    /// An effect of an instance that found `resumed` saved in the term `saved_in`, and knows of `saved`.
+    fn with(term: u64, (resumed, saved_in): (u64, u64), saved: u64) -> Effect {
+        let name = format!("i{term}/1/{resumed}/{saved_in}/{saved}/{term}");
+        Effect { name, ..effect(Request, 0, term, term * 10) }
+    }
+
     #[test]
     fn a_later_term_finds_what_an_earlier_one_was_told_to_be_saved() {
-        let with = |term: u64, resumed: u64, saved: u64| {
-            let name = format!("i{term}/1/{resumed}/{saved}");
-            Effect { name, ..effect(Request, 0, term, term * 10) }
-        };
-        assert_eq!(judged(&mut Judge::default(), &[with(1, 0, 0), with(1, 0, 2), with(2, 3, 3)]), Ok(0));
-        for wrong in [[with(1, 0, 2), with(2, 1, 1)], [with(2, 1, 1), with(1, 0, 2)]] {
+        let right =
+            [with(1, (0, 0), 0), with(1, (0, 0), 2), with(2, (3, 1), 3), with(3, (3, 1), 4), with(4, (4, 3), 4)];
+        assert_eq!(judged(&mut Judge::default(), &right), Ok(0));
+        let told = with(1, (0, 0), 2);
+        let overwritten = with(3, (5, 1), 5);
+        for wrong in [
+            [told.clone(), with(2, (1, 1), 1)],
+            [with(2, (1, 1), 1), told],
+            [with(2, (2, 1), 3), overwritten.clone()],
+            [overwritten, with(2, (2, 1), 3)],
+        ] {
             let broken = judged(&mut Judge::default(), &wrong).unwrap_err();
             assert!(broken.starts_with("no commit is lost"), "{broken}");
         }
         let mut judge = Judge::default();
-        assert_eq!(judged(&mut judge, &[with(1, 0, 2)]), Ok(0));
+        assert_eq!(judged(&mut judge, &[with(1, (0, 0), 2)]), Ok(0));
         assert!(judge.judge_saved(2).is_ok() && judge.judge_saved(1).is_err());
+    }
+
+    #[test]
+    fn an_effect_under_anothers_term_is_found() {
+        let of_another = Effect { term: 2, ..with(1, (0, 0), 0) };
+        let broken = judged(&mut Judge::default(), &[of_another]).unwrap_err();
+        assert!(broken.starts_with("each effect carries its term"), "{broken}");
     }
 
     /// Node 0 is stopped in term 1 until term 2 is served.
@@ -397,6 +440,10 @@ mod tests {
         let mut judge = with_a_stop();
         judge.stops[0].catches = vec![Line];
         assert!(judged(&mut judge, &[effect(Request, 0, 1, 9 * SECOND + 1)]).is_err());
+        // One that was late before the stop.
+        let mut judge = with_a_stop();
+        let earlier = effect(Line, 1, 2, SECOND * 3 / 2);
+        assert!(judged(&mut judge, &[earlier, effect(Request, 0, 1, 9 * SECOND + 1)]).is_err());
         // One that was still stopped.
         let mut judge = with_a_stop();
         judge.stops[0].continued = None;

@@ -1,19 +1,20 @@
 //! Faults from a seed, and what a fleet's effects look like from outside meanwhile: `make faults MINUTES=30`.
 //!
 //! Three real hosts run a coordinator that causes effects as fast as it can: requests to a receiver, and lines of
-//! output; and that saves. Versions are pushed. Hosts are stopped, killed and ended, and so are the processes that they have started, each alone and several
-//! at once; the lease is broken, freed and taken by an outside client; the record
-//! is deleted and written by others; the store is slow or away. All of that is a schedule that follows from a seed,
-//! which is printed; with `SEED=` it is the same again, and only the machine's own timing differs. Everything that
-//! arrives is put in the kernel's order (`kernel.rs`) and judged at once (`judge.rs`):
+//! output; and that saves. Versions are pushed. Hosts are stopped, killed and ended, and so are the processes that they
+//! have started, each alone and several at once; the lease is broken, freed and taken by an outside client; the record is
+//! deleted and written by others; the store is slow or away. These come in bursts, which follow from a seed that is
+//! printed; with `SEED=` they are the same again, and only the machine's own timing differs. Everything that arrives is
+//! put in the kernel's order (`kernel.rs`) and judged at once (`judge.rs`):
 //!
 //! - no effect of a lower term arrives after one of a higher term, but for the write that a SIGSTOP caught;
-//! - no term is served by two instances;
+//! - no term is served by two instances, and each effect carries its own;
 //! - no commit that was acknowledged is lost: a later term begins with it, and it is there in the end;
 //! - no host ends that was not told to, or panics;
-//! - when the faults are over, somebody leads within a bound that is printed.
+//! - when the faults of a burst are over, somebody leads within a bound;
+//! - in the end a version can be pushed, and is served.
 //!
-//! Without `FAULTS_MINUTES` this is a test of half a minute. With `ONLY=stop,kill` there are no others, as many of these.
+//! Without `FAULTS_MINUTES` this is a test of half a minute and the last burst's traces. With `ONLY=stop,kill` there are no others, as many of these.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
 #![allow(clippy::disallowed_methods, reason = "nobody suspends the machine while it is tested")]
 #![allow(dead_code, reason = "the support modules serve several test targets")]
@@ -45,7 +46,7 @@ use std::time::{Duration, Instant};
 use fleet::{Log, NAMES, Node, State};
 use judge::Judge;
 use operator::Operator;
-use plan::{Fault, Who};
+use plan::{Fault, Plan, Who};
 use receiver::Receiver;
 use store::{Done, ELECTION, Store, Taken};
 
@@ -59,8 +60,12 @@ fn on_azurite() {
     run("azurite", Store::azurite());
 }
 
-/// How long faults come where nobody says.
+/// How long bursts of faults begin where nobody says.
 const SHORT: Duration = Duration::from_secs(25);
+/// From one reading of a standby to the next, at most: a second and a quarter.
+const POLL: Duration = Duration::from_millis(1250);
+/// No unclear lease is waited out for longer.
+const UNKNOWN_LEASE: Duration = Duration::from_secs(60);
 /// A standby whose store does not answer asks again after so long at most: 15 s and a quarter.
 const BACK_OFF: Duration = Duration::from_secs(19);
 /// Longer than a host takes to end in order, whatever its store does.
@@ -78,18 +83,24 @@ fn run(name: &str, store: Store) {
     let pace = if minutes.is_some() { "0" } else { "2000" };
     let only = variable::<String>("FAULTS_ONLY");
     let is_wanted = |fault: &Fault| only.as_ref().is_none_or(|only| only.split(',').any(|kind| kind == fault.kind()));
-    let faults = plan::draw(seed, lease, length, is_wanted);
-    let mut run = Run::new(name, store, pace);
+    let mut run = Run::new(name, store, pace, minutes.is_some());
     let began = Instant::now();
-    let ended = run.harm(&faults).and_then(|()| run.recover(minutes.is_some()));
+    let ended = run.harm(Plan::new(seed, lease, is_wanted), length).and_then(|()| run.recover());
     let count = run.judge().count.clone();
-    let kinds: Vec<String> = run.kinds.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
+    let kinds = run.kinds.iter().map(|(kind, (done, refused))| match refused {
+        0 => format!("{kind} {done}"),
+        _ => format!("{kind} {done} (not done: {refused})"),
+    });
+    let kinds: Vec<String> = kinds.collect();
     let log = run.log();
     let told = format!(
-        "{name}: {:.0?}, faults: {}; {} requests, {} lines and {} commits in {} terms; {} stops of a leader caught \
-         {} late writes; {:.1?} at most without a leader",
+        "{name}: {:.0?}, faults in {} bursts: {}; {} of {} that were meant for a leader met one; {} requests, {} lines \
+         and {} commits in {} terms; {} stops of a leader caught {} late writes; {:.1?} at most without a leader",
         began.elapsed(),
+        run.bursts,
         kinds.join(", "),
+        run.met_leader.0,
+        run.met_leader.1,
         count.requests,
         count.lines,
         count.saved,
@@ -102,7 +113,11 @@ fn run(name: &str, store: Store) {
     if let Err(broken) = ended {
         let (tail, path) = (log.tail(), log.path.display().to_string());
         drop(log);
-        panic!("{broken}\n  again: make faults SEED={seed}\n  all of the log: {path}; its last lines:\n{tail}");
+        let minutes = minutes.map_or(String::new(), |minutes| format!(" MINUTES={minutes}"));
+        let only = only.map_or(String::new(), |only| format!(" ONLY='{only}'"));
+        panic!(
+            "{broken}\n  again: make faults SEED={seed}{minutes}{only}\n  all of the log: {path}; its last lines:\n{tail}"
+        );
     }
 }
 
@@ -115,11 +130,17 @@ struct Run {
     due: Vec<(Instant, Then)>,
     /// How long a node stays down that ends, and since when it does.
     ending: [Option<(Duration, Instant)>; NAMES.len()],
-    kinds: BTreeMap<&'static str, usize>,
+    /// How many faults of each kind were done, and how many were not.
+    kinds: BTreeMap<&'static str, (usize, usize)>,
+    bursts: usize,
+    /// How many that were meant for a leader met one, of how many.
+    met_leader: (usize, usize),
+    /// Whether this machine has nothing else to do: then a bound is one.
+    is_strict: bool,
     judge: Arc<Mutex<Judge>>,
     log: Arc<Mutex<Log>>,
     clock: kernel::Clock,
-    _receiver: Receiver,
+    receiver: Option<Receiver>,
     _home: tempfile::TempDir,
 }
 
@@ -132,7 +153,7 @@ enum Then {
 }
 
 impl Run {
-    fn new(name: &str, store: Store, pace: &str) -> Self {
+    fn new(name: &str, store: Store, pace: &str, is_strict: bool) -> Self {
         let home = tempfile::tempdir().expect("a folder");
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("faults-{name}.log"));
         let (judge, log) = (Arc::<Mutex<Judge>>::default(), Arc::new(Mutex::new(Log::new(path))));
@@ -167,29 +188,55 @@ impl Run {
             due: Vec::new(),
             ending: Default::default(),
             kinds: BTreeMap::new(),
+            bursts: 0,
+            met_leader: (0, 0),
+            is_strict,
             judge,
             log,
             clock: kernel::Clock::new(),
-            _receiver: receiver,
+            receiver: Some(receiver),
             _home: home,
         }
     }
 
-    /// Lets all faults of a plan happen.
-    fn harm(&mut self, faults: &[(Duration, Fault)]) -> Done {
+    /// Lets the faults of a plan happen, burst after burst, for so long. Between two of them somebody leads.
+    fn harm(&mut self, bursts: impl Iterator<Item = Vec<(Duration, Fault)>>, length: Duration) -> Done {
         self.until("a first leader", node::GUARD, |run| run.judge().latest().is_some())?;
         let begin = Instant::now();
-        for (at, fault) in faults {
-            while begin.elapsed() < *at {
-                self.step()?;
+        for burst in bursts {
+            for (after, fault) in burst {
+                let since = Instant::now();
+                while since.elapsed() < after {
+                    self.step()?;
+                }
+                self.let_happen(fault);
             }
-            *self.kinds.entry(fault.kind()).or_default() += 1;
-            // What is remembered is a reading that an outside client makes before it writes.
-            let _ = self.store.remember();
-            let done = self.meet(*fault).err().map(|why| format!(": not done, {why}")).unwrap_or_default();
-            self.log().note(&format!("{fault}{done}"));
+            self.bursts += 1;
+            if begin.elapsed() >= length {
+                break;
+            }
+            self.settle()?;
         }
         Ok(())
+    }
+
+    fn let_happen(&mut self, fault: Fault) {
+        // What is remembered is a reading that an outside client makes before it writes.
+        let _ = self.store.remember();
+        let leader = self.judge().leader_at(kernel::now());
+        let whom = match fault.who() {
+            Some(Who::Leader(_)) => {
+                self.met_leader.0 += usize::from(leader.is_some());
+                self.met_leader.1 += 1;
+                leader.map(|leader| format!(": {}", NAMES[leader])).unwrap_or_default()
+            }
+            _ => String::new(),
+        };
+        let done = self.meet(fault);
+        let (count, refused) = self.kinds.entry(fault.kind()).or_default();
+        *if done.is_ok() { count } else { refused } += 1;
+        let done = done.err().map(|why| format!(": not done, {why}")).unwrap_or_default();
+        self.log().note(&format!("{fault}{whom}{done}"));
     }
 
     fn meet(&mut self, fault: Fault) -> Done {
@@ -246,50 +293,76 @@ impl Run {
         if states.contains(&state) { Ok(()) } else { Err(format!("{} is {state:?}", NAMES[node])) }
     }
 
-    /// Ends all faults, waits for a leader, and ends the hosts in order.
-    fn recover(&mut self, is_strict: bool) -> Done {
-        for (_, then) in std::mem::take(&mut self.due) {
-            self.follow(then);
-        }
-        self.until("hosts to end in order", ENDING, |run| run.ending.iter().all(Option::is_none))?;
-        for (_, then) in std::mem::take(&mut self.due) {
-            self.follow(then);
-        }
-        self.until("pushes to end", ENDING, |run| run.operator.is_idle())?;
+    /// Waits until the traces of the faults are gone and somebody leads.
+    fn settle(&mut self) -> Done {
+        let is_over = |run: &Self| run.due.is_empty() && run.ending.iter().all(Option::is_none);
+        self.until("hosts to go on, to end and to start", ENDING * 2, is_over)?;
+        // The emulator's own standstills are nobody's.
+        self.until("the store to answer", ENDING * 5, |run| run.store.answers())?;
         let (lease, healed, healed_at) = (self.store.lease(), Instant::now(), kernel::now());
-        self.log().note("no more faults");
+        self.log().note("the faults are over");
         // Who leads at first may not have noticed yet what was done to it last.
         let leads = healed_at + u64::try_from(lease.as_nanos()).expect("a lease is short");
         loop {
             self.step()?;
-            let log = self.log();
-            let settling = log.settled.map_or(Duration::ZERO, |until| until.saturating_duration_since(healed));
-            let bound = log.takeover + lease.max(settling) + BACK_OFF;
-            drop(log);
+            let settling = self.log().settled.map_or(Duration::ZERO, |until| until.saturating_duration_since(healed));
+            let bound = lease + POLL + lease.max(settling.min(UNKNOWN_LEASE)) + BACK_OFF;
             // One of many tests waits as any of them: how busy the machine is shows nothing.
-            let patience = if is_strict { bound } else { bound + node::GUARD };
+            let patience = if self.is_strict { bound } else { bound + node::GUARD };
             if self.judge().latest().is_some_and(|effect| effect.at > leads) {
-                say(&format!(
-                    "the last fault's traces were gone, and somebody led, after {:.1?} of {bound:.1?}",
-                    healed.elapsed()
-                ));
-                break;
+                self.log().note(&format!("somebody led after {:.1?} of {bound:.1?}", healed.elapsed()));
+                return Ok(());
             }
             if healed.elapsed() > patience {
                 return Err(format!("the host survives: nobody leads {:.1?} after the last fault", healed.elapsed()));
             }
         }
+    }
+
+    /// Ends all faults, waits for a leader, pushes a last version, and ends the hosts in order.
+    fn recover(&mut self) -> Done {
+        for (_, then) in std::mem::take(&mut self.due) {
+            self.follow(then);
+        }
+        self.settle()?;
+        self.until("pushes to end", ENDING, |run| run.operator.is_idle())?;
+        let last = self.operator.push_last()?;
+        self.log().note(&format!("{last} is pushed last"));
+        self.until("the version that was pushed last", node::GUARD, |run| run.log().served.as_ref() == Some(&last))?;
         let now = Instant::now();
         for node in 0..NAMES.len() {
             self.nodes[node].terminate();
             self.ending[node] = Some((Duration::MAX, now));
         }
         self.until("hosts to end in order", ENDING, |run| run.ending.iter().all(Option::is_none))?;
-        // With the hosts' ends all that they wrote has been read.
+        // With the hosts' ends all that they wrote has been read, and with its own all that the receiver got.
+        drop(self.receiver.take());
         let read = kernel::now() + 60_000_000_000;
         self.judge().judge(read)?;
         let saved = self.operator.saved()?;
-        self.judge().judge_saved(saved)
+        self.judge().judge_saved(saved)?;
+        self.has_shown_something()
+    }
+
+    /// A run in which nothing happened shows nothing.
+    fn has_shown_something(&self) -> Done {
+        let count = self.judge().count.clone();
+        if count.requests == 0 || count.lines == 0 || (self.is_strict && count.saved == 0) {
+            return Err(format!("nothing came of the coordinators: {count:?}"));
+        }
+        if self.is_strict && self.met_leader.1 >= 20 && self.met_leader.0 * 2 < self.met_leader.1 {
+            return Err(format!(
+                "of {} faults that were meant for a leader {} met one",
+                self.met_leader.1, self.met_leader.0
+            ));
+        }
+        match self.kinds.iter().find(|(_, (done, refused))| *done == 0 && *refused >= 10) {
+            Some((kind, (_, refused))) => Err(format!("no fault of the kind `{kind}` was done, of {refused}")),
+            None if count.caught > 3 + count.stops / 5 => {
+                Err(format!("{} stops of a leader caught {} writes: that is no chance", count.stops, count.caught))
+            }
+            None => Ok(()),
+        }
     }
 
     fn until(&mut self, what: &str, longest: Duration, test: impl Fn(&Self) -> bool) -> Done {

@@ -30,6 +30,19 @@ impl Operator {
         assert_eq!(finished.code, Some(0), "{finished:?}");
     }
 
+    /// Pushes the last version, and returns its digest.
+    ///
+    /// # Errors
+    /// If it is refused.
+    pub fn push_last(&mut self) -> Done<String> {
+        let finished = finish(self.next());
+        if finished.code != Some(0) {
+            return Err(format!("the last version cannot be pushed: {finished:?}"));
+        }
+        let module = std::fs::read(self.file()).map_err(|error| error.to_string())?;
+        Ok(baton::modules::Digest::of(&module).to_string())
+    }
+
     /// Begins to push the next version.
     pub fn push(&mut self) {
         let mut command = self.next();
@@ -46,11 +59,16 @@ impl Operator {
         module.extend([0, 1 + name.len() as u8 + 1, name.len() as u8]);
         module.extend(name);
         module.push(self.pushed);
-        let file = self.home.join(format!("effects-{}.wasm", self.pushed));
+        let file = self.file();
         std::fs::write(&file, module).expect("a file");
         let mut command = baton(&self.home);
         command.arg("push").arg(file).args([ELECTION, "--store", &self.store]);
         command
+    }
+
+    /// The file of the version that was pushed last.
+    fn file(&self) -> PathBuf {
+        self.home.join(format!("effects-{}.wasm", self.pushed))
     }
 
     /// How those pushes have ended that have since this was asked last.
@@ -77,7 +95,10 @@ impl Operator {
         command.args(["state", "get", ELECTION, "saved", "--store", &self.store]);
         let finished = finish(command);
         match finished.code {
-            Some(0) => finished.stdout.trim().parse().map_err(|_| format!("{finished:?}")),
+            Some(0) => {
+                let count = finished.stdout.split_whitespace().next().and_then(|count| count.parse().ok());
+                count.ok_or_else(|| format!("{finished:?}"))
+            }
             // Nothing was saved so far.
             Some(1) => Ok(0),
             _ => Err(format!("{finished:?}")),

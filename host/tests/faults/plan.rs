@@ -4,7 +4,6 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::fleet::NAMES;
-use crate::judge::Way;
 
 /// Whom a fault meets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,6 +21,8 @@ pub struct Parts(u8);
 impl Parts {
     /// The host alone.
     pub const HOST: Self = Self(1);
+    /// The runners alone.
+    pub const RUNNER: Self = Self(2);
 
     /// What each is called, and which bit stands for it.
     const ALL: [(u8, &'static str); 4] = [(1, "host"), (2, "runner"), (4, "warden"), (8, "template")];
@@ -31,10 +32,9 @@ impl Parts {
         self.0 & 1 == 1
     }
 
-    /// The ways on which a stop of them can catch a write: the host writes lines, and its runners send requests.
-    pub fn ways(self) -> Vec<Way> {
-        let ways = [(1, Way::Line), (2, Way::Request)];
-        ways.into_iter().filter(|(bit, _)| self.0 & bit != 0).map(|(_, way)| way).collect()
+    /// Whether the runners are.
+    pub fn has_runner(self) -> bool {
+        self.0 & 2 != 0
     }
 
     /// The others, by what they are called.
@@ -108,6 +108,14 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// Whom it meets, if it meets a node.
+    pub fn who(&self) -> Option<Who> {
+        match self {
+            Fault::Stop(who, ..) | Fault::End(who, ..) | Fault::Terminate(who, _) | Fault::Store(who, ..) => Some(*who),
+            _ => None,
+        }
+    }
+
     /// What it is counted as.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -127,31 +135,44 @@ impl Fault {
     }
 }
 
-/// The faults of a run that are wanted, as many whichever these are, each with its time from the beginning.
-///
-/// # Panics
-/// If there are none such.
-pub fn draw(
-    seed: u64,
+/// The faults of a run that are wanted, as many whichever these are: burst after burst, without an end. Between two of
+/// them somebody leads.
+pub struct Plan<W> {
+    rng: Rng,
     lease: Duration,
-    length: Duration,
-    is_wanted: impl Fn(&Fault) -> bool,
-) -> Vec<(Duration, Fault)> {
-    let mut rng = Rng(seed);
-    let mut at = Duration::ZERO;
-    let mut faults = Vec::new();
-    loop {
-        // Some come together, as an outside client's do, some while a takeover is under way, some after it.
-        at += match rng.below(10) {
-            0..4 => lease.mul_f64(rng.upto(0.1)),
-            4..8 => lease.mul_f64(0.1 + rng.upto(1.0)),
-            _ => lease.mul_f64(1.0 + rng.upto(1.5)),
-        };
-        if at >= length {
-            return faults;
-        }
-        let fault = (0..10_000).map(|_| rng.fault(lease)).find(&is_wanted);
-        faults.push((at, fault.expect("a fault of that kind")));
+    is_wanted: W,
+}
+
+/// At most so many faults come close together.
+const BURST: u64 = 8;
+
+impl<W: Fn(&Fault) -> bool> Plan<W> {
+    /// That of a seed.
+    pub fn new(seed: u64, lease: Duration, is_wanted: W) -> Self {
+        Self { rng: Rng(seed), lease, is_wanted }
+    }
+}
+
+impl<W: Fn(&Fault) -> bool> Iterator for Plan<W> {
+    /// Faults, each with how long after the one before it comes.
+    type Item = Vec<(Duration, Fault)>;
+
+    /// # Panics
+    /// If there are no faults that are wanted.
+    fn next(&mut self) -> Option<Self::Item> {
+        let Self { rng, lease, is_wanted } = self;
+        let count = 1 + rng.below(BURST);
+        let burst = (0..count).map(|_| {
+            // Some come together, as an outside client's do, some while a takeover is under way, some after it.
+            let after = match rng.below(10) {
+                0..4 => lease.mul_f64(rng.upto(0.1)),
+                4..8 => lease.mul_f64(0.1 + rng.upto(1.0)),
+                _ => lease.mul_f64(1.0 + rng.upto(1.5)),
+            };
+            let fault = (0..10_000).map(|_| rng.fault(*lease)).find(&mut *is_wanted);
+            (after, fault.expect("a fault of that kind"))
+        });
+        Some(burst.collect())
     }
 }
 

@@ -33,13 +33,20 @@ impl Receiver {
                 let stream = stream.expect("a connection");
                 stream.set_nodelay(true).expect("a connection");
                 let own = stream.try_clone().expect("a descriptor");
+                for (_, thread) in connections.extract_if(.., |(_, thread)| thread.is_finished()) {
+                    if thread.join().is_err() {
+                        judge.lock().expect("nobody panics with it").found("the receiver panicked".to_owned());
+                    }
+                }
                 let judge = Arc::clone(&judge);
-                connections.retain(|(_, thread)| !thread.is_finished());
                 connections.push((own, std::thread::spawn(move || listen(stream, &judge))));
             }
             for (stream, thread) in connections {
                 let _ = stream.shutdown(Shutdown::Both);
-                thread.join().expect("the receiver does not panic");
+                // Whatever it was, a promise was not watched.
+                if thread.join().is_err() {
+                    judge.lock().expect("nobody panics with it").found("the receiver panicked".to_owned());
+                }
             }
         });
         Self { port, ended, acceptor: Some(acceptor) }
@@ -74,11 +81,16 @@ fn listen(mut stream: TcpStream, judge: &Mutex<Judge>) {
                 if !head.ends_with(b"\r\n\r\n") {
                     continue;
                 }
-                let effect = parse(&String::from_utf8_lossy(&head), at);
+                let parsed = parse(&String::from_utf8_lossy(&head), at);
                 head.clear();
                 let mut judge = judge.lock().expect("nobody panics with it");
-                judge.written(effect.node, Way::Request, at);
-                judge.effect(effect);
+                match parsed {
+                    Ok(effect) => {
+                        judge.written(effect.node, Way::Request, at);
+                        judge.effect(effect);
+                    }
+                    Err(why) => judge.found(why),
+                }
             }
             // The guest's end, often a reset.
             Ok(None) => return,
@@ -92,14 +104,18 @@ fn listen(mut stream: TcpStream, judge: &Mutex<Judge>) {
 }
 
 /// `GET /INSTANCE/N HTTP/1.1`, and the headers that the host adds.
-fn parse(head: &str, at: u64) -> Effect {
+fn parse(head: &str, at: u64) -> Result<Effect, String> {
     let header = |name: &str| {
         let pairs = head.lines().filter_map(|line| line.split_once(": "));
         let values: Vec<&str> = pairs.filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, v)| v).collect();
-        let [value] = values[..] else { panic!("not one {name}: {head}") };
-        value
+        match values[..] {
+            [value] => Ok(value),
+            _ => Err(format!("each request carries its term and its node: not one {name} in {head:?}")),
+        }
     };
     let name = head.split(' ').nth(1).unwrap_or_default().trim_start_matches('/').to_owned();
-    let node = NAMES.iter().position(|name| *name == header("baton-node")).expect("a node of the fleet");
-    Effect { at, way: Way::Request, term: header("baton-term").parse().expect("a number"), node, name }
+    let (node, term) = (header("baton-node")?, header("baton-term")?);
+    let unknown = || format!("each request carries its term and its node: {head:?}");
+    let node = NAMES.iter().position(|name| *name == node).ok_or_else(unknown)?;
+    Ok(Effect { at, way: Way::Request, term: term.parse().map_err(|_| unknown())?, node, name })
 }

@@ -24,6 +24,9 @@ use crate::proxy::{Mode, Proxy};
 pub const ELECTION: &str = "faults";
 const CONTAINER: &str = "faults";
 
+/// The emulator may stand still for minutes, while half of a request is all that it has.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+
 /// What a fault comes to: the store may refuse it, which is noted.
 pub type Done<T = ()> = Result<T, String>;
 
@@ -110,6 +113,15 @@ impl Store {
             }
         }
         Ok(())
+    }
+
+    /// Whether it answers an outside client whom no trouble meets.
+    pub fn answers(&self) -> bool {
+        match self {
+            Self::Sqlite(sqlite) => sqlite.lock.is_none(),
+            // That there is no such blob is an answer.
+            Self::Azurite(azure) => azure.ask(async { Ok(azure.blob().exists().await) }).is_ok(),
+        }
     }
 
     /// Breaks the lease.
@@ -274,7 +286,12 @@ impl Azure {
     }
 
     fn ask<T>(&self, request: impl IntoFuture<Output = azure_core::Result<T>>) -> Done<T> {
-        self.runtime.block_on(request.into_future()).map_err(told)
+        self.runtime.block_on(async {
+            match tokio::time::timeout(ANSWERS_WITHIN, request.into_future()).await {
+                Ok(answer) => answer.map_err(told),
+                Err(_) => Err(format!("the emulator has not answered within {ANSWERS_WITHIN:?}")),
+            }
+        })
     }
 
     fn record(&self) -> Done<HashMap<String, String>> {

@@ -1,8 +1,9 @@
 //! A guest that causes effects as fast as it can, or with a rest of `EVERY_US`: a request to `URL` and a line in turn, and
 //! now and then many lines, more than are written at once. In every other term it saves how often it has saved.
 //!
-//! Each effect is `INSTANCE/N/RESUMED/SAVED`: a name that no other instance has, which effect of it this is, how often had
-//! been saved when it began, and how often it knows that it is saved by now. Every other instance ignores the stop.
+//! Each effect is `INSTANCE/N/RESUMED/SAVED_IN/SAVED/TERM`: a name that no other instance has, which effect of it this is,
+//! how often had been saved when it began, in which term that was saved last, how often it knows that it is saved by now,
+//! and its term. In two terms of four it ignores the stop.
 
 #![allow(clippy::disallowed_methods, reason = "a guest has no other clock")]
 
@@ -26,23 +27,28 @@ fn run(term: &Term) -> baton_sdk::Result {
     let (url, every) = (variable("URL"), Duration::from_micros(variable("EVERY_US").parse()?));
     let name = RandomState::new().build_hasher().finish();
     let state = term.state();
-    let resumed: u64 = match state.get_bytes("saved") {
-        Some(saved) => String::from_utf8(saved)?.parse()?,
-        None => 0,
+    let number = term.number();
+    let (resumed, saved_in): (u64, u64) = match state.get_bytes("saved") {
+        Some(saved) => {
+            let saved = String::from_utf8(saved)?;
+            let (count, term) = saved.split_once(' ').ok_or("not a count and a term")?;
+            (count.parse()?, term.parse()?)
+        }
+        None => (0, 0),
     };
     let mut saved = resumed;
     for n in 1_u64.. {
-        if name.is_multiple_of(2) {
+        if number % 4 < 2 {
             term.check()?;
         }
         // What is refused or lost is no reason to end: who does not notice is the worse guest.
-        if !term.number().is_multiple_of(2)
+        if !number.is_multiple_of(2)
             && n.is_multiple_of(SAVES_EVERY)
-            && state.put_bytes("saved", (saved + 1).to_string()).is_ok()
+            && state.put_bytes("saved", format!("{} {number}", saved + 1)).is_ok()
         {
             saved += 1;
         }
-        let effect = format!("{name:016x}/{n}/{resumed}/{saved}");
+        let effect = format!("{name:016x}/{n}/{resumed}/{saved_in}/{saved}/{number}");
         let _ = client::get(&format!("{url}/{effect}"), Fields::new());
         for _ in 0..if n.is_multiple_of(8) { 32 } else { 1 } {
             let _ = writeln!(std::io::stdout(), "{effect}");
