@@ -120,6 +120,16 @@ impl Gate {
         self.abort_at.store(nanoseconds(abort_at), Ordering::Release);
     }
 
+    /// The deadline, unless it was closed before.
+    pub fn deadline(&self) -> Time {
+        Time(Duration::from_nanos(self.deadline.nanoseconds()))
+    }
+
+    /// The time by its clock.
+    pub fn now(&self) -> Time {
+        self.deadline.clock.now()
+    }
+
     /// Refuses everything from now on.
     pub fn close(&self) {
         self.deadline.end();

@@ -11,7 +11,7 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -195,6 +195,8 @@ struct Reached {
 impl Body {
     /// Lets its effects leave until the deadline that its gate has.
     fn open(&self) {
+        // Either who moves the deadline sees the runner, or who has started it sees the deadline.
+        fence(Ordering::SeqCst);
         if let Some(Reached { page, .. }) = self.runner.get() {
             page.open_for(|| self.gate.remaining());
             // The gate may have been closed meanwhile, and that stays.
@@ -219,11 +221,13 @@ impl Body {
 
     /// Moves its deadlines.
     fn extend(&self, deadline: Time, abort_at: Time) {
-        if self.is_late() {
-            self.lapsed.store(true, Ordering::Release);
-        }
+        let before = self.gate.deadline();
         self.gate.extend(deadline, abort_at);
         self.open();
+        // Until now its runner had the one before.
+        if self.gate.now() + APART >= before {
+            self.lapsed.store(true, Ordering::Release);
+        }
     }
 
     /// Whether its deadline has passed, as far as its runner can have seen that.
