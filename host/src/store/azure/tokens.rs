@@ -101,7 +101,8 @@ impl TokenCredential for KeptToken {
             };
             match fetching {
                 Some(fetching) => {
-                    let fetched = fetching.await.map_err(|error| Error::new(ErrorKind::Credential, error))?;
+                    // A source that panics has failed like one that says so.
+                    let fetched = fetching.await.unwrap_or_else(|error| Err(Error::new(ErrorKind::Credential, error)));
                     let mut state = self.lock();
                     match (fetched, &state.token) {
                         (Ok(token), _) => state.token = Some(token),
@@ -219,6 +220,21 @@ mod tests {
             tokio::task::yield_now().await;
         }
         assert_eq!(ask(&kept).await.unwrap(), "second");
+    }
+
+    #[tokio::test]
+    async fn a_fetch_that_panics_leaves_the_token_in_use_until_it_ends() {
+        let (kept, mut answers) = kept(3);
+        let (first, second, _third) = (answers.remove(0), answers.remove(0), answers.remove(0));
+        assert!(first.send(token("first", 300)).is_ok());
+        assert_eq!(ask(&kept).await.unwrap(), "first");
+        assert_eq!(ask(&kept).await.unwrap(), "first");
+        // The source of the second unwraps an answer that never comes.
+        drop(second);
+        while !kept.lock().fetching.as_ref().unwrap().is_finished() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(ask(&kept).await.unwrap(), "first");
     }
 
     #[tokio::test]
