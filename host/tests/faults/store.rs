@@ -49,6 +49,7 @@ pub struct Sqlite {
 /// The emulator.
 pub struct Azure {
     azurite: Azurite,
+    _folder: TempDir,
     proxies: Vec<Proxy>,
     runtime: Runtime,
     earlier: Vec<HashMap<String, String>>,
@@ -71,9 +72,10 @@ impl Store {
 
     /// A new emulator with an empty container.
     pub fn azurite() -> Self {
-        let azurite = Azurite::start();
+        let folder = tempfile::tempdir().expect("a folder");
+        let azurite = Azurite::start_in(folder.path());
         let proxies = NAMES.iter().map(|_| Proxy::start(azurite.address())).collect();
-        let azure = Azure { azurite, proxies, runtime: runtime(), earlier: Vec::new() };
+        let azure = Azure { azurite, _folder: folder, proxies, runtime: runtime(), earlier: Vec::new() };
         let container = azure.blob().container_client().clone();
         azure.runtime.block_on(container.create().into_future()).expect("the container is created");
         Self::Azurite(Box::new(azure))
