@@ -16,6 +16,7 @@ pub(crate) const READERS: &[Reader] = &[
     Reader { name: "announcement", read: announcement },
     Reader { name: "manifest", read: oci::foreign::manifest },
     Reader { name: "challenge", read: oci::foreign::challenge },
+    Reader { name: "registry-answer", read: oci::foreign::answer },
     Reader { name: "credentials", read: oci::foreign::credentials },
     Reader { name: "signature", read: signature },
     Reader { name: "inspection", read: inspection },

@@ -33,6 +33,20 @@ struct Token {
     until: Instant,
 }
 
+impl Token {
+    /// The one in a token server's answer to what it was `asked` then, if there is one. What the parser would quote of
+    /// an answer that it does not understand might be a secret.
+    fn of(answer: &[u8], asked: Instant) -> Option<Self> {
+        let granted: Granted = serde_json::from_slice(answer).ok()?;
+        let token = if granted.token.is_empty() { granted.access_token } else { granted.token };
+        let shown =
+            Some(token).filter(|token| !token.is_empty()).and_then(|token| secret(&format!("Bearer {token}")))?;
+        let lifetime = granted.expires_in.as_u64().unwrap_or(LIFETIME.0).min(LIFETIME.1);
+        // The last quarter is for what is under way, and for other clocks.
+        Some(Self { shown, until: asked + Duration::from_secs(lifetime) * 3 / 4 })
+    }
+}
+
 /// What a token server answers. The specification has both names, for the same.
 #[derive(Deserialize)]
 struct Granted {
@@ -91,14 +105,7 @@ impl Access {
         let asked = Instant::now();
         let response = granted(send(self.request(transport, realm, service)).await?)?;
         let answer = content(response, "its token", LARGEST_ANSWER).await?;
-        let unclear = || AskError::Unclear("its token server gives no token".to_owned());
-        // What the parser quotes of it might be a secret.
-        let granted: Granted = serde_json::from_slice(&answer).map_err(|_| unclear())?;
-        let token = if granted.token.is_empty() { granted.access_token } else { granted.token };
-        let shown = Some(token).filter(|token| !token.is_empty()).and_then(|token| secret(&format!("Bearer {token}")));
-        let lifetime = granted.expires_in.as_u64().unwrap_or(LIFETIME.0).min(LIFETIME.1);
-        // The last quarter is for what is under way, and for other clocks.
-        Ok(Token { shown: shown.ok_or_else(unclear)?, until: asked + Duration::from_secs(lifetime) * 3 / 4 })
+        Token::of(&answer, asked).ok_or_else(|| AskError::Unclear("its token server gives no token".to_owned()))
     }
 
     /// The scope is ours: whatever else the registry names, no token is had for it.
@@ -117,6 +124,15 @@ impl Access {
             Some(password) => request.header(AUTHORIZATION, password),
             None => request,
         }
+    }
+}
+
+/// Reads the token in an answer, for [`crate::foreign`].
+pub(super) fn token(answer: &[u8]) {
+    let asked = Instant::now();
+    if let Some(Token { shown, until }) = Token::of(answer, asked) {
+        assert!(shown.is_sensitive(), "no log shows it");
+        assert!(until >= asked && until <= asked + Duration::from_secs(LIFETIME.1), "it lasts a day at the most");
     }
 }
 

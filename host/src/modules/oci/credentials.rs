@@ -138,12 +138,16 @@ async fn ask(helper: &str, server: &str) -> Result<Option<DockerCredential>, Cre
         let none = said.starts_with(b"credentials not found");
         return if none { Ok(None) } else { Err(wrong(&format!("gives no credentials for {server}"))) };
     }
-    let answer: HelpersAnswer =
-        serde_json::from_slice(&said).map_err(|_| wrong("answers what cannot be understood"))?;
-    Ok(Some(match answer.username.as_str() {
-        "<token>" => DockerCredential::IdentityToken(answer.secret),
-        _ => DockerCredential::UsernamePassword(answer.username, answer.secret),
-    }))
+    helpers(&said).map(Some).ok_or_else(|| wrong("answers what cannot be understood"))
+}
+
+/// The credentials in a helper's answer, if it can be understood.
+pub(super) fn helpers(answer: &[u8]) -> Option<DockerCredential> {
+    let HelpersAnswer { username, secret } = serde_json::from_slice(answer).ok()?;
+    Some(match username.as_str() {
+        "<token>" => DockerCredential::IdentityToken(secret),
+        _ => DockerCredential::UsernamePassword(username, secret),
+    })
 }
 
 async fn run(program: &str, server: &str) -> io::Result<(bool, Vec<u8>)> {

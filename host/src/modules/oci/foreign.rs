@@ -3,7 +3,7 @@
 use reqwest::header::{HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 
 use super::challenge::Challenge;
-use super::{artifact, credentials};
+use super::{access, artifact, credentials, registry};
 
 pub(in crate::modules) fn manifest(bytes: &[u8]) {
     match artifact::content(bytes) {
@@ -22,4 +22,11 @@ pub(in crate::modules) fn challenge(bytes: &[u8]) {
 
 pub(in crate::modules) fn credentials(bytes: &[u8]) {
     drop(credentials::in_text(bytes, "registry.example.com"));
+}
+
+/// What a token server, a registry that complains and a helper of Docker's may have answered.
+pub(in crate::modules) fn answer(bytes: &[u8]) {
+    access::token(bytes);
+    registry::complaint(bytes);
+    drop(credentials::helpers(bytes));
 }

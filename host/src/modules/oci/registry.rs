@@ -70,6 +70,14 @@ struct Complaint {
     message: String,
 }
 
+impl Complaint {
+    /// The first one of an answer that has any.
+    fn of(answer: &[u8]) -> Option<Self> {
+        let Envelope { errors } = serde_json::from_slice(answer).ok()?;
+        errors.into_iter().next()
+    }
+}
+
 impl Registry {
     /// One that this reference names, with the credentials that there are for it now.
     pub async fn open(reference: &OciReference, credentials: &RegistryCredentials) -> Result<Self, Failure> {
@@ -167,8 +175,7 @@ impl Registry {
     /// Says what is wrong, by its code rather than by the status that comes with it.
     fn complains(&self, status: StatusCode, body: &[u8]) -> Failure {
         let (registry, reference, code) = (self.reference.registry(), &self.reference, status.as_u16());
-        let envelope: Option<Envelope> = serde_json::from_slice(body).ok().filter(|_| status.is_client_error());
-        let complaint = envelope.and_then(|envelope| envelope.errors.into_iter().next());
+        let complaint = Complaint::of(body).filter(|_| status.is_client_error());
         match (complaint.as_ref().map(|complaint| complaint.code.as_str()), code) {
             (_, 401) | (Some("UNAUTHORIZED" | "DENIED"), _) => self.denied(),
             (Some("TOOMANYREQUESTS"), _) => self.limited(),
@@ -257,6 +264,15 @@ impl Registry {
     }
 }
 
+/// Reads what an answer complains of, for [`crate::foreign`].
+pub(super) fn complaint(answer: &[u8]) {
+    let message = Complaint::of(answer).map(|complaint| complaint.message);
+    let says = quoted(&message.unwrap_or_else(|| String::from_utf8_lossy(answer).into_owned()));
+    assert!(says.chars().count() <= QUOTED + " (\"…\")".chars().count(), "it is cut");
+    assert!(!says.contains(char::is_control), "it is one line of text");
+}
+
+/// What a registry says, in quotes; nothing if it says nothing.
 fn quoted(message: &str) -> String {
     let message: String = message
         .split(|letter: char| letter.is_whitespace() || letter.is_control())
