@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 
 use serde::{Deserialize, Serialize};
-use wasmtime::Config;
+use wasmtime::{Config, WasmBacktraceDetails};
 
 use super::backtrace::FRAMES;
 
@@ -34,6 +34,9 @@ impl Engine {
         config.coredump_on_trap(purpose.core_dump);
         config.wasm_component_model(true).epoch_interruption(purpose.profile);
         config.wasm_backtrace_max_frames(NonZeroUsize::new(FRAMES));
+        // By default a variable of the environment says so, which the processes that compile and link do not have: their
+        // code would be none of this engine's.
+        config.wasm_backtrace_details(WasmBacktraceDetails::Disable);
         Ok(Self { wasmtime: wasmtime::Engine::new(&config)?, purpose })
     }
 

@@ -34,11 +34,12 @@ fn told(stage: &Stage, name: &str, what: &str) -> Event {
 #[test]
 fn a_recursion_is_told_by_its_functions_name_and_once() {
     let (stage, _) = stage(Guest::Recurses);
-    let node = stage.node("alpha");
+    // The compiler does not see it, and its code must be right for this host all the same.
+    let node = stage.launch("alpha").env("WASMTIME_BACKTRACE_DETAILS", "1").start();
     let gone = node.after(0, "gone");
     let message = gone.text("message");
     assert_eq!(message.matches("fixtures::recurse").count(), 1, "{message}");
-    assert!(message.contains("more of the same"), "{message}");
+    assert!(message.contains("more of the same") && !message.contains("WASMTIME"), "{message}");
 }
 
 #[test]
