@@ -906,14 +906,17 @@ fn what_cannot_be_recalled_is_asked_for_again_or_waited_out() {
     };
     assert!(contends().now >= Time::default() + D);
     // It may be any: that of the record is perhaps not the last one's. If no later term is told of meanwhile, it is; if
-    // nobody tells, the next one leaves out all that there may have been.
-    let beyond = 3 + (1 << 20) + 1;
-    for (mut scene, told, least, term) in [
-        (contends(), Ok(3), D, 4),
-        (contends(), Err(unknown()), SECOND * 60, beyond),
-        (may_not_ask(), Err(may_not()), SECOND * 60, beyond),
-        (may_not_ask(), Ok(3), D, 4),
+    // nobody tells, the next one leaves out all that there may have been, by a clock that may be slow or far ahead.
+    let beyond = |seconds: u64| seconds.max(1) * (1 << 20) + if seconds == 0 { 3 } else { 0 } + 1;
+    for (mut scene, told, least, (wall, term)) in [
+        (contends(), Ok(3), D, (0, 4)),
+        (contends(), Err(unknown()), SECOND * 60, (0, beyond(0))),
+        (contends(), Err(unknown()), SECOND * 60, (1_800_000_000, beyond(1_800_000_000))),
+        (may_not_ask(), Err(may_not()), SECOND * 60, (0, beyond(0))),
+        (may_not_ask(), Err(may_not()), SECOND * 60, (u64::MAX, beyond(1 << 40))),
+        (may_not_ask(), Ok(3), D, (1_800_000_000, 4)),
     ] {
+        scene.wall = Duration::from_secs(wall);
         let acquired = scene.now;
         scene.answer(Ok(Reply::Done));
         scene.recalled = told.clone();
@@ -937,6 +940,43 @@ fn a_term_that_is_told_of_while_a_lease_is_waited_out_is_gone_beyond() {
     assert_eq!(scene.run_until_written().term, 9);
     // Its lease may be longer than any that was recorded.
     assert!(scene.now.since(acquired) >= SECOND * 60, "{:?}", scene.now.since(acquired));
+}
+
+#[test]
+fn a_lease_under_which_a_longer_one_was_waited_out_has_the_length_of_d_before_a_term_begins() {
+    let longer = SECOND * 45;
+    let broken = object(LeaseState::Broken, Some(Record { lease: longer, ..record(3, "other") }));
+    for answers in [vec![Ok(Reply::Done)], vec![Err(unknown()), Ok(Reply::Done)], vec![Err(Refusal::Conflict)]] {
+        let mut scene = Scene::new();
+        let effects = scene.reads(broken.clone());
+        let Op::Acquire { id, length, .. } = only_request(&effects) else { panic!("{effects:?}") };
+        assert_eq!(length, longer);
+        let acquired = scene.now;
+        scene.answer(Ok(Reply::Done));
+        let mut effects = loop {
+            let effects = match scene.pending {
+                Some(_) if scene.asked_to_write => scene.answer(Ok(Reply::Version(Version("v2".to_string())))),
+                Some(_) if scene.asked_to_recall => scene.answer(Ok(Reply::Term(3))),
+                Some(_) => scene.answer(Ok(Reply::Done)),
+                None => scene.wakes(),
+            };
+            assert_eq!(written_term(&effects), None, "a term begins under a lease that is longer");
+            if effects.iter().any(|effect| matches!(effect, Effect::Request { op: Op::Acquire { .. }, .. })) {
+                break effects;
+            }
+        };
+        assert!(scene.now.since(acquired) >= longer);
+        for answer in answers {
+            let op = Op::Acquire { id, length: D, version: Version("v2".to_string()) };
+            assert_eq!(only_request(&effects), op);
+            effects = scene.answer(answer.clone());
+            match answer {
+                Err(Refusal::Unknown(_)) => effects = scene.wakes(),
+                Err(_) => assert!(matches!(scene.told.last(), Some(Report::Standby { .. })), "{:?}", scene.told),
+                Ok(_) => assert_eq!(written_record(&effects).lease, D),
+            }
+        }
+    }
 }
 
 #[test]
@@ -1036,6 +1076,8 @@ fn a_lease_whose_record_cannot_be_marked_is_left_to_run_out() {
 struct Scene {
     elector: Elector,
     now: Time,
+    /// What the wall clock says.
+    wall: Duration,
     /// The request that waits for an answer.
     pending: Option<RequestId>,
     /// Whether that is a write of the record.
@@ -1081,6 +1123,7 @@ impl Scene {
         Self {
             elector,
             now: Time::default(),
+            wall: Duration::ZERO,
             pending: None,
             asked_to_write: false,
             asked_to_read: false,
@@ -1133,7 +1176,7 @@ impl Scene {
 
     /// Gives an input now and returns what is to be done, without what people are told.
     fn input(&mut self, input: Input) -> Vec<Effect> {
-        self.elector.handle(Now { time: self.now, least: self.now.0, wall: Duration::ZERO }, input);
+        self.elector.handle(Now { time: self.now, least: self.now.0, wall: self.wall }, input);
         let mut effects: Vec<_> = std::iter::from_fn(|| self.elector.poll_effect()).collect();
         for effect in effects.extract_if(.., |effect| matches!(effect, Effect::Report(_))) {
             let Effect::Report(report) = effect else { unreachable!() };

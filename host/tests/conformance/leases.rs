@@ -13,6 +13,18 @@ pub async fn acquire_is_idempotent_for_its_id_and_held_for_others(bench: Bench) 
     assert_eq!(bench.see().await.lease, LeaseState::Held);
 }
 
+/// Whoever has waited another's lease out under a longer one serves under one of its own length.
+pub async fn a_lease_acquired_again_for_less_time_and_renewed_ends_sooner(bench: Bench) {
+    let version = bench.create().await;
+    for length in [bench.store.lease_range().1, bench.brief()] {
+        assert_eq!(bench.ask(Op::Acquire { id: a(), length, version: version.clone() }).await, Ok(Reply::Done));
+    }
+    assert_eq!(bench.renew(a()).await, Ok(Reply::Done));
+    bench.outlive().await;
+    assert_eq!(bench.see().await.lease, LeaseState::Expired);
+    assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
+}
+
 pub async fn acquire_on_a_moved_version_conflicts(bench: Bench) {
     let old = bench.held_by(a()).await;
     let new = version_of(bench.write(a(), &old, 1).await);

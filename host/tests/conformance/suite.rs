@@ -46,6 +46,7 @@ cases![
     elections_are_listed_sorted,
     a_record_is_read_as_it_was_written,
     acquire_is_idempotent_for_its_id_and_held_for_others,
+    a_lease_acquired_again_for_less_time_and_renewed_ends_sooner,
     acquire_on_a_moved_version_conflicts,
     a_lease_out_of_range_is_never_taken,
     lease_calls_leave_the_version_alone,

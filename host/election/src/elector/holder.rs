@@ -6,11 +6,10 @@ use alloc::string::{String, ToString};
 use core::time::Duration;
 
 use super::candidate::{Opening, Unclear, back_to_standby};
-use super::ledger::{Kind, Ledger, News};
+use super::ledger::{Kind, Ledger, News, WRITTEN_BY_OTHERS};
 use super::releasing::Releasing;
 use super::{
-    FAILURES_TO_STEP_DOWN, HEALTHY_AFTER, POLL, Pending, RECALL, Role, STANDBY_TIMEOUT, Shared, UNKNOWN_LEASE,
-    UNKNOWN_TERMS, answered,
+    FAILURES_TO_STEP_DOWN, HEALTHY_AFTER, POLL, Pending, RECALL, Role, STANDBY_TIMEOUT, Shared, UNKNOWN_LEASE, answered,
 };
 use crate::port::{Effect, End, Input, ModuleVersion, OnDone, Report, StopReason};
 use crate::record::{LeaseId, Outcome, Record, Term, Version};
@@ -21,7 +20,7 @@ use crate::timing::Time;
 #[derive(Debug, Clone, Hash)]
 pub(super) struct Holding {
     id: LeaseId,
-    /// The length that the store counts, which is D or, after an unclear opening, more.
+    /// The length that the store counts: D, or more while another's instance is waited out.
     length: Duration,
     /// Just before the last request known to have succeeded was sent. All is counted from here.
     renewed: Time,
@@ -50,6 +49,8 @@ struct Row {
 #[derive(Debug, Clone, Hash)]
 struct Renewal {
     pending: Option<Pending>,
+    /// Whether what is pending gives the lease the length of D.
+    shortens: bool,
     next_try: Time,
     failing: bool,
 }
@@ -138,7 +139,7 @@ impl Holding {
             id,
             length,
             renewed: sent,
-            renewal: Renewal { pending: None, next_try: shared.renew_at(sent), failing: false },
+            renewal: Renewal { pending: None, shortens: false, next_try: shared.renew_at(sent), failing: false },
             ledger,
             stage,
             stuck_since: None,
@@ -169,7 +170,8 @@ impl Holding {
             wakeups[1] = match self.stage {
                 Stage::Settling(Settling { until, .. }) => Some(shared.time() + until.saturating_sub(shared.now.least)),
                 Stage::Recalling { pending: None, next_try, .. } => Some(next_try),
-                Stage::Resting { until } if self.is_fresh(shared) => Some(until),
+                // One that is longer than D is shortened first, by a renewal.
+                Stage::Resting { until } if self.is_fresh(shared) && self.length <= timing.lease() => Some(until),
                 _ => None,
             };
             wakeups[5] = self.stuck_since.map(|since| since + shared.settings.timing.lease());
@@ -273,10 +275,27 @@ impl Holding {
         }
     }
 
+    /// Renews the lease. Once nothing is waited out under it any more, it is acquired again under its id, which gives it
+    /// the length of D: a node that takes over from the term that follows need not wait longer.
     fn renew_if_due(&mut self, shared: &mut Shared) {
-        if self.renewal.pending.is_none() && shared.time() >= self.renewal.next_try && !self.hangs(shared) {
-            self.renewal.pending = Some(shared.urgent(Op::Renew { id: self.id }));
+        if self.renewal.pending.is_some() || shared.time() < self.renewal.next_try || self.hangs(shared) {
+            return;
         }
+        let op = if self.is_to_be_shortened(shared) {
+            let (length, version) = (shared.settings.timing.lease(), self.ledger.version().clone());
+            Op::Acquire { id: self.id, length, version }
+        } else {
+            Op::Renew { id: self.id }
+        };
+        self.renewal.shortens = matches!(op, Op::Acquire { .. });
+        self.renewal.pending = Some(shared.urgent(op));
+    }
+
+    /// Whether the lease is longer than D though nothing is waited out under it any more, and can be asked for: that takes
+    /// the version of the record.
+    fn is_to_be_shortened(&self, shared: &Shared) -> bool {
+        let is_resting = matches!(self.stage, Stage::Resting { .. });
+        is_resting && !self.ledger.is_busy() && self.length > shared.settings.timing.lease()
     }
 
     /// Whether nothing runs before the record is written.
@@ -314,7 +333,7 @@ impl Holding {
             }
             Err(Refusal::Misconfigured(_)) if settled.is_recalled => Stage::Resting { until: shared.time() },
             _ if now >= until => {
-                shared.memory.highest_term += UNKNOWN_TERMS;
+                shared.memory.leave_out_unknown_terms(shared.now.wall);
                 Stage::Resting { until: shared.time() }
             }
             result => {
@@ -341,10 +360,15 @@ impl Holding {
         if let Some(pending) = answered(&mut self.renewal.pending, id) {
             return match result {
                 Ok(_) => {
+                    if self.renewal.shortens {
+                        self.length = shared.settings.timing.lease();
+                    }
                     self.extend(shared, pending.sent);
                     None
                 }
                 Err(Refusal::Lost(why)) => self.lose(shared, why),
+                // Of a shortening, whose version is the last that was written here.
+                Err(Refusal::Conflict) => self.lose(shared, WRITTEN_BY_OTHERS.to_string()),
                 Err(Refusal::Held) => self.lose(shared, "the lease is held by another".to_string()),
                 Err(error) => {
                     self.renewal.failing = true;
@@ -615,6 +639,7 @@ impl Holding {
         }
         if let Stage::Resting { until } = self.stage
             && shared.time() >= until
+            && self.is_short(shared)
             && self.renewed_recently(shared)
         {
             if self.is_claimed(shared) {
@@ -674,6 +699,14 @@ impl Holding {
         } else if !self.ledger.wanted().is_some_and(|record| self.is_next(shared, record)) {
             self.claim(shared);
         }
+    }
+
+    /// Whether the lease is no longer than D; if not, sees to its being shortened.
+    fn is_short(&mut self, shared: &Shared) -> bool {
+        if self.is_to_be_shortened(shared) && !self.renewal.failing {
+            self.renewal.next_try = self.renewal.next_try.min(shared.time());
+        }
+        self.length <= shared.settings.timing.lease()
     }
 
     /// Whether half of D is left; if not, sees to a renewal.

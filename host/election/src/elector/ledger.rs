@@ -8,6 +8,9 @@ use crate::record::{LeaseId, LeaseState, Record, Snapshot, Version};
 use crate::request::{Op, Refusal, Reply, RequestId};
 use crate::timing::Time;
 
+/// Why the lease is lost where the record is none of what this holder has asked for.
+pub(super) const WRITTEN_BY_OTHERS: &str = "another has written the record";
+
 /// The record as this holder knows it, and what it is to become.
 #[derive(Debug, Clone, Hash)]
 pub(super) struct Ledger {
@@ -66,6 +69,11 @@ impl Ledger {
     /// The record that the store has, as far as is known.
     pub(super) fn record(&self) -> Option<&Record> {
         self.record.as_ref()
+    }
+
+    /// The version that the store has, as far as is known.
+    pub(super) fn version(&self) -> &Version {
+        &self.version
     }
 
     /// The record that is to be there, whether it is there already or not.
@@ -205,7 +213,7 @@ impl Ledger {
             return self.reached(shared, version.clone());
         }
         if is_settled && !self.asked.iter().any(is_there) {
-            return News::Lost("another has written the record".to_string());
+            return News::Lost(WRITTEN_BY_OTHERS.to_string());
         }
         let found = record.as_ref().map_or(0, |found| found.term);
         let highest = shared.memory.highest_term;

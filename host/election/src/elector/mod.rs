@@ -28,9 +28,11 @@ use versions::Versions;
 
 /// The length to assume of a lease whose record is missing: the longest that any store keeps.
 const UNKNOWN_LEASE: Duration = Duration::from_secs(60);
-/// So many terms may have begun of which nobody could tell, at the most: where an older record was put back and nothing
-/// else in the store can be asked, the next term is higher than those.
+/// So many terms begin in a second, at the most, and so many may have begun of which nobody could tell. See
+/// [`Memory::leave_out_unknown_terms`].
 const UNKNOWN_TERMS: Term = 1 << 20;
+/// A wall clock that says more is wrong, in seconds: it would use up the terms that there are.
+const LATEST_WALL: u64 = 1 << 40;
 /// After this long without a failure, an instance counts as healthy.
 const HEALTHY_AFTER: Duration = Duration::from_secs(60);
 /// Failures in a row after which a node steps down.
@@ -283,6 +285,14 @@ impl Memory {
             self.longest_lease = Some(UNKNOWN_LEASE);
         }
         self.note_term(term);
+    }
+
+    /// Where the record was deleted or set back, and nothing else in the store can be asked, terms may have begun of which
+    /// nobody can tell. The next one is higher than those, by the wall clock too: who leaves terms out now may know as
+    /// little of one that another has left terms out for.
+    fn leave_out_unknown_terms(&mut self, wall: Duration) {
+        let by_now = wall.as_secs().min(LATEST_WALL) * UNKNOWN_TERMS;
+        self.highest_term = by_now.max(self.highest_term + UNKNOWN_TERMS);
     }
 
     /// That term was written.

@@ -239,8 +239,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a lease is not renewed while another's is waited out",
         file: HOLDER,
-        old: "        if self.renewal.pending.is_none() && shared.time() >= self.renewal.next_try && !self.hangs(shared) {",
-        new: "        let waits = MUTANT && matches!(self.stage, Stage::Settling(_));\n        if !waits && self.renewal.pending.is_none() && shared.time() >= self.renewal.next_try && !self.hangs(shared) {",
+        old: "        if self.renewal.pending.is_some() || shared.time() < self.renewal.next_try || self.hangs(shared) {",
+        new: "        let waits = MUTANT && matches!(self.stage, Stage::Settling(_));\n        if waits || self.renewal.pending.is_some() || shared.time() < self.renewal.next_try || self.hangs(shared) {",
         breaks: "leader_tries_never_slow",
     },
     Mutant {
@@ -560,9 +560,23 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "terms that nobody could tell of are not left out",
         file: HOLDER,
-        old: "shared.memory.highest_term += UNKNOWN_TERMS;",
-        new: "if !MUTANT { shared.memory.highest_term += UNKNOWN_TERMS; }",
+        old: "shared.memory.leave_out_unknown_terms(shared.now.wall);",
+        new: "if !MUTANT { shared.memory.leave_out_unknown_terms(shared.now.wall); }",
         breaks: "terms_only_rise",
+    },
+    Mutant {
+        name: "as many terms are left out whenever it is",
+        file: SHARED,
+        old: "let by_now = wall.as_secs().min(LATEST_WALL) * UNKNOWN_TERMS;",
+        new: "let by_now = if MUTANT { 0 } else { wall.as_secs().min(LATEST_WALL) * UNKNOWN_TERMS };",
+        breaks: "terms_only_rise",
+    },
+    Mutant {
+        name: "a lease stays as long as what was waited out under it",
+        file: HOLDER,
+        old: "        self.length <= shared.settings.timing.lease()\n",
+        new: "        MUTANT || self.length <= shared.settings.timing.lease()\n",
+        breaks: "serves_under_a_lease_of_d",
     },
     Mutant {
         name: "what others have written under a lease is written over",

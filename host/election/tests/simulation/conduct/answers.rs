@@ -16,6 +16,12 @@ impl Conduct {
             (Op::Read, Err(_)) if self.holding.is_none() => self.failed_reads = (self.failed_reads.0 + 1, now),
             (Op::Recall, _) if role != self.role => {}
             (Op::Recall, result) => self.recalled(now, sent, result),
+            (Op::Acquire { id, length, .. }, result) if self.holding.as_ref().is_some_and(|one| one.id == *id) => {
+                if let (Ok(_), Some(holding)) = (result, &mut self.holding) {
+                    holding.length = *length;
+                }
+                self.renewed(now, *id, sent, result);
+            }
             (Op::Acquire { id, .. }, result) => self.acquired(*id, sent, result),
             (Op::Renew { id }, result) => self.renewed(now, *id, sent, result),
             (Op::Write { id: lease, version, record }, result) if role == self.role && self.last_write == Some(id) => {
@@ -211,7 +217,8 @@ impl Conduct {
                 holding.renewed = holding.renewed.max(sent);
                 holding.renew_by = (sent + table.renew_after()).max(now);
             }
-            Err(Refusal::Lost(_) | Refusal::Held) => holding.lost = true,
+            // Of an acquire, whose version is the last that this holder knows of.
+            Err(Refusal::Lost(_) | Refusal::Held | Refusal::Conflict) => holding.lost = true,
             Err(_) => {
                 let (shortest, longest) = table.retry_range();
                 (holding.renew_from, holding.renew_by) = (now + shortest, now + longest);

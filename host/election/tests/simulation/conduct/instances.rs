@@ -64,7 +64,19 @@ impl Conduct {
             at_risk: false,
             overdue: false,
         });
+        self.serves_under_a_lease_of_d()?;
         self.doubt_never_extends(deadline, abort_at)
+    }
+
+    /// Whoever takes over from it has been promised to wait no longer.
+    fn serves_under_a_lease_of_d(&self) -> Checked {
+        let Table(lease) = self.table();
+        match &self.holding {
+            Some(holding) if holding.length != lease => {
+                broken("serves_under_a_lease_of_d", format!("its lease is of {:?}, and D is {lease:?}", holding.length))
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn extend(&mut self, deadline: Time, abort_at: Time) -> Checked {

@@ -123,7 +123,27 @@ impl Conduct {
         Ok(())
     }
 
+    /// A holder that has waited another's lease out asks for one of D under its id, before it begins a term.
+    fn shorten(&mut self, now: Time, id: LeaseId, length: Duration, version: &Version) -> Checked {
+        const RULE: &str = "serves_under_a_lease_of_d";
+        let Table(lease) = self.table();
+        let waits = self.acquisition.as_ref().is_none_or(|acquisition| self.least < acquisition.waits_until);
+        match &self.holding {
+            _ if length != lease => broken(RULE, format!("a lease of {length:?} is asked for, and D is {lease:?}")),
+            Some(holding) if holding.length == lease => broken(RULE, "it is as long already".to_string()),
+            _ if self.instance.is_some() || waits => broken(RULE, "while something may still run".to_string()),
+            _ if self.seen.version.as_ref() != Some(version) => {
+                let what = format!("an acquire with {version:?}, and known is {:?}", self.seen.version);
+                broken("writes_carry_id_and_version", what)
+            }
+            _ => self.renew(now, id),
+        }
+    }
+
     pub(super) fn acquire(&mut self, now: Time, id: LeaseId, length: Duration, version: &Version) -> Checked {
+        if self.holding.as_ref().is_some_and(|holding| holding.id == id) {
+            return self.shorten(now, id, length, version);
+        }
         if self.instance.is_some() {
             return broken("release_last", "an acquire while an instance is not gone".to_string());
         }
