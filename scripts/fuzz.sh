@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fuzzes each reader of foreign bytes (host/src/foreign.rs) for so many minutes, two at a time, and says what was found.
+# Fuzzes each reader of foreign bytes (each crate's `READERS`) for so many minutes, two at a time, and says what was found.
 # Needs g++, for libFuzzer. The first run takes minutes more: what its crate asks of others has nearly all built once again.
 #
 #   scripts/fuzz.sh [MINUTES [READER…]]

@@ -1,33 +1,9 @@
-//! What this program reads of others' bytes, each as a function of the bytes alone: what other hosts, operators, servers,
-//! guests and users have written. Whatever the bytes are, a reader returns, soon, and what it has read holds together: it
-//! panics where that is not so. `make fuzz` looks for such bytes, and a test tries all that are kept.
+//! Every reader of others' bytes, each crate's and the host's own: see [`baton_store::foreign`].
 
-/// Reads bytes as one kind of thing.
-pub struct Reader {
-    /// What it is called, and the folder of its kept bytes.
-    pub name: &'static str,
-    /// Reads them, and panics where something about the reading is wrong.
-    pub read: fn(&[u8]),
-}
+use baton_store::foreign::Reader;
 
 /// All there are.
 pub fn readers() -> impl Iterator<Item = &'static Reader> {
-    let areas = [
-        crate::store::READERS,
-        crate::state::READERS,
-        crate::modules::READERS,
-        crate::runtime::READERS,
-        crate::config::READERS,
-    ];
+    let areas = [baton_store::READERS, baton_modules::READERS, baton_runtime::READERS, crate::config::READERS];
     areas.into_iter().flatten().chain([&crate::status_socket::READER])
-}
-
-/// The text that these bytes are; empty if they are none.
-pub(crate) fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).unwrap_or_default()
-}
-
-/// The lines of a text as pairs `NAME=VALUE`.
-pub(crate) fn pairs(bytes: &[u8]) -> impl Iterator<Item = (&str, &str)> {
-    text(bytes).lines().filter_map(|line| line.split_once('='))
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use baton_election::Timing;
 
-use crate::modules::Pace;
-use crate::store::{azure, sqlite};
+use baton_modules::Pace;
+use baton_store::{azure, sqlite};
 
 const README: &str = include_str!("../../README.md");
 

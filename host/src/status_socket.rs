@@ -17,9 +17,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
 
-use crate::foreign::Reader;
-use crate::runtime::{InUse, Running};
-use crate::store::StoreUrl;
+use baton_runtime::{InUse, Running};
+use baton_store::StoreUrl;
+use baton_store::foreign::Reader;
 
 /// How long either side waits for the other. They are processes of one machine.
 const PATIENCE: Duration = Duration::from_millis(500);

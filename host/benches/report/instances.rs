@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use baton::clock::Clock;
-use baton::gate::Watchdog;
-use baton::runtime::{
+use baton_election::ElectionName;
+use baton_runtime::{
     CLAIM_AHEAD, Engine, HttpPolicy, Instance, InstanceEvent, Launcher, Limits, Module, Notice, Output, Policy,
     Postmortem, Processes, Purpose, Runners, Running, Templates,
 };
-use baton::state;
-use baton::store::MemoryStore;
-use baton_election::ElectionName;
+use baton_store::MemoryStore;
+use baton_store::clock::Clock;
+use baton_store::gate::Watchdog;
+use baton_store::state;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use wasmtime::ensure;

@@ -7,9 +7,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "what cannot be measured ends its section, with a reason")]
 #![allow(clippy::disallowed_methods, reason = "measures by plain clocks, and starts what it measures itself")]
 
-#[allow(dead_code, reason = "shared with the tests, which use more of it")]
-#[path = "../../tests/support/azurite.rs"]
-mod azurite;
 mod bare;
 #[path = "../../tests/guests/src/compute.rs"]
 mod compute;
@@ -20,11 +17,6 @@ mod instances;
 mod languages;
 mod machine;
 mod moves;
-#[allow(dead_code, reason = "shared with the tests, which use more of it")]
-#[path = "../../tests/support/node.rs"]
-mod node;
-#[path = "../../tests/support/patience.rs"]
-mod patience;
 mod requests;
 mod samples;
 mod standing;
@@ -35,6 +27,8 @@ mod table;
 mod turning;
 mod usage;
 mod warm;
+
+use baton_test_support::{azurite, node, patience};
 
 use std::fmt::Display;
 use std::fs;

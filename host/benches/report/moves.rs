@@ -7,9 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use baton::store::LeaseStore;
-use baton::store::sqlite::SqliteStore;
 use baton_election::{ElectionName, LeaseState, Op, Reply, Snapshot};
+use baton_store::LeaseStore;
+use baton_store::sqlite::SqliteStore;
 use rustix::process::Signal;
 
 use crate::bare::milliseconds;

@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::Instant;
 
-use baton::runtime::{Grants, HttpPolicy};
+use baton_runtime::{Grants, HttpPolicy};
 use http_body_util::{BodyExt as _, Empty};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;

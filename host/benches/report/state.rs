@@ -4,9 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use baton::state::StateStore;
-use baton::store::{AzureStore, LeaseStore};
 use baton_election::{ElectionName, Version};
+use baton_store::state::StateStore;
+use baton_store::{AzureStore, LeaseStore};
 use bytes::Bytes;
 use wasmtime::error::Context as _;
 

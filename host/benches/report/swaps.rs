@@ -8,9 +8,9 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use baton::modules::Digest;
-use baton::state::StateStore;
-use baton::store::{AzureStore, SqliteStore};
+use baton_store::Digest;
+use baton_store::state::StateStore;
+use baton_store::{AzureStore, SqliteStore};
 use tokio::runtime::Runtime;
 
 use crate::azurite::Azurite;

@@ -160,7 +160,7 @@ Example:
         store: Store,
     },
     /// Compile the module on standard input: what a host starts for it
-    #[command(name = crate::modules::COMPILE_MODULE, hide = true)]
+    #[command(name = baton_modules::COMPILE_MODULE, hide = true)]
     CompileModule {
         /// The module's size in bytes
         #[arg(long)]
@@ -176,14 +176,14 @@ Example:
         inspect: Option<String>,
     },
     /// Fork the processes that run instances of a version: what a host starts for each version
-    #[command(name = crate::runtime::MAKE_RUNNERS, hide = true)]
+    #[command(name = baton_runtime::MAKE_RUNNERS, hide = true)]
     MakeRunners {
         /// The number of the host's process
         #[arg(long)]
         parent: u32,
     },
     /// End each runner at its deadline: what a host starts once
-    #[command(name = crate::runtime::WATCH_RUNNERS, hide = true)]
+    #[command(name = baton_runtime::WATCH_RUNNERS, hide = true)]
     WatchRunners {
         /// The number of the host's process
         #[arg(long)]

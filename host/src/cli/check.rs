@@ -1,24 +1,37 @@
 //! What `baton check` prints for people.
 
 use std::fmt;
+use std::io;
 
-use super::columns;
-use crate::runtime::{Inspection, Kind, Wrapped};
-use crate::telemetry::escape;
+use super::{columns, print, print_json};
+use baton_runtime::escape::escape;
+use baton_runtime::{Inspection, Kind, Wrapped};
 
-impl fmt::Display for Inspection {
+/// Prints what was found out about a module, as a JSON object or for people.
+///
+/// # Errors
+/// As for [`print()`].
+pub fn print_inspection(found: &Inspection, json: bool) -> io::Result<()> {
+    if json { print_json(found) } else { print(&(Text(found).to_string().trim_end().to_owned() + "\n")) }
+}
+
+/// An inspection as people read it.
+struct Text<'a>(&'a Inspection);
+
+impl fmt::Display for Text<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let verdict = if self.runs { "runs here" } else { "cannot run here" };
-        writeln!(f, "{}: {verdict}", escape(&self.module))?;
+        let Self(found) = self;
+        let verdict = if found.runs { "runs here" } else { "cannot run here" };
+        writeln!(f, "{}: {verdict}", escape(&found.module))?;
         let facts = [
-            ["  kind".to_owned(), what_it_is(self.kind, self.wrapped)],
-            ["  world".to_owned(), self.world.clone().unwrap_or("-".to_owned())],
-            ["  digest".to_owned(), self.digest.clone()],
-            ["  size".to_owned(), format!("{} bytes", self.size)],
-            ["  compiled in".to_owned(), format!("{} ms", self.compile_ms)],
+            ["  kind".to_owned(), what_it_is(found.kind, found.wrapped)],
+            ["  world".to_owned(), found.world.clone().unwrap_or("-".to_owned())],
+            ["  digest".to_owned(), found.digest.clone()],
+            ["  size".to_owned(), format!("{} bytes", found.size)],
+            ["  compiled in".to_owned(), format!("{} ms", found.compile_ms)],
         ];
         f.write_str(&columns(&facts))?;
-        let imports: Vec<[String; 2]> = self
+        let imports: Vec<[String; 2]> = found
             .imports
             .iter()
             .map(|import| {
@@ -27,10 +40,10 @@ impl fmt::Display for Inspection {
             })
             .collect();
         f.write_str(&columns(&imports))?;
-        for export in &self.exports {
+        for export in &found.exports {
             writeln!(f, "  exports {}", escape(export))?;
         }
-        for problem in &self.problems {
+        for problem in &found.problems {
             writeln!(f, "problem: {}", escape(problem))?;
         }
         Ok(())

@@ -20,15 +20,17 @@ use clap::Parser;
 use clap::error::ContextValue;
 
 pub use args::Lang;
+pub use check::print_inspection;
 pub use modules::{ModuleRow, NodeRow, print_modules};
-pub use print::{columns, print, print_json, print_report, print_value};
+pub use print::{columns, print, print_json, print_value};
 pub use status::{LeaseWord, StatusRow, print_status};
 
 use crate::config::{self, Config, ConfigError, Key, Layer, Surroundings};
-use crate::modules::{Assignment, DigestPrefix, InvalidPrefix};
-use crate::store::StoreUrl;
-use crate::telemetry::{escape, escape_lines};
 use args::{Arguments, Subcommand};
+use baton_modules::Assignment;
+use baton_runtime::escape::{escape, escape_lines};
+use baton_store::StoreUrl;
+use baton_store::{DigestPrefix, InvalidPrefix};
 
 /// The exit status of a wrong configuration or usage. Success is 0, every other failure 1.
 pub const WRONG_CONFIGURATION: u8 = 2;

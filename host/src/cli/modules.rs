@@ -8,8 +8,9 @@ use time::format_description::well_known::Rfc3339;
 
 use super::status::short;
 use super::{columns, print, print_json};
-use crate::modules::{Announcement, Control, Digest, Entry, RecordedVerdict, SILENT};
-use crate::telemetry::rfc3339;
+use baton_modules::{Control, Entry, RecordedVerdict};
+use baton_store::clock::rfc3339;
+use baton_store::{Announcement, Digest, SILENT};
 
 /// One version. The keys of its JSON are an interface.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]

@@ -1,11 +1,10 @@
 //! What goes to stdout.
 
-use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write};
 
 use serde::Serialize;
 
-use crate::telemetry::{escape, escape_json, escape_lines};
+use baton_runtime::escape::{escape, escape_json, escape_lines};
 
 /// Prints a result of lines, whoever has written what is in them: only their ends reach a terminal as they are. A reader
 /// that has read enough and went away (`baton status | head -1`) is no error.
@@ -55,14 +54,6 @@ fn write(bytes: &[u8]) -> io::Result<()> {
         Err(error) => Err(io::Error::new(error.kind(), format!("cannot write the result: {error}"))),
         Ok(()) => Ok(()),
     }
-}
-
-/// Prints a report as a JSON object, or as its own text.
-///
-/// # Errors
-/// As for [`print()`].
-pub fn print_report<R: Serialize + Display>(report: &R, json: bool) -> io::Result<()> {
-    if json { print_json(report) } else { print(&(report.to_string().trim_end().to_owned() + "\n")) }
 }
 
 /// Lines in aligned columns, made harmless for a terminal.

@@ -7,9 +7,10 @@ use baton_election::{ElectionName, LeaseState, Outcome, Snapshot, Term};
 use serde::{Serialize, Serializer};
 
 use super::{columns, print, print_json};
-use crate::modules::Digest;
-use crate::runtime::{InUse, Share};
-use crate::telemetry::{escape, rfc3339};
+use baton_runtime::escape::escape;
+use baton_runtime::{InUse, Share};
+use baton_store::Digest;
+use baton_store::clock::rfc3339;
 
 /// Whether the lease is held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]

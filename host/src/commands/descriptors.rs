@@ -2,7 +2,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::runtime::Policy;
+use baton_runtime::Policy;
 
 /// What the host itself opens: its threads, the module that it reads, the caches, the status, pipes to its children.
 const HOST: u64 = 200;

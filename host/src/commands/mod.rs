@@ -22,10 +22,10 @@ use baton_election::{ElectionName, Op, Refusal, Reply, Snapshot};
 use bytes::Bytes;
 
 use crate::cli::{self, Command, WRONG_CONFIGURATION};
-use crate::modules::{Compiler, PrepareError, compile_for_parent};
-use crate::runtime::{Inspection, make_runners, read_module, run_instance, watch_runners};
-use crate::store::{LeaseStore, Store, StoreUrl};
-use crate::telemetry::escape;
+use baton_modules::{Compiler, PrepareError, compile_for_parent};
+use baton_runtime::escape::escape;
+use baton_runtime::{Inspection, make_runners, read_module, run_instance, watch_runners};
+use baton_store::{LeaseStore, Store, StoreUrl};
 
 /// How long a command waits for each answer of the store.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
@@ -89,7 +89,7 @@ async fn check(module: &Path, compile_timeout: Duration, json: bool) -> anyhow::
         }
         Err(error) => return Err(error),
     };
-    cli::print_report(&inspection, json)?;
+    cli::print_inspection(&inspection, json)?;
     Ok(if inspection.runs { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -97,7 +97,7 @@ async fn check(module: &Path, compile_timeout: Duration, json: bool) -> anyhow::
 async fn inspect(module: &Path, compile_timeout: Duration) -> anyhow::Result<(Inspection, Bytes)> {
     let bytes = Bytes::from(read_module(module)?);
     let name = module.display().to_string();
-    match crate::modules::inspect(&Compiler::default(), &name, &bytes, compile_timeout).await {
+    match baton_modules::inspect(&Compiler::default(), &name, &bytes, compile_timeout).await {
         Ok(inspection) => Ok((inspection, bytes)),
         // It names the module.
         Err(PrepareError::Refused(why)) => Err(anyhow::Error::msg(why)),
@@ -116,7 +116,7 @@ fn block_on(command: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::
 
 /// The store behind a URL.
 fn open_store(url: &StoreUrl) -> anyhow::Result<Arc<dyn Store>> {
-    Ok(crate::store::open(url).map_err(WrongConfiguration::new)?)
+    Ok(baton_store::open(url).map_err(WrongConfiguration::new)?)
 }
 
 /// Asks the store, for a while again where the outcome is unknown: one that is busy answers soon. A write

@@ -9,9 +9,10 @@ use tokio::time::timeout;
 
 use super::{ANSWER_WITHIN, TRIES, open_store, patiently, read};
 use crate::cli::{self, ModuleRow};
-use crate::modules::{Announcement, DigestPrefix, ModuleStore, RolledBack, edit_control, read_control};
-use crate::store::StoreUrl;
-use crate::telemetry::wall;
+use baton_modules::{RolledBack, edit_control, read_control};
+use baton_store::StoreUrl;
+use baton_store::clock::wall;
+use baton_store::{Announcement, DigestPrefix, ModuleStore};
 
 pub(super) async fn modules(election: &ElectionName, store: &StoreUrl, json: bool) -> anyhow::Result<ExitCode> {
     let (place, store) = (store, open_store(store)?);

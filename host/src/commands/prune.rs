@@ -11,10 +11,12 @@ use tokio::time::timeout;
 use super::modules::now;
 use super::{ANSWER_WITHIN, TRIES, open_store, patiently};
 use crate::cli;
-use crate::modules::{Announcement, Control, Digest, EditError, Entry, StoredModule};
-use crate::modules::{edit_control, read_control, withdraw};
-use crate::store::{Store, StoreUrl};
-use crate::telemetry::escape;
+use baton_modules::{Control, EditError, Entry};
+use baton_modules::{edit_control, read_control};
+use baton_runtime::escape::escape;
+use baton_store::withdraw;
+use baton_store::{Announcement, Digest, StoredModule};
+use baton_store::{Store, StoreUrl};
 
 /// So long a module stays that nothing names: somebody may have stored it and be about to name it.
 const UNNAMED: Duration = Duration::hours(1);
@@ -186,9 +188,10 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::modules::{Judgement, ModuleStore, Publication, Verdict};
-    use crate::store::LeaseStore;
-    use crate::store::memory::MemoryStore;
+    use baton_modules::{Judgement, Publication, Verdict};
+    use baton_store::LeaseStore;
+    use baton_store::ModuleStore;
+    use baton_store::memory::MemoryStore;
 
     struct Bench {
         store: MemoryStore,
@@ -230,7 +233,7 @@ mod tests {
         /// A node of election `one` has said so long ago that it runs a module, and that it has seen a term.
         async fn said(&self, age: Duration, node: &str, name: &str, term: Term) {
             let then = u64::try_from((self.now() - age).unix_timestamp()).unwrap();
-            let at = crate::telemetry::rfc3339(std::time::Duration::from_secs(then));
+            let at = baton_store::clock::rfc3339(std::time::Duration::from_secs(then));
             let now = Announcement::now(node, "i", "", vec![], Some(Digest::of(name.as_bytes())));
             let said = Announcement { at, term, ..now };
             self.store.announce(&ElectionName::new("one").unwrap(), node, said.encode()).await.unwrap();

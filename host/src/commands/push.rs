@@ -14,11 +14,13 @@ use tokio::time::timeout;
 use super::modules::{announcements, now};
 use super::{ANSWER_WITHIN, TRIES, inspect, open_store, patiently};
 use crate::cli::{self, Push};
-use crate::modules::{Announcement, Digest, EditError, ModuleSource, ModuleStore, Publication, Pushed};
-use crate::modules::{check_election, edit_control};
-use crate::shell::quoted;
-use crate::store::{LeaseStore, StoreUrl};
-use crate::telemetry::{escape, rfc3339, wall};
+use baton_modules::{EditError, ModuleSource, Publication, Pushed};
+use baton_modules::{check_election, edit_control};
+use baton_runtime::escape::escape;
+use baton_runtime::shell::quoted;
+use baton_store::clock::{rfc3339, wall};
+use baton_store::{Announcement, Digest, ModuleStore};
+use baton_store::{LeaseStore, StoreUrl};
 
 /// A signature of minisign is a third of a kilobyte, with comments that are short.
 const LARGEST_SIGNATURE: u64 = 4 << 10;
@@ -32,7 +34,7 @@ const SENDINGS: u32 = 3;
 pub(super) async fn push(push: &Push) -> anyhow::Result<ExitCode> {
     let (inspection, module) = inspect(&push.module, push.compile_timeout).await?;
     if !inspection.runs {
-        cli::print_report(&inspection, false)?;
+        cli::print_inspection(&inspection, false)?;
         return Ok(ExitCode::FAILURE);
     }
     let signature = signature(push)?;

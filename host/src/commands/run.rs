@@ -13,26 +13,28 @@ use tokio::task::{JoinError, JoinSet};
 
 use super::dev::Workshop;
 use super::{WrongConfiguration, descriptors, open_store};
-use crate::clock::Clock;
-use crate::config::{Config, Coordinator, Folder, Misspelt, Relied, Secret};
-use crate::confine;
-use crate::gate::Watchdog;
-use crate::memory;
-use crate::modules::{
-    Cache, CacheError, Compiler, Digest, FileSource, Follower, Following, Judgement, ModuleSource, ModuleStore,
-    OciSource, Pace, Preparer, Presence, RegistryCredentials, Source, Supply, Trust,
-};
+use crate::config::{Config, Coordinator, Misspelt, Relied};
 use crate::node::NodeId;
-use crate::runtime::{
+use crate::signals::{Ask, Signals};
+use crate::status_socket::StatusSocket;
+use crate::supervisor::{Shutdown, Supervisor};
+use crate::telemetry::{Event, FollowerLog, LAST_LINES, Log};
+use baton_modules::{
+    Cache, CacheError, Compiler, FileSource, Follower, Following, Judgement, ModuleSource, OciSource, Pace, Preparer,
+    Presence, RegistryCredentials, Source, Supply, Trust,
+};
+use baton_runtime::confine;
+use baton_runtime::memory;
+use baton_runtime::{
     CLAIM_AHEAD, Engine, HttpPolicy, Launcher, Policy, Postmortem, PostmortemWriter, Processes, Runners, Running,
     Templates,
 };
-use crate::signals::{Ask, Signals};
-use crate::state::{Inheritance, StateStore};
-use crate::status_socket::StatusSocket;
-use crate::store::{LeaseStore, MemoryStore, StoreUrl};
-use crate::supervisor::{Shutdown, Supervisor};
-use crate::telemetry::{Event, LAST_LINES, Log};
+use baton_runtime::{Folder, Secret};
+use baton_store::clock::Clock;
+use baton_store::gate::Watchdog;
+use baton_store::state::{Inheritance, StateStore};
+use baton_store::{Digest, ModuleStore};
+use baton_store::{LeaseStore, MemoryStore, StoreUrl};
 
 /// How long the end waits for the last core dump and the last profile.
 const LAST_FILES: Duration = Duration::from_secs(5);
@@ -413,7 +415,10 @@ impl<'a> Followers<'a> {
                 runners: runners.clone(),
             }),
             presence: seen,
-            log: self.log.for_election(&coordinator.election),
+            reports: Arc::new(FollowerLog {
+                log: self.log.for_election(&coordinator.election),
+                source: coordinator.module.to_string(),
+            }),
             pace: Pace::default(),
         });
         let module = match &coordinator.module {

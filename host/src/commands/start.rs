@@ -7,7 +7,7 @@ use baton_election::{ElectionName, LeaseId, LeaseState, Op, Refusal, Snapshot};
 
 use super::{ask, open_store, read, unheard_of};
 use crate::cli;
-use crate::store::StoreUrl;
+use baton_store::StoreUrl;
 
 /// The record is only ever written by the lease's holder, so the outcome is taken out as one.
 pub(super) async fn start(election: &ElectionName, store: &StoreUrl) -> anyhow::Result<ExitCode> {

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use azure_core::base64;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use baton_election::{ElectionName, HIGHEST_TERM, LeaseState, Snapshot};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -15,8 +16,8 @@ use tokio::time::timeout;
 
 use super::{ANSWER_WITHIN, open_store, read};
 use crate::cli::{self, StateAction};
-use crate::state::{self, Document, DocumentError, KEY, LARGEST, StateStore};
-use crate::store::{LeaseStore, Store, StoreUrl};
+use baton_store::state::{self, Document, DocumentError, KEY, LARGEST, StateStore};
+use baton_store::{LeaseStore, Store, StoreUrl};
 
 pub(super) async fn state(election: &ElectionName, store: &StoreUrl, action: StateAction) -> anyhow::Result<ExitCode> {
     let store = open_store(store)?;
@@ -161,7 +162,7 @@ enum Value {
 fn export(election: &ElectionName, document: &Document) -> anyhow::Result<()> {
     let value = |bytes: &Bytes| match std::str::from_utf8(bytes) {
         Ok(text) => Value::Text(text.to_owned()),
-        Err(_) => Value::Bytes { base64: base64::encode(bytes) },
+        Err(_) => Value::Bytes { base64: STANDARD.encode(bytes) },
     };
     let exported = Exported {
         format: FORMAT.to_owned(),
@@ -189,7 +190,7 @@ fn imported(from: Option<&Path>) -> anyhow::Result<Document> {
         let bytes = match value {
             Value::Text(text) => text.into_bytes(),
             Value::Bytes { base64: text } => {
-                base64::decode(&text).with_context(|| format!("{place}: the value of {key:?} is not Base64"))?
+                STANDARD.decode(&text).with_context(|| format!("{place}: the value of {key:?} is not Base64"))?
             }
         };
         document.entries.insert(key, bytes.into());

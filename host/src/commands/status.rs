@@ -8,7 +8,7 @@ use baton_election::ElectionName;
 use super::{elections, open_store, read, unheard_of};
 use crate::cli::{self, StatusRow};
 use crate::status_socket;
-use crate::store::StoreUrl;
+use baton_store::StoreUrl;
 
 pub(super) async fn status(election: Option<ElectionName>, store: &StoreUrl, json: bool) -> anyhow::Result<ExitCode> {
     let url = store;

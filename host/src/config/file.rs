@@ -12,8 +12,9 @@ use toml::de::{DeArray, DeTable, DeValue};
 use super::key::nearest;
 use super::layer::Given;
 use super::value::OFF;
-use super::{ConfigError, Key, Layer, Origin, Surroundings, folders, secrets, value};
-use crate::modules::is_path;
+use super::{ConfigError, Key, Layer, Origin, Surroundings, secrets, value};
+use baton_modules::is_path;
+use baton_runtime::FolderGrant;
 
 /// The name of the tables, one for each coordinator.
 const COORDINATORS: &str = "coordinators";
@@ -166,10 +167,10 @@ impl Source<'_> {
                     };
                     let origin = Origin::File { path: self.name.to_string(), line: self.line(at), key: path.clone() };
                     // What has no such form is refused where it is taken.
-                    let text = match folders::Parts::of(text) {
+                    let text = match FolderGrant::of(text) {
                         Ok(parts) => {
                             let host = self.path(at, &path, parts.host)?;
-                            folders::Parts { host: &host, ..parts }.to_string()
+                            FolderGrant { host: &host, ..parts }.to_string()
                         }
                         Err(_) => text.to_string(),
                     };

@@ -1,180 +1,25 @@
-//! Folders of the host that a coordinator may use: `HOST::GUEST`, or `HOST::GUEST:ro`.
+//! Folders that a coordinator is granted, as settings name them.
 
-use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags};
-use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
+use baton_runtime::{Folder, FolderGrant};
 
 use super::Surroundings;
 
-/// How to write one.
-const FORM: &str = "HOST::GUEST, or HOST::GUEST:ro to read only, as in /srv/data::/data";
-
-/// A folder that a coordinator may use: the one that was at its path when the host started, and no other.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Folder {
-    /// Where it is on the host, as it was named.
-    #[serde(with = "any_path")]
-    pub host: PathBuf,
-    /// Where the coordinator finds it: an absolute path, without a slash at its end.
-    pub guest: String,
-    /// Whether it may only be read.
-    pub read_only: bool,
-    /// See [`Folder::real`].
-    #[serde(with = "any_path")]
-    real: PathBuf,
-    /// Its device and inode.
-    identity: (u64, u64),
-}
-
-/// Paths in messages to processes of ours, which need not be UTF-8.
-mod any_path {
-    use std::ffi::OsString;
-    use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-    use std::path::{Path, PathBuf};
-
-    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
-        path.as_os_str().as_bytes().serialize(to)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
-        Vec::deserialize(from).map(|bytes| OsString::from_vec(bytes).into())
-    }
-}
-
-/// The parts of a text, not yet checked.
-pub(super) struct Parts<'a> {
-    pub host: &'a str,
-    pub guest: &'a str,
-    pub read_only: bool,
-}
-
-impl<'a> Parts<'a> {
-    /// # Errors
-    /// How to write it, for what has another form.
-    pub(super) fn of(text: &'a str) -> Result<Self, String> {
-        let (host, guest) = text.rsplit_once("::").unwrap_or_default();
-        let (guest, read_only) = match guest.strip_suffix(":ro") {
-            Some(guest) => (guest, true),
-            None => (guest, false),
-        };
-        let guest = if guest == "/" { guest } else { guest.strip_suffix('/').unwrap_or(guest) };
-        let is_path =
-            guest.starts_with('/') && !guest.contains([':', '\0']) && !host.is_empty() && !host.contains('\0');
-        let is_plain = guest.split('/').all(|part| part != "." && part != "..");
-        let parts = (is_path && is_plain).then_some(Self { host, guest, read_only });
-        parts.ok_or_else(|| format!("{text:?} is not a folder and its place: write {FORM}"))
-    }
-}
-
-impl fmt::Display for Parts<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}::{}{}", self.host, self.guest, if self.read_only { ":ro" } else { "" })
-    }
-}
-
-impl Folder {
-    /// The folder that a text names, looked at so that what is wrong is said at once.
-    ///
-    /// # Errors
-    /// Why it cannot be used, and what to do.
-    pub(super) fn find(text: &str, around: &Surroundings) -> Result<Self, String> {
-        let Parts { host: named, guest, read_only } = Parts::of(text)?;
-        match Self::at(around.path(named), guest.to_string(), read_only) {
-            Ok(folder) => Ok(folder),
-            Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
-                Err(format!("{named:?} is not a folder: name the one that it is in"))
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Err(format!("there is no folder {named:?}: make it, or mend the path"))
-            }
-            Err(error) => Err(format!("the folder {named:?} cannot be used: {error}")),
+/// The folder that a text names, looked at so that what is wrong is said at once.
+///
+/// # Errors
+/// Why it cannot be used, and what to do.
+pub(super) fn find(text: &str, around: &Surroundings) -> Result<Folder, String> {
+    let FolderGrant { host: named, guest, read_only } = FolderGrant::of(text)?;
+    match Folder::at(around.path(named), guest.to_string(), read_only) {
+        Ok(folder) => Ok(folder),
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+            Err(format!("{named:?} is not a folder: name the one that it is in"))
         }
-    }
-
-    /// The folder that is at a path of the host now, for a coordinator that finds it at another.
-    ///
-    /// # Errors
-    /// What the system says, where there is none.
-    pub fn at(host: PathBuf, guest: String, read_only: bool) -> io::Result<Self> {
-        let real = host.canonicalize()?;
-        let identity = identity(&open_without_links(&real)?)?;
-        Ok(Self { host, guest, read_only, real, identity })
-    }
-
-    /// Where it was when the host started: an absolute path without links.
-    pub(super) fn real(&self) -> &Path {
-        &self.real
-    }
-
-    /// Opens it, if it is still there. Links are followed once and for all when the host starts: one that is on the
-    /// way by now was put there since.
-    ///
-    /// # Errors
-    /// Why it cannot be opened, and what to do.
-    pub fn open(&self) -> Result<OwnedFd, String> {
-        let host = self.host.display().to_string();
-        let opened = open_without_links(&self.real).and_then(|folder| Ok((identity(&folder)?, folder)));
-        match opened {
-            Ok((identity, folder)) if identity == self.identity => Ok(folder),
-            Ok(_) | Err(Errno::NOTDIR | Errno::LOOP) => Err(format!(
-                "the folder {host:?} of --dir is not the one that was there when the host started, and is not used: \
-                 put that one back, or start the host again to grant what is there now"
-            )),
-            Err(error) => Err(format!(
-                "the folder {host:?} of --dir cannot be opened: {error}; put it back, or start the host again with \
-                 another"
-            )),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(format!("there is no folder {named:?}: make it, or mend the path"))
         }
-    }
-}
-
-/// Opens a folder by an absolute path, none of whose parts may be a link.
-fn open_without_links(path: &Path) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::PATH | OFlags::CLOEXEC;
-    let root = rustix::fs::openat(CWD, "/", flags, Mode::empty())?;
-    path.components().try_fold(root, |folder, part| match part {
-        Component::Normal(name) => rustix::fs::openat(&folder, name, flags, Mode::empty()),
-        _ => Ok(folder),
-    })
-}
-
-fn identity(folder: &OwnedFd) -> Result<(u64, u64), Errno> {
-    rustix::fs::fstat(folder).map(|stat| (stat.st_dev, stat.st_ino))
-}
-
-impl fmt::Display for Folder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let host = self.host.to_string_lossy();
-        Parts { host: &host, guest: &self.guest, read_only: self.read_only }.fmt(f)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_folder_is_written_with_its_place() {
-        for (text, shown) in [
-            ("/srv/data::/data", Some("/srv/data::/data")),
-            ("data::/data/:ro", Some("data::/data:ro")),
-            ("a::b::/", Some("a::b::/")),
-            ("/data", None),
-            ("/data:/data", None),
-            ("::/data", None),
-            ("/data::", None),
-            ("/data::data", None),
-            ("/data::/data:rw", None),
-            ("/data::/x/../data", None),
-        ] {
-            assert_eq!(Parts::of(text).ok().map(|parts| parts.to_string()).as_deref(), shown, "{text}");
-        }
+        Err(error) => Err(format!("the folder {named:?} cannot be used: {error}")),
     }
 }

@@ -8,8 +8,8 @@ use std::path::Path;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::{Key, Layer, Surroundings, reach, resolve};
-use crate::foreign::Reader;
-use crate::telemetry::escape;
+use baton_runtime::escape::escape;
+use baton_store::foreign::Reader;
 
 /// These.
 pub(crate) const READERS: &[Reader] =

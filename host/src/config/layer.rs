@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::{ConfigError, Key, Surroundings, folders, secrets, value};
+use baton_runtime::FolderGrant;
+
+use super::{ConfigError, Key, Surroundings, secrets, value};
 
 /// Where a value came from.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -153,7 +155,7 @@ impl Layer {
 
     /// Takes a folder, under the name of its place. Two at one place are a mistake: one would hide the other.
     pub(super) fn set_folder(&mut self, text: &str, origin: Origin) -> Result<(), ConfigError> {
-        let parts = folders::Parts::of(text).map_err(|problem| ConfigError::at(Key::Dirs, &origin, problem))?;
+        let parts = FolderGrant::of(text).map_err(|problem| ConfigError::at(Key::Dirs, &origin, problem))?;
         let folders = self.named.entry(Key::Dirs).or_default();
         if folders.contains_key(parts.guest) {
             let problem = format!("two folders are to be at {:?}: give each its own place", parts.guest);

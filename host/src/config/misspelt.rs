@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::key::nearest;
 use super::{Key, Layer, Surroundings, secrets};
-use crate::store::azure::OWN_CONNECTION_STRING;
+use baton_store::azure::OWN_CONNECTION_STRING;
 
 /// What the variables of settings begin with.
 const PREFIX: &str = "BATON_";

@@ -29,7 +29,6 @@ mod layer;
 mod misspelt;
 mod reach;
 mod resolve;
-mod secret;
 mod secrets;
 mod surroundings;
 mod table;
@@ -42,24 +41,22 @@ use std::time::Duration;
 use baton_election::OnDone;
 use baton_election::{ElectionName, Timing};
 
-pub use folders::Folder;
 pub(crate) use foreign::READERS;
 pub use key::Key;
 pub use layer::{Layer, Origin};
 pub use misspelt::Misspelt;
 pub use reach::Relied;
 pub use resolve::{resolve, resolve_compile_timeout, resolve_store, resolve_store_to_fill};
-pub use secret::Secret;
-pub use secrets::SecretSource;
 pub use surroundings::Surroundings;
 pub use value::election;
 
-use crate::modules::{Digest, ModuleSource};
 use crate::node::NodeChoice;
-use crate::runtime::{Grants, Limits};
-use crate::state;
-use crate::store::StoreUrl;
 use crate::telemetry::Format;
+use baton_modules::ModuleSource;
+use baton_runtime::{Folder, Grants, Limits, Secret, SecretSource};
+use baton_store::Digest;
+use baton_store::StoreUrl;
+use baton_store::state;
 use table::Row;
 
 /// All that `baton run` was told, checked.

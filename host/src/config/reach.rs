@@ -15,11 +15,12 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::{Config, ConfigError, Coordinator, Folder, Key};
-use crate::modules::ModuleSource;
+use super::{Config, ConfigError, Coordinator, Key};
 use crate::node::NodeChoice;
-use crate::store::StoreUrl;
-use crate::way::Way;
+use baton_modules::ModuleSource;
+use baton_modules::way::Way;
+use baton_runtime::Folder;
+use baton_store::StoreUrl;
 
 /// A file or a folder that the host finds by its path.
 pub struct Relied {

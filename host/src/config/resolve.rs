@@ -10,13 +10,14 @@ use super::file::{self, DEFAULT_FILE, FileLayers};
 use super::layer::Given;
 use super::misspelt::misspelt;
 use super::table::Row;
-use super::{Config, ConfigError, Coordinator, Folder, Key, Layer, Origin, Secret, SecretSource, Surroundings, value};
-use crate::modules::ModuleSource;
+use super::{Config, ConfigError, Coordinator, Key, Layer, Origin, Surroundings, folders, secrets, value};
 use crate::node::{NodeChoice, NodeId};
-use crate::runtime::{self, Grants};
-use crate::state::Limits;
-use crate::store::StoreUrl;
 use crate::telemetry::Format;
+use baton_modules::ModuleSource;
+use baton_runtime::Grants;
+use baton_runtime::{Folder, Secret, SecretSource};
+use baton_store::StoreUrl;
+use baton_store::state::Limits;
 
 /// Brings together what the command line says, the variables, the file and the defaults, and checks all
 /// of it.
@@ -189,8 +190,8 @@ fn node(host: &mut Resolver<'_>, around: &Surroundings) -> Result<NodeChoice, Co
 }
 
 /// What a coordinator may use of the host; also says where its memory came from.
-fn limits(own: &mut Resolver<'_>) -> Result<(runtime::Limits, Origin), ConfigError> {
-    let usual = runtime::Limits::default();
+fn limits(own: &mut Resolver<'_>) -> Result<(baton_runtime::Limits, Origin), ConfigError> {
+    let usual = baton_runtime::Limits::default();
     let (memory, memory_origin) = own.get(Key::MaxMemory, value::size, value::show_size, || Ok(usual.memory))?;
     let mut count = |key, most, usual| own.get(key, |text| value::count(text, most), u64::to_string, || Ok(usual));
     let (table_elements, _) = count(Key::MaxTableElements, 100_000_000, usual.table_elements)?;
@@ -199,7 +200,7 @@ fn limits(own: &mut Resolver<'_>) -> Result<(runtime::Limits, Origin), ConfigErr
     let (files, _) = count(Key::MaxFiles, 100_000, usual.files)?;
     let (output, _) = count(Key::MaxOutput, 1_000_000, usual.output.into())?;
     let output = u32::try_from(output).unwrap_or(u32::MAX);
-    Ok((runtime::Limits { memory, table_elements, instances, handles, files, output }, memory_origin))
+    Ok((baton_runtime::Limits { memory, table_elements, instances, handles, files, output }, memory_origin))
 }
 
 /// The state that a coordinator may keep. One value of it is no larger than all of it.
@@ -276,11 +277,11 @@ fn coordinator(
     let mut taken = BTreeSet::new();
     let pair = |name: &str, text: &str| Ok((name.to_string(), text.to_string()));
     let hidden = |name: &str, text: &str| Ok((name.to_string(), Secret::new(text)));
-    let secret = |name: &str, text: &str| SecretSource::find(name, text, around);
+    let secret = |name: &str, text: &str| secrets::find(name, text, around);
     let env = own.many(Key::Env, &mut taken, hidden, |(_, value)| value.to_string())?;
     let config = own.many(Key::Config, &mut taken, pair, |(_, value)| value.clone())?;
     let secrets = own.many(Key::Secrets, &mut taken, secret, SecretSource::to_string)?;
-    let folder = |_: &str, text: &str| Folder::find(text, around);
+    let folder = |_: &str, text: &str| folders::find(text, around);
     let folders = own.many(Key::Dirs, &mut BTreeSet::new(), folder, Folder::to_string)?;
 
     let timing = Timing::new(lease, store.lease_range(), grace, max_memory).map_err(|error| {

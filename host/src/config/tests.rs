@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::cli::{self, Command};
-use crate::modules::ModuleSource;
+use baton_modules::ModuleSource;
 
 /// What a host is given: a folder that may have a `baton.toml`, variables, arguments.
 struct Case {

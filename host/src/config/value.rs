@@ -6,12 +6,13 @@ use std::time::Duration;
 use baton_election::ElectionName;
 use baton_election::OnDone;
 
-use crate::modules::{Digest, InvalidDigest, InvalidModuleSource, ModuleSource};
-use crate::runtime::{Grant, GrantError, Grants};
-use crate::shell::quoted;
-use crate::state::LARGEST;
-use crate::store::{StoreUrl, StoreUrlError};
 use crate::telemetry::Format;
+use baton_modules::{InvalidModuleSource, ModuleSource};
+use baton_runtime::shell::quoted;
+use baton_runtime::{Grant, GrantError, Grants};
+use baton_store::state::LARGEST;
+use baton_store::{Digest, InvalidDigest};
+use baton_store::{StoreUrl, StoreUrlError};
 
 const KIB: u64 = 1 << 10;
 /// Longer is a mistake, and a bound keeps later sums of times from running over.

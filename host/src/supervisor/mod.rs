@@ -20,12 +20,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::clock::Clock;
-use crate::gate::{Deadline, last_words_within};
-use crate::modules::{Judgement, Prepared, Presence, Supply, Verdict};
-use crate::runtime::{Instance, InstanceEvent, Launcher};
-use crate::store::LeaseStore;
 use crate::telemetry::{LAST_LINES, Log};
+use baton_modules::{Judgement, Prepared, Presence, Supply, Verdict};
+use baton_runtime::{Instance, InstanceEvent, Launcher};
+use baton_store::LeaseStore;
+use baton_store::clock::Clock;
+use baton_store::gate::{Deadline, last_words_within};
 use narrator::Narrator;
 
 /// A node that holds a lease waits no longer than this without reading the clock while it has no instance: timers stop

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use baton_election::{End, ModuleVersion, Refusal, Report, StopReason, Term, Time};
 
-use crate::clock::Clock;
-use crate::gate::Deadline;
-use crate::runtime::{Gone, LogLevel, NearLimit, Notice, Output, RefusedRequest, Stream, Usage};
 use crate::telemetry::{Event, GuestStream, Level, Log};
+use baton_runtime::{Gone, LogLevel, NearLimit, Notice, Output, RefusedRequest, Stream, Usage};
+use baton_store::clock::Clock;
+use baton_store::gate::Deadline;
 
 /// Speaks for one supervisor.
 pub(super) struct Narrator {

@@ -3,8 +3,10 @@
 use serde::Serialize;
 
 use super::queue::Entry;
-use super::{Event, Format, GuestStream, Level, escape, escape_json, rfc3339};
-use crate::modules::Digest;
+use super::{Event, Format, GuestStream, Level};
+use baton_runtime::escape::{escape, escape_json};
+use baton_store::Digest;
+use baton_store::clock::rfc3339;
 
 /// How lines look, and for whom.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

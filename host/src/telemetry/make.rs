@@ -5,10 +5,10 @@ use std::time::Duration;
 use baton_election::{End, StopReason, Term, Timing};
 
 use super::{Event, GuestStream, LAST_LINES, Level};
-use crate::gate::last_words_within;
-use crate::modules::Digest;
-use crate::runtime::Usage;
-use crate::store::StoreUrl;
+use baton_runtime::Usage;
+use baton_store::Digest;
+use baton_store::StoreUrl;
+use baton_store::gate::last_words_within;
 
 /// A standby polls every second with 25% jitter: the longest time that a free lease stays unseen.
 const LONGEST_POLL: Duration = Duration::from_millis(1250);

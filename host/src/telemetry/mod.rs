@@ -9,9 +9,8 @@
 //! it brings a deadline with it, and is dropped and counted if that has passed before it is written. What the host says
 //! itself, of whichever term, is always true and has none.
 
-mod clock;
-mod escape;
 mod event;
+mod followers;
 mod format;
 mod make;
 mod queue;
@@ -26,13 +25,13 @@ use std::time::Duration;
 
 use baton_election::{ElectionName, Term};
 
-pub use clock::{rfc3339, wall};
-pub use escape::{escape, escape_json, escape_lines, is_harmful};
 pub use event::{Event, GuestStream, Level, Seconds};
+pub use followers::FollowerLog;
 pub use format::Style;
 
-use crate::gate::Deadline;
 use crate::node::NodeId;
+use baton_store::clock::wall;
+use baton_store::gate::Deadline;
 use queue::{Entry, Queue};
 use sink::Sink;
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::{Event, Scope};
-use crate::gate::Deadline;
+use baton_store::gate::Deadline;
 
 /// How many events wait at most.
 pub(super) const CAPACITY: usize = 1024;

@@ -2,7 +2,7 @@
 //! queue's memory has an end.
 
 use super::Event;
-use crate::runtime::LONGEST_LINE;
+use baton_runtime::LONGEST_LINE;
 
 /// What a guest says that it is about is shorter, in bytes.
 const LONGEST_CONTEXT: usize = 256;

@@ -10,9 +10,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::queue::{CAPACITY, GUEST_SHARE};
 use super::*;
-use crate::clock::Clock;
-use crate::modules::Digest;
-use crate::runtime::{LONGEST_LINE, Usage};
+use baton_runtime::{LONGEST_LINE, Usage};
+use baton_store::Digest;
+use baton_store::clock::Clock;
 
 const TEXT: Style = Style { format: Format::Text, terminal: true, colours: false };
 const JSON: Style = Style { format: Format::Json, terminal: false, colours: false };

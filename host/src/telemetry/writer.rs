@@ -12,8 +12,9 @@ use baton_election::Term;
 use super::format::{Formatter, Style};
 use super::queue::{Entry, Next, Queue};
 use super::sink::Sink;
-use super::{Event, Scope, wall};
-use crate::gate::Deadline;
+use super::{Event, Scope};
+use baton_store::clock::wall;
+use baton_store::gate::Deadline;
 
 pub(super) fn spawn(queue: Arc<Queue>, scope: Arc<Scope>, style: Style, sink: Sink) -> io::Result<JoinHandle<()>> {
     let mut writer = Writer { queue, scope, formatter: Formatter::new(style), sink, overdue: None };

@@ -1,6 +1,6 @@
 //! The commands that end by themselves: `status`, `check`, `start`, `run --print-config`.
 
-use baton::modules::Digest;
+use baton_store::Digest;
 use serde_json::Value;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;

@@ -4,28 +4,6 @@
 //! their logs. What it waits for are states; what it measures are the moments that the hosts and the
 //! guests wrote down themselves, on the one clock of this machine.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
-#![allow(dead_code, reason = "the support modules serve several test targets")]
-
-#[path = "../support/azurite.rs"]
-mod azurite;
-#[path = "../support/fuse.rs"]
-mod fuse;
-#[path = "../support/minisign.rs"]
-mod minisign;
-#[path = "../prepare/modules.rs"]
-mod modules;
-#[path = "../support/node.rs"]
-mod node;
-#[path = "../support/patience.rs"]
-mod patience;
-#[path = "../support/publisher.rs"]
-mod publisher;
-#[path = "../support/registry.rs"]
-mod registry;
-#[path = "../support/share.rs"]
-mod share;
-#[path = "../support/skipped.rs"]
-mod skipped;
 
 mod any_component;
 mod azure_access;
@@ -36,7 +14,6 @@ mod coordinators;
 mod dev;
 mod files;
 mod frozen;
-mod guests;
 mod guests_that_misbehave;
 mod hoards;
 mod http;
@@ -58,6 +35,10 @@ mod swaps;
 mod templates;
 mod trust;
 mod when_it_dies;
+
+use baton_test_support::{
+    azurite, fuse, guests, minisign, modules, node, patience, publisher, registry, share, skipped,
+};
 
 /// Runs each scenario on the embedded store and on Azurite.
 macro_rules! on_both_stores {

@@ -7,8 +7,9 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use azure_core::base64;
-use baton::modules::{Announcement, Control, Digest, ModuleStore, read_control};
 use baton_election::ElectionName;
+use baton_modules::{Control, read_control};
+use baton_store::{Announcement, Digest, ModuleStore};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -458,7 +459,7 @@ fn control(stage: &Stage) -> Control {
 
 /// Acts on the stage's store as an outside client.
 pub fn with_modules<T>(stage: &Stage, act: impl AsyncFnOnce(&dyn ModuleStore) -> T) -> T {
-    let store = baton::store::open(&stage.store.url().parse().expect("a URL")).expect("a store");
+    let store = baton_store::open(&stage.store.url().parse().expect("a URL")).expect("a store");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(act(&*store))
 }

@@ -9,8 +9,8 @@ use azure_storage::prelude::SasToken;
 use azure_storage::shared_access_signature::service_sas::BlobSasPermissions;
 use azure_storage::{CloudLocation, StorageCredentials};
 use azure_storage_blobs::prelude::{BlobClient, ClientBuilder, ContainerClient};
-use baton::store::{LeaseStore, SqliteStore};
 use baton_election::{ElectionName, LeaseId, Op, Reply, Snapshot};
+use baton_store::{LeaseStore, SqliteStore};
 use rusqlite::Connection;
 use tempfile::TempDir;
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use baton::modules::Digest;
+use baton_store::Digest;
 use time::OffsetDateTime;
 
 use crate::guests::Guest;
@@ -29,7 +29,7 @@ fn launch(stage: &Stage, module: &Path) -> Launch {
 #[test]
 fn what_is_not_signed_never_runs_and_never_stops_what_is() {
     let stage = Stage::new(Store::sqlite());
-    let (signer, stranger) = (Signer::new(), Signer::new());
+    let (signer, stranger) = (Signer::with_new_key(), Signer::with_new_key());
     let path = stage.home.path().join("job.wasm");
     let signature = stage.home.path().join("job.wasm.minisig");
     let offer = |module: &[u8], text: Option<String>| {
@@ -106,7 +106,7 @@ fn what_is_not_trusted_is_a_wrong_configuration_at_the_start() {
         assert_eq!(finished.code, Some(2), "{finished:?}");
         finished.stderr
     };
-    let signer = Signer::new();
+    let signer = Signer::with_new_key();
     let public = signer.public();
     let secret = public.with_file_name("minisign.key");
     let (public, secret) = (public.to_str().expect("a path"), secret.to_str().expect("a path"));

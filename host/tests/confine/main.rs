@@ -15,7 +15,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio, exit};
 
-use baton::confine::{Code, Reach, missing, to_computing, to_forking, to_loading, to_running};
+use baton_runtime::confine::{Code, Reach, missing, to_computing, to_forking, to_loading, to_running};
 use rustix::process::{Pid, Signal};
 
 use computing::{CONNECTS, HAS_THREADS, INHERITS, INSIDE, KEEPS_IN_MEMORY, LOADS, LOOKS, OUTSIDE, PAIRS};

@@ -17,25 +17,16 @@
 //! Without `FAULTS_MINUTES` this is a test of half a minute and the last burst's traces. With `ONLY=stop,kill` there are no others, as many of these.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
 #![allow(clippy::disallowed_methods, reason = "nobody suspends the machine while it is tested")]
-#![allow(dead_code, reason = "the support modules serve several test targets")]
 
-#[path = "../support/azurite.rs"]
-mod azurite;
 mod fleet;
-#[path = "../blackbox/guests.rs"]
-mod guests;
 mod judge;
 mod kernel;
-#[path = "../support/node.rs"]
-mod node;
 mod operator;
-#[path = "../support/patience.rs"]
-mod patience;
 mod plan;
-#[path = "../support/proxy.rs"]
-mod proxy;
 mod receiver;
 mod store;
+
+use baton_test_support::{azurite, guests, node, proxy};
 
 use std::collections::BTreeMap;
 use std::io::Write as _;

@@ -40,7 +40,7 @@ impl Operator {
             return Err(format!("the last version cannot be pushed: {finished:?}"));
         }
         let module = std::fs::read(self.file()).map_err(|error| error.to_string())?;
-        Ok(baton::modules::Digest::of(&module).to_string())
+        Ok(baton_store::Digest::of(&module).to_string())
     }
 
     /// Begins to push the next version.

@@ -6,15 +6,10 @@
 //! broken, and by a kill otherwise. Its process is gone then. Beside it, an instance in a real runner goes on.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
 #![allow(clippy::disallowed_methods, reason = "a guard against hangs need not count suspends")]
-#![allow(dead_code, reason = "the support modules serve several test targets")]
 
-#[path = "../support/gone.rs"]
-mod gone;
-#[path = "../blackbox/guests.rs"]
-mod guests;
-#[path = "../support/patience.rs"]
-mod patience;
 mod runner;
+
+use baton_test_support::{gone, guests, patience};
 
 use std::fs;
 use std::io::{ErrorKind, Read as _};
@@ -25,18 +20,18 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use baton::clock::Clock;
-use baton::config::Folder;
-use baton::confine::missing;
-use baton::gate::Watchdog;
-use baton::runtime::{
+use baton_election::{ElectionName, End, StopReason, Time};
+use baton_runtime::Folder;
+use baton_runtime::confine::missing;
+use baton_runtime::{
     CLAIM_AHEAD, Engine, Grants, HttpPolicy, Instance, InstanceEvent, Launcher, Limits, MAKE_RUNNERS, Module, Notice,
     Output, Policy, Postmortem, PostmortemWriter, Processes, Purpose, Runners, Running, Templates, WATCH_RUNNERS,
     make_runners, watch_runners,
 };
-use baton::state;
-use baton::store::MemoryStore;
-use baton_election::{ElectionName, End, StopReason, Time};
+use baton_store::MemoryStore;
+use baton_store::clock::Clock;
+use baton_store::gate::Watchdog;
+use baton_store::state;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::runtime::Handle;
 
@@ -277,7 +272,7 @@ impl Host {
         let env = [("BEHAVIOUR", "beat"), ("BEAT_MS", "5")];
         let launcher = self.launcher(Path::new(env!("CARGO_BIN_EXE_baton")), Policy::default(), &env);
         let (instance, seen) = self.start(&launcher, &self.modules[0], GUARD * 10);
-        Neighbour { instance, seen, launcher }
+        Neighbour { instance, seen, _launcher: launcher }
     }
 
     async fn case(&self, evil: &str, setting: Setting, then: &Then, neighbour: &mut Neighbour) {
@@ -414,7 +409,8 @@ impl Seen {
 struct Neighbour {
     instance: Instance,
     seen: Arc<Seen>,
-    launcher: Launcher,
+    /// Keeps what made its runner.
+    _launcher: Launcher,
 }
 
 impl Neighbour {

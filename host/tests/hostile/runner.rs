@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use baton::confine::{Reach, to_loading, to_running};
-use baton::runtime::Forked;
+use baton_runtime::Forked;
+use baton_runtime::confine::{Reach, to_loading, to_running};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::process::{Signal, set_parent_process_death_signal, setsid};
 

@@ -4,9 +4,9 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton::config::Folder;
-use baton::runtime::Policy;
 use baton_election::End;
+use baton_runtime::Folder;
+use baton_runtime::Policy;
 use tokio::sync::mpsc;
 
 use crate::{GUARD, Lines, gone, launcher_under, module};

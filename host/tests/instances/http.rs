@@ -4,8 +4,8 @@ use std::io::Read;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
 
-use baton::runtime::{Grants, HttpPolicy, Launcher, Module, Notice, Output, Policy};
 use baton_election::End;
+use baton_runtime::{Grants, HttpPolicy, Launcher, Module, Notice, Output, Policy};
 use tokio::sync::mpsc;
 
 use crate::guests::asks_over_http;

@@ -2,32 +2,27 @@
 //! they may ask of the host.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
 #![allow(clippy::disallowed_methods, reason = "a guard against hangs need not count suspends")]
-#![allow(dead_code, reason = "the support modules serve several test targets")]
 
 mod files;
-#[path = "../support/gone.rs"]
-mod gone;
-#[path = "../blackbox/guests.rs"]
-mod guests;
 mod http;
-#[path = "../support/patience.rs"]
-mod patience;
 mod requests;
 mod successions;
+
+use baton_test_support::{gone, guests, patience};
 
 use std::io::BufRead as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton::clock::Clock;
-use baton::gate::{Gate, Watchdog};
-use baton::runtime::{
+use baton_election::{ElectionName, End, StopReason};
+use baton_runtime::{
     CLAIM_AHEAD, Engine, Instance, Launcher, Limits, Module, Notice, Output, Policy, Postmortem, Processes, Purpose,
     Runners, Running, Templates,
 };
-use baton::state;
-use baton::store::MemoryStore;
-use baton_election::{ElectionName, End, StopReason};
+use baton_store::MemoryStore;
+use baton_store::clock::Clock;
+use baton_store::gate::{Gate, Watchdog};
+use baton_store::state;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;

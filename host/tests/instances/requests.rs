@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use baton::clock::Clock;
+use baton_store::clock::Clock;
 
-use baton::modules::{Prepared, Supply};
 use baton::node::NodeId;
-use baton::store::{LeaseStore, MemoryStore, memory};
 use baton::supervisor::{Shutdown, Supervisor};
 use baton::telemetry::{Format, Log, Style};
 use baton_election::{ElectionName, ModuleVersion, OnDone, Op, Refusal, Reply, Settings, Timing};
+use baton_modules::{Prepared, Supply};
+use baton_store::{LeaseStore, MemoryStore, memory};
 use tokio::sync::{mpsc, watch};
 
 use crate::patience::Patience;

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton::runtime::{CLAIM_AHEAD, Instance, Launcher, Module};
-use baton::state::{Document, DocumentError, EditError, StateStore, edit};
-use baton::store::MemoryStore;
-use baton::store::memory::Fault;
 use baton_election::{End, StopReason, Term, Version};
+use baton_runtime::{CLAIM_AHEAD, Instance, Launcher, Module};
+use baton_store::MemoryStore;
+use baton_store::memory::Fault;
+use baton_store::state::{Document, DocumentError, EditError, StateStore, edit};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 

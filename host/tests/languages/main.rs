@@ -2,18 +2,11 @@
 //!
 //! `make examples` builds the components. Its workers are this process's: they write down what they are offered.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
-#![allow(dead_code, reason = "the support modules serve several test targets")]
 
-#[path = "../support/azurite.rs"]
-mod azurite;
-#[path = "../support/node.rs"]
-mod node;
-#[path = "../support/patience.rs"]
-mod patience;
-#[path = "../support/share.rs"]
-mod share;
 mod swaps;
 mod workers;
+
+use baton_test_support::{azurite, node, patience, share};
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

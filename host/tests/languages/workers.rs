@@ -78,7 +78,7 @@ impl Workers {
     }
 
     fn wait(&self, what: &str, is_there: impl Fn(&Seen) -> bool) {
-        let (mut seen, mut patience) = (self.shared.seen(), Patience::new());
+        let (mut seen, mut patience) = (self.shared.seen(), Patience::default());
         while !is_there(&seen) {
             if !patience.lasts() {
                 let (count, last) = (seen.offers.len(), seen.offers.last().cloned());

@@ -3,15 +3,8 @@
 //! npm and pip keep what they fetch in `.cache`, and cargo what it builds in the target folder: a second run
 //! is quick.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
-#![allow(dead_code, reason = "the support modules serve several test targets")]
 
-#[path = "../support/node.rs"]
-mod node;
-#[path = "../support/patience.rs"]
-mod patience;
-#[path = "../support/share.rs"]
-mod share;
-
+use baton_test_support::{node, share};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

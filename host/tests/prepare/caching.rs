@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use baton::modules::{Cache, Compiler, PrepareError, Preparer};
+use baton_modules::{Cache, Compiler, PrepareError, Preparer};
 
 use super::modules::command;
 use super::{offer, preparer};
@@ -58,7 +58,7 @@ async fn what_is_in_the_cache_is_still_verified_first() {
     let folder = tempfile::tempdir().unwrap();
     let preparer = keeping(&folder.path().join("cache"));
     preparer.prepare(&offer(command(1))).await.unwrap();
-    let trust = baton::modules::Trust::new(vec![baton::modules::Digest::of(b"another")], &[]).unwrap();
+    let trust = baton_modules::Trust::new(vec![baton_store::Digest::of(b"another")], &[]).unwrap();
     let refused = Preparer { trust, ..preparer }.prepare(&offer(command(1))).await.err().unwrap();
     assert!(matches!(refused, PrepareError::Distrusted(_)), "{refused}");
 }

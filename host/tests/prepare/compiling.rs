@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use baton::modules::{Compiler, PrepareError, Preparer, inspect};
-use baton::runtime::{Engine, Kind, LARGEST_MODULE, ModuleError, Purpose};
+use baton_modules::{Compiler, PrepareError, Preparer, inspect};
+use baton_runtime::{Engine, Kind, LARGEST_MODULE, ModuleError, Purpose};
 use tempfile::TempDir;
 
 use super::modules::{command, component, core_command, slow};
@@ -61,14 +61,14 @@ async fn an_offer_becomes_a_module() {
     assert_eq!(prepared.module.kind(), Kind::Command);
     assert!(!prepared.cached);
     assert_eq!(prepared.module.size(), command(1).len() as u64);
-    assert_eq!(prepared.module.digest(), baton::modules::Digest::of(&command(1)).to_string());
+    assert_eq!(prepared.module.digest(), baton_store::Digest::of(&command(1)).to_string());
 }
 
 #[tokio::test]
 async fn a_core_module_is_wrapped_by_the_compiler() {
     let prepared = preparer().prepare(&offer(core_command())).await.unwrap();
     assert_eq!(prepared.module.kind(), Kind::Command);
-    assert_eq!(prepared.module.digest(), baton::modules::Digest::of(&core_command()).to_string());
+    assert_eq!(prepared.module.digest(), baton_store::Digest::of(&core_command()).to_string());
 }
 
 #[tokio::test]
@@ -171,7 +171,7 @@ async fn whoever_looks_at_a_module_meets_the_same_compiler() {
     let look = async |bytes: Vec<u8>, within| inspect(&compiler, "-x y.wasm", &bytes.into(), within).await;
     let found = look(command(1), ENOUGH).await.unwrap();
     assert!(found.runs && found.module == "-x y.wasm" && found.kind == Some(Kind::Command), "{found:?}");
-    assert_eq!(found.digest, baton::modules::Digest::of(&command(1)).to_string());
+    assert_eq!(found.digest, baton_store::Digest::of(&command(1)).to_string());
     let found = look(core_command(), ENOUGH).await.unwrap();
     assert!(found.runs && found.wrapped.is_some() && found.imports.iter().all(|import| import.granted), "{found:?}");
     // Of what cannot run all is told.

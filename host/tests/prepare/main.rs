@@ -4,19 +4,16 @@
 
 mod caching;
 mod compiling;
-#[path = "../support/minisign.rs"]
-mod minisign;
-mod modules;
-#[path = "../support/patience.rs"]
-mod patience;
 mod trusting;
 mod waiting;
+
+use baton_test_support::{minisign, modules, patience};
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use baton::modules::{Compiler, Offer, Preparer, Trust};
-use baton::runtime::{Engine, Policy, Processes, Purpose, Runners, Templates};
+use baton_modules::{Compiler, Offer, Preparer, Trust};
+use baton_runtime::{Engine, Policy, Processes, Purpose, Runners, Templates};
 use tokio::runtime::Handle;
 
 /// The program under test, with its compiler.

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use baton::modules::{Digest, Distrust, Offer, PrepareError, Preparer, Trust};
+use baton_modules::{Distrust, Offer, PrepareError, Preparer, Trust};
+use baton_store::Digest;
 
 use baton_election::ElectionName;
 
@@ -28,7 +29,7 @@ async fn distrust(preparer: &Preparer, offer: &Offer) -> Distrust {
 
 #[tokio::test]
 async fn what_a_trusted_key_has_signed_is_taken() {
-    let signer = Signer::new();
+    let signer = Signer::with_new_key();
     let preparer = trusting(&[&signer]);
     let bytes = command(1);
     for signature in [signer.sign(&bytes), signer.sign_legacy(&bytes)] {
@@ -38,7 +39,7 @@ async fn what_a_trusted_key_has_signed_is_taken() {
 
 #[tokio::test]
 async fn a_signature_that_names_elections_is_good_for_those() {
-    let signer = Signer::new();
+    let signer = Signer::with_new_key();
     let within = |name: &str| {
         let trust = Trust::new(Vec::new(), &[signer.public()]).unwrap();
         Preparer { trust: trust.in_election(&ElectionName::new(name).unwrap()), ..preparer() }
@@ -61,7 +62,7 @@ async fn a_signature_that_names_elections_is_good_for_those() {
 
 #[tokio::test]
 async fn what_no_trusted_key_has_signed_is_refused() {
-    let (signer, stranger) = (Signer::new(), Signer::new());
+    let (signer, stranger) = (Signer::with_new_key(), Signer::with_new_key());
     let preparer = trusting(&[&signer]);
     let bytes = command(1);
     let signature = signer.sign(&bytes);
@@ -97,7 +98,7 @@ fn line(text: &str, number: usize) -> String {
 
 #[tokio::test]
 async fn keys_are_rotated_by_trusting_both_for_a_while() {
-    let (old, new) = (Signer::new(), Signer::new());
+    let (old, new) = (Signer::with_new_key(), Signer::with_new_key());
     let bytes = command(1);
     let (by_old, by_new) = (signed(bytes.clone(), old.sign(&bytes)), signed(bytes.clone(), new.sign(&bytes)));
     let both = trusting(&[&old, &new]);
@@ -119,7 +120,7 @@ async fn keys_are_rotated_by_trusting_both_for_a_while() {
 
 #[tokio::test]
 async fn a_pin_is_for_one_module_and_does_not_replace_a_signature() {
-    let signer = Signer::new();
+    let signer = Signer::with_new_key();
     let bytes = command(1);
     let pins = || vec![Digest::of(&command(3)), Digest::of(&bytes)];
     let pinned = Preparer { trust: Trust::new(pins(), &[]).unwrap(), ..preparer() };
@@ -135,7 +136,7 @@ async fn a_pin_is_for_one_module_and_does_not_replace_a_signature() {
 
 #[test]
 fn a_file_that_holds_no_public_key_is_refused_with_the_way_out() {
-    let signer = Signer::new();
+    let signer = Signer::with_new_key();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("keys");
     let secret = signer.public().with_file_name("minisign.key");

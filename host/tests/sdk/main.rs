@@ -1,13 +1,8 @@
 //! The SDK's async side on the real host: its example `watch`, which waits for an answer, a timer and the stop
 //! at once. What its sync side does, the other tests' guests show.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
-#![allow(dead_code, reason = "the support modules serve several test targets")]
 
-#[path = "../support/node.rs"]
-mod node;
-#[path = "../support/patience.rs"]
-mod patience;
-
+use baton_test_support::node;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};

@@ -14,10 +14,10 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::tree::Tree;
-use crate::modules::{FileSource, Offer, Source, SourceError};
 use crate::supervisor::Shutdown;
 use crate::telemetry::{Event, Log};
-use crate::watch::{Watch, aside};
+use baton_modules::watch::{Watch, aside};
+use baton_modules::{FileSource, Offer, Source, SourceError};
 
 /// Who saves one file often saves another with it.
 const CALM: Duration = Duration::from_millis(150);

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::modules::Digest;
-use crate::watch::Stamp;
+use baton_modules::watch::Stamp;
+use baton_store::Digest;
 
 /// A folder with more files is no project that somebody works on.
 const MOST_FILES: usize = 20_000;

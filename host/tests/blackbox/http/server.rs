@@ -117,7 +117,7 @@ impl Server {
     /// Waits until what it was asked passes the test.
     pub fn wait<T>(&self, what: &str, mut test: impl FnMut(&[Request]) -> Option<T>) -> T {
         let mut requests = self.seen.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut patience = Patience::new();
+        let mut patience = Patience::default();
         loop {
             if let Some(found) = test(&requests) {
                 return found;

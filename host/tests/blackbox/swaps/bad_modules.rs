@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
-use baton::modules::Digest;
+use baton_store::Digest;
 use time::OffsetDateTime;
 
 use super::LONG_LEASE;
@@ -60,7 +60,7 @@ fn what_is_not_pinned_is_not_run() {
 }
 
 fn nothing_bad_runs_or_stops_anything(stage: &Stage, source: &Source) {
-    let signer = Signer::new();
+    let signer = Signer::with_new_key();
     let [first, next] = ["works 1", "works 2"].map(|name| {
         let version = stage.version(name);
         let signature = signer.sign(&version.bytes());
@@ -95,7 +95,7 @@ fn nothing_bad_runs_or_stops_anything(stage: &Stage, source: &Source) {
 
 /// What a source has, and a part of why it is refused. None of them would do anything good.
 fn bad_modules(signer: &Signer, source: &Source, with_slow: bool) -> Vec<(Offered, &'static str)> {
-    let stranger = Signer::new();
+    let stranger = Signer::with_new_key();
     let damaged = |name: &str, damage: &dyn Fn(&mut Vec<u8>)| {
         let whole = component(name);
         let (mut bytes, signature) = (whole.clone(), Some(signer.sign(&whole)));

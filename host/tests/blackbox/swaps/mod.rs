@@ -11,8 +11,9 @@ mod versions;
 
 use std::process::Command;
 
-use baton::modules::{Digest, EditError, Publication, edit_control};
 use baton_election::ElectionName;
+use baton_modules::{EditError, Publication, edit_control};
+use baton_store::Digest;
 use serde_json::Value;
 
 use crate::node::{Event, Launch, Node, baton, finish, until};

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use baton::modules::Digest;
+use baton_store::Digest;
 
 use crate::guests::versions;
 use crate::stage::Stage;

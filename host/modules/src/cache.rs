@@ -1,0 +1,428 @@
+//! Compiled code that outlives the process, in a folder that belongs to one user alone.
+//!
+//! It is run as it is, so each entry begins with a tag that only this user's hosts can make: see [`CacheKey`]. What it
+//! does not go with, damaged or put there by somebody else, is no entry; nor is a folder used that others could write.
+//! Nothing depends on the cache: what is not there is compiled.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+
+use super::artifact::{Artifact, ArtifactKey, LARGEST_ARTIFACT};
+use super::cache_key::{CacheKey, KeyError, TAG};
+
+/// More than this is not kept, in bytes: what was not used for longest goes first.
+const LARGEST_CACHE: u64 = 1 << 30;
+
+/// What the names of entries end with.
+const ENTRY: &str = ".code";
+
+/// What the names of entries end with that are being written.
+const UNFINISHED: &str = ".new";
+
+/// A folder of compiled code. Processes may share it.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    folder: PathBuf,
+    key: CacheKey,
+    largest: u64,
+}
+
+/// Why a folder is not used as a cache.
+#[derive(Debug, thiserror::Error)]
+pub enum CacheError {
+    /// The system says so.
+    #[error(
+        "the cache of compiled modules is not used: {path}: {why}; modules are compiled at each start, unless --cache \
+         names another folder"
+    )]
+    Unusable {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        why: io::Error,
+    },
+    /// Others could write to it.
+    #[error(
+        "the cache of compiled modules is not used: {0} must be a folder that belongs to this user and that nobody \
+         else may write, as after `chmod 700`; name another one with --cache, or say --cache off"
+    )]
+    NotPrivate(PathBuf),
+    /// There is no key, and none can be made.
+    #[error(
+        "the cache of compiled modules is not used: its key {path} cannot be had: {why}; modules are compiled at each \
+         start, unless XDG_STATE_HOME or HOME names a folder that this user can write"
+    )]
+    NoKey {
+        /// Where it should be.
+        path: PathBuf,
+        /// Why.
+        why: io::Error,
+    },
+    /// There is no place for a key.
+    #[error(
+        "the cache of compiled modules is not used: there is no home folder to keep its key in; set HOME or \
+         XDG_STATE_HOME, or say --cache off"
+    )]
+    NoPlaceForKey,
+    /// The key is not a secret.
+    #[error(
+        "the cache of compiled modules is not used: its key {0} must be a file of 32 bytes that belongs to this user and \
+         that nobody else can read; remove it, and another is made: modules are then compiled anew"
+    )]
+    KeyNotPrivate(PathBuf),
+}
+
+impl Cache {
+    /// The cache in a folder, and the file of its key. Both are made if they are missing.
+    ///
+    /// # Errors
+    /// [`CacheError`] where it cannot be used: then do without.
+    pub fn open(folder: &Path, key: &Path) -> Result<Self, CacheError> {
+        let key = CacheKey::open(key).map_err(|error| match error {
+            KeyError::Unusable(why) => CacheError::NoKey { path: key.to_owned(), why },
+            KeyError::NotPrivate => CacheError::KeyNotPrivate(key.to_owned()),
+        })?;
+        let cache = Self { folder: folder.to_owned(), key, largest: LARGEST_CACHE };
+        let made = std::os::unix::fs::DirBuilderExt::mode(std::fs::DirBuilder::new().recursive(true), 0o700)
+            .create(folder)
+            .and_then(|()| cache.opened());
+        match made {
+            Ok(Some(_)) => Ok(cache),
+            Ok(None) => Err(CacheError::NotPrivate(cache.folder)),
+            Err(why) => Err(CacheError::Unusable { path: cache.folder, why }),
+        }
+    }
+
+    /// What is kept under a key. What is there and is not what this user's hosts have made is removed.
+    pub(super) fn get(&self, key: &ArtifactKey) -> Option<Artifact> {
+        let folder = self.opened().ok().flatten()?;
+        let name = entry(key);
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match rustix::fs::openat(&folder, &name, flags, Mode::empty()) {
+            Ok(file) => file,
+            Err(rustix::io::Errno::NOENT) => return None,
+            Err(_) => return self.discard(&folder, &name),
+        };
+        let read = self.read(file, key);
+        if read.is_none() {
+            return self.discard(&folder, &name);
+        }
+        // When it was used last.
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        let omit = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+        let times = Timestamps { last_access: omit, last_modification: now };
+        let _ = rustix::fs::utimensat(&folder, &name, &times, AtFlags::SYMLINK_NOFOLLOW);
+        read
+    }
+
+    /// Keeps code under a key, if that can be done.
+    pub(super) fn put(&self, key: &ArtifactKey, code: &Artifact) {
+        static WRITTEN: AtomicU64 = AtomicU64::new(0);
+        let Some(folder) = self.opened().ok().flatten() else { return };
+        let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+        let unfinished = format!("{}.{}.{number}{UNFINISHED}", key.as_str(), std::process::id());
+        let kept = self
+            .write(&folder, &unfinished, code)
+            .and_then(|()| Ok(rustix::fs::renameat(&folder, &unfinished, &folder, entry(key))?));
+        if kept.is_err() {
+            self.discard(&folder, &unfinished);
+        }
+        // What is left over is found the next time.
+        let _ = self.shrink(&folder);
+    }
+
+    fn discard(&self, folder: &OwnedFd, name: &str) -> Option<Artifact> {
+        // Another process may have been faster; a folder of that name is nobody's doing here.
+        let _ = rustix::fs::unlinkat(folder, name, AtFlags::empty());
+        None
+    }
+
+    /// The folder, looked at anew each time, or nothing where somebody else could write to it.
+    fn opened(&self) -> io::Result<Option<OwnedFd>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let folder = match rustix::fs::open(&self.folder, flags, Mode::empty()) {
+            Ok(folder) => folder,
+            // A symbolic link, or no folder.
+            Err(rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let is_private = is_private(&rustix::fs::fstat(&folder)?);
+        Ok(is_private.then_some(folder))
+    }
+
+    /// What a file holds, if a host of this user made it of that key, and it is whole.
+    fn read(&self, file: OwnedFd, key: &ArtifactKey) -> Option<Artifact> {
+        let stat = rustix::fs::fstat(&file).ok()?;
+        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        if !is_file || !is_private(&stat) || size(&stat) > LARGEST_ARTIFACT {
+            return None;
+        }
+        let mut file = File::from(file);
+        let mut tag = [0; TAG];
+        file.read_exact(&mut tag).ok()?;
+        // Copied, so that nothing that befalls the file or its disk later reaches what runs.
+        let mut code = Artifact::blank().ok()?;
+        io::copy(&mut io::Read::take(file, LARGEST_ARTIFACT), &mut code).ok()?;
+        Artifact::seal(code, key).ok().filter(|code| self.key.knows(code.checksum(), &tag))
+    }
+
+    fn write(&self, folder: &OwnedFd, name: &str, code: &Artifact) -> io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut file = File::from(rustix::fs::openat(folder, name, flags, Mode::RUSR | Mode::WUSR)?);
+        file.write_all(self.key.tag(code.checksum()).as_ref())?;
+        code.copy_to(&mut file)
+    }
+
+    /// Removes what was not used for longest until the rest is small enough.
+    fn shrink(&self, folder: &OwnedFd) -> io::Result<()> {
+        let mut entries = Vec::new();
+        for entry in Dir::read_from(folder)? {
+            let entry = entry?;
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            if name.ends_with(ENTRY) || name.ends_with(UNFINISHED) {
+                // One that is gone was removed by another process.
+                let Ok(stat) = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+                entries.push(((stat.st_mtime, stat.st_mtime_nsec), name.to_owned(), size(&stat)));
+            }
+        }
+        let mut total: u64 = entries.iter().map(|(.., size)| size).sum();
+        entries.sort();
+        for (_, name, size) in entries {
+            if total <= self.largest {
+                break;
+            }
+            self.discard(folder, &name);
+            total -= size;
+        }
+        Ok(())
+    }
+}
+
+fn entry(key: &ArtifactKey) -> String {
+    format!("{}{ENTRY}", key.as_str())
+}
+
+fn is_private(stat: &Stat) -> bool {
+    stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_mode & 0o022 == 0
+}
+
+fn size(stat: &Stat) -> u64 {
+    u64::try_from(stat.st_size).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use tempfile::TempDir;
+
+    use super::*;
+    use baton_runtime::{Engine, OUTLINE, Outline, Purpose};
+    use baton_store::Digest;
+
+    /// An engine, a folder for a cache, and the cache in it.
+    struct Case {
+        engine: Engine,
+        base: TempDir,
+        cache: Cache,
+    }
+
+    impl Case {
+        fn open(&self, folder: &Path) -> Result<Cache, CacheError> {
+            Cache::open(folder, &self.base.path().join("key"))
+        }
+
+        fn new() -> Self {
+            let base = tempfile::tempdir().unwrap();
+            let cache = Cache::open(&base.path().join("a/cache"), &base.path().join("key")).unwrap();
+            Self { engine: Engine::new(Purpose::default()).unwrap(), base, cache }
+        }
+
+        fn key(&self, module: &str) -> ArtifactKey {
+            ArtifactKey::new(&self.engine, &Digest::of(module.as_bytes()))
+        }
+
+        fn put(&self, module: &str, code: &[u8]) {
+            let key = self.key(module);
+            let mut file = Artifact::blank().unwrap();
+            key.write(code, Outline::from_bytes([0; OUTLINE]), &mut file).unwrap();
+            self.cache.put(&key, &Artifact::seal(file, &key).unwrap());
+        }
+
+        fn has(&self, module: &str) -> bool {
+            self.cache.get(&self.key(module)).is_some()
+        }
+
+        fn path(&self, module: &str) -> PathBuf {
+            self.cache.folder.join(entry(&self.key(module)))
+        }
+
+        fn names(&self) -> Vec<String> {
+            let entries = std::fs::read_dir(&self.cache.folder).unwrap();
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+        }
+    }
+
+    fn mode(path: &Path, mode: u32) {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn what_was_put_is_there_for_its_user_alone() {
+        let case = Case::new();
+        assert!(!case.has("m"));
+        case.put("m", b"code");
+        case.put("m", b"code");
+        assert!(case.has("m") && !case.has("n"));
+        assert_eq!(case.names().len(), 1);
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&case.path("m")), mode(&case.cache.folder)), (0o600, 0o700));
+        assert!(case.open(&case.cache.folder).is_ok());
+    }
+
+    #[test]
+    fn a_damaged_entry_is_not_used_and_is_removed() {
+        let case = Case::new();
+        let code = b"as good as code can be";
+        for at in 0..code.len() + 40 + TAG {
+            case.put("m", code);
+            let mut damaged = std::fs::read(case.path("m")).unwrap();
+            damaged[at] ^= 1;
+            std::fs::write(case.path("m"), damaged).unwrap();
+            assert!(!case.has("m"), "byte {at}");
+            assert_eq!(case.names(), Vec::<String>::new());
+        }
+        for length in 0..code.len() + 40 + TAG {
+            case.put("m", code);
+            std::fs::File::options().write(true).open(case.path("m")).unwrap().set_len(length as u64).unwrap();
+            assert!(!case.has("m"), "{length} bytes");
+        }
+        // Whole, but another module's.
+        case.put("m", code);
+        std::fs::rename(case.path("m"), case.path("n")).unwrap();
+        assert!(!case.has("n"));
+    }
+
+    #[test]
+    fn what_others_could_have_written_is_not_used() {
+        let case = Case::new();
+        for wrong in [0o620, 0o602, 0o666] {
+            case.put("m", b"code");
+            mode(&case.path("m"), wrong);
+            assert!(!case.has("m"), "{wrong:o}");
+        }
+        case.put("m", b"code");
+        let moved = case.base.path().join("moved");
+        std::fs::rename(case.path("m"), &moved).unwrap();
+        symlink(&moved, case.path("m")).unwrap();
+        assert!(!case.has("m"), "a symbolic link");
+        std::fs::create_dir(case.path("m")).unwrap();
+        assert!(!case.has("m"), "a folder");
+
+        case.put("n", b"code");
+        for wrong in [0o770, 0o707, 0o777] {
+            mode(&case.cache.folder, wrong);
+            assert!(!case.has("n"), "{wrong:o}");
+            let refused = case.open(&case.cache.folder).unwrap_err().to_string();
+            assert!(refused.contains("chmod 700") && refused.contains("--cache off"), "{refused}");
+        }
+        mode(&case.cache.folder, 0o700);
+        assert!(case.has("n"));
+
+        let link = case.base.path().join("link");
+        symlink(&case.cache.folder, &link).unwrap();
+        assert!(matches!(case.open(&link), Err(CacheError::NotPrivate(_))));
+        assert!(matches!(case.open(&moved), Err(CacheError::NotPrivate(_) | CacheError::Unusable { .. })));
+    }
+
+    #[test]
+    fn what_no_host_of_this_user_has_made_is_not_used() {
+        let case = Case::new();
+        case.put("m", b"code");
+        // Whole, and known to no key, as an earlier version left it; or to another user's.
+        let known = std::fs::read(case.path("m")).unwrap();
+        std::fs::write(case.path("m"), &known[TAG..]).unwrap();
+        assert!(!case.has("m"));
+        let others = Cache::open(&case.cache.folder, &case.base.path().join("others")).unwrap();
+        let theirs = Case { cache: others, ..case };
+        theirs.put("m", b"code");
+        assert!(theirs.has("m"));
+        let case = Case { cache: theirs.open(&theirs.cache.folder).unwrap(), ..theirs };
+        assert!(!case.has("m"));
+        case.put("m", b"code");
+        assert!(case.has("m"));
+    }
+
+    #[test]
+    fn without_a_key_there_is_no_cache() {
+        let case = Case::new();
+        let key = case.base.path().join("key");
+        mode(&key, 0o644);
+        let refused = case.open(&case.cache.folder).unwrap_err();
+        assert!(
+            matches!(refused, CacheError::KeyNotPrivate(_)) && refused.to_string().contains("remove it"),
+            "{refused}"
+        );
+        let refused = Cache::open(&case.cache.folder, &key.join("key")).unwrap_err();
+        assert!(matches!(refused, CacheError::NoKey { .. }), "{refused}");
+        assert!(refused.to_string().contains("XDG_STATE_HOME"), "{refused}");
+    }
+
+    #[test]
+    fn what_belongs_to_somebody_else_is_not_used() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: only root can give a file to somebody else");
+            return;
+        }
+        let case = Case::new();
+        case.put("m", b"code");
+        std::os::unix::fs::chown(case.path("m"), Some(1), None).unwrap();
+        assert!(!case.has("m"));
+        case.put("m", b"code");
+        std::os::unix::fs::chown(&case.cache.folder, Some(1), None).unwrap();
+        assert!(!case.has("m"));
+        assert!(matches!(case.open(&case.cache.folder), Err(CacheError::NotPrivate(_))));
+    }
+
+    #[test]
+    fn what_was_not_used_for_longest_goes_first() {
+        let mut case = Case::new();
+        let code = [0; 1 << 10];
+        for (age, module) in ["a", "b", "c"].into_iter().enumerate() {
+            case.put(module, &code);
+            let used = UNIX_EPOCH + Duration::from_secs(age as u64);
+            std::fs::File::open(case.path(module)).unwrap().set_modified(used).unwrap();
+        }
+        assert!(case.has("a"));
+        // What another process left behind when it was killed counts, too.
+        std::fs::write(case.cache.folder.join(format!("x{UNFINISHED}")), code).unwrap();
+        std::fs::File::open(case.cache.folder.join(format!("x{UNFINISHED}")))
+            .unwrap()
+            .set_modified(UNIX_EPOCH)
+            .unwrap();
+        case.cache.largest = 3 * ((1 << 10) + OUTLINE as u64 + 32 + TAG as u64);
+        case.put("d", &code);
+        let kept = ["a", "b", "c", "d"].map(|module| case.path(module).exists());
+        assert_eq!(kept, [true, false, true, true]);
+        assert_eq!(case.names().len(), 3);
+    }
+
+    #[test]
+    fn a_cache_that_vanishes_is_done_without() {
+        let case = Case::new();
+        std::fs::remove_dir_all(case.base.path().join("a")).unwrap();
+        case.put("m", b"code");
+        assert!(!case.has("m"));
+        std::fs::write(case.base.path().join("a"), "").unwrap();
+        case.put("m", b"code");
+        assert!(!case.has("m"));
+        assert!(case.open(&case.cache.folder).is_err());
+    }
+}

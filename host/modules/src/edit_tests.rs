@@ -1,0 +1,180 @@
+//! Edits of a store whose requests and answers get lost.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+
+use super::*;
+use crate::{Publication, Pushed, RollbackError, RolledBack};
+use baton_store::Digest;
+use baton_store::memory::{Fault, MemoryStore};
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum Failed {
+    #[error(transparent)]
+    Edit(#[from] EditError),
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    #[error(transparent)]
+    Rollback(#[from] RollbackError),
+}
+
+fn empty_store() -> MemoryStore {
+    MemoryStore::new(Arc::new(|| Duration::ZERO))
+}
+
+/// One whose election has begun, and counts from 0.
+fn store() -> MemoryStore {
+    let store = empty_store();
+    store.write_control(&job(), None, Control::default().encode()).now_or_never().unwrap().unwrap();
+    store
+}
+
+fn job() -> ElectionName {
+    ElectionName::new("job").unwrap()
+}
+
+fn publication(name: &str) -> Publication {
+    let digest = Digest::of(name.as_bytes());
+    Publication { digest, size: 1, by: "ann@desk".to_owned(), at: String::new(), signature: None }
+}
+
+async fn push(store: &MemoryStore, name: &str) -> Result<Pushed, Failed> {
+    edit_control(store, &job(), |control| Ok(control.push(publication(name))?)).await
+}
+
+async fn rollback(store: &MemoryStore) -> Result<RolledBack, Failed> {
+    edit_control(store, &job(), |control| Ok(control.rollback(None)?)).await
+}
+
+/// The names' digests are what was pushed, in that order, and the serial is that.
+async fn holds(store: &MemoryStore, names: &[&str], serial: u64) {
+    let control = read_control(store, &job()).await.unwrap().unwrap();
+    let pushed: Vec<Digest> = control.pushed.iter().map(|entry| entry.digest).collect();
+    let expected: Vec<Digest> = names.iter().map(|name| Digest::of(name.as_bytes())).collect();
+    assert_eq!((pushed, control.serial), (expected, serial));
+}
+
+#[tokio::test]
+async fn what_changes_nothing_is_not_written() {
+    let store = empty_store();
+    assert_eq!(read_control(&store, &job()).await, Ok(None));
+    assert_eq!(edit_control(&store, &job(), |_| Ok::<_, Failed>(7)).await, Ok(7));
+    assert_eq!(read_control(&store, &job()).await, Ok(None));
+    assert_eq!(rollback(&store).await, Err(Failed::Rollback(RollbackError::Empty)));
+    assert_eq!(push(&store, "a").await, Ok(Pushed::Current));
+    let version = async || match store.read_control(&job(), None).await {
+        Ok(Reading::Found(version, _)) => version,
+        other => panic!("{other:?}"),
+    };
+    let before = version().await;
+    assert_eq!(push(&store, "a").await, Ok(Pushed::Already));
+    assert_eq!(version().await, before);
+}
+
+#[tokio::test]
+async fn an_edit_is_made_once_whether_the_request_or_the_answer_was_lost() {
+    for fault in [Fault::LoseRequest, Fault::LoseAnswer] {
+        let store = store();
+        store.fail_next(fault);
+        assert_eq!(push(&store, "a").await, Ok(Pushed::Current), "{fault:?}");
+        push(&store, "b").await.unwrap();
+        store.fail_next(fault);
+        // Made twice, it would lead back to where it began.
+        assert_eq!(rollback(&store).await, Ok(RolledBack::To(Digest::of(b"a"))), "{fault:?}");
+        holds(&store, &["b", "a"], 3).await;
+    }
+}
+
+#[tokio::test]
+async fn what_begins_anew_has_serials_that_no_count_has_come_up_to() {
+    for fault in [Fault::LoseRequest, Fault::LoseAnswer] {
+        let mut serials = Vec::new();
+        // Whoever finds nothing cannot know whether that is so since it was deleted.
+        for _ in 0..2 {
+            let store = empty_store();
+            store.fail_next(fault);
+            assert_eq!(push(&store, "a").await, Ok(Pushed::Current), "{fault:?}");
+            assert_eq!(push(&store, "b").await, Ok(Pushed::Current));
+            let control = read_control(&store, &job()).await.unwrap().unwrap();
+            serials.extend(control.pushed.iter().map(|entry| entry.serial));
+            assert_eq!(serials.last(), Some(&control.serial));
+        }
+        assert!(serials.is_sorted_by(|one, next| one < next), "{serials:?}");
+        assert!(u128::from(serials[0]) + 60_000_000 > wall().as_micros(), "{serials:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_edit_whose_answer_was_lost_is_found_below_what_others_did() {
+    let store = store();
+    push(&store, "a").await.unwrap();
+    push(&store, "b").await.unwrap();
+    store.fail_next(Fault::LoseAnswer);
+    let (election, mut calls) = (job(), 0);
+    let edited = edit_control(&store, &election, |control| {
+        calls += 1;
+        Ok::<_, Failed>(control.rollback(None)?)
+    });
+    // The edit waits first after its answer was lost.
+    let (edited, other) = tokio::join!(edited, push(&store, "c"));
+    assert_eq!((edited, other), (Ok(RolledBack::To(Digest::of(b"a"))), Ok(Pushed::Current)));
+    assert_eq!(calls, 1);
+    holds(&store, &["b", "a", "c"], 4).await;
+}
+
+#[tokio::test]
+async fn a_request_that_arrives_late_does_not_count_twice() {
+    let store = store();
+    push(&store, "a").await.unwrap();
+    push(&store, "b").await.unwrap();
+    store.fail_next(Fault::Hold);
+    let (edited, late) = tokio::join!(rollback(&store), async { store.deliver_writes() });
+    assert_eq!(edited, Ok(RolledBack::To(Digest::of(b"a"))));
+    assert!(matches!(late.as_slice(), [Ok(_)]), "{late:?}");
+    holds(&store, &["b", "a"], 3).await;
+
+    // After the next try it finds another version.
+    store.fail_next(Fault::Hold);
+    assert_eq!(rollback(&store).await, Ok(RolledBack::To(Digest::of(b"b"))));
+    assert_eq!(store.deliver_writes(), [Err(Refusal::Conflict)]);
+    holds(&store, &["a", "b"], 4).await;
+}
+
+#[tokio::test]
+async fn whoever_was_faster_is_not_overwritten() {
+    let store = store();
+    let (election, mut calls) = (job(), 0);
+    let edited = edit_control(&store, &election, |control| {
+        calls += 1;
+        if calls <= 3 {
+            let faster = push(&store, &calls.to_string()).now_or_never();
+            assert_eq!(faster, Some(Ok(Pushed::Current)));
+        }
+        Ok::<_, Failed>(control.push(publication("a"))?)
+    });
+    assert_eq!(edited.await, Ok(Pushed::Current));
+    assert_eq!(calls, 4);
+    holds(&store, &["1", "2", "3", "a"], 4).await;
+}
+
+#[tokio::test]
+async fn a_store_that_stays_away_ends_the_edit_and_it_says_whether_it_may_have_happened() {
+    let store = store();
+    (0..20).for_each(|_| store.fail_next(Fault::LoseRequest));
+    let failed = push(&store, "a").await.unwrap_err();
+    assert!(matches!(failed, Failed::Edit(EditError::Unknown(_))), "{failed:?}");
+    assert!(failed.to_string().contains("baton modules"), "{failed}");
+}
+
+#[tokio::test]
+async fn what_is_damaged_is_not_touched() {
+    let store = empty_store();
+    store.write_control(&job(), None, "nothing of ours".into()).await.unwrap();
+    let failed = push(&store, "a").await.unwrap_err();
+    assert!(matches!(failed, Failed::Edit(EditError::Control(ControlError::Damaged(_)))), "{failed:?}");
+    let found = store.read_control(&job(), None).await;
+    assert!(matches!(&found, Ok(Reading::Found(_, content)) if content == "nothing of ours"), "{found:?}");
+}

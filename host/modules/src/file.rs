@@ -1,0 +1,265 @@
+//! A module in a file, which may be replaced in any of the ways in which files are.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::source::{Offer, Source, SourceError};
+use crate::watch::{Stamp, Watch, aside};
+use crate::way::Way;
+use baton_runtime::{ModuleError, is_complete, read_module};
+use baton_store::Digest;
+
+/// What is longer is no signature, in bytes.
+const LONGEST_SIGNATURE: u64 = 64 << 10;
+
+/// A module in a file, with its minisign signature in `FILE.minisig` beside it where there is one.
+///
+/// What is offered was read in one go, from a file that did not change for a moment before nor while it was read.
+/// Whether it changed is asked of the file system, after inotify's hints and by and by without one.
+pub struct FileSource {
+    path: PathBuf,
+    pace: Pace,
+    watch: Option<Arc<Watch>>,
+    /// Whether each folder that matters is watched.
+    is_watched: bool,
+    /// It looks then, or when there is a hint.
+    looks_at: Option<Instant>,
+    /// What was there when it was last read.
+    known: Option<Sight>,
+    /// What is there instead, and since when it is seen unchanged.
+    settling: Option<(Sight, Instant)>,
+    /// It is being read, however long that takes.
+    reading: Option<BoxFuture<'static, Result<Found, SourceError>>>,
+    offered: Option<(Digest, Option<String>)>,
+    said: Option<SourceError>,
+}
+
+/// How long it waits for what.
+#[derive(Clone, Copy)]
+struct Pace {
+    /// Changes come in crowds: so long after the first of them it looks.
+    calm: Duration,
+    /// What has not changed for so long is complete, if it looks like it.
+    settle: Duration,
+    /// What does not look complete may be still being written, but not for ever.
+    patience: Duration,
+    /// It looks so often without a hint: other machines' changes to a network file system give none.
+    poll: Duration,
+    /// As often where hints cannot be had.
+    unwatched: Duration,
+}
+
+const PACE: Pace = Pace {
+    calm: Duration::from_millis(50),
+    settle: Duration::from_millis(200),
+    patience: Duration::from_secs(2),
+    poll: Duration::from_secs(2),
+    unwatched: Duration::from_millis(500),
+};
+
+impl FileSource {
+    /// The module at this path. Touches nothing yet.
+    #[must_use]
+    pub fn new(path: PathBuf) -> Self {
+        Self {
+            path,
+            pace: PACE,
+            watch: None,
+            is_watched: false,
+            looks_at: None,
+            known: None,
+            settling: None,
+            reading: None,
+            offered: None,
+            said: None,
+        }
+    }
+}
+
+#[async_trait]
+impl Source for FileSource {
+    async fn next(&mut self) -> Result<Offer, SourceError> {
+        let is_first = self.offered.is_none() && self.said.is_none();
+        if is_first && self.watch.is_none() {
+            // Without it, it looks more often.
+            self.watch = Watch::new().ok().map(Arc::new);
+        }
+        loop {
+            self.rest().await;
+            let sight = self.look().await;
+            if self.known == Some(sight) {
+                self.settling = None;
+                self.look_after(self.pace.poll);
+                continue;
+            }
+            let since = match self.settling {
+                Some((settling, since)) if settling == sight => since,
+                _ => {
+                    self.reading = None;
+                    self.settling.insert((sight, Instant::now())).1
+                }
+            };
+            let unsettled = self.pace.settle.saturating_sub(since.elapsed());
+            if !is_first && !unsettled.is_zero() {
+                tokio::time::sleep(unsettled).await;
+                continue;
+            }
+            let path = self.path.clone();
+            let read = || aside(move || Found::read(&path)).boxed();
+            let found = self.reading.get_or_insert_with(read).await;
+            self.reading = None;
+            if !is_first && self.look().await != sight {
+                continue;
+            }
+            let unsure = if is_first { Duration::ZERO } else { self.pace.patience.saturating_sub(since.elapsed()) };
+            match found {
+                Ok(found) if found.is_complete || unsure.is_zero() => {
+                    self.known = Some(sight);
+                    self.settling = None;
+                    let is_news = self.offered.as_ref() != Some(&found.identity);
+                    self.offered = Some(found.identity);
+                    // Whoever was told that there is nothing is told that there is something again.
+                    if self.said.take().is_some() || is_news {
+                        return Ok(found.offer);
+                    }
+                }
+                Err(error) if unsure.is_zero() && self.said.as_ref() != Some(&error) => {
+                    // What was there may come back as if it had never been away.
+                    self.known = None;
+                    self.said = Some(error.clone());
+                    return Err(error);
+                }
+                _ if unsure.is_zero() => self.look_after(self.pace.poll),
+                _ => self.look_after(unsure.min(self.pace.poll)),
+            }
+        }
+    }
+}
+
+impl FileSource {
+    /// Watches whatever folders matter by now, and then looks: so what changes afterwards gives a hint.
+    async fn look(&mut self) -> Sight {
+        let (path, watch) = (self.path.clone(), self.watch.clone());
+        let (sight, is_watched) = aside(move || {
+            let signature = signature_of(&path);
+            let folders = &folders_of(&path) | &folders_of(&signature);
+            let is_watched = watch.is_some_and(|watch| watch.set(&folders));
+            (Sight { module: Stamp::of(&path), signature: Stamp::of(&signature) }, is_watched)
+        })
+        .await;
+        self.is_watched = is_watched;
+        sight
+    }
+
+    /// Looks again after so long, or where not all is watched, sooner.
+    fn look_after(&mut self, longest: Duration) {
+        let wait = if self.is_watched { longest } else { longest.min(self.pace.unwatched) };
+        self.looks_at = Some(Instant::now() + wait);
+    }
+
+    /// Until it is time to look, or there is a hint. Whoever drops this and calls it again rests no longer.
+    async fn rest(&mut self) {
+        let Some(at) = self.looks_at else { return };
+        let hint = async {
+            match &self.watch {
+                Some(watch) => watch.hint().await,
+                None => std::future::pending().await,
+            }
+        };
+        if timeout_at(at, hint).await.is_ok() {
+            let soon = at.min(Instant::now() + self.pace.calm);
+            self.looks_at = Some(soon);
+            sleep_until(soon).await;
+        }
+        self.looks_at = None;
+    }
+}
+
+/// What the file system says of module and signature without reading them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Sight {
+    module: Option<Stamp>,
+    signature: Option<Stamp>,
+}
+
+/// What was read.
+struct Found {
+    offer: Offer,
+    identity: (Digest, Option<String>),
+    /// Whether it ends where WebAssembly says that it does: a half-written file does not.
+    is_complete: bool,
+}
+
+impl Found {
+    fn read(path: &Path) -> Result<Self, SourceError> {
+        let bytes = Bytes::from(read_module(path).map_err(source_error)?);
+        let signature = read_signature(&signature_of(path))?;
+        let is_complete = is_complete(&bytes);
+        Ok(Self { identity: (Digest::of(&bytes), signature.clone()), offer: Offer { bytes, signature }, is_complete })
+    }
+}
+
+fn source_error(error: ModuleError) -> SourceError {
+    let is_lasting = match &error {
+        ModuleError::Unreadable { source, .. } => is_lasting(source),
+        _ => true,
+    };
+    let text = format!("{:#}", anyhow::Error::from(error));
+    if is_lasting { SourceError::Unusable(text) } else { SourceError::Unreachable(text) }
+}
+
+/// Whether somebody must do something about it; else it is the file system that fails.
+fn is_lasting(error: &io::Error) -> bool {
+    let kinds = [ErrorKind::NotFound, ErrorKind::PermissionDenied, ErrorKind::NotADirectory, ErrorKind::IsADirectory];
+    kinds.contains(&error.kind()) || error.raw_os_error() == Some(libc::ELOOP)
+}
+
+fn signature_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".minisig");
+    name.into()
+}
+
+fn read_signature(path: &Path) -> Result<Option<String>, SourceError> {
+    let unreadable = |error: &io::Error| {
+        let text =
+            format!("cannot read the module's signature {}: {error}; make it readable, or remove it", path.display());
+        if is_lasting(error) { SourceError::Unusable(text) } else { SourceError::Unreachable(text) }
+    };
+    match fs::metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(unreadable(&error)),
+        Ok(metadata) if !metadata.is_file() || metadata.len() > LONGEST_SIGNATURE => {
+            let path = path.display();
+            let text = format!("{path} is no signature: it must be a file of at most {LONGEST_SIGNATURE} bytes");
+            return Err(SourceError::Unusable(text));
+        }
+        Ok(_) => {}
+    }
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(LONGEST_SIGNATURE).read_to_end(&mut bytes))
+        .map_err(|error| unreadable(&error))?;
+    // What is no text is no signature either, as whoever verifies it will say.
+    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+/// The folders in which a change can make `path` name another file: its own, and that of each link on the way.
+fn folders_of(path: &Path) -> BTreeSet<PathBuf> {
+    let lookups = Way::to(path).map(|way| way.lookups).unwrap_or_default();
+    lookups.into_iter().filter(|lookup| lookup.decides).map(|lookup| lookup.folder).collect()
+}
+
+#[cfg(test)]
+#[path = "file_tests.rs"]
+mod tests;

@@ -1,0 +1,153 @@
+//! Lets people know what a node holds and runs, and other nodes which term it has seen. Whoever leads does not wait for
+//! it: its failures are tried again, and not said.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_election::{ElectionName, Refusal, Term};
+use tokio::time::{Instant, timeout};
+
+use super::in_flight::InFlight;
+use baton_store::LeaseStore;
+use baton_store::{Announcement, Digest, ModuleStore, withdraw};
+
+/// News is said so long after it came: a term that begins needs the machine for its instance.
+const NEWS_AFTER: Duration = Duration::from_millis(10);
+/// It is said anew so often, so that what a node said that crashed looks old.
+const EVERY: Duration = Duration::from_secs(60);
+/// After a failure it is said anew so soon; after each further one in a row twice as late, at the latest so late.
+const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+/// How long one try may take.
+const TRY: Duration = Duration::from_secs(10);
+
+pub(super) struct Announcer {
+    store: Arc<dyn ModuleStore>,
+    leases: Arc<dyn LeaseStore>,
+    election: ElectionName,
+    node: String,
+    incarnation: String,
+    source: String,
+    said: Option<Said>,
+    /// Since when something else is to be said.
+    news: Option<Instant>,
+    /// The highest term that this node has named, in whatever start of it; none while that is not known.
+    named: Option<Term>,
+    again: Instant,
+    /// Failures in a row.
+    failures: u32,
+    saying: InFlight<Result<Term, Refusal>>,
+}
+
+/// What others are to know.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Said {
+    pub holds: Vec<Digest>,
+    pub runs: Option<Digest>,
+    pub term: Term,
+}
+
+impl Announcer {
+    /// `source` is what people call the one that the modules come from.
+    pub fn new(
+        store: Arc<dyn ModuleStore>,
+        leases: Arc<dyn LeaseStore>,
+        election: ElectionName,
+        node: String,
+        incarnation: String,
+        source: String,
+    ) -> Self {
+        Self {
+            store,
+            leases,
+            election,
+            node,
+            incarnation,
+            source,
+            said: None,
+            news: None,
+            named: None,
+            again: Instant::now(),
+            failures: 0,
+            saying: InFlight::none(),
+        }
+    }
+
+    /// Begins to say it, if that has been news for a moment, or was said long ago. What is said first is said at once.
+    pub fn begin(&mut self, what: Said, now: Instant) {
+        let is_news = self.said.as_ref().is_some_and(|said| *said != what);
+        self.news = is_news.then(|| self.news.unwrap_or(now));
+        if self.due().is_none_or(|due| now < due) {
+            return;
+        }
+        self.news = None;
+        self.said = Some(what.clone());
+        self.again = now + EVERY;
+        let (store, election) = (Arc::clone(&self.store), self.election.clone());
+        let Said { holds, runs, term } = what;
+        let announcement =
+            Announcement { term, ..Announcement::now(&self.node, &self.incarnation, &self.source, holds, runs) };
+        let said = say(store, election, announcement, self.named);
+        self.saying.begin(async move {
+            timeout(TRY, said).await.unwrap_or_else(|_| Err(Refusal::Unknown(format!("no answer within {TRY:?}"))))
+        });
+    }
+
+    /// When it is to be said anew; none while it is being said.
+    pub fn due(&self) -> Option<Instant> {
+        let news = self.news.map(|since| since + NEWS_AFTER);
+        self.saying.is_idle().then(|| news.map_or(self.again, |news| news.min(self.again)))
+    }
+
+    /// Waits until it is said, or not.
+    pub async fn said(&mut self) {
+        match self.saying.done().await {
+            Ok(named) => {
+                self.named = Some(named);
+                self.failures = 0;
+            }
+            Err(_) => {
+                self.again = Instant::now() + (AGAIN.0 * (1 << self.failures.min(8))).min(AGAIN.1);
+                self.failures = self.failures.saturating_add(1);
+            }
+        }
+    }
+
+    /// Takes it back, unless nothing else may know of the term that this node has `seen`: then that is said instead, if it
+    /// is news still.
+    pub async fn withdraw(mut self, seen: Term) {
+        // What is under way could otherwise come after it.
+        if !self.saying.is_idle() {
+            self.said().await;
+        }
+        let Self { store, leases, election, node, incarnation, source, said, named, .. } = self;
+        // What it had named before this start, nobody may know but who reads that.
+        let (Some(named), Some(said)) = (named, said) else { return };
+        let known = named.max(said.term).max(seen);
+        // A node that has said something looks old after a while anyway.
+        let is_taken_back = withdraw(&*leases, &*store, &election, &node, known).await;
+        if matches!(is_taken_back, Ok(false)) && known > named {
+            let announcement = Announcement::now(&node, &incarnation, &source, said.holds, None);
+            let _ = say(store, election, Announcement { term: known, ..announcement }, Some(named)).await;
+        }
+    }
+}
+
+/// Says it, and returns the term that it names: never a lower one than the node has `named` before. What it named before
+/// this start is read: it may be the only one that knows of that term, and has not seen the election yet.
+async fn say(
+    store: Arc<dyn ModuleStore>,
+    election: ElectionName,
+    mut announcement: Announcement,
+    named: Option<Term>,
+) -> Result<Term, Refusal> {
+    let named = match named {
+        Some(named) => named,
+        None => {
+            let before = store.announced(&election, &announcement.node).await?;
+            before.and_then(|content| Announcement::decode(&content)).map_or(0, |before| before.term)
+        }
+    };
+    announcement.term = announcement.term.max(named);
+    store.announce(&election, &announcement.node, announcement.encode()).await?;
+    Ok(announcement.term)
+}

@@ -1,0 +1,506 @@
+//! Follows the source of one coordinator, on every node and whoever leads: what it names is fetched, verified,
+//! compiled and linked ahead, so that a takeover starts warm; what becomes of it is written down for all.
+//!
+//! A follower decides nothing about leases or instances. It gives its node's supervisor a [`Supply`], which
+//! changes when something else is ready, and takes its [`Judgement`]s, until nobody is left to send any.
+//! Whatever goes wrong, what was ready before stays.
+
+mod announcer;
+mod in_flight;
+mod offered;
+mod recorder;
+mod report;
+mod reporter;
+mod shelf;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use baton_election::{ElectionName, Refusal, Version};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::jitter::between;
+use super::{Control, Judgement, Offer, Preparation, PrepareError, Preparer, Presence};
+use super::{RecordedVerdict, Source, SourceError, Supply, Verdict};
+use announcer::{Announcer, Said};
+use baton_runtime::LARGEST_MODULE;
+use baton_store::LeaseStore;
+use baton_store::{Digest, ModuleStore, Reading};
+use in_flight::InFlight;
+use offered::{Offered, rejection};
+use recorder::{Judged, Recorder};
+use reporter::{Reporter, unless_soon};
+use shelf::{Candidate, Patience, Setback, Shelf, Step};
+
+pub use report::{Report, ReportSink};
+
+/// How long a module may take to come over a slow line.
+const FETCH: Duration = Duration::from_secs(600);
+/// How long a reading of the control object may take.
+const READ: Duration = Duration::from_secs(4);
+/// Half as long as the first wait after a reading that failed; each further one is twice as long.
+const RETRY: Duration = Duration::from_millis(250);
+/// How long the end waits for the store.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// What a follower is given.
+pub struct Following {
+    /// Whose modules it follows.
+    pub election: ElectionName,
+    /// This node's id.
+    pub node: String,
+    /// This start of it.
+    pub incarnation: String,
+    /// What people call the source.
+    pub name: String,
+    /// What names the modules; none, and it is what was pushed into the store.
+    pub source: Option<Box<dyn Source>>,
+    /// Where the control object is. Nothing that is urgent goes through this handle: modules may be large.
+    pub store: Arc<dyn ModuleStore>,
+    /// Where the record is, which this reads in the end.
+    pub leases: Arc<dyn LeaseStore>,
+    /// What makes modules ready.
+    pub preparer: Arc<dyn Prepare>,
+    /// What this node's supervisor lets others know.
+    pub presence: watch::Receiver<Presence>,
+    /// Where it tells of the modules.
+    pub reports: Arc<dyn ReportSink>,
+    /// How often it does what.
+    pub pace: Pace,
+}
+
+/// Makes modules ready.
+#[async_trait]
+pub trait Prepare: Send + Sync {
+    /// Verifies an offer, compiles and links it. Dropping the future gives it up.
+    ///
+    /// # Errors
+    /// [`PrepareError`] says what is wrong with it and what to do.
+    async fn prepare(&self, offer: &Offer) -> Result<Preparation, PrepareError>;
+}
+
+#[async_trait]
+impl Prepare for Preparer {
+    async fn prepare(&self, offer: &Offer) -> Result<Preparation, PrepareError> {
+        self.prepare(offer).await
+    }
+}
+
+/// How often a follower does what.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// From one reading of the control object to the next, at least and at most.
+    pub poll: (Duration, Duration),
+    /// The longest wait of what failed again and again to do with the store.
+    pub outage: Duration,
+    /// After a module was refused it is tried again: at first, and at the most.
+    pub refused: (Duration, Duration),
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            poll: (Duration::from_secs(2), Duration::from_secs(4)),
+            outage: Duration::from_secs(15),
+            refused: (Duration::from_secs(10), Duration::from_secs(600)),
+        }
+    }
+}
+
+/// Why the first module of a source cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// It is not there.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// It is of no use.
+    #[error("{name}: {error}")]
+    Prepare {
+        /// What people call the source.
+        name: String,
+        /// Why.
+        error: PrepareError,
+    },
+}
+
+/// Follows the source of one coordinator.
+pub struct Follower {
+    given: Following,
+    supply: watch::Sender<Supply>,
+    judgements: mpsc::UnboundedReceiver<Judgement>,
+    /// What the control object said when it was last read, and what was written into it since.
+    control: Control,
+    /// The version that was read.
+    version: Option<Version>,
+    /// Whether it was read, or cannot be: before, nothing is known of what was rejected.
+    has_read: bool,
+    offered: Offered,
+    candidates: Vec<Candidate>,
+    shelf: Shelf,
+    reading: InFlight<Result<Reading, Refusal>>,
+    read_at: Instant,
+    /// How many readings have failed in a row.
+    failed_reads: u32,
+    hashing: InFlight<(Digest, Offer)>,
+    preparing: InFlight<Result<Preparation, Setback>>,
+    /// What is being prepared.
+    prepares: Option<Candidate>,
+    recorder: Recorder,
+    announcer: Announcer,
+    reporter: Reporter,
+}
+
+impl Follower {
+    /// A follower, what it has ready, and where it is told what became of that.
+    #[must_use]
+    pub fn new(given: Following) -> (Self, watch::Receiver<Supply>, mpsc::UnboundedSender<Judgement>) {
+        let (supply, supplied) = watch::channel(Supply::default());
+        let (judge, judgements) = mpsc::unbounded_channel();
+        let Following { store, leases, election, node, incarnation, name, reports, pace, .. } = &given;
+        let unreachable = (Duration::from_secs(1).min(pace.outage), pace.outage);
+        let follower = Self {
+            supply,
+            judgements,
+            control: Control::default(),
+            version: None,
+            has_read: false,
+            offered: Offered::default(),
+            candidates: Vec::new(),
+            shelf: Shelf::new(Patience { unreachable, refused: pace.refused }),
+            reading: InFlight::none(),
+            read_at: Instant::now(),
+            failed_reads: 0,
+            hashing: InFlight::none(),
+            preparing: InFlight::none(),
+            prepares: None,
+            recorder: Recorder::new(Arc::clone(store), election.clone()),
+            announcer: Announcer::new(
+                Arc::clone(store),
+                Arc::clone(leases),
+                election.clone(),
+                node.clone(),
+                incarnation.clone(),
+                name.clone(),
+            ),
+            reporter: Reporter::new(Arc::clone(reports), election.clone()),
+            given,
+        };
+        (follower, supplied, judge)
+    }
+
+    /// Prepares what the source names first, for whoever must not start without it. Returns its digest; none if
+    /// the source is what was pushed. What is only the machine's fault does not matter: it is tried again later.
+    ///
+    /// # Errors
+    /// [`LoadError`] where that is nothing that can run here.
+    pub async fn load(&mut self) -> Result<Option<Digest>, LoadError> {
+        let Some(source) = &mut self.given.source else { return Ok(None) };
+        let (digest, offer) = hash(source.next().await?).await;
+        let prepared = unless_soon(self.given.preparer.prepare(&offer), self.reporter.compiling(digest)).await;
+        self.offered.add(digest, offer);
+        self.candidates = self.offered.candidates(&self.control);
+        self.prepares = self.candidates.first().cloned();
+        match prepared {
+            Err(error) if !error.may_pass() => {
+                return Err(LoadError::Prepare { name: self.given.name.clone(), error });
+            }
+            prepared => self.prepared(prepared.map_err(Setback::of)),
+        }
+        Ok(Some(digest))
+    }
+
+    /// Follows the source until nobody is left who could send a judgement.
+    pub async fn run(mut self) {
+        loop {
+            let now = Instant::now();
+            self.settle();
+            self.begin_what_is_due(now);
+            let wake = self.next_wake(now);
+            let next_offer = async {
+                match &mut self.given.source {
+                    Some(source) => source.next().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                judgement = self.judgements.recv() => match judgement {
+                    Some(judgement) => self.judged(judgement),
+                    None => break,
+                },
+                read = self.reading.done() => self.read(read),
+                written = self.recorder.written() => match written {
+                    Ok(judged) => self.recorded(&judged),
+                    Err(Some(error)) => self.reporter.error(format!("a judgement is not written yet, and tried again: {error}")),
+                    Err(None) => {}
+                },
+                prepared = self.preparing.done() => self.prepared(prepared),
+                (digest, offer) = self.hashing.done() => self.offered.add(digest, offer),
+                offer = next_offer => self.offer(offer),
+                () = self.announcer.said() => {}
+                Ok(()) = self.given.presence.changed() => {}
+                () = sleep_until(wake) => {}
+            }
+        }
+        self.finish().await;
+    }
+
+    /// Draws the conclusions from what has changed.
+    fn settle(&mut self) {
+        let control = self.recorder.apply(&self.control);
+        self.candidates = match self.given.source {
+            Some(_) => self.offered.candidates(&control),
+            None => published(&control),
+        };
+        self.shelf.tidy(&self.candidates, self.offered.newest());
+        self.offered.tidy(&self.shelf);
+        if !self.has_read {
+            return;
+        }
+        self.tell_what_is_missing(&control);
+        let supply = self.shelf.supply(&self.candidates);
+        self.supply.send_if_modified(|before| {
+            let versions = |supply: &Supply| {
+                [&supply.current, &supply.fallback].map(|prepared| prepared.as_ref().map(|it| it.version.clone()))
+            };
+            let is_news = versions(before) != versions(&supply);
+            *before = supply;
+            is_news
+        });
+    }
+
+    fn begin_what_is_due(&mut self, now: Instant) {
+        if self.reading.is_idle() && now >= self.read_at {
+            let (store, election) = (Arc::clone(&self.given.store), self.given.election.clone());
+            let known = self.version.clone();
+            self.reading.begin(async move {
+                let read = timeout(READ, store.read_control(&election, known.as_ref())).await;
+                read.unwrap_or_else(|_| Err(Refusal::Unknown(format!("no answer within {READ:?}"))))
+            });
+        }
+        match self.shelf.next(&self.candidates, now) {
+            Step::Prepare(candidate) => {
+                if self.preparing.is_idle() || !self.prepares.as_ref().is_some_and(|other| other.is(&candidate)) {
+                    self.prepare(candidate);
+                }
+            }
+            Step::Wait(_) | Step::Rest => self.preparing.stop(),
+        }
+        self.recorder.begin(now);
+        let Presence { runs, term } = self.given.presence.borrow_and_update().clone();
+        let runs = runs.and_then(|digest| digest.parse().ok());
+        self.announcer.begin(Said { holds: self.shelf.holds(), runs, term }, now);
+    }
+
+    fn next_wake(&self, now: Instant) -> Instant {
+        let read = self.reading.is_idle().then_some(self.read_at);
+        let retry = match self.shelf.next(&self.candidates, now) {
+            Step::Wait(until) => Some(until),
+            Step::Prepare(_) | Step::Rest => None,
+        };
+        let wakes = [read, retry, self.recorder.due(), self.announcer.due()];
+        wakes.into_iter().flatten().min().unwrap_or(now + self.given.pace.outage)
+    }
+
+    fn prepare(&mut self, candidate: Candidate) {
+        let offer = self.offered.offer(&candidate);
+        let (store, preparer) = (Arc::clone(&self.given.store), Arc::clone(&self.given.preparer));
+        let say = self.reporter.compiling(candidate.digest);
+        self.prepares = Some(candidate.clone());
+        self.preparing.begin(async move {
+            let offer = match offer {
+                Some(offer) => offer,
+                None => fetch(store.as_ref(), &candidate).await?,
+            };
+            let prepared = unless_soon(preparer.prepare(&offer), say).await;
+            prepared.map_err(Setback::of)
+        });
+    }
+
+    fn prepared(&mut self, prepared: Result<Preparation, Setback>) {
+        let Some(candidate) = self.prepares.take() else { return };
+        match prepared {
+            Ok(preparation) => {
+                self.ready(&candidate, preparation);
+                self.reachable();
+            }
+            Err(setback) => {
+                if !self.shelf.set_back(&candidate, setback.clone(), Instant::now()) {
+                    return;
+                }
+                match setback {
+                    Setback::Unreachable(error) => self.reporter.unreachable(error),
+                    Setback::Refused(error) => self.reporter.refused(Some(candidate.digest), error, self.has_ready()),
+                }
+            }
+        }
+    }
+
+    /// What it can run.
+    fn has_ready(&self) -> Option<Digest> {
+        self.candidates.iter().map(|candidate| candidate.digest).find(|digest| self.shelf.has(digest))
+    }
+
+    fn ready(&mut self, candidate: &Candidate, preparation: Preparation) {
+        self.reporter.ready(candidate.digest, &preparation);
+        self.shelf.add(candidate, preparation.module);
+    }
+
+    fn offer(&mut self, offer: Result<Offer, SourceError>) {
+        match offer {
+            Ok(offer) => {
+                self.hashing.begin(hash(offer));
+                self.reachable();
+            }
+            Err(SourceError::Unreachable(error)) => self.reporter.unreachable(error),
+            Err(SourceError::Unusable(error)) => self.reporter.refused(None, error, self.has_ready()),
+        }
+    }
+
+    fn judged(&mut self, judgement: Judgement) {
+        let Ok(digest) = judgement.version.digest.parse::<Digest>() else { return };
+        let serial = judgement.version.serial;
+        let is_published = self.given.source.is_none();
+        if let Verdict::Rejected { .. } = judgement.verdict {
+            // Who runs it has said so.
+            self.reporter.is_told_of((digest, if is_published { serial } else { 0 }));
+        } else if !is_published {
+            self.offered.prove(digest, serial);
+            return;
+        }
+        let unpushed = (!is_published).then(|| self.offered.size(&digest).unwrap_or_default());
+        self.recorder.add(Judged::now(judgement, unpushed, &self.given.node));
+    }
+
+    /// What was read before this was written is old news, and what is being read may be.
+    fn recorded(&mut self, judged: &Judged) {
+        judged.apply(&mut self.control);
+        self.reading.stop();
+        self.read_at = Instant::now();
+    }
+
+    fn read(&mut self, answer: Result<Reading, Refusal>) {
+        let now = Instant::now();
+        let (soonest, latest) = self.given.pace.poll;
+        let found = match answer {
+            Ok(reading) => reading,
+            Err(refusal) => {
+                self.failed_reads += 1;
+                // A store that is made at the first start, or is busy for once, is none that does not answer.
+                let is_trouble = self.failed_reads > 1;
+                // A file is there without the store, too: it does not wait for rejections that cannot be read.
+                self.has_read |=
+                    self.given.source.is_some() && (is_trouble || matches!(refusal, Refusal::Misconfigured(_)));
+                self.read_at = now + (RETRY * (1 << self.failed_reads.min(8))).min(self.given.pace.outage);
+                if is_trouble && self.given.source.is_none() {
+                    self.reporter.unreachable(format!("cannot read what is published: {refusal}"));
+                }
+                return;
+            }
+        };
+        self.has_read = true;
+        self.failed_reads = 0;
+        self.read_at = now + between(soonest, latest);
+        if self.given.source.is_none() {
+            self.reachable();
+        }
+        match found {
+            Reading::Unchanged => {}
+            Reading::Nothing if self.version.is_none() => {}
+            Reading::Nothing => {
+                let error = "the election's control object is gone from the store: what was pushed before stays here, \
+                             and the next push begins anew";
+                self.reporter.control_is_wrong(error.to_owned());
+            }
+            Reading::Found(version, content) => {
+                self.version = Some(version);
+                match Control::decode(&content) {
+                    Ok(control) => {
+                        self.control = control;
+                        self.reporter.control_is_right();
+                    }
+                    Err(error) => self.reporter.control_is_wrong(format!("{error}; what was pushed before stays here")),
+                }
+            }
+        }
+    }
+
+    /// Says why there is nothing newer to run, if that is so.
+    fn tell_what_is_missing(&mut self, control: &Control) {
+        let newest = match self.given.source {
+            None => {
+                self.reporter.nothing_is_pushed(control.pushed.is_empty());
+                control.pushed.last().map(|entry| ((entry.digest, entry.serial), entry.rejection()))
+            }
+            Some(_) => self.offered.newest().map(|digest| ((digest, 0), rejection(control, &digest))),
+        };
+        if let Some((newest, rejection)) = newest {
+            self.reporter.newest(newest, rejection, self.candidates.first().map(|candidate| candidate.digest));
+        }
+    }
+
+    fn reachable(&mut self) {
+        if !self.shelf.waits_for_bytes() {
+            self.reporter.reachable();
+        }
+    }
+
+    /// What nobody else will do.
+    async fn finish(self) {
+        let Self { recorder, announcer, given, .. } = self;
+        let withdrawn = announcer.withdraw(given.presence.borrow().term);
+        // Both are of use, and neither is worth waiting for a store that does not answer.
+        let _ = futures::future::join(timeout(LAST_WORDS, recorder.finish()), timeout(LAST_WORDS, withdrawn)).await;
+    }
+}
+
+/// What was pushed and is not rejected.
+fn published(control: &Control) -> Vec<Candidate> {
+    let entries = control.pushed.iter().rev().filter(|entry| entry.rejection().is_none());
+    let candidates = entries.map(|entry| Candidate {
+        digest: entry.digest,
+        serial: entry.serial,
+        size: entry.size,
+        signature: entry.signature.clone(),
+        is_good: entry.verdict == Some(RecordedVerdict::Good),
+    });
+    candidates.collect()
+}
+
+/// Reads a module from the store, which is believed nothing.
+async fn fetch(store: &dyn ModuleStore, candidate: &Candidate) -> Result<Offer, Setback> {
+    let Candidate { digest, signature, .. } = candidate;
+    let read = timeout(FETCH, store.get_module(digest, LARGEST_MODULE + 1)).await;
+    let read = read.unwrap_or_else(|_| Err(Refusal::Unknown(format!("it did not come within {FETCH:?}"))));
+    let unreachable = |refusal| Setback::Unreachable(format!("cannot read the module {digest}: {refusal}"));
+    let Some(bytes) = read.map_err(unreachable)? else {
+        return Err(Setback::Refused("the store does not have it: push it again".to_owned()));
+    };
+    let size = bytes.len() as u64;
+    if size > LARGEST_MODULE {
+        return Err(Setback::Refused(PrepareError::TooLarge(size).to_string()));
+    }
+    let (found, offer) = hash(Offer { bytes, signature: signature.clone() }).await;
+    if found != *digest {
+        return Err(Setback::Refused(format!(
+            "what the store has under its digest is another, {size} bytes with the digest {found}: remove that object, \
+             and push the module again"
+        )));
+    }
+    Ok(offer)
+}
+
+/// Finds out what is offered. Takes a while, and so does not hold up the thread.
+async fn hash(offer: Offer) -> (Digest, Offer) {
+    let bytes = offer.bytes.clone();
+    match tokio::task::spawn_blocking(move || Digest::of(&bytes)).await {
+        Ok(digest) => (digest, offer),
+        // The runtime is ending, and this task with it.
+        Err(_) => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,121 @@
+//! What a follower tells people: what lasts is said once.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_election::ElectionName;
+use tokio::time::{Instant, timeout};
+
+use super::report::{Report, ReportSink};
+use crate::Preparation;
+use baton_store::Digest;
+
+/// Whoever waits longer for a module is told for what.
+const SOON: Duration = Duration::from_secs(1);
+
+pub(super) struct Reporter {
+    sink: Arc<dyn ReportSink>,
+    election: ElectionName,
+    unreachable_since: Option<Instant>,
+    /// What is wrong with the control object.
+    control: Option<String>,
+    /// Whether there is nothing to run yet.
+    nothing: bool,
+    /// The newest version if it is rejected, and which publishing of it.
+    rejected: Option<(Digest, u64)>,
+}
+
+impl Reporter {
+    pub fn new(sink: Arc<dyn ReportSink>, election: ElectionName) -> Self {
+        Self { sink, election, unreachable_since: None, control: None, nothing: false, rejected: None }
+    }
+
+    /// Says, once it is called, that a module takes long to compile.
+    pub fn compiling(&self, digest: Digest) -> impl FnOnce() + Send + use<> {
+        let sink = Arc::clone(&self.sink);
+        move || sink.report(Report::Compiling { module: digest })
+    }
+
+    pub fn ready(&self, digest: Digest, Preparation { cached, took, .. }: &Preparation) {
+        self.say(Report::Ready { module: digest, cached: *cached, took: *took });
+    }
+
+    /// What cannot be had, or cannot run; and what can run all the same.
+    pub fn refused(&self, digest: Option<Digest>, error: String, instead: Option<Digest>) {
+        self.say(Report::Refused { module: digest, error, instead });
+    }
+
+    pub fn unreachable(&mut self, error: String) {
+        if self.unreachable_since.is_none() {
+            self.unreachable_since = Some(Instant::now());
+            self.say(Report::Unreachable { error });
+        }
+    }
+
+    pub fn reachable(&mut self) {
+        if let Some(since) = self.unreachable_since.take() {
+            self.say(Report::Reachable { after: since.elapsed() });
+        }
+    }
+
+    pub fn control_is_wrong(&mut self, error: String) {
+        if self.control.as_ref() != Some(&error) {
+            self.error(error.clone());
+            self.control = Some(error);
+        }
+    }
+
+    pub fn control_is_right(&mut self) {
+        self.control = None;
+    }
+
+    /// Whether nothing was ever pushed.
+    pub fn nothing_is_pushed(&mut self, is_so: bool) {
+        if is_so && !std::mem::replace(&mut self.nothing, is_so) && self.control.is_none() {
+            let reason = format!(
+                "nothing is published for it yet: `baton push MODULE {}`, with this host's --store, publishes one",
+                self.election
+            );
+            self.say(Report::NothingPushed { reason });
+        }
+        self.nothing = is_so;
+    }
+
+    /// The newest version, and why it is rejected if it is; and what can run instead.
+    pub fn newest(&mut self, newest: (Digest, u64), rejection: Option<&str>, instead: Option<Digest>) {
+        match rejection {
+            None => self.rejected = None,
+            Some(_) if self.rejected == Some(newest) => {}
+            Some(reason) => {
+                self.rejected = Some(newest);
+                self.say(Report::Rejected { module: newest.0, reason: reason.to_owned(), instead });
+            }
+        }
+    }
+
+    /// Somebody else has said that this version is rejected.
+    pub fn is_told_of(&mut self, rejected: (Digest, u64)) {
+        self.rejected = Some(rejected);
+    }
+
+    pub fn error(&self, error: String) {
+        self.say(Report::Error { error });
+    }
+
+    fn say(&self, report: Report) {
+        self.sink.report(report);
+    }
+}
+
+/// Waits for what is mostly done soon. Where it is not, says so.
+pub(super) async fn unless_soon<T>(work: impl Future<Output = T>, say: impl FnOnce()) -> T {
+    let mut work = pin!(work);
+    match timeout(SOON, &mut work).await {
+        Ok(done) => done,
+        Err(_) => {
+            say();
+            work.await
+        }
+    }
+}

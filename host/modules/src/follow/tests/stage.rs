@@ -1,0 +1,381 @@
+//! Followers on a store that fails on demand.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use baton_election::ModuleVersion;
+use bytes::Bytes;
+use time::OffsetDateTime;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use super::super::*;
+use crate::{EditError, Publication, edit_control};
+use baton_runtime::{Engine, Module};
+use baton_store::MemoryStore;
+use baton_store::{Announcement, StoredModule};
+
+/// Guards against a hang; nothing is measured by it.
+const GUARD: Duration = Duration::from_secs(60);
+
+const PACE: Pace = Pace {
+    poll: (Duration::from_millis(5), Duration::from_millis(15)),
+    outage: Duration::from_millis(30),
+    refused: (Duration::from_millis(20), Duration::from_millis(40)),
+};
+
+pub fn name() -> ElectionName {
+    ElectionName::new("stage").unwrap()
+}
+
+pub fn version(digest: Digest, serial: u64) -> ModuleVersion {
+    ModuleVersion { digest: digest.to_string(), serial }
+}
+
+pub fn rejected(reason: &str) -> Verdict {
+    Verdict::Rejected { reason: reason.to_owned() }
+}
+
+/// A command that does nothing; each number makes another.
+pub fn component(number: u32) -> Bytes {
+    let text = format!(
+        r#"(component
+            (core module $code (func (export "main") (result i32) i32.const {number} drop i32.const 0))
+            (core instance $code (instantiate $code))
+            (func $main (result (result)) (canon lift (core func $code "main")))
+            (instance $main (export "run" (func $main)))
+            (export "wasi:cli/run@0.2.0" (instance $main)))"#
+    );
+    wat::parse_str(text).unwrap().into()
+}
+
+/// A store with followers on it.
+pub struct Stage {
+    pub store: Arc<Faulty>,
+    pub election: ElectionName,
+    pub engine: Engine,
+    pub slow: Arc<Mutex<Option<Digest>>>,
+    /// Whether the machine is too busy to compile anything.
+    pub is_busy: Arc<AtomicBool>,
+}
+
+impl Stage {
+    pub fn new() -> Self {
+        let inner = MemoryStore::new(Arc::new(|| Duration::ZERO));
+        let store = Faulty {
+            inner,
+            is_down: AtomicBool::default(),
+            has_no_modules: AtomicBool::default(),
+            hangs: AtomicBool::default(),
+        };
+        let (slow, is_busy) = Default::default();
+        Self {
+            store: Arc::new(store),
+            election: name(),
+            engine: Engine::new(baton_runtime::Purpose::default()).unwrap(),
+            slow,
+            is_busy,
+        }
+    }
+
+    pub async fn push(&self, number: u32) -> Digest {
+        self.push_bytes(component(number)).await
+    }
+
+    pub async fn push_bytes(&self, bytes: Bytes) -> Digest {
+        let (digest, size) = (Digest::of(&bytes), bytes.len() as u64);
+        self.store.inner.put_module(&digest, bytes).await.unwrap();
+        self.name(digest, size).await;
+        digest
+    }
+
+    /// A push whose compilation never ends.
+    pub async fn slow(&self, number: u32) -> Digest {
+        *self.slow.lock().unwrap() = Some(Digest::of(&component(number)));
+        self.push(number).await
+    }
+
+    /// Makes it the current version, whether it is there or not. Serials count from 1 here.
+    pub async fn name(&self, digest: Digest, size: u64) {
+        // Refused where it has begun.
+        let _ = self.store.inner.write_control(&self.election, None, Control::default().encode()).await;
+        let publication = Publication { digest, size, by: "me".into(), at: "now".into(), signature: None };
+        edit_control(&self.store.inner, &self.election, |control| {
+            Ok::<_, EditError>(control.push(publication.clone())?)
+        })
+        .await
+        .unwrap();
+    }
+
+    /// Waits until the control object passes.
+    pub async fn control(&self, test: impl Fn(&Control) -> bool) {
+        until("the control object", async || {
+            match self.store.inner.read_control(&self.election, None).await.unwrap() {
+                Reading::Found(_, content) => test(&Control::decode(&content).unwrap()),
+                _ => false,
+            }
+        })
+        .await;
+    }
+
+    /// Waits until what a node has announced passes.
+    pub async fn announced(&self, node: &str, test: impl Fn(&Announcement) -> bool) {
+        until("the announcement", async || {
+            let said: BTreeMap<_, _> =
+                self.store.inner.announcements(&self.election).await.unwrap().into_iter().collect();
+            said.get(node).is_some_and(|said| test(&Announcement::decode(said).unwrap()))
+        })
+        .await;
+    }
+
+    pub fn follower(&self, node: &str, source: Option<Box<dyn Source>>) -> (Follower, Node) {
+        let (presence, seen) = watch::channel(Presence::default());
+        let said = Kept::default();
+        let prepares = Arc::new(AtomicU32::new(0));
+        let preparer = InProcess {
+            engine: self.engine.clone(),
+            slow: Arc::clone(&self.slow),
+            is_busy: Arc::clone(&self.is_busy),
+            prepares: Arc::clone(&prepares),
+        };
+        let (follower, supply, judge) = Follower::new(Following {
+            election: self.election.clone(),
+            node: node.to_owned(),
+            incarnation: "1".to_owned(),
+            name: if source.is_some() { "x.wasm".to_owned() } else { "store://stage".to_owned() },
+            source,
+            store: Arc::clone(&self.store) as Arc<dyn ModuleStore>,
+            leases: Arc::new(self.store.inner.clone()),
+            preparer: Arc::new(preparer),
+            presence: seen,
+            reports: Arc::new(said.clone()),
+            pace: PACE,
+        });
+        (follower, Node { supply, judge: Some(judge), presence, said, running: None, prepares })
+    }
+
+    pub fn node(&self, name: &str) -> Node {
+        let (follower, mut node) = self.follower(name, None);
+        node.running = Some(tokio::spawn(follower.run()));
+        node
+    }
+
+    pub async fn node_with_file(&self, name: &str, bytes: Bytes) -> (Node, File) {
+        let file = File::default();
+        let digest = file.becomes(bytes);
+        let (mut follower, mut node) = self.follower(name, Some(Box::new(file.clone())));
+        assert_eq!(follower.load().await.unwrap(), Some(digest));
+        node.running = Some(tokio::spawn(follower.run()));
+        (node, file)
+    }
+}
+
+/// A running follower, seen from its supervisor.
+pub struct Node {
+    pub supply: watch::Receiver<Supply>,
+    pub judge: Option<mpsc::UnboundedSender<Judgement>>,
+    pub presence: watch::Sender<Presence>,
+    said: Kept,
+    running: Option<JoinHandle<()>>,
+    pub prepares: Arc<AtomicU32>,
+}
+
+impl Node {
+    pub async fn supplied(&mut self, current: Option<(Digest, u64)>, fallback: Option<(Digest, u64)>) {
+        let wanted = [current, fallback].map(|it| it.map(|(digest, serial)| version(digest, serial)));
+        let versions = |supply: &Supply| {
+            [&supply.current, &supply.fallback].map(|prepared| prepared.as_ref().map(|it| it.version.clone()))
+        };
+        let waited = timeout(GUARD, self.supply.wait_for(|supply| versions(supply) == wanted)).await.map(drop);
+        if waited.is_err() {
+            panic!("{wanted:?} was never supplied, but {:?}; {}", versions(&self.supply.borrow()), self.said.text());
+        }
+        // The code is that of the version.
+        let supply = self.supply.borrow();
+        for prepared in [&supply.current, &supply.fallback].into_iter().flatten() {
+            assert_eq!(prepared.module.digest(), prepared.version.digest);
+        }
+    }
+
+    pub async fn supplied_current(&mut self, current: (Digest, u64)) {
+        let wanted = version(current.0, current.1);
+        let is_current = |supply: &Supply| supply.current.as_ref().is_some_and(|it| it.version == wanted);
+        timeout(GUARD, self.supply.wait_for(is_current)).await.unwrap().unwrap();
+    }
+
+    pub fn judge(&self, digest: Digest, serial: u64, verdict: Verdict) {
+        let judgement = Judgement { version: version(digest, serial), term: 1, verdict };
+        self.judge.as_ref().unwrap().send(judgement).unwrap();
+    }
+
+    /// Waits until it has said that, and returns all that it has said.
+    pub async fn says(&self, text: &str) -> String {
+        until(text, async || self.said.text().contains(text)).await;
+        self.said.text()
+    }
+
+    /// Ends in order, and returns all that it has said.
+    pub async fn end(&mut self) -> String {
+        drop(self.judge.take());
+        timeout(GUARD, self.running.take().unwrap()).await.expect("a follower ends").unwrap();
+        self.said.text()
+    }
+}
+
+async fn until(what: &str, mut test: impl AsyncFnMut() -> bool) {
+    let waited = timeout(GUARD, async {
+        while !test().await {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    assert!(waited.await.is_ok(), "waited in vain for {what}");
+}
+
+/// A file that the test replaces.
+#[derive(Clone, Default)]
+pub struct File {
+    next: Arc<Mutex<VecDeque<Result<Offer, SourceError>>>>,
+    changed: Arc<Notify>,
+}
+
+impl File {
+    pub fn becomes(&self, bytes: Bytes) -> Digest {
+        let digest = Digest::of(&bytes);
+        self.next.lock().unwrap().push_back(Ok(Offer { bytes, signature: None }));
+        self.changed.notify_one();
+        digest
+    }
+
+    pub fn fails(&self, error: SourceError) {
+        self.next.lock().unwrap().push_back(Err(error));
+        self.changed.notify_one();
+    }
+}
+
+#[async_trait]
+impl Source for File {
+    async fn next(&mut self) -> Result<Offer, SourceError> {
+        loop {
+            let changed = self.changed.notified();
+            if let Some(next) = self.next.lock().unwrap().pop_front() {
+                return next;
+            }
+            changed.await;
+        }
+    }
+}
+
+/// Compiles in this process: the real compiler is a program, which unit tests do not have.
+struct InProcess {
+    engine: Engine,
+    slow: Arc<Mutex<Option<Digest>>>,
+    is_busy: Arc<AtomicBool>,
+    prepares: Arc<AtomicU32>,
+}
+
+#[async_trait]
+impl Prepare for InProcess {
+    async fn prepare(&self, offer: &Offer) -> Result<Preparation, PrepareError> {
+        self.prepares.fetch_add(1, Ordering::Relaxed);
+        if *self.slow.lock().unwrap() == Some(Digest::of(&offer.bytes)) {
+            std::future::pending::<()>().await;
+        }
+        if self.is_busy.load(Ordering::Relaxed) {
+            return Err(PrepareError::Starved { within: Duration::from_secs(60), longest: Duration::from_secs(600) });
+        }
+        Module::glance("it", &offer.bytes)?;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("it.wasm");
+        std::fs::write(&path, &offer.bytes).unwrap();
+        Ok(Preparation { module: Module::load(&self.engine, &path)?, cached: false, took: Duration::ZERO })
+    }
+}
+
+/// A store with faults.
+pub struct Faulty {
+    pub inner: MemoryStore,
+    pub is_down: AtomicBool,
+    pub has_no_modules: AtomicBool,
+    pub hangs: AtomicBool,
+}
+
+impl Faulty {
+    async fn meet(&self, faults: &[&AtomicBool]) -> Result<&MemoryStore, Refusal> {
+        if self.hangs.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+        if faults.iter().chain([&&self.is_down]).any(|fault| fault.load(Ordering::Relaxed)) {
+            return Err(Refusal::Unknown("an outage".to_owned()));
+        }
+        Ok(&self.inner)
+    }
+}
+
+#[async_trait]
+impl ModuleStore for Faulty {
+    async fn controlled(&self) -> Result<Vec<ElectionName>, Refusal> {
+        self.meet(&[]).await?.controlled().await
+    }
+
+    async fn read_control(&self, election: &ElectionName, known: Option<&Version>) -> Result<Reading, Refusal> {
+        self.meet(&[]).await?.read_control(election, known).await
+    }
+
+    async fn write_control(
+        &self,
+        election: &ElectionName,
+        version: Option<&Version>,
+        content: Bytes,
+    ) -> Result<Version, Refusal> {
+        self.meet(&[]).await?.write_control(election, version, content).await
+    }
+
+    async fn put_module(&self, digest: &Digest, content: Bytes) -> Result<(), Refusal> {
+        self.meet(&[]).await?.put_module(digest, content).await
+    }
+
+    async fn get_module(&self, digest: &Digest, limit: u64) -> Result<Option<Bytes>, Refusal> {
+        self.meet(&[&self.has_no_modules]).await?.get_module(digest, limit).await
+    }
+
+    async fn modules(&self) -> Result<Vec<StoredModule>, Refusal> {
+        self.meet(&[]).await?.modules().await
+    }
+
+    async fn remove_module(&self, digest: &Digest, stored_until: Option<OffsetDateTime>) -> Result<bool, Refusal> {
+        self.meet(&[]).await?.remove_module(digest, stored_until).await
+    }
+
+    async fn announce(&self, election: &ElectionName, node: &str, content: Bytes) -> Result<(), Refusal> {
+        self.meet(&[]).await?.announce(election, node, content).await
+    }
+
+    async fn announcements(&self, election: &ElectionName) -> Result<Vec<(String, Bytes)>, Refusal> {
+        self.meet(&[]).await?.announcements(election).await
+    }
+
+    async fn announced(&self, election: &ElectionName, node: &str) -> Result<Option<Bytes>, Refusal> {
+        self.meet(&[]).await?.announced(election, node).await
+    }
+
+    async fn withdraw(&self, election: &ElectionName, node: &str) -> Result<(), Refusal> {
+        self.meet(&[]).await?.withdraw(election, node).await
+    }
+}
+
+/// Keeps what is reported.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<String>>);
+
+impl ReportSink for Kept {
+    fn report(&self, report: Report) {
+        *self.0.lock().unwrap() += &format!("{report:?}\n");
+    }
+}
+
+impl Kept {
+    fn text(&self) -> String {
+        self.0.lock().unwrap().clone()
+    }
+}

@@ -1,0 +1,92 @@
+//! Modules on their way to an instance: where they come from, whether they may run here, and which of them
+//! does.
+//!
+//! A source **offers** bytes. They are verified, compiled and linked ahead (**prepared**), on every node and
+//! whoever leads; only then does a supervisor hear of them, in its **supply**. What becomes of a version once
+//! it runs is **judged**, and the judgement is kept in the election's [`Control`] so that every node knows it.
+
+mod artifact;
+mod cache;
+mod cache_key;
+mod compile;
+mod control;
+mod edit;
+mod file;
+mod follow;
+mod foreign;
+mod jitter;
+mod module_source;
+mod oci;
+mod prepare;
+mod source;
+mod trust;
+pub mod watch;
+pub mod way;
+
+use baton_election::{ModuleVersion, Term};
+
+pub use cache::{Cache, CacheError};
+pub use compile::{Assignment, COMPILE_MODULE, Compiler, compile_for_parent};
+pub use control::{Control, ControlError, Entry, Publication, Pushed, RecordedVerdict, RollbackError, RolledBack};
+pub use edit::{EditError, edit_control, read_control};
+pub use file::FileSource;
+pub use follow::{Follower, Following, LoadError, Pace, Prepare, Report, ReportSink};
+pub use foreign::READERS;
+pub use module_source::{InvalidModuleSource, ModuleSource, is_path};
+pub use oci::{InvalidOciReference, OciReference, OciSource, RegistryCredentials};
+pub use prepare::{Preparation, PrepareError, Preparer, inspect};
+pub use source::{Offer, Source, SourceError};
+pub use trust::{Distrust, Trust, TrustError, check_election};
+
+use baton_runtime::Module;
+
+/// A version that is ready to be started: verified, compiled and linked.
+#[derive(Clone)]
+pub struct Prepared {
+    /// Which one.
+    pub version: ModuleVersion,
+    /// Its code.
+    pub module: Module,
+}
+
+/// What a node could run in an election.
+#[derive(Clone, Default)]
+pub struct Supply {
+    /// What it runs as soon as it leads; none, and it does not contend.
+    pub current: Option<Prepared>,
+    /// What it runs instead if the current one turns out to be bad. There is one only while that is on
+    /// probation.
+    pub fallback: Option<Prepared>,
+}
+
+/// What a supervisor lets its node announce.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Presence {
+    /// The digest of what its instance runs; none while there is none.
+    pub runs: Option<String>,
+    /// The highest term that it has seen in the election; 0 before the first.
+    pub term: Term,
+}
+
+/// What a leader has found out about a version by running it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Judgement {
+    /// Which one.
+    pub version: ModuleVersion,
+    /// The term in which it turned out.
+    pub term: Term,
+    /// What was found out.
+    pub verdict: Verdict,
+}
+
+/// What running a version has shown of it. Whoever records it adds by whom and when.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Its probation is over.
+    Good,
+    /// It must not run any more.
+    Rejected {
+        /// Why, for a person.
+        reason: String,
+    },
+}

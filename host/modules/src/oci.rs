@@ -1,0 +1,199 @@
+//! Modules from OCI registries, where the ecosystem keeps them: `oci://REGISTRY/REPOSITORY:TAG`.
+//!
+//! A tag is followed: the digest of its manifest is asked for again and again, and only another one is pulled.
+//! A digest is pulled once, and then nobody is asked any more. `registry` says in words what it answers, and verifies
+//! it; `artifact` says what of it is a module. `client` asks, over the bounded `transport`; it is let in by `access`,
+//! with what `credentials` finds, as the registry's `challenge` wants it.
+
+mod access;
+mod artifact;
+mod challenge;
+mod client;
+mod credentials;
+pub(super) mod foreign;
+mod reference;
+mod registry;
+mod transport;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{Instant, sleep_until};
+
+pub use credentials::RegistryCredentials;
+pub use reference::{InvalidOciReference, OciReference};
+
+use super::jitter::between;
+use super::source::{Offer, Source, SourceError};
+use artifact::Content;
+use baton_store::Digest;
+use registry::{Failure, Registry};
+
+/// From one look at a tag to the next, at least and at most.
+const PACE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
+/// The first wait after a failure, each further one is twice as long; and the longest. Chance adds a quarter.
+const BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(48));
+
+/// A module in a registry.
+pub struct OciSource {
+    reference: OciReference,
+    credentials: RegistryCredentials,
+    /// The look that is under way: it goes on while nobody waits for it, and ends with the source.
+    look: JoinSet<Looked>,
+    /// What earlier looks have found.
+    known: Known,
+    /// The registry, to be asked again with the same credentials.
+    registry: Option<Registry>,
+    /// What was returned last, unless it is over.
+    told: Option<SourceError>,
+    failures: u32,
+    due: Instant,
+}
+
+/// What a look needs not pull again, each with the digest of its manifest.
+#[derive(Clone, Default)]
+struct Known {
+    offered: Option<Digest>,
+    unfit: Option<(Digest, String)>,
+}
+
+impl Known {
+    /// Whether nothing more can come of this manifest.
+    fn settles(&self, manifest: Digest) -> bool {
+        self.offered == Some(manifest) || self.unfit.as_ref().is_some_and(|(unfit, _)| *unfit == manifest)
+    }
+}
+
+/// What comes of a look, and the registry, unless it wants other credentials.
+type Looked = (Option<Registry>, Result<Found, Failure>);
+
+enum Found {
+    Unchanged,
+    New(Digest, Offer),
+}
+
+impl OciSource {
+    /// A source of what this reference means, as long as it lives.
+    #[must_use]
+    pub fn new(reference: OciReference, credentials: RegistryCredentials) -> Self {
+        Self {
+            reference,
+            credentials,
+            look: JoinSet::new(),
+            known: Known::default(),
+            registry: None,
+            told: None,
+            failures: 0,
+            due: Instant::now(),
+        }
+    }
+
+    /// Takes in what a look has found. Returns what there is to tell of it.
+    fn conclude(&mut self, looked: Result<Looked, JoinError>) -> Option<Result<Offer, SourceError>> {
+        // A look does not panic, whatever is answered. Should it, that was printed where it happened.
+        let (registry, found) = looked.unwrap_or_else(|_| {
+            let registry = self.reference.registry();
+            (None, Err(Failure::Refused(format!("what the registry {registry} answers cannot be understood"))))
+        });
+        self.registry = registry;
+        let wait = match &found {
+            Ok(_) | Err(Failure::Missing(_) | Failure::Unfit(..)) => {
+                self.failures = 0;
+                between(PACE.0, PACE.1)
+            }
+            Err(Failure::Unreachable(_) | Failure::Denied(_) | Failure::Refused(_)) => {
+                let wait = (BACK_OFF.0 * (1 << self.failures.min(10))).min(BACK_OFF.1);
+                self.failures = self.failures.saturating_add(1);
+                between(wait, wait * 5 / 4)
+            }
+        };
+        self.due = Instant::now() + wait;
+        match found {
+            Ok(Found::Unchanged) => {
+                self.told = None;
+                None
+            }
+            Ok(Found::New(manifest, offer)) => {
+                self.told = None;
+                self.known = Known { offered: Some(manifest), unfit: None };
+                Some(Ok(offer))
+            }
+            Err(failure) => {
+                if let Failure::Unfit(manifest, why) = &failure {
+                    self.known.unfit = Some((*manifest, why.clone()));
+                }
+                let error = SourceError::from(failure);
+                let told = self.told.replace(error.clone());
+                (told.as_ref() != Some(&error)).then_some(Err(error))
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Source for OciSource {
+    async fn next(&mut self) -> Result<Offer, SourceError> {
+        loop {
+            if self.reference.manifest().is_some_and(|manifest| self.known.settles(manifest)) {
+                return std::future::pending().await;
+            }
+            if self.look.is_empty() {
+                sleep_until(self.due).await;
+                let (reference, credentials) = (self.reference.clone(), self.credentials.clone());
+                self.look.spawn(look(reference, credentials, self.registry.take(), self.known.clone()));
+            }
+            let Some(looked) = self.look.join_next().await else { continue };
+            if let Some(told) = self.conclude(looked) {
+                return told;
+            }
+        }
+    }
+}
+
+/// Looks once, with the registry as it was reached before, or anew.
+async fn look(
+    reference: OciReference,
+    credentials: RegistryCredentials,
+    before: Option<Registry>,
+    known: Known,
+) -> Looked {
+    // Whatever may have to do with credentials or certificates: there may be others by the next look.
+    let kept = |registry, found: &_| Some(registry).filter(|_| matches!(found, Ok(_) | Err(Failure::Unfit(..))));
+    if let Some(mut registry) = before {
+        // Credentials end, and others are there by then.
+        match find(&reference, &mut registry, &known).await {
+            Err(Failure::Denied(_)) => {}
+            found => return (kept(registry, &found), found),
+        }
+    }
+    match Registry::open(&reference, &credentials).await {
+        Ok(mut registry) => {
+            let found = find(&reference, &mut registry, &known).await;
+            (kept(registry, &found), found)
+        }
+        Err(failure) => (None, Err(failure)),
+    }
+}
+
+async fn find(reference: &OciReference, registry: &mut Registry, known: &Known) -> Result<Found, Failure> {
+    let named = registry.digest().await?;
+    if known.offered == Some(named) {
+        return Ok(Found::Unchanged);
+    }
+    if let Some((unfit, why)) = known.unfit.as_ref().filter(|(unfit, _)| *unfit == named) {
+        return Err(Failure::Unfit(*unfit, why.clone()));
+    }
+    let unfit = |why: artifact::Unfit| Failure::Unfit(named, format!("{reference} is no module: {why}"));
+    let mut manifest = registry.manifest(&named).await?;
+    if let Content::Elsewhere(digest) = artifact::content(&manifest).map_err(unfit)? {
+        manifest = registry.manifest(&digest).await?;
+    }
+    match artifact::content(&manifest).map_err(unfit)? {
+        Content::Module(layer) => {
+            let bytes = registry.blob(&layer).await?;
+            Ok(Found::New(named, Offer { bytes, signature: layer.signature }))
+        }
+        Content::Elsewhere(_) => Err(unfit(artifact::Unfit::Nested)),
+    }
+}

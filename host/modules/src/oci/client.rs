@@ -1,0 +1,135 @@
+//! The requests of the distribution protocol that a pull needs, for one repository.
+
+use bytes::Bytes;
+use docker_credential::DockerCredential;
+use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderValue, LOCATION};
+use reqwest::{Method, Response, StatusCode};
+use url::Url;
+
+use super::access::Access;
+use super::artifact::MANIFESTS;
+use super::transport::{AskError, Transport, content, send, successful};
+use baton_store::Digest;
+
+/// How large a manifest may be, in bytes: what registries take.
+const LARGEST_MANIFEST: usize = 4 << 20;
+/// How often an answer may lead on.
+const REDIRECTS: usize = 5;
+
+/// A client of one repository.
+pub struct Client {
+    transport: Transport,
+    repository: Url,
+    access: Access,
+    /// Whether the registry was asked how it wants to be asked.
+    has_met: bool,
+}
+
+/// What is asked for, which decides where the registry may lead.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Manifest,
+    /// Registries keep them with others.
+    Blob,
+}
+
+impl Client {
+    /// Of the repository at this address, called so. It reads the certificates of the system.
+    ///
+    /// # Errors
+    /// If there is no TLS, with why.
+    pub fn open(url: &Url, repository: &str, credential: Option<DockerCredential>) -> Result<Self, String> {
+        let (transport, access) = (Transport::open(url)?, Access::new(repository, credential));
+        Ok(Self { transport, repository: url.clone(), access, has_met: false })
+    }
+
+    /// What the registry calls the digest of the manifest that this tag leads to.
+    pub async fn digest(&mut self, tag: &str) -> Result<String, AskError> {
+        let path = format!("manifests/{tag}");
+        let response = self.ask(Method::HEAD, &path, Wanted::Manifest).await?;
+        let status = response.status();
+        if let Some(digest) = response.headers().get("Docker-Content-Digest").filter(|_| status == StatusCode::OK) {
+            let digest = digest.to_str().map_err(|_| AskError::Unclear("its digest is no text".to_owned()))?;
+            return Ok(digest.to_owned());
+        }
+        if status == StatusCode::UNAUTHORIZED || status == StatusCode::TOO_MANY_REQUESTS {
+            return Err(AskError::Status(status, Bytes::new()));
+        }
+        // Not every registry names it, and what is wrong is in a body only.
+        Ok(Digest::of(&self.manifest(tag).await?).to_string())
+    }
+
+    /// The manifest that this tag or digest leads to, not verified.
+    pub async fn manifest(&mut self, name: &str) -> Result<Bytes, AskError> {
+        let response = self.ask(Method::GET, &format!("manifests/{name}"), Wanted::Manifest).await?;
+        content(response, "its manifest", LARGEST_MANIFEST).await
+    }
+
+    /// The blob with this digest, to be read and verified.
+    pub async fn blob(&mut self, digest: &Digest) -> Result<Response, AskError> {
+        successful(self.ask(Method::GET, &format!("blobs/{digest}"), Wanted::Blob).await?).await
+    }
+
+    async fn ask(&mut self, method: Method, path: &str, wanted: Wanted) -> Result<Response, AskError> {
+        if !self.has_met {
+            // Some registries hide from strangers what they would show to others, instead of asking who it is.
+            let answer = send(self.transport.client().get(self.at("/v2/")?)).await?;
+            self.access.challenged(answer.headers());
+            self.has_met = true;
+        }
+        let url = self.at(path)?;
+        let shown = self.access.authorization(&self.transport).await?;
+        let response = self.follow(&method, url.clone(), shown.as_ref(), wanted).await?;
+        if response.status() != StatusCode::UNAUTHORIZED || !self.transport.is_registry(response.url()) {
+            return Ok(response);
+        }
+        self.access.challenged(response.headers());
+        let other = self.access.authorization(&self.transport).await?;
+        if other.is_none() || other == shown {
+            return Ok(response);
+        }
+        self.follow(&method, url, other.as_ref(), wanted).await
+    }
+
+    fn at(&self, path: &str) -> Result<Url, AskError> {
+        self.repository.join(path).map_err(|error| AskError::Unclear(error.to_string()))
+    }
+
+    /// Asks, and goes where the registry leads. What is shown to it is shown to nobody else.
+    async fn follow(
+        &self,
+        method: &Method,
+        mut url: Url,
+        shown: Option<&HeaderValue>,
+        wanted: Wanted,
+    ) -> Result<Response, AskError> {
+        for _ in 0..=REDIRECTS {
+            let mut request = self.transport.client().request(method.clone(), url.clone());
+            if wanted == Wanted::Manifest {
+                request = request.header(ACCEPT, MANIFESTS.join(", "));
+            }
+            if let Some(shown) = shown.filter(|_| self.transport.is_registry(&url)) {
+                request = request.header(AUTHORIZATION, shown.clone());
+            }
+            let response = send(request).await?;
+            let Some(place) = leads_to(&response)? else { return Ok(response) };
+            let may_leave = wanted == Wanted::Blob;
+            if !self.transport.may_lead_to(&place) || !(may_leave || self.transport.is_registry(&place)) {
+                let what = if may_leave { "the module" } else { "the manifest" };
+                return Err(AskError::elsewhere(what, &place));
+            }
+            url = place;
+        }
+        Err(AskError::Redirects)
+    }
+}
+
+fn leads_to(response: &Response) -> Result<Option<Url>, AskError> {
+    let place = match response.status().as_u16() {
+        301 | 302 | 303 | 307 | 308 => response.headers().get(LOCATION),
+        _ => None,
+    };
+    let Some(place) = place else { return Ok(None) };
+    let url = place.to_str().ok().and_then(|place| response.url().join(place).ok());
+    url.map(Some).ok_or_else(|| AskError::Unclear("it leads to no address".to_owned()))
+}

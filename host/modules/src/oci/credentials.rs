@@ -1,0 +1,206 @@
+//! Who the host is to a registry: as the usual configuration of Docker says, and Podman's.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use docker_credential::{CredentialRetrievalError, DockerCredential, get_credential_from_reader};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use baton_runtime::shell::quoted;
+
+/// How long a credential helper may take: it may ask a server.
+const HELPER: Duration = Duration::from_secs(20);
+/// How much it may say.
+const HELPER_SAYS: u64 = 64 << 10;
+/// What Docker calls its own registry.
+const DOCKER_HUB: (&str, &str) = ("index.docker.io", "https://index.docker.io/v1/");
+
+/// Where credentials for registries are: read anew whenever a registry asks for some.
+#[derive(Clone, Debug, Default)]
+pub struct RegistryCredentials {
+    files: Vec<PathBuf>,
+}
+
+/// What is wrong with the credentials, never what they are.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct CredentialsError(String);
+
+impl RegistryCredentials {
+    /// Those of this process's user: `$DOCKER_CONFIG/config.json` or `~/.docker/config.json`, then
+    /// `$REGISTRY_AUTH_FILE` or `$XDG_RUNTIME_DIR/containers/auth.json`.
+    #[must_use]
+    pub fn of_process() -> Self {
+        let folder =
+            |name: &str| std::env::var_os(name).filter(|value: &OsString| !value.is_empty()).map(PathBuf::from);
+        let docker = folder("DOCKER_CONFIG").or_else(|| std::env::home_dir().map(|home| home.join(".docker")));
+        let podman = folder("REGISTRY_AUTH_FILE")
+            .or_else(|| folder("XDG_RUNTIME_DIR").map(|folder| folder.join("containers/auth.json")));
+        Self { files: docker.map(|folder| folder.join("config.json")).into_iter().chain(podman).collect() }
+    }
+
+    /// Those of these files; of several that know a registry the first one counts.
+    #[must_use]
+    pub fn of_files(files: impl IntoIterator<Item = PathBuf>) -> Self {
+        Self { files: files.into_iter().collect() }
+    }
+
+    /// The files that they are in.
+    pub fn files(&self) -> &[PathBuf] {
+        &self.files
+    }
+
+    /// Those for a registry, and the file that has them.
+    pub(super) async fn of(&self, registry: &str) -> Result<Option<(DockerCredential, PathBuf)>, CredentialsError> {
+        for file in &self.files {
+            let (path, registry) = (file.clone(), registry.to_owned());
+            let found = tokio::task::spawn_blocking(move || in_file(&path, &registry)).await;
+            let found = match found.map_err(|error| CredentialsError(error.to_string()))?? {
+                Found::Nothing => None,
+                Found::Known(credential) => Some(credential),
+                Found::Helper(helper, server) => ask(&helper, &server).await?,
+            };
+            if let Some(credential) = found {
+                return Ok(Some((credential, file.clone())));
+            }
+        }
+        Ok(None)
+    }
+}
+
+pub(super) enum Found {
+    Nothing,
+    Known(DockerCredential),
+    /// A helper's name, and what it knows the registry by.
+    Helper(String, String),
+}
+
+/// What a file says of a registry.
+fn in_file(path: &Path, registry: &str) -> Result<Found, CredentialsError> {
+    let wrong = |what: String| CredentialsError(format!("the credentials in {} {what}", path.display()));
+    match std::fs::read(path) {
+        Ok(text) => in_text(&text, registry).map_err(wrong),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Ok(Found::Nothing)
+        }
+        Err(error) => Err(wrong(format!("cannot be read: {error}"))),
+    }
+}
+
+/// What a file's text says of a registry, in the order in which Docker looks; or what is wrong with it.
+pub(super) fn in_text(text: &[u8], registry: &str) -> Result<Found, String> {
+    // What the parser quotes of it might be a secret.
+    let mut config: Map<String, Value> =
+        serde_json::from_slice(text).map_err(|error| format!("are no JSON object: see line {}", error.line()))?;
+    let server = if registry == DOCKER_HUB.0 { DOCKER_HUB.1 } else { registry };
+    // Its helpers are asked here: the crate would wait for them as long as they like.
+    let helpers = config.remove("credHelpers").unwrap_or_default();
+    let store = config.remove("credsStore").unwrap_or_default();
+    let named = |helper: &Value| helper.as_str().filter(|name| !name.is_empty()).map(str::to_owned);
+    if let Some(helper) = named(&helpers[server]) {
+        return Ok(Found::Helper(helper, server.to_owned()));
+    }
+    match get_credential_from_reader(Value::Object(config).to_string().as_bytes(), registry) {
+        Ok(credential) => Ok(Found::Known(credential)),
+        Err(CredentialRetrievalError::NoCredentialConfigured) => Ok(match named(&store) {
+            Some(store) => Found::Helper(store, server.to_owned()),
+            None => Found::Nothing,
+        }),
+        Err(_) => Err(format!("have an entry for {registry} that cannot be understood: `docker login` writes it anew")),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct HelpersAnswer {
+    username: String,
+    secret: String,
+}
+
+/// Asks a credential helper; none if it knows nothing of the server.
+async fn ask(helper: &str, server: &str) -> Result<Option<DockerCredential>, CredentialsError> {
+    let program = format!("docker-credential-{helper}");
+    let command = format!("echo {} | {} get", quoted(server), quoted(&program));
+    let wrong = |what: &str| CredentialsError(format!("{program} {what}: try `{command}`"));
+    let (success, said) = timeout(HELPER, run(&program, server))
+        .await
+        .map_err(|_| wrong(&format!("does not answer within {HELPER:?}")))?
+        .map_err(|error| wrong(&format!("cannot be run ({error})")))?;
+    if !success {
+        // Thus the protocol says that there are none.
+        let none = said.starts_with(b"credentials not found");
+        return if none { Ok(None) } else { Err(wrong(&format!("gives no credentials for {server}"))) };
+    }
+    helpers(&said).map(Some).ok_or_else(|| wrong("answers what cannot be understood"))
+}
+
+/// The credentials in a helper's answer, if it can be understood.
+pub(super) fn helpers(answer: &[u8]) -> Option<DockerCredential> {
+    let HelpersAnswer { username, secret } = serde_json::from_slice(answer).ok()?;
+    Some(match username.as_str() {
+        "<token>" => DockerCredential::IdentityToken(secret),
+        _ => DockerCredential::UsernamePassword(username, secret),
+    })
+}
+
+async fn run(program: &str, server: &str) -> io::Result<(bool, Vec<u8>)> {
+    let mut child = Command::new(program)
+        .arg("get")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // One that does not want to know it is not wrong for that.
+        let _ = stdin.write_all(server.as_bytes()).await;
+    }
+    let mut said = Vec::new();
+    if let Some(stdout) = child.stdout.take() {
+        stdout.take(HELPER_SAYS).read_to_end(&mut said).await?;
+    }
+    Ok((child.wait().await?.success(), said))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn registries_have_the_names_that_docker_gives_them() -> Result<(), Box<dyn std::error::Error>> {
+        let folder = tempfile::tempdir()?;
+        let file = folder.path().join("config.json");
+        let config = json!({
+            "auths": {
+                "https://index.docker.io/v1/": {"auth": "YWxpOm9wZW4gc2VzYW1l"},
+                "cave.azurecr.io": {"auth": "MDAwMDAwMDAtMDAwMC0wMDAwLTAwMDAtMDAwMDAwMDAwMDAwOg==", "identitytoken": "t0ken"},
+                "half.example": {"auth": "YWxp"},
+            },
+            "credHelpers": {"helped.example": "no-such-helper"},
+        });
+        std::fs::write(&file, config.to_string())?;
+        let credentials = RegistryCredentials::of_files([folder.path().join("missing.json"), file.clone()]);
+
+        let found = |credential| Some((credential, file.clone()));
+        let ali = DockerCredential::UsernamePassword("ali".to_owned(), "open sesame".to_owned());
+        assert_eq!(credentials.of("index.docker.io").await?, found(ali));
+        let token = DockerCredential::IdentityToken("t0ken".to_owned());
+        assert_eq!(credentials.of("cave.azurecr.io").await?, found(token), "as `az acr login` leaves it");
+        assert_eq!(credentials.of("elsewhere.example").await?, None);
+        for (registry, why) in [("half.example", "`docker login` writes it anew"), ("helped.example", "cannot be run")]
+        {
+            let error = credentials.of(registry).await.map_err(|error| error.to_string());
+            assert!(error.as_ref().is_err_and(|error| error.contains(why)), "{error:?}");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,32 @@
+//! What registries answer and credentials' files say, for [`crate::foreign`].
+
+use reqwest::header::{HeaderMap, HeaderValue, WWW_AUTHENTICATE};
+
+use super::challenge::Challenge;
+use super::{access, artifact, credentials, registry};
+
+pub(crate) fn manifest(bytes: &[u8]) {
+    match artifact::content(bytes) {
+        Ok(artifact::Content::Module(layer)) => assert!(layer.size <= baton_runtime::LARGEST_MODULE),
+        Ok(artifact::Content::Elsewhere(_)) => {}
+        Err(error) => drop(error.to_string()),
+    }
+}
+
+/// The headers `WWW-Authenticate` of an answer, a line each.
+pub(crate) fn challenge(bytes: &[u8]) {
+    let values = bytes.split(|byte| *byte == b'\n').filter_map(|line| HeaderValue::from_bytes(line).ok());
+    let headers: HeaderMap = values.map(|value| (WWW_AUTHENTICATE, value)).collect();
+    drop(Challenge::of(&headers));
+}
+
+pub(crate) fn credentials(bytes: &[u8]) {
+    drop(credentials::in_text(bytes, "registry.example.com"));
+}
+
+/// What a token server, a registry that complains and a helper of Docker's may have answered.
+pub(crate) fn answer(bytes: &[u8]) {
+    access::token(bytes);
+    registry::complaint(bytes);
+    drop(credentials::helpers(bytes));
+}

@@ -1,0 +1,288 @@
+//! Asks a registry, within bounds of time and size, and says in words what it answers.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytes::Bytes;
+use reqwest::StatusCode;
+use serde::Deserialize;
+use tokio::time::timeout;
+
+use super::SourceError;
+use super::artifact::{Layer, short};
+use super::client::Client;
+use super::credentials::RegistryCredentials;
+use super::reference::{OciReference, Version};
+use super::transport::{AskError, SILENCE, cause, read};
+use baton_runtime::shell;
+use baton_store::Digest;
+
+/// How long an answer may take that is no module: the token's, and the manifest's after it.
+const ANSWER: Duration = Duration::from_secs(15);
+/// How long a module may take.
+const MODULE: Duration = Duration::from_secs(600);
+/// How much of what a registry says of an error is repeated, in characters.
+const QUOTED: usize = 200;
+
+/// A registry that was not asked yet, or has answered.
+pub struct Registry {
+    client: Client,
+    reference: OciReference,
+    /// The file that has the credentials.
+    file: Option<PathBuf>,
+}
+
+/// Why there is no module, named for when to ask again.
+#[derive(Debug)]
+pub enum Failure {
+    /// The registry does not answer as it should: ever later.
+    Unreachable(String),
+    /// It does not give it to these credentials: ever later, with those that there are then.
+    Denied(String),
+    /// It does not give what it should: ever later.
+    Refused(String),
+    /// There is nothing yet: soon.
+    Missing(String),
+    /// This manifest is none of a module: once there is another.
+    Unfit(Digest, String),
+}
+
+impl From<Failure> for SourceError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Unreachable(why) => Self::Unreachable(why),
+            Failure::Denied(why) | Failure::Refused(why) | Failure::Missing(why) | Failure::Unfit(_, why) => {
+                Self::Unusable(why)
+            }
+        }
+    }
+}
+
+/// What a registry says is wrong.
+#[derive(Deserialize)]
+struct Envelope {
+    errors: Vec<Complaint>,
+}
+
+#[derive(Deserialize)]
+struct Complaint {
+    code: String,
+    #[serde(default)]
+    message: String,
+}
+
+impl Complaint {
+    /// The first one of an answer that has any.
+    fn of(answer: &[u8]) -> Option<Self> {
+        let Envelope { errors } = serde_json::from_slice(answer).ok()?;
+        errors.into_iter().next()
+    }
+}
+
+impl Registry {
+    /// One that this reference names, with the credentials that there are for it now.
+    pub async fn open(reference: &OciReference, credentials: &RegistryCredentials) -> Result<Self, Failure> {
+        let found = credentials.of(reference.host()).await.map_err(|error| Failure::Refused(error.to_string()))?;
+        let (credential, file) = found.unzip();
+        let (url, repository) = (reference.url().clone(), reference.repository().to_owned());
+        let client = tokio::task::spawn_blocking(move || Client::open(&url, &repository, credential))
+            .await
+            .map_err(|error| Failure::Refused(error.to_string()))?
+            .map_err(|why| {
+                Failure::Refused(format!(
+                    "TLS cannot be set up ({why}): install the package ca-certificates, or set SSL_CERT_FILE"
+                ))
+            })?;
+        Ok(Self { client, reference: reference.clone(), file })
+    }
+
+    /// The digest of the manifest that is meant; for a tag, the one that it leads to at the moment.
+    pub async fn digest(&mut self) -> Result<Digest, Failure> {
+        let tag = match self.reference.version() {
+            Version::Digest(digest) => return Ok(*digest),
+            Version::Tag(tag) => tag,
+        };
+        let answer = timeout(ANSWER, self.client.digest(tag)).await;
+        let digest = self.answered(ANSWER, answer)?;
+        digest.parse().map_err(|_| {
+            let (registry, digest) = (self.reference.registry(), short(&digest));
+            Failure::Refused(format!(
+                "the registry {registry} gives the manifest of {} by `{digest}`, which is no SHA-256",
+                self.reference
+            ))
+        })
+    }
+
+    /// The manifest with this digest, verified.
+    pub async fn manifest(&mut self, digest: &Digest) -> Result<Bytes, Failure> {
+        let answer = timeout(ANSWER, self.client.manifest(&digest.to_string())).await;
+        let manifest = self.answered(ANSWER, answer)?;
+        if Digest::of(&manifest) == *digest {
+            return Ok(manifest);
+        }
+        let (registry, reference) = (self.reference.registry(), &self.reference);
+        Err(Failure::Refused(format!(
+            "the manifest of {reference} in the registry {registry} is damaged: it is not {digest}; push it again"
+        )))
+    }
+
+    /// The module, verified.
+    pub async fn blob(&mut self, layer: &Layer) -> Result<Bytes, Failure> {
+        let answer = timeout(ANSWER, self.client.blob(&layer.digest)).await;
+        let response = self.answered(ANSWER, answer)?;
+        let size = usize::try_from(layer.size).map_err(|_| self.damaged(layer))?;
+        let read = timeout(MODULE, read(response, size)).await;
+        let (bytes, is_all) = self.answered(MODULE, read)?;
+        if !is_all || bytes.len() != size {
+            return Err(self.damaged(layer));
+        }
+        let (module, digest) = (bytes.clone(), layer.digest);
+        match tokio::task::spawn_blocking(move || Digest::of(&module) == digest).await {
+            Ok(true) => Ok(bytes),
+            _ => Err(self.damaged(layer)),
+        }
+    }
+
+    fn answered<T, E>(&self, within: Duration, answer: Result<Result<T, AskError>, E>) -> Result<T, Failure> {
+        match answer {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => Err(self.failure(error)),
+            Err(_) => Err(self.slow(within)),
+        }
+    }
+
+    fn failure(&self, error: AskError) -> Failure {
+        let (registry, reference) = (self.reference.registry(), &self.reference);
+        match error {
+            AskError::Unreachable(error) if error.is_timeout() && !error.is_connect() => self.slow(SILENCE),
+            AskError::Unreachable(error) => self.unreachable(&cause(&error)),
+            AskError::Redirects => self.unreachable("too many redirects"),
+            AskError::Elsewhere(what, place) => Failure::Refused(format!(
+                "the registry {registry} leads to {place} for {what} of {reference}, and may not: what is not on this \
+                 machine is asked over https only, a manifest of its registry only, and a registry elsewhere leads \
+                 nobody to this machine"
+            )),
+            AskError::Denied => self.denied(),
+            AskError::Status(code, body) => self.complains(code, &body),
+            AskError::TooLarge(what, most) => Failure::Refused(format!(
+                "the registry {registry} answers too much when asked for {reference}: {what} has more than {most} bytes"
+            )),
+            AskError::Unclear(why) => Failure::Refused(format!(
+                "the registry {registry} answers what cannot be understood when asked for {reference}: {why}"
+            )),
+        }
+    }
+
+    /// Says what is wrong, by its code rather than by the status that comes with it.
+    fn complains(&self, status: StatusCode, body: &[u8]) -> Failure {
+        let (registry, reference, code) = (self.reference.registry(), &self.reference, status.as_u16());
+        let complaint = Complaint::of(body).filter(|_| status.is_client_error());
+        match (complaint.as_ref().map(|complaint| complaint.code.as_str()), code) {
+            (_, 401) | (Some("UNAUTHORIZED" | "DENIED"), _) => self.denied(),
+            (Some("TOOMANYREQUESTS"), _) => self.limited(),
+            (Some("BLOB_UNKNOWN" | "MANIFEST_UNKNOWN" | "NAME_UNKNOWN" | "NOT_FOUND"), _) => self.missing(),
+            (_, 403) => self.denied(),
+            (_, 404) => self.missing(),
+            (_, 429) => self.limited(),
+            (_, 500..) => {
+                let says = quoted(&String::from_utf8_lossy(body));
+                Failure::Unreachable(format!(
+                    "the registry {registry} fails with status {code}{says} when asked for {reference}: it is asked again"
+                ))
+            }
+            _ => match complaint {
+                Some(complaint) => {
+                    let says = quoted(&complaint.message);
+                    Failure::Refused(format!("the registry {registry} refuses {reference}{says}"))
+                }
+                None => {
+                    let says = quoted(&String::from_utf8_lossy(body));
+                    Failure::Refused(format!(
+                        "the registry {registry} answers {code}{says} when asked for {reference}: is it a registry?"
+                    ))
+                }
+            },
+        }
+    }
+
+    fn denied(&self) -> Failure {
+        let (registry, repository) = (self.reference.registry(), self.reference.repository());
+        let whose = match &self.file {
+            Some(file) => format!("with the credentials of {}", file.display()),
+            None => "to one without credentials".to_owned(),
+        };
+        Failure::Denied(format!(
+            "the registry {registry} does not give {repository} {whose}: as the user that Baton runs as, \
+             `docker login {}` as somebody who may pull it",
+            shell::quoted(registry)
+        ))
+    }
+
+    fn missing(&self) -> Failure {
+        let (registry, reference) = (self.reference.registry(), &self.reference);
+        Failure::Missing(format!(
+            "the registry {registry} has no {reference}: `wkg oci push {} MODULE.wasm` puts a module there",
+            shell::quoted(&reference.to_string())
+        ))
+    }
+
+    fn limited(&self) -> Failure {
+        let registry = self.reference.registry();
+        Failure::Unreachable(format!(
+            "the registry {registry} is asked too often for its liking (429): `docker login {}` often raises the limit",
+            shell::quoted(registry)
+        ))
+    }
+
+    fn slow(&self, within: Duration) -> Failure {
+        Failure::Unreachable(format!(
+            "the registry {} does not answer within {within:?}: it is asked again",
+            self.reference.registry()
+        ))
+    }
+
+    fn unreachable(&self, cause: &str) -> Failure {
+        let registry = self.reference.registry();
+        let remedy = if cause.contains("certificate") {
+            "put its authority among the system's certificates, or name the file in SSL_CERT_FILE"
+        } else {
+            "it is asked again; check its name and the network"
+        };
+        Failure::Unreachable(format!(
+            "the registry {registry} cannot be asked for {}: {cause}; {remedy}",
+            self.reference
+        ))
+    }
+
+    fn damaged(&self, layer: &Layer) -> Failure {
+        Failure::Refused(format!(
+            "the module {} in the registry {} is damaged: it is not the {} bytes {} that its manifest names; push it again",
+            self.reference,
+            self.reference.registry(),
+            layer.size,
+            layer.digest
+        ))
+    }
+}
+
+/// Reads what an answer complains of, for [`crate::foreign`].
+pub(super) fn complaint(answer: &[u8]) {
+    let message = Complaint::of(answer).map(|complaint| complaint.message);
+    let says = quoted(&message.unwrap_or_else(|| String::from_utf8_lossy(answer).into_owned()));
+    assert!(says.chars().count() <= QUOTED + " (\"…\")".chars().count(), "it is cut");
+    assert!(!says.contains(char::is_control), "it is one line of text");
+}
+
+/// What a registry says, in quotes; nothing if it says nothing.
+fn quoted(message: &str) -> String {
+    let message: String = message
+        .split(|letter: char| letter.is_whitespace() || letter.is_control())
+        .filter(|word| !word.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ");
+    match message.char_indices().nth(QUOTED) {
+        _ if message.is_empty() => String::new(),
+        Some((end, _)) => format!(" (\"{}…\")", &message[..end]),
+        None => format!(" (\"{message}\")"),
+    }
+}

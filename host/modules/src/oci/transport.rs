@@ -1,0 +1,329 @@
+//! The way to a registry: over TLS or within this machine, within bounds of time and size, and nowhere that a
+//! registry may not lead.
+
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::header::HeaderValue;
+use reqwest::redirect::Policy;
+use reqwest::{RequestBuilder, Response, StatusCode};
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use url::{Host, Origin, Url};
+
+use super::artifact::short;
+use baton_runtime::address::{Kind, kind};
+
+/// How long a connection may take.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long a registry may say nothing.
+pub const SILENCE: Duration = Duration::from_secs(10);
+/// How much of what a registry says of an error is read, in bytes.
+const COMPLAINT: usize = 64 << 10;
+/// The variables that name proxies.
+const PROXIES: [&str; 6] = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
+
+/// The way to a registry and to where it leads.
+pub struct Transport {
+    client: reqwest::Client,
+    registry: Url,
+}
+
+/// Why a registry did not give what it was asked for.
+#[derive(Debug)]
+pub enum AskError {
+    /// It is not there, or does not speak HTTP.
+    Unreachable(reqwest::Error),
+    /// It leads on, and on.
+    Redirects,
+    /// It leads to where it may not, for this.
+    Elsewhere(&'static str, String),
+    /// It answers with this status, and this beginning of a body.
+    Status(StatusCode, Bytes),
+    /// Its token server gives no token for these credentials.
+    Denied,
+    /// This has more than so many bytes.
+    TooLarge(&'static str, usize),
+    /// This is not what the protocol says.
+    Unclear(String),
+}
+
+impl AskError {
+    fn unreachable(error: reqwest::Error) -> Self {
+        // An address may have a signature in it that is as good as a password.
+        Self::Unreachable(error.without_url())
+    }
+
+    /// It may not lead to this place for this.
+    pub fn elsewhere(what: &'static str, place: &Url) -> Self {
+        // The rest of the address may be secret.
+        let place = match place.origin() {
+            origin @ Origin::Tuple(..) => origin.ascii_serialization(),
+            Origin::Opaque(_) => format!("{}:", place.scheme()),
+        };
+        Self::Elsewhere(what, short(&place))
+    }
+}
+
+impl Transport {
+    /// The way to the registry at this address. It reads the certificates of the system.
+    ///
+    /// # Errors
+    /// If there is no TLS, with why.
+    pub fn open(registry: &Url) -> Result<Self, String> {
+        let is_plain = registry.scheme() == "http";
+        let mut builder = reqwest::Client::builder()
+            .use_preconfigured_tls(tls(is_plain)?)
+            .https_only(!is_plain)
+            .redirect(Policy::none())
+            .connect_timeout(CONNECT)
+            .read_timeout(SILENCE)
+            .user_agent(concat!("baton/", env!("CARGO_PKG_VERSION")));
+        if is_plain {
+            // What is in the clear does not leave this machine.
+            builder = builder.no_proxy();
+        } else {
+            builder = builder.dns_resolver(Arc::new(Lookup::of(registry)));
+        }
+        let client = builder.build().map_err(|error| cause(&error))?;
+        Ok(Self { client, registry: registry.clone() })
+    }
+
+    /// The client, for requests to be made with.
+    pub fn client(&self) -> &reqwest::Client {
+        &self.client
+    }
+
+    /// Whether this is an address of the registry itself.
+    pub fn is_registry(&self, url: &Url) -> bool {
+        url.origin() == self.registry.origin()
+    }
+
+    /// Whether the registry may lead there: over TLS only, or within this machine, never from elsewhere to this
+    /// machine, and never to where a cloud gives out credentials. What its name leads to, [`Lookup`] sees.
+    pub fn may_lead_to(&self, url: &Url) -> bool {
+        let from_here = is_loopback(&self.registry);
+        let has_user = !url.username().is_empty() || url.password().is_some();
+        match url.scheme() {
+            _ if has_user => false,
+            "https" => match kind_of(url) {
+                Some(Kind::Public | Kind::Private) => true,
+                Some(Kind::Loopback) => from_here,
+                Some(Kind::Special) | None => false,
+            },
+            "http" => from_here && is_loopback(url),
+            _ => false,
+        }
+    }
+}
+
+/// Sends it and waits for the answer's head.
+pub async fn send(request: RequestBuilder) -> Result<Response, AskError> {
+    request.send().await.map_err(AskError::unreachable)
+}
+
+/// What was asked for, of at most so many bytes; whatever length the answer claims to have.
+pub async fn content(response: Response, what: &'static str, most: usize) -> Result<Bytes, AskError> {
+    let response = successful(response).await?;
+    match read(response, most).await? {
+        (bytes, true) => Ok(bytes),
+        (_, false) => Err(AskError::TooLarge(what, most)),
+    }
+}
+
+/// The answer, if there is something in it.
+pub async fn successful(response: Response) -> Result<Response, AskError> {
+    match response.status() {
+        StatusCode::OK => Ok(response),
+        status => {
+            // A complaint that ends early still says something; none at all does not hide the status.
+            let complaint = read(response, COMPLAINT).await.unwrap_or_default().0;
+            Err(AskError::Status(status, complaint))
+        }
+    }
+}
+
+/// At most so much of a body, and whether that is all.
+pub async fn read(mut response: Response, most: usize) -> Result<(Bytes, bool), AskError> {
+    let mut bytes = Vec::new();
+    while let Some(part) = response.chunk().await.map_err(AskError::unreachable)? {
+        let room = most - bytes.len();
+        if part.len() > room {
+            bytes.extend_from_slice(&part[..room]);
+            return Ok((bytes.into(), false));
+        }
+        bytes.extend_from_slice(&part);
+    }
+    Ok((bytes.into(), true))
+}
+
+/// A header's value that no log shows; none if these are not the characters of one.
+pub fn secret(value: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(value).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+/// Whether it is on this machine by its name.
+pub fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Domain(name)) => name == "localhost",
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    }
+}
+
+/// What it leads to, as far as its own text says.
+fn kind_of(url: &Url) -> Option<Kind> {
+    Some(match url.host()? {
+        Host::Domain(name) => {
+            let name = name.trim_end_matches('.');
+            let is_here = name == "localhost" || name.ends_with(".localhost");
+            if is_here { Kind::Loopback } else { Kind::Public }
+        }
+        Host::Ipv4(address) => kind(address.into()),
+        Host::Ipv6(address) => kind(address.into()),
+    })
+}
+
+/// Looks up names for a registry that is on another machine: where it leads by a name, it may not lead to this machine
+/// or to where a cloud gives out credentials either. Its own name and those of proxies are the operator's, and lead
+/// where they lead.
+struct Lookup {
+    trusted: Arc<BTreeSet<String>>,
+}
+
+impl Lookup {
+    fn of(registry: &Url) -> Self {
+        let proxies = PROXIES.iter().filter_map(|name| std::env::var(name).ok());
+        let host = |url: &Url| url.host_str().map(str::to_ascii_lowercase);
+        let proxies = proxies.filter_map(|proxy| host(&proxy.parse().or_else(|_| with_scheme(&proxy)).ok()?));
+        Self { trusted: Arc::new(proxies.chain(host(registry)).collect()) }
+    }
+}
+
+/// Some write a proxy without its scheme.
+fn with_scheme(proxy: &str) -> Result<Url, url::ParseError> {
+    format!("http://{proxy}").parse()
+}
+
+impl Resolve for Lookup {
+    fn resolve(&self, name: Name) -> Resolving {
+        let trusted = Arc::clone(&self.trusted);
+        Box::pin(async move {
+            let lookup = tokio::task::spawn_blocking(move || {
+                let found: Vec<SocketAddr> = (name.as_str(), 0).to_socket_addrs()?.collect();
+                within_reach(&trusted, name.as_str(), found)
+            });
+            let addresses: Addrs = Box::new(lookup.await??.into_iter());
+            Ok(addresses)
+        })
+    }
+}
+
+/// Those of a name's addresses that it may be asked at.
+fn within_reach(trusted: &BTreeSet<String>, name: &str, found: Vec<SocketAddr>) -> io::Result<Vec<SocketAddr>> {
+    if trusted.contains(&name.to_ascii_lowercase()) {
+        return Ok(found);
+    }
+    let is_allowed = |address: &SocketAddr| matches!(kind(address.ip()), Kind::Public | Kind::Private);
+    let allowed: Vec<_> = found.iter().copied().filter(is_allowed).collect();
+    match found.first() {
+        Some(first) if allowed.is_empty() => {
+            let (name, address) = (short(name), first.ip());
+            Err(io::Error::other(format!("{name} has the address {address}, where a registry may not lead")))
+        }
+        _ => Ok(allowed),
+    }
+}
+
+/// What is at the bottom of an error. What is above it may name addresses, with what is secret in them.
+pub fn cause(error: &(dyn Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}
+
+/// Whom to trust: the authorities of the system. Who needs no TLS need not have any.
+fn tls(is_optional: bool) -> Result<ClientConfig, String> {
+    let found = rustls_native_certs::load_native_certs();
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(found.certs);
+    if roots.is_empty() && !is_optional {
+        let why = found.errors.first().map(ToString::to_string);
+        return Err(why.unwrap_or_else(|| "the system has no certificates".to_owned()));
+    }
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?;
+    Ok(config.with_root_certificates(roots).with_no_client_auth())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+
+    #[test]
+    fn a_registry_leads_over_tls_or_within_this_machine() -> Result<(), Box<dyn Error>> {
+        let far = Transport { client: reqwest::Client::new(), registry: "https://ghcr.io/".parse()? };
+        let near = Transport { client: reqwest::Client::new(), registry: "http://localhost:5000/".parse()? };
+        for (place, of_far, of_near) in [
+            ("https://ghcr.io/token", true, true),
+            ("https://sso.example:8443/realms/registry?a=b", true, true),
+            ("http://ghcr.io/token", false, false),
+            ("http://169.254.169.254/metadata", false, false),
+            ("https://ali:sesame@ghcr.io/token", false, false),
+            ("https://ali@ghcr.io/token", false, false),
+            ("ftp://ghcr.io/token", false, false),
+            ("file:///etc/passwd", false, false),
+            ("https://localhost/token", false, true),
+            ("https://127.1/token", false, true),
+            ("http://127.0.0.2:81/token", false, true),
+            ("http://[::1]/token", false, true),
+            ("http://localhost.example/token", false, false),
+            ("https://localhost./token", false, true),
+            ("https://a.localhost/token", false, true),
+            ("https://0.0.0.0/token", false, false),
+            ("https://[::]/token", false, false),
+            ("https://10.0.0.7/token", true, true),
+            ("https://169.254.169.254/token", false, false),
+            ("https://[fd00:ec2::254]/token", false, false),
+            ("https://168.63.129.16/token", false, false),
+            ("https://[64:ff9b::7f00:1]/token", false, true),
+            ("https://[::1]/token", false, true),
+            ("https://[::ffff:127.0.0.1]/token", false, true),
+        ] {
+            let url = place.parse()?;
+            assert_eq!((far.may_lead_to(&url), near.may_lead_to(&url)), (of_far, of_near), "{place}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_name_leads_where_its_address_might() -> Result<(), Box<dyn Error>> {
+        let trusted = BTreeSet::from(["registry.example".to_owned()]);
+        let at = |text: &str| text.parse::<IpAddr>().map(|address| SocketAddr::new(address, 0));
+        let (here, metadata, private, public) =
+            (at("127.0.0.1")?, at("169.254.169.254")?, at("10.0.0.7")?, at("1.1.1.1")?);
+        let of = |name: &str, found: &[SocketAddr]| within_reach(&trusted, name, found.to_vec());
+        assert_eq!(of("cdn.example", &[here, private, metadata, public])?, [private, public]);
+        assert_eq!(of("Registry.example", &[here])?, [here], "that one the operator has named");
+        assert!(of("cdn.example", &[])?.is_empty());
+        for place in [here, metadata] {
+            let refused = of("cdn.example", &[place]).map_err(|error| error.to_string());
+            assert!(refused.is_err_and(|why| why.contains(&place.ip().to_string())), "{place}");
+        }
+        Ok(())
+    }
+}

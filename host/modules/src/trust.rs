@@ -1,0 +1,154 @@
+//! Which modules may run here: those that are pinned, and those that somebody signed who is trusted.
+
+use std::path::{Path, PathBuf};
+
+use baton_election::ElectionName;
+use minisign_verify::{PublicKey, Signature};
+
+use baton_runtime::shell::quoted;
+use baton_store::Digest;
+
+/// No file of public keys is larger, in bytes.
+const LARGEST_KEY_FILE: u64 = 64 << 10;
+
+/// What a module must be to run here. By default, anything.
+#[derive(Clone, Debug, Default)]
+pub struct Trust {
+    pins: Vec<Digest>,
+    keys: Vec<PublicKey>,
+    election: Option<ElectionName>,
+}
+
+/// Begins the words of a signature's trusted comment that name the elections it is for.
+const ELECTION: &str = "election:";
+
+/// Why a file of keys cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot take the public keys of {path}: {why}; --trust needs a file such as minisign.pub")]
+pub struct TrustError {
+    /// The file.
+    path: PathBuf,
+    /// Why.
+    why: String,
+}
+
+/// Why a module may not run here.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Distrust {
+    /// It is another one.
+    #[error("it is none of the modules that are pinned here: to run it, start the host with --pin {0}")]
+    NotPinned(Digest),
+    /// It has no signature, and needs one.
+    #[error(
+        "it is not signed, and this host runs only what is (--trust): sign it with `minisign -Sm MODULE`, and publish \
+         it with the file MODULE.minisig"
+    )]
+    Unsigned,
+    /// What came with it is no signature.
+    #[error("its signature cannot be read ({0}): it must be the text of the file that `minisign -Sm MODULE` writes")]
+    Unreadable(String),
+    /// Somebody else signed it.
+    #[error(
+        "it is signed with no key that is trusted here (keys: {0}): sign it with one that is, or trust its key too with \
+         --trust"
+    )]
+    UnknownKey(usize),
+    /// One that is trusted signed something else.
+    #[error(
+        "its signature is that of other bytes, or was changed: sign this very file anew with `minisign -Sm MODULE`"
+    )]
+    Wrong,
+    /// It is signed for other elections than this one.
+    #[error(
+        "its signature is for other elections ({named}): to have it run in this one too, sign it anew with `minisign \
+         -Sm MODULE -t {}`",
+        quoted(wanted)
+    )]
+    OtherElection {
+        /// What the signature names.
+        named: String,
+        /// The comment that would do.
+        wanted: String,
+    },
+}
+
+impl Trust {
+    /// Trusts what has one of these digests, if there are any, and is signed with one of the keys in these
+    /// files, if there are any. The files are read once, here.
+    ///
+    /// # Errors
+    /// [`TrustError`] for a file that cannot be read, or that holds anything but minisign's public keys.
+    pub fn new(pins: Vec<Digest>, files: &[PathBuf]) -> Result<Self, TrustError> {
+        let mut keys = Vec::new();
+        for path in files {
+            keys.extend(read(path).map_err(|why| TrustError { path: path.clone(), why })?);
+        }
+        Ok(Self { pins, keys, election: None })
+    }
+
+    /// The same for the modules of an election. A signature that names elections is good for those alone.
+    #[must_use]
+    pub fn in_election(self, election: &ElectionName) -> Self {
+        Self { election: Some(election.clone()), ..self }
+    }
+
+    /// Whether a module may run here. Takes as long as hashing it does.
+    ///
+    /// # Errors
+    /// [`Distrust`] says why not.
+    pub fn check(&self, digest: Digest, bytes: &[u8], signature: Option<&str>) -> Result<(), Distrust> {
+        if !self.pins.is_empty() && !self.pins.contains(&digest) {
+            return Err(Distrust::NotPinned(digest));
+        }
+        if self.keys.is_empty() {
+            return Ok(());
+        }
+        let signature = signature.ok_or(Distrust::Unsigned)?;
+        let signature = Signature::decode(signature).map_err(|error| Distrust::Unreadable(error.to_string()))?;
+        let mut refused = Distrust::UnknownKey(self.keys.len());
+        for key in &self.keys {
+            // Signatures of old versions of minisign are over the bytes instead of their hash: both are sound.
+            match key.verify(bytes, &signature, true) {
+                // It covers the comment, too.
+                Ok(()) => return check_election(&signature, self.election.as_ref()),
+                Err(minisign_verify::Error::UnexpectedKeyId) => {}
+                Err(_) => refused = Distrust::Wrong,
+            }
+        }
+        Err(refused)
+    }
+}
+
+/// Whether a signature is for this election, by what it says itself.
+///
+/// # Errors
+/// [`Distrust::OtherElection`] if it names some, and this is none of them.
+pub fn check_election(signature: &Signature, election: Option<&ElectionName>) -> Result<(), Distrust> {
+    let words = signature.trusted_comment().split_whitespace();
+    let named: Vec<&str> = words.filter_map(|word| word.strip_prefix(ELECTION)).collect();
+    let own = election.map(ElectionName::as_str);
+    if named.is_empty() || own.is_some_and(|own| named.contains(&own)) {
+        return Ok(());
+    }
+    let wanted: Vec<String> = named.iter().copied().chain(own).map(|name| format!("{ELECTION}{name}")).collect();
+    Err(Distrust::OtherElection { named: named.join(", "), wanted: wanted.join(" ") })
+}
+
+/// The keys in a file: one on each line, comments aside.
+fn read(path: &Path) -> Result<Vec<PublicKey>, String> {
+    // Asked before it is opened: opening a pipe would wait for its writer.
+    let metadata = std::fs::metadata(path).map_err(|error| error.to_string())?;
+    if !metadata.is_file() || metadata.len() > LARGEST_KEY_FILE {
+        return Err("it is no regular file, or too large for one of keys".to_owned());
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let mut keys = Vec::new();
+    for (line, text) in text.lines().enumerate().map(|(index, text)| (index + 1, text.trim())) {
+        if text.is_empty() || text.starts_with('#') || text.starts_with("untrusted comment:") {
+            continue;
+        }
+        let key = PublicKey::from_base64(text);
+        keys.push(key.map_err(|_| format!("line {line} is no public key (is it the secret one, or a signature?)"))?);
+    }
+    if keys.is_empty() { Err("there is no key in it".to_owned()) } else { Ok(keys) }
+}

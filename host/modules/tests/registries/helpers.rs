@@ -1,0 +1,79 @@
+//! Credential helpers: found by what is in the environment, so from a process of its own.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use super::*;
+
+/// The module that the process asks for.
+const REFERENCE: &str = "BATON_TEST_REFERENCE";
+
+/// Asks from a process that has this helper, `docker-credential-cave`, and this configuration. Returns what it says.
+fn answer(registry: &Registry, helper: &str, config: &Value) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("docker-credential-cave");
+    std::fs::write(&program, format!("#!/bin/sh\n{helper}\n")).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths([folder.path().into()].into_iter().chain(std::env::split_paths(&path))).unwrap();
+    process(folder.path(), &format!("{}/{REPOSITORY}:1", registry.address()), [("PATH", path.as_os_str())])
+}
+
+/// What a process tells of this reference that has these variables, and Docker's configuration in this folder.
+pub fn process<'a>(
+    config: &Path,
+    reference: &str,
+    variables: impl IntoIterator<Item = (&'static str, &'a OsStr)>,
+) -> String {
+    let out = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "--nocapture", "helpers::as_a_process_of_its_own"])
+        .env_clear()
+        .envs(variables)
+        .env("DOCKER_CONFIG", config)
+        .env(REFERENCE, reference)
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr)
+}
+
+#[tokio::test]
+#[ignore = "run by the tests beside it, as a process of its own"]
+async fn as_a_process_of_its_own() {
+    let reference = std::env::var(REFERENCE).expect("it is run by other tests only").parse().unwrap();
+    let mut source = OciSource::new(reference, RegistryCredentials::of_process());
+    println!("told: {:?}", told(&mut source).await);
+}
+
+#[tokio::test]
+async fn a_helper_is_asked_and_need_not_answer() {
+    let registry = Registry::start_closed();
+    Publisher::of(&registry).push("1", b"first").await;
+    let server = registry.address().to_string();
+    let store = json!({"auths": {&server: {}}, "credsStore": "cave"});
+    let says = format!(r#"echo '{{"ServerURL": "", "Username": "{}", "Secret": "{}"}}'"#, USER.0, USER.1);
+    let knows = format!("[ \"$1\" = get ] && [ \"$(cat)\" = {server} ] && {says}");
+    let asked = |helper: &str, config: &Value| answer(&registry, helper, config);
+
+    let good = asked(&knows, &store);
+    assert!(good.contains("told: Ok(Offer"), "{good}");
+    let good = asked(&knows, &json!({"credHelpers": {&server: "cave"}, "credsStore": "missing"}));
+    assert!(good.contains("told: Ok(Offer"), "{good}");
+
+    let none = asked("echo 'credentials not found in native keychain'; exit 1", &store);
+    assert!(none.contains("without credentials"), "{none}");
+    for (helper, why) in [
+        ("echo hush; exit 1", "gives no credentials for"),
+        ("echo '{\"Username\": \"hush\"}'", "answers what cannot be understood"),
+        ("yes hush", "gives no credentials for"),
+        ("exec sleep 600", "does not answer within"),
+    ] {
+        let wrong = asked(helper, &store);
+        assert!(wrong.contains("docker-credential-cave") && wrong.contains(why), "{helper}: {wrong}");
+        assert!(!wrong.contains("hush"), "{wrong}");
+    }
+    let missing = asked("", &json!({"credsStore": "missing"}));
+    assert!(missing.contains("docker-credential-missing cannot be run"), "{missing}");
+}

@@ -1,0 +1,178 @@
+//! Registries that are not on this machine: over TLS, and through a proxy, so that they need not exist.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use super::fake::{Requests, answer, listen, noted, serve};
+use baton_test_support::repository;
+
+use super::helpers::process;
+use super::*;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_server_is_shown_its_own_and_no_other() {
+    let internet = Internet::start("https://auth.example/token", "https://cdn.example/first").await;
+    let told = internet.pull(&[]);
+    assert!(told.contains("told: Ok(Offer"), "{told}");
+    let asked = &internet.asked;
+    for (host, shown) in [("registry.example", "Bearer t0ken"), ("auth.example", "Basic "), ("cdn.example", "nothing")]
+    {
+        let requests = asked.with(&format!("{host} over TLS"));
+        let shows = |request: &&String| request.contains("authorization");
+        assert!(!requests.is_empty(), "{host}: {:?}", asked.with(""));
+        let all = requests.iter().filter(shows).all(|request| request.contains(&format!("authorization: {shown}")));
+        assert!(all, "{requests:?}");
+    }
+    assert_eq!(asked.with("Basic ").len(), 1, "{:?}", asked.with(""));
+    assert_eq!(asked.with("in the clear"), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_leads_from_tls_into_the_clear_or_to_this_machine() {
+    let (here, asked_here) = noted(|_| Some(answer("200 OK", "", "first"))).await;
+    let (auth, cdn) = ("https://auth.example/token", "https://cdn.example/first");
+    for (realm, blob) in [
+        ("http://auth.example/token", cdn),
+        ("https://localhost/token", cdn),
+        (&format!("http://{here}/token"), cdn),
+        (&format!("https://{here}/token"), cdn),
+        (auth, "http://cdn.example/first"),
+        (auth, "https://localhost/first"),
+        ("https://169.254.169.254/token", cdn),
+        (auth, "https://[fd00:ec2::254]/first"),
+        (auth, &format!("http://{here}/first")),
+    ] {
+        let internet = Internet::start(realm, blob).await;
+        let told = internet.pull(&[]);
+        assert!(told.contains("told: Err(Unusable(") && told.contains("and may not"), "{realm} {blob}: {told}");
+        for elsewhere in ["in the clear", "localhost", "127.0.0.1", "169.254", "ec2"] {
+            assert_eq!(internet.asked.with(elsewhere), Vec::<String>::new(), "{realm} {blob}");
+        }
+        let token = internet.asked.with("Basic ");
+        assert_eq!(token.is_empty(), realm != auth, "{token:?}");
+    }
+    assert_eq!(asked_here.with(""), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_is_certified_by_an_authority_of_the_system() {
+    let internet = Internet::start("https://auth.example/token", "https://cdn.example/first").await;
+    let other = repository().join("host/tests/blackbox/http/tls/ca.pem");
+    let told = internet.pull(&[("SSL_CERT_FILE", other.as_os_str())]);
+    assert!(told.contains("told: Err(Unreachable(") && told.contains("name the file in SSL_CERT_FILE"), "{told}");
+    let told = internet.pull(&[("SSL_CERT_FILE", OsStr::new("/nowhere/ca.pem"))]);
+    assert!(told.contains("TLS cannot be set up") && told.contains("ca-certificates"), "{told}");
+    assert_eq!(internet.asked.with("over TLS"), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_on_this_machine_is_asked_without_a_proxy_and_needs_no_certificates() {
+    let registry = Registry::start();
+    Publisher::of(&registry).push("1", b"first").await;
+    let folder = tempfile::tempdir().unwrap();
+    // Nobody listens there.
+    let nowhere = OsStr::new("http://127.0.0.1:1");
+    let variables = [("HTTP_PROXY", nowhere), ("http_proxy", nowhere), ("SSL_CERT_FILE", OsStr::new("/nowhere"))];
+    let told = process(folder.path(), &format!("{}/{REPOSITORY}:1", registry.address()), variables);
+    assert!(told.contains("told: Ok(Offer"), "{told}");
+}
+
+/// A proxy that leads to `*.example`: a registry, its token server, and where it keeps its blobs.
+struct Internet {
+    proxy: String,
+    /// What was asked, each with the host and how it was asked.
+    asked: Requests,
+}
+
+impl Internet {
+    /// One in which the registry's token server and blob are said to be there.
+    async fn start(realm: &str, blob: &str) -> Self {
+        let asked = Requests::default();
+        let challenge = format!("WWW-Authenticate: Bearer realm=\"{realm}\",service=\"us\"");
+        let (moved, manifest) = (format!("Location: {blob}"), described(b"first"));
+        let notes = asked.clone();
+        let say = move |host: &str, request: &str| {
+            notes.add(&format!("{host} over TLS: {request}"));
+            Some(match (host, request) {
+                ("registry.example", request) if !request.contains("authorization: Bearer t0ken") => {
+                    answer("401 Unauthorized", &challenge, "")
+                }
+                ("registry.example", request) if request.contains("/blobs/") => answer("302 Found", &moved, ""),
+                ("registry.example", _) => answer("200 OK", "", &manifest),
+                ("auth.example", _) => answer("200 OK", "", r#"{"token": "t0ken"}"#),
+                _ => answer("200 OK", "", "first"),
+            })
+        };
+        let (acceptor, say, notes) = (acceptor(), Arc::new(say), asked.clone());
+        let proxy = listen(move |stream| {
+            let (acceptor, say, notes) = (acceptor.clone(), Arc::clone(&say), notes.clone());
+            async move { connect(stream, &acceptor, &*say, &notes).await }
+        });
+        Self { proxy: proxy.await, asked }
+    }
+
+    /// What comes of asking the registry, with these variables beside the usual ones.
+    fn pull(&self, variables: &[(&'static str, &OsStr)]) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let login = json!({"auths": {"registry.example": {"username": USER.0, "password": USER.1}}});
+        std::fs::write(folder.path().join("config.json"), login.to_string()).unwrap();
+        let (proxy, ca) = (format!("http://{}", self.proxy), file("ca.pem"));
+        let usual = [
+            ("HTTPS_PROXY", OsStr::new(&proxy)),
+            ("HTTP_PROXY", OsStr::new(&proxy)),
+            ("SSL_CERT_FILE", ca.as_os_str()),
+        ];
+        let variables = usual.into_iter().chain(variables.iter().copied());
+        process(folder.path(), &format!("registry.example/{REPOSITORY}:1"), variables)
+    }
+}
+
+/// Leads on to the host that is asked for, which answers one request.
+async fn connect(
+    mut stream: TcpStream,
+    acceptor: &TlsAcceptor,
+    say: &(impl Fn(&str, &str) -> Option<String> + Sync),
+    notes: &Requests,
+) {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let Ok(byte) = stream.read_u8().await else { return };
+        head.push(byte);
+    }
+    let head = String::from_utf8_lossy(&head).into_owned();
+    let Some(host) = head.strip_prefix("CONNECT ").and_then(|rest| rest.split_once(':')).map(|(host, _)| host) else {
+        return notes.add(&format!("in the clear: {head}"));
+    };
+    if stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.is_ok()
+        && let Ok(stream) = acceptor.accept(stream).await
+    {
+        serve(stream, &|request: &str| say(host, request)).await;
+    }
+}
+
+/// A file in `tls`: the certificate of an authority of the tests', and what it has signed for the hosts here.
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/registries/tls").join(name)
+}
+
+fn acceptor() -> TlsAcceptor {
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![CertificateDer::from_pem_file(file("cert.pem")).unwrap()],
+            PrivateKeyDer::from_pem_file(file("key.pem")).unwrap(),
+        )
+        .unwrap();
+    TlsAcceptor::from(Arc::new(config))
+}

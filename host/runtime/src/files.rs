@@ -1,0 +1,367 @@
+//! Files in the folders that a coordinator was granted.
+//!
+//! wasmtime's implementation does the work. This one stands before it: each call passes the gate. What the system was
+//! told to do is out of the gate's reach.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::task::spawn_blocking;
+use wasmtime::component::{HasData, Linker, Resource};
+use wasmtime_wasi::filesystem::{Descriptor, Dir, OpenMode, WasiFilesystemCtx, WasiFilesystemCtxView};
+use wasmtime_wasi::p2::bindings::filesystem::{preopens, types};
+use wasmtime_wasi::p2::{
+    DynInputStream, DynOutputStream, FsError, FsResult, InputStream, OutputStream, Pollable, StreamError, StreamResult,
+};
+use wasmtime_wasi::{FsPerms, async_trait};
+
+use super::empty::Denials;
+use super::guest::Guest;
+use super::holdings::{Holdings, TooMuch};
+use super::listing::Listing;
+use super::page::Gate;
+use super::weight::BUFFER;
+use crate::Folder;
+
+/// Links files.
+pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
+    types::add_to_linker::<Guest, Files>(linker, Access::of)?;
+    preopens::add_to_linker::<Guest, Files>(linker, Access::of)
+}
+
+/// The folders of an instance, and how they are accessed.
+#[derive(Clone)]
+pub(super) struct Folders {
+    gate: Arc<Gate>,
+    open: Vec<(Dir, String)>,
+}
+
+impl Folders {
+    /// Opens folders anew: one that was put in another's place since the host started is not what was granted.
+    ///
+    /// # Errors
+    /// Which one cannot be opened, and why.
+    pub(super) fn open(gate: &Arc<Gate>, folders: &[Folder]) -> wasmtime::Result<Self> {
+        let open = folders.iter().map(open).collect::<Result<_, _>>()?;
+        Ok(Self { gate: Arc::clone(gate), open })
+    }
+}
+
+fn open(folder: &Folder) -> wasmtime::Result<(Dir, String)> {
+    let (perms, mode) = match folder.read_only {
+        true => (FsPerms::ReadOnly, OpenMode::READ),
+        false => (FsPerms::ReadWrite, OpenMode::READ | OpenMode::WRITE),
+    };
+    let dir = folder.open().map_err(wasmtime::Error::msg)?;
+    Ok((Dir::new(dir.into(), perms, mode, false), folder.guest.clone()))
+}
+
+/// Tells the linker whose calls they are.
+struct Files;
+
+impl HasData for Files {
+    type Data<'a> = Access<'a>;
+}
+
+/// One guest's way to its files.
+struct Access<'a> {
+    ctx: &'a mut WasiFilesystemCtx,
+    held: &'a mut Holdings,
+    folders: &'a Folders,
+    denials: &'a mut Denials,
+}
+
+impl Access<'_> {
+    fn of(guest: &mut Guest) -> Access<'_> {
+        let Guest { wasi, held, folders, denials, .. } = guest;
+        Access { ctx: wasi.filesystem(), held, folders, denials }
+    }
+
+    /// wasmtime's implementation.
+    fn inner(&mut self) -> WasiFilesystemCtxView<'_> {
+        WasiFilesystemCtxView { ctx: self.ctx, table: self.held.table() }
+    }
+}
+
+impl preopens::Host for Access<'_> {
+    fn get_directories(&mut self) -> wasmtime::Result<Vec<(Resource<Descriptor>, String)>> {
+        if self.folders.open.is_empty() {
+            self.denials.tell_no_folders();
+        }
+        let mut granted = Vec::new();
+        for (dir, guest) in &self.folders.open {
+            granted.push((self.held.table.push(Descriptor::Dir(dir.clone()))?, guest.clone()));
+        }
+        Ok(granted)
+    }
+}
+
+impl Access<'_> {
+    fn pass(&self) -> FsResult<()> {
+        self.folders.gate.pass().map_err(|_| types::ErrorCode::NotPermitted.into())
+    }
+
+    /// Whether the instance may open one more.
+    fn may_open(&mut self) -> FsResult<()> {
+        self.held.open().map_err(|_| types::ErrorCode::Quota.into())
+    }
+
+    /// What a stream of that file needs.
+    fn guard(&mut self, file: &Resource<Descriptor>) -> FsResult<Guard> {
+        let buffer = self.held.buffer().map_err(no_memory)?;
+        let kept = self.held.table.get(file)?.clone();
+        Ok(Guard { gate: Arc::clone(&self.folders.gate), _kept: kept, _buffer: buffer })
+    }
+
+    fn guard_writes(&mut self, stream: Resource<DynOutputStream>, guard: Guard) -> FsResult<Resource<DynOutputStream>> {
+        let stream = self.held.table.delete(stream)?;
+        let guarded: DynOutputStream = Box::new(Guarded { stream, guard });
+        Ok(self.held.table.push(guarded)?)
+    }
+}
+
+/// Calls as they are, but through the gate.
+macro_rules! calls {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $answer:ty;)*) => {$(
+        async fn $name(&mut self, $($argument: $type),*) -> FsResult<$answer> {
+            self.pass()?;
+            types::HostDescriptor::$name(&mut self.inner(), $($argument),*).await
+        }
+    )*};
+}
+
+impl types::HostDescriptor for Access<'_> {
+    calls! {
+        advise(file: Resource<Descriptor>, at: u64, length: u64, advice: types::Advice) -> ();
+        sync_data(file: Resource<Descriptor>) -> ();
+        get_flags(file: Resource<Descriptor>) -> types::DescriptorFlags;
+        get_type(file: Resource<Descriptor>) -> types::DescriptorType;
+        set_size(file: Resource<Descriptor>, size: u64) -> ();
+        set_times(file: Resource<Descriptor>, accessed: types::NewTimestamp, modified: types::NewTimestamp) -> ();
+        read(file: Resource<Descriptor>, length: u64, at: u64) -> (Vec<u8>, bool);
+        write(file: Resource<Descriptor>, bytes: Vec<u8>, at: u64) -> u64;
+        sync(file: Resource<Descriptor>) -> ();
+        create_directory_at(folder: Resource<Descriptor>, path: String) -> ();
+        stat(file: Resource<Descriptor>) -> types::DescriptorStat;
+        stat_at(folder: Resource<Descriptor>, how: types::PathFlags, path: String) -> types::DescriptorStat;
+        link_at(
+            folder: Resource<Descriptor>,
+            how: types::PathFlags,
+            path: String,
+            to: Resource<Descriptor>,
+            new_path: String
+        ) -> ();
+        readlink_at(folder: Resource<Descriptor>, path: String) -> String;
+        remove_directory_at(folder: Resource<Descriptor>, path: String) -> ();
+        rename_at(folder: Resource<Descriptor>, path: String, to: Resource<Descriptor>, new_path: String) -> ();
+        symlink_at(folder: Resource<Descriptor>, path: String, new_path: String) -> ();
+        unlink_file_at(folder: Resource<Descriptor>, path: String) -> ();
+        metadata_hash(file: Resource<Descriptor>) -> types::MetadataHashValue;
+        metadata_hash_at(folder: Resource<Descriptor>, how: types::PathFlags, path: String) -> types::MetadataHashValue;
+    }
+
+    /// By the file, opened: a runner can set no times by a path, since Landlock would let it set those of any file of the
+    /// user. A symbolic link cannot be opened, so its own times stay.
+    async fn set_times_at(
+        &mut self,
+        folder: Resource<Descriptor>,
+        how: types::PathFlags,
+        path: String,
+        accessed: types::NewTimestamp,
+        modified: types::NewTimestamp,
+    ) -> FsResult<()> {
+        let follows = how.contains(types::PathFlags::SYMLINK_FOLLOW);
+        let open = (types::OpenFlags::empty(), types::DescriptorFlags::READ);
+        let file =
+            self.open_at(folder, how, path, open.0, open.1).await.map_err(|error| match error.downcast_ref() {
+                Some(types::ErrorCode::Loop) if !follows => types::ErrorCode::Unsupported.into(),
+                _ => error,
+            })?;
+        let set = self.set_times(Resource::new_borrow(file.rep()), accessed, modified).await;
+        self.held.table.delete(file)?;
+        set
+    }
+
+    async fn open_at(
+        &mut self,
+        folder: Resource<Descriptor>,
+        how: types::PathFlags,
+        path: String,
+        open: types::OpenFlags,
+        flags: types::DescriptorFlags,
+    ) -> FsResult<Resource<Descriptor>> {
+        self.pass()?;
+        self.may_open()?;
+        let opened = self.inner().open_at(folder, how, path, open, flags).await?;
+        let file = match self.held.table.get(&opened)? {
+            Descriptor::File(file) => Arc::clone(&file.file),
+            Descriptor::Dir(folder) => Arc::clone(&folder.dir),
+        };
+        self.held.opened(&file);
+        Ok(opened)
+    }
+
+    async fn read_directory(
+        &mut self,
+        folder: Resource<Descriptor>,
+    ) -> FsResult<Resource<types::DirectoryEntryStream>> {
+        self.pass()?;
+        self.may_open()?;
+        self.held.keep(BUFFER).map_err(no_memory)?;
+        let folder = match self.held.table.get(&folder)? {
+            Descriptor::Dir(folder) => Arc::clone(&folder.dir),
+            Descriptor::File(_) => return Err(types::ErrorCode::NotDirectory.into()),
+        };
+        let listing = spawn_blocking(move || Listing::new(&folder)).await.map_err(FsError::trap)??;
+        if let Some(open) = listing.open() {
+            self.held.opened(open);
+        }
+        Ok(Resource::new_own(self.held.table.push(listing)?.rep()))
+    }
+
+    async fn is_same_object(&mut self, a: Resource<Descriptor>, b: Resource<Descriptor>) -> wasmtime::Result<bool> {
+        self.inner().is_same_object(a, b).await
+    }
+
+    fn read_via_stream(&mut self, file: Resource<Descriptor>, at: u64) -> FsResult<Resource<DynInputStream>> {
+        let guard = self.guard(&file)?;
+        let stream = self.inner().read_via_stream(file, at)?;
+        let stream = self.held.table.delete(stream)?;
+        let guarded: DynInputStream = Box::new(Guarded { stream, guard });
+        Ok(self.held.table.push(guarded)?)
+    }
+
+    fn write_via_stream(&mut self, file: Resource<Descriptor>, at: u64) -> FsResult<Resource<DynOutputStream>> {
+        let guard = self.guard(&file)?;
+        let stream = self.inner().write_via_stream(file, at)?;
+        self.guard_writes(stream, guard)
+    }
+
+    fn append_via_stream(&mut self, file: Resource<Descriptor>) -> FsResult<Resource<DynOutputStream>> {
+        let guard = self.guard(&file)?;
+        let stream = self.inner().append_via_stream(file)?;
+        self.guard_writes(stream, guard)
+    }
+
+    fn drop(&mut self, file: Resource<Descriptor>) -> wasmtime::Result<()> {
+        self.held.table.delete(file)?;
+        Ok(())
+    }
+}
+
+/// What a guest is told that may keep no more of the host's memory; people are told the rest.
+fn no_memory(_: TooMuch) -> FsError {
+    types::ErrorCode::InsufficientMemory.into()
+}
+
+/// The listing behind a guest's handle. wasmtime's own reads a whole folder into memory, and is never made.
+fn listing(entries: &Resource<types::DirectoryEntryStream>) -> Resource<Listing> {
+    if entries.owned() { Resource::new_own(entries.rep()) } else { Resource::new_borrow(entries.rep()) }
+}
+
+impl types::HostDirectoryEntryStream for Access<'_> {
+    async fn read_directory_entry(
+        &mut self,
+        entries: Resource<types::DirectoryEntryStream>,
+    ) -> FsResult<Option<types::DirectoryEntry>> {
+        self.pass()?;
+        self.held.table.get_mut(&listing(&entries))?.next().await
+    }
+
+    fn drop(&mut self, entries: Resource<types::DirectoryEntryStream>) -> wasmtime::Result<()> {
+        self.held.table.delete(listing(&entries))?;
+        Ok(())
+    }
+}
+
+impl types::Host for Access<'_> {
+    fn convert_error_code(&mut self, error: FsError) -> wasmtime::Result<types::ErrorCode> {
+        self.inner().convert_error_code(error)
+    }
+
+    fn filesystem_error_code(
+        &mut self,
+        error: Resource<wasmtime::Error>,
+    ) -> wasmtime::Result<Option<types::ErrorCode>> {
+        self.inner().filesystem_error_code(error)
+    }
+}
+
+/// A stream of a file, through the gate.
+struct Guarded<S> {
+    stream: S,
+    guard: Guard,
+}
+
+/// What a [`Guarded`] stream needs. It outlives the stream, and so does the file in it.
+struct Guard {
+    gate: Arc<Gate>,
+    _kept: Descriptor,
+    _buffer: Arc<()>,
+}
+
+impl Guard {
+    fn pass(&self) -> StreamResult<()> {
+        self.gate.pass().map_err(|refused| StreamError::LastOperationFailed(refused.into()))
+    }
+}
+
+#[async_trait]
+impl Pollable for Guarded<DynInputStream> {
+    async fn ready(&mut self) {
+        self.stream.ready().await;
+    }
+}
+
+#[async_trait]
+impl InputStream for Guarded<DynInputStream> {
+    fn read(&mut self, size: usize) -> StreamResult<Bytes> {
+        self.guard.pass()?;
+        self.stream.read(size)
+    }
+
+    async fn blocking_read(&mut self, size: usize) -> StreamResult<Bytes> {
+        self.guard.pass()?;
+        self.stream.blocking_read(size).await
+    }
+
+    async fn cancel(&mut self) {
+        self.stream.cancel().await;
+    }
+}
+
+#[async_trait]
+impl Pollable for Guarded<DynOutputStream> {
+    async fn ready(&mut self) {
+        self.stream.ready().await;
+    }
+}
+
+#[async_trait]
+impl OutputStream for Guarded<DynOutputStream> {
+    fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
+        self.guard.pass()?;
+        // The bytes stay in the host's memory until they are written.
+        if bytes.len() > BUFFER {
+            return Err(StreamError::trap("it wrote more at once than `check-write` permits"));
+        }
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> StreamResult<()> {
+        self.stream.flush()
+    }
+
+    fn check_write(&mut self) -> StreamResult<usize> {
+        self.stream.check_write()
+    }
+
+    async fn blocking_write_and_flush(&mut self, bytes: Bytes) -> StreamResult<()> {
+        self.guard.pass()?;
+        self.stream.blocking_write_and_flush(bytes).await
+    }
+
+    async fn cancel(&mut self) {
+        self.stream.cancel().await;
+    }
+}

@@ -1,0 +1,55 @@
+//! What is read of modules, runners and addresses, for [`crate::foreign`].
+
+use std::io::Cursor;
+
+use super::census::census;
+use super::module::Module;
+use super::protocol::{self, FromRunner, FromTemplate, How};
+use super::{backtrace, http, judge, names, wrap};
+use baton_store::foreign::{Reader, text};
+
+/// These.
+pub const READERS: &[Reader] = &[
+    Reader { name: "module", read: module },
+    Reader { name: "runner", read: runner },
+    Reader { name: "trap", read: trap },
+    Reader { name: "grant", read: http::foreign::grant },
+    Reader { name: "headers", read: http::foreign::headers },
+];
+
+/// A module, before the process that compiles it has it, and in that process before it is compiled.
+fn module(bytes: &[u8]) {
+    judge::is_complete(bytes);
+    wrap::is_for_preview1(bytes);
+    drop(Module::glance("module", bytes).map_err(|error| error.to_string()));
+    drop(census(bytes));
+    if wasmparser::validate(bytes).is_ok() {
+        drop(wrap::wrap(bytes).map(|(component, _)| census(&component)));
+    }
+}
+
+/// Messages of a runner or a template, which a guest may have taken over.
+fn runner(bytes: &[u8]) {
+    const LONGEST: usize = 1 << 20;
+    let mut rest = Cursor::new(bytes);
+    while let Ok(Some(message)) = protocol::read::<FromRunner>(&mut rest, LONGEST) {
+        match message {
+            FromRunner::Commit(changes) => drop(changes.read(LONGEST)),
+            FromRunner::Ended(ended) => {
+                if let How::Failed(why) | How::Crashed(why) = &ended.how {
+                    drop(backtrace::shortened(why));
+                }
+                drop(ended.backtrace.map(|trace| backtrace::shortened(&trace)));
+            }
+            _ => {}
+        }
+    }
+    drop(protocol::read::<FromTemplate>(&mut Cursor::new(bytes), LONGEST));
+}
+
+/// A trap's report, in which names are a guest's.
+fn trap(bytes: &[u8]) {
+    let text = text(bytes);
+    drop(backtrace::shortened(text));
+    drop(names::plain(text));
+}

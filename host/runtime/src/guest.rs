@@ -1,0 +1,240 @@
+//! The host's side of the contract in `wit/world.wit`, and what an instance may use of the host.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_election::{Term, Time};
+use tokio::sync::watch;
+use wasmtime::component::{HasData, HasSelf, Linker, Resource, ResourceTable};
+use wasmtime_wasi::cli::{WasiCli, WasiCliView as _};
+use wasmtime_wasi::clocks::{WasiClocks, WasiClocksView as _};
+use wasmtime_wasi::p2::{DynPollable, Pollable, subscribe};
+use wasmtime_wasi::random::WasiRandom;
+use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
+use wasmtime_wasi_config::{WasiConfig, WasiConfigVariables};
+
+use super::empty::{self, Denials};
+use super::files::{self, Folders};
+use super::holdings::Holdings;
+use super::http::{self, Http};
+use super::limits::Tally;
+use super::logging::{self, GuestLog};
+use super::page::Gate;
+use super::protocol::{FromRunner, Reason};
+use super::runner::{State, Wire};
+use super::shared::Shared;
+use baton_store::clock::Clock;
+
+mod bindings {
+    wasmtime::component::bindgen!({
+        path: "../../wit",
+        world: "baton:host/coordinator",
+        imports: { default: trappable, "baton:host/state.commit": async | trappable },
+        exports: { default: async },
+        with: { "wasi:io": wasmtime_wasi::p2::bindings::io },
+    });
+}
+
+pub(super) use bindings::baton::host::state as state_contract;
+use bindings::baton::host::term as contract;
+pub(super) use bindings::exports::baton::host::task::Failure;
+pub(super) use bindings::{Coordinator, CoordinatorPre};
+
+/// The package whose world a coordinator is made for, and its version.
+pub(super) const CONTRACT: &str = "baton:host";
+/// See [`CONTRACT`].
+pub(super) const CONTRACT_VERSION: &str = "0.1.0";
+
+/// Interfaces that every coordinator is granted: its own contract, and what a program needs to start,
+/// print, wait and be unpredictable. No network, no files.
+pub(super) const GRANTED: &[&str] = &[
+    "baton:host/state",
+    "baton:host/term",
+    "wasi:cli/environment",
+    "wasi:cli/exit",
+    "wasi:cli/stderr",
+    "wasi:cli/stdin",
+    "wasi:cli/stdout",
+    "wasi:cli/terminal-input",
+    "wasi:cli/terminal-output",
+    "wasi:cli/terminal-stderr",
+    "wasi:cli/terminal-stdin",
+    "wasi:cli/terminal-stdout",
+    "wasi:clocks/monotonic-clock",
+    "wasi:clocks/wall-clock",
+    "wasi:config/store",
+    "wasi:io/error",
+    "wasi:io/poll",
+    "wasi:io/streams",
+    "wasi:logging/logging",
+    "wasi:random/insecure",
+    "wasi:random/insecure-seed",
+    "wasi:random/random",
+];
+
+/// Drafts among them: another version is another interface.
+pub(super) const DRAFTS: &[(&str, &str)] =
+    &[("wasi:config/store", "0.2.0-rc.1"), ("wasi:logging/logging", "0.1.0-draft")];
+
+/// Links what is granted, what is there with nothing in it, and nothing else.
+pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
+    use wasmtime_wasi::p2::bindings::{cli, clocks, io, random};
+
+    empty::link(linker)?;
+    io::error::add_to_linker::<Guest, Resources>(linker, |guest| guest.held.table())?;
+    io::poll::add_to_linker::<Guest, Resources>(linker, |guest| guest.held.table())?;
+    io::streams::add_to_linker::<Guest, Resources>(linker, |guest| guest.held.table())?;
+    clocks::wall_clock::add_to_linker::<Guest, WasiClocks>(linker, Guest::clocks)?;
+    clocks::monotonic_clock::add_to_linker::<Guest, WasiClocks>(linker, Guest::clocks)?;
+    http::link(linker, |guest| (&guest.http, &mut guest.held))?;
+    http::link_types(linker, |guest| http::Access { http: &mut guest.http, held: &mut guest.held })?;
+    random::random::add_to_linker::<Guest, WasiRandom>(linker, |guest| guest.wasi.random())?;
+    random::insecure::add_to_linker::<Guest, WasiRandom>(linker, |guest| guest.wasi.random())?;
+    random::insecure_seed::add_to_linker::<Guest, WasiRandom>(linker, |guest| guest.wasi.random())?;
+    cli::exit::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
+    cli::environment::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
+    cli::stdin::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
+    cli::stdout::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
+    cli::stderr::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
+    cli::terminal_input::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
+    cli::terminal_output::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
+    cli::terminal_stdin::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
+    cli::terminal_stdout::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
+    cli::terminal_stderr::add_to_linker::<Guest, WasiCli>(linker, Guest::cli)?;
+    logging::link(linker)?;
+    files::link(linker)?;
+    wasmtime_wasi_config::add_to_linker(linker, |guest| WasiConfig::from(&guest.config))?;
+    contract::add_to_linker::<Guest, HasSelf<Guest>>(linker, |guest| guest)?;
+    state_contract::add_to_linker::<Guest, HasSelf<Guest>>(linker, |guest| guest)
+}
+
+/// Tells the linker that `wasi:io` needs the table of resources only.
+struct Resources;
+
+impl HasData for Resources {
+    type Data<'a> = &'a mut ResourceTable;
+}
+
+/// What an instance is told of its term, and what it can say.
+#[derive(Clone)]
+pub(super) struct TermContext {
+    pub(super) number: Term,
+    pub(super) election: String,
+    pub(super) node: String,
+    pub(super) module: String,
+    pub(super) gate: Arc<Gate>,
+    pub(super) clock: Clock,
+    pub(super) stop: watch::Receiver<Option<StopNotice>>,
+    pub(super) tally: Shared<Tally>,
+    pub(super) wire: Wire,
+    pub(super) has_stepped_down: bool,
+}
+
+/// A request to stop, as the guest sees it.
+#[derive(Clone, Debug)]
+pub(super) struct StopNotice {
+    pub(super) reason: Reason,
+    pub(super) message: String,
+    pub(super) grace_ends: Time,
+}
+
+/// The data of an instance's store.
+pub(super) struct Guest {
+    pub(super) wasi: WasiCtx,
+    pub(super) config: WasiConfigVariables,
+    pub(super) log: GuestLog,
+    pub(super) folders: Folders,
+    pub(super) held: Holdings,
+    pub(super) denials: Denials,
+    pub(super) term: TermContext,
+    /// There from before the instance exists, where its module uses it.
+    pub(super) state: Option<State>,
+    pub(super) http: Http,
+}
+
+impl WasiView for Guest {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        WasiCtxView { ctx: &mut self.wasi, table: self.held.table() }
+    }
+}
+
+/// Becomes ready once the instance is asked to stop, and stays so.
+struct StopSignal(watch::Receiver<Option<StopNotice>>);
+
+#[wasmtime_wasi::async_trait]
+impl Pollable for StopSignal {
+    async fn ready(&mut self) {
+        // The sender lives as long as the instance. Without one nobody can ask any more.
+        if self.0.wait_for(Option::is_some).await.is_err() {
+            std::future::pending().await
+        }
+    }
+}
+
+impl contract::Host for Guest {
+    fn number(&mut self) -> wasmtime::Result<u64> {
+        Ok(self.term.number)
+    }
+
+    fn election(&mut self) -> wasmtime::Result<String> {
+        Ok(self.term.election.clone())
+    }
+
+    fn node(&mut self) -> wasmtime::Result<String> {
+        Ok(self.term.node.clone())
+    }
+
+    fn module(&mut self) -> wasmtime::Result<String> {
+        Ok(self.term.module.clone())
+    }
+
+    fn remaining(&mut self) -> wasmtime::Result<u64> {
+        Ok(milliseconds(self.term.gate.remaining()))
+    }
+
+    fn subscribe_stop(&mut self) -> wasmtime::Result<Resource<DynPollable>> {
+        let signal = self.held.table.push(StopSignal(self.term.stop.clone()))?;
+        subscribe(&mut self.held.table, signal)
+    }
+
+    fn stop_requested(&mut self) -> wasmtime::Result<Option<contract::StopReason>> {
+        Ok(self.term.stop.borrow().as_ref().map(|notice| match notice.reason {
+            Reason::LeaseAtRisk => contract::StopReason::LeaseAtRisk,
+            Reason::LeaseLost => contract::StopReason::LeaseLost,
+            Reason::StepDown => contract::StopReason::StepDown,
+            Reason::Replaced => contract::StopReason::Replaced,
+            Reason::Shutdown => contract::StopReason::Shutdown,
+        }))
+    }
+
+    fn stop_message(&mut self) -> wasmtime::Result<Option<String>> {
+        Ok(self.term.stop.borrow().as_ref().map(|notice| notice.message.clone()))
+    }
+
+    fn grace(&mut self) -> wasmtime::Result<Option<u64>> {
+        let now = self.term.clock.now();
+        let until_kill = |notice: &StopNotice| notice.grace_ends.since(now).min(self.term.gate.remaining());
+        Ok(self.term.stop.borrow().as_ref().map(until_kill).map(milliseconds))
+    }
+
+    fn progress(&mut self) -> wasmtime::Result<()> {
+        self.term.tally.makes_progress();
+        Ok(())
+    }
+
+    fn step_down(&mut self, reason: String) -> wasmtime::Result<()> {
+        // The first reason is enough; a guest that repeats itself must not keep the host busy.
+        if !std::mem::replace(&mut self.term.has_stepped_down, true) {
+            self.term.wire.send(&FromRunner::StepDown(reason));
+        }
+        Ok(())
+    }
+}
+
+fn milliseconds(length: Duration) -> u64 {
+    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What one call may hand over or ask for, in bytes: while the host copies it, it holds twice the memory, and
+/// nothing can end the call. Far more than a line, a message or a list of handles takes.
+pub(super) const CALL_BYTES: usize = 1 << 20;

@@ -1,0 +1,336 @@
+//! One request and its response on one connection, and the connections that are kept for the next.
+//!
+//! A connection is driven by whoever waits for something on it, so that a request needs no other task than the one
+//! that wasmtime starts for it. An idle one is driven by nobody: whoever takes it looks first whether it still is
+//! there.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use baton_election::Time;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, Response};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use tokio::sync::OwnedSemaphorePermit;
+use wasmtime_wasi_http::io::TokioIo;
+use wasmtime_wasi_http::{Error, WasiBody};
+
+use super::Common;
+use super::connect::{InFlight, Io, NotOpened};
+use super::grant::{Origin, Reach};
+use super::limits::{HEAD_BYTES, IDLE, IDLE_FOR, READ_AHEAD, Wait, Waits};
+
+/// A request that may be made.
+pub(super) struct Admitted {
+    pub(super) request: Request<WasiBody>,
+    pub(super) origin: Origin,
+    pub(super) reach: Reach,
+    /// Its place among the requests in flight.
+    pub(super) place: OwnedSemaphorePermit,
+    pub(super) waits: Waits,
+}
+
+/// What goes on after the response's head: driving the connection until the response has arrived.
+pub(super) type Rest = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Makes a request, on a connection that is there or on a new one.
+///
+/// # Errors
+/// Why there is no response, for the guest.
+pub(super) async fn run(shared: Arc<Common>, admitted: Admitted) -> Result<(Response<WasiBody>, Option<Rest>), Error> {
+    let Admitted { mut request, origin, reach, place, waits } = admitted;
+    let place = Arc::new(place);
+    if !request.body().is_end_stream() {
+        // Until all of it is sent, which may be later than its answer, and goes with its body.
+        let sending = Arc::clone(&place);
+        let keeping = move |frame| {
+            let _ = &sending;
+            frame
+        };
+        request = request.map(|body| body.map_frame(keeping).boxed_unsync());
+    }
+    let mut kept = shared.idle.take(&origin, reach, shared.clock.now());
+    let (connection, response) = loop {
+        let is_kept = kept.is_some();
+        let mut connection = match kept.take() {
+            Some(connection) => connection,
+            None => open(&shared, &origin, reach, waits).await?,
+        };
+        connection.in_flight.set(true);
+        match connection.ask(request, &shared, waits.first_byte).await {
+            Ok(response) => break (connection, response),
+            // The server had closed it, and has seen nothing of the request.
+            Err(Unanswered { unsent: Some(unsent), .. }) if is_kept => {
+                request = unsent;
+                kept = shared.idle.take(&origin, reach, shared.clock.now());
+            }
+            Err(Unanswered { error, .. }) => return Err(error),
+        }
+    };
+    let mut response = response;
+    let_go_of_the_buffer(response.headers_mut());
+    let place = (!response.is_end_stream()).then_some(place);
+    let (held, longest) = (Arc::clone(&shared), waits.between_bytes);
+    let response =
+        response.map(|incoming| Arriving { incoming, shared: held, longest, wait: None, place }.boxed_unsync());
+    let mut driven = Driven { connection, shared };
+    // A short response has often arrived with its head.
+    if let Poll::Ready(is_usable) = poll_fn(|cx| Poll::Ready(driven.connection.poll_finished(cx))).await {
+        driven.end(is_usable);
+        return Ok((response, None));
+    }
+    let rest = async move {
+        let is_usable = poll_fn(|cx| driven.connection.poll_finished(cx)).await;
+        driven.end(is_usable);
+    };
+    Ok((response, Some(Box::pin(rest))))
+}
+
+/// Copies values of headers. As hyper parses them they are parts of what was read from the connection, 64 KiB of which
+/// stay for as long as one of them does.
+fn let_go_of_the_buffer(headers: &mut HeaderMap) {
+    for value in headers.values_mut() {
+        let is_sensitive = value.is_sensitive();
+        // The same bytes are a value again.
+        if let Ok(mut copied) = HeaderValue::from_bytes(value.as_bytes()) {
+            copied.set_sensitive(is_sensitive);
+            *value = copied;
+        }
+    }
+}
+
+/// A connection in use. It is closed before it lets go of what the instance waits for.
+struct Driven {
+    connection: Box<Connection>,
+    shared: Arc<Common>,
+}
+
+impl Driven {
+    fn end(self, is_usable: bool) {
+        if is_usable {
+            self.shared.idle.keep(self.connection, self.shared.clock.now());
+        }
+    }
+}
+
+async fn open(shared: &Common, origin: &Origin, reach: Reach, waits: Waits) -> Result<Box<Connection>, Error> {
+    let opening = async {
+        let (stream, in_flight) = shared.connector.open(origin, reach, &shared.gate).await?;
+        let handshake =
+            http1::Builder::new().max_buf_size(READ_AHEAD).max_header_size(HEAD_BYTES).handshake(TokioIo::new(stream));
+        let (sender, driver) = handshake.await.map_err(|error| shared.explain(&error))?;
+        Ok((sender, driver, in_flight))
+    };
+    let mut wait = Wait::new(&shared.gate, &shared.clock, waits.connect);
+    let opened = tokio::select! {
+        biased;
+        opened = opening => opened,
+        () = poll_fn(|cx| wait.poll(cx, &shared.gate, &shared.clock)) => {
+            return Err(shared.late(Error::ConnectionTimeout));
+        }
+    };
+    let (sender, driver, in_flight) = opened.map_err(|not| match not {
+        NotOpened::Failed(error) => error,
+        NotOpened::OutOfReach(address) => shared.refuse_address(origin, address),
+    })?;
+    let origin = origin.clone();
+    let idle_since = Time::default();
+    Ok(Box::new(Connection { origin, reach, sender, driver, wait, in_flight, ended: false, idle_since }))
+}
+
+/// There is no response.
+struct Unanswered {
+    /// Why, for the guest.
+    error: Error,
+    /// The request, where nothing of it was sent.
+    unsent: Option<Request<WasiBody>>,
+}
+
+/// A connection, and what drives it.
+pub(super) struct Connection {
+    origin: Origin,
+    /// Which addresses it could be opened to.
+    reach: Reach,
+    sender: http1::SendRequest<WasiBody>,
+    driver: http1::Connection<TokioIo<Box<dyn Io>>, WasiBody>,
+    /// For its connection, and then for each answer.
+    wait: Wait,
+    in_flight: InFlight,
+    /// The driver has ended, and must not be polled again.
+    ended: bool,
+    idle_since: Time,
+}
+
+impl Connection {
+    /// Sends the request and waits for the response's head, so long at most.
+    async fn ask(
+        &mut self,
+        request: Request<WasiBody>,
+        shared: &Common,
+        longest: Duration,
+    ) -> Result<Response<Incoming>, Unanswered> {
+        let Self { sender, driver, wait, ended, .. } = self;
+        wait.restart(&shared.gate, &shared.clock, longest);
+        let mut answer = pin!(sender.try_send_request(request));
+        let failed = |error| Poll::Ready(Err(Unanswered { error, unsent: None }));
+        poll_fn(|cx| {
+            let driven = if *ended { Poll::Pending } else { Pin::new(&mut *driver).poll(cx) };
+            *ended |= driven.is_ready();
+            // Also from a connection that has ended: it may have ended with the answer.
+            match (answer.as_mut().poll(cx), driven) {
+                (Poll::Ready(Ok(response)), _) => Poll::Ready(Ok(response)),
+                (Poll::Ready(Err(mut error)), _) => {
+                    let unsent = error.take_message();
+                    Poll::Ready(Err(Unanswered { error: shared.explain(&error.into_error()), unsent }))
+                }
+                (Poll::Pending, Poll::Ready(Ok(()))) => failed(Error::ConnectionTerminated),
+                (Poll::Pending, Poll::Ready(Err(error))) => failed(shared.explain(&error)),
+                (Poll::Pending, Poll::Pending) => match wait.poll(cx, &shared.gate, &shared.clock) {
+                    Poll::Ready(()) => failed(shared.late(Error::ConnectionReadTimeout)),
+                    Poll::Pending => Poll::Pending,
+                },
+            }
+        })
+        .await
+    }
+
+    /// Drives it until the response has arrived. Whether it can be used again.
+    fn poll_finished(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        if self.ended || Pin::new(&mut self.driver).poll(cx).is_ready() {
+            self.ended = true;
+            return Poll::Ready(false);
+        }
+        self.sender.poll_ready(cx).map(|ready| ready.is_ok())
+    }
+}
+
+/// The connections that an instance keeps.
+#[derive(Default)]
+pub(super) struct Idle(
+    #[expect(clippy::vec_box, reason = "a connection is moved at each request, and is large")]
+    Mutex<Vec<Box<Connection>>>,
+);
+
+impl Idle {
+    /// One to that origin, if it still is there, which was opened within the same reach: a path may be granted more
+    /// than another.
+    fn take(&self, origin: &Origin, reach: Reach, now: Time) -> Option<Box<Connection>> {
+        loop {
+            let mut connection = {
+                let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+                kept.retain(|connection| now.since(connection.idle_since) < IDLE_FOR);
+                let at =
+                    kept.iter().rposition(|connection| (&connection.origin, connection.reach) == (origin, reach))?;
+                kept.swap_remove(at)
+            };
+            // Whatever the server has sent meanwhile is its end.
+            if connection.poll_finished(&mut Context::from_waker(Waker::noop())) == Poll::Ready(true) {
+                return Some(connection);
+            }
+        }
+    }
+
+    /// Ends all of them, in order.
+    pub(super) fn clear(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    fn keep(&self, mut connection: Box<Connection>, now: Time) {
+        connection.in_flight.set(false);
+        connection.idle_since = now;
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() == IDLE {
+            kept.remove(0);
+        }
+        kept.push(connection);
+    }
+}
+
+/// The body of a response while it arrives.
+struct Arriving {
+    incoming: Incoming,
+    shared: Arc<Common>,
+    /// The longest wait for a part of it.
+    longest: Duration,
+    /// The present wait.
+    wait: Option<Wait>,
+    /// Given back when it has arrived.
+    place: Option<Arc<OwnedSemaphorePermit>>,
+}
+
+impl Body for Arriving {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        let frame = match Pin::new(&mut self.incoming).poll_frame(cx) {
+            Poll::Ready(frame) => frame.map(|frame| {
+                let mut frame = frame.map_err(|error| self.shared.explain(&error))?;
+                if let Some(trailers) = frame.trailers_mut() {
+                    let_go_of_the_buffer(trailers);
+                }
+                Ok(frame)
+            }),
+            Poll::Pending => {
+                let Self { shared, longest, wait, .. } = &mut *self;
+                let wait = wait.get_or_insert_with(|| Wait::new(&shared.gate, &shared.clock, *longest));
+                std::task::ready!(wait.poll(cx, &shared.gate, &shared.clock));
+                Some(Err(shared.late(Error::ConnectionReadTimeout)))
+            }
+        };
+        self.wait = None;
+        if !matches!(frame, Some(Ok(_))) || self.incoming.is_end_stream() {
+            self.place = None;
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use super::super::super::page::gate_for;
+    use super::super::super::runner::Lookups;
+    use super::super::{connect::Connector, tls};
+    use super::*;
+    use baton_store::clock::Clock;
+
+    #[tokio::test]
+    async fn a_connection_is_not_used_again_for_a_grant_that_reaches_less() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let clock = Clock::default();
+        let now = clock.now();
+        let (gate, _page) = gate_for(Duration::from_secs(3600));
+        let uri = format!("http://127.0.0.1:{}/", listener.local_addr().unwrap().port()).parse().unwrap();
+        let origin = Origin::of(&uri).unwrap();
+        let connector = Connector::new(tls::connector(&[]).unwrap(), Lookups::nowhere());
+        let Ok((stream, in_flight)) = connector.open(&origin, Reach::Private, &gate).await else { panic!() };
+        let (mut sender, mut driver) = http1::Builder::new().handshake(TokioIo::new(stream)).await.unwrap();
+        // It asks for a request before it is ready for one.
+        assert!(poll_fn(|cx| Poll::Ready(Pin::new(&mut driver).poll(cx))).await.is_pending());
+        poll_fn(|cx| sender.poll_ready(cx)).await.unwrap();
+        let (ended, idle_since, reach) = (false, now, Reach::Private);
+        let wait = Wait::new(&gate, &clock, Duration::from_secs(1));
+        let idle = Idle::default();
+        let kept = Connection { origin: origin.clone(), reach, sender, driver, wait, in_flight, ended, idle_since };
+        idle.keep(Box::new(kept), now);
+        assert!(idle.take(&origin, Reach::Public, now).is_none(), "it leads to a private address");
+        assert!(idle.take(&origin, Reach::Private, now).is_some());
+    }
+}

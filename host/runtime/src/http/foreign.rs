@@ -1,0 +1,55 @@
+//! What is granted, asked for and sent, for [`crate::foreign`].
+
+use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
+
+use super::grant::{Grant, Grants, Origin};
+use super::headers::{Stamp, plain};
+use baton_store::foreign::text;
+
+/// A grant on the first line, and addresses that a guest asks for.
+pub(crate) fn grant(bytes: &[u8]) {
+    let mut lines = text(bytes).lines();
+    let Ok(grant) = lines.next().unwrap_or_default().parse::<Grant>() else { return };
+    assert_eq!(grant.to_string().parse(), Ok(grant.clone()), "it is written as it is read");
+    let grants = Grants::new(vec![grant]);
+    for uri in lines.filter_map(|line| line.parse::<http::Uri>().ok()) {
+        let Some(origin) = Origin::of(&uri) else { continue };
+        if grants.reach(&origin, uri.path()).is_none()
+            && let Some(wanted) = grants.wanted(&origin, uri.path())
+        {
+            drop(grants.lines_with(&wanted));
+            let reach = Grants::new(vec![wanted.clone()]).reach(&origin, uri.path());
+            assert!(reach.is_some(), "who is told to grant {wanted} grants {uri}");
+        }
+    }
+}
+
+/// The headers of a guest's request, one on each line: the host's own are said once and by the host, however a server
+/// reads names.
+pub(crate) fn headers(bytes: &[u8]) {
+    let Some(origin) = Origin::of(&http::Uri::from_static("http://example.com:81/")) else { return };
+    let mut headers = HeaderMap::new();
+    for line in bytes.split(|byte| *byte == b'\n') {
+        let (name, value) = line.split_at(line.iter().position(|byte| *byte == b':').unwrap_or(line.len()));
+        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value))
+            && headers.try_append(name, value).is_err()
+        {
+            return;
+        }
+    }
+    let stamped = Stamp::new("election", 7, "node").put_on(&mut headers, &origin);
+    assert!(stamped.is_ok(), "an address that was read fits into a header");
+    let said = |word: &str| {
+        let reads_as = |name: &HeaderName| name.as_str().bytes().map(plain).eq(word.bytes());
+        let said: Vec<_> =
+            headers.iter().filter(|(name, _)| reads_as(name)).map(|(_, value)| value.as_bytes()).collect();
+        said
+    };
+    for (word, value) in [("baton-election", "election"), ("baton-term", "7"), ("baton-node", "node")] {
+        assert_eq!(said(word), [value.as_bytes()], "{word}");
+    }
+    assert_eq!(said(HOST.as_str()), [b"example.com:81"], "the server that was granted");
+    for word in ["baton", "transfer-encoding", "connection", "upgrade", "keep-alive"] {
+        assert!(said(word).is_empty(), "{word}");
+    }
+}

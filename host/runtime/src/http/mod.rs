@@ -1,0 +1,311 @@
+//! HTTP out: `wasi:http/outgoing-handler`, for the servers that a coordinator was granted.
+//!
+//! A request is an effect, and so is each write on its connection: all pass the instance's gate. What the host says
+//! of the term stands in three headers that no guest can set. All of it is done in the instance's runner, with which it
+//! ends; only names are looked up by the host.
+//!
+//! `grant` says which requests are allowed, and to which addresses; `path` which paths mean the same to everybody; `headers` is what is said of the term;
+//! `types` is what a guest puts together and takes apart, `handle` takes a request from it; `connect` and `tls` open connections; `exchange` makes a request on one; `limits` has all numbers.
+
+mod connect;
+mod exchange;
+pub(super) mod foreign;
+mod grant;
+mod handle;
+mod headers;
+mod limits;
+mod path;
+mod tls;
+mod types;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::future::ready;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use http::{Method, Request, Uri};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Semaphore, watch};
+use wasmtime::component::ResourceTable;
+use wasmtime_wasi_http::{
+    Error, ForbiddenHeaderFilter, RequestOptions, WasiBody, WasiHttpCtx, WasiHttpCtxView, WasiHttpHooks,
+};
+
+use super::guest::TermContext;
+use super::limits::Tally;
+use super::output::{Notice, Output};
+use super::page::Gate;
+use super::runner::Lookups;
+use super::shared::Shared;
+use baton_store::clock::Clock;
+use baton_store::gate::Refused;
+use connect::Connector;
+use exchange::{Admitted, Idle};
+use grant::Origin;
+pub use grant::{Grant, GrantError, Grants};
+pub(super) use handle::link;
+use headers::{Stamp, is_forbidden};
+use limits::{BEFORE_DEADLINE, FIELD_BYTES, HEAD_BYTES, WRITE_AHEAD, Waits};
+pub use tls::CaError;
+pub(super) use types::{Access, link as link_types};
+
+/// Origins that are told of in a term. A guest could think of more without an end.
+const TOLD: usize = 32;
+
+/// What the instances of one coordinator may do over HTTP.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct HttpPolicy {
+    grants: Grants,
+    max_requests: usize,
+    /// Of those who may certify servers beside Mozilla's, as DER.
+    certificates: Vec<Vec<u8>>,
+}
+
+impl HttpPolicy {
+    /// So many requests at a time, to the servers that are granted. Servers are certified by Mozilla's roots and
+    /// those in the file `ca`.
+    ///
+    /// # Errors
+    /// [`CaError`] if the file has no certificates.
+    pub fn new(grants: Grants, max_requests: usize, ca: Option<&Path>) -> Result<Self, CaError> {
+        let certificates = ca.map(tls::certificates).transpose()?.unwrap_or_default();
+        Ok(Self { grants, max_requests, certificates })
+    }
+
+    /// Whether anything may be asked.
+    pub(super) fn grants_anything(&self) -> bool {
+        self.grants.iter().next().is_some()
+    }
+
+    /// Whether a server of that name may be asked anything.
+    pub(super) fn may_ask(&self, host: &str) -> bool {
+        self.grants.cover_host(host)
+    }
+
+    /// How many requests an instance may have at a time.
+    pub(super) fn max_requests(&self) -> u64 {
+        self.max_requests as u64
+    }
+}
+
+/// What makes requests, for whichever instance.
+#[derive(Clone)]
+pub(super) struct Client {
+    policy: Arc<HttpPolicy>,
+    connector: Connector,
+}
+
+impl Client {
+    /// One that has names looked up so.
+    ///
+    /// # Errors
+    /// Where TLS does not start.
+    pub(super) fn new(policy: &HttpPolicy, names: Lookups) -> Result<Self, CaError> {
+        let connector = Connector::new(tls::connector(&policy.certificates)?, names);
+        Ok(Self { policy: Arc::new(policy.clone()), connector })
+    }
+}
+
+/// A request that the host did not let a guest make.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RefusedRequest {
+    /// Where it was going to.
+    pub origin: String,
+    /// Why it was not made.
+    pub reason: String,
+    /// The line of `baton.toml` that would allow it, and the flags; none if nothing would.
+    pub allow: Option<[String; 2]>,
+}
+
+/// An instance's side of HTTP, in its store.
+pub(super) struct Http {
+    ctx: WasiHttpCtx,
+    hooks: Hooks,
+}
+
+impl Http {
+    pub(super) fn new(client: &Client, term: &TermContext, output: Arc<dyn Output>, tally: &Shared<Tally>) -> Self {
+        let policy = Arc::clone(&client.policy);
+        let shared = Arc::new(Common {
+            stamp: Stamp::new(&term.election, term.number, &term.node),
+            places: Arc::new(Semaphore::new(policy.max_requests)),
+            idle: Idle::default(),
+            policy,
+            connector: client.connector.clone(),
+            gate: Arc::clone(&term.gate),
+            clock: term.clock.clone(),
+            told: Mutex::default(),
+            tally: tally.clone(),
+            output,
+            guest_waits: Arc::default(),
+        });
+        let mut ctx = WasiHttpCtx::new();
+        ctx.set_field_size_limit(FIELD_BYTES);
+        Self { ctx, hooks: Hooks { shared, forbidden: Arc::new(is_forbidden) } }
+    }
+
+    /// What is to be told whenever the guest begins to wait for something: what it has begun by then is done.
+    pub(super) fn guest_waits(&self) -> Arc<watch::Sender<()>> {
+        Arc::clone(&self.hooks.shared.guest_waits)
+    }
+
+    /// Ends the connections that wait for a next request, in order: who ends the process would break them off.
+    pub(super) fn finish(&self) {
+        self.hooks.shared.idle.clear();
+    }
+
+    pub(super) fn view<'a>(&'a mut self, table: &'a mut ResourceTable) -> WasiHttpCtxView<'a> {
+        WasiHttpCtxView { hooks: &mut self.hooks, table, ctx: &mut self.ctx }
+    }
+}
+
+struct Hooks {
+    shared: Arc<Common>,
+    forbidden: ForbiddenHeaderFilter,
+}
+
+impl WasiHttpHooks for Hooks {
+    fn forbidden_header_filter(&mut self) -> ForbiddenHeaderFilter {
+        Arc::clone(&self.forbidden)
+    }
+
+    fn p2_outgoing_body_chunk_size(&mut self) -> usize {
+        WRITE_AHEAD
+    }
+
+    /// Nobody calls it: `handle` makes the requests.
+    fn send_request(
+        &mut self,
+        _: Request<WasiBody>,
+        _: Option<RequestOptions>,
+        _: Box<dyn Future<Output = Result<(), Error>> + Send>,
+    ) -> Box<dyn Future<Output = Result<Sent, Error>> + Send> {
+        Box::new(ready(Err(Error::ConfigurationError)))
+    }
+}
+
+/// What the hook for requests would give: a response, and what drives its connection.
+type Sent = (http::Response<WasiBody>, Box<dyn Future<Output = Result<(), Error>> + Send>);
+
+/// What all requests of an instance have in common.
+struct Common {
+    policy: Arc<HttpPolicy>,
+    connector: Connector,
+    gate: Arc<Gate>,
+    clock: Clock,
+    stamp: Stamp,
+    places: Arc<Semaphore>,
+    idle: Idle,
+    /// Of whom it was told that a request was refused.
+    told: Mutex<BTreeSet<String>>,
+    tally: Shared<Tally>,
+    output: Arc<dyn Output>,
+    /// Told whenever the guest begins to wait for something.
+    guest_waits: Arc<watch::Sender<()>>,
+}
+
+impl Common {
+    /// Decides whether the guest may make this request, and makes it this term's.
+    fn admit(&self, mut request: Request<WasiBody>, waits: Waits) -> Result<Admitted, Error> {
+        self.gate.pass().map_err(told)?;
+        // It would make a tunnel of the connection, in which nothing is checked.
+        if request.method() == Method::CONNECT {
+            return Err(Error::HttpRequestMethodInvalid);
+        }
+        let origin = Origin::of(request.uri()).ok_or(Error::HttpRequestUriInvalid)?;
+        let path = request.uri().path();
+        let Some(reach) = self.policy.grants.reach(&origin, path) else {
+            let wanted = self.policy.grants.wanted(&origin, path);
+            let reason = match &wanted {
+                Some(wanted) => format!("the coordinator was not granted requests to {wanted}"),
+                None => format!(
+                    "the path of a request to {origin} leads out of what was granted, or a server could read it so, or \
+                     it is very long"
+                ),
+            };
+            return Err(self.refuse(&origin, reason, wanted));
+        };
+        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| self.refuse_place())?;
+        self.tally.has_requests(self.policy.max_requests.saturating_sub(self.places.available_permits()) as u64);
+        let target = request.uri().path_and_query().map_or("/", |path| path.as_str());
+        let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
+        *request.uri_mut() = Uri::try_from(target).map_err(|_| Error::HttpRequestUriInvalid)?;
+        self.stamp.put_on(request.headers_mut(), &origin)?;
+        Ok(Admitted { request, origin, reach, place, waits })
+    }
+
+    /// What the guest is told when a wait has ended in vain.
+    fn late(&self, error: Error) -> Error {
+        match self.gate.remaining() {
+            left if left > BEFORE_DEADLINE => error,
+            _ => told("the deadline of the term came before the answer: the lease was not renewed in time"),
+        }
+    }
+
+    /// What the guest is told of a failure on a connection.
+    fn explain(&self, error: &hyper::Error) -> Error {
+        let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
+        let mut texts = Vec::new();
+        while let Some(cause) = source {
+            let io = cause.downcast_ref::<std::io::Error>();
+            if let Some(refused) =
+                io.and_then(std::io::Error::get_ref).and_then(|inner| inner.downcast_ref::<Refused>())
+            {
+                return told(refused);
+            }
+            texts.push(cause.to_string());
+            source = cause.source();
+        }
+        if error.is_parse_too_large() {
+            Error::HttpResponseHeaderSectionSize(u32::try_from(HEAD_BYTES).ok())
+        } else if error.is_incomplete_message() || error.is_canceled() || error.is_closed() {
+            Error::ConnectionTerminated
+        } else if error.is_parse() {
+            Error::HttpProtocolError
+        } else {
+            told(texts.join(": "))
+        }
+    }
+
+    fn refuse_address(&self, origin: &Origin, address: IpAddr) -> Error {
+        let reason = format!("{} has the address {address}, which a granted name may not have", origin.host);
+        let private = self.policy.grants.wanted_private(origin).filter(|_| grant::Reach::Private.includes(address));
+        self.refuse(origin, reason, private)
+    }
+
+    fn refuse_place(&self) -> Error {
+        let limit = self.policy.max_requests;
+        let more = limit.saturating_mul(2);
+        self.tell(RefusedRequest {
+            origin: String::new(),
+            reason: format!("the coordinator has {limit} requests in flight, and may have no more at a time"),
+            allow: Some([format!("max-requests = {more}"), format!("--max-requests {more}")]),
+        })
+    }
+
+    fn refuse(&self, origin: &Origin, reason: String, wanted: Option<Grant>) -> Error {
+        let allow = wanted.map(|grant| self.policy.grants.lines_with(&grant));
+        self.tell(RefusedRequest { origin: origin.to_string(), reason, allow })
+    }
+
+    /// Tells people, once for each origin, and makes the error that tells the guest.
+    fn tell(&self, refused: RefusedRequest) -> Error {
+        let mut told_of = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = told_of.len() < TOLD && told_of.insert(refused.origin.clone());
+        drop(told_of);
+        let allow =
+            refused.allow.as_ref().map_or("nothing allows it".to_owned(), |[_, flags]| format!("{flags} allows it"));
+        let error = told(format!("{}: {allow}", refused.reason));
+        if is_new {
+            self.output.notice(Notice::RefusedRequest(&refused));
+        }
+        error
+    }
+}
+
+/// What the guest is told where no code of `wasi:http` says it.
+fn told(why: impl fmt::Display) -> Error {
+    Error::InternalError(Some(why.to_string()))
+}

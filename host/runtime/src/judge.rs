@@ -1,0 +1,434 @@
+//! Judging a component by its interfaces: what it is, whether it imports only what there is, and whether it is made
+//! for a version of the contract that this host knows.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use wasmparser::{Parser, Payload};
+use wasmtime::component::Component;
+
+use super::empty::EMPTY;
+use super::engine::Engine;
+use super::guest::{CONTRACT, CONTRACT_VERSION, DRAFTS, GRANTED};
+
+/// What an import of the state's interface begins with.
+pub(super) const STATE: &str = "baton:host/state@";
+/// What a command exports, up to its version.
+pub(super) const COMMAND: &str = "wasi:cli/run@";
+
+/// More of what is wrong with a component is only counted.
+const MOST_PROBLEMS: usize = 20;
+/// Of one thing that is wrong, more is left out, in characters.
+const LONGEST_PROBLEM: usize = 500;
+
+/// A component with more imports and exports, taken together, is none that a tool made: they are not looked at, as each
+/// would take the host's memory.
+const MOST_INTERFACES: usize = 10_000;
+/// Neither is one in which components are nested deeper.
+const DEEPEST: u32 = 1_000;
+
+/// What a component is, by its exports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// It is made for Baton: it exports the contract's `task`.
+    Coordinator,
+    /// It knows nothing of Baton: it is a program with a `main`, and exports `wasi:cli/run`.
+    Command,
+}
+
+/// One interface that a component needs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Import {
+    /// Its name and version.
+    pub name: String,
+    /// Whether it is granted.
+    pub granted: bool,
+    /// What it takes to be granted, or what it comes to without; empty where it is granted.
+    pub needs: String,
+    /// Whether it is there, granted or with nothing in it.
+    #[serde(skip)]
+    is_there: bool,
+}
+
+/// The names of what a component imports and exports.
+pub(super) struct Interfaces {
+    imports: Vec<String>,
+    exports: Vec<String>,
+    /// There are more of them, or they are deeper within, than anybody needs.
+    is_too_much: bool,
+}
+
+impl Interfaces {
+    /// Those of one that is compiled.
+    pub(super) fn of(engine: &Engine, component: &Component) -> Self {
+        let ty = component.component_type();
+        let imports = ty.imports(engine.wasmtime()).map(|(name, _)| name.to_owned());
+        let exports = ty.exports(engine.wasmtime()).map(|(name, _)| name.to_owned());
+        let mut found = Self::none();
+        found.imports = imports.take(MOST_INTERFACES + 1).collect();
+        found.exports = exports.take(MOST_INTERFACES + 1).collect();
+        found.is_too_much = found.are_too_many();
+        found
+    }
+
+    /// Those of one that is not: reading them costs next to nothing.
+    pub(super) fn in_bytes(component: &[u8]) -> wasmparser::Result<Self> {
+        let mut found = Self::none();
+        // Those of the modules and components within are their own affair.
+        let mut depth = 0_u32;
+        for payload in Parser::new(0).parse_all(component) {
+            match payload? {
+                Payload::Version { .. } => depth += 1,
+                Payload::End(_) => depth = depth.saturating_sub(1),
+                Payload::ComponentImportSection(imports) if depth == 1 => {
+                    for import in imports.into_iter().take(MOST_INTERFACES + 1) {
+                        found.imports.push(import?.name.name.to_owned());
+                    }
+                }
+                Payload::ComponentExportSection(exports) if depth == 1 => {
+                    for export in exports.into_iter().take(MOST_INTERFACES + 1) {
+                        found.exports.push(export?.name.name.to_owned());
+                    }
+                }
+                _ => {}
+            }
+            found.is_too_much = depth > DEEPEST || found.are_too_many();
+            if found.is_too_much {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    fn none() -> Self {
+        Self { imports: Vec::new(), exports: Vec::new(), is_too_much: false }
+    }
+
+    fn are_too_many(&self) -> bool {
+        self.imports.len() + self.exports.len() > MOST_INTERFACES
+    }
+}
+
+/// Whether it ends where WebAssembly says that it does. Of what is nested too deep nobody knows: the parser would keep
+/// something for each level.
+pub fn is_complete(module: &[u8]) -> bool {
+    let mut depth = 0_u32;
+    for payload in Parser::new(0).parse_all(module) {
+        match payload {
+            Err(_) => return false,
+            Ok(Payload::Version { .. }) => depth += 1,
+            Ok(Payload::End(_)) => depth = depth.saturating_sub(1),
+            Ok(_) => {}
+        }
+        if depth > DEEPEST {
+            break;
+        }
+    }
+    true
+}
+
+/// What a component is, what it needs and offers, and what of that this host cannot give or take.
+pub(super) struct Judged {
+    pub kind: Option<Kind>,
+    pub imports: Vec<Import>,
+    pub exports: Vec<String>,
+    pub problems: Vec<String>,
+}
+
+pub(super) fn judge(Interfaces { imports, exports, is_too_much }: Interfaces) -> Judged {
+    if is_too_much {
+        let problem = format!(
+            "it has more than {MOST_INTERFACES} imports and exports, or components nested more than {DEEPEST} deep: no \
+             tool makes such a component, so build it anew"
+        );
+        return Judged { kind: None, imports: Vec::new(), exports: Vec::new(), problems: vec![problem] };
+    }
+    let imports: Vec<Import> = imports.iter().map(|name| import(name)).collect();
+    let (kind, lack) = kind(&exports).map_or_else(|lack| (None, Some(lack)), |kind| (Some(kind), None));
+    let mut problems: Vec<String> = lack.into_iter().collect();
+    // By package: a language's runtime may import a dozen interfaces of one.
+    let mut missing: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+    for import in imports.iter().filter(|import| !import.is_there) {
+        let package = import.name.split('/').next().unwrap_or_default();
+        missing.entry((package, &import.needs)).or_default().push(&import.name);
+    }
+    problems.extend(missing.into_iter().map(|((package, needs), names)| match names[..] {
+        [name] => format!("it imports {name}: {needs}"),
+        _ => format!("it imports {package} ({} interfaces): {needs}", names.len()),
+    }));
+    Judged { kind, imports, exports, problems: bounded(problems) }
+}
+
+/// As much as a person reads: a module may say anything at any length.
+fn bounded(mut problems: Vec<String>) -> Vec<String> {
+    let more = problems.len().saturating_sub(MOST_PROBLEMS);
+    problems.truncate(MOST_PROBLEMS);
+    for problem in &mut problems {
+        if let Some((end, _)) = problem.char_indices().nth(LONGEST_PROBLEM) {
+            problem.truncate(end);
+            problem.push('…');
+        }
+    }
+    if more > 0 {
+        problems.push(format!("and {more} more"));
+    }
+    problems
+}
+
+/// What a component is by its exports, or why it is nothing that can run here. One that is both was made for
+/// Baton.
+fn kind(exports: &[String]) -> Result<Kind, String> {
+    let task = format!("{CONTRACT}/task@");
+    let made_for: Vec<&str> = exports.iter().filter_map(|export| export.strip_prefix(&task)).collect();
+    match made_for.iter().map(|version| fit(version, CONTRACT_VERSION)).min() {
+        Some(Fit::Good) => return Ok(Kind::Coordinator),
+        Some(misfit) => {
+            let version = made_for.join(" and ");
+            return Err(format!("it is made for version {version} of {CONTRACT}, and {}", misfit.remedy()));
+        }
+        None => {}
+    }
+    match exports.iter().find_map(|export| export.strip_prefix(COMMAND)) {
+        Some(version) if version.starts_with("0.2.") => Ok(Kind::Command),
+        Some(version) => Err(format!(
+            "it is a command for version {version} of WASI, and this host knows 0.2: build it for the target \
+             wasm32-wasip2"
+        )),
+        None => Err(format!(
+            "it exports neither {task}{CONTRACT_VERSION}, the function that a coordinator lives in, nor wasi:cli/run, the `main` of \
+             a command: make it a program, or a library of type cdylib with the guest SDK's `baton_sdk::coordinator!`"
+        )),
+    }
+}
+
+fn import(name: &str) -> Import {
+    let empty = EMPTY.iter().find(|(package, _)| name.split('/').next() == Some(package));
+    let (needs, is_there) = match empty {
+        Some((_, what_it_comes_to)) if is_wasi_0_2(name) => ((*what_it_comes_to).to_owned(), true),
+        _ => (what_it_needs(name), false),
+    };
+    let granted = needs.is_empty();
+    Import { name: name.to_owned(), granted, needs, is_there: is_there || granted }
+}
+
+fn is_wasi_0_2(name: &str) -> bool {
+    name.rsplit_once('@').is_some_and(|(_, version)| version.starts_with("0.2."))
+}
+
+/// What it takes for an import to be granted; nothing where it is.
+fn what_it_needs(import: &str) -> String {
+    let (interface, version) = import.split_once('@').unwrap_or((import, ""));
+    if GRANTED.contains(&interface) {
+        let draft = DRAFTS.iter().find(|(draft, _)| *draft == interface);
+        return if interface.starts_with(CONTRACT) {
+            fit(version, CONTRACT_VERSION).remedy()
+        } else if let Some((_, known)) = draft {
+            match *known == version {
+                true => String::new(),
+                false => format!("this host knows version {known}, and a draft's versions do not go together"),
+            }
+        } else if interface.starts_with("wasi:") && !is_wasi_0_2(import) {
+            "this host knows WASI 0.2: build it for the target wasm32-wasip2".to_owned()
+        } else {
+            String::new()
+        };
+    }
+    "this host does not have it".to_owned()
+}
+
+/// How the version of an interface that a component is made for goes with the one that this host has. From the best
+/// to the worst.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Fit {
+    /// This host has it, or a later one that has all of it.
+    Good,
+    /// It has what this host does not have yet.
+    Newer,
+    /// This host no longer has it.
+    Older,
+    /// It is a draft, or no version at all.
+    Unknown,
+}
+
+impl Fit {
+    /// What to do; nothing where it fits.
+    fn remedy(self) -> String {
+        let known = CONTRACT_VERSION;
+        match self {
+            Self::Good => String::new(),
+            Self::Newer => format!("this host knows up to {known}: update the host, or build it for {known}"),
+            Self::Older => format!("this host knows {known}, and nothing that old any more: build it anew for {known}"),
+            Self::Unknown => format!("this host knows {known}, and drafts do not go with it: build it for {known}"),
+        }
+    }
+}
+
+/// Whether a component for version `theirs` runs on a host that has `known`. Versions go together as Cargo says it:
+/// with one major number, or for 0.x with one minor number, a later one has all that an earlier one has.
+fn fit(theirs: &str, known: &str) -> Fit {
+    let (Some(theirs), Some(known)) = (numbers(theirs), numbers(known)) else { return Fit::Unknown };
+    let line = |[major, minor, _]: [u64; 3]| (major, if major == 0 { minor } else { 0 });
+    match theirs {
+        _ if theirs > known => Fit::Newer,
+        _ if line(theirs) == line(known) => Fit::Good,
+        _ => Fit::Older,
+    }
+}
+
+/// The three numbers of a version that has nothing else.
+fn numbers(version: &str) -> Option<[u64; 3]> {
+    let parts: Option<Vec<u64>> = version.split('.').map(|part| part.parse().ok()).collect();
+    parts?.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use wasmtime::component::Linker;
+
+    use super::*;
+
+    #[test]
+    fn a_version_fits_hosts_of_its_line_that_are_not_older() {
+        for (theirs, known, expected) in [
+            ("0.1.0", "0.1.0", Fit::Good),
+            ("0.0.9", "0.1.0", Fit::Older),
+            ("0.1.1", "0.1.0", Fit::Newer),
+            ("0.2.0", "0.1.0", Fit::Newer),
+            ("1.0.0", "0.1.0", Fit::Newer),
+            ("0.1.0", "0.1.3", Fit::Good),
+            ("0.1.3", "0.1.3", Fit::Good),
+            ("0.1.4", "0.1.3", Fit::Newer),
+            ("0.1.10", "0.1.9", Fit::Newer),
+            ("0.1.9", "0.1.10", Fit::Good),
+            ("0.1.9", "0.2.0", Fit::Older),
+            ("0.9.9", "1.0.0", Fit::Older),
+            ("1.0.0", "1.2.3", Fit::Good),
+            ("1.3.0", "1.2.3", Fit::Newer),
+            ("0.1.0-rc.1", "0.1.0", Fit::Unknown),
+            ("0.1", "0.1.0", Fit::Unknown),
+            ("", "0.1.0", Fit::Unknown),
+            ("0.1.99999999999999999999", "0.1.0", Fit::Unknown),
+        ] {
+            assert_eq!(fit(theirs, known), expected, "{theirs} on a host that has {known}");
+        }
+    }
+
+    /// A coordinator's interfaces in that version, as far as names go.
+    fn coordinator(version: &str) -> Vec<u8> {
+        wat::parse_str(format!(
+            r#"(component
+                (import "baton:host/term@{version}" (instance))
+                (instance $task)
+                (export "baton:host/task@{version}" (instance $task)))"#
+        ))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_coordinator_for_another_version_is_told_both() {
+        for (version, remedy) in [
+            ("0.1.0", None),
+            ("0.0.9", Some("nothing that old")),
+            ("0.1.1", Some("update the host")),
+            ("0.2.0", Some("update the host")),
+        ] {
+            let Judged { kind, problems, .. } = judge(Interfaces::in_bytes(&coordinator(version)).unwrap());
+            match remedy {
+                None => assert_eq!((kind, problems), (Some(Kind::Coordinator), Vec::new())),
+                Some(remedy) => {
+                    assert_eq!(kind, None, "{version}");
+                    // Once for what it exports, once for what it imports.
+                    assert_eq!(problems.len(), 2, "{problems:?}");
+                    for problem in problems {
+                        for part in [version, CONTRACT_VERSION, remedy] {
+                            assert!(problem.contains(part), "{part:?} is not in {problem:?}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_not_told_at_any_length() {
+        let imports = (0..100).map(|number| format!("a:b{number}/é{}", "c".repeat(100_000))).collect();
+        let problems = judge(Interfaces {
+            imports,
+            exports: vec![format!("{COMMAND}{}", "1".repeat(1_000_000))],
+            is_too_much: false,
+        })
+        .problems;
+        assert_eq!(problems.len(), MOST_PROBLEMS + 1);
+        assert_eq!(problems[MOST_PROBLEMS], "and 81 more");
+        assert!(problems.iter().all(|problem| problem.chars().count() <= LONGEST_PROBLEM + 1));
+    }
+
+    #[test]
+    fn more_than_anybody_needs_is_not_looked_at() {
+        // A section's size and each count, as LEB128.
+        fn leb(number: usize) -> Vec<u8> {
+            let bytes = [0, 7, 14, 21].map(|shift| u8::try_from(number >> shift & 0x7f).unwrap() | 0x80);
+            [&bytes[..], &[u8::try_from(number >> 28).unwrap()]].concat()
+        }
+        let preamble = b"\0asm\x0d\0\x01\0";
+        let section = |id: u8, content: &[u8]| [&[id][..], &leb(content.len()), content].concat();
+        let importing = |number: usize| {
+            let import = |at: usize| [&[0, 5][..], format!("{at:05}").as_bytes(), &[5, 0]].concat();
+            let imports: Vec<u8> = (0..number).flat_map(import).collect();
+            [&preamble[..], &section(10, &[leb(number), imports].concat())].concat()
+        };
+        let nested =
+            |depth| (0..depth).fold(preamble.to_vec(), |inner, _| [&preamble[..], &section(4, &inner)].concat());
+        let imports = |component: &[u8]| Interfaces::in_bytes(component).map(|found| found.imports.len());
+        assert_eq!(imports(&importing(MOST_INTERFACES)).unwrap(), MOST_INTERFACES);
+        for bomb in [importing(1_000_000), [importing(MOST_INTERFACES), section(10, b"\x01\0\x01a\x05\0")].concat()] {
+            assert_eq!(imports(&bomb).unwrap(), MOST_INTERFACES + 1);
+            let problems = judge(Interfaces::in_bytes(&bomb).unwrap()).problems;
+            assert!(problems[0].contains("more than 10000 imports") && problems.len() == 1, "{problems:?}");
+        }
+        assert!(!Interfaces::in_bytes(&nested(999)).unwrap().is_too_much);
+        // What is within the deepest is not read: it is cut off here.
+        let mut deep = nested(1_001);
+        deep.pop();
+        assert!(Interfaces::in_bytes(&deep).unwrap().is_too_much && is_complete(&deep));
+        assert!(!is_complete(&importing(1)[..12]) && is_complete(&importing(1)));
+    }
+
+    /// What [`fit`] calls good must be what wasmtime finds when it links and enters the component.
+    #[test]
+    fn a_component_for_an_earlier_patch_links_with_a_host_that_has_a_later_one() {
+        let engine = Engine::new(crate::Purpose::default()).unwrap();
+        let text = r#"(component
+            (import "baton:trial/import@0.1.2" (instance (export "f" (func))))
+            (instance $export)
+            (export "baton:trial/export@0.1.2" (instance $export)))"#;
+        let component = Component::new(engine.wasmtime(), wat::parse_str(text).unwrap()).unwrap();
+        for (host, links) in [("0.1.2", true), ("0.1.3", true), ("0.2.0", false)] {
+            let mut linker = Linker::<()>::new(engine.wasmtime());
+            let mut instance = linker.instance(&format!("baton:trial/import@{host}")).unwrap();
+            instance.func_wrap("f", |_, (): ()| Ok(())).unwrap();
+            assert_eq!(linker.instantiate_pre(&component).is_ok(), links, "{host}");
+            // As the generated bindings look their exports up.
+            let export = component.get_export_index(None, format!("baton:trial/export@{host}"));
+            assert_eq!(export.is_some(), links, "{host}");
+        }
+    }
+
+    #[test]
+    fn what_is_within_a_component_is_not_what_it_imports_and_exports() {
+        let text = r#"(component
+            (component (import "inner:a/b" (instance)) (instance $x) (export "inner:c/d" (instance $x)))
+            (core module (import "m" "n" (func)) (func (export "o")))
+            (import "outer:a/b@1.0.0" (instance))
+            (instance $x)
+            (export "outer:c/d@1.0.0" (instance $x)))"#;
+        let engine = Engine::new(crate::Purpose::default()).unwrap();
+        let component = Component::new(engine.wasmtime(), wat::parse_str(text).unwrap()).unwrap();
+        let compiled = Interfaces::of(&engine, &component);
+        let Interfaces { imports, exports, .. } = Interfaces::in_bytes(&wat::parse_str(text).unwrap()).unwrap();
+        assert_eq!((&imports, &exports), (&compiled.imports, &compiled.exports));
+        assert_eq!((imports, exports), (vec!["outer:a/b@1.0.0".to_owned()], vec!["outer:c/d@1.0.0".to_owned()]));
+    }
+}

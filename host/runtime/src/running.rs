@@ -1,0 +1,141 @@
+//! The instances that run in this host, for whoever asks what they use.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use baton_election::{ElectionName, Term};
+use rustix::process::Pid;
+use serde::{Deserialize, Serialize};
+
+use super::limits::{Limits, Tally};
+use super::policy::Policy;
+use super::shared::Shared;
+use baton_store::gate::Gate;
+
+/// All instances that launchers with this value have started and that are not gone. Clones are the same.
+#[derive(Clone, Default)]
+pub struct Running(Arc<Mutex<Vec<Entry>>>);
+
+struct Entry {
+    election: ElectionName,
+    term: Term,
+    limits: Limits,
+    requests: u64,
+    tally: Shared<Tally>,
+    pid: Pid,
+    /// There for as long as the instance is.
+    gate: Weak<Gate>,
+}
+
+/// What an instance uses of each of its limits.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct InUse {
+    /// Of memory, in bytes.
+    pub memory: Share,
+    /// Of table elements.
+    pub table_elements: Share,
+    /// Of core instances; of memories or tables where there are more of these.
+    pub instances: Share,
+    /// Of handles of the host.
+    pub handles: Share,
+    /// Of files, folders and listings that are open.
+    pub files: Share,
+    /// Of the host's memory for its handles, in bytes.
+    pub kept: u64,
+    /// Of requests over HTTP.
+    pub requests: Share,
+    /// Lines of output, in all.
+    pub lines: u64,
+    /// Those that were dropped beside them.
+    pub dropped: u64,
+    /// How many are taken in the long run.
+    pub lines_per_second: u32,
+    /// What its process takes of the system now.
+    pub process: InProcess,
+}
+
+/// What a process takes of the system, with all that it needs to run an instance.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct InProcess {
+    /// Its number.
+    pub pid: u32,
+    /// Of memory, in bytes; what it shares with others, such as the program, counts.
+    pub memory: u64,
+    /// Of processors' time since it was started, in milliseconds.
+    pub cpu_ms: u64,
+}
+
+impl InProcess {
+    /// As the system has it now (proc_pid_stat(5)). A process that is gone takes nothing.
+    fn of(pid: Pid) -> Self {
+        let raw = pid.as_raw_nonzero().get();
+        let number = u32::try_from(raw).unwrap_or(0);
+        let stat = std::fs::read_to_string(format!("/proc/{raw}/stat")).unwrap_or_default();
+        // The second field is the program's name, which may have anything in it.
+        let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+        let (user, system, resident) = (field(14), field(15), field(24));
+        let ticks = rustix::param::clock_ticks_per_second().max(1);
+        Self {
+            pid: number,
+            memory: resident.saturating_mul(rustix::param::page_size() as u64),
+            cpu_ms: user.saturating_add(system).saturating_mul(1000) / ticks,
+        }
+    }
+}
+
+/// What is used of one limit, at its peak so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Share {
+    /// So much is used.
+    pub used: u64,
+    /// So much may be.
+    pub limit: u64,
+}
+
+impl Running {
+    pub(super) fn add(
+        &self,
+        election: &ElectionName,
+        term: Term,
+        policy: &Policy,
+        tally: &Shared<Tally>,
+        pid: Pid,
+        gate: &Arc<Gate>,
+    ) {
+        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.retain(|entry| entry.gate.strong_count() > 0);
+        entries.push(Entry {
+            election: election.clone(),
+            term,
+            limits: policy.limits,
+            requests: policy.http.max_requests(),
+            tally: tally.clone(),
+            pid,
+            gate: Arc::downgrade(gate),
+        });
+    }
+
+    /// What each uses now.
+    pub fn in_use(&self) -> Vec<(ElectionName, Term, InUse)> {
+        let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let in_use = |entry: &Entry| {
+            entry.gate.upgrade()?;
+            let (limits, usage) = (entry.limits, entry.tally.usage());
+            let in_use = InUse {
+                memory: Share { used: usage.memory, limit: limits.memory },
+                table_elements: Share { used: usage.table_elements, limit: limits.table_elements },
+                instances: Share { used: usage.instances, limit: limits.instances },
+                handles: Share { used: usage.handles, limit: limits.handles },
+                files: Share { used: usage.files, limit: limits.files },
+                kept: usage.kept,
+                requests: Share { used: usage.requests, limit: entry.requests },
+                lines: usage.lines,
+                dropped: usage.dropped,
+                lines_per_second: limits.output,
+                process: InProcess::of(entry.pid),
+            };
+            Some((entry.election.clone(), entry.term, in_use))
+        };
+        entries.iter().filter_map(in_use).collect()
+    }
+}

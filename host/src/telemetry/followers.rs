@@ -1,0 +1,40 @@
+//! What followers report, as events of the log.
+
+use baton_modules::{Report, ReportSink};
+
+use super::{Event, Log};
+
+/// Writes what one follower says into its election's log.
+pub struct FollowerLog {
+    /// The election's log.
+    pub log: Log,
+    /// Where the modules are from, for people.
+    pub source: String,
+}
+
+impl ReportSink for FollowerLog {
+    fn report(&self, report: Report) {
+        let source = self.source.clone();
+        self.log.emit(
+            None,
+            match report {
+                Report::NothingPushed { reason } => Event::Standby { reason, leader: None },
+                Report::Compiling { module } => Event::Compiling { module: module.to_string(), source },
+                Report::Ready { module, cached, took } => {
+                    Event::ModuleReady { module: module.to_string(), source, cached, took_s: took.into() }
+                }
+                Report::Refused { module, error, instead } => {
+                    let [module, instead] = [module, instead].map(|digest| digest.map(|digest| digest.to_string()));
+                    Event::ModuleRefused { module, source, error, instead }
+                }
+                Report::Rejected { module, reason, instead } => {
+                    let instead = instead.map(|digest| digest.to_string());
+                    Event::Rejected { module: module.to_string(), reason, instead }
+                }
+                Report::Unreachable { error } => Event::SourceUnreachable { source, error },
+                Report::Reachable { after } => Event::SourceRecovered { source, after_s: after.into() },
+                Report::Error { error } => Event::Error { error },
+            },
+        );
+    }
+}

@@ -1,0 +1,124 @@
+//! What a node says of itself in an election: `ELECTION/nodes/NODE`. It is for people, but for the term: that is for
+//! whoever finds the record deleted, or an earlier one in its place.
+
+use baton_election::{ElectionName, Op, Refusal, Reply, Term};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use crate::Digest;
+use crate::clock::{rfc3339, wall};
+use crate::{LeaseStore, ModuleStore};
+
+/// A node says what it has each minute. After so long without a word it may be gone.
+pub const SILENT: time::Duration = time::Duration::minutes(3);
+
+/// Which modules a node has, and which term it has seen. It says so at each change and once a minute.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Announcement {
+    /// Its id.
+    pub node: String,
+    /// This start of it.
+    pub incarnation: String,
+    /// When it said so, in RFC 3339.
+    pub at: String,
+    /// Where its modules come from; empty where it did not say.
+    #[serde(default)]
+    pub source: String,
+    /// What it could start at once: the current version and what it would fall back on.
+    pub holds: Vec<Digest>,
+    /// What its instance is; none while it is a standby.
+    pub runs: Option<Digest>,
+    /// The highest term that it has seen in the election, in this or an earlier start; 0 where it has seen none, or did
+    /// not say.
+    #[serde(default)]
+    pub term: Term,
+}
+
+impl Announcement {
+    /// What a node says now that has seen no term.
+    #[must_use]
+    pub fn now(node: &str, incarnation: &str, source: &str, holds: Vec<Digest>, runs: Option<Digest>) -> Self {
+        let [node, incarnation, source] = [node, incarnation, source].map(str::to_owned);
+        Self { node, incarnation, at: rfc3339(wall()), source, holds, runs, term: 0 }
+    }
+
+    /// As it is stored.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        serde_json::json!(self).to_string().into()
+    }
+
+    /// From what is stored; none if a node of Baton did not write it.
+    #[must_use]
+    pub fn decode(content: &[u8]) -> Option<Self> {
+        serde_json::from_slice(content).ok()
+    }
+
+    /// When it said so; none if it wrote no time.
+    #[must_use]
+    pub fn when(&self) -> Option<OffsetDateTime> {
+        OffsetDateTime::parse(&self.at, &Rfc3339).ok()
+    }
+
+    /// Whether it may still be there, as far as is known `now`.
+    #[must_use]
+    pub fn is_fresh(&self, now: OffsetDateTime) -> bool {
+        self.when().is_some_and(|at| now - at <= SILENT)
+    }
+}
+
+/// Takes back what a node has said, which named this `term`, unless nothing else may know of it: where the record, as it
+/// is now, names no term as high, because it was deleted or an earlier one was put in its place, or cannot be read. Returns
+/// whether it did.
+///
+/// # Errors
+/// Those of the store. It may have been taken back only where the outcome is unknown.
+pub async fn withdraw(
+    leases: &dyn LeaseStore,
+    modules: &dyn ModuleStore,
+    election: &ElectionName,
+    node: &str,
+    term: Term,
+) -> Result<bool, Refusal> {
+    if term > 0 && !matches!(leases.request(election, Op::Read).await, Ok(Reply::Read(record)) if record.names(term)) {
+        return Ok(false);
+    }
+    modules.withdraw(election, node).await?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use super::*;
+
+    #[test]
+    fn an_announcement_is_read_as_it_is_written() {
+        let digest = Digest::of(b"");
+        let said = Announcement::now("web-3-0", "abc", "job.wasm", vec![digest], Some(digest));
+        assert_eq!(Announcement::decode(&said.encode()), Some(said.clone()));
+        let age = OffsetDateTime::now_utc() - said.when().unwrap();
+        assert!(age.abs() < time::Duration::minutes(1), "{said:?}");
+        let later = |minutes| said.is_fresh(OffsetDateTime::now_utc() + time::Duration::minutes(minutes));
+        assert_eq!((later(0), later(4)), (true, false));
+        let standby = Announcement { at: "2026-11-21T12:00:00.000000Z".to_owned(), runs: None, term: 7, ..said };
+        let json = format!(
+            r#"{{"at":"2026-11-21T12:00:00.000000Z","holds":["{digest}"],"incarnation":"abc","node":"web-3-0","runs":null,"source":"job.wasm","term":7}}"#
+        );
+        assert_eq!(standby.encode(), json);
+    }
+
+    #[test]
+    fn a_later_node_may_say_more_and_what_is_none_is_left_alone() {
+        let more = br#"{"node":"n","incarnation":"i","at":"x","holds":[],"runs":null,"more":1}"#;
+        let said = Announcement::decode(more).unwrap();
+        assert_eq!((said.node.as_str(), said.source.as_str(), said.when(), said.term), ("n", "", None, 0));
+        for none in
+            [&b""[..], b"{}", b"null", b"\xff", br#"{"node":"n","incarnation":"i","at":"x","holds":["sha256:0"]}"#]
+        {
+            assert_eq!(Announcement::decode(none), None);
+        }
+    }
+}

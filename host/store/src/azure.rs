@@ -1,0 +1,355 @@
+//! The store for fleets: a blob for each election, in a container of an Azure storage account.
+//!
+//! `ELECTION/lease` holds nothing but a lease and, as its metadata, the record. This file alone knows the
+//! crate `azure_storage_blobs`. Facts that it rests on:
+//!
+//! * Lease calls leave the ETag alone, so it is the version.
+//! * The crate's own retries are off: they outlast a lease. The elector decides what is tried again.
+//! * The answer to an acquire or renewal names the holder's id, and it must be compared: the emulator
+//!   renews an expired lease for any id that asks.
+
+mod access;
+pub(crate) mod foreign;
+mod identity;
+mod modules;
+mod object;
+mod recall;
+mod record;
+mod state;
+mod tokens;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use azure_core::error::ErrorKind;
+use azure_core::prelude::IfMatchCondition;
+use azure_core::request_options::{LeaseDuration, LeaseId as AzureLeaseId, ProposedLeaseId};
+use azure_core::{RetryOptions, TransportOptions};
+use azure_storage_blobs::prelude::{BlobClient, ClientBuilder, ContainerClient};
+use baton_election::{ElectionName, LeaseId, LeaseState, Op, Refusal, Reply, Snapshot, Version};
+use futures::StreamExt;
+
+use super::{LeaseStore, check_length};
+use access::Access;
+pub use access::{CredentialError, OWN_CONNECTION_STRING};
+use tokens::TokenWatch;
+
+/// What Azure allows.
+pub const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(60));
+
+/// The name of an election's blob in its folder.
+const LEASE_BLOB: &str = "/lease";
+
+/// The blob's content: empty ones are hard to read.
+const CONTENT: &str = "The lease of an election of Baton. Its record is the metadata. Do not delete it.\n";
+
+/// No connection takes longer to open.
+const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+
+/// No request takes longer, but for those that carry a module. The lease's own requests are given up long before,
+/// by whoever sent them.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+/// A container of blobs.
+pub struct AzureStore {
+    container: ContainerClient,
+    /// The same for requests that last as long as what they carry takes: whoever sends one limits it.
+    transfers: ContainerClient,
+    name: String,
+}
+
+impl AzureStore {
+    /// The store in a container, where and with the credentials that the environment says. Asks it nothing yet.
+    ///
+    /// # Errors
+    /// [`CredentialError`] where the environment gives none that can be used.
+    pub fn open(account: &str, container: &str) -> Result<Self, CredentialError> {
+        Self::connect(Access::of_account(account, &access::of_process)?, container)
+    }
+
+    /// The same on the local emulator, with its well-known key unless the environment gives another.
+    ///
+    /// # Errors
+    /// As for [`Self::open`].
+    pub fn emulator(address: &str, container: &str) -> Result<Self, CredentialError> {
+        Self::connect(Access::of_emulator(address, &access::of_process)?, container)
+    }
+
+    fn connect(access: Access, container: &str) -> Result<Self, CredentialError> {
+        // Connections are kept between renewals. A proxy that the environment names is not used: nobody
+        // expects the lease to depend on one.
+        let http = || reqwest::Client::builder().connect_timeout(CONNECT_WITHIN).no_proxy();
+        let client = |http: reqwest::ClientBuilder| {
+            let http =
+                http.build().map_err(|error| CredentialError::new(format!("no HTTP client can be made: {error}")))?;
+            let http = TokenWatch::new(http, access.token.clone());
+            Ok(ClientBuilder::with_location(access.location.clone(), access.credentials.clone())
+                .retry(RetryOptions::none())
+                .transport(TransportOptions::new(Arc::new(http)))
+                .container_client(container))
+        };
+        Ok(Self {
+            container: client(http().timeout(ANSWER_WITHIN))?,
+            transfers: client(http())?,
+            name: container.to_owned(),
+        })
+    }
+
+    /// Breaks an election's lease, for operators: at once if `period` is zero, else after that.
+    ///
+    /// # Errors
+    /// [`Refusal::Lost`] if there is none.
+    pub async fn break_lease(&self, election: &ElectionName, period: Duration) -> Result<(), Refusal> {
+        let period = period.min(LEASE_RANGE.1);
+        let request = self.blob(election).break_lease().lease_break_period(period).into_future();
+        request.await.map(drop).map_err(|error| self.refusal(Asked::OfLease, &error))
+    }
+
+    /// Deletes the container with everything in it, leases held or not.
+    ///
+    /// # Errors
+    /// What any request can fail with.
+    pub async fn delete_container(&self) -> Result<(), Refusal> {
+        self.container.delete().into_future().await.map_err(|error| self.refusal(Asked::OfContainer, &error))
+    }
+
+    fn blob(&self, election: &ElectionName) -> BlobClient {
+        self.container.blob_client(format!("{election}{LEASE_BLOB}"))
+    }
+
+    async fn read(&self, election: &ElectionName) -> Result<Reply, Refusal> {
+        let blob = match self.blob(election).get_properties().into_future().await {
+            Ok(response) => response.blob,
+            Err(error) if code(&error) == Some("BlobNotFound") => return Ok(Reply::Read(Snapshot::Nothing)),
+            Err(error) => return Err(self.refusal(Asked::ToRead, &error)),
+        };
+        let record = record::decode(blob.metadata.unwrap_or_default()).map_err(Refusal::Misconfigured)?;
+        let properties = blob.properties;
+        let infinite = properties.lease_duration.is_some_and(|length| length.to_string() == "infinite");
+        let lease = match properties.lease_state.map(|state| state.to_string()).as_deref() {
+            Some("leased") if infinite => LeaseState::HeldForever,
+            Some("leased") => LeaseState::Held,
+            Some("expired") => LeaseState::Expired,
+            Some("breaking") => LeaseState::Breaking,
+            Some("broken") => LeaseState::Broken,
+            Some("available") | None => LeaseState::Free,
+            Some(other) => return Err(Refusal::Unknown(format!("the lease is in an unknown state, `{other}`"))),
+        };
+        Ok(Reply::Read(Snapshot::Object { lease, version: Version(properties.etag.to_string()), record }))
+    }
+
+    fn refusal(&self, asked: Asked, error: &azure_core::Error) -> Refusal {
+        if matches!(error.kind(), ErrorKind::Credential) {
+            // Without them the request was not even sent.
+            return Refusal::Misconfigured(told(error));
+        }
+        refusal(asked, &self.name, code(error), &told(error))
+    }
+}
+
+#[async_trait]
+impl LeaseStore for AzureStore {
+    async fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, Refusal> {
+        let blob = self.blob(election);
+        match op {
+            Op::Read => self.read(election).await,
+            Op::Recall => self.recall(election).await.map(Reply::Term),
+            Op::Create { record } => blob
+                .put_block_blob(CONTENT)
+                .content_type("text/plain")
+                .metadata(record::encode(&record))
+                .if_match(IfMatchCondition::NotMatch("*".to_owned()))
+                .into_future()
+                .await
+                .map(|response| Reply::Version(Version(response.etag)))
+                .map_err(|error| self.refusal(Asked::ToCreate, &error)),
+            Op::Acquire { id, length, version } => {
+                check_length(length, LEASE_RANGE, &"an Azure store")?;
+                let response = blob
+                    .acquire_lease(LeaseDuration::Seconds(u8::try_from(whole_seconds(length)).unwrap_or(u8::MAX)))
+                    .proposed_lease_id(ProposedLeaseId::from(azure_id(id)?))
+                    .if_match(IfMatchCondition::Match(version.0))
+                    .into_future()
+                    .await
+                    .map_err(|error| self.refusal(Asked::ToAcquire, &error))?;
+                if is_ours(&response.lease_id, id) { Ok(Reply::Done) } else { Err(Refusal::Held) }
+            }
+            Op::Renew { id } => {
+                let response = blob
+                    .blob_lease_client(azure_id(id)?)
+                    .renew()
+                    .into_future()
+                    .await
+                    .map_err(|error| self.refusal(Asked::OfLease, &error))?;
+                if is_ours(&response.lease_id, id) {
+                    Ok(Reply::Done)
+                } else {
+                    Err(Refusal::Lost("the store renewed the lease of another".to_owned()))
+                }
+            }
+            Op::Write { id, version, record } => blob
+                .set_metadata()
+                .metadata(record::encode(&record))
+                .lease_id(azure_id(id)?)
+                .if_match(IfMatchCondition::Match(version.0))
+                .into_future()
+                .await
+                .map(|response| Reply::Version(Version(response.etag)))
+                .map_err(|error| self.refusal(Asked::OfLease, &error)),
+            Op::Release { id } => blob
+                .blob_lease_client(azure_id(id)?)
+                .release()
+                .into_future()
+                .await
+                .map(|_| Reply::Done)
+                .map_err(|error| self.refusal(Asked::OfLease, &error)),
+        }
+    }
+
+    async fn elections(&self) -> Result<Vec<ElectionName>, Refusal> {
+        let mut elections = Vec::new();
+        let mut pages = self.container.list_blobs().into_stream();
+        while let Some(page) = pages.next().await {
+            let page = page.map_err(|error| self.refusal(Asked::OfContainer, &error))?;
+            elections.extend(
+                page.blobs
+                    .blobs()
+                    .filter_map(|blob| blob.name.strip_suffix(LEASE_BLOB))
+                    .filter_map(|name| ElectionName::new(name).ok()),
+            );
+        }
+        elections.sort();
+        Ok(elections)
+    }
+
+    async fn create(&self) -> Result<(), Refusal> {
+        match self.container.create().into_future().await {
+            Ok(()) => Ok(()),
+            Err(error) if code(&error) == Some("ContainerAlreadyExists") => Ok(()),
+            Err(error) => Err(self.refusal(Asked::OfContainer, &error)),
+        }
+    }
+
+    fn lease_range(&self) -> (Duration, Duration) {
+        LEASE_RANGE
+    }
+}
+
+/// What was asked, as far as it changes what an error means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Asked {
+    ToRead,
+    ToCreate,
+    ToAcquire,
+    /// By the holder of a lease.
+    OfLease,
+    OfContainer,
+}
+
+fn code(error: &azure_core::Error) -> Option<&str> {
+    match error.kind() {
+        ErrorKind::HttpResponse { error_code, .. } => error_code.as_deref(),
+        _ => None,
+    }
+}
+
+/// Decides by the error's code. What has none, or one that is not listed, may or may not have happened.
+fn refusal(asked: Asked, container: &str, code: Option<&str>, told: &str) -> Refusal {
+    match code {
+        Some("LeaseAlreadyPresent" | "LeaseIsBreakingAndCannotBeAcquired") => Refusal::Held,
+        Some("LeaseIdMismatchWithLeaseOperation") if asked == Asked::ToAcquire => Refusal::Held,
+        // A blob that is leased exists.
+        Some("LeaseIdMissing" | "BlobAlreadyExists") if asked == Asked::ToCreate => Refusal::Conflict,
+        Some("ConditionNotMet" | "TargetConditionNotMet") => Refusal::Conflict,
+        Some(
+            code @ ("LeaseIdMismatchWithLeaseOperation"
+            | "LeaseIdMismatchWithBlobOperation"
+            | "LeaseIdMissing"
+            | "LeaseLost"
+            | "LeaseNotPresentWithLeaseOperation"
+            | "LeaseNotPresentWithBlobOperation"
+            | "LeaseIsBrokenAndCannotBeRenewed"
+            | "LeaseIsBreakingAndCannotBeChanged"
+            | "LeaseAlreadyBroken"),
+        ) => Refusal::Lost(format!("the store says {code}")),
+        Some("BlobNotFound") => Refusal::Lost("the record was deleted".to_owned()),
+        Some("ContainerNotFound") if asked == Asked::OfLease => {
+            Refusal::Lost(format!("the container {container} was deleted"))
+        }
+        Some("ContainerNotFound") => Refusal::Misconfigured(format!(
+            "there is no container {container}: check --store, or make it, as `baton run` and `baton push` do with \
+             --create"
+        )),
+        Some(code @ ("AuthenticationFailed" | "InvalidAuthenticationInfo")) => Refusal::Misconfigured(format!(
+            "the store does not accept the credentials ({code}): check the key, the SAS and this machine's clock"
+        )),
+        Some(
+            code @ ("AuthorizationFailure" | "AuthorizationPermissionMismatch" | "InsufficientAccountPermissions"),
+        ) => Refusal::Misconfigured(format!(
+            "the credentials may not use the container {container} ({code}): check the key or the SAS and its rights, \
+             and the account's network rules; an identity needs the role Storage Blob Data Contributor, and new roles \
+             take minutes to spread"
+        )),
+        Some("AccountIsDisabled") => Refusal::Misconfigured("the storage account is disabled".to_owned()),
+        Some(code) => Refusal::Unknown(format!("the store says {code}")),
+        None if told.contains("dns error") => Refusal::Misconfigured(format!(
+            "the storage account's name is not known: check the account in the store's URL, and this machine's DNS ({told})"
+        )),
+        None => Refusal::Unknown(told.to_owned()),
+    }
+}
+
+/// An error with its causes, without what may be secret: a SAS is in the query of each URL.
+fn told(error: &azure_core::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    let words = text.split_whitespace().map(|word| match word.split_once('?') {
+        Some((url, query)) if url.contains("://") => {
+            // What ends the words around it stays.
+            format!("{url}{}", &query[query.trim_end_matches([')', ':', ',']).len()..])
+        }
+        _ => word.to_owned(),
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+fn azure_id(id: LeaseId) -> Result<AzureLeaseId, Refusal> {
+    // An id is a UUID by construction.
+    id.to_string().parse().map_err(|error| Refusal::Misconfigured(format!("the lease id {id} is not one: {error}")))
+}
+
+/// Azure counts whole seconds. Rounded up, a lease ends later there than its holder counts, never earlier.
+fn whole_seconds(length: Duration) -> u64 {
+    length.as_secs() + u64::from(length.subsec_nanos() > 0)
+}
+
+fn is_ours(answered: &AzureLeaseId, id: LeaseId) -> bool {
+    answered.to_string() == id.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unlisted_code_is_unknown_and_never_lost() {
+        for code in [Some("ServerBusy"), Some("InternalError"), Some("OperationTimedOut"), None] {
+            assert!(matches!(refusal(Asked::OfLease, "leases", code, "cut"), Refusal::Unknown(_)), "{code:?}");
+        }
+    }
+
+    #[test]
+    fn errors_do_not_tell_the_sas() {
+        let told_of = |text: &'static str| told(&azure_core::Error::message(ErrorKind::Io, text));
+        assert_eq!(told_of("cannot send to https://a.b/c?sv=1&sig=secret now"), "cannot send to https://a.b/c now");
+        assert_eq!(told_of("cannot send (https://a.b/c?sig=s:ecret): cut"), "cannot send (https://a.b/c): cut");
+    }
+}

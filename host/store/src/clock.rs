@@ -1,0 +1,302 @@
+//! The host's clock: elapsed time, by three clocks of the kernel, none of which is believed alone.
+//!
+//! The boot clock counts suspends, and whoever keeps the machine's time may slew it: chrony does by up to 8.3%. The raw
+//! clock is slewed by nobody, and stands still in a suspend. The wall clock shows a pause that a hypervisor hid, once it
+//! is corrected. So there are two answers to how much time has passed. [`Clock::now`] says what has passed at the most,
+//! by the largest of the three: by it a node judges what it may still do itself. [`Clock::least`] says what has passed
+//! at the least, by the smaller of boot and raw: by it a node waits out what another may still do. The wall clock has
+//! no part in that, since anyone may step it.
+//!
+//! Both are judged from reading to reading, so that they are right for any two moments, whatever the clocks did before.
+
+mod wall;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use baton_election::Time;
+use rustix::time::{ClockId, clock_gettime};
+
+pub use wall::{rfc3339, wall};
+
+/// Clocks that have moved by this much against each other were stepped or slewed, in nanoseconds; less is noise of the
+/// readings. So for any two moments the clock is right to twice as much, which the hundredth of the shortest lease that
+/// is left for waking late covers.
+const STEP: i128 = 5_000_000;
+
+/// Readings that are further apart than this were interrupted, in nanoseconds.
+const INTERRUPTED: i128 = 1_000_000;
+
+/// The clock of this host. Clones are the same clock.
+#[derive(Clone, Debug, Default)]
+pub struct Clock {
+    elapsed: Arc<Mutex<Elapsed>>,
+}
+
+impl Clock {
+    /// The time now, which never says less than has passed. It never goes back.
+    pub fn now(&self) -> Time {
+        Time(nanoseconds(self.read().most))
+    }
+
+    /// The time that has passed at the least, which never says more. It never goes back.
+    pub fn least(&self) -> Duration {
+        nanoseconds(self.read().least)
+    }
+
+    /// What the boot clock alone says. It takes no lock, and all processes of a boot share it.
+    pub fn boot(&self) -> Duration {
+        nanoseconds(read(ClockId::Boottime))
+    }
+
+    /// Wall-clock time since the Unix epoch, for people.
+    pub fn wall(&self) -> Duration {
+        nanoseconds(read(ClockId::Realtime))
+    }
+
+    fn read(&self) -> MutexGuard<'_, Elapsed> {
+        // Read under the lock: a reading from before a step that is noted after it would count it twice.
+        let mut elapsed = self.elapsed.lock().unwrap_or_else(PoisonError::into_inner);
+        elapsed.advance(Readings::together());
+        elapsed
+    }
+}
+
+/// What the kernel's clocks say at one moment, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Readings {
+    boot: i128,
+    raw: i128,
+    wall: i128,
+}
+
+impl Readings {
+    /// A thread that is put aside between two readings would see a step that never was, so it reads again.
+    fn together() -> Self {
+        let mut boot = read(ClockId::Boottime);
+        for _ in 0..4 {
+            let (raw, wall) = (read(ClockId::MonotonicRaw), read(ClockId::Realtime));
+            let after = read(ClockId::Boottime);
+            if after - boot < INTERRUPTED {
+                return Self { boot, raw, wall };
+            }
+            boot = after;
+        }
+        Self { boot, raw: read(ClockId::MonotonicRaw), wall: read(ClockId::Realtime) }
+    }
+}
+
+/// Elapsed time, in nanoseconds: the boot clock's, corrected by how the others moved against it.
+#[derive(Debug, Default)]
+struct Elapsed {
+    /// By how much raw and wall clock were ahead of the boot clock, when that was last noted.
+    noted: Option<[i128; 2]>,
+    /// What the boot clock had missed until then, of what any of the three has shown.
+    missed: i128,
+    /// What it had shown that the raw clock has not.
+    extra: i128,
+    most: i128,
+    least: i128,
+}
+
+impl Elapsed {
+    fn advance(&mut self, Readings { boot, raw, wall }: Readings) {
+        let ahead = [raw - boot, wall - boot];
+        let noted = *self.noted.get_or_insert(ahead);
+        let moved = [ahead[0] - noted[0], ahead[1] - noted[1]];
+        if moved.iter().any(|moved| moved.abs() >= STEP) {
+            self.missed += moved[0].max(moved[1]).max(0);
+            self.extra += (-moved[0]).max(0);
+            self.noted = Some(ahead);
+        }
+        self.most = self.most.max(boot + self.missed);
+        self.least = self.least.max(boot - self.extra);
+    }
+}
+
+/// What one of the kernel's clocks says now, in nanoseconds: by it alone no time is judged.
+pub fn nanoseconds_on(id: ClockId) -> u64 {
+    u64::try_from(read(id)).unwrap_or(0)
+}
+
+fn read(id: ClockId) -> i128 {
+    let now = clock_gettime(id);
+    i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec)
+}
+
+fn nanoseconds(n: i128) -> Duration {
+    Duration::from_nanos(u64::try_from(n).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: i128 = 1_000_000_000;
+    const MILLISECOND: i128 = SECOND / 1000;
+
+    /// A machine's clocks, and the clock that reads them.
+    struct Machine {
+        clocks: Readings,
+        elapsed: Elapsed,
+    }
+
+    impl Machine {
+        fn new() -> Self {
+            let clocks = Readings { boot: 100 * SECOND, raw: 90 * SECOND, wall: 1_000_000 * SECOND };
+            let mut machine = Self { clocks, elapsed: Elapsed::default() };
+            machine.elapsed.advance(clocks);
+            machine
+        }
+
+        /// Lets the clocks advance by so much each; returns how much `now` and `least` say.
+        fn pass(&mut self, boot: i128, raw: i128, wall: i128) -> (i128, i128) {
+            let Elapsed { most, least, .. } = self.elapsed;
+            let clocks = &mut self.clocks;
+            *clocks = Readings { boot: clocks.boot + boot, raw: clocks.raw + raw, wall: clocks.wall + wall };
+            self.elapsed.advance(self.clocks);
+            (self.elapsed.most - most, self.elapsed.least - least)
+        }
+
+        /// The same in steps of 10 ms.
+        fn pass_slowly(&mut self, boot: i128, raw: i128, wall: i128) -> (i128, i128) {
+            let steps = raw.max(boot) / (10 * MILLISECOND);
+            (0..steps).fold((0, 0), |(most, least), _| {
+                let (more, at_least) = self.pass(boot / steps, raw / steps, wall / steps);
+                (most + more, least + at_least)
+            })
+        }
+    }
+
+    fn is_about(said: i128, passed: i128) -> bool {
+        (said - passed).abs() < 2 * STEP
+    }
+
+    #[test]
+    fn clocks_that_agree_are_believed() {
+        assert_eq!(Machine::new().pass(SECOND, SECOND, SECOND), (SECOND, SECOND));
+        assert_eq!(Machine::new().pass_slowly(60 * SECOND, 60 * SECOND, 60 * SECOND), (60 * SECOND, 60 * SECOND));
+    }
+
+    #[test]
+    fn whoever_slews_the_clocks_lengthens_no_lease_and_shortens_no_wait() {
+        let fast = 60 * SECOND * 1083 / 1000;
+        let slow = 60 * SECOND * 917 / 1000;
+        // Slewed are boot and wall clock alike.
+        for pass in [Machine::pass, Machine::pass_slowly] {
+            let (most, least) = pass(&mut Machine::new(), fast, 60 * SECOND, fast);
+            assert!(is_about(most, fast) && is_about(least, 60 * SECOND), "fast: {most}, {least}");
+            let (most, least) = pass(&mut Machine::new(), slow, 60 * SECOND, slow);
+            assert!(is_about(most, 60 * SECOND) && is_about(least, slow), "slow: {most}, {least}");
+        }
+    }
+
+    #[test]
+    fn slewing_to_and_fro_never_adds_up_to_less_or_more_than_has_passed() {
+        let mut machine = Machine::new();
+        let (mut most, mut least) = (0, 0);
+        for round in 0..100 {
+            let boot = if round % 2 == 0 { SECOND * 1083 / 1000 } else { SECOND * 917 / 1000 };
+            let (more, at_least) = machine.pass_slowly(boot, SECOND, boot);
+            (most, least) = (most + more, least + at_least);
+        }
+        assert!(most >= 100 * SECOND - 2 * STEP && least <= 100 * SECOND + 2 * STEP, "{most}, {least}");
+    }
+
+    #[test]
+    fn a_suspend_counts_for_its_holder_and_not_for_whoever_waits() {
+        let mut machine = Machine::new();
+        let slept = 30 * SECOND;
+        assert_eq!(machine.pass(SECOND + slept, SECOND, SECOND + slept), (SECOND + slept, SECOND));
+        // What follows is judged anew.
+        assert_eq!(machine.pass(SECOND, SECOND, SECOND), (SECOND, SECOND));
+    }
+
+    #[test]
+    fn a_forward_step_of_the_wall_clock_costs_its_holder_and_shortens_no_wait() {
+        let mut machine = Machine::new();
+        assert_eq!(machine.pass(SECOND, SECOND, 31 * SECOND), (31 * SECOND, SECOND));
+        assert_eq!(machine.pass(SECOND, SECOND, SECOND), (SECOND, SECOND));
+    }
+
+    #[test]
+    fn a_backward_step_counts_for_nothing_and_hides_no_later_pause() {
+        let mut machine = Machine::new();
+        assert_eq!(machine.pass(SECOND, SECOND, -59 * SECOND), (SECOND, SECOND));
+        assert_eq!(machine.pass(SECOND, SECOND, 11 * SECOND), (11 * SECOND, SECOND));
+    }
+
+    #[test]
+    fn a_suspend_hides_no_step_of_the_wall_clock_and_no_slew() {
+        let mut machine = Machine::new();
+        // The machine slept, and its wall clock was set back meanwhile.
+        assert_eq!(machine.pass(31 * SECOND, SECOND, -100 * SECOND), (31 * SECOND, SECOND));
+        assert_eq!(machine.pass(SECOND, SECOND, 6 * SECOND), (6 * SECOND, SECOND));
+        let slow = SECOND * 917 / 1000;
+        assert_eq!(machine.pass(slow, SECOND, slow), (SECOND, slow));
+    }
+
+    #[test]
+    fn noise_does_not_add_up_and_drift_does() {
+        let mut machine = Machine::new();
+        let noise = STEP / 3;
+        for _ in 0..1000 {
+            machine.pass(MILLISECOND, MILLISECOND + noise, MILLISECOND);
+            machine.pass(MILLISECOND, MILLISECOND - noise, MILLISECOND);
+        }
+        assert_eq!(machine.elapsed.most, machine.clocks.boot);
+        assert_eq!(machine.elapsed.least, machine.clocks.boot);
+        let (most, _) = machine.pass_slowly(100 * SECOND, 100 * SECOND * 1001 / 1000, 100 * SECOND);
+        assert!(is_about(most, 100 * SECOND * 1001 / 1000), "{most}");
+    }
+
+    #[test]
+    fn neither_ever_goes_back() {
+        let mut machine = Machine::new();
+        for (boot, raw, wall) in
+            [(0, 0, 0), (-SECOND, 0, 0), (0, -SECOND, -SECOND), (1, -2 * STEP, 3 * STEP), (0, 9, 0)]
+        {
+            let (most, least) = machine.pass(boot, raw, wall);
+            assert!(most >= 0 && least >= 0, "{most}, {least}");
+        }
+    }
+
+    #[test]
+    fn any_two_moments_are_told_apart_by_the_largest_and_by_the_smallest() {
+        // Whatever the clocks do, from whichever moment one counts.
+        let mut seed = 1_u64;
+        let mut random = move |below: i128| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            i128::from(seed >> 33) % below
+        };
+        let mut machine = Machine::new();
+        let mut moments = Vec::new();
+        for _ in 0..300 {
+            let passed = random(200) * MILLISECOND;
+            let slew = 917 + random(167);
+            let (slept, stepped) = match random(20) {
+                0 => (random(60) * SECOND, 0),
+                1 => (0, random(100) * SECOND - 50 * SECOND),
+                _ => (0, 0),
+            };
+            let boot = passed * slew / 1000 + slept;
+            machine.pass(boot, passed, boot + stepped);
+            moments.push((machine.clocks, machine.elapsed.most, machine.elapsed.least));
+        }
+        for (at, (then, most_then, least_then)) in moments.iter().enumerate() {
+            for (now, most, least) in &moments[at..] {
+                let [boot, raw, wall] = [now.boot - then.boot, now.raw - then.raw, now.wall - then.wall];
+                assert!(most - most_then > boot.max(raw).max(wall) - 2 * STEP, "{then:?} {now:?}");
+                assert!(least - least_then < boot.min(raw) + 2 * STEP, "{then:?} {now:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_kernels_clocks_are_read() {
+        let clock = Clock::default();
+        let (now, least) = (clock.now(), clock.least());
+        assert!(now.0 > Duration::ZERO && least > Duration::ZERO);
+        assert!(clock.now() >= now && clock.least() >= least);
+    }
+}

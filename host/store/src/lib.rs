@@ -1,0 +1,107 @@
+//! What Baton keeps, and where: an election's lease and record, its coordinator's state, and modules.
+//!
+//! A store answers the elector's requests, each as one atomic step, and never decides anything itself:
+//! it does not retry, it does not interpret, and it maps its errors to the elector's [`Refusal`]s by
+//! their codes, never by status alone. Whoever implements [`LeaseStore`] passes the conformance suite.
+//!
+//! This crate is the lowest of the host's: above the elector, below the runtime of coordinators. So it also has what all
+//! of them share: the [`clock`] by which a lease is judged, and the [`gate`] that every effect of an instance passes.
+
+mod announcement;
+pub mod azure;
+pub mod clock;
+mod digest;
+pub mod foreign;
+pub mod gate;
+pub mod lease;
+pub mod memory;
+mod modules;
+mod readers;
+mod recall;
+pub mod sqlite;
+pub mod state;
+mod url;
+
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use baton_election::{ElectionName, Op, Refusal, Reply};
+
+use state::StateStore;
+
+pub use announcement::{Announcement, SILENT, withdraw};
+pub use azure::AzureStore;
+pub use digest::{Digest, DigestPrefix, InvalidDigest, InvalidPrefix};
+pub use memory::MemoryStore;
+pub use modules::{ModuleStore, Reading, StoredModule};
+pub use readers::READERS;
+pub use sqlite::SqliteStore;
+pub use url::{StoreUrl, StoreUrlError};
+
+/// A place that keeps leases and records.
+#[async_trait]
+pub trait LeaseStore: Send + Sync {
+    /// Carries out one request, or says why not. Dropping the future may leave the request under way:
+    /// whoever does so must treat it as [`Refusal::Unknown`].
+    async fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, Refusal>;
+
+    /// The names of all elections, sorted.
+    async fn elections(&self) -> Result<Vec<ElectionName>, Refusal>;
+
+    /// Makes what must exist before the first request: the container, the folder. Harmless if it exists.
+    async fn create(&self) -> Result<(), Refusal>;
+
+    /// The shortest and the longest lease that it keeps.
+    fn lease_range(&self) -> (Duration, Duration);
+}
+
+/// A store that cannot be used as it is configured.
+#[derive(Debug, thiserror::Error)]
+#[error("the store {store} cannot be used: {problem}")]
+pub struct OpenError {
+    store: StoreUrl,
+    problem: String,
+}
+
+/// All that a store keeps.
+pub trait Store: LeaseStore + StateStore + ModuleStore {}
+
+impl<T: LeaseStore + StateStore + ModuleStore> Store for T {}
+
+/// Opens the store at `url`. Asks it nothing yet. Each handle has connections and threads of its own: who
+/// uses one for leases and another for state has no guest's commit in a renewal's way.
+///
+/// # Errors
+/// [`OpenError`] where what it takes is not configured.
+pub fn open(url: &StoreUrl) -> Result<Arc<dyn Store>, OpenError> {
+    let opened = match url {
+        StoreUrl::Sqlite(folder) => return Ok(Arc::new(SqliteStore::new(folder))),
+        StoreUrl::Memory => {
+            let problem = "it is there for whoever has made it, and for nobody else".to_owned();
+            return Err(OpenError { store: url.clone(), problem });
+        }
+        StoreUrl::Azure { account, container } => AzureStore::open(account, container),
+        StoreUrl::Azurite { address, container } => AzureStore::emulator(address, container),
+    };
+    match opened {
+        Ok(store) => Ok(Arc::new(store)),
+        Err(error) => Err(OpenError { store: url.clone(), problem: error.to_string() }),
+    }
+}
+
+/// Refuses a length that a store does not keep.
+fn check_length(
+    length: Duration,
+    (shortest, longest): (Duration, Duration),
+    place: &dyn Display,
+) -> Result<(), Refusal> {
+    if (shortest..=longest).contains(&length) {
+        return Ok(());
+    }
+    let (shortest, longest) = (shortest.as_secs(), longest.as_secs());
+    Err(Refusal::Misconfigured(format!(
+        "a lease of {length:?} is not possible in {place}: choose {shortest} to {longest} s"
+    )))
+}

@@ -1,0 +1,314 @@
+//! A store in this process's memory, for tests: its time is the test's, and requests get lost on demand.
+//!
+//! It keeps leases by the same rules as the stores that keep them themselves, and passes the same
+//! conformance suite, so what is shown with it holds for them too.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use baton_election::{ElectionName, Op, Refusal, Reply, Term, Version};
+use bytes::Bytes;
+use time::OffsetDateTime;
+
+use super::lease::{Row, apply};
+use super::{LeaseStore, check_length, recall};
+use crate::state::StateStore;
+use crate::{Digest, ModuleStore, Reading, StoredModule};
+
+/// The shortest and the longest lease of a [`MemoryStore`].
+pub const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
+
+/// Says what time it is, since some fixed moment. It must not go back.
+pub type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
+
+/// What becomes of one request. Whoever sent it learns nothing: the answer is [`Refusal::Unknown`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// It never arrives.
+    LoseRequest,
+    /// It is carried out and its answer does not arrive.
+    LoseAnswer,
+    /// It arrives when [`MemoryStore::deliver`] says so.
+    Hold,
+}
+
+/// A store for the tests of one process. Clones are the same store.
+#[derive(Clone)]
+pub struct MemoryStore {
+    clock: Clock,
+    state: Arc<Mutex<State>>,
+}
+
+impl MemoryStore {
+    /// An empty store whose leases count by `clock`.
+    pub fn new(clock: Clock) -> Self {
+        Self { clock, state: Arc::default() }
+    }
+
+    /// Lets the next request that has no fault yet meet this one.
+    pub fn fail_next(&self, fault: Fault) {
+        self.state().faults.push_back(fault);
+    }
+
+    /// Carries out, in their order, all requests that were held, and returns what nobody was told.
+    pub fn deliver(&self) -> Vec<Result<Reply, Refusal>> {
+        let mut state = self.state();
+        let held = std::mem::take(&mut state.held);
+        held.into_iter().map(|(election, op)| state.carry_out(election, op, (self.clock)())).collect()
+    }
+
+    /// The same for writes of state and of control objects.
+    pub fn deliver_writes(&self) -> Vec<Result<Version, Refusal>> {
+        let mut state = self.state();
+        let held = std::mem::take(&mut state.held_writes);
+        held.into_iter().map(|write| state.save(write)).collect()
+    }
+
+    /// Breaks the lease of `election`: at once if `period` is zero, else after `period` or when it ends
+    /// by itself, if that is earlier.
+    ///
+    /// # Errors
+    /// [`Refusal::Lost`] if there is no lease to break.
+    pub fn break_lease(&self, election: &ElectionName, period: Duration) -> Result<(), Refusal> {
+        let mut state = self.state();
+        let now = (self.clock)();
+        let Some(object) = state.objects.get_mut(election) else {
+            return Err(Refusal::Lost("there is no lease to break".to_owned()));
+        };
+        object.row.lease.break_after(period, now.saturating_sub(object.changed))?;
+        object.changed = now;
+        Ok(())
+    }
+
+    /// Deletes an election with its lease and record, held or not. Harmless if there is none.
+    pub fn delete(&self, election: &ElectionName) {
+        self.state().objects.remove(election);
+    }
+
+    /// Writes, or meets the next fault.
+    fn write_document(&self, write: Write) -> Result<Version, Refusal> {
+        let mut state = self.state();
+        match state.faults.pop_front() {
+            None => return state.save(write),
+            Some(Fault::LoseRequest) => {}
+            // That nobody learns the answer is the fault.
+            Some(Fault::LoseAnswer) => drop(state.save(write)),
+            Some(Fault::Hold) => state.held_writes.push(write),
+        }
+        Err(Refusal::Unknown("the request or its answer was lost".to_owned()))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A step that panicked is a test that has failed already.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MemoryStore")
+    }
+}
+
+#[async_trait]
+impl LeaseStore for MemoryStore {
+    async fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, Refusal> {
+        if let Op::Acquire { length, .. } = &op {
+            check_length(*length, LEASE_RANGE, &"memory")?;
+        }
+        let mut state = self.state();
+        match state.faults.pop_front() {
+            None => return state.carry_out(election.clone(), op, (self.clock)()),
+            Some(Fault::LoseRequest) => {}
+            // That nobody learns the answer is the fault.
+            Some(Fault::LoseAnswer) => drop(state.carry_out(election.clone(), op, (self.clock)())),
+            Some(Fault::Hold) => state.held.push((election.clone(), op)),
+        }
+        Err(Refusal::Unknown("the request or its answer was lost".to_owned()))
+    }
+
+    async fn elections(&self) -> Result<Vec<ElectionName>, Refusal> {
+        Ok(self.state().objects.keys().cloned().collect())
+    }
+
+    async fn create(&self) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn lease_range(&self) -> (Duration, Duration) {
+        LEASE_RANGE
+    }
+}
+
+#[async_trait]
+impl StateStore for MemoryStore {
+    async fn read(&self, election: &ElectionName) -> Result<Option<(Version, Bytes)>, Refusal> {
+        Ok(self.state().documents.get(&(Kind::State, election.clone())).cloned())
+    }
+
+    async fn write(
+        &self,
+        election: &ElectionName,
+        version: Option<&Version>,
+        content: Bytes,
+    ) -> Result<Version, Refusal> {
+        self.write_document(Write { kind: Kind::State, election: election.clone(), version: version.cloned(), content })
+    }
+}
+
+#[async_trait]
+impl ModuleStore for MemoryStore {
+    async fn read_control(&self, election: &ElectionName, known: Option<&Version>) -> Result<Reading, Refusal> {
+        Ok(match self.state().documents.get(&(Kind::Control, election.clone())) {
+            None => Reading::Nothing,
+            Some((version, _)) if Some(version) == known => Reading::Unchanged,
+            Some((version, content)) => Reading::Found(version.clone(), content.clone()),
+        })
+    }
+
+    async fn write_control(
+        &self,
+        election: &ElectionName,
+        version: Option<&Version>,
+        content: Bytes,
+    ) -> Result<Version, Refusal> {
+        self.write_document(Write {
+            kind: Kind::Control,
+            election: election.clone(),
+            version: version.cloned(),
+            content,
+        })
+    }
+
+    async fn controlled(&self) -> Result<Vec<ElectionName>, Refusal> {
+        let state = self.state();
+        let controlled = state.documents.keys().filter(|(kind, _)| *kind == Kind::Control);
+        Ok(controlled.map(|(_, election)| election.clone()).collect())
+    }
+
+    async fn put_module(&self, digest: &Digest, content: Bytes) -> Result<(), Refusal> {
+        let now = (self.clock)();
+        self.state().modules.entry(*digest).and_modify(|(stored, _)| *stored = now).or_insert((now, content));
+        Ok(())
+    }
+
+    async fn get_module(&self, digest: &Digest, limit: u64) -> Result<Option<Bytes>, Refusal> {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        Ok(self.state().modules.get(digest).map(|(_, content)| content.slice(..content.len().min(limit))))
+    }
+
+    async fn modules(&self) -> Result<Vec<StoredModule>, Refusal> {
+        let state = self.state();
+        let modules = state.modules.iter().map(|(digest, (stored, content))| StoredModule {
+            digest: *digest,
+            size: content.len() as u64,
+            stored: OffsetDateTime::UNIX_EPOCH + *stored,
+        });
+        Ok(modules.collect())
+    }
+
+    async fn remove_module(&self, digest: &Digest, stored_until: Option<OffsetDateTime>) -> Result<bool, Refusal> {
+        let is_later = |stored: Duration| stored_until.is_some_and(|until| OffsetDateTime::UNIX_EPOCH + stored > until);
+        let mut state = self.state();
+        let stays = state.modules.get(digest).is_some_and(|(stored, _)| is_later(*stored));
+        if !stays {
+            state.modules.remove(digest);
+        }
+        Ok(!stays)
+    }
+
+    async fn announce(&self, election: &ElectionName, node: &str, content: Bytes) -> Result<(), Refusal> {
+        self.state().nodes.entry(election.clone()).or_default().insert(node.to_owned(), content);
+        Ok(())
+    }
+
+    async fn announcements(&self, election: &ElectionName) -> Result<Vec<(String, Bytes)>, Refusal> {
+        Ok(self.state().nodes.get(election).cloned().unwrap_or_default().into_iter().collect())
+    }
+
+    async fn announced(&self, election: &ElectionName, node: &str) -> Result<Option<Bytes>, Refusal> {
+        Ok(self.state().nodes.get(election).and_then(|nodes| nodes.get(node)).cloned())
+    }
+
+    async fn withdraw(&self, election: &ElectionName, node: &str) -> Result<(), Refusal> {
+        if let Some(nodes) = self.state().nodes.get_mut(election) {
+            nodes.remove(node);
+        }
+        Ok(())
+    }
+}
+
+/// What an election has one versioned object of.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    State,
+    Control,
+}
+
+/// A conditional write of such an object.
+struct Write {
+    kind: Kind,
+    election: ElectionName,
+    version: Option<Version>,
+    content: Bytes,
+}
+
+#[derive(Default)]
+struct State {
+    objects: BTreeMap<ElectionName, Object>,
+    documents: BTreeMap<(Kind, ElectionName), (Version, Bytes)>,
+    held_writes: Vec<Write>,
+    /// With the time at which each was stored.
+    modules: BTreeMap<Digest, (Duration, Bytes)>,
+    nodes: BTreeMap<ElectionName, BTreeMap<String, Bytes>>,
+    versions: u64,
+    faults: VecDeque<Fault>,
+    held: Vec<(ElectionName, Op)>,
+}
+
+struct Object {
+    row: Row,
+    /// When its lease last changed.
+    changed: Duration,
+}
+
+impl State {
+    fn save(&mut self, Write { kind, election, version, content }: Write) -> Result<Version, Refusal> {
+        let place = (kind, election);
+        if self.documents.get(&place).map(|(version, _)| version) != version.as_ref() {
+            return Err(Refusal::Conflict);
+        }
+        self.versions += 1;
+        let next = Version(format!("v{}", self.versions));
+        self.documents.insert(place, (next.clone(), content));
+        Ok(next)
+    }
+
+    fn carry_out(&mut self, election: ElectionName, op: Op, now: Duration) -> Result<Reply, Refusal> {
+        self.versions += 1;
+        let next = Version(format!("v{}", self.versions));
+        let before = self.objects.remove(&election);
+        let changed = before.as_ref().map_or(now, |object| object.changed);
+        let changes = before.as_ref().map(|object| object.row.lease.changes);
+        let mut row = before.map(|object| object.row);
+        let answer = apply(&mut row, op, now.saturating_sub(changed), next);
+        if let Some(row) = row {
+            let changed = if changes == Some(row.lease.changes) { changed } else { now };
+            self.objects.insert(election.clone(), Object { row, changed });
+        }
+        match answer? {
+            Reply::Term(recorded) => self.recall(election, recorded).map(Reply::Term),
+            reply => Ok(reply),
+        }
+    }
+
+    /// The highest term that anything names beside the record, which names this one.
+    fn recall(&self, election: ElectionName, recorded: Term) -> Result<Term, Refusal> {
+        let said = self.nodes.get(&election).into_iter().flat_map(BTreeMap::values);
+        let state = self.documents.get(&(Kind::State, election)).map(|(_, content)| &content[..]);
+        recall::highest(recorded, state, said.map(|content| recall::announced(content)))
+    }
+}

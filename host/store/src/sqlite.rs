@@ -1,0 +1,332 @@
+//! The embedded store: a SQLite file for the hosts of one machine, with nothing to install.
+//!
+//! `DIR/lease.db` holds leases and their records and nothing else, `DIR/state.db` the coordinators' state,
+//! `DIR/modules.db` the modules, and `DIR/control.db` what elections are told about them.
+//! Time is the boot clock's, which all processes of one boot share and no one sets. A lease that was last
+//! changed on another boot clock (before a reboot, in another time namespace), or at a moment that ours has not
+//! come to, counts from when this store first saw it as it is, by the slowest of the clocks.
+
+mod boot;
+mod database;
+mod file;
+pub(crate) mod foreign;
+mod modules;
+mod renewals;
+mod row;
+mod state;
+mod versioned;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use baton_election::{ElectionName, LeaseId, Op, Refusal, Reply, Term, Version};
+use rusqlite::Connection;
+use tokio::sync::Semaphore;
+
+use super::lease::{Row, apply};
+use super::{LeaseStore, check_length, recall};
+pub use boot::Boot;
+use database::{Access, Database, Step};
+use renewals::Renewals;
+use row::Stamp;
+
+/// How many requests of one election may be under way. A renewal must not wait for a write, so that there
+/// is room for more than one; but if the disk hangs, each try leaves a thread behind, and all of them would
+/// come back at once when it heals. From here on a try waits without a thread, and is not sent at all if
+/// its sender gives up.
+const LANES: usize = 4;
+
+/// How long a request for a lease waits for another's transaction: they last a few syncs of a tiny file, and
+/// the elector tries again anyway.
+const LEASES_BUSY: Duration = Duration::from_millis(100);
+
+/// The same for state. A coordinator that commits all the time leaves short gaps, and an operator's request must
+/// find one.
+const STATES_BUSY: Duration = Duration::from_secs(2);
+
+/// The same for what elections are told, which many nodes read and few write.
+const CONTROL_BUSY: Duration = Duration::from_secs(2);
+
+/// The same for modules: as long as a slow disk takes for a large one that another is writing.
+const MODULES_BUSY: Duration = Duration::from_secs(30);
+
+/// The shortest and the longest lease of a [`SqliteStore`].
+pub const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
+
+/// The store `sqlite:DIR`. Clones are the same store. Needs a Tokio runtime; each request runs on one
+/// of its blocking threads, on a connection of its own.
+#[derive(Clone)]
+pub struct SqliteStore {
+    shared: Arc<Shared>,
+}
+
+impl SqliteStore {
+    /// The store in the folder `dir`. Touches nothing yet.
+    pub fn new(dir: impl AsRef<Path>) -> Self {
+        Self::with_boot(dir, Boot::current())
+    }
+
+    /// The same on a given boot clock.
+    pub fn with_boot(dir: impl AsRef<Path>, boot: Boot) -> Self {
+        let dir = dir.as_ref();
+        // Without a working directory there is nothing better than the path itself.
+        let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+        Self {
+            shared: Arc::new(Shared {
+                leases: Database::new(dir.join("lease.db"), row::SCHEMA, LEASES_BUSY),
+                states: Database::new(dir.join("state.db"), state::SCHEMA, STATES_BUSY),
+                control: Database::new(dir.join("control.db"), modules::CONTROL_SCHEMA, CONTROL_BUSY),
+                modules: Database::new(dir.join("modules.db"), modules::MODULES_SCHEMA, MODULES_BUSY),
+                boot,
+                watched: Mutex::default(),
+                lanes: Mutex::default(),
+                renewals: Renewals::default(),
+                module_lane: Arc::new(Semaphore::new(LANES)),
+            }),
+        }
+    }
+
+    /// Breaks the lease of `election`, for operators: at once if `period` is zero, else after `period`
+    /// or when it ends by itself, if that is earlier. Until then nobody can renew or acquire it.
+    ///
+    /// # Errors
+    /// [`Refusal::Lost`] if there is no lease to break; otherwise what any request can fail with.
+    pub async fn break_lease(&self, election: &ElectionName, period: Duration) -> Result<(), Refusal> {
+        let election = election.clone();
+        self.blocking(move |shared| {
+            shared.leases.transact(Access::Write, |db| {
+                shared.change(db, &election, |object, elapsed| match object {
+                    Some(row) => Ok(row.lease.break_after(period, elapsed)),
+                    None => Ok(Err(Refusal::Lost("there is no lease to break".to_owned()))),
+                })
+            })
+        })
+        .await
+    }
+
+    /// Deletes an election with its lease and record, held or not. Harmless if there is none.
+    ///
+    /// # Errors
+    /// What any request can fail with.
+    pub async fn delete(&self, election: &ElectionName) -> Result<(), Refusal> {
+        let election = election.clone();
+        self.blocking(move |shared| {
+            shared.leases.transact(Access::Write, |db| {
+                db.execute("DELETE FROM lease WHERE election = ?1", [election.as_str()]).map(|_| Ok(()))
+            })
+        })
+        .await
+    }
+
+    /// Works for one election, in its turn.
+    async fn in_lane<T: Send + 'static>(
+        &self,
+        election: &ElectionName,
+        work: impl FnOnce(&Shared) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        self.in_turn(self.shared.lane(election), work).await
+    }
+
+    /// The lane of what belongs to no election: modules, and nothing else.
+    fn module_lane(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.shared.module_lane)
+    }
+
+    async fn in_turn<T: Send + 'static>(
+        &self,
+        lane: Arc<Semaphore>,
+        work: impl FnOnce(&Shared) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        // The permit stays with the thread, also when the sender gives up. Nobody closes a lane.
+        let permit = lane.acquire_owned().await;
+        self.blocking(move |shared| {
+            let _permit = permit;
+            work(shared)
+        })
+        .await
+    }
+
+    /// Whoever drops the future leaves the work to its thread, which ends by itself: the store's
+    /// contract is that the request may then be under way.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Shared) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let shared = Arc::clone(&self.shared);
+        match tokio::task::spawn_blocking(move || work(&shared)).await {
+            Ok(answer) => answer,
+            Err(error) => Err(Refusal::Unknown(format!("the request to the store was cut off: {error}"))),
+        }
+    }
+}
+
+#[async_trait]
+impl LeaseStore for SqliteStore {
+    async fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, Refusal> {
+        if let Op::Renew { id } = op {
+            return self.renew(election, id).await;
+        }
+        let name = election.clone();
+        self.in_lane(election, move |shared| shared.request(&name, op)).await
+    }
+
+    async fn elections(&self) -> Result<Vec<ElectionName>, Refusal> {
+        self.blocking(|shared| {
+            shared.leases.transact(Access::Read, |db| {
+                let mut names = db.prepare_cached("SELECT election FROM lease ORDER BY election")?;
+                elections(names.query_map([], |row| row.get(0))?).map(Ok)
+            })
+        })
+        .await
+    }
+
+    async fn create(&self) -> Result<(), Refusal> {
+        self.blocking(|shared| {
+            // The leases last: whoever can read them can ask what the others name, too. But one that cannot be made
+            // is no reason to have no leases.
+            let files = [&shared.states, &shared.control, &shared.modules, &shared.leases];
+            files.map(Database::create).into_iter().collect()
+        })
+        .await
+    }
+
+    fn lease_range(&self) -> (Duration, Duration) {
+        LEASE_RANGE
+    }
+}
+
+struct Shared {
+    leases: Database,
+    /// A file of its own, so that no commit delays a renewal.
+    states: Database,
+    /// Apart from the modules, so that no push delays the reading of what is pushed.
+    control: Database,
+    modules: Database,
+    boot: Boot,
+    /// Leases whose stamp says nothing about our boot clock, and since when, by what has passed here at the least, they
+    /// have been unchanged.
+    watched: Mutex<HashMap<ElectionName, Watched>>,
+    lanes: Mutex<HashMap<ElectionName, Arc<Semaphore>>>,
+    renewals: Renewals,
+    module_lane: Arc<Semaphore>,
+}
+
+struct Watched {
+    lease: (Stamp, Option<LeaseId>, u64),
+    since: Duration,
+}
+
+impl Shared {
+    fn lane(&self, election: &ElectionName) -> Arc<Semaphore> {
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(lanes.entry(election.clone()).or_insert_with(|| Arc::new(Semaphore::new(LANES))))
+    }
+
+    fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, Refusal> {
+        if let Op::Acquire { length, .. } = &op {
+            check_length(*length, LEASE_RANGE, &self.leases)?;
+        }
+        let access = match op {
+            Op::Read | Op::Recall => Access::Read,
+            Op::Create { .. } | Op::Acquire { .. } => Access::Write,
+            Op::Renew { .. } | Op::Write { .. } | Op::Release { .. } => Access::Holder,
+        };
+        match self.leases.transact(access, |db| self.apply(db, election, op))? {
+            Reply::Term(recorded) => self.recall(election, recorded).map(Reply::Term),
+            reply => Ok(reply),
+        }
+    }
+
+    /// Carries out one request in a transaction.
+    fn apply(&self, db: &Connection, election: &ElectionName, op: Op) -> Step<Reply> {
+        match new_version() {
+            Ok(next) => self.change(db, election, |object, elapsed| Ok(apply(object, op, elapsed, next))),
+            Err(refusal) => Ok(Err(refusal)),
+        }
+    }
+
+    /// The highest term that anything names beside the record, which names this one.
+    fn recall(&self, election: &ElectionName, recorded: Term) -> Result<Term, Refusal> {
+        let state = self.states.transact(Access::Read, |db| state::head(db, election).map(Ok))?;
+        let said = self.control.transact(Access::Read, |db| modules::announcements(db, election).map(Ok))?;
+        recall::highest(recorded, state.as_deref(), said.iter().map(|(_, content)| recall::announced(content)))
+    }
+
+    /// Lets `step` change an election's object, and writes down what it changed.
+    fn change<T>(
+        &self,
+        db: &Connection,
+        election: &ElectionName,
+        step: impl FnOnce(&mut Option<Row>, Duration) -> Step<T>,
+    ) -> Step<T> {
+        let (before, stamp) = row::load(db, election)?.unzip();
+        // Read inside the transaction: one that waited longer must not write an earlier moment.
+        let now = self.boot.now();
+        let elapsed = match (&before, &stamp) {
+            (Some(row), Some(stamp)) => self.elapsed(election, row, stamp, now),
+            _ => Duration::ZERO,
+        };
+        let mut object = before.clone();
+        let answer = step(&mut object, elapsed)?;
+        if answer.is_ok()
+            && object != before
+            && let Some(row) = &object
+        {
+            let unchanged = before.is_some_and(|before| before.lease.changes == row.lease.changes);
+            let stamp = stamp.filter(|_| unchanged).unwrap_or_else(|| Stamp {
+                at: now,
+                boot: self.boot.id.clone(),
+                time_namespace: self.boot.time_namespace.clone(),
+            });
+            row::save(db, election, row, &stamp)?;
+        }
+        Ok(answer)
+    }
+
+    /// The time that has certainly passed since a lease's last change.
+    fn elapsed(&self, election: &ElectionName, row: &Row, stamp: &Stamp, now: Duration) -> Duration {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        // Its holder, if there is one, counts by clocks of its own.
+        let least = (self.boot.least)();
+        let lease = (stamp.clone(), row.lease.holder, row.lease.changes);
+        // What was seen to last goes on counting, also where the clock comes to pass a stamp that was ahead of it.
+        if let Some(seen) = watched.get(election).filter(|seen| seen.lease == lease) {
+            return least.saturating_sub(seen.since);
+        }
+        let is_own = (&stamp.boot, &stamp.time_namespace) == (&self.boot.id, &self.boot.time_namespace);
+        // Our boot clock has not come to a later moment yet: it was set back with the machine, or somebody else has
+        // written the row. Taken as it says, such a lease would not end before the clock gets there, if it ever does.
+        match now.checked_sub(stamp.at).filter(|_| is_own) {
+            // This clock may be slewed, and then ends a lease early. Its holder reads the same one, and counts no less
+            // than it says, so that is gone by then.
+            Some(elapsed) => {
+                watched.remove(election);
+                elapsed
+            }
+            None => {
+                watched.insert(election.clone(), Watched { lease, since: least });
+                Duration::ZERO
+            }
+        }
+    }
+}
+
+/// Elections' names as they are stored. Those that Baton could not have written are nobody's elections.
+fn elections(names: impl Iterator<Item = rusqlite::Result<String>>) -> rusqlite::Result<Vec<ElectionName>> {
+    names.filter_map(|name| name.map(|name| ElectionName::new(&name).ok()).transpose()).collect()
+}
+
+/// A version that no write has had before.
+fn new_version() -> Result<Version, Refusal> {
+    let mut bits = [0; 16];
+    getrandom::fill(&mut bits).map_err(|error| {
+        Refusal::Misconfigured(format!("the system gives no random numbers ({error}): allow getrandom"))
+    })?;
+    Ok(Version(format!("{:032x}", u128::from_be_bytes(bits))))
+}
+
+#[cfg(test)]
+mod tests;

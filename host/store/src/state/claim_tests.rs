@@ -1,0 +1,419 @@
+//! Claims against a store whose requests and answers get lost.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::*;
+use crate::clock::Clock;
+use crate::memory::{Fault, MemoryStore};
+use crate::state::EditError;
+
+/// A store that counts what it is asked.
+#[derive(Clone)]
+struct Counted {
+    store: MemoryStore,
+    requests: Arc<AtomicU32>,
+    is_unreadable: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl StateStore for Counted {
+    async fn read(&self, election: &ElectionName) -> Result<Option<(Version, Bytes)>, Refusal> {
+        self.requests.fetch_add(1, Ordering::SeqCst);
+        if self.is_unreadable.load(Ordering::SeqCst) {
+            return Err(Refusal::Unknown("no answer".to_owned()));
+        }
+        StateStore::read(&self.store, election).await
+    }
+
+    async fn write(
+        &self,
+        election: &ElectionName,
+        version: Option<&Version>,
+        content: Bytes,
+    ) -> Result<Version, Refusal> {
+        self.requests.fetch_add(1, Ordering::SeqCst);
+        self.store.write(election, version, content).await
+    }
+}
+
+struct Bench {
+    store: MemoryStore,
+    requests: Arc<AtomicU32>,
+    is_unreadable: Arc<AtomicBool>,
+    delays: Arc<AtomicU32>,
+    inheritance: Inheritance,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self {
+            store: MemoryStore::new(Arc::new(|| Duration::ZERO)),
+            requests: Arc::default(),
+            is_unreadable: Arc::default(),
+            delays: Arc::default(),
+            inheritance: Inheritance::default(),
+        }
+    }
+
+    fn claimant(&self) -> Claimant {
+        let delays = Arc::clone(&self.delays);
+        Claimant {
+            store: Arc::new(Counted {
+                store: self.store.clone(),
+                requests: Arc::clone(&self.requests),
+                is_unreadable: Arc::clone(&self.is_unreadable),
+            }),
+            election: job(),
+            limits: Limits { total: 100, value: 40 },
+            inheritance: self.inheritance.clone(),
+            tell: Arc::new(move |_| {
+                delays.fetch_add(1, Ordering::SeqCst);
+            }),
+        }
+    }
+
+    async fn claim(&self, term: Term) -> Result<Claim, ClaimError> {
+        self.claimant().claim(term, gate(Duration::from_secs(3600))).await
+    }
+
+    async fn stored(&self) -> Document {
+        let (_, content) = StateStore::read(&self.store, &job()).await.unwrap().unwrap();
+        Document::decode(&content).unwrap()
+    }
+
+    /// What is saved as "n".
+    async fn n(&self) -> Option<u8> {
+        self.stored().await.entries.get("n").map(|value| value[0])
+    }
+}
+
+fn job() -> ElectionName {
+    ElectionName::new("job").unwrap()
+}
+
+fn gate(length: Duration) -> Arc<Gate> {
+    let clock = Clock::default();
+    let deadline = clock.now() + length;
+    Arc::new(Gate::new(clock, deadline, deadline + Duration::from_secs(3600)))
+}
+
+fn n(value: u8) -> Vec<Change> {
+    vec![put("n", &[value])]
+}
+
+fn put(key: &str, value: &[u8]) -> Change {
+    Change::Put(key.to_owned(), Bytes::copy_from_slice(value))
+}
+
+#[tokio::test]
+async fn a_term_starts_from_what_the_last_one_saved() {
+    let bench = Bench::new();
+    let mut first = bench.claim(1).await.unwrap();
+    assert_eq!(first.entries().get("n"), None);
+    first.commit(vec![put("b", b"2"), put("a", b"1"), put("ab", b"3")]).await.unwrap();
+    first
+        .commit(vec![put("b", b"4"), Change::Delete("ab".to_owned()), Change::Delete("never".to_owned())])
+        .await
+        .unwrap();
+    let second = bench.claim(2).await.unwrap();
+    assert_eq!(second.entries().keys().collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!(second.entries().get("b").unwrap(), "4".as_bytes());
+    assert_eq!(bench.stored().await.term, 2);
+    assert_eq!(bench.delays.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_claim_fences_off_the_terms_before() {
+    let bench = Bench::new();
+    let mut first = bench.claim(1).await.unwrap();
+    first.commit(n(1)).await.unwrap();
+    let mut second = bench.claim(2).await.unwrap();
+    assert_eq!(first.commit(n(9)).await, Err(CommitError::Superseded(2)));
+    assert!(first.history.try_lock().unwrap().gate.pass().is_err(), "nothing else of it may leave either");
+    second.commit(n(2)).await.unwrap();
+    assert_eq!(bench.n().await, Some(2));
+}
+
+#[tokio::test]
+async fn no_term_claims_what_as_high_a_one_has_claimed() {
+    let bench = Bench::new();
+    bench.claim(5).await.unwrap();
+    for term in [4, 5] {
+        assert_eq!(bench.claim(term).await.err(), Some(ClaimError::Superseded(5)));
+    }
+    bench.claim(6).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_the_network_loses_is_settled_by_the_same_write() {
+    for fault in [Fault::LoseRequest, Fault::LoseAnswer] {
+        let bench = Bench::new();
+        bench.store.fail_next(fault);
+        let mut claim = bench.claim(1).await.unwrap();
+        assert_eq!(bench.delays.load(Ordering::SeqCst), 1, "{fault:?}");
+        bench.store.fail_next(fault);
+        bench.store.fail_next(fault);
+        claim.commit(n(1)).await.unwrap();
+        assert_eq!((bench.n().await, bench.delays.load(Ordering::SeqCst)), (Some(1), 2), "{fault:?}");
+        claim.commit(n(2)).await.unwrap();
+        assert_eq!(bench.n().await, Some(2), "{fault:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_write_that_arrives_late_changes_nothing() {
+    let bench = Bench::new();
+    let mut claim = bench.claim(1).await.unwrap();
+    bench.store.fail_next(Fault::Hold);
+    claim.commit(n(1)).await.unwrap();
+    assert_eq!(bench.store.deliver_writes(), [Err(Refusal::Conflict)]);
+    claim.commit(n(2)).await.unwrap();
+    bench.store.fail_next(Fault::Hold);
+    bench.claim(2).await.unwrap().commit(n(3)).await.unwrap();
+    assert_eq!(bench.store.deliver_writes(), [Err(Refusal::Conflict)]);
+    assert_eq!(bench.n().await, Some(3));
+}
+
+#[tokio::test]
+async fn a_commit_that_is_refused_is_never_saved() {
+    let bench = Bench::new();
+    let mut claim = bench.claim(1).await.unwrap();
+    claim.history.try_lock().unwrap().gate.close();
+    assert_eq!(claim.commit(n(1)).await, Err(CommitError::Refused));
+    assert_eq!(bench.n().await, None);
+    assert_eq!(
+        bench.claimant().claim(2, Arc::clone(&claim.history.try_lock().unwrap().gate)).await.err(),
+        Some(ClaimError::TermOver)
+    );
+    assert_eq!(bench.stored().await.term, 1);
+}
+
+#[tokio::test]
+async fn a_commit_without_an_answer_until_the_deadline_is_unknown() {
+    let bench = Bench::new();
+    let mut claim = bench.claimant().claim(1, gate(Duration::from_millis(300))).await.unwrap();
+    for _ in 0..1000 {
+        bench.store.fail_next(Fault::Hold);
+    }
+    assert_eq!(claim.commit(n(1)).await, Err(CommitError::Unknown));
+    assert_eq!(claim.commit(n(2)).await, Err(CommitError::Unknown));
+    // Of all its tries one arrives, and nothing of the second commit.
+    let saved = bench.store.deliver_writes().iter().filter(|answer| answer.is_ok()).count();
+    assert_eq!((saved, bench.n().await), (1, Some(1)));
+}
+
+#[tokio::test]
+async fn an_operators_change_ends_the_term() {
+    let bench = Bench::new();
+    let mut claim = bench.claim(1).await.unwrap();
+    claim.commit(n(1)).await.unwrap();
+    let change = |found: Result<Document, DocumentError>| {
+        let mut document = found?;
+        document.entries.insert("n".to_owned(), Bytes::from_static(&[7]));
+        Ok::<_, super::super::EditError>(document)
+    };
+    bench.store.fail_next(Fault::LoseAnswer);
+    super::super::edit(&bench.store, &job(), async || Ok(()), change).await.unwrap();
+    assert_eq!(claim.commit(n(2)).await, Err(CommitError::Superseded(1)));
+    let mut next = bench.claim(2).await.unwrap();
+    assert_eq!(next.entries().get("n").unwrap()[..], [7]);
+    // Also where the document names the term that follows already.
+    next.succession().claim(3).await.unwrap();
+    super::super::edit(&bench.store, &job(), async || Ok(()), change).await.unwrap();
+    assert_eq!(next.commit(n(2)).await, Err(CommitError::Superseded(2)));
+}
+
+#[tokio::test]
+async fn a_claim_that_was_made_ahead_asks_the_store_for_nothing() {
+    let bench = Bench::new();
+    let mut first = bench.claim(1).await.unwrap();
+    first.commit(n(1)).await.unwrap();
+    first.succession().claim(2).await.unwrap();
+    assert_eq!(bench.stored().await.term, 2);
+    // The old instance is still there, and what it saves on its way out is the next one's to read.
+    first.commit(n(2)).await.unwrap();
+    let requests = bench.requests.load(Ordering::SeqCst);
+    drop(first);
+    let mut second = bench.claim(2).await.unwrap();
+    assert_eq!(second.entries().get("n").unwrap()[..], [2]);
+    assert_eq!(bench.requests.load(Ordering::SeqCst), requests);
+    second.commit(n(3)).await.unwrap();
+    assert_eq!(bench.n().await, Some(3));
+    // What was left is gone, and was for that term of that process only.
+    assert_eq!(bench.claim(2).await.err(), Some(ClaimError::Superseded(2)));
+    bench.claim(3).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_left_to_a_term_that_never_comes_is_worth_nothing() {
+    let bench = Bench::new();
+    let first = bench.claim(1).await.unwrap();
+    first.succession().claim(2).await.unwrap();
+    drop(first);
+    let elsewhere = Claimant { inheritance: Inheritance::default(), ..bench.claimant() };
+    let forever = || gate(Duration::from_secs(3600));
+    assert_eq!(elsewhere.clone().claim(2, forever()).await.err(), Some(ClaimError::Superseded(2)));
+    elsewhere.claim(3, forever()).await.unwrap().commit(n(7)).await.unwrap();
+    let mut fourth = bench.claim(4).await.unwrap();
+    assert_eq!(fourth.entries().get("n").unwrap()[..], [7]);
+    fourth.commit(n(8)).await.unwrap();
+}
+
+#[tokio::test]
+async fn another_ones_claim_is_found_by_the_claim_ahead_and_by_the_first_commit() {
+    for is_before in [true, false] {
+        let bench = Bench::new();
+        let mut first = bench.claim(1).await.unwrap();
+        let another = async || {
+            let elsewhere = Claimant { inheritance: Inheritance::default(), ..bench.claimant() };
+            elsewhere.claim(5, gate(Duration::from_secs(3600))).await.unwrap()
+        };
+        if is_before {
+            another().await;
+            assert_eq!(first.succession().claim(2).await, Err(CommitError::Superseded(5)));
+            assert!(first.commit(n(1)).await.is_err());
+            drop(first);
+            assert_eq!(bench.claim(2).await.err(), Some(ClaimError::Superseded(5)));
+        } else {
+            first.succession().claim(2).await.unwrap();
+            another().await;
+            drop(first);
+            let mut second = bench.claim(2).await.unwrap();
+            assert_eq!(second.commit(n(1)).await, Err(CommitError::Superseded(5)));
+        }
+        assert_eq!(bench.n().await, None);
+    }
+}
+
+#[tokio::test]
+async fn nobody_goes_on_with_a_document_that_is_known_to_be_another() {
+    let bench = Bench::new();
+    let mut first = bench.claimant().claim(1, gate(Duration::from_millis(300))).await.unwrap();
+    first.succession().claim(2).await.unwrap();
+    let elsewhere = Claimant { inheritance: Inheritance::default(), ..bench.claimant() };
+    elsewhere.claim(5, gate(Duration::from_secs(3600))).await.unwrap();
+    // The commit meets another version, and cannot learn whose it is before its term ends.
+    bench.is_unreadable.store(true, Ordering::SeqCst);
+    assert_eq!(first.commit(n(1)).await, Err(CommitError::Refused));
+    drop(first);
+    bench.is_unreadable.store(false, Ordering::SeqCst);
+    assert_eq!(bench.claim(2).await.err(), Some(ClaimError::Superseded(5)));
+}
+
+#[tokio::test]
+async fn a_claim_that_was_refused_ahead_is_made_in_its_time() {
+    let bench = Bench::new();
+    let first = bench.claim(1).await.unwrap();
+    first.history.try_lock().unwrap().gate.close();
+    assert_eq!(first.succession().claim(2).await, Err(CommitError::Refused));
+    drop(first);
+    bench.claim(2).await.unwrap();
+    assert_eq!(bench.stored().await.term, 2);
+}
+
+#[tokio::test]
+async fn what_is_under_way_when_an_instance_ends_is_saved_before_the_next_ones_claim_or_never() {
+    for fault in [Fault::LoseAnswer, Fault::LoseRequest, Fault::Hold] {
+        let saved = (fault == Fault::LoseAnswer).then_some(8);
+        for is_commit in [true, false] {
+            let bench = Bench::new();
+            let mut first = bench.claim(1).await.unwrap();
+            let succession = first.succession();
+            if is_commit {
+                succession.claim(2).await.unwrap();
+                bench.store.fail_next(fault);
+                assert!(futures::poll!(pin!(first.commit(n(8)))).is_pending());
+            } else {
+                bench.store.fail_next(fault);
+                assert!(futures::poll!(pin!(succession.claim(2))).is_pending());
+            }
+            drop(first);
+            let second = bench.claim(2).await.unwrap();
+            let begins_with = second.entries().get("n").map(|value| value[0]);
+            assert_eq!(begins_with, saved.filter(|_| is_commit), "{fault:?}");
+            assert!(bench.store.deliver_writes().iter().all(Result::is_err), "{fault:?}");
+            assert_eq!((bench.n().await, bench.stored().await.term), (begins_with, 2), "{fault:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn limits_are_for_what_grows() {
+    let bench = Bench::new();
+    let mut claim = bench.claim(1).await.unwrap();
+    assert!(matches!(claim.commit(vec![put("v", &[0; 41])]).await, Err(CommitError::TooLarge(_))));
+    claim.commit(vec![put("v1", &[0; 40]), put("v2", &[0; 40])]).await.unwrap();
+    assert!(matches!(claim.commit(vec![put("v3", &[0; 40])]).await, Err(CommitError::TooLarge(_))));
+    assert_eq!(claim.entries().len(), 2, "a commit is saved whole or not at all");
+    for key in ["", &"k".repeat(KEY + 1)] {
+        assert!(matches!(claim.commit(vec![put(key, b"x")]).await, Err(CommitError::InvalidKey(_))));
+    }
+    // A host with smaller limits can still clear up.
+    let mut small = Claimant { limits: Limits { total: 50, value: 10 }, ..bench.claimant() };
+    let mut claim = small.clone().claim(2, gate(Duration::from_secs(3600))).await.unwrap();
+    claim.commit(vec![put("v1", b"")]).await.unwrap();
+    assert!(matches!(claim.commit(vec![put("v3", &[0; 10])]).await, Err(CommitError::TooLarge(_))));
+    small.limits.total = 100;
+    assert!(small.claim(3, gate(Duration::from_secs(3600))).await.is_ok());
+}
+
+#[tokio::test]
+async fn what_others_wrote_is_not_touched() {
+    let bench = Bench::new();
+    for (content, error) in [
+        (&b"hello"[..], DocumentError::Damaged),
+        (b"baton state ", DocumentError::Damaged),
+        (b"baton state 1\xff\xff\xff", DocumentError::Damaged),
+        (b"baton state 2...", DocumentError::Format('2')),
+    ] {
+        let version = StateStore::read(&bench.store, &job()).await.unwrap().map(|(version, _)| version);
+        bench.store.write(&job(), version.as_ref(), Bytes::copy_from_slice(content)).await.unwrap();
+        assert_eq!(bench.claim(1).await.err(), Some(ClaimError::Document(error)));
+        assert_eq!(StateStore::read(&bench.store, &job()).await.unwrap().unwrap().1, content);
+    }
+}
+
+#[tokio::test]
+async fn a_change_in_doubt_is_not_reported_as_refused() {
+    let bench = Bench::new();
+    bench.claim(1).await.unwrap();
+    bench.store.fail_next(Fault::Hold);
+    let asked = AtomicU32::new(0);
+    // Somebody begins to lead after the first try was sent.
+    let may_change = async || match asked.fetch_add(1, Ordering::SeqCst) {
+        0 => Ok(()),
+        _ => Err(EditError::Store(Refusal::Held)),
+    };
+    let change = |found: Result<Document, DocumentError>| {
+        let mut document = found?;
+        document.entries.insert("n".to_owned(), Bytes::from_static(&[7]));
+        Ok::<_, EditError>(document)
+    };
+    let changed = super::super::edit(&bench.store, &job(), may_change, change).await;
+    assert!(bench.store.deliver_writes()[0].is_ok(), "it arrives late, and changes the state");
+    assert!(matches!(changed, Err(EditError::Unknown(_))), "{changed:?}");
+}
+
+#[tokio::test]
+async fn many_small_keys_are_too_much_as_well() {
+    let bench = Bench::new();
+    let claimant = Claimant { limits: Limits::default(), ..bench.claimant() };
+    let mut claim = claimant.claim(1, gate(Duration::from_secs(3600))).await.unwrap();
+    let keys = |range: std::ops::Range<u32>| range.map(|key| put(&format!("{key:x}"), b"")).collect::<Vec<_>>();
+    claim.commit(keys(0..65_536)).await.unwrap();
+    let Err(CommitError::TooLarge(why)) = claim.commit(keys(65_536..65_537)).await else { panic!("it was saved") };
+    assert!(why.contains("65537 keys") && why.contains("--max-state"), "{why}");
+    claim.commit(vec![put("0", b"1"), Change::Delete("1".to_owned()), put("new", b"")]).await.unwrap();
+}
+
+#[test]
+fn a_term_after_which_none_can_come_is_no_term() {
+    let document = Document { term: u64::MAX, ..Document::default() };
+    assert_eq!(Document::decode(&document.encode().unwrap()), Err(DocumentError::Damaged));
+}

@@ -1,0 +1,50 @@
+//! How requests for state, and for what is like it, are tried, and tried again.
+
+use std::time::Duration;
+
+use baton_election::Refusal;
+use tokio::time::{sleep, timeout};
+
+/// How long one try may take: several megabytes go over a slow line.
+const TRY: Duration = Duration::from_secs(4);
+/// From one try to the next; each further wait is twice as long.
+const RETRY: Duration = Duration::from_millis(20);
+/// The longest wait.
+const RETRY_MAX: Duration = Duration::from_secs(1);
+/// Tries that the store refuses without having written, before it is given up.
+const TRIES: u32 = 10;
+
+/// One try, which is unknown if it takes too long.
+pub async fn tried<T>(request: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
+    timeout(TRY, request).await.unwrap_or_else(|_| Err(Refusal::Unknown(format!("no answer within {TRY:?}"))))
+}
+
+/// The pace of repeated tries.
+pub struct Pace<'a> {
+    tries: u32,
+    tell: &'a (dyn Fn(&Refusal) + Send + Sync),
+}
+
+impl<'a> Pace<'a> {
+    /// `tell` hears of the first refusal.
+    pub fn new(tell: &'a (dyn Fn(&Refusal) + Send + Sync)) -> Self {
+        Self { tries: 0, tell }
+    }
+
+    /// Waits before the next try; or says why there should be none.
+    pub async fn wait(&mut self, refusal: &Refusal) -> Result<(), String> {
+        if self.tries == 0 {
+            (self.tell)(refusal);
+        }
+        sleep((RETRY * (1 << self.tries.min(6))).min(RETRY_MAX)).await;
+        self.tries += 1;
+        if self.tries >= TRIES { Err(refusal.to_string()) } else { Ok(()) }
+    }
+
+    /// The same for an edit, whose sender waits for the answer: a store that is not there or refuses this host is
+    /// left alone, since that can be mended. Returns the refusal if there should be no next try.
+    pub async fn wait_to_edit(&mut self, refusal: Refusal) -> Result<(), Refusal> {
+        let given_up = matches!(refusal, Refusal::Misconfigured(_)) || self.wait(&refusal).await.is_err();
+        if given_up { Err(refusal) } else { Ok(()) }
+    }
+}

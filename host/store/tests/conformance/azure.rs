@@ -1,0 +1,460 @@
+//! The store on a real emulator: the suite, and what a network and a server can do to it.
+
+use std::cell::Cell;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use azure_core::prelude::Metadata;
+use azure_storage::{CloudLocation, StorageCredentials};
+use azure_storage_blobs::prelude::ClientBuilder;
+use baton_election::{LeaseState, Op, Refusal, Reply, Version};
+use baton_store::state::StateStore;
+use baton_store::{AzureStore, LeaseStore, Store};
+
+use super::azurite::Azurite;
+use super::proxy::{Mode, Proxy};
+use super::states;
+use super::suite::{self, Backend, Bench, a, assert_lost, b, job, record, version_of};
+
+/// Shorter than a lease by far, longer than any answer on loopback.
+const CALLER_WAITS: Duration = Duration::from_millis(1500);
+
+/// A container of its own in an emulator that others use, too.
+pub struct Container {
+    address: SocketAddr,
+    name: String,
+}
+
+impl Container {
+    pub fn handle(&self) -> AzureStore {
+        handle(self.address, &self.name)
+    }
+}
+
+pub fn handle(address: SocketAddr, container: &str) -> AzureStore {
+    AzureStore::emulator(&address.to_string(), container).unwrap()
+}
+
+pub async fn container(azurite: &Azurite, name: &str) -> Container {
+    let container = Container { address: azurite.address(), name: name.to_owned() };
+    container.handle().create().await.unwrap();
+    container.handle().create().await.expect("a second create is harmless");
+    container
+}
+
+#[async_trait]
+impl Backend for Container {
+    fn open(&self) -> Arc<dyn Store> {
+        Arc::new(self.handle())
+    }
+
+    async fn break_lease(&self, period: Duration) -> Result<(), Refusal> {
+        self.handle().break_lease(&job(), period).await
+    }
+
+    async fn delete(&self) {
+        self.handle().delete_container().await.unwrap();
+        self.handle().create().await.unwrap();
+    }
+
+    async fn wait_out(&self, time: Duration) {
+        // Beyond the end by more than a loaded emulator's clock is late.
+        tokio::time::sleep(time + Duration::from_millis(250)).await;
+    }
+}
+
+#[tokio::test]
+async fn passes_the_suite() {
+    let azurite = Azurite::start();
+    let made = Cell::new(0);
+    suite::run(async || {
+        made.set(made.get() + 1);
+        container(&azurite, &format!("case-{}", made.get())).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn keeps_state() {
+    let azurite = Azurite::start();
+    let container = container(&azurite, "state").await;
+    states::run(|| Arc::new(container.handle())).await;
+}
+
+#[tokio::test]
+async fn a_write_of_state_whose_answer_is_lost_is_unknown_and_conflicts_when_repeated() {
+    let azurite = Azurite::start();
+    let direct = container(&azurite, "lost").await.handle();
+    let proxy = Proxy::start(azurite.address());
+    let far = handle(proxy.address(), "lost");
+    let job = states::election("job");
+    let version = direct.write(&job, None, states::text("a")).await.unwrap();
+    proxy.set(Mode::Down);
+    let answer = far.write(&job, Some(&version), states::text("b")).await;
+    assert!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
+    proxy.set(Mode::CutAfterRequest);
+    let answer = far.write(&job, Some(&version), states::text("b")).await;
+    assert!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
+    proxy.set(Mode::Pass);
+    assert_eq!(far.write(&job, Some(&version), states::text("b")).await, Err(Refusal::Conflict));
+    let (found, content) = StateStore::read(&far, &job).await.unwrap().unwrap();
+    assert!(found != version && content == states::text("b"));
+}
+
+#[tokio::test]
+async fn state_in_a_container_that_is_missing_is_misconfigured() {
+    let azurite = Azurite::start();
+    let store = handle(azurite.address(), "missing");
+    let job = states::election("job");
+    let read = StateStore::read(&store, &job).await;
+    assert!(matches!(read, Err(Refusal::Misconfigured(_))), "{read:?}");
+    let written = store.write(&job, None, states::text("a")).await;
+    assert!(matches!(written, Err(Refusal::Misconfigured(_))), "{written:?}");
+}
+
+#[tokio::test]
+async fn what_the_network_loses_is_unknown_and_found_out() {
+    let azurite = Azurite::start();
+    let direct = container(&azurite, "network").await;
+    let proxy = Proxy::start(azurite.address());
+    let far = handle(proxy.address(), "network");
+    let bench = Bench { store: direct.open(), backend: Arc::new(direct) };
+    let version = bench.create().await;
+    let unknown = |answer: Result<Reply, Refusal>| assert!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
+    let acquire = Op::Acquire { id: a(), length: bench.brief(), version: version.clone() };
+
+    for mode in [Mode::Down, Mode::Hang] {
+        proxy.set(mode);
+        let answer = tokio::time::timeout(CALLER_WAITS, far.request(&job(), acquire.clone())).await;
+        match (mode, answer) {
+            (Mode::Hang, answer) => assert!(answer.is_err(), "a hung server answers nothing: {answer:?}"),
+            (_, answer) => unknown(answer.expect("a server that is down is noticed at once")),
+        }
+        assert_eq!(bench.see().await.lease, LeaseState::Free, "{mode:?}");
+    }
+
+    // Each answer is lost, and each request was carried out.
+    proxy.set(Mode::CutAfterRequest);
+    unknown(far.request(&job(), acquire.clone()).await);
+    assert_eq!(bench.acquire(b()).await, Err(Refusal::Held));
+    assert_eq!(bench.ask(acquire.clone()).await, Ok(Reply::Done), "asking again finds it out");
+    unknown(far.request(&job(), Op::Write { id: a(), version: version.clone(), record: record(1) }).await);
+    assert_eq!(bench.write(a(), &version, 1).await, Err(Refusal::Conflict));
+    assert_eq!(bench.see().await.record, Some(record(1)));
+    unknown(far.request(&job(), Op::Release { id: a() }).await);
+    assert_eq!(bench.see().await.lease, LeaseState::Free);
+    assert_lost(&bench.release(a()).await);
+}
+
+/// Requests that the network keeps until the world has moved on.
+struct Late {
+    bench: Bench,
+    far: Arc<dyn LeaseStore>,
+    proxy: Proxy,
+}
+
+impl Late {
+    async fn new(azurite: &Azurite, name: &str) -> Self {
+        let direct = container(azurite, name).await;
+        let proxy = Proxy::start(azurite.address());
+        let far = Arc::new(handle(proxy.address(), name));
+        Self { bench: Bench { store: direct.open(), backend: Arc::new(direct) }, far, proxy }
+    }
+
+    /// Sends a request that gets stuck, gives it up, lets the world move on, and then it arrives.
+    async fn arrives(&self, op: Op, after: impl AsyncFnOnce(&Bench)) {
+        self.proxy.set(Mode::HoldRequest);
+        let far = Arc::clone(&self.far);
+        let sent = tokio::spawn(async move { far.request(&job(), op).await });
+        // Blocks this thread; the request goes on another.
+        self.proxy.wait_held();
+        sent.abort();
+        assert!(sent.await.is_err_and(|error| error.is_cancelled()), "nobody has answered it");
+        after(&self.bench).await;
+        self.proxy.deliver();
+    }
+
+    async fn assert_unharmed(&self, lease: LeaseState, version: &Version, term: u64) {
+        let seen = self.bench.see().await;
+        assert_eq!((seen.lease, &seen.version, seen.record), (lease, version, Some(record(term))));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_create_makes_nothing_anew() {
+    let azurite = Azurite::start();
+    let late = Late::new(&azurite, "late-create").await;
+    late.arrives(Op::Create { record: record(7) }, async |bench| drop(bench.create().await)).await;
+    let version = late.bench.see().await.version;
+    late.assert_unharmed(LeaseState::Free, &version, 0).await;
+    // While another holds it, too.
+    let create = Op::Create { record: record(7) };
+    late.arrives(create, async |bench| assert_eq!(bench.acquire(b()).await, Ok(Reply::Done))).await;
+    late.assert_unharmed(LeaseState::Held, &version, 0).await;
+    assert_eq!(late.bench.renew(b()).await, Ok(Reply::Done));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_acquire_takes_nothing_once_a_term_has_begun() {
+    let azurite = Azurite::start();
+    let late = Late::new(&azurite, "late-acquire").await;
+    let version = late.bench.create().await;
+    let acquire = Op::Acquire { id: a(), length: late.bench.brief(), version: version.clone() };
+    let begun = Cell::new(None);
+    late.arrives(acquire, async |bench| {
+        assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
+        begun.set(Some(version_of(bench.write(b(), &version, 1).await)));
+        assert_eq!(bench.release(b()).await, Ok(Reply::Done));
+    })
+    .await;
+    late.assert_unharmed(LeaseState::Free, &begun.take().unwrap(), 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_renewal_takes_nothing_from_who_came_next() {
+    let azurite = Azurite::start();
+    let late = Late::new(&azurite, "late-renew").await;
+    let version = late.bench.held_by(a()).await;
+    let renew = || Op::Renew { id: a() };
+    late.arrives(renew(), async |bench| assert_eq!(bench.release(a()).await, Ok(Reply::Done))).await;
+    late.assert_unharmed(LeaseState::Free, &version, 0).await;
+    late.arrives(renew(), async |bench| assert_eq!(bench.acquire(b()).await, Ok(Reply::Done))).await;
+    late.assert_unharmed(LeaseState::Held, &version, 0).await;
+    assert_eq!(late.bench.renew(b()).await, Ok(Reply::Done));
+    // Nor does it mend what an operator broke.
+    assert_eq!(late.bench.release(b()).await, Ok(Reply::Done));
+    assert_eq!(late.bench.acquire(a()).await, Ok(Reply::Done));
+    late.arrives(renew(), async |bench| assert_eq!(bench.backend.break_lease(Duration::ZERO).await, Ok(()))).await;
+    late.assert_unharmed(LeaseState::Broken, &version, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_release_frees_nothing_of_who_came_next() {
+    let azurite = Azurite::start();
+    let late = Late::new(&azurite, "late-release").await;
+    let version = late.bench.held_by(a()).await;
+    late.arrives(Op::Release { id: a() }, async |bench| {
+        assert_eq!(bench.release(a()).await, Ok(Reply::Done), "the second try was faster");
+        assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
+    })
+    .await;
+    late.assert_unharmed(LeaseState::Held, &version, 0).await;
+    assert_eq!(late.bench.renew(b()).await, Ok(Reply::Done));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_write_changes_nothing_after_the_next_one_or_under_anothers_lease() {
+    let azurite = Azurite::start();
+    let late = Late::new(&azurite, "late-write").await;
+    let first = late.bench.held_by(a()).await;
+    let write = |version: &Version| Op::Write { id: a(), version: version.clone(), record: record(7) };
+    let second = Cell::new(None);
+    late.arrives(write(&first), async |bench| {
+        second.set(Some(version_of(bench.write(a(), &first, 1).await)));
+    })
+    .await;
+    let second = second.take().unwrap();
+    late.assert_unharmed(LeaseState::Held, &second, 1).await;
+    // The version is still the right one, and the lease is another's.
+    late.arrives(write(&second), async |bench| {
+        assert_eq!(bench.release(a()).await, Ok(Reply::Done));
+        assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
+    })
+    .await;
+    late.assert_unharmed(LeaseState::Held, &second, 1).await;
+    assert_eq!(late.bench.renew(b()).await, Ok(Reply::Done));
+}
+
+#[tokio::test]
+async fn answers_of_a_troubled_server_are_told_apart() {
+    for (status, code, misconfigured) in [
+        ("403 Forbidden", Some("AuthenticationFailed"), true),
+        ("403 Forbidden", Some("AuthorizationPermissionMismatch"), true),
+        ("403 Forbidden", None, false),
+        ("429 Too Many Requests", Some("TooManyRequests"), false),
+        ("500 Internal Server Error", Some("InternalError"), false),
+        ("500 Internal Server Error", None, false),
+        ("503 Service Unavailable", Some("ServerBusy"), false),
+    ] {
+        let version = || Version("\"0x8DC\"".to_owned());
+        for op in [
+            Op::Read,
+            Op::Recall,
+            Op::Create { record: record(0) },
+            Op::Acquire { id: a(), length: Duration::from_secs(15), version: version() },
+            Op::Renew { id: a() },
+            Op::Write { id: a(), version: version(), record: record(1) },
+            Op::Release { id: a() },
+        ] {
+            // A recall asks twice at the same time, and waits for one of two errors.
+            let (address, server) = answer_alike(status, code, if op == Op::Recall { 2 } else { 1 });
+            let answer = handle(address, "leases").request(&job(), op.clone()).await;
+            match &answer {
+                Err(Refusal::Misconfigured(_)) => assert!(misconfigured, "{status} {code:?} {op:?}: {answer:?}"),
+                Err(Refusal::Unknown(_)) => assert!(!misconfigured, "{status} {code:?} {op:?}: {answer:?}"),
+                _ => panic!("{status} {code:?} {op:?}: {answer:?}"),
+            }
+            if op != Op::Recall {
+                server.join().unwrap();
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_missing_container_is_said_to_be_missing() {
+    let azurite = Azurite::start();
+    let answer = handle(azurite.address(), "nowhere").request(&job(), Op::Read).await;
+    assert!(matches!(&answer, Err(Refusal::Misconfigured(why)) if why.contains("--create")), "{answer:?}");
+    let answer = handle(azurite.address(), "nowhere").request(&job(), Op::Create { record: record(0) }).await;
+    assert!(matches!(&answer, Err(Refusal::Misconfigured(why)) if why.contains("--create")), "{answer:?}");
+    let answer = handle(azurite.address(), "nowhere").elections().await;
+    assert!(matches!(&answer, Err(Refusal::Misconfigured(why)) if why.contains("--create")), "{answer:?}");
+}
+
+/// Any write without a lease id frees a lease that is broken or expired. What is read then is a record without the mark.
+#[tokio::test]
+async fn a_lease_that_a_write_without_its_id_has_freed_is_not_released() {
+    let azurite = Azurite::start();
+    for (name, breaks) in [("broken", true), ("expired", false)] {
+        let container = container(&azurite, name).await;
+        let bench = Bench { store: container.open(), backend: Arc::new(container) };
+        let version = bench.held_by(a()).await;
+        let version = version_of(bench.write(a(), &version, 1).await);
+        if breaks {
+            assert_eq!(bench.backend.break_lease(Duration::ZERO).await, Ok(()));
+        } else {
+            bench.outlive().await;
+        }
+        let location = CloudLocation::Emulator { address: "127.0.0.1".to_owned(), port: azurite.address().port() };
+        let blob =
+            ClientBuilder::with_location(location, StorageCredentials::emulator()).blob_client(name, "job/lease");
+        let found = blob.get_properties().into_future().await.unwrap().blob.metadata.unwrap();
+        let mut metadata = Metadata::new();
+        for (name, value) in found {
+            metadata.insert(name, value);
+        }
+        blob.set_metadata().metadata(metadata).into_future().await.unwrap();
+        let seen = bench.see().await;
+        assert_eq!((seen.lease, seen.record), (LeaseState::Free, Some(record(1))), "{name}");
+        assert_ne!(seen.version, version);
+        assert_lost(&bench.renew(a()).await);
+    }
+}
+
+/// The emulator leaves out what Azure says of a blob without metadata, and of one that Azure has encrypted.
+#[tokio::test]
+async fn a_list_as_azure_gives_it_is_understood() {
+    let blob = |name: &str, metadata: &str| {
+        format!(
+            "<Blob><Name>{name}</Name><Properties><Creation-Time>Fri, 20 Nov 2026 10:00:00 GMT</Creation-Time>\
+             <Last-Modified>Fri, 20 Nov 2026 10:00:00 GMT</Last-Modified><Etag>0x8DC</Etag>\
+             <Content-Length>9</Content-Length><Content-Type>text/plain</Content-Type><Content-Encoding />\
+             <Content-Language /><Content-CRC64 /><Content-MD5 /><Cache-Control /><Content-Disposition />\
+             <BlobType>BlockBlob</BlobType><AccessTier>Hot</AccessTier><AccessTierInferred>true</AccessTierInferred>\
+             <LeaseStatus>unlocked</LeaseStatus><LeaseState>available</LeaseState>\
+             <ServerEncrypted>true</ServerEncrypted></Properties>{metadata}<OrMetadata /></Blob>"
+        )
+    };
+    let blobs = [
+        blob("job/control", "<Metadata />"),
+        blob(
+            "job/lease",
+            "<Metadata><Format>1</Format><Term>5</Term><Since>2026-11-20T10:00:00Z</Since><Lease>15</Lease><Failures>0</Failures></Metadata>",
+        ),
+        blob("job/nodes/a", ""),
+        blob("job/nodes/b", "<Metadata Encrypted=\"true\"><Term>8</Term></Metadata>"),
+        blob("job/nodes/c", "<Metadata><term>many</term></Metadata>"),
+        blob("job/nodes/d", "<Metadata><term>7</term></Metadata>"),
+    ];
+    let list = format!(
+        "<?xml version=\"1.0\" encoding=\"utf-8\"?><EnumerationResults ServiceEndpoint=\"http://x/\" \
+         ContainerName=\"leases\"><Prefix>job/</Prefix><Blobs>{}</Blobs><NextMarker /></EnumerationResults>",
+        blobs.concat()
+    );
+    let listed = format!(
+        "HTTP/1.1 200 OK\r\ncontent-length: {}\r\ncontent-type: application/xml\r\n\
+         date: Fri, 20 Nov 2026 10:00:00 GMT\r\nx-ms-request-id: 6d5f3b5e-0000-4000-8000-000000000000\r\n\
+         connection: close\r\n\r\n{list}",
+        list.len()
+    );
+    let missing = "HTTP/1.1 404 Not Found\r\nx-ms-error-code: BlobNotFound\r\ncontent-length: 0\r\n\
+                   connection: close\r\n\r\n";
+    // Both are asked for at the same time.
+    let (address, server) =
+        answer_each(move |asked| if asked.contains("comp=list") { listed.clone() } else { missing.to_owned() }, 2);
+    assert_eq!(handle(address, "leases").request(&job(), Op::Recall).await, Ok(Reply::Term(8)));
+    let asked = server.join().unwrap();
+    assert!(
+        asked.iter().any(|asked| asked.contains("prefix=job%2F") && asked.contains("include=metadata")),
+        "{asked:?}"
+    );
+}
+
+/// The variable that the store takes credentials from, and that no other test may see.
+const CREDENTIALS: &str = "BATON_STORE_CONNECTION_STRING";
+/// The variable that tells a process of this test binary where the emulator is.
+const WRONG_KEY_AT: &str = "BATON_TEST_WRONG_KEY_AT";
+
+#[tokio::test]
+async fn a_wrong_key_is_not_accepted_and_that_is_said() {
+    if let Ok(address) = std::env::var(WRONG_KEY_AT) {
+        let answer = handle(address.parse().unwrap(), "leases").request(&job(), Op::Renew { id: a() }).await;
+        assert!(matches!(&answer, Err(Refusal::Misconfigured(why)) if why.contains("credentials")), "{answer:?}");
+        return;
+    }
+    let azurite = Azurite::start();
+    let _container = container(&azurite, "leases").await;
+    let told = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "azure::a_wrong_key_is_not_accepted_and_that_is_said"])
+        .env(WRONG_KEY_AT, azurite.address().to_string())
+        .env(CREDENTIALS, "AccountName=devstoreaccount1;AccountKey=d3Jvbmc=")
+        .output()
+        .unwrap();
+    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stdout));
+}
+
+/// A server that answers so many requests alike.
+fn answer_alike(status: &str, code: Option<&str>, count: usize) -> (SocketAddr, std::thread::JoinHandle<Vec<String>>) {
+    let code = code.map_or(String::new(), |code| format!("x-ms-error-code: {code}\r\n"));
+    answer(vec![format!("HTTP/1.1 {status}\r\n{code}content-length: 0\r\nconnection: close\r\n\r\n"); count])
+}
+
+/// A server that answers requests with these texts, one after the other, each on a connection of its own. Gives what
+/// it was asked.
+pub fn answer(answers: Vec<String>) -> (SocketAddr, std::thread::JoinHandle<Vec<String>>) {
+    let count = answers.len();
+    let mut answers = answers.into_iter();
+    answer_each(move |_| answers.next().unwrap_or_default(), count)
+}
+
+/// The same for so many requests, whose answers depend on what is asked.
+fn answer_each(
+    mut answer: impl FnMut(&str) -> String + Send + 'static,
+    count: usize,
+) -> (SocketAddr, std::thread::JoinHandle<Vec<String>>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut serve = move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let mut request = Vec::new();
+        let mut bytes = [0; 4096];
+        let end = |request: &[u8]| request.windows(4).any(|window| window == b"\r\n\r\n");
+        while !end(&request) {
+            match client.read(&mut bytes).unwrap() {
+                0 => break,
+                length => request.extend_from_slice(&bytes[..length]),
+            }
+        }
+        let request = String::from_utf8_lossy(&request).into_owned();
+        client.write_all(answer(&request).as_bytes()).unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        // What is left of the request is read, or closing would cut the answer off.
+        while client.read(&mut bytes).is_ok_and(|length| length > 0) {}
+        request
+    };
+    (address, std::thread::spawn(move || (0..count).map(|_| serve()).collect()))
+}

@@ -1,0 +1,187 @@
+//! Modules in the store on a real emulator: the suite, and what a network and a server can do to them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_election::Refusal;
+use baton_store::LeaseStore;
+use baton_store::{Digest, ModuleStore, Reading};
+
+use super::azure::{answer, container, handle};
+use super::azurite::Azurite;
+use super::modules::{self, next_second};
+use super::proxy::{Mode, Proxy};
+use super::states;
+
+#[tokio::test]
+async fn keeps_modules() {
+    let azurite = Azurite::start();
+    let container = container(&azurite, "modules").await;
+    modules::run(|| Arc::new(container.handle()), next_second).await;
+    assert_eq!(container.handle().elections().await, Ok(vec![]), "nothing of theirs looks like an election");
+}
+
+#[tokio::test]
+async fn a_write_of_control_whose_answer_is_lost_is_unknown_and_conflicts_when_repeated() {
+    let azurite = Azurite::start();
+    let direct = container(&azurite, "lost-control").await.handle();
+    let proxy = Proxy::start(azurite.address());
+    let far = handle(proxy.address(), "lost-control");
+    let job = states::election("job");
+    let version = direct.write_control(&job, None, states::text("a")).await.unwrap();
+    for mode in [Mode::Down, Mode::CutAfterRequest] {
+        proxy.set(mode);
+        let answer = far.write_control(&job, Some(&version), states::text("b")).await;
+        assert!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
+        let unread = far.read_control(&job, Some(&version)).await;
+        assert!(matches!(unread, Err(Refusal::Unknown(_))), "{unread:?}");
+    }
+    proxy.set(Mode::Pass);
+    assert_eq!(far.write_control(&job, Some(&version), states::text("b")).await, Err(Refusal::Conflict));
+    let read = far.read_control(&job, Some(&version)).await;
+    assert!(matches!(&read, Ok(Reading::Found(_, content)) if *content == states::text("b")), "{read:?}");
+}
+
+#[tokio::test]
+async fn a_module_whose_transfer_is_cut_is_unknown_and_had_by_trying_again() {
+    let azurite = Azurite::start();
+    let _container = container(&azurite, "cut").await;
+    let proxy = Proxy::start(azurite.address());
+    let far = handle(proxy.address(), "cut");
+    let content = modules::large(251);
+    let digest = Digest::of(&content);
+    let unknown = |answer: Result<(), Refusal>| assert!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
+    proxy.set(Mode::CutAfterRequest);
+    unknown(far.put_module(&digest, content.clone()).await);
+    proxy.set(Mode::Pass);
+    far.put_module(&digest, content.clone()).await.unwrap();
+    proxy.set(Mode::CutAfterRequest);
+    unknown(far.get_module(&digest, u64::MAX).await.map(drop));
+    unknown(far.modules().await.map(drop));
+    proxy.set(Mode::Pass);
+    assert!(far.get_module(&digest, u64::MAX).await == Ok(Some(content)));
+}
+
+#[tokio::test]
+async fn modules_in_a_container_that_is_missing_are_misconfigured() {
+    let azurite = Azurite::start();
+    let store = handle(azurite.address(), "missing");
+    let (job, digest) = (states::election("job"), Digest::of(b"x"));
+    for answer in [
+        store.read_control(&job, None).await.map(drop),
+        store.write_control(&job, None, states::text("x")).await.map(drop),
+        store.put_module(&digest, states::text("x")).await,
+        store.get_module(&digest, 10).await.map(drop),
+        store.modules().await.map(drop),
+        store.remove_module(&digest, None).await.map(drop),
+        store.controlled().await.map(drop),
+        store.announce(&job, "node", states::text("x")).await,
+        store.announcements(&job).await.map(drop),
+        store.withdraw(&job, "node").await,
+    ] {
+        assert!(matches!(&answer, Err(Refusal::Misconfigured(why)) if why.contains("--create")), "{answer:?}");
+    }
+}
+
+/// No other request may take as long: a renewal that did would be no use.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_module_has_the_time_that_a_slow_line_takes() {
+    let azurite = Azurite::start();
+    let direct = container(&azurite, "slow").await.handle();
+    let proxy = Proxy::start(azurite.address());
+    let far = handle(proxy.address(), "slow");
+    let content = modules::large(17);
+    let digest = Digest::of(&content);
+    direct.put_module(&digest, content.clone()).await.unwrap();
+    proxy.set(Mode::HoldRequest);
+    let mut reading = tokio::spawn(async move { far.get_module(&digest, u64::MAX).await });
+    // Blocks this thread; the request goes on another.
+    proxy.wait_held();
+    let early = tokio::time::timeout(Duration::from_secs(11), &mut reading).await;
+    assert!(early.is_err(), "nothing has reached the store, and yet there is an answer");
+    proxy.set(Mode::Pass);
+    assert!(reading.await.unwrap() == Ok(Some(content)), "it came late");
+}
+
+/// An answer that is an error.
+fn ends(status: &str, code: &str) -> String {
+    format!("HTTP/1.1 {status}\r\nx-ms-error-code: {code}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+}
+
+/// An answer to a request for a part of a module of 20 bytes.
+fn part(of: &str, content: &str) -> String {
+    format!(
+        "HTTP/1.1 206 Partial Content\r\ncontent-length: {}\r\ncontent-range: bytes {of}/20\r\netag: \"0x1\"\r\n\
+         x-ms-blob-type: BlockBlob\r\nx-ms-server-encrypted: true\r\n\
+         x-ms-creation-time: Fri, 20 Nov 2026 10:00:00 GMT\r\nlast-modified: Fri, 20 Nov 2026 10:00:00 GMT\r\n\
+         date: Fri, 20 Nov 2026 10:00:00 GMT\r\nx-ms-request-id: 6d5f3b5e-0000-4000-8000-000000000000\r\n\
+         server: none\r\nconnection: close\r\n\r\n{content}",
+        content.len()
+    )
+}
+
+#[tokio::test]
+async fn a_module_is_put_together_from_pieces_of_one_version() {
+    let read = async |limit, answers| {
+        let (address, server) = answer(answers);
+        let answer = handle(address, "leases").get_module(&Digest::of(b""), limit).await;
+        (answer, server.join().unwrap())
+    };
+    let first = || part("0-9", "0123456789");
+    let (answer, asked) = read(u64::MAX, vec![first(), part("10-19", "abcdefghij")]).await;
+    assert_eq!(answer, Ok(Some(states::text("0123456789abcdefghij"))));
+    assert!(asked[0].contains("bytes=0-") && !asked[0].contains("if-match"), "{asked:?}");
+    assert!(asked[1].contains("bytes=10-") && asked[1].contains("if-match: \"0x1\""), "{asked:?}");
+    // Nothing more is asked for than what is wanted.
+    for limit in [7, 10] {
+        assert_eq!(read(limit, vec![first()]).await.0, Ok(Some(states::text(&"0123456789"[..limit as usize]))));
+    }
+    for (second, why) in [
+        (ends("412 Precondition Failed", "ConditionNotMet"), "removed or replaced"),
+        (ends("404 Not Found", "BlobNotFound"), "removed or replaced"),
+        (ends("416 Range Not Satisfiable", "InvalidRange"), "removed or replaced"),
+        (ends("503 Service Unavailable", "ServerBusy"), "ServerBusy"),
+        (part("10-10", ""), "sent nothing"),
+    ] {
+        let (answer, _) = read(u64::MAX, vec![first(), second]).await;
+        assert!(matches!(&answer, Err(Refusal::Unknown(told)) if told.contains(why)), "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_module_that_is_there_is_not_sent_and_never_replaced() {
+    let put = async |answers| {
+        let (address, server) = answer(answers);
+        let answer = handle(address, "leases").put_module(&Digest::of(b"x"), states::text("x")).await;
+        (answer, server.join().unwrap())
+    };
+    let missing = || ends("404 Not Found", "BlobNotFound");
+    let there = || part("0-9", "");
+    let (answer, asked) = put(vec![there(), there()]).await;
+    assert_eq!(answer, Ok(()));
+    // Only the time of its last change moves.
+    assert!(asked[0].starts_with("HEAD ") && asked[1].contains("comp=metadata"), "{asked:?}");
+    // Another was faster.
+    let (answer, asked) = put(vec![missing(), ends("409 Conflict", "BlobAlreadyExists"), there()]).await;
+    assert_eq!(answer, Ok(()));
+    assert!(asked[1].starts_with("PUT ") && asked[1].contains("if-none-match: *"), "{asked:?}");
+    assert!(asked[2].contains("comp=metadata"), "{asked:?}");
+    // It may be there or not.
+    let (answer, _) = put(vec![missing(), String::new()]).await;
+    assert!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
+}
+
+/// What an outside client does to a module or a node's blob is told as trouble, not as a lost lease.
+#[tokio::test]
+async fn what_is_leased_by_others_is_unknown() {
+    let (address, server) = answer(vec![ends("412 Precondition Failed", "LeaseIdMissing"); 3]);
+    let (store, job) = (handle(address, "leases"), states::election("job"));
+    for answer in [
+        store.remove_module(&Digest::of(b""), None).await.map(drop),
+        store.announce(&job, "node", states::text("x")).await,
+        store.withdraw(&job, "node").await,
+    ] {
+        assert!(matches!(&answer, Err(Refusal::Unknown(why)) if why.contains("LeaseIdMissing")), "{answer:?}");
+    }
+    server.join().unwrap();
+}

@@ -1,0 +1,19 @@
+//! The one suite that every lease store passes, and what only one of them can meet.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::disallowed_methods, reason = "nobody suspends the machine while it is tested")]
+
+mod azure;
+mod azure_modules;
+mod file_systems;
+mod leases;
+mod memory;
+mod modules;
+mod processes;
+mod recovery;
+mod sqlite;
+mod states;
+mod suite;
+mod terms;
+
+use baton_test_support::{azurite, fuse, patience, proxy, skipped};

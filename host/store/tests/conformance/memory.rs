@@ -1,0 +1,114 @@
+//! The store in memory: the suite, and its faults.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use baton_election::{LeaseState, Op, Refusal, Reply, Version};
+use baton_store::Store;
+use baton_store::memory::{Fault, MemoryStore};
+use baton_store::{ModuleStore, Reading};
+
+use super::suite::{self, Backend, Bench, a, b, job, record};
+use super::{modules, states};
+
+struct Memory {
+    store: MemoryStore,
+    milliseconds: Arc<AtomicU64>,
+}
+
+fn memory() -> Memory {
+    let milliseconds = Arc::new(AtomicU64::new(0));
+    let clock = Arc::clone(&milliseconds);
+    Memory {
+        store: MemoryStore::new(Arc::new(move || Duration::from_millis(clock.load(Ordering::SeqCst)))),
+        milliseconds,
+    }
+}
+
+#[async_trait]
+impl Backend for Memory {
+    fn open(&self) -> Arc<dyn Store> {
+        Arc::new(self.store.clone())
+    }
+
+    async fn break_lease(&self, period: Duration) -> Result<(), Refusal> {
+        self.store.break_lease(&job(), period)
+    }
+
+    async fn delete(&self) {
+        self.store.delete(&job());
+    }
+
+    async fn wait_out(&self, time: Duration) {
+        self.milliseconds.fetch_add(u64::try_from(time.as_millis()).unwrap(), Ordering::SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn passes_the_suite() {
+    suite::run(async || memory()).await;
+}
+
+#[tokio::test]
+async fn keeps_state() {
+    let memory = memory();
+    states::run(|| Arc::new(memory.store.clone())).await;
+}
+
+#[tokio::test]
+async fn keeps_modules() {
+    let memory = memory();
+    let next_second = async || {
+        memory.milliseconds.fetch_add(1_000, Ordering::SeqCst);
+    };
+    modules::run(|| Arc::new(memory.store.clone()), next_second).await;
+}
+
+#[tokio::test]
+async fn faults_meet_writes_of_control_objects() {
+    let store = memory().store;
+    let job = states::election("job");
+    let unknown = |answer: Result<Version, Refusal>| assert!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
+
+    store.fail_next(Fault::LoseRequest);
+    unknown(store.write_control(&job, None, states::text("a")).await);
+    assert_eq!(store.read_control(&job, None).await, Ok(Reading::Nothing));
+
+    store.fail_next(Fault::LoseAnswer);
+    unknown(store.write_control(&job, None, states::text("a")).await);
+    let Ok(Reading::Found(version, _)) = store.read_control(&job, None).await else { panic!("it was carried out") };
+
+    store.fail_next(Fault::Hold);
+    unknown(store.write_control(&job, Some(&version), states::text("late")).await);
+    let next = store.write_control(&job, Some(&version), states::text("b")).await.unwrap();
+    assert_eq!(store.deliver_writes(), [Err(Refusal::Conflict)]);
+    assert_eq!(store.read_control(&job, Some(&next)).await, Ok(Reading::Unchanged));
+}
+
+#[tokio::test]
+async fn faults_do_what_they_say() {
+    let memory = memory();
+    let store = memory.store.clone();
+    let bench = Bench { store: memory.open(), backend: Arc::new(memory) };
+    let version = bench.create().await;
+    let acquire = || Op::Acquire { id: a(), length: bench.brief(), version: version.clone() };
+    let unknown = |answer: Result<Reply, Refusal>| assert!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
+
+    store.fail_next(Fault::LoseRequest);
+    unknown(bench.ask(acquire()).await);
+    assert_eq!(bench.see().await.lease, LeaseState::Free);
+
+    store.fail_next(Fault::LoseAnswer);
+    unknown(bench.ask(acquire()).await);
+    assert_eq!(bench.acquire(b()).await, Err(Refusal::Held));
+
+    store.fail_next(Fault::Hold);
+    unknown(bench.write(a(), &version, 1).await);
+    assert_eq!(bench.see().await.record, Some(record(0)));
+    let told = store.deliver();
+    assert!(matches!(told[..], [Ok(Reply::Version(_))]), "{told:?}");
+    assert_eq!(bench.see().await.record, Some(record(1)));
+    assert_eq!(store.deliver(), []);
+}

@@ -1,0 +1,206 @@
+//! The embedded store used by other processes, which are killed or live in another time: this program again.
+
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use baton_election::{ElectionName, LeaseId, LeaseState, Op, Refusal, Reply, Snapshot, Version};
+use baton_store::{LeaseStore, SqliteStore};
+use tempfile::TempDir;
+
+use crate::skipped::skipped;
+use crate::suite::record;
+
+/// What a process is told, in its environment.
+const ROLE: &str = "BATON_TEST_ROLE";
+const FOLDER: &str = "BATON_TEST_FOLDER";
+/// What it says to its parent begins so: the test harness prints on the same output.
+const SAYS: &str = "\n@ ";
+
+/// Another process on the store; it ends with this value.
+struct Process {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Process {
+    fn start(role: &str, folder: &Path) -> Self {
+        Self::start_by(Command::new(std::env::current_exe().unwrap()), role, folder)
+    }
+
+    fn start_by(mut command: Command, role: &str, folder: &Path) -> Self {
+        let mut child = command
+            .args(["--ignored", "--exact", "--nocapture", "processes::as_a_process_of_its_own"])
+            .env(ROLE, role)
+            .env(FOLDER, folder)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    /// What it says next.
+    fn hear(&mut self) -> String {
+        self.lines
+            .by_ref()
+            .map_while(Result::ok)
+            .find_map(|line| line.strip_prefix("@ ").map(str::to_owned))
+            .expect("the process has ended")
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn say(text: &str) {
+    let mut out = std::io::stdout().lock();
+    out.write_all(format!("{SAYS}{text}\n").as_bytes()).unwrap();
+    out.flush().unwrap();
+}
+
+/// What the other processes do.
+#[tokio::test]
+#[ignore = "run by the tests beside it, as a process of its own"]
+async fn as_a_process_of_its_own() {
+    let store = SqliteStore::new(std::env::var_os(FOLDER).expect("it is run by other tests only"));
+    match std::env::var(ROLE).unwrap().as_str() {
+        "terms" => terms(&store).await,
+        "hold" => hold(&store).await,
+        role => panic!("the role {role} is unknown"),
+    }
+}
+
+fn election() -> ElectionName {
+    ElectionName::new("job").unwrap()
+}
+
+fn random_id() -> LeaseId {
+    let mut bits = [0; 16];
+    getrandom::fill(&mut bits).unwrap();
+    LeaseId::from_random(u128::from_be_bytes(bits))
+}
+
+/// Repeats a request while its outcome is unknown.
+async fn insist(store: &SqliteStore, election: &ElectionName, op: Op) -> Result<Reply, Refusal> {
+    loop {
+        match store.request(election, op.clone()).await {
+            Err(Refusal::Unknown(_)) => {}
+            answer => return answer,
+        }
+    }
+}
+
+async fn read(store: &SqliteStore, election: &ElectionName) -> (LeaseState, Version, u64) {
+    match insist(store, election, Op::Read).await {
+        Ok(Reply::Read(Snapshot::Object { lease, version, record })) => (lease, version, record.unwrap().term),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn create(store: &SqliteStore, election: &ElectionName) {
+    let created = insist(store, election, Op::Create { record: record(0) }).await;
+    assert!(matches!(created, Ok(Reply::Version(_))), "{created:?}");
+}
+
+async fn terms(store: &SqliteStore) {
+    let (election, id) = (election(), random_id());
+    let (_, version, mut term) = read(store, &election).await;
+    let length = store.lease_range().1;
+    let acquired = insist(store, &election, Op::Acquire { id, length, version: version.clone() }).await;
+    assert_eq!(acquired, Ok(Reply::Done));
+    let mut version = version;
+    loop {
+        term += 1;
+        let op = Op::Write { id, version: version.clone(), record: record(term) };
+        match store.request(&election, op).await {
+            Ok(Reply::Version(written)) => version = written,
+            // Its parent reads meanwhile.
+            Err(Refusal::Unknown(_)) => version = read(store, &election).await.1,
+            other => panic!("{other:?}"),
+        }
+        say(&format!("{term}"));
+    }
+}
+
+#[test]
+fn what_was_answered_survives_a_killed_process() {
+    let folder = TempDir::new().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let store = SqliteStore::new(folder.path());
+    runtime.block_on(async {
+        store.create().await.unwrap();
+        create(&store, &election()).await;
+        let mut highest = 0;
+        for round in 1..=5 {
+            let mut process = Process::start("terms", folder.path());
+            for _ in 0..10 * round {
+                highest = process.hear().parse().unwrap();
+            }
+            process.kill();
+            // A half-made transaction is undone by who comes next.
+            let (lease, _, term) = read(&store, &election()).await;
+            assert!(term >= highest, "term {term} after {highest} was begun");
+            assert_eq!(lease, LeaseState::Held);
+            store.break_lease(&election(), Duration::ZERO).await.unwrap();
+        }
+    });
+}
+
+async fn hold(store: &SqliteStore) {
+    let (election, id) = (election(), random_id());
+    let (_, version, _) = read(store, &election).await;
+    let length = store.lease_range().0;
+    let acquired = insist(store, &election, Op::Acquire { id, length, version }).await;
+    assert_eq!(acquired, Ok(Reply::Done));
+    loop {
+        say("held");
+        tokio::time::sleep(length / 6).await;
+        assert_eq!(insist(store, &election, Op::Renew { id }).await, Ok(Reply::Done));
+    }
+}
+
+#[test]
+fn a_holder_in_a_real_time_namespace_is_judged_by_watching_it() {
+    if !rustix::process::geteuid().is_root() {
+        skipped("only root may make the time namespace that it needs");
+        return;
+    }
+    let folder = TempDir::new().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let store = SqliteStore::new(folder.path());
+    let length = store.lease_range().0;
+    // Its clock is behind this one by more than the lease: read by this one, its lease has always ended.
+    let up = rustix::time::clock_gettime(rustix::time::ClockId::Boottime).tv_sec;
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--time", "--fork", "--kill-child", "--boottime", &format!("-{}", up / 2)]);
+    unshare.arg(std::env::current_exe().unwrap());
+    runtime.block_on(async {
+        store.create().await.unwrap();
+        create(&store, &election()).await;
+        let mut holder = Process::start_by(unshare, "hold", folder.path());
+        let mut heard = Instant::now();
+        let start = Instant::now();
+        while start.elapsed() < length * 2 {
+            assert_eq!(holder.hear(), "held");
+            heard = Instant::now();
+            assert_eq!(read(&store, &election()).await.0, LeaseState::Held);
+        }
+        holder.kill();
+        while read(&store, &election()).await.0 == LeaseState::Held {
+            assert!(heard.elapsed() < length * 2, "it does not end");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(heard.elapsed() >= length - Duration::from_millis(5), "it ended early: {:?}", heard.elapsed());
+    });
+}

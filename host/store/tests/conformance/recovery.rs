@@ -1,0 +1,112 @@
+//! The embedded store while its disk hangs, or cannot be written for a while, and afterwards.
+
+use std::path::Path;
+use std::time::Duration;
+
+use baton_election::{Op, Refusal, Reply};
+use baton_store::{LeaseStore, SqliteStore};
+use rusqlite::Connection;
+use tempfile::TempDir;
+
+use crate::patience::Patience;
+use crate::sqlite::{Disk, mount};
+use crate::suite::{a, job, record, version_of};
+
+async fn held(folder: &Path) -> SqliteStore {
+    let store = SqliteStore::new(folder);
+    store.create().await.unwrap();
+    let version = version_of(store.request(&job(), Op::Create { record: record(0) }).await);
+    let acquire = Op::Acquire { id: a(), length: store.lease_range().1, version };
+    assert_eq!(store.request(&job(), acquire).await, Ok(Reply::Done));
+    store
+}
+
+async fn renew(store: &SqliteStore) -> Result<Reply, Refusal> {
+    store.request(&job(), Op::Renew { id: a() }).await
+}
+
+/// Another process's transaction that does not end.
+fn locked(folder: &Path) -> Connection {
+    let other = Connection::open(folder.join("lease.db")).unwrap();
+    other.busy_timeout(Duration::from_secs(5)).unwrap();
+    other.execute_batch("BEGIN EXCLUSIVE").unwrap();
+    other
+}
+
+#[tokio::test]
+async fn a_disk_that_can_be_written_again_is_written_by_the_same_handle() {
+    let Some(disk) = Disk::mount() else { return };
+    // Its open file would keep the disk from becoming read-only.
+    drop(held(disk.path()).await);
+    assert!(mount(&["-o", "remount,ro"], disk.path()), "root may remount");
+    let store = SqliteStore::new(disk.path());
+    let renewed = renew(&store).await;
+    assert!(matches!(renewed, Err(Refusal::Misconfigured(_))), "{renewed:?}");
+    // What a read leaves for the next request must not be open for reading only.
+    assert!(store.request(&job(), Op::Read).await.is_ok());
+    assert!(mount(&["-o", "remount,rw"], disk.path()), "root may remount");
+    assert_eq!(renew(&store).await, Ok(Reply::Done));
+}
+
+#[tokio::test]
+async fn a_full_disk_that_has_room_again_is_written() {
+    let Some(disk) = Disk::mount() else { return };
+    let store = held(disk.path()).await;
+    let filler = disk.path().join("filler");
+    let fills = || assert!(std::fs::write(&filler, [0; 1 << 17]).is_err(), "the disk is not full");
+    fills();
+    // The journal that stays has room for it.
+    assert_eq!(renew(&store).await, Ok(Reply::Done));
+    std::fs::remove_file(disk.path().join("lease.db-journal")).unwrap();
+    fills();
+    let renewed = renew(&store).await;
+    assert!(matches!(&renewed, Err(Refusal::Unknown(why)) if why.contains("full")), "{renewed:?}");
+    std::fs::remove_file(&filler).unwrap();
+    assert_eq!(renew(&store).await, Ok(Reply::Done));
+}
+
+#[tokio::test]
+async fn a_lock_that_does_not_end_is_said_before_the_try_is_over() {
+    let folder = TempDir::new().unwrap();
+    let store = held(folder.path()).await;
+    let _lock = locked(folder.path());
+    let answer = Patience::of_future(renew(&store)).await;
+    assert!(matches!(&answer, Ok(Err(Refusal::Unknown(why))) if why.contains("is busy")), "{answer:?}");
+}
+
+#[tokio::test]
+async fn tries_given_up_while_the_disk_hangs_do_not_pile_up() {
+    const THREADS: &str = "given-up";
+    let folder = TempDir::new().unwrap();
+    let store = held(folder.path()).await;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name(THREADS)
+        .enable_all()
+        .build()
+        .unwrap();
+    let lock = locked(folder.path());
+    for _ in 0..50 {
+        let store = store.clone();
+        let give_up = async move {
+            let answer = tokio::time::timeout(Duration::from_millis(1), renew(&store)).await;
+            assert!(matches!(answer, Err(_) | Ok(Err(Refusal::Unknown(_)))), "{answer:?}");
+        };
+        runtime.spawn(give_up).await.unwrap();
+    }
+    // One of them is the runtime's worker; the others go on for a while after their work.
+    let requests = threads_named(THREADS) - 1;
+    drop(lock);
+    runtime.shutdown_background();
+    // A thread that has just ended its request may not be free for the next one yet, so a few more than may
+    // be under way; but not one for each try.
+    assert!((1..=16).contains(&requests), "{requests} threads");
+}
+
+fn threads_named(name: &str) -> usize {
+    std::fs::read_dir("/proc/self/task")
+        .unwrap()
+        .filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok())
+        .filter(|comm| comm.trim() == name)
+        .count()
+}

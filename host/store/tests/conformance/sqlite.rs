@@ -1,0 +1,355 @@
+//! The embedded store: the suite, and what happens to files, disks, boots and processes.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use baton_election::{LeaseId, LeaseState, Op, Refusal, Reply, Version};
+use baton_store::sqlite::Boot;
+use baton_store::state::StateStore;
+use baton_store::{Digest, ModuleStore, Reading};
+use baton_store::{LeaseStore, SqliteStore, Store};
+use tempfile::TempDir;
+
+use super::suite::{self, Backend, Bench, a, assert_lost, b, job, record};
+use super::{modules, states};
+use crate::skipped::skipped;
+
+/// A store in a folder of its own, and a handle for each [`Backend::open`], as other processes have.
+struct Folder(TempDir);
+
+async fn folder() -> Folder {
+    let folder = Folder(tempfile::tempdir().unwrap());
+    SqliteStore::new(folder.0.path()).create().await.unwrap();
+    SqliteStore::new(folder.0.path()).create().await.expect("a second create is harmless");
+    folder
+}
+
+impl Folder {
+    fn handle(&self) -> SqliteStore {
+        SqliteStore::new(self.0.path())
+    }
+}
+
+#[async_trait]
+impl Backend for Folder {
+    fn open(&self) -> Arc<dyn Store> {
+        Arc::new(self.handle())
+    }
+
+    async fn break_lease(&self, period: Duration) -> Result<(), Refusal> {
+        self.handle().break_lease(&job(), period).await
+    }
+
+    async fn delete(&self) {
+        self.handle().delete(&job()).await.unwrap();
+    }
+
+    async fn wait_out(&self, time: Duration) {
+        tokio::time::sleep(time).await;
+    }
+}
+
+#[tokio::test]
+async fn passes_the_suite() {
+    suite::run(folder).await;
+}
+
+#[tokio::test]
+async fn keeps_state() {
+    let folder = folder().await;
+    states::run(|| Arc::new(folder.handle())).await;
+}
+
+/// A folder that an earlier version made has no file for state.
+#[tokio::test]
+async fn state_gets_its_file_where_leases_have_theirs() {
+    let folder = folder().await;
+    std::fs::remove_file(folder.0.path().join("state.db")).unwrap();
+    let store = folder.handle();
+    let job = states::election("job");
+    assert!(matches!(StateStore::read(&store, &job).await, Err(Refusal::Misconfigured(_))));
+    store.create().await.unwrap();
+    states::run(|| Arc::new(folder.handle())).await;
+}
+
+/// State has a file of its own, so that no commit is in a renewal's way.
+#[tokio::test]
+async fn a_lock_on_the_state_delays_no_renewal() {
+    let folder = folder().await;
+    let (store, lock) = (folder.handle(), rusqlite::Connection::open(folder.0.path().join("state.db")).unwrap());
+    let bench = Bench { store: Arc::new(store.clone()), backend: Arc::new(folder) };
+    bench.held_by(a()).await;
+    lock.execute_batch("BEGIN EXCLUSIVE").unwrap();
+    let answer = store.write(&states::election("job"), None, states::text("x")).await;
+    assert!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
+    assert_eq!(bench.renew(a()).await, Ok(Reply::Done));
+    lock.execute_batch("ROLLBACK").unwrap();
+    store.write(&states::election("job"), None, states::text("x")).await.unwrap();
+}
+
+#[tokio::test]
+async fn keeps_modules() {
+    let folder = folder().await;
+    modules::run(|| Arc::new(folder.handle()), modules::next_second).await;
+}
+
+/// A folder that an earlier version made has no files for modules.
+#[tokio::test]
+async fn modules_get_their_files_where_leases_have_theirs() {
+    let folder = folder().await;
+    for file in ["control.db", "modules.db"] {
+        std::fs::remove_file(folder.0.path().join(file)).unwrap();
+    }
+    let (store, job) = (folder.handle(), states::election("job"));
+    for answer in [
+        store.read_control(&job, None).await.map(drop),
+        store.write_control(&job, None, states::text("x")).await.map(drop),
+        store.announce(&job, "node", states::text("x")).await,
+        store.put_module(&Digest::of(b"x"), states::text("x")).await,
+        store.modules().await.map(drop),
+    ] {
+        let Err(Refusal::Misconfigured(why)) = &answer else { panic!("{answer:?}") };
+        assert!(
+            why.contains(folder.0.path().to_str().unwrap()) && why.contains("let a host or `baton push` make it"),
+            "{why}"
+        );
+    }
+    store.create().await.unwrap();
+    modules::run(|| Arc::new(folder.handle()), modules::next_second).await;
+}
+
+#[tokio::test]
+async fn files_of_modules_that_are_damaged_are_named() {
+    let folder = folder().await;
+    let (store, job) = (folder.handle(), states::election("job"));
+    for file in ["control.db", "modules.db"] {
+        write_text(&folder.0.path().join(file));
+    }
+    for (file, answer) in [
+        ("control.db", store.read_control(&job, None).await.map(drop)),
+        ("control.db", store.write_control(&job, None, states::text("x")).await.map(drop)),
+        ("modules.db", store.get_module(&Digest::of(b"x"), 10).await.map(drop)),
+        ("modules.db", store.put_module(&Digest::of(b"x"), states::text("x")).await),
+    ] {
+        let Err(Refusal::Misconfigured(why)) = &answer else { panic!("{answer:?}") };
+        assert!(why.contains(file) && why.contains("move it away"), "{why}");
+    }
+    // Leases and state do not depend on them.
+    let bench = Bench { store: folder.open(), backend: Arc::new(folder) };
+    bench.held_by(a()).await;
+    store.write(&job, None, states::text("x")).await.unwrap();
+}
+
+/// Whoever writes a module for as long as it takes is in nobody else's way.
+#[tokio::test]
+async fn a_lock_on_the_modules_delays_no_renewal_and_no_reading_of_control() {
+    let folder = folder().await;
+    let (store, job) = (folder.handle(), states::election("other"));
+    let lock = rusqlite::Connection::open(folder.0.path().join("modules.db")).unwrap();
+    let bench = Bench { store: Arc::new(store.clone()), backend: Arc::new(folder) };
+    bench.held_by(a()).await;
+    lock.execute_batch("BEGIN EXCLUSIVE").unwrap();
+    let digest = Digest::of(b"x");
+    let putting = tokio::spawn({
+        let store = store.clone();
+        async move { store.put_module(&digest, states::text("x")).await }
+    });
+    assert_eq!(bench.renew(a()).await, Ok(Reply::Done));
+    let version = store.write_control(&job, None, states::text("c")).await.unwrap();
+    assert_eq!(store.read_control(&job, Some(&version)).await, Ok(Reading::Unchanged));
+    assert!(!putting.is_finished(), "it waits for the lock");
+    lock.execute_batch("ROLLBACK").unwrap();
+    assert_eq!(putting.await.unwrap(), Ok(()));
+    assert_eq!(store.get_module(&digest, 10).await, Ok(Some(states::text("x"))));
+}
+
+async fn held() -> (std::path::PathBuf, Bench) {
+    let folder = folder().await;
+    let path = folder.0.path().join("lease.db");
+    let bench = Bench { store: folder.open(), backend: Arc::new(folder) };
+    bench.held_by(a()).await;
+    (path, bench)
+}
+
+#[tokio::test]
+async fn a_holder_whose_file_was_moved_away_has_lost() {
+    let (path, bench) = held().await;
+    std::fs::rename(&path, path.with_extension("away")).unwrap();
+    assert_lost(&bench.renew(a()).await);
+    assert_lost(&bench.release(a()).await);
+    let answer = bench.ask(Op::Read).await;
+    assert!(matches!(answer, Err(Refusal::Misconfigured(_) | Refusal::Unknown(_))), "{answer:?}");
+    // Nothing was put in its place behind the operator's back.
+    assert!(!path.exists());
+}
+
+#[tokio::test]
+async fn a_holder_whose_file_was_replaced_has_lost() {
+    let (path, bench) = held().await;
+    // The copy says the same, and it is not the file that the lease was taken in.
+    std::fs::copy(&path, path.with_extension("copy")).unwrap();
+    std::fs::rename(path.with_extension("copy"), &path).unwrap();
+    assert_lost(&bench.renew(a()).await);
+}
+
+#[tokio::test]
+async fn what_is_not_a_database_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let missing = SqliteStore::new(dir.path()).request(&job(), Op::Read).await;
+    assert!(matches!(&missing, Err(Refusal::Misconfigured(why)) if why.contains("correct --store")), "{missing:?}");
+    write_text(&dir.path().join("lease.db"));
+    let store = SqliteStore::new(dir.path());
+    let (read, create) = (store.request(&job(), Op::Read).await, store.create().await);
+    assert!(matches!(&read, Err(Refusal::Misconfigured(why)) if why.contains("not a database")), "{read:?}");
+    assert!(matches!(&create, Err(Refusal::Misconfigured(why)) if why.contains("not a database")), "{create:?}");
+}
+
+fn write_text(path: &Path) {
+    std::fs::write(path, "This is somebody's diary. ".repeat(500)).unwrap();
+}
+
+#[tokio::test]
+async fn a_lease_of_another_boot_counts_from_when_it_was_first_seen() {
+    let (here, another) = (Boot::current(), || "another".to_owned());
+    for elsewhere in [Boot { id: another(), ..here.clone() }, Boot { time_namespace: another(), ..here }] {
+        let (path, bench) = held().await;
+        let store = SqliteStore::with_boot(path.parent().unwrap(), elsewhere);
+        let there = Bench { store: Arc::new(store), backend: Arc::clone(&bench.backend) };
+        bench.backend.wait_out(bench.brief()).await;
+        assert_eq!(bench.see().await.lease, LeaseState::Expired, "on its own boot");
+        assert_eq!(there.see().await.lease, LeaseState::Held, "first seen now");
+        assert_eq!(there.acquire(b()).await, Err(Refusal::Held));
+        there.outlive().await;
+        assert_eq!(there.acquire(b()).await, Ok(Reply::Done));
+        assert_lost(&bench.renew(a()).await);
+    }
+}
+
+/// The variable that makes this test binary one of many racing processes.
+const RACER: &str = "BATON_TEST_RACER";
+
+#[tokio::test]
+async fn of_many_processes_one_wins() {
+    if let Ok(racer) = std::env::var(RACER) {
+        return race(&racer).await;
+    }
+    let folder = folder().await;
+    let dir = folder.0.path().to_owned();
+    let bench = Bench { store: folder.open(), backend: Arc::new(folder) };
+    let version = bench.create().await;
+    let racers: Vec<_> = (0..6)
+        .map(|n| {
+            Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "sqlite::of_many_processes_one_wins", "--nocapture"])
+                .env(RACER, format!("{n} {} {}", version.0, dir.display()))
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    for n in 0..6 {
+        wait_for(&dir.join(format!("ready-{n}"))).await;
+    }
+    std::fs::write(dir.join("start"), "").unwrap();
+    let told: Vec<_> =
+        racers.into_iter().map(|racer| String::from_utf8(racer.wait_with_output().unwrap().stdout).unwrap()).collect();
+    let count = |answer: &str| told.iter().filter(|told| told.contains(answer)).count();
+    assert_eq!((count("racer: Ok(Done)"), count("racer: Err(Held)")), (1, 5), "{told:?}");
+    assert_eq!(bench.see().await.lease, LeaseState::Held);
+}
+
+async fn race(racer: &str) {
+    let [n, version, folder] = racer.splitn(3, ' ').collect::<Vec<_>>().try_into().unwrap();
+    let store = SqliteStore::new(folder);
+    let folder = Path::new(folder);
+    std::fs::write(folder.join(format!("ready-{n}")), "").unwrap();
+    wait_for(&folder.join("start")).await;
+    let id = LeaseId::from_random(n.parse().unwrap());
+    // The longest lease: the race is over before it ends, however slow the machine is.
+    let op = Op::Acquire { id, length: store.lease_range().1, version: Version(version.to_owned()) };
+    println!("racer: {:?}", suite::ask(&store, op).await);
+}
+
+async fn wait_for(file: &Path) {
+    for _ in 0..60_000 {
+        if file.exists() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    panic!("nobody made {}", file.display());
+}
+
+/// A small disk of its own, unmounted when it is dropped.
+pub struct Disk(TempDir);
+
+impl Disk {
+    /// None, aloud, where this process may not mount.
+    pub fn mount() -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        if mount(&["-t", "tmpfs", "-o", "size=64k", "tmpfs"], dir.path()) {
+            return Some(Self(dir));
+        }
+        skipped("only root can mount the small disk that it needs");
+        None
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn store(&self) -> SqliteStore {
+        SqliteStore::new(self.0.path())
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // Its last connection may be closing on another thread.
+        let _ = Command::new("umount").arg("--lazy").arg(self.0.path()).status();
+    }
+}
+
+pub fn mount(arguments: &[&str], at: &Path) -> bool {
+    Command::new("mount").args(arguments).arg(at).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
+/// What the store on `disk` says to a holder and to a reader, after `trouble` came to the disk.
+async fn on_a_disk(trouble: impl FnOnce(&Path)) -> Option<(Result<Reply, Refusal>, Result<Reply, Refusal>)> {
+    let disk = Disk::mount()?;
+    let store = disk.store();
+    store.create().await.unwrap();
+    let made = suite::version_of(store.request(&job(), Op::Create { record: record(0) }).await);
+    let acquire = Op::Acquire { id: a(), length: store.lease_range().1, version: made };
+    assert_eq!(store.request(&job(), acquire).await, Ok(Reply::Done));
+    drop(store);
+    trouble(disk.0.path());
+    let store = disk.store();
+    let renewed = store.request(&job(), Op::Renew { id: a() }).await;
+    Some((renewed, store.request(&job(), Op::Read).await))
+}
+
+#[tokio::test]
+async fn a_full_disk_is_unknown_and_can_still_be_read() {
+    let fill = |dir: &Path| {
+        // It would have room for the renewal.
+        std::fs::remove_file(dir.join("lease.db-journal")).unwrap();
+        let mut file = std::fs::File::create(dir.join("fill")).unwrap();
+        while file.write(&[0; 512]).is_ok_and(|written| written > 0) {}
+    };
+    let Some((renewed, read)) = on_a_disk(fill).await else { return };
+    assert!(matches!(&renewed, Err(Refusal::Unknown(why)) if why.contains("disk")), "{renewed:?}");
+    assert!(matches!(read, Ok(Reply::Read(_))), "{read:?}");
+}
+
+#[tokio::test]
+async fn a_disk_that_became_read_only_is_said_to_be() {
+    let protect = |dir: &Path| assert!(mount(&["-o", "remount,ro"], dir), "root may remount");
+    let Some((renewed, _)) = on_a_disk(protect).await else { return };
+    assert!(matches!(&renewed, Err(Refusal::Misconfigured(why)) if why.contains("cannot be written")), "{renewed:?}");
+}

@@ -1,0 +1,275 @@
+//! What every lease store does, one case for each promise. Each case has a store of its own.
+//!
+//! No case lets a request fail for two reasons at once: which of them a store names is its own affair.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use baton_election::{ElectionName, LeaseId, LeaseState, Op, Outcome, Record, Refusal, Reply, Snapshot, Version};
+use baton_store::{LeaseStore, Store};
+use tokio::task::JoinSet;
+
+use super::leases::*;
+use super::terms::*;
+
+/// A kind of store, and what only operators and time can do to it.
+#[async_trait]
+pub trait Backend: Send + Sync {
+    /// Another host's handle of the same store.
+    fn open(&self) -> Arc<dyn Store>;
+    async fn break_lease(&self, period: Duration) -> Result<(), Refusal>;
+    /// Deletes the election `job`.
+    async fn delete(&self);
+    /// Returns when that much more time has passed for the store.
+    async fn wait_out(&self, time: Duration);
+}
+
+type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A case by its name.
+pub type Case = (&'static str, fn(Bench) -> Running);
+
+macro_rules! cases {
+    ($($name:ident),* $(,)?) => {
+        /// All cases.
+        pub const CASES: &[Case] = &[$((stringify!($name), |bench| Box::pin($name(bench)))),*];
+    };
+}
+
+cases![
+    of_many_candidates_one_wins,
+    a_record_is_created_once,
+    of_many_creators_one_succeeds,
+    elections_are_listed_sorted,
+    a_record_is_read_as_it_was_written,
+    acquire_is_idempotent_for_its_id_and_held_for_others,
+    a_lease_acquired_again_for_less_time_and_renewed_ends_sooner,
+    acquire_on_a_moved_version_conflicts,
+    a_lease_out_of_range_is_never_taken,
+    lease_calls_leave_the_version_alone,
+    a_write_moves_the_version,
+    a_write_needs_the_id,
+    a_write_needs_the_version,
+    renewing_and_releasing_with_a_wrong_id_is_lost,
+    renewing_an_untouched_expired_lease_works,
+    renewing_an_expired_lease_with_a_wrong_id_is_lost,
+    a_renewal_counts_anew,
+    a_late_renewal_after_another_acquired_is_lost,
+    a_write_under_an_expired_lease_is_lost,
+    a_lease_broken_at_once_is_free_for_others,
+    a_lease_being_broken_is_free_after_its_period,
+    breaking_an_expired_lease_breaks_it_at_once,
+    breaking_a_broken_lease_changes_nothing,
+    breaking_again_never_takes_longer,
+    a_release_frees_at_once,
+    of_a_deleted_record_nothing_is_left,
+    lost_answers_are_found_out_by_asking_again,
+    requests_that_arrive_late_do_no_harm,
+    a_mark_stays_until_the_next_write_that_has_none,
+    a_record_that_is_made_anew_has_no_mark_of_the_one_before,
+    a_recall_names_the_highest_term_that_anything_names,
+    a_state_that_cannot_be_read_may_name_any_term,
+];
+
+/// Runs every case at once, each on a store that `make` makes, and reports all that failed.
+pub async fn run<B: Backend + 'static>(make: impl AsyncFn() -> B) {
+    let mut running = JoinSet::new();
+    let mut names = Vec::new();
+    for (name, case) in CASES {
+        let backend = make().await;
+        let case = case(Bench { store: backend.open(), backend: Arc::new(backend) });
+        names.push((running.spawn(case).id(), *name));
+    }
+    let mut failed = Vec::new();
+    while let Some(done) = running.join_next().await {
+        if let Err(error) = done {
+            let name = names.iter().find(|(id, _)| *id == error.id()).map_or("?", |(_, name)| name);
+            failed.push(format!("{name}: {error}"));
+        }
+    }
+    assert!(failed.is_empty(), "{} of {} cases failed:\n{}", failed.len(), CASES.len(), failed.join("\n"));
+}
+
+/// A case's store and one handle of it.
+pub struct Bench {
+    pub backend: Arc<dyn Backend>,
+    pub store: Arc<dyn LeaseStore>,
+}
+
+/// Two hosts' ids.
+pub fn a() -> LeaseId {
+    LeaseId::from_random(0xa)
+}
+
+pub fn b() -> LeaseId {
+    LeaseId::from_random(0xb)
+}
+
+pub fn job() -> ElectionName {
+    ElectionName::new("job").unwrap()
+}
+
+pub fn record(term: u64) -> Record {
+    Record {
+        term,
+        node: Some("web-1-0".to_owned()),
+        incarnation: "i1".to_owned(),
+        since: Duration::from_micros(1_700_000_000_123_456),
+        lease: Duration::from_secs(15),
+        module: Some(format!("sha256:{}", "0123456789abcdef".repeat(4))),
+        outcome: Some(Outcome::Done),
+        failures: 3,
+        released: false,
+    }
+}
+
+/// What is read, where there is something.
+pub struct Seen {
+    pub lease: LeaseState,
+    pub version: Version,
+    pub record: Option<Record>,
+}
+
+/// Asks until the store is not busy: what a store does not know has not been decided.
+pub async fn ask(store: &dyn LeaseStore, op: Op) -> Result<Reply, Refusal> {
+    let mut answer = store.request(&job(), op.clone()).await;
+    for _ in 0..100 {
+        match &answer {
+            Err(Refusal::Unknown(why)) if why.contains("is busy") => answer = store.request(&job(), op.clone()).await,
+            _ => break,
+        }
+    }
+    answer
+}
+
+impl Bench {
+    /// The length of a case's lease: it must end within the test, but not while a busy machine still asks.
+    pub fn brief(&self) -> Duration {
+        self.store.lease_range().0.max(Duration::from_secs(6))
+    }
+
+    pub async fn ask(&self, op: Op) -> Result<Reply, Refusal> {
+        ask(self.store.as_ref(), op).await
+    }
+
+    pub async fn see(&self) -> Seen {
+        match self.ask(Op::Read).await {
+            Ok(Reply::Read(Snapshot::Object { lease, version, record })) => Seen { lease, version, record },
+            other => panic!("the record cannot be read: {other:?}"),
+        }
+    }
+
+    pub async fn create(&self) -> Version {
+        version_of(self.ask(Op::Create { record: record(0) }).await)
+    }
+
+    /// Acquires on the version that is there, for a brief time.
+    pub async fn acquire(&self, id: LeaseId) -> Result<Reply, Refusal> {
+        let version = self.see().await.version;
+        self.ask(Op::Acquire { id, length: self.brief(), version }).await
+    }
+
+    pub async fn renew(&self, id: LeaseId) -> Result<Reply, Refusal> {
+        self.ask(Op::Renew { id }).await
+    }
+
+    pub async fn release(&self, id: LeaseId) -> Result<Reply, Refusal> {
+        self.ask(Op::Release { id }).await
+    }
+
+    pub async fn write(&self, id: LeaseId, version: &Version, term: u64) -> Result<Reply, Refusal> {
+        self.ask(Op::Write { id, version: version.clone(), record: record(term) }).await
+    }
+
+    /// Creates the record and takes its lease.
+    pub async fn held_by(&self, id: LeaseId) -> Version {
+        let version = self.create().await;
+        assert_eq!(self.acquire(id).await, Ok(Reply::Done));
+        version
+    }
+
+    /// Waits until a lease that was just taken or renewed has ended, and sees that it has.
+    pub async fn outlive(&self) {
+        self.backend.wait_out(self.brief()).await;
+        assert_eq!(self.see().await.lease, LeaseState::Expired);
+    }
+}
+
+#[track_caller]
+pub fn version_of(answer: Result<Reply, Refusal>) -> Version {
+    match answer {
+        Ok(Reply::Version(version)) => version,
+        other => panic!("a version was expected: {other:?}"),
+    }
+}
+
+#[track_caller]
+pub fn assert_lost(answer: &Result<Reply, Refusal>) {
+    assert!(matches!(answer, Err(Refusal::Lost(_))), "Lost was expected: {answer:?}");
+}
+
+pub async fn of_many_candidates_one_wins(bench: Bench) {
+    let version = bench.create().await;
+    let mut candidates = JoinSet::new();
+    for n in 0..12 {
+        let store = bench.backend.open();
+        let op = Op::Acquire { id: LeaseId::from_random(n), length: bench.brief(), version: version.clone() };
+        candidates.spawn(async move { (n, ask(store.as_ref(), op).await) });
+    }
+    let answers = candidates.join_all().await;
+    let winners: Vec<_> = answers.iter().filter(|(_, answer)| *answer == Ok(Reply::Done)).collect();
+    assert_eq!(winners.len(), 1, "{answers:?}");
+    assert!(answers.iter().all(|(_, answer)| matches!(answer, Ok(Reply::Done) | Err(Refusal::Held))), "{answers:?}");
+    assert_eq!(bench.renew(LeaseId::from_random(winners[0].0)).await, Ok(Reply::Done));
+}
+
+pub async fn of_many_creators_one_succeeds(bench: Bench) {
+    let mut creators = JoinSet::new();
+    for term in 0..8 {
+        let store = bench.backend.open();
+        creators.spawn(async move { (term, ask(store.as_ref(), Op::Create { record: record(term) }).await) });
+    }
+    let answers = creators.join_all().await;
+    let (made, refused): (Vec<_>, Vec<_>) = answers.into_iter().partition(|(_, answer)| answer.is_ok());
+    assert!(refused.iter().all(|(_, answer)| *answer == Err(Refusal::Conflict)), "{refused:?}");
+    let [(term, answer)] = made.try_into().unwrap();
+    let seen = bench.see().await;
+    assert_eq!((seen.version, seen.record), (version_of(answer), Some(record(term))));
+}
+
+pub async fn a_record_is_created_once(bench: Bench) {
+    assert_eq!(bench.ask(Op::Read).await, Ok(Reply::Read(Snapshot::Nothing)));
+    let version = bench.create().await;
+    assert_eq!(bench.ask(Op::Create { record: record(9) }).await, Err(Refusal::Conflict));
+    assert_eq!(bench.acquire(a()).await, Ok(Reply::Done));
+    assert_eq!(bench.ask(Op::Create { record: record(9) }).await, Err(Refusal::Conflict), "while it is held");
+    let seen = bench.see().await;
+    assert_eq!((seen.version, seen.record), (version, Some(record(0))));
+}
+
+pub async fn elections_are_listed_sorted(bench: Bench) {
+    assert_eq!(bench.store.elections().await, Ok(vec![]));
+    let names: Vec<_> = ["backup", "job", "a-report"].iter().map(|name| ElectionName::new(name).unwrap()).collect();
+    for name in &names {
+        version_of(bench.store.request(name, Op::Create { record: record(0) }).await);
+    }
+    let sorted = [&names[2], &names[0], &names[1]].map(ElectionName::clone).to_vec();
+    assert_eq!(bench.backend.open().elections().await, Ok(sorted));
+    // Elections do not share a lease.
+    assert_eq!(bench.acquire(a()).await, Ok(Reply::Done));
+    assert_lost(&bench.store.request(&names[0], Op::Renew { id: a() }).await);
+}
+
+pub async fn a_record_is_read_as_it_was_written(bench: Bench) {
+    let version = bench.held_by(a()).await;
+    let full = Record { node: Some("Knoten-1".to_owned()), failures: u32::MAX, released: true, ..record(u64::MAX) };
+    let bare = Record { node: None, module: None, outcome: None, failures: 0, ..record(1) };
+    let mut version = version;
+    for record in [full, bare] {
+        version = version_of(bench.ask(Op::Write { id: a(), version, record: record.clone() }).await);
+        assert_eq!(bench.see().await.record, Some(record));
+    }
+}

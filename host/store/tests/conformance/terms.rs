@@ -1,0 +1,121 @@
+//! The cases of the suite about what a store says of terms: the mark of a record, and the recall.
+
+use std::collections::BTreeMap;
+
+use baton_election::{ElectionName, HIGHEST_TERM, Op, Record, Refusal, Reply, Term};
+use baton_store::Announcement;
+use baton_store::Store;
+use baton_store::state::{self, Document, EditError};
+use bytes::Bytes;
+
+use super::suite::{Bench, a, assert_lost, b, job, record, version_of};
+
+fn released(term: u64) -> Record {
+    Record { released: true, ..record(term) }
+}
+
+pub async fn a_mark_stays_until_the_next_write_that_has_none(bench: Bench) {
+    let mut version = version_of(bench.ask(Op::Create { record: released(0) }).await);
+    let is = async |record| assert_eq!(bench.see().await.record, Some(record));
+    is(released(0)).await;
+    // What concerns the lease alone leaves the mark alone.
+    assert_eq!(bench.acquire(a()).await, Ok(Reply::Done));
+    assert_eq!(bench.renew(a()).await, Ok(Reply::Done));
+    is(released(0)).await;
+    version = version_of(bench.write(a(), &version, 1).await);
+    is(record(1)).await;
+    version = version_of(bench.ask(Op::Write { id: a(), version, record: released(1) }).await);
+    is(released(1)).await;
+    assert_eq!(bench.release(a()).await, Ok(Reply::Done));
+    assert_lost(&bench.write(a(), &version, 2).await);
+    is(released(1)).await;
+    assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
+    is(released(1)).await;
+    // The same term without the mark is another record.
+    version_of(bench.write(b(), &version, 1).await);
+    is(record(1)).await;
+}
+
+pub async fn a_record_that_is_made_anew_has_no_mark_of_the_one_before(bench: Bench) {
+    version_of(bench.ask(Op::Create { record: released(3) }).await);
+    bench.backend.delete().await;
+    bench.create().await;
+    assert_eq!(bench.see().await.record, Some(record(0)));
+}
+
+async fn recall(store: &dyn Store) -> Result<Term, Refusal> {
+    match store.request(&job(), Op::Recall).await {
+        Ok(Reply::Term(term)) => Ok(term),
+        Ok(other) => panic!("a term was expected: {other:?}"),
+        Err(refusal) => Err(refusal),
+    }
+}
+
+async fn announce(store: &dyn Store, election: &ElectionName, node: &str, term: Term) {
+    let said = Announcement { term, ..Announcement::now(node, "i", "", vec![], None) };
+    store.announce(election, node, said.encode()).await.unwrap();
+}
+
+/// A state of `size` bytes that this term has claimed.
+async fn claim(store: &dyn Store, term: Term, size: usize) {
+    let entries = BTreeMap::from([("key".to_owned(), Bytes::from(vec![7; size]))]);
+    let change = |_| Ok::<_, EditError>(Document { term, entries: entries.clone(), ..Document::default() });
+    state::edit(store, &job(), async || Ok(()), change).await.unwrap();
+}
+
+pub async fn a_recall_names_the_highest_term_that_anything_names(bench: Bench) {
+    let store = bench.backend.open();
+    let store = store.as_ref();
+    assert_eq!(recall(store).await, Ok(0), "there is nothing");
+    // What others say whose names begin alike is none of this election's.
+    for other in ["jo", "job-2", "jobs"] {
+        let other = ElectionName::new(other).unwrap();
+        announce(store, &other, "web-1-0", 99).await;
+        version_of(store.request(&other, Op::Create { record: record(99) }).await);
+    }
+    // As older nodes announce themselves, and as none does.
+    let older =
+        r#"{"at":"2026-11-21T12:00:00Z","holds":[],"incarnation":"i","node":"web-9-0","runs":null,"source":"x"}"#;
+    for (node, content) in [("web-9-0", older), ("web-9-1", "not an announcement"), ("web-9-2", "")] {
+        store.announce(&job(), node, Bytes::copy_from_slice(content.as_bytes())).await.unwrap();
+    }
+    announce(store, &job(), "web-8-0", 0).await;
+    assert_eq!(recall(store).await, Ok(0), "nobody names a term");
+    announce(store, &job(), "a/b~c.", 3).await;
+    assert_eq!(recall(store).await, Ok(3));
+    version_of(bench.ask(Op::Create { record: record(5) }).await);
+    assert_eq!(recall(store).await, Ok(5));
+    claim(store, 300, 0).await;
+    assert_eq!(recall(store).await, Ok(300));
+    for n in 0..20 {
+        announce(store, &job(), &format!("web-1-{n}"), 301 + n).await;
+    }
+    assert_eq!(recall(store).await, Ok(320));
+    announce(store, &job(), "web-1-19", 310).await;
+    assert_eq!(recall(store).await, Ok(319), "each node has said its last word");
+    store.withdraw(&job(), "web-1-18").await.unwrap();
+    assert_eq!(recall(store).await, Ok(318));
+    // More than one request reads of it.
+    claim(store, HIGHEST_TERM - 1, 5 << 20).await;
+    assert_eq!(recall(store).await, Ok(HIGHEST_TERM - 1));
+    // It is read where the lease is held, too.
+    assert_eq!(bench.acquire(a()).await, Ok(Reply::Done));
+    assert_eq!(recall(store).await, Ok(HIGHEST_TERM - 1));
+}
+
+pub async fn a_state_that_cannot_be_read_may_name_any_term(bench: Bench) {
+    let store = bench.backend.open();
+    bench.create().await;
+    let mut version = None;
+    for (content, says) in [
+        ("baton state 2\x07", "format '2'"),
+        ("somebody's diary", "damaged"),
+        ("", "damaged"),
+        ("baton state 1", "damaged"),
+    ] {
+        let content = Bytes::copy_from_slice(content.as_bytes());
+        version = Some(store.write(&job(), version.as_ref(), content).await.unwrap());
+        let answer = recall(store.as_ref()).await;
+        assert!(matches!(&answer, Err(Refusal::Misconfigured(why)) if why.contains(says)), "{answer:?}");
+    }
+}
