@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use baton_election::{ElectionName, Version};
-use baton_store::state::StateStore;
 use baton_store::{AzureStore, LeaseStore};
+use baton_store::{ObjectStore, VersionedObject};
 use bytes::Bytes;
 use wasmtime::error::Context as _;
 
@@ -59,7 +59,7 @@ pub async fn measure(keeper: &Path, effort: &Effort) -> wasmtime::Result<Vec<Row
 /// Conditional writes to a store, each on top of the one before and of as much as a commit stores: one round trip,
 /// for what takes such trips to stand beside.
 pub struct Writes {
-    store: Arc<dyn StateStore>,
+    store: Arc<dyn ObjectStore>,
     election: ElectionName,
     version: Version,
 }
@@ -69,9 +69,9 @@ impl Writes {
     ///
     /// # Errors
     /// If the store does not do as it should.
-    pub async fn begin(store: Arc<dyn StateStore>, election: &str) -> wasmtime::Result<Self> {
+    pub async fn begin(store: Arc<dyn ObjectStore>, election: &str) -> wasmtime::Result<Self> {
         let election = ElectionName::new(election)?;
-        let version = store.write(&election, None, content()).await?;
+        let version = store.write(VersionedObject::State, &election, None, content()).await?;
         Ok(Self { store, election, version })
     }
 
@@ -83,9 +83,9 @@ impl Writes {
         let content = content();
         // The server may be closing a connection that was idle: what finds out is not the write, and no write pays
         // for a new one.
-        let _ = self.store.read(&self.election).await;
+        let _ = self.store.read(VersionedObject::State, &self.election, None).await;
         let begin = Instant::now();
-        self.version = self.store.write(&self.election, Some(&self.version), content).await?;
+        self.version = self.store.write(VersionedObject::State, &self.election, Some(&self.version), content).await?;
         Ok(milliseconds(begin.elapsed()))
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use baton_store::Digest;
-use baton_store::state::StateStore;
+use baton_store::ObjectStore;
 use baton_store::{AzureStore, SqliteStore};
 use tokio::runtime::Runtime;
 
@@ -157,7 +157,7 @@ impl Leader {
         let node = site.launch("leader", Path::new("store://bench"), behaviour, &store).start();
         let term = node.after(0, "started").term;
         let runtime = Runtime::new()?;
-        let states: Arc<dyn StateStore> = match azurite {
+        let states: Arc<dyn ObjectStore> = match azurite {
             None => Arc::new(SqliteStore::new(site.store())),
             Some(azurite) => {
                 Arc::new(AzureStore::emulator(&azurite.address().to_string(), &format!("swaps-{number}"))?)

@@ -1,32 +1,19 @@
 //! Changing what an election is told about its modules, by whoever may: operators who push, nodes that judge.
 
-use std::time::Duration;
-
-use baton_election::{ElectionName, Refusal, Version};
+use baton_election::{ElectionName, Refusal};
+use baton_store::clock::wall;
+use baton_store::edit::{Edit, GivenUp, Tried};
+use baton_store::{ObjectStore, VersionedObject};
 
 use super::control::{Control, ControlError, Entry};
-use super::jitter::between;
-use baton_store::clock::wall;
-use baton_store::state::{Pace, tried};
-use baton_store::{ModuleStore, Reading};
-
-/// How often another's write may come first before the change is given up.
-const CONFLICTS: u32 = 100;
-/// How long to wait at most after each such, so that many do not meet again at once.
-const APART: Duration = Duration::from_millis(50);
 
 /// Reads what an election is told about its modules; none if nothing ever was.
 ///
 /// # Errors
 /// [`EditError`] where it cannot be read.
-pub async fn read_control(store: &dyn ModuleStore, election: &ElectionName) -> Result<Option<Control>, EditError> {
-    let mut pace = Pace::new(&|_| {});
-    loop {
-        match found(store, election).await {
-            Ok((_, content)) => return Ok(content?),
-            Err(refusal) => pace.wait_to_edit(refusal).await?,
-        }
-    }
+pub async fn read_control(store: &dyn ObjectStore, election: &ElectionName) -> Result<Option<Control>, EditError> {
+    let found = Edit::of(store, VersionedObject::Control, election).read().await?;
+    Ok(found.map(|content| Control::decode(&content)).transpose()?)
 }
 
 /// Changes it in one conditional write, or in none where `change` changes nothing. `change` is called anew
@@ -36,50 +23,36 @@ pub async fn read_control(store: &dyn ModuleStore, election: &ElectionName) -> R
 /// # Errors
 /// Those of `change`, and [`EditError`]: nothing was changed, or it says that this is unknown.
 pub async fn edit_control<T, E: From<EditError>>(
-    store: &dyn ModuleStore,
+    store: &dyn ObjectStore,
     election: &ElectionName,
     mut change: impl FnMut(&mut Control) -> Result<T, E>,
 ) -> Result<T, E> {
-    let mut pace = Pace::new(&|_| {});
+    let mut edit = Edit::of(store, VersionedObject::Control, election);
     // One for all tries, so that each makes the same version of what it publishes.
     let begun = Control::begun(wall());
     let mut doubt: Option<Doubt<T>> = None;
-    let mut conflicts = 0;
     loop {
-        let (version, content) = match found(store, election).await {
-            Ok(found) => found,
-            Err(refusal) => {
-                pace.wait_to_edit(refusal).await.map_err(|refusal| EditError::after(refusal, doubt.is_some()))?;
-                continue;
-            }
-        };
-        let before = content.map_err(EditError::from)?.unwrap_or_else(|| begun.clone());
+        let found = edit.read().await.map_err(EditError::from)?;
+        let before = found.map(|content| Control::decode(&content)).transpose().map_err(EditError::from)?;
+        let before = before.unwrap_or_else(|| begun.clone());
         if let Some(doubt) = doubt.take_if(|doubt| doubt.is_settled_by(&before)) {
             return Ok(doubt.answer);
         }
         let mut next = before.clone();
-        // What forbids it now says nothing of an earlier try.
-        let answer = change(&mut next).map_err(|error| match &doubt {
-            Some(doubt) => EditError::Unknown(doubt.refusal.clone()).into(),
+        let answer = change(&mut next).map_err(|error| match edit.doubt() {
+            Some(refusal) => EditError::Unknown(refusal.clone()).into(),
             None => error,
         })?;
         if next == before {
             // An earlier try was written, or somebody else did the same.
             return Ok(doubt.map_or(answer, |doubt| doubt.answer));
         }
-        match tried(store.write_control(election, version.as_ref(), next.encode())).await {
-            Ok(_) => return Ok(answer),
-            // Somebody else wrote, or an earlier try of this did: the next reading tells.
-            Err(Refusal::Conflict) if conflicts < CONFLICTS => {
-                conflicts += 1;
-                tokio::time::sleep(between(Duration::ZERO, APART)).await;
-            }
-            Err(refusal) => {
-                if matches!(refusal, Refusal::Unknown(_)) {
-                    let newest = (next.serial > before.serial).then(|| next.pushed.last().cloned()).flatten();
-                    doubt = Some(Doubt { refusal: refusal.clone(), newest, answer });
-                }
-                pace.wait_to_edit(refusal).await.map_err(|refusal| EditError::after(refusal, doubt.is_some()))?;
+        match edit.write(next.encode()).await.map_err(EditError::from)? {
+            Tried::Written => return Ok(answer),
+            Tried::Refused => {}
+            Tried::InDoubt => {
+                let newest = (next.serial > before.serial).then(|| next.pushed.last().cloned()).flatten();
+                doubt = Some(Doubt { newest, answer });
             }
         }
     }
@@ -99,15 +72,17 @@ pub enum EditError {
     Unknown(Refusal),
 }
 
-impl EditError {
-    fn after(refusal: Refusal, in_doubt: bool) -> Self {
-        if in_doubt { Self::Unknown(refusal) } else { Self::Store(refusal) }
+impl From<GivenUp> for EditError {
+    fn from(given_up: GivenUp) -> Self {
+        match given_up {
+            GivenUp::Unwritten(refusal) => Self::Store(refusal),
+            GivenUp::InDoubt(refusal) => Self::Unknown(refusal),
+        }
     }
 }
 
 /// A try that was written perhaps, or may yet be. Once what it was computed from is gone, it will not be.
 struct Doubt<T> {
-    refusal: Refusal,
     /// The version that it made the newest. Other changes can be made twice: that changes nothing.
     newest: Option<Entry>,
     answer: T,
@@ -117,16 +92,6 @@ impl<T> Doubt<T> {
     fn is_settled_by(&self, found: &Control) -> bool {
         self.newest.as_ref().is_some_and(|newest| found.includes(newest))
     }
-}
-
-type Found = (Option<Version>, Result<Option<Control>, ControlError>);
-
-async fn found(store: &dyn ModuleStore, election: &ElectionName) -> Result<Found, Refusal> {
-    Ok(match tried(store.read_control(election, None)).await? {
-        Reading::Found(version, content) => (Some(version), Control::decode(&content).map(Some)),
-        // Nothing is unchanged for whoever knows no version.
-        Reading::Nothing | Reading::Unchanged => (None, Ok(None)),
-    })
 }
 
 #[cfg(test)]

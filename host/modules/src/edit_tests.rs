@@ -3,13 +3,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt;
 
 use super::*;
 use crate::{Publication, Pushed, RollbackError, RolledBack};
-use baton_store::Digest;
 use baton_store::memory::{Fault, MemoryStore};
+use baton_store::{Digest, ModuleStore as _, Reading};
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum Failed {

@@ -14,7 +14,6 @@ mod edit;
 mod file;
 mod follow;
 mod foreign;
-mod jitter;
 mod module_source;
 mod oci;
 mod prepare;

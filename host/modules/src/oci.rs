@@ -24,10 +24,10 @@ use tokio::time::{Instant, sleep_until};
 pub use credentials::RegistryCredentials;
 pub use reference::{InvalidOciReference, OciReference};
 
-use super::jitter::between;
 use super::source::{Offer, Source, SourceError};
 use artifact::Content;
 use baton_store::Digest;
+use baton_store::jitter::between;
 use registry::{Failure, Registry};
 
 /// From one look at a tag to the next, at least and at most.

@@ -37,9 +37,10 @@ use super::runners::{Ready, RunnerError, Runners, how_it_ended};
 use super::running::Running;
 use super::shared::Shared;
 use crate::SecretSource;
+use baton_store::ObjectStore;
 use baton_store::clock::Clock;
 use baton_store::gate::{Gate, Watchdog};
-use baton_store::state::{self, Claim, ClaimError, Claimant, CommitError, StateStore, Succession};
+use baton_store::state::{self, Claim, ClaimError, Claimant, CommitError, Succession};
 
 /// Events that wait for the supervisor: a step-down, and a guest cannot make it more.
 const EVENTS: usize = 1;
@@ -68,7 +69,7 @@ pub struct Launcher {
     /// What runs them, and what they may do.
     pub runners: Runners,
     /// Where their state is kept.
-    pub states: Arc<dyn StateStore>,
+    pub states: Arc<dyn ObjectStore>,
     /// What one that is replaced leaves to the next one.
     pub inheritance: state::Inheritance,
     /// How long a request to stop waits, at the most and never for more than a quarter of the grace, until the state

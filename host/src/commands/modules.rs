@@ -12,11 +12,11 @@ use crate::cli::{self, ModuleRow};
 use baton_modules::{RolledBack, edit_control, read_control};
 use baton_store::StoreUrl;
 use baton_store::clock::wall;
-use baton_store::{Announcement, DigestPrefix, ModuleStore};
+use baton_store::{Announcement, DigestPrefix, ModuleStore as _, ObjectStore};
 
 pub(super) async fn modules(election: &ElectionName, store: &StoreUrl, json: bool) -> anyhow::Result<ExitCode> {
     let (place, store) = (store, open_store(store)?);
-    let modules: &dyn ModuleStore = &*store;
+    let modules: &dyn ObjectStore = &*store;
     let control = timeout(ANSWER_WITHIN, read_control(modules, election)).await;
     let cannot = || format!("cannot read the modules of {election}");
     let control = control.with_context(|| format!("the store did not answer within {ANSWER_WITHIN:?}"));
@@ -67,7 +67,7 @@ pub(super) async fn rollback(
 
 /// What the nodes of an election say that they have. What no node of Baton wrote is left out.
 pub(super) async fn announcements(
-    store: &dyn ModuleStore,
+    store: &dyn ObjectStore,
     election: &ElectionName,
 ) -> anyhow::Result<Vec<Announcement>> {
     let said = patiently(TRIES, async || store.announcements(election).await).await;

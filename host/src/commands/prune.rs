@@ -14,6 +14,7 @@ use crate::cli;
 use baton_modules::{Control, EditError, Entry};
 use baton_modules::{edit_control, read_control};
 use baton_runtime::escape::escape;
+use baton_store::ModuleStore as _;
 use baton_store::withdraw;
 use baton_store::{Announcement, Digest, StoredModule};
 use baton_store::{Store, StoreUrl};

@@ -19,7 +19,7 @@ use baton_modules::{check_election, edit_control};
 use baton_runtime::escape::escape;
 use baton_runtime::shell::quoted;
 use baton_store::clock::{rfc3339, wall};
-use baton_store::{Announcement, Digest, ModuleStore};
+use baton_store::{Announcement, Digest, ModuleStore as _, ObjectStore};
 use baton_store::{LeaseStore, StoreUrl};
 
 /// A signature of minisign is a third of a kilobyte, with comments that are short.
@@ -47,7 +47,7 @@ async fn publish(push: &Push, digest: Digest, module: Bytes, signature: Option<S
         let leases: &dyn LeaseStore = &*store;
         patiently(TRIES, async || leases.create().await).await.context("cannot create what the store needs")?;
     }
-    let modules: &dyn ModuleStore = &*store;
+    let modules: &dyn ObjectStore = &*store;
     store_module(modules, &digest, &module).await?;
 
     let (election, size) = (&push.election, module.len() as u64);
@@ -82,7 +82,7 @@ async fn publish(push: &Push, digest: Digest, module: Bytes, signature: Option<S
 }
 
 /// The nodes that run none of what is pushed, since their modules come from elsewhere; and what to do.
-async fn who_does_not_follow(store: &dyn ModuleStore, election: &ElectionName) -> Option<String> {
+async fn who_does_not_follow(store: &dyn ObjectStore, election: &ElectionName) -> Option<String> {
     let here = ModuleSource::Published(election.clone()).to_string();
     let said = match announcements(store, election).await {
         Ok(said) => said,
@@ -102,7 +102,7 @@ async fn who_does_not_follow(store: &dyn ModuleStore, election: &ElectionName) -
 }
 
 /// Has the store keep the module, and reads it back: what was damaged there is stored anew.
-async fn store_module(store: &dyn ModuleStore, digest: &Digest, module: &Bytes) -> anyhow::Result<()> {
+async fn store_module(store: &dyn ObjectStore, digest: &Digest, module: &Bytes) -> anyhow::Result<()> {
     let size = module.len() as u64;
     for _ in 0..SENDINGS {
         let put = transfer(size, async || store.put_module(digest, module.clone()).await).await;
@@ -119,7 +119,7 @@ async fn store_module(store: &dyn ModuleStore, digest: &Digest, module: &Bytes) 
     bail!("the store does not keep {digest}: what was stored {SENDINGS} times is not there, or damaged")
 }
 
-async fn get(store: &dyn ModuleStore, digest: &Digest, limit: u64) -> anyhow::Result<Option<Bytes>> {
+async fn get(store: &dyn ObjectStore, digest: &Digest, limit: u64) -> anyhow::Result<Option<Bytes>> {
     let read = transfer(limit, async || store.get_module(digest, limit).await).await;
     read.with_context(|| format!("cannot read {digest} back from the store"))
 }

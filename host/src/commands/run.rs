@@ -32,8 +32,8 @@ use baton_runtime::{
 use baton_runtime::{Folder, Secret};
 use baton_store::clock::Clock;
 use baton_store::gate::Watchdog;
-use baton_store::state::{Inheritance, StateStore};
-use baton_store::{Digest, ModuleStore};
+use baton_store::state::Inheritance;
+use baton_store::{Digest, ObjectStore};
 use baton_store::{LeaseStore, MemoryStore, StoreUrl};
 
 /// How long the end waits for the last core dump and the last profile.
@@ -144,8 +144,8 @@ fn besides(config: &Config, workshop: Option<&Workshop>) -> Vec<Relied> {
 /// Three handles of one store: neither state nor modules are in a renewal's way, nor modules in that of the state.
 struct Stores {
     leases: Arc<dyn LeaseStore>,
-    states: Arc<dyn StateStore>,
-    modules: Arc<dyn ModuleStore>,
+    states: Arc<dyn ObjectStore>,
+    modules: Arc<dyn ObjectStore>,
 }
 
 /// A coordinator, and what is made for it before anybody contends.
@@ -331,7 +331,7 @@ fn followed(ended: Result<(), JoinError>, log: &Log) {
 struct Followers<'a> {
     node: &'a NodeId,
     incarnation: &'a str,
-    modules: Arc<dyn ModuleStore>,
+    modules: Arc<dyn ObjectStore>,
     leases: Arc<dyn LeaseStore>,
     workshop: Option<&'a Workshop>,
     log: &'a Log,
@@ -354,7 +354,7 @@ impl<'a> Followers<'a> {
         config: &Config,
         node: &'a NodeId,
         incarnation: &'a str,
-        (modules, leases): (Arc<dyn ModuleStore>, Arc<dyn LeaseStore>),
+        (modules, leases): (Arc<dyn ObjectStore>, Arc<dyn LeaseStore>),
         workshop: Option<&'a Workshop>,
         log: &'a Log,
     ) -> anyhow::Result<Self> {

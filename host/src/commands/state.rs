@@ -16,7 +16,8 @@ use tokio::time::timeout;
 
 use super::{ANSWER_WITHIN, open_store, read};
 use crate::cli::{self, StateAction};
-use baton_store::state::{self, Document, DocumentError, KEY, LARGEST, StateStore};
+use baton_store::ObjectStore;
+use baton_store::state::{self, Document, DocumentError, KEY, LARGEST};
 use baton_store::{LeaseStore, Store, StoreUrl};
 
 pub(super) async fn state(election: &ElectionName, store: &StoreUrl, action: StateAction) -> anyhow::Result<ExitCode> {
@@ -65,7 +66,7 @@ pub(super) async fn state(election: &ElectionName, store: &StoreUrl, action: Sta
 }
 
 /// The state as it was saved last. That there is none may be a misspelt election, and is an error.
-async fn saved(store: &dyn StateStore, election: &ElectionName) -> anyhow::Result<Document> {
+async fn saved(store: &dyn ObjectStore, election: &ElectionName) -> anyhow::Result<Document> {
     match timeout(ANSWER_WITHIN, state::read(store, election)).await {
         Ok(read) => read.with_context(|| format!("cannot read the state of {election}"))?.with_context(|| {
             format!("there is no state of {election} in this store: no coordinator that keeps one has led there yet")
@@ -83,7 +84,7 @@ async fn change(
 ) -> anyhow::Result<()> {
     let leases: &dyn LeaseStore = &**store;
     let may_change = async || if force { Ok(()) } else { nobody_leads(leases, election).await };
-    let states: &dyn StateStore = &**store;
+    let states: &dyn ObjectStore = &**store;
     let change = |found| {
         let changed = change(found)?;
         if changed.size() > LARGEST {

@@ -9,7 +9,7 @@ use time::format_description::well_known::Rfc3339;
 
 use crate::Digest;
 use crate::clock::{rfc3339, wall};
-use crate::{LeaseStore, ModuleStore};
+use crate::{LeaseStore, ModuleStore as _, ObjectStore};
 
 /// A node says what it has each minute. After so long without a word it may be gone.
 pub const SILENT: time::Duration = time::Duration::minutes(3);
@@ -77,7 +77,7 @@ impl Announcement {
 /// Those of the store. It may have been taken back only where the outcome is unknown.
 pub async fn withdraw(
     leases: &dyn LeaseStore,
-    modules: &dyn ModuleStore,
+    modules: &dyn ObjectStore,
     election: &ElectionName,
     node: &str,
     term: Term,

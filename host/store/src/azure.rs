@@ -11,11 +11,9 @@
 mod access;
 pub(crate) mod foreign;
 mod identity;
-mod modules;
-mod object;
+mod objects;
 mod recall;
 mod record;
-mod state;
 mod tokens;
 
 use std::sync::Arc;

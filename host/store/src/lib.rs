@@ -11,11 +11,15 @@ mod announcement;
 pub mod azure;
 pub mod clock;
 mod digest;
+pub mod edit;
 pub mod foreign;
 pub mod gate;
+pub mod jitter;
 pub mod lease;
 pub mod memory;
 mod modules;
+mod objects;
+mod pace;
 mod readers;
 mod recall;
 pub mod sqlite;
@@ -29,13 +33,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use baton_election::{ElectionName, Op, Refusal, Reply};
 
-use state::StateStore;
-
 pub use announcement::{Announcement, SILENT, withdraw};
 pub use azure::AzureStore;
 pub use digest::{Digest, DigestPrefix, InvalidDigest, InvalidPrefix};
 pub use memory::MemoryStore;
-pub use modules::{ModuleStore, Reading, StoredModule};
+pub use modules::{ModuleStore, StoredModule};
+pub use objects::{Listed, Listing, ObjectStore, PlainObject, Reading, VersionedObject};
 pub use readers::READERS;
 pub use sqlite::SqliteStore;
 pub use url::{StoreUrl, StoreUrlError};
@@ -66,9 +69,9 @@ pub struct OpenError {
 }
 
 /// All that a store keeps.
-pub trait Store: LeaseStore + StateStore + ModuleStore {}
+pub trait Store: LeaseStore + ObjectStore {}
 
-impl<T: LeaseStore + StateStore + ModuleStore> Store for T {}
+impl<T: LeaseStore + ObjectStore> Store for T {}
 
 /// Opens the store at `url`. Asks it nothing yet. Each handle has connections and threads of its own: who
 /// uses one for leases and another for state has no guest's commit in a renewal's way.

@@ -15,8 +15,7 @@ use time::OffsetDateTime;
 
 use super::lease::{Row, apply};
 use super::{LeaseStore, check_length, recall};
-use crate::state::StateStore;
-use crate::{Digest, ModuleStore, Reading, StoredModule};
+use crate::{Listed, Listing, ObjectStore, PlainObject, Reading, VersionedObject};
 
 /// The shortest and the longest lease of a [`MemoryStore`].
 pub const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
@@ -89,7 +88,7 @@ impl MemoryStore {
     }
 
     /// Writes, or meets the next fault.
-    fn write_document(&self, write: Write) -> Result<Version, Refusal> {
+    fn write_or_fail(&self, write: Write) -> Result<Version, Refusal> {
         let mut state = self.state();
         match state.faults.pop_front() {
             None => return state.save(write),
@@ -144,114 +143,78 @@ impl LeaseStore for MemoryStore {
 }
 
 #[async_trait]
-impl StateStore for MemoryStore {
-    async fn read(&self, election: &ElectionName) -> Result<Option<(Version, Bytes)>, Refusal> {
-        Ok(self.state().documents.get(&(Kind::State, election.clone())).cloned())
-    }
-
-    async fn write(
+impl ObjectStore for MemoryStore {
+    async fn read(
         &self,
+        object: VersionedObject,
         election: &ElectionName,
-        version: Option<&Version>,
-        content: Bytes,
-    ) -> Result<Version, Refusal> {
-        self.write_document(Write { kind: Kind::State, election: election.clone(), version: version.cloned(), content })
-    }
-}
-
-#[async_trait]
-impl ModuleStore for MemoryStore {
-    async fn read_control(&self, election: &ElectionName, known: Option<&Version>) -> Result<Reading, Refusal> {
-        Ok(match self.state().documents.get(&(Kind::Control, election.clone())) {
+        known: Option<&Version>,
+    ) -> Result<Reading, Refusal> {
+        Ok(match self.state().versioned.get(&(object, election.clone())) {
             None => Reading::Nothing,
             Some((version, _)) if Some(version) == known => Reading::Unchanged,
             Some((version, content)) => Reading::Found(version.clone(), content.clone()),
         })
     }
 
-    async fn write_control(
+    async fn write(
         &self,
+        object: VersionedObject,
         election: &ElectionName,
         version: Option<&Version>,
         content: Bytes,
     ) -> Result<Version, Refusal> {
-        self.write_document(Write {
-            kind: Kind::Control,
-            election: election.clone(),
-            version: version.cloned(),
-            content,
-        })
+        self.write_or_fail(Write { place: (object, election.clone()), version: version.cloned(), content })
     }
 
-    async fn controlled(&self) -> Result<Vec<ElectionName>, Refusal> {
+    async fn elections_with(&self, object: VersionedObject) -> Result<Vec<ElectionName>, Refusal> {
         let state = self.state();
-        let controlled = state.documents.keys().filter(|(kind, _)| *kind == Kind::Control);
-        Ok(controlled.map(|(_, election)| election.clone()).collect())
+        let places = state.versioned.keys().filter(|(kept, _)| *kept == object);
+        Ok(places.map(|(_, election)| election.clone()).collect())
     }
 
-    async fn put_module(&self, digest: &Digest, content: Bytes) -> Result<(), Refusal> {
+    async fn put(&self, object: &PlainObject, content: Bytes) -> Result<(), Refusal> {
         let now = (self.clock)();
-        self.state().modules.entry(*digest).and_modify(|(stored, _)| *stored = now).or_insert((now, content));
+        let mut state = self.state();
+        match (object, state.plain.get_mut(object)) {
+            (PlainObject::Module(_), Some((put, _))) => *put = now,
+            _ => drop(state.plain.insert(object.clone(), (now, content))),
+        }
         Ok(())
     }
 
-    async fn get_module(&self, digest: &Digest, limit: u64) -> Result<Option<Bytes>, Refusal> {
+    async fn get(&self, object: &PlainObject, limit: u64) -> Result<Option<Bytes>, Refusal> {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        Ok(self.state().modules.get(digest).map(|(_, content)| content.slice(..content.len().min(limit))))
+        Ok(self.state().plain.get(object).map(|(_, content)| content.slice(..content.len().min(limit))))
     }
 
-    async fn modules(&self) -> Result<Vec<StoredModule>, Refusal> {
+    async fn list(&self, listing: &Listing) -> Result<Vec<Listed>, Refusal> {
+        let is_listed = |object: &PlainObject| match (object, listing) {
+            (PlainObject::Announcement(election, _), Listing::Announcements(of)) => election == of,
+            (PlainObject::Module(_), Listing::Modules) => true,
+            _ => false,
+        };
         let state = self.state();
-        let modules = state.modules.iter().map(|(digest, (stored, content))| StoredModule {
-            digest: *digest,
-            size: content.len() as u64,
-            stored: OffsetDateTime::UNIX_EPOCH + *stored,
+        let listed = state.plain.iter().filter(|(object, _)| is_listed(object)).map(|(object, (put, content))| {
+            Listed { object: object.clone(), size: content.len() as u64, put: Some(OffsetDateTime::UNIX_EPOCH + *put) }
         });
-        Ok(modules.collect())
+        Ok(listed.collect())
     }
 
-    async fn remove_module(&self, digest: &Digest, stored_until: Option<OffsetDateTime>) -> Result<bool, Refusal> {
-        let is_later = |stored: Duration| stored_until.is_some_and(|until| OffsetDateTime::UNIX_EPOCH + stored > until);
+    async fn remove(&self, object: &PlainObject, put_until: Option<OffsetDateTime>) -> Result<bool, Refusal> {
+        let is_later = |put: Duration| put_until.is_some_and(|until| OffsetDateTime::UNIX_EPOCH + put > until);
         let mut state = self.state();
-        let stays = state.modules.get(digest).is_some_and(|(stored, _)| is_later(*stored));
+        let stays = state.plain.get(object).is_some_and(|(put, _)| is_later(*put));
         if !stays {
-            state.modules.remove(digest);
+            state.plain.remove(object);
         }
         Ok(!stays)
     }
-
-    async fn announce(&self, election: &ElectionName, node: &str, content: Bytes) -> Result<(), Refusal> {
-        self.state().nodes.entry(election.clone()).or_default().insert(node.to_owned(), content);
-        Ok(())
-    }
-
-    async fn announcements(&self, election: &ElectionName) -> Result<Vec<(String, Bytes)>, Refusal> {
-        Ok(self.state().nodes.get(election).cloned().unwrap_or_default().into_iter().collect())
-    }
-
-    async fn announced(&self, election: &ElectionName, node: &str) -> Result<Option<Bytes>, Refusal> {
-        Ok(self.state().nodes.get(election).and_then(|nodes| nodes.get(node)).cloned())
-    }
-
-    async fn withdraw(&self, election: &ElectionName, node: &str) -> Result<(), Refusal> {
-        if let Some(nodes) = self.state().nodes.get_mut(election) {
-            nodes.remove(node);
-        }
-        Ok(())
-    }
-}
-
-/// What an election has one versioned object of.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
-    State,
-    Control,
 }
 
 /// A conditional write of such an object.
 struct Write {
-    kind: Kind,
-    election: ElectionName,
+    place: (VersionedObject, ElectionName),
     version: Option<Version>,
     content: Bytes,
 }
@@ -259,11 +222,10 @@ struct Write {
 #[derive(Default)]
 struct State {
     objects: BTreeMap<ElectionName, Object>,
-    documents: BTreeMap<(Kind, ElectionName), (Version, Bytes)>,
+    versioned: BTreeMap<(VersionedObject, ElectionName), (Version, Bytes)>,
     held_writes: Vec<Write>,
-    /// With the time at which each was stored.
-    modules: BTreeMap<Digest, (Duration, Bytes)>,
-    nodes: BTreeMap<ElectionName, BTreeMap<String, Bytes>>,
+    /// With the time at which each was put.
+    plain: BTreeMap<PlainObject, (Duration, Bytes)>,
     versions: u64,
     faults: VecDeque<Fault>,
     held: Vec<(ElectionName, Op)>,
@@ -276,14 +238,13 @@ struct Object {
 }
 
 impl State {
-    fn save(&mut self, Write { kind, election, version, content }: Write) -> Result<Version, Refusal> {
-        let place = (kind, election);
-        if self.documents.get(&place).map(|(version, _)| version) != version.as_ref() {
+    fn save(&mut self, Write { place, version, content }: Write) -> Result<Version, Refusal> {
+        if self.versioned.get(&place).map(|(version, _)| version) != version.as_ref() {
             return Err(Refusal::Conflict);
         }
         self.versions += 1;
         let next = Version(format!("v{}", self.versions));
-        self.documents.insert(place, (next.clone(), content));
+        self.versioned.insert(place, (next.clone(), content));
         Ok(next)
     }
 
@@ -307,8 +268,12 @@ impl State {
 
     /// The highest term that anything names beside the record, which names this one.
     fn recall(&self, election: ElectionName, recorded: Term) -> Result<Term, Refusal> {
-        let said = self.nodes.get(&election).into_iter().flat_map(BTreeMap::values);
-        let state = self.documents.get(&(Kind::State, election)).map(|(_, content)| &content[..]);
-        recall::highest(recorded, state, said.map(|content| recall::announced(content)))
+        let said = self
+            .plain
+            .iter()
+            .filter(|(object, _)| matches!(object, PlainObject::Announcement(of, _) if *of == election));
+        let said = said.map(|(_, (_, content))| recall::announced(content));
+        let state = self.versioned.get(&(VersionedObject::State, election.clone())).map(|(_, content)| &content[..]);
+        recall::highest(recorded, state, said)
     }
 }

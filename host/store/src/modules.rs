@@ -3,21 +3,27 @@
 use async_trait::async_trait;
 use baton_election::{ElectionName, Refusal, Version};
 use bytes::Bytes;
+use futures::{StreamExt as _, TryStreamExt as _};
 use time::OffsetDateTime;
 
-use crate::Digest;
+use crate::{Digest, Listing, ObjectStore, PlainObject, Reading, VersionedObject};
 
-/// A place for modules, beside the leases.
+/// How many nodes' announcements are read at the same time.
+const AT_ONCE: usize = 8;
+
+/// No announcement is as long, in bytes.
+const LONGEST_ANNOUNCEMENT: u64 = 64 << 10;
+
+/// The objects of a store that concern modules, by what they are for. Each request fails as those of an
+/// [`ObjectStore`] do.
 #[async_trait]
-pub trait ModuleStore: Send + Sync {
-    /// Reads `ELECTION/control`, unless it still has the version `known`: then that costs next to nothing.
-    ///
-    /// # Errors
-    /// [`Refusal::Unknown`] and [`Refusal::Misconfigured`], as of all methods here.
-    async fn read_control(&self, election: &ElectionName, known: Option<&Version>) -> Result<Reading, Refusal>;
+pub trait ModuleStore: ObjectStore {
+    /// Reads what an election is told about its modules, unless it still has the version `known`.
+    async fn read_control(&self, election: &ElectionName, known: Option<&Version>) -> Result<Reading, Refusal> {
+        self.read(VersionedObject::Control, election, known).await
+    }
 
-    /// Writes `ELECTION/control` whole, only if it still has that version; without one, only if there is
-    /// none. Returns its new version. Dropping the future may leave the request under way.
+    /// Writes what an election is told about its modules, if it has that version; without one, if there is none.
     ///
     /// # Errors
     /// [`Refusal::Conflict`] if the condition failed.
@@ -26,77 +32,74 @@ pub trait ModuleStore: Send + Sync {
         election: &ElectionName,
         version: Option<&Version>,
         content: Bytes,
-    ) -> Result<Version, Refusal>;
+    ) -> Result<Version, Refusal> {
+        self.write(VersionedObject::Control, election, version, content).await
+    }
 
-    /// The elections that have a control object, sorted: there may be no lease of them yet.
-    ///
-    /// # Errors
-    /// As above.
-    async fn controlled(&self) -> Result<Vec<ElectionName>, Refusal>;
+    /// The elections that are told of modules, sorted: there may be no lease of them yet.
+    async fn controlled(&self) -> Result<Vec<ElectionName>, Refusal> {
+        self.elections_with(VersionedObject::Control).await
+    }
 
-    /// Keeps a module under its digest. One that is there already stays as it is, and counts as stored now: who
-    /// puts it is about to name it.
-    ///
-    /// # Errors
-    /// As above.
-    async fn put_module(&self, digest: &Digest, content: Bytes) -> Result<(), Refusal>;
+    /// Keeps a module under its digest.
+    async fn put_module(&self, digest: &Digest, content: Bytes) -> Result<(), Refusal> {
+        self.put(&PlainObject::Module(*digest), content).await
+    }
 
-    /// A module's bytes as they are stored, of which only the first `limit` are read; none if it is not there.
-    /// Whoever uses them compares them with the digest, and whoever must tell a module of `limit` bytes from
-    /// a larger one asks for one byte more.
-    ///
-    /// # Errors
-    /// As above.
-    async fn get_module(&self, digest: &Digest, limit: u64) -> Result<Option<Bytes>, Refusal>;
+    /// The first `limit` bytes of a module as they are stored; none if it is not there. Whoever uses them compares them
+    /// with the digest.
+    async fn get_module(&self, digest: &Digest, limit: u64) -> Result<Option<Bytes>, Refusal> {
+        self.get(&PlainObject::Module(*digest), limit).await
+    }
 
     /// All modules that are kept, of whatever election, in the order of their digests.
-    ///
-    /// # Errors
-    /// As above.
-    async fn modules(&self) -> Result<Vec<StoredModule>, Refusal>;
+    async fn modules(&self) -> Result<Vec<StoredModule>, Refusal> {
+        let listed = self.list(&Listing::Modules).await?;
+        let modules = listed.into_iter().filter_map(|listed| match listed.object {
+            PlainObject::Module(digest) => Some(StoredModule { digest, size: listed.size, stored: listed.put? }),
+            PlainObject::Announcement(..) => None,
+        });
+        Ok(modules.collect())
+    }
 
     /// Removes a module, unless it was stored later than that, and tells whether it is gone. Harmless if there is
     /// none.
-    ///
-    /// # Errors
-    /// As above.
-    async fn remove_module(&self, digest: &Digest, stored_until: Option<OffsetDateTime>) -> Result<bool, Refusal>;
+    async fn remove_module(&self, digest: &Digest, stored_until: Option<OffsetDateTime>) -> Result<bool, Refusal> {
+        self.remove(&PlainObject::Module(*digest), stored_until).await
+    }
 
     /// Says what a node has in an election, instead of what it said before.
-    ///
-    /// # Errors
-    /// As above.
-    async fn announce(&self, election: &ElectionName, node: &str, content: Bytes) -> Result<(), Refusal>;
+    async fn announce(&self, election: &ElectionName, node: &str, content: Bytes) -> Result<(), Refusal> {
+        self.put(&announcement(election, node), content).await
+    }
 
     /// What the nodes of an election have said, by node.
-    ///
-    /// # Errors
-    /// As above.
-    async fn announcements(&self, election: &ElectionName) -> Result<Vec<(String, Bytes)>, Refusal>;
+    async fn announcements(&self, election: &ElectionName) -> Result<Vec<(String, Bytes)>, Refusal> {
+        let listed = self.list(&Listing::Announcements(election.clone())).await?;
+        let nodes = listed.into_iter().filter_map(|listed| match listed.object {
+            PlainObject::Announcement(_, node) => Some(node),
+            PlainObject::Module(_) => None,
+        });
+        let said = futures::stream::iter(nodes).map(|node| async move {
+            let said = self.announced(election, &node).await?;
+            // None where it was withdrawn meanwhile.
+            Ok(said.map(|said| (node, said)))
+        });
+        said.buffered(AT_ONCE).try_filter_map(async |said| Ok(said)).try_collect().await
+    }
 
     /// What one node of an election has said; none if it has said nothing.
-    ///
-    /// # Errors
-    /// As above.
-    async fn announced(&self, election: &ElectionName, node: &str) -> Result<Option<Bytes>, Refusal>;
+    async fn announced(&self, election: &ElectionName, node: &str) -> Result<Option<Bytes>, Refusal> {
+        self.get(&announcement(election, node), LONGEST_ANNOUNCEMENT).await
+    }
 
     /// Takes back what a node has said. Harmless if it has said nothing.
-    ///
-    /// # Errors
-    /// As above.
-    async fn withdraw(&self, election: &ElectionName, node: &str) -> Result<(), Refusal>;
+    async fn withdraw(&self, election: &ElectionName, node: &str) -> Result<(), Refusal> {
+        self.remove(&announcement(election, node), None).await.map(drop)
+    }
 }
 
-/// The answer to a conditional reading.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Reading {
-    /// It was never written.
-    Nothing,
-    /// It still has the version that the reader knows.
-    Unchanged,
-    /// It has this version and content.
-    Found(Version, Bytes),
-}
+impl<T: ObjectStore + ?Sized> ModuleStore for T {}
 
 /// A module in the store.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -107,4 +110,8 @@ pub struct StoredModule {
     pub size: u64,
     /// When it was stored last, as the store's clock says, to the second.
     pub stored: OffsetDateTime,
+}
+
+fn announcement(election: &ElectionName, node: &str) -> PlainObject {
+    PlainObject::Announcement(election.clone(), node.to_owned())
 }

@@ -10,11 +10,9 @@ mod boot;
 mod database;
 mod file;
 pub(crate) mod foreign;
-mod modules;
+mod objects;
 mod renewals;
 mod row;
-mod state;
-mod versioned;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -77,9 +75,9 @@ impl SqliteStore {
         Self {
             shared: Arc::new(Shared {
                 leases: Database::new(dir.join("lease.db"), row::SCHEMA, LEASES_BUSY),
-                states: Database::new(dir.join("state.db"), state::SCHEMA, STATES_BUSY),
-                control: Database::new(dir.join("control.db"), modules::CONTROL_SCHEMA, CONTROL_BUSY),
-                modules: Database::new(dir.join("modules.db"), modules::MODULES_SCHEMA, MODULES_BUSY),
+                states: Database::new(dir.join("state.db"), objects::STATES_SCHEMA, STATES_BUSY),
+                control: Database::new(dir.join("control.db"), objects::CONTROL_SCHEMA, CONTROL_BUSY),
+                modules: Database::new(dir.join("modules.db"), objects::MODULES_SCHEMA, MODULES_BUSY),
                 boot,
                 watched: Mutex::default(),
                 lanes: Mutex::default(),
@@ -250,9 +248,9 @@ impl Shared {
 
     /// The highest term that anything names beside the record, which names this one.
     fn recall(&self, election: &ElectionName, recorded: Term) -> Result<Term, Refusal> {
-        let state = self.states.transact(Access::Read, |db| state::head(db, election).map(Ok))?;
-        let said = self.control.transact(Access::Read, |db| modules::announcements(db, election).map(Ok))?;
-        recall::highest(recorded, state.as_deref(), said.iter().map(|(_, content)| recall::announced(content)))
+        let state = self.states.transact(Access::Read, |db| objects::state_head(db, election).map(Ok))?;
+        let said = self.control.transact(Access::Read, |db| objects::announcements(db, election).map(Ok))?;
+        recall::highest(recorded, state.as_deref(), said.iter().map(|content| recall::announced(content)))
     }
 
     /// Lets `step` change an election's object, and writes down what it changed.

@@ -9,7 +9,7 @@ use std::time::Instant;
 use azure_core::base64;
 use baton_election::ElectionName;
 use baton_modules::{Control, read_control};
-use baton_store::{Announcement, Digest, ModuleStore};
+use baton_store::{Announcement, Digest, ModuleStore as _, ObjectStore};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -458,7 +458,7 @@ fn control(stage: &Stage) -> Control {
 }
 
 /// Acts on the stage's store as an outside client.
-pub fn with_modules<T>(stage: &Stage, act: impl AsyncFnOnce(&dyn ModuleStore) -> T) -> T {
+pub fn with_modules<T>(stage: &Stage, act: impl AsyncFnOnce(&dyn ObjectStore) -> T) -> T {
     let store = baton_store::open(&stage.store.url().parse().expect("a URL")).expect("a store");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(act(&*store))

@@ -2,7 +2,7 @@
 
 use baton_election::ElectionName;
 use baton_modules::{Control, EditError, Publication, edit_control};
-use baton_store::{Announcement, Digest, ModuleStore};
+use baton_store::{Announcement, Digest, ModuleStore as _, ObjectStore};
 use time::OffsetDateTime;
 
 use crate::guests::Guest;
@@ -151,7 +151,7 @@ fn election() -> ElectionName {
 }
 
 /// Asks the store, as no command does, until it answers.
-fn on<T, E: std::fmt::Debug>(stage: &Stage, ask: impl AsyncFn(&dyn ModuleStore) -> Result<T, E>) -> T {
+fn on<T, E: std::fmt::Debug>(stage: &Stage, ask: impl AsyncFn(&dyn ObjectStore) -> Result<T, E>) -> T {
     let store = baton_store::open(&stage.store.url().parse().expect("a URL")).expect("a store");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     until("an answer of the store", || runtime.block_on(ask(&*store)))

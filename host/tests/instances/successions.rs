@@ -7,7 +7,8 @@ use baton_election::{End, StopReason, Term, Version};
 use baton_runtime::{CLAIM_AHEAD, Instance, Launcher, Module};
 use baton_store::MemoryStore;
 use baton_store::memory::Fault;
-use baton_store::state::{Document, DocumentError, EditError, StateStore, edit};
+use baton_store::state::{Document, DocumentError, EditError, edit};
+use baton_store::{ObjectStore as _, Reading, VersionedObject};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
@@ -43,7 +44,8 @@ impl Keeper {
     }
 
     async fn stored(&self) -> (Version, Document) {
-        let (version, content) = StateStore::read(&self.store, &self.launcher.election).await.unwrap().unwrap();
+        let read = self.store.read(VersionedObject::State, &self.launcher.election, None).await;
+        let Ok(Reading::Found(version, content)) = read else { panic!("{read:?}") };
         (version, Document::decode(&content).unwrap())
     }
 }

@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 
 use super::in_flight::InFlight;
 use baton_store::LeaseStore;
-use baton_store::{Announcement, Digest, ModuleStore, withdraw};
+use baton_store::{Announcement, Digest, ModuleStore as _, ObjectStore, withdraw};
 
 /// News is said so long after it came: a term that begins needs the machine for its instance.
 const NEWS_AFTER: Duration = Duration::from_millis(10);
@@ -21,7 +21,7 @@ const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 const TRY: Duration = Duration::from_secs(10);
 
 pub(super) struct Announcer {
-    store: Arc<dyn ModuleStore>,
+    store: Arc<dyn ObjectStore>,
     leases: Arc<dyn LeaseStore>,
     election: ElectionName,
     node: String,
@@ -49,7 +49,7 @@ pub(super) struct Said {
 impl Announcer {
     /// `source` is what people call the one that the modules come from.
     pub fn new(
-        store: Arc<dyn ModuleStore>,
+        store: Arc<dyn ObjectStore>,
         leases: Arc<dyn LeaseStore>,
         election: ElectionName,
         node: String,
@@ -135,7 +135,7 @@ impl Announcer {
 /// Says it, and returns the term that it names: never a lower one than the node has `named` before. What it named before
 /// this start is read: it may be the only one that knows of that term, and has not seen the election yet.
 async fn say(
-    store: Arc<dyn ModuleStore>,
+    store: Arc<dyn ObjectStore>,
     election: ElectionName,
     mut announcement: Announcement,
     named: Option<Term>,

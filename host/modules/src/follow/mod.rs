@@ -21,13 +21,13 @@ use baton_election::{ElectionName, Refusal, Version};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::jitter::between;
 use super::{Control, Judgement, Offer, Preparation, PrepareError, Preparer, Presence};
 use super::{RecordedVerdict, Source, SourceError, Supply, Verdict};
 use announcer::{Announcer, Said};
 use baton_runtime::LARGEST_MODULE;
 use baton_store::LeaseStore;
-use baton_store::{Digest, ModuleStore, Reading};
+use baton_store::jitter::between;
+use baton_store::{Digest, ModuleStore as _, ObjectStore, Reading};
 use in_flight::InFlight;
 use offered::{Offered, rejection};
 use recorder::{Judged, Recorder};
@@ -58,7 +58,7 @@ pub struct Following {
     /// What names the modules; none, and it is what was pushed into the store.
     pub source: Option<Box<dyn Source>>,
     /// Where the control object is. Nothing that is urgent goes through this handle: modules may be large.
-    pub store: Arc<dyn ModuleStore>,
+    pub store: Arc<dyn ObjectStore>,
     /// Where the record is, which this reads in the end.
     pub leases: Arc<dyn LeaseStore>,
     /// What makes modules ready.
@@ -470,7 +470,7 @@ fn published(control: &Control) -> Vec<Candidate> {
 }
 
 /// Reads a module from the store, which is believed nothing.
-async fn fetch(store: &dyn ModuleStore, candidate: &Candidate) -> Result<Offer, Setback> {
+async fn fetch(store: &dyn ObjectStore, candidate: &Candidate) -> Result<Offer, Setback> {
     let Candidate { digest, signature, .. } = candidate;
     let read = timeout(FETCH, store.get_module(digest, LARGEST_MODULE + 1)).await;
     let read = read.unwrap_or_else(|_| Err(Refusal::Unknown(format!("it did not come within {FETCH:?}"))));

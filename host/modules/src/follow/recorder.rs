@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::in_flight::InFlight;
 use crate::{Control, EditError, Judgement, edit_control};
-use baton_store::ModuleStore;
+use baton_store::ObjectStore;
 use baton_store::clock::{rfc3339, wall};
 
 /// How long to wait after a failure: at first, and at the most.
@@ -42,7 +42,7 @@ impl Judged {
 }
 
 pub(super) struct Recorder {
-    store: Arc<dyn ModuleStore>,
+    store: Arc<dyn ObjectStore>,
     election: ElectionName,
     /// What is not written yet, in its order. The first is being written, or waits for the next try.
     queue: VecDeque<Judged>,
@@ -53,7 +53,7 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    pub fn new(store: Arc<dyn ModuleStore>, election: ElectionName) -> Self {
+    pub fn new(store: Arc<dyn ObjectStore>, election: ElectionName) -> Self {
         let (queue, writing) = (VecDeque::new(), InFlight::none());
         Self { store, election, queue, writing, again: Instant::now(), wait: WAIT.0, said: false }
     }

@@ -9,10 +9,10 @@ use azure_storage_blobs::blob::Blob;
 use baton_election::{ElectionName, Refusal, Term};
 use futures::{StreamExt, TryStreamExt};
 
-use super::modules::{PIECE, nodes_folder};
+use super::objects::{PIECE, nodes_folder};
 use super::{Asked, AzureStore, LEASE_BLOB, code, record};
-use crate::recall;
 use crate::state::HEAD;
+use crate::{VersionedObject, recall};
 
 /// The key of an announcement's term.
 const TERM: &str = "term";
@@ -30,7 +30,7 @@ pub(super) fn metadata(content: &[u8]) -> Metadata {
 impl AzureStore {
     /// The highest term that anything names.
     pub(super) async fn recall(&self, election: &ElectionName) -> Result<Term, Refusal> {
-        let blobs = self.list(self.container.list_blobs().prefix(format!("{election}/")).include_metadata(true));
+        let blobs = self.list_blobs(self.container.list_blobs().prefix(format!("{election}/")).include_metadata(true));
         let (blobs, state) = futures::future::try_join(blobs, self.state_head(election)).await?;
         let (lease, nodes) = (format!("{election}{LEASE_BLOB}"), nodes_folder(election));
         let mut recorded = 0;
@@ -51,7 +51,7 @@ impl AzureStore {
     async fn state_head(&self, election: &ElectionName) -> Result<Option<Vec<u8>>, Refusal> {
         let failed = |error: &azure_core::Error| self.trouble(Asked::ToRead, error);
         // So much is asked for and not taken: for less the crate would ask for a checksum, see there.
-        let request = self.state_blob(election).get().chunk_size(PIECE);
+        let request = self.versioned_blob(VersionedObject::State, election).get().chunk_size(PIECE);
         let mut data = match request.into_stream().next().await {
             Some(Ok(answer)) => answer.data,
             Some(Err(error)) if code(&error) == Some("BlobNotFound") => return Ok(None),

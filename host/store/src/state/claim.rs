@@ -16,16 +16,16 @@ use baton_election::{ElectionName, Refusal, Term, Version};
 use bytes::Bytes;
 use tokio::sync::Mutex as AsyncMutex;
 
-use super::StateStore;
 use super::document::{Document, DocumentError, KEY, Limits, Mark};
-use super::pace::{Pace, tried};
 use crate::gate::Gate;
+use crate::pace::{Pace, tried};
+use crate::{ObjectStore, Reading, VersionedObject};
 
 /// Whoever claims an election's state.
 #[derive(Clone)]
 pub struct Claimant {
     /// Where it is.
-    pub store: Arc<dyn StateStore>,
+    pub store: Arc<dyn ObjectStore>,
     /// Whose it is.
     pub election: ElectionName,
     /// How large it may become.
@@ -123,6 +123,20 @@ pub enum CommitError {
 }
 
 impl Claimant {
+    /// One try to read the document.
+    async fn read(&self) -> Result<Option<(Version, Bytes)>, Refusal> {
+        Ok(match tried(self.store.read(VersionedObject::State, &self.election, None)).await? {
+            Reading::Found(version, content) => Some((version, content)),
+            // Nothing is unchanged for whoever knows no version.
+            Reading::Nothing | Reading::Unchanged => None,
+        })
+    }
+
+    /// One try to write it.
+    async fn write(&self, version: Option<&Version>, content: Bytes) -> Result<Version, Refusal> {
+        tried(self.store.write(VersionedObject::State, &self.election, version, content)).await
+    }
+
     /// Claims the state for `term`, whose effects pass `gate`.
     ///
     /// # Errors
@@ -151,7 +165,7 @@ impl Claimant {
         let mut pace = Pace::new(&*self.tell);
         loop {
             gate.pass().map_err(|_| ClaimError::TermOver)?;
-            let (version, found) = match tried(self.store.read(&self.election)).await {
+            let (version, found) = match self.read().await {
                 Ok(Some((version, content))) => (Some(version), Document::decode(&content)?),
                 Ok(None) => (None, Document::default()),
                 Err(refusal) => {
@@ -170,7 +184,7 @@ impl Claimant {
             let document = found.claimed(term, claim);
             let content = document.encode()?;
             gate.pass().map_err(|_| ClaimError::TermOver)?;
-            match tried(self.store.write(&self.election, version.as_ref(), content)).await {
+            match self.write(version.as_ref(), content).await {
                 Ok(version) => return Ok((version, Arc::new(document))),
                 // Somebody else wrote, or an earlier try of this did: the next reading tells.
                 Err(Refusal::Conflict) => {}
@@ -306,7 +320,7 @@ impl History {
             if self.gate.pass().is_err() {
                 return Err(self.end(in_doubt, CommitError::Refused));
             }
-            match tried(self.home.store.write(&self.home.election, Some(&self.version), content.clone())).await {
+            match self.home.write(Some(&self.version), content.clone()).await {
                 Ok(version) => {
                     self.adopt(next, version);
                     return Ok(());
@@ -333,7 +347,7 @@ impl History {
                 // The document is another by now: it stays unsettled, so that nobody goes on with this one.
                 return Err(if in_doubt { CommitError::Unknown } else { CommitError::Refused });
             }
-            match tried(self.home.store.read(&self.home.election)).await {
+            match self.home.read().await {
                 Ok(found) => {
                     let found = found.and_then(|(version, content)| Some((version, Document::decode(&content).ok()?)));
                     return match found {

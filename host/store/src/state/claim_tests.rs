@@ -7,11 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use time::OffsetDateTime;
 
 use super::*;
 use crate::clock::Clock;
 use crate::memory::{Fault, MemoryStore};
 use crate::state::EditError;
+use crate::{Listed, Listing, PlainObject};
 
 /// A store that counts what it is asked.
 #[derive(Clone)]
@@ -22,23 +24,57 @@ struct Counted {
 }
 
 #[async_trait]
-impl StateStore for Counted {
-    async fn read(&self, election: &ElectionName) -> Result<Option<(Version, Bytes)>, Refusal> {
+impl ObjectStore for Counted {
+    async fn read(
+        &self,
+        object: VersionedObject,
+        election: &ElectionName,
+        known: Option<&Version>,
+    ) -> Result<Reading, Refusal> {
         self.requests.fetch_add(1, Ordering::SeqCst);
         if self.is_unreadable.load(Ordering::SeqCst) {
             return Err(Refusal::Unknown("no answer".to_owned()));
         }
-        StateStore::read(&self.store, election).await
+        self.store.read(object, election, known).await
     }
 
     async fn write(
         &self,
+        object: VersionedObject,
         election: &ElectionName,
         version: Option<&Version>,
         content: Bytes,
     ) -> Result<Version, Refusal> {
         self.requests.fetch_add(1, Ordering::SeqCst);
-        self.store.write(election, version, content).await
+        self.store.write(object, election, version, content).await
+    }
+
+    async fn elections_with(&self, _: VersionedObject) -> Result<Vec<ElectionName>, Refusal> {
+        unreachable!("claims know their election")
+    }
+
+    async fn put(&self, _: &PlainObject, _: Bytes) -> Result<(), Refusal> {
+        unreachable!("state is versioned")
+    }
+
+    async fn get(&self, _: &PlainObject, _: u64) -> Result<Option<Bytes>, Refusal> {
+        unreachable!("state is versioned")
+    }
+
+    async fn list(&self, _: &Listing) -> Result<Vec<Listed>, Refusal> {
+        unreachable!("state is versioned")
+    }
+
+    async fn remove(&self, _: &PlainObject, _: Option<OffsetDateTime>) -> Result<bool, Refusal> {
+        unreachable!("state is versioned")
+    }
+}
+
+/// The document as a store has it.
+async fn stored(store: &MemoryStore) -> Option<(Version, Bytes)> {
+    match store.read(VersionedObject::State, &job(), None).await.unwrap() {
+        Reading::Found(version, content) => Some((version, content)),
+        Reading::Nothing | Reading::Unchanged => None,
     }
 }
 
@@ -83,7 +119,7 @@ impl Bench {
     }
 
     async fn stored(&self) -> Document {
-        let (_, content) = StateStore::read(&self.store, &job()).await.unwrap().unwrap();
+        let (_, content) = stored(&self.store).await.unwrap();
         Document::decode(&content).unwrap()
     }
 
@@ -372,10 +408,14 @@ async fn what_others_wrote_is_not_touched() {
         (b"baton state 1\xff\xff\xff", DocumentError::Damaged),
         (b"baton state 2...", DocumentError::Format('2')),
     ] {
-        let version = StateStore::read(&bench.store, &job()).await.unwrap().map(|(version, _)| version);
-        bench.store.write(&job(), version.as_ref(), Bytes::copy_from_slice(content)).await.unwrap();
+        let version = stored(&bench.store).await.map(|(version, _)| version);
+        bench
+            .store
+            .write(VersionedObject::State, &job(), version.as_ref(), Bytes::copy_from_slice(content))
+            .await
+            .unwrap();
         assert_eq!(bench.claim(1).await.err(), Some(ClaimError::Document(error)));
-        assert_eq!(StateStore::read(&bench.store, &job()).await.unwrap().unwrap().1, content);
+        assert_eq!(stored(&bench.store).await.unwrap().1, content);
     }
 }
 

@@ -11,13 +11,12 @@ use azure_core::prelude::Metadata;
 use azure_storage::{CloudLocation, StorageCredentials};
 use azure_storage_blobs::prelude::ClientBuilder;
 use baton_election::{LeaseState, Op, Refusal, Reply, Version};
-use baton_store::state::StateStore;
-use baton_store::{AzureStore, LeaseStore, Store};
+use baton_store::{AzureStore, LeaseStore, ObjectStore as _, Reading, Store, VersionedObject};
 
 use super::azurite::Azurite;
 use super::proxy::{Mode, Proxy};
-use super::states;
 use super::suite::{self, Backend, Bench, a, assert_lost, b, job, record, version_of};
+use super::versioned;
 
 /// Shorter than a lease by far, longer than any answer on loopback.
 const CALLER_WAITS: Duration = Duration::from_millis(1500);
@@ -81,7 +80,7 @@ async fn passes_the_suite() {
 async fn keeps_state() {
     let azurite = Azurite::start();
     let container = container(&azurite, "state").await;
-    states::run(|| Arc::new(container.handle())).await;
+    versioned::run(|| Arc::new(container.handle())).await;
 }
 
 #[tokio::test]
@@ -90,28 +89,33 @@ async fn a_write_of_state_whose_answer_is_lost_is_unknown_and_conflicts_when_rep
     let direct = container(&azurite, "lost").await.handle();
     let proxy = Proxy::start(azurite.address());
     let far = handle(proxy.address(), "lost");
-    let job = states::election("job");
-    let version = direct.write(&job, None, states::text("a")).await.unwrap();
+    let job = versioned::election("job");
+    let version = direct.write(VersionedObject::State, &job, None, versioned::text("a")).await.unwrap();
     proxy.set(Mode::Down);
-    let answer = far.write(&job, Some(&version), states::text("b")).await;
+    let answer = far.write(VersionedObject::State, &job, Some(&version), versioned::text("b")).await;
     assert!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
     proxy.set(Mode::CutAfterRequest);
-    let answer = far.write(&job, Some(&version), states::text("b")).await;
+    let answer = far.write(VersionedObject::State, &job, Some(&version), versioned::text("b")).await;
     assert!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
     proxy.set(Mode::Pass);
-    assert_eq!(far.write(&job, Some(&version), states::text("b")).await, Err(Refusal::Conflict));
-    let (found, content) = StateStore::read(&far, &job).await.unwrap().unwrap();
-    assert!(found != version && content == states::text("b"));
+    assert_eq!(
+        far.write(VersionedObject::State, &job, Some(&version), versioned::text("b")).await,
+        Err(Refusal::Conflict)
+    );
+    let Ok(Reading::Found(found, content)) = far.read(VersionedObject::State, &job, None).await else {
+        panic!("it is there")
+    };
+    assert!(found != version && content == versioned::text("b"));
 }
 
 #[tokio::test]
 async fn state_in_a_container_that_is_missing_is_misconfigured() {
     let azurite = Azurite::start();
     let store = handle(azurite.address(), "missing");
-    let job = states::election("job");
-    let read = StateStore::read(&store, &job).await;
+    let job = versioned::election("job");
+    let read = store.read(VersionedObject::State, &job, None).await;
     assert!(matches!(read, Err(Refusal::Misconfigured(_))), "{read:?}");
-    let written = store.write(&job, None, states::text("a")).await;
+    let written = store.write(VersionedObject::State, &job, None, versioned::text("a")).await;
     assert!(matches!(written, Err(Refusal::Misconfigured(_))), "{written:?}");
 }
 

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use baton_election::Refusal;
 use baton_store::LeaseStore;
-use baton_store::{Digest, ModuleStore, Reading};
+use baton_store::{Digest, ModuleStore as _, Reading};
 
 use super::azure::{answer, container, handle};
 use super::azurite::Azurite;
 use super::modules::{self, next_second};
 use super::proxy::{Mode, Proxy};
-use super::states;
+use super::versioned;
 
 #[tokio::test]
 async fn keeps_modules() {
@@ -27,19 +27,19 @@ async fn a_write_of_control_whose_answer_is_lost_is_unknown_and_conflicts_when_r
     let direct = container(&azurite, "lost-control").await.handle();
     let proxy = Proxy::start(azurite.address());
     let far = handle(proxy.address(), "lost-control");
-    let job = states::election("job");
-    let version = direct.write_control(&job, None, states::text("a")).await.unwrap();
+    let job = versioned::election("job");
+    let version = direct.write_control(&job, None, versioned::text("a")).await.unwrap();
     for mode in [Mode::Down, Mode::CutAfterRequest] {
         proxy.set(mode);
-        let answer = far.write_control(&job, Some(&version), states::text("b")).await;
+        let answer = far.write_control(&job, Some(&version), versioned::text("b")).await;
         assert!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
         let unread = far.read_control(&job, Some(&version)).await;
         assert!(matches!(unread, Err(Refusal::Unknown(_))), "{unread:?}");
     }
     proxy.set(Mode::Pass);
-    assert_eq!(far.write_control(&job, Some(&version), states::text("b")).await, Err(Refusal::Conflict));
+    assert_eq!(far.write_control(&job, Some(&version), versioned::text("b")).await, Err(Refusal::Conflict));
     let read = far.read_control(&job, Some(&version)).await;
-    assert!(matches!(&read, Ok(Reading::Found(_, content)) if *content == states::text("b")), "{read:?}");
+    assert!(matches!(&read, Ok(Reading::Found(_, content)) if *content == versioned::text("b")), "{read:?}");
 }
 
 #[tokio::test]
@@ -66,16 +66,16 @@ async fn a_module_whose_transfer_is_cut_is_unknown_and_had_by_trying_again() {
 async fn modules_in_a_container_that_is_missing_are_misconfigured() {
     let azurite = Azurite::start();
     let store = handle(azurite.address(), "missing");
-    let (job, digest) = (states::election("job"), Digest::of(b"x"));
+    let (job, digest) = (versioned::election("job"), Digest::of(b"x"));
     for answer in [
         store.read_control(&job, None).await.map(drop),
-        store.write_control(&job, None, states::text("x")).await.map(drop),
-        store.put_module(&digest, states::text("x")).await,
+        store.write_control(&job, None, versioned::text("x")).await.map(drop),
+        store.put_module(&digest, versioned::text("x")).await,
         store.get_module(&digest, 10).await.map(drop),
         store.modules().await.map(drop),
         store.remove_module(&digest, None).await.map(drop),
         store.controlled().await.map(drop),
-        store.announce(&job, "node", states::text("x")).await,
+        store.announce(&job, "node", versioned::text("x")).await,
         store.announcements(&job).await.map(drop),
         store.withdraw(&job, "node").await,
     ] {
@@ -129,12 +129,12 @@ async fn a_module_is_put_together_from_pieces_of_one_version() {
     };
     let first = || part("0-9", "0123456789");
     let (answer, asked) = read(u64::MAX, vec![first(), part("10-19", "abcdefghij")]).await;
-    assert_eq!(answer, Ok(Some(states::text("0123456789abcdefghij"))));
+    assert_eq!(answer, Ok(Some(versioned::text("0123456789abcdefghij"))));
     assert!(asked[0].contains("bytes=0-") && !asked[0].contains("if-match"), "{asked:?}");
     assert!(asked[1].contains("bytes=10-") && asked[1].contains("if-match: \"0x1\""), "{asked:?}");
     // Nothing more is asked for than what is wanted.
     for limit in [7, 10] {
-        assert_eq!(read(limit, vec![first()]).await.0, Ok(Some(states::text(&"0123456789"[..limit as usize]))));
+        assert_eq!(read(limit, vec![first()]).await.0, Ok(Some(versioned::text(&"0123456789"[..limit as usize]))));
     }
     for (second, why) in [
         (ends("412 Precondition Failed", "ConditionNotMet"), "removed or replaced"),
@@ -152,7 +152,7 @@ async fn a_module_is_put_together_from_pieces_of_one_version() {
 async fn a_module_that_is_there_is_not_sent_and_never_replaced() {
     let put = async |answers| {
         let (address, server) = answer(answers);
-        let answer = handle(address, "leases").put_module(&Digest::of(b"x"), states::text("x")).await;
+        let answer = handle(address, "leases").put_module(&Digest::of(b"x"), versioned::text("x")).await;
         (answer, server.join().unwrap())
     };
     let missing = || ends("404 Not Found", "BlobNotFound");
@@ -175,10 +175,10 @@ async fn a_module_that_is_there_is_not_sent_and_never_replaced() {
 #[tokio::test]
 async fn what_is_leased_by_others_is_unknown() {
     let (address, server) = answer(vec![ends("412 Precondition Failed", "LeaseIdMissing"); 3]);
-    let (store, job) = (handle(address, "leases"), states::election("job"));
+    let (store, job) = (handle(address, "leases"), versioned::election("job"));
     for answer in [
         store.remove_module(&Digest::of(b""), None).await.map(drop),
-        store.announce(&job, "node", states::text("x")).await,
+        store.announce(&job, "node", versioned::text("x")).await,
         store.withdraw(&job, "node").await,
     ] {
         assert!(matches!(&answer, Err(Refusal::Unknown(why)) if why.contains("LeaseIdMissing")), "{answer:?}");

@@ -12,8 +12,8 @@ mod modules;
 mod processes;
 mod recovery;
 mod sqlite;
-mod states;
 mod suite;
 mod terms;
+mod versioned;
 
 use baton_test_support::{azurite, fuse, patience, proxy, skipped};

@@ -8,10 +8,10 @@ use async_trait::async_trait;
 use baton_election::{LeaseState, Op, Refusal, Reply, Version};
 use baton_store::Store;
 use baton_store::memory::{Fault, MemoryStore};
-use baton_store::{ModuleStore, Reading};
+use baton_store::{ModuleStore as _, Reading};
 
 use super::suite::{self, Backend, Bench, a, b, job, record};
-use super::{modules, states};
+use super::{modules, versioned};
 
 struct Memory {
     store: MemoryStore,
@@ -54,7 +54,7 @@ async fn passes_the_suite() {
 #[tokio::test]
 async fn keeps_state() {
     let memory = memory();
-    states::run(|| Arc::new(memory.store.clone())).await;
+    versioned::run(|| Arc::new(memory.store.clone())).await;
 }
 
 #[tokio::test]
@@ -69,20 +69,20 @@ async fn keeps_modules() {
 #[tokio::test]
 async fn faults_meet_writes_of_control_objects() {
     let store = memory().store;
-    let job = states::election("job");
+    let job = versioned::election("job");
     let unknown = |answer: Result<Version, Refusal>| assert!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
 
     store.fail_next(Fault::LoseRequest);
-    unknown(store.write_control(&job, None, states::text("a")).await);
+    unknown(store.write_control(&job, None, versioned::text("a")).await);
     assert_eq!(store.read_control(&job, None).await, Ok(Reading::Nothing));
 
     store.fail_next(Fault::LoseAnswer);
-    unknown(store.write_control(&job, None, states::text("a")).await);
+    unknown(store.write_control(&job, None, versioned::text("a")).await);
     let Ok(Reading::Found(version, _)) = store.read_control(&job, None).await else { panic!("it was carried out") };
 
     store.fail_next(Fault::Hold);
-    unknown(store.write_control(&job, Some(&version), states::text("late")).await);
-    let next = store.write_control(&job, Some(&version), states::text("b")).await.unwrap();
+    unknown(store.write_control(&job, Some(&version), versioned::text("late")).await);
+    let next = store.write_control(&job, Some(&version), versioned::text("b")).await.unwrap();
     assert_eq!(store.deliver_writes(), [Err(Refusal::Conflict)]);
     assert_eq!(store.read_control(&job, Some(&next)).await, Ok(Reading::Unchanged));
 }

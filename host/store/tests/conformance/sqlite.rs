@@ -9,13 +9,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use baton_election::{LeaseId, LeaseState, Op, Refusal, Reply, Version};
 use baton_store::sqlite::Boot;
-use baton_store::state::StateStore;
-use baton_store::{Digest, ModuleStore, Reading};
+use baton_store::{Digest, ModuleStore as _, ObjectStore as _, Reading, VersionedObject};
 use baton_store::{LeaseStore, SqliteStore, Store};
 use tempfile::TempDir;
 
 use super::suite::{self, Backend, Bench, a, assert_lost, b, job, record};
-use super::{modules, states};
+use super::{modules, versioned};
 use crate::skipped::skipped;
 
 /// A store in a folder of its own, and a handle for each [`Backend::open`], as other processes have.
@@ -61,7 +60,7 @@ async fn passes_the_suite() {
 #[tokio::test]
 async fn keeps_state() {
     let folder = folder().await;
-    states::run(|| Arc::new(folder.handle())).await;
+    versioned::run(|| Arc::new(folder.handle())).await;
 }
 
 /// A folder that an earlier version made has no file for state.
@@ -70,10 +69,10 @@ async fn state_gets_its_file_where_leases_have_theirs() {
     let folder = folder().await;
     std::fs::remove_file(folder.0.path().join("state.db")).unwrap();
     let store = folder.handle();
-    let job = states::election("job");
-    assert!(matches!(StateStore::read(&store, &job).await, Err(Refusal::Misconfigured(_))));
+    let job = versioned::election("job");
+    assert!(matches!(store.read(VersionedObject::State, &job, None).await, Err(Refusal::Misconfigured(_))));
     store.create().await.unwrap();
-    states::run(|| Arc::new(folder.handle())).await;
+    versioned::run(|| Arc::new(folder.handle())).await;
 }
 
 /// State has a file of its own, so that no commit is in a renewal's way.
@@ -84,11 +83,11 @@ async fn a_lock_on_the_state_delays_no_renewal() {
     let bench = Bench { store: Arc::new(store.clone()), backend: Arc::new(folder) };
     bench.held_by(a()).await;
     lock.execute_batch("BEGIN EXCLUSIVE").unwrap();
-    let answer = store.write(&states::election("job"), None, states::text("x")).await;
+    let answer = store.write(VersionedObject::State, &versioned::election("job"), None, versioned::text("x")).await;
     assert!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
     assert_eq!(bench.renew(a()).await, Ok(Reply::Done));
     lock.execute_batch("ROLLBACK").unwrap();
-    store.write(&states::election("job"), None, states::text("x")).await.unwrap();
+    store.write(VersionedObject::State, &versioned::election("job"), None, versioned::text("x")).await.unwrap();
 }
 
 #[tokio::test]
@@ -104,12 +103,12 @@ async fn modules_get_their_files_where_leases_have_theirs() {
     for file in ["control.db", "modules.db"] {
         std::fs::remove_file(folder.0.path().join(file)).unwrap();
     }
-    let (store, job) = (folder.handle(), states::election("job"));
+    let (store, job) = (folder.handle(), versioned::election("job"));
     for answer in [
         store.read_control(&job, None).await.map(drop),
-        store.write_control(&job, None, states::text("x")).await.map(drop),
-        store.announce(&job, "node", states::text("x")).await,
-        store.put_module(&Digest::of(b"x"), states::text("x")).await,
+        store.write_control(&job, None, versioned::text("x")).await.map(drop),
+        store.announce(&job, "node", versioned::text("x")).await,
+        store.put_module(&Digest::of(b"x"), versioned::text("x")).await,
         store.modules().await.map(drop),
     ] {
         let Err(Refusal::Misconfigured(why)) = &answer else { panic!("{answer:?}") };
@@ -125,15 +124,15 @@ async fn modules_get_their_files_where_leases_have_theirs() {
 #[tokio::test]
 async fn files_of_modules_that_are_damaged_are_named() {
     let folder = folder().await;
-    let (store, job) = (folder.handle(), states::election("job"));
+    let (store, job) = (folder.handle(), versioned::election("job"));
     for file in ["control.db", "modules.db"] {
         write_text(&folder.0.path().join(file));
     }
     for (file, answer) in [
         ("control.db", store.read_control(&job, None).await.map(drop)),
-        ("control.db", store.write_control(&job, None, states::text("x")).await.map(drop)),
+        ("control.db", store.write_control(&job, None, versioned::text("x")).await.map(drop)),
         ("modules.db", store.get_module(&Digest::of(b"x"), 10).await.map(drop)),
-        ("modules.db", store.put_module(&Digest::of(b"x"), states::text("x")).await),
+        ("modules.db", store.put_module(&Digest::of(b"x"), versioned::text("x")).await),
     ] {
         let Err(Refusal::Misconfigured(why)) = &answer else { panic!("{answer:?}") };
         assert!(why.contains(file) && why.contains("move it away"), "{why}");
@@ -141,14 +140,14 @@ async fn files_of_modules_that_are_damaged_are_named() {
     // Leases and state do not depend on them.
     let bench = Bench { store: folder.open(), backend: Arc::new(folder) };
     bench.held_by(a()).await;
-    store.write(&job, None, states::text("x")).await.unwrap();
+    store.write(VersionedObject::State, &job, None, versioned::text("x")).await.unwrap();
 }
 
 /// Whoever writes a module for as long as it takes is in nobody else's way.
 #[tokio::test]
 async fn a_lock_on_the_modules_delays_no_renewal_and_no_reading_of_control() {
     let folder = folder().await;
-    let (store, job) = (folder.handle(), states::election("other"));
+    let (store, job) = (folder.handle(), versioned::election("other"));
     let lock = rusqlite::Connection::open(folder.0.path().join("modules.db")).unwrap();
     let bench = Bench { store: Arc::new(store.clone()), backend: Arc::new(folder) };
     bench.held_by(a()).await;
@@ -156,15 +155,15 @@ async fn a_lock_on_the_modules_delays_no_renewal_and_no_reading_of_control() {
     let digest = Digest::of(b"x");
     let putting = tokio::spawn({
         let store = store.clone();
-        async move { store.put_module(&digest, states::text("x")).await }
+        async move { store.put_module(&digest, versioned::text("x")).await }
     });
     assert_eq!(bench.renew(a()).await, Ok(Reply::Done));
-    let version = store.write_control(&job, None, states::text("c")).await.unwrap();
+    let version = store.write_control(&job, None, versioned::text("c")).await.unwrap();
     assert_eq!(store.read_control(&job, Some(&version)).await, Ok(Reading::Unchanged));
     assert!(!putting.is_finished(), "it waits for the lock");
     lock.execute_batch("ROLLBACK").unwrap();
     assert_eq!(putting.await.unwrap(), Ok(()));
-    assert_eq!(store.get_module(&digest, 10).await, Ok(Some(states::text("x"))));
+    assert_eq!(store.get_module(&digest, 10).await, Ok(Some(versioned::text("x"))));
 }
 
 async fn held() -> (std::path::PathBuf, Bench) {

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 
 use baton_election::{ElectionName, HIGHEST_TERM, Op, Record, Refusal, Reply, Term};
-use baton_store::Announcement;
-use baton_store::Store;
 use baton_store::state::{self, Document, EditError};
+use baton_store::{Announcement, ModuleStore as _, Store, VersionedObject};
 use bytes::Bytes;
 
 use super::suite::{Bench, a, assert_lost, b, job, record, version_of};
@@ -114,7 +113,7 @@ pub async fn a_state_that_cannot_be_read_may_name_any_term(bench: Bench) {
         ("baton state 1", "damaged"),
     ] {
         let content = Bytes::copy_from_slice(content.as_bytes());
-        version = Some(store.write(&job(), version.as_ref(), content).await.unwrap());
+        version = Some(store.write(VersionedObject::State, &job(), version.as_ref(), content).await.unwrap());
         let answer = recall(store.as_ref()).await;
         assert!(matches!(&answer, Err(Refusal::Misconfigured(why)) if why.contains(says)), "{answer:?}");
     }

@@ -14,6 +14,7 @@ use std::process::Command;
 use baton_election::ElectionName;
 use baton_modules::{EditError, Publication, edit_control};
 use baton_store::Digest;
+use baton_store::ModuleStore as _;
 use serde_json::Value;
 
 use crate::node::{Event, Launch, Node, baton, finish, until};

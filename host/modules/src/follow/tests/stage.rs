@@ -14,7 +14,7 @@ use super::super::*;
 use crate::{EditError, Publication, edit_control};
 use baton_runtime::{Engine, Module};
 use baton_store::MemoryStore;
-use baton_store::{Announcement, StoredModule};
+use baton_store::{Announcement, Listed, Listing, PlainObject, VersionedObject};
 
 /// Guards against a hang; nothing is measured by it.
 const GUARD: Duration = Duration::from_secs(60);
@@ -145,7 +145,7 @@ impl Stage {
             incarnation: "1".to_owned(),
             name: if source.is_some() { "x.wasm".to_owned() } else { "store://stage".to_owned() },
             source,
-            store: Arc::clone(&self.store) as Arc<dyn ModuleStore>,
+            store: Arc::clone(&self.store) as Arc<dyn ObjectStore>,
             leases: Arc::new(self.store.inner.clone()),
             preparer: Arc::new(preparer),
             presence: seen,
@@ -313,54 +313,45 @@ impl Faulty {
 }
 
 #[async_trait]
-impl ModuleStore for Faulty {
-    async fn controlled(&self) -> Result<Vec<ElectionName>, Refusal> {
-        self.meet(&[]).await?.controlled().await
-    }
-
-    async fn read_control(&self, election: &ElectionName, known: Option<&Version>) -> Result<Reading, Refusal> {
-        self.meet(&[]).await?.read_control(election, known).await
-    }
-
-    async fn write_control(
+impl ObjectStore for Faulty {
+    async fn read(
         &self,
+        object: VersionedObject,
+        election: &ElectionName,
+        known: Option<&Version>,
+    ) -> Result<Reading, Refusal> {
+        self.meet(&[]).await?.read(object, election, known).await
+    }
+
+    async fn write(
+        &self,
+        object: VersionedObject,
         election: &ElectionName,
         version: Option<&Version>,
         content: Bytes,
     ) -> Result<Version, Refusal> {
-        self.meet(&[]).await?.write_control(election, version, content).await
+        self.meet(&[]).await?.write(object, election, version, content).await
     }
 
-    async fn put_module(&self, digest: &Digest, content: Bytes) -> Result<(), Refusal> {
-        self.meet(&[]).await?.put_module(digest, content).await
+    async fn elections_with(&self, object: VersionedObject) -> Result<Vec<ElectionName>, Refusal> {
+        self.meet(&[]).await?.elections_with(object).await
     }
 
-    async fn get_module(&self, digest: &Digest, limit: u64) -> Result<Option<Bytes>, Refusal> {
-        self.meet(&[&self.has_no_modules]).await?.get_module(digest, limit).await
+    async fn put(&self, object: &PlainObject, content: Bytes) -> Result<(), Refusal> {
+        self.meet(&[]).await?.put(object, content).await
     }
 
-    async fn modules(&self) -> Result<Vec<StoredModule>, Refusal> {
-        self.meet(&[]).await?.modules().await
+    async fn get(&self, object: &PlainObject, limit: u64) -> Result<Option<Bytes>, Refusal> {
+        let faults: &[_] = if matches!(object, PlainObject::Module(_)) { &[&self.has_no_modules] } else { &[] };
+        self.meet(faults).await?.get(object, limit).await
     }
 
-    async fn remove_module(&self, digest: &Digest, stored_until: Option<OffsetDateTime>) -> Result<bool, Refusal> {
-        self.meet(&[]).await?.remove_module(digest, stored_until).await
+    async fn list(&self, listing: &Listing) -> Result<Vec<Listed>, Refusal> {
+        self.meet(&[]).await?.list(listing).await
     }
 
-    async fn announce(&self, election: &ElectionName, node: &str, content: Bytes) -> Result<(), Refusal> {
-        self.meet(&[]).await?.announce(election, node, content).await
-    }
-
-    async fn announcements(&self, election: &ElectionName) -> Result<Vec<(String, Bytes)>, Refusal> {
-        self.meet(&[]).await?.announcements(election).await
-    }
-
-    async fn announced(&self, election: &ElectionName, node: &str) -> Result<Option<Bytes>, Refusal> {
-        self.meet(&[]).await?.announced(election, node).await
-    }
-
-    async fn withdraw(&self, election: &ElectionName, node: &str) -> Result<(), Refusal> {
-        self.meet(&[]).await?.withdraw(election, node).await
+    async fn remove(&self, object: &PlainObject, put_until: Option<OffsetDateTime>) -> Result<bool, Refusal> {
+        self.meet(&[]).await?.remove(object, put_until).await
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// A random time between these two; the first where the system has no random numbers.
-pub(super) fn between(least: Duration, most: Duration) -> Duration {
+pub fn between(least: Duration, most: Duration) -> Duration {
     let mut byte = [0];
     let random = getrandom::fill(&mut byte).map_or(0, |()| byte[0]);
     least + most.saturating_sub(least) * u32::from(random) / 256

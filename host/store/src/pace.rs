@@ -15,12 +15,12 @@ const RETRY_MAX: Duration = Duration::from_secs(1);
 const TRIES: u32 = 10;
 
 /// One try, which is unknown if it takes too long.
-pub async fn tried<T>(request: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
+pub(crate) async fn tried<T>(request: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
     timeout(TRY, request).await.unwrap_or_else(|_| Err(Refusal::Unknown(format!("no answer within {TRY:?}"))))
 }
 
 /// The pace of repeated tries.
-pub struct Pace<'a> {
+pub(crate) struct Pace<'a> {
     tries: u32,
     tell: &'a (dyn Fn(&Refusal) + Send + Sync),
 }

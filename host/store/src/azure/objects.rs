@@ -1,10 +1,11 @@
-//! Modules, `modules/sha256/HEX`; what elections are told about them, `ELECTION/control`; and what nodes say
-//! that they have, `ELECTION/nodes/NODE`. No name of an election makes one of these the same as another.
+//! Everything but leases: blobs that are read and written whole, with conditions, whose ETag is their version; and modules,
+//! which take a line long to carry. No name of an election makes one of them the same as another.
 
 use std::future::Future;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use azure_core::StatusCode;
 use azure_core::error::ErrorKind;
 use azure_core::prelude::{IfMatchCondition, IfModifiedSinceCondition, Range};
 use azure_storage_blobs::blob::Blob;
@@ -17,13 +18,13 @@ use futures::{StreamExt, TryStreamExt};
 use time::OffsetDateTime;
 
 use super::{ANSWER_WITHIN, Asked, AzureStore, code, recall};
-use crate::{Digest, ModuleStore, Reading, StoredModule};
+use crate::{Digest, Listed, Listing, ObjectStore, PlainObject, Reading, VersionedObject};
+
+/// Versioned objects are read with one request, so that what is read is one version. None is as large.
+const LARGEST: u64 = 1 << 30;
 
 /// Where modules are, by their hexadecimal digits.
 const MODULES: &str = "modules/sha256/";
-
-/// The name of an election's control object in its folder.
-const CONTROL_BLOB: &str = "/control";
 
 /// The media type of a module.
 const WASM: &str = "application/wasm";
@@ -35,35 +36,169 @@ pub(super) const PIECE: u64 = 4 << 20;
 /// On a line that is slower, in bytes per second, no module can be had: a megabit.
 const SLOWEST: u64 = 125_000;
 
-/// How many nodes are asked about at the same time.
-const AT_ONCE: usize = 8;
-
 #[async_trait]
-impl ModuleStore for AzureStore {
-    async fn read_control(&self, election: &ElectionName, known: Option<&Version>) -> Result<Reading, Refusal> {
-        self.read_object(&self.control_blob(election), known).await
+impl ObjectStore for AzureStore {
+    async fn read(
+        &self,
+        object: VersionedObject,
+        election: &ElectionName,
+        known: Option<&Version>,
+    ) -> Result<Reading, Refusal> {
+        let blob = self.versioned_blob(object, election);
+        let failed = |error: &azure_core::Error| self.refusal(Asked::ToRead, error);
+        let mut request = blob.get().chunk_size(LARGEST);
+        if let Some(known) = known {
+            request = request.if_match(IfMatchCondition::NotMatch(known.0.clone()));
+        }
+        let answer = match request.into_stream().next().await {
+            Some(Ok(answer)) => answer,
+            Some(Err(error)) if known.is_some() && is_not_modified(&error) => return Ok(Reading::Unchanged),
+            Some(Err(error)) if code(&error) == Some("BlobNotFound") => return Ok(Reading::Nothing),
+            // Of an empty blob no range can be read. Baton writes none, and whoever did is told so.
+            Some(Err(error)) if code(&error) == Some("InvalidRange") => {
+                let found = blob.get_properties().await.map_err(|error| failed(&error))?;
+                let version = Version(found.blob.properties.etag.to_string());
+                return match found.blob.properties.content_length {
+                    0 => Ok(Reading::Found(version, Bytes::new())),
+                    _ => Err(Refusal::Unknown("the blob was written while it was read".to_owned())),
+                };
+            }
+            Some(Err(error)) => return Err(failed(&error)),
+            None => return Err(Refusal::Unknown("the store did not answer".to_owned())),
+        };
+        let version = Version(answer.blob.properties.etag.to_string());
+        let content = answer.data.collect().await.map_err(|error| failed(&error))?;
+        Ok(Reading::Found(version, content))
     }
 
-    async fn write_control(
+    async fn write(
         &self,
+        object: VersionedObject,
         election: &ElectionName,
         version: Option<&Version>,
         content: Bytes,
     ) -> Result<Version, Refusal> {
-        self.write_object(&self.control_blob(election), version, content).await
+        let blob = self.versioned_blob(object, election);
+        let condition = match version {
+            Some(version) => IfMatchCondition::Match(version.0.clone()),
+            None => IfMatchCondition::NotMatch("*".to_owned()),
+        };
+        match blob.put_block_blob(content).if_match(condition).into_future().await {
+            Ok(response) => Ok(Version(response.etag)),
+            // A blob that was deleted has not the version either.
+            Err(error) if code(&error) == Some("BlobNotFound") => Err(Refusal::Conflict),
+            Err(error) => Err(self.refusal(Asked::ToCreate, &error)),
+        }
     }
 
-    async fn controlled(&self) -> Result<Vec<ElectionName>, Refusal> {
-        let mut elections: Vec<_> =
-            self.list(self.container.list_blobs()).await?.iter().filter_map(controlled).collect();
+    async fn elections_with(&self, object: VersionedObject) -> Result<Vec<ElectionName>, Refusal> {
+        let blobs = self.list_blobs(self.container.list_blobs()).await?;
+        let election = |blob: &Blob| ElectionName::new(blob.name.strip_suffix(last_part(object))?).ok();
+        let mut elections: Vec<_> = blobs.iter().filter_map(election).collect();
         elections.sort();
         Ok(elections)
     }
 
-    async fn put_module(&self, digest: &Digest, content: Bytes) -> Result<(), Refusal> {
-        let blob = self.module_blob(digest);
+    async fn put(&self, object: &PlainObject, content: Bytes) -> Result<(), Refusal> {
+        match object {
+            PlainObject::Announcement(election, node) => {
+                let metadata = recall::metadata(&content);
+                let blob = self.container.blob_client(node_name(election, node));
+                match blob.put_block_blob(content).metadata(metadata).into_future().await {
+                    Ok(_) => Ok(()),
+                    Err(error) => Err(self.trouble(Asked::ToCreate, &error)),
+                }
+            }
+            PlainObject::Module(digest) => self.put_module(&module_name(digest), content).await,
+        }
+    }
+
+    async fn get(&self, object: &PlainObject, limit: u64) -> Result<Option<Bytes>, Refusal> {
+        let blob = self.transfers.blob_client(name_of(object));
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let mut content = BytesMut::new();
+        let mut version = None;
+        loop {
+            let start = content.len();
+            let answer = transfer(PIECE, self.read_piece(&blob, version.as_ref(), &mut content, limit)).await?;
+            let error = match answer {
+                Ok(piece) if piece.is_last || content.len() >= limit => return Ok(Some(content.freeze())),
+                Ok(_) if content.len() == start => {
+                    return Err(Refusal::Unknown("the store sent nothing of a blob that has more".to_owned()));
+                }
+                Ok(piece) => {
+                    version = Some(piece.version);
+                    continue;
+                }
+                Err(error) => error,
+            };
+            return match code(&error) {
+                Some("BlobNotFound") if version.is_none() => Ok(None),
+                // Of an empty blob no range can be read.
+                Some("InvalidRange") if version.is_none() => Ok(Some(Bytes::new())),
+                Some("BlobNotFound" | "ConditionNotMet" | "InvalidRange") => {
+                    Err(Refusal::Unknown("the blob was removed or replaced while it was read".to_owned()))
+                }
+                _ => Err(self.trouble(Asked::ToRead, &error)),
+            };
+        }
+    }
+
+    async fn list(&self, listing: &Listing) -> Result<Vec<Listed>, Refusal> {
+        let folder = match listing {
+            Listing::Announcements(election) => nodes_folder(election),
+            Listing::Modules => MODULES.to_owned(),
+        };
+        let object = |name: &str| {
+            // What Baton could not have written is nobody's.
+            let last = name.strip_prefix(&folder)?;
+            Some(match listing {
+                Listing::Announcements(election) => PlainObject::Announcement(election.clone(), node_of(last)?),
+                Listing::Modules => PlainObject::Module(format!("sha256:{last}").parse().ok()?),
+            })
+        };
+        let blobs = self.list_blobs(self.container.list_blobs().prefix(folder.clone())).await?;
+        let mut listed: Vec<_> = blobs
+            .iter()
+            .filter_map(|Blob { name, properties, .. }| {
+                let (size, put) = (properties.content_length, Some(properties.last_modified));
+                Some(Listed { object: object(name)?, size, put })
+            })
+            .collect();
+        listed.sort_by(|one, other| one.object.cmp(&other.object));
+        Ok(listed)
+    }
+
+    async fn remove(&self, object: &PlainObject, put_until: Option<OffsetDateTime>) -> Result<bool, Refusal> {
+        let mut request = self.transfers.blob_client(name_of(object)).delete();
+        if let Some(until) = put_until {
+            request = request.if_modified_since(IfModifiedSinceCondition::Unmodified(until));
+        }
+        match transfer(0, request.into_future()).await? {
+            Ok(_) => Ok(true),
+            Err(error) if code(&error) == Some("BlobNotFound") => Ok(true),
+            Err(error) if code(&error) == Some("ConditionNotMet") => Ok(false),
+            Err(error) => Err(self.trouble(Asked::ToCreate, &error)),
+        }
+    }
+}
+
+/// What was read of a blob.
+struct Piece {
+    /// The ETag of the whole.
+    version: String,
+    is_last: bool,
+}
+
+impl AzureStore {
+    pub(super) fn versioned_blob(&self, object: VersionedObject, election: &ElectionName) -> BlobClient {
+        self.container.blob_client(format!("{election}{}", last_part(object)))
+    }
+
+    async fn put_module(&self, name: &str, content: Bytes) -> Result<(), Refusal> {
+        let blob = self.transfers.blob_client(name);
         // Nobody waits for a line to carry what is there; the condition below is for who puts it at the same time.
-        match transfer(0, self.container.blob_client(module_name(digest)).get_properties().into_future()).await? {
+        match transfer(0, self.container.blob_client(name).get_properties().into_future()).await? {
             Ok(_) => return self.touch(&blob).await,
             Err(error) if code(&error) == Some("BlobNotFound") => {}
             Err(error) => return Err(self.trouble(Asked::ToRead, &error)),
@@ -79,124 +214,6 @@ impl ModuleStore for AzureStore {
             Err(Refusal::Conflict) => self.touch(&blob).await,
             Err(refusal) => Err(refusal),
         }
-    }
-
-    async fn get_module(&self, digest: &Digest, limit: u64) -> Result<Option<Bytes>, Refusal> {
-        let blob = self.module_blob(digest);
-        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let mut content = BytesMut::new();
-        let mut version = None;
-        loop {
-            let start = content.len();
-            let answer = transfer(PIECE, self.read_piece(&blob, version.as_ref(), &mut content, limit)).await?;
-            let error = match answer {
-                Ok(piece) if piece.is_last || content.len() >= limit => return Ok(Some(content.freeze())),
-                Ok(_) if content.len() == start => {
-                    return Err(Refusal::Unknown("the store sent nothing of a module that has more".to_owned()));
-                }
-                Ok(piece) => {
-                    version = Some(piece.version);
-                    continue;
-                }
-                Err(error) => error,
-            };
-            return match code(&error) {
-                Some("BlobNotFound") if version.is_none() => Ok(None),
-                // Of an empty blob no range can be read.
-                Some("InvalidRange") if version.is_none() => Ok(Some(Bytes::new())),
-                Some("BlobNotFound" | "ConditionNotMet" | "InvalidRange") => {
-                    Err(Refusal::Unknown("the module was removed or replaced while it was read".to_owned()))
-                }
-                _ => Err(self.trouble(Asked::ToRead, &error)),
-            };
-        }
-    }
-
-    async fn modules(&self) -> Result<Vec<StoredModule>, Refusal> {
-        let mut modules: Vec<_> =
-            self.list(self.container.list_blobs().prefix(MODULES)).await?.iter().filter_map(stored_module).collect();
-        modules.sort_by_key(|module| module.digest);
-        Ok(modules)
-    }
-
-    async fn remove_module(&self, digest: &Digest, stored_until: Option<OffsetDateTime>) -> Result<bool, Refusal> {
-        let mut request = self.module_blob(digest).delete();
-        if let Some(until) = stored_until {
-            request = request.if_modified_since(IfModifiedSinceCondition::Unmodified(until));
-        }
-        match transfer(0, request.into_future()).await? {
-            Ok(_) => Ok(true),
-            Err(error) if code(&error) == Some("BlobNotFound") => Ok(true),
-            Err(error) if code(&error) == Some("ConditionNotMet") => Ok(false),
-            Err(error) => Err(self.trouble(Asked::ToCreate, &error)),
-        }
-    }
-
-    async fn announce(&self, election: &ElectionName, node: &str, content: Bytes) -> Result<(), Refusal> {
-        let metadata = recall::metadata(&content);
-        match self.node_blob(election, node).put_block_blob(content).metadata(metadata).into_future().await {
-            Ok(_) => Ok(()),
-            Err(error) => Err(self.trouble(Asked::ToCreate, &error)),
-        }
-    }
-
-    async fn announcements(&self, election: &ElectionName) -> Result<Vec<(String, Bytes)>, Refusal> {
-        let folder = nodes_folder(election);
-        let blobs = self.list(self.container.list_blobs().prefix(folder.clone())).await?;
-        let nodes: Vec<_> = blobs.iter().filter_map(|blob| node_of(blob.name.strip_prefix(&folder)?)).collect();
-        let readings = futures::stream::iter(nodes).map(|node| async move {
-            let reading = self.read_object(&self.node_blob(election, &node), None).await?;
-            Ok((node, reading))
-        });
-        let mut found: Vec<_> = readings
-            .buffer_unordered(AT_ONCE)
-            .try_filter_map(async |(node, reading)| {
-                Ok(match reading {
-                    Reading::Found(_, content) => Some((node, content)),
-                    // Withdrawn meanwhile.
-                    Reading::Nothing | Reading::Unchanged => None,
-                })
-            })
-            .try_collect()
-            .await?;
-        found.sort();
-        Ok(found)
-    }
-
-    async fn announced(&self, election: &ElectionName, node: &str) -> Result<Option<Bytes>, Refusal> {
-        Ok(match self.read_object(&self.node_blob(election, node), None).await? {
-            Reading::Found(_, content) => Some(content),
-            Reading::Nothing | Reading::Unchanged => None,
-        })
-    }
-
-    async fn withdraw(&self, election: &ElectionName, node: &str) -> Result<(), Refusal> {
-        match self.node_blob(election, node).delete().into_future().await {
-            Ok(_) => Ok(()),
-            Err(error) if code(&error) == Some("BlobNotFound") => Ok(()),
-            Err(error) => Err(self.trouble(Asked::ToCreate, &error)),
-        }
-    }
-}
-
-/// What was read of a module.
-struct Piece {
-    /// The ETag of the whole.
-    version: String,
-    is_last: bool,
-}
-
-impl AzureStore {
-    fn control_blob(&self, election: &ElectionName) -> BlobClient {
-        self.container.blob_client(format!("{election}{CONTROL_BLOB}"))
-    }
-
-    fn module_blob(&self, digest: &Digest) -> BlobClient {
-        self.transfers.blob_client(module_name(digest))
-    }
-
-    fn node_blob(&self, election: &ElectionName, node: &str) -> BlobClient {
-        self.container.blob_client(format!("{}{}", nodes_folder(election), blob_name_of(node)))
     }
 
     /// Makes a module that is there as young as one that was just stored. Its content stays.
@@ -238,7 +255,7 @@ impl AzureStore {
     }
 
     /// All blobs that are asked for, on however many pages.
-    pub(super) async fn list(&self, request: ListBlobsBuilder) -> Result<Vec<Blob>, Refusal> {
+    pub(super) async fn list_blobs(&self, request: ListBlobsBuilder) -> Result<Vec<Blob>, Refusal> {
         let mut blobs = Vec::new();
         let mut pages = request.into_stream();
         while let Some(page) = pages.next().await {
@@ -260,6 +277,11 @@ impl AzureStore {
     }
 }
 
+/// The one answer that is told by its status: it has a code on some servers only, and no other meaning.
+fn is_not_modified(error: &azure_core::Error) -> bool {
+    matches!(error.kind(), ErrorKind::HttpResponse { status: StatusCode::NotModified, .. })
+}
+
 /// Waits for a request that carries so many bytes, there or back, for as long as the slowest line takes.
 async fn transfer<T>(size: u64, request: impl Future<Output = T>) -> Result<T, Refusal> {
     let longest = ANSWER_WITHIN + Duration::from_secs(size / SLOWEST);
@@ -268,18 +290,27 @@ async fn transfer<T>(size: u64, request: impl Future<Output = T>) -> Result<T, R
     })
 }
 
+/// The end of the name of an election's object, behind the election.
+fn last_part(object: VersionedObject) -> &'static str {
+    match object {
+        VersionedObject::State => "/state",
+        VersionedObject::Control => "/control",
+    }
+}
+
+fn name_of(object: &PlainObject) -> String {
+    match object {
+        PlainObject::Announcement(election, node) => node_name(election, node),
+        PlainObject::Module(digest) => module_name(digest),
+    }
+}
+
 fn module_name(digest: &Digest) -> String {
     format!("{MODULES}{}", digest.hex())
 }
 
-fn stored_module(blob: &Blob) -> Option<StoredModule> {
-    // What Baton could not have written is nobody's module.
-    let digest = format!("sha256:{}", blob.name.strip_prefix(MODULES)?).parse().ok()?;
-    Some(StoredModule { digest, size: blob.properties.content_length, stored: blob.properties.last_modified })
-}
-
-fn controlled(blob: &Blob) -> Option<ElectionName> {
-    ElectionName::new(blob.name.strip_suffix(CONTROL_BLOB)?).ok()
+fn node_name(election: &ElectionName, node: &str) -> String {
+    format!("{}{}", nodes_folder(election), blob_name_of(node))
 }
 
 pub(super) fn nodes_folder(election: &ElectionName) -> String {

@@ -1,0 +1,115 @@
+//! Changing a versioned object, through conflict and doubt.
+
+use std::time::Duration;
+
+use baton_election::{ElectionName, Refusal, Version};
+use bytes::Bytes;
+use tokio::time::sleep;
+
+use crate::jitter::between;
+use crate::pace::{Pace, tried};
+use crate::{ObjectStore, Reading, VersionedObject};
+
+/// How often another's write may come first before the change is given up: whoever writes all the time leaves no gap on a
+/// store that is far away.
+const CONFLICTS: u32 = 100;
+/// How long to wait at most after each such, so that many do not meet again at once.
+const APART: Duration = Duration::from_millis(50);
+
+/// One change of an election's object: it is read, and written on top of what was read, until that succeeds or is given
+/// up.
+pub struct Edit<'a> {
+    store: &'a dyn ObjectStore,
+    object: VersionedObject,
+    election: &'a ElectionName,
+    pace: Pace<'a>,
+    /// Of what was read last.
+    version: Option<Version>,
+    conflicts: u32,
+    doubt: Option<Refusal>,
+}
+
+/// What came of a try to write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tried {
+    /// It is written.
+    Written,
+    /// It is not: read again.
+    Refused,
+    /// It may have been written, or may yet be, unless somebody else writes first: read again.
+    InDoubt,
+}
+
+/// Why an edit was given up.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum GivenUp {
+    /// Nothing was written.
+    #[error(transparent)]
+    Unwritten(Refusal),
+    /// An earlier try may have been written.
+    #[error(transparent)]
+    InDoubt(Refusal),
+}
+
+impl<'a> Edit<'a> {
+    /// Begins.
+    pub fn of(store: &'a dyn ObjectStore, object: VersionedObject, election: &'a ElectionName) -> Self {
+        let pace = Pace::new(&|_| {});
+        Self { store, object, election, pace, version: None, conflicts: 0, doubt: None }
+    }
+
+    /// What the object is now; none if there is none.
+    ///
+    /// # Errors
+    /// [`GivenUp`] if the store refuses that, or has not answered for long.
+    pub async fn read(&mut self) -> Result<Option<Bytes>, GivenUp> {
+        loop {
+            match tried(self.store.read(self.object, self.election, None)).await {
+                Ok(Reading::Found(version, content)) => {
+                    self.version = Some(version);
+                    return Ok(Some(content));
+                }
+                // Nothing is unchanged for whoever knows no version.
+                Ok(Reading::Nothing | Reading::Unchanged) => {
+                    self.version = None;
+                    return Ok(None);
+                }
+                Err(refusal) => self.wait(refusal).await?,
+            }
+        }
+    }
+
+    /// Tries to write it on top of what was read.
+    ///
+    /// # Errors
+    /// [`GivenUp`] if there should be no further try.
+    pub async fn write(&mut self, content: Bytes) -> Result<Tried, GivenUp> {
+        match tried(self.store.write(self.object, self.election, self.version.as_ref(), content)).await {
+            Ok(_) => Ok(Tried::Written),
+            // Somebody else wrote, or an earlier try of this did: the next reading tells.
+            Err(Refusal::Conflict) if self.conflicts < CONFLICTS => {
+                self.conflicts += 1;
+                sleep(between(Duration::ZERO, APART)).await;
+                Ok(Tried::Refused)
+            }
+            Err(refusal) => {
+                let is_in_doubt = matches!(refusal, Refusal::Unknown(_));
+                if is_in_doubt {
+                    self.doubt = Some(refusal.clone());
+                }
+                self.wait(refusal).await?;
+                Ok(if is_in_doubt { Tried::InDoubt } else { Tried::Refused })
+            }
+        }
+    }
+
+    /// Why an earlier try may have been written, if one may: what forbids the change now says nothing of that.
+    pub fn doubt(&self) -> Option<&Refusal> {
+        self.doubt.as_ref()
+    }
+
+    async fn wait(&mut self, refusal: Refusal) -> Result<(), GivenUp> {
+        let given_up = if self.doubt.is_some() { GivenUp::InDoubt } else { GivenUp::Unwritten };
+        self.pace.wait_to_edit(refusal).await.map_err(given_up)
+    }
+}

@@ -1,0 +1,107 @@
+//! What a store keeps beside the leases: objects of bytes, under names.
+//!
+//! Two kinds. A [`VersionedObject`], of which each election has at most one, is changed by conditional writes alone. A
+//! [`PlainObject`] has a name that is nobody else's, so that whoever puts it need not look first. What is in them is
+//! written once, on top of this: [`state`](crate::state), and [`ModuleStore`](crate::ModuleStore).
+
+use async_trait::async_trait;
+use baton_election::{ElectionName, Refusal, Version};
+use bytes::Bytes;
+use time::OffsetDateTime;
+
+use crate::Digest;
+
+/// An object that each election has at most one of.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum VersionedObject {
+    /// Its coordinator's state: `ELECTION/state`.
+    State,
+    /// What it is told about its modules: `ELECTION/control`.
+    Control,
+}
+
+/// An object whose name says who may put it, or what it holds.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum PlainObject {
+    /// What one node says of itself in an election: `ELECTION/nodes/NODE`.
+    Announcement(ElectionName, String),
+    /// A module, under its digest: `modules/sha256/DIGEST`.
+    Module(Digest),
+}
+
+/// Plain objects that are listed together.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Listing {
+    /// What the nodes of an election have said.
+    Announcements(ElectionName),
+    /// All modules, of whatever election.
+    Modules,
+}
+
+/// One object of a [`Listing`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Listed {
+    /// It.
+    pub object: PlainObject,
+    /// Its size in bytes.
+    pub size: u64,
+    /// When it was put last, by the store's clock, to the second; none where the store does not note it. Of modules
+    /// every store does.
+    pub put: Option<OffsetDateTime>,
+}
+
+/// The answer to a conditional reading.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Reading {
+    /// It was never written.
+    Nothing,
+    /// It still has the version that the reader knows.
+    Unchanged,
+    /// It has this version and content.
+    Found(Version, Bytes),
+}
+
+/// A place that keeps objects. Dropping a future may leave its request under way. Every request may fail with
+/// [`Refusal::Unknown`], which says of one that changes something that it may have been carried out, and with
+/// [`Refusal::Misconfigured`], which says that it was not.
+#[async_trait]
+pub trait ObjectStore: Send + Sync {
+    /// Reads an election's object, unless it still has the version `known`: then that costs next to nothing.
+    async fn read(
+        &self,
+        object: VersionedObject,
+        election: &ElectionName,
+        known: Option<&Version>,
+    ) -> Result<Reading, Refusal>;
+
+    /// Writes an election's object whole, only if it still has that version; without one, only if there is none.
+    /// Returns its new version, which no other write has.
+    ///
+    /// # Errors
+    /// [`Refusal::Conflict`] if the condition failed.
+    async fn write(
+        &self,
+        object: VersionedObject,
+        election: &ElectionName,
+        version: Option<&Version>,
+        content: Bytes,
+    ) -> Result<Version, Refusal>;
+
+    /// The elections that have such an object, sorted.
+    async fn elections_with(&self, object: VersionedObject) -> Result<Vec<ElectionName>, Refusal>;
+
+    /// Keeps an object under its name, instead of what was there. A module that is there already stays as it is, and
+    /// counts as put now: who puts it is about to name it.
+    async fn put(&self, object: &PlainObject, content: Bytes) -> Result<(), Refusal>;
+
+    /// An object's bytes, of which only the first `limit` are read; none if it is not there. Whoever must tell one of
+    /// `limit` bytes from a larger one asks for one byte more.
+    async fn get(&self, object: &PlainObject, limit: u64) -> Result<Option<Bytes>, Refusal>;
+
+    /// The objects of a listing, in the order of their names.
+    async fn list(&self, listing: &Listing) -> Result<Vec<Listed>, Refusal>;
+
+    /// Removes an object, unless it is a module that was put later than `put_until`, and tells whether it is gone.
+    /// Harmless if there is none.
+    async fn remove(&self, object: &PlainObject, put_until: Option<OffsetDateTime>) -> Result<bool, Refusal>;
+}

@@ -1,0 +1,278 @@
+//! The tables that hold everything but leases.
+//!
+//! The coordinators' state has a file of its own, so that no commit delays a renewal. So have modules: who writes one of
+//! many megabytes keeps readers out for as long as the disk takes, and what elections are told is read by every node
+//! every few seconds.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use baton_election::{ElectionName, Refusal, Version};
+use bytes::Bytes;
+use rusqlite::{Connection, OptionalExtension, params};
+use time::OffsetDateTime;
+use tokio::sync::Semaphore;
+
+use super::database::{Access, Database, Step};
+use super::{Shared, SqliteStore, elections, new_version};
+use crate::state::HEAD;
+use crate::{Listed, Listing, ObjectStore, PlainObject, Reading, VersionedObject};
+
+/// Of `state.db`; made once, by `create`, as are those below.
+pub(super) const STATES_SCHEMA: &str =
+    "CREATE TABLE state (election TEXT PRIMARY KEY, version TEXT NOT NULL, content BLOB NOT NULL) STRICT;\n";
+
+/// Of `control.db`.
+pub(super) const CONTROL_SCHEMA: &str =
+    "CREATE TABLE control (election TEXT PRIMARY KEY, version TEXT NOT NULL, content BLOB NOT NULL) STRICT;
+CREATE TABLE node (election TEXT, node TEXT, content BLOB NOT NULL, PRIMARY KEY (election, node)) STRICT;";
+
+/// Of `modules.db`. `stored` is in seconds since 1970.
+pub(super) const MODULES_SCHEMA: &str =
+    "CREATE TABLE module (digest TEXT PRIMARY KEY, stored INTEGER NOT NULL, content BLOB NOT NULL) STRICT;";
+
+#[async_trait]
+impl ObjectStore for SqliteStore {
+    async fn read(
+        &self,
+        object: VersionedObject,
+        election: &ElectionName,
+        known: Option<&Version>,
+    ) -> Result<Reading, Refusal> {
+        let (name, known) = (election.clone(), known.cloned());
+        self.in_lane(election, move |shared| {
+            let (database, table) = shared.place(object);
+            database.transact(Access::Read, |db| read(db, table, &name, known.as_ref()).map(Ok))
+        })
+        .await
+    }
+
+    async fn write(
+        &self,
+        object: VersionedObject,
+        election: &ElectionName,
+        version: Option<&Version>,
+        content: Bytes,
+    ) -> Result<Version, Refusal> {
+        let (name, version) = (election.clone(), version.cloned());
+        self.in_lane(election, move |shared| {
+            let (database, table) = shared.place(object);
+            database.transact(Access::Write, |db| write(db, table, &name, version.as_ref(), &content))
+        })
+        .await
+    }
+
+    async fn elections_with(&self, object: VersionedObject) -> Result<Vec<ElectionName>, Refusal> {
+        self.blocking(move |shared| {
+            let (database, table) = shared.place(object);
+            database.transact(Access::Read, |db| {
+                let mut names = db.prepare_cached(&format!("SELECT election FROM {table} ORDER BY election"))?;
+                elections(names.query_map([], |row| row.get(0))?).map(Ok)
+            })
+        })
+        .await
+    }
+
+    async fn put(&self, object: &PlainObject, content: Bytes) -> Result<(), Refusal> {
+        self.on(object, Access::Write, move |db, object| match object {
+            PlainObject::Announcement(election, node) => db
+                .prepare_cached("INSERT OR REPLACE INTO node VALUES (?1, ?2, ?3)")?
+                .execute(params![election.as_str(), node, &content[..]])
+                .map(drop),
+            PlainObject::Module(digest) => {
+                let digest = digest.to_string();
+                let known = db
+                    .prepare_cached("UPDATE module SET stored = unixepoch() WHERE digest = ?1")?
+                    .execute([&digest])?;
+                if known == 0 {
+                    db.prepare_cached("INSERT INTO module VALUES (?1, unixepoch(), ?2)")?
+                        .execute(params![digest, &content[..]])?;
+                }
+                Ok(())
+            }
+        })
+        .await
+    }
+
+    async fn get(&self, object: &PlainObject, limit: u64) -> Result<Option<Bytes>, Refusal> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.on(object, Access::Read, move |db, object| {
+            let content = |row: &rusqlite::Row<'_>| row.get::<_, Vec<u8>>(0).map(Bytes::from);
+            // What is left of nothing would be NULL.
+            const LIMITED: &str = "CASE WHEN length(content) > ?1 THEN substr(content, 1, ?1) ELSE content END";
+            match object {
+                PlainObject::Announcement(election, node) => db
+                    .prepare_cached(&format!("SELECT {LIMITED} FROM node WHERE election = ?2 AND node = ?3"))?
+                    .query_row(params![limit, election.as_str(), node], content),
+                PlainObject::Module(digest) => db
+                    .prepare_cached(&format!("SELECT {LIMITED} FROM module WHERE digest = ?2"))?
+                    .query_row(params![limit, digest.to_string()], content),
+            }
+            .optional()
+        })
+        .await
+    }
+
+    async fn list(&self, listing: &Listing) -> Result<Vec<Listed>, Refusal> {
+        match listing {
+            Listing::Announcements(election) => {
+                let election = election.clone();
+                self.in_lane(&election.clone(), move |shared| {
+                    shared.control.transact(Access::Read, |db| {
+                        let mut nodes = db.prepare_cached(
+                            "SELECT node, length(content) FROM node WHERE election = ?1 ORDER BY node",
+                        )?;
+                        let nodes = nodes.query_map([election.as_str()], |row| {
+                            let object = PlainObject::Announcement(election.clone(), row.get(0)?);
+                            Ok(Listed { object, size: row.get::<_, i64>(1)?.unsigned_abs(), put: None })
+                        })?;
+                        nodes.collect::<Result<_, _>>().map(Ok)
+                    })
+                })
+                .await
+            }
+            Listing::Modules => {
+                self.in_turn(self.module_lane(), |shared| {
+                    shared.modules.transact(Access::Read, |db| {
+                        let mut modules =
+                            db.prepare_cached("SELECT digest, length(content), stored FROM module ORDER BY digest")?;
+                        let modules =
+                            modules.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get(1)?, row.get(2)?)))?;
+                        // Rows that Baton could not have written are nobody's modules.
+                        modules
+                            .filter_map(|row| {
+                                row.map(|(digest, size, stored)| module(&digest, size, stored)).transpose()
+                            })
+                            .collect::<Result<_, _>>()
+                            .map(Ok)
+                    })
+                })
+                .await
+            }
+        }
+    }
+
+    async fn remove(&self, object: &PlainObject, put_until: Option<OffsetDateTime>) -> Result<bool, Refusal> {
+        let until = put_until.map_or(i64::MAX, OffsetDateTime::unix_timestamp);
+        self.on(object, Access::Write, move |db, object| match object {
+            PlainObject::Announcement(election, node) => db
+                .execute("DELETE FROM node WHERE election = ?1 AND node = ?2", [election.as_str(), node])
+                .map(|_| true),
+            PlainObject::Module(digest) => {
+                let digest = digest.to_string();
+                db.execute("DELETE FROM module WHERE digest = ?1 AND stored <= ?2", params![digest, until])?;
+                db.query_row("SELECT NOT EXISTS (SELECT 1 FROM module WHERE digest = ?1)", [digest], |row| row.get(0))
+            }
+        })
+        .await
+    }
+}
+
+impl SqliteStore {
+    /// Works on a plain object in one transaction, in its turn.
+    async fn on<T: Send + 'static>(
+        &self,
+        object: &PlainObject,
+        access: Access,
+        step: impl FnOnce(&Connection, &PlainObject) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let object = object.clone();
+        self.in_turn(self.lane_of(&object), move |shared| {
+            let database = match object {
+                PlainObject::Announcement(..) => &shared.control,
+                PlainObject::Module(_) => &shared.modules,
+            };
+            database.transact(access, |db| step(db, &object).map(Ok))
+        })
+        .await
+    }
+
+    fn lane_of(&self, object: &PlainObject) -> Arc<Semaphore> {
+        match object {
+            PlainObject::Announcement(election, _) => self.shared.lane(election),
+            PlainObject::Module(_) => self.module_lane(),
+        }
+    }
+}
+
+impl Shared {
+    /// The file and the table of such objects.
+    fn place(&self, object: VersionedObject) -> (&Database, &'static str) {
+        match object {
+            VersionedObject::State => (&self.states, "state"),
+            VersionedObject::Control => (&self.control, "control"),
+        }
+    }
+}
+
+/// An election's object. The content is left on the disk where its version is `known`.
+fn read(
+    db: &Connection,
+    table: &'static str,
+    election: &ElectionName,
+    known: Option<&Version>,
+) -> rusqlite::Result<Reading> {
+    let found = db
+        .prepare_cached(&format!(
+            "SELECT version, CASE WHEN version = ?2 THEN NULL ELSE content END FROM {table} WHERE election = ?1"
+        ))?
+        .query_row(params![election.as_str(), known.map(|version| &version.0)], |row| {
+            Ok((Version(row.get(0)?), row.get::<_, Option<Vec<u8>>>(1)?))
+        })
+        .optional()?;
+    Ok(match found {
+        None => Reading::Nothing,
+        Some((_, None)) => Reading::Unchanged,
+        Some((version, Some(content))) => Reading::Found(version, content.into()),
+    })
+}
+
+/// Writes it whole if it has that version; without one, if there is none.
+fn write(
+    db: &Connection,
+    table: &'static str,
+    election: &ElectionName,
+    version: Option<&Version>,
+    content: &[u8],
+) -> Step<Version> {
+    let next = match new_version() {
+        Ok(next) => next,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    let changed =
+        match version {
+            Some(version) => db
+                .prepare_cached(&format!(
+                    "UPDATE {table} SET version = ?2, content = ?3 WHERE election = ?1 AND version = ?4"
+                ))?
+                .execute(params![election.as_str(), next.0, content, version.0])?,
+            None => db
+                .prepare_cached(&format!("INSERT OR IGNORE INTO {table} VALUES (?1, ?2, ?3)"))?
+                .execute(params![election.as_str(), next.0, content])?,
+        };
+    Ok(if changed == 0 { Err(Refusal::Conflict) } else { Ok(next) })
+}
+
+/// As much of an election's state as names its term.
+pub(super) fn state_head(db: &Connection, election: &ElectionName) -> rusqlite::Result<Option<Vec<u8>>> {
+    db.prepare_cached("SELECT substr(content, 1, ?2) FROM state WHERE election = ?1")?
+        .query_row(params![election.as_str(), i64::try_from(HEAD).unwrap_or(i64::MAX)], |row| {
+            // What is left of nothing is NULL.
+            Ok(row.get::<_, Option<Vec<u8>>>(0)?.unwrap_or_default())
+        })
+        .optional()
+}
+
+/// What the nodes of an election have said.
+pub(super) fn announcements(db: &Connection, election: &ElectionName) -> rusqlite::Result<Vec<Vec<u8>>> {
+    let mut said = db.prepare_cached("SELECT content FROM node WHERE election = ?1")?;
+    said.query_map([election.as_str()], |row| row.get(0))?.collect()
+}
+
+fn module(digest: &str, size: i64, stored: i64) -> Option<Listed> {
+    Some(Listed {
+        object: PlainObject::Module(digest.parse().ok()?),
+        size: u64::try_from(size).ok()?,
+        put: Some(OffsetDateTime::from_unix_timestamp(stored).ok()?),
+    })
+}

@@ -1,0 +1,141 @@
+//! What every store does with the objects that each election has one of, one case for each promise and each kind of them,
+//! each in an election of its own.
+
+use std::sync::Arc;
+
+use baton_election::{ElectionName, Refusal, Version};
+use baton_store::{ObjectStore, Reading, VersionedObject};
+use bytes::Bytes;
+use tokio::task::JoinSet;
+
+/// As much as a coordinator may keep by default.
+const LARGE: usize = 4 << 20;
+
+/// Runs every case on a store of which `open` makes another host's handle.
+pub async fn run(open: impl Fn() -> Arc<dyn ObjectStore>) {
+    for object in [VersionedObject::State, VersionedObject::Control] {
+        it_is_read_only_where_it_has_changed(&*open(), object).await;
+        a_write_needs_the_version(&*open(), object).await;
+        of_many_writers_one_succeeds_in_each_round(&open, object).await;
+        what_is_large_is_kept_whole(&*open(), object).await;
+        versions_never_come_back(&*open(), object).await;
+    }
+    elections_and_objects_are_apart(&*open()).await;
+}
+
+async fn it_is_read_only_where_it_has_changed(store: &dyn ObjectStore, object: VersionedObject) {
+    let job = election("conditional");
+    let stale = Version("\"0x0\"".to_owned());
+    assert_eq!(store.read(object, &job, None).await, Ok(Reading::Nothing));
+    assert_eq!(store.read(object, &job, Some(&stale)).await, Ok(Reading::Nothing));
+    let first = store.write(object, &job, None, text("a")).await.unwrap();
+    assert_eq!(store.read(object, &job, None).await, found(&first, "a"));
+    assert_eq!(store.read(object, &job, Some(&stale)).await, found(&first, "a"));
+    for _ in 0..3 {
+        assert_eq!(store.read(object, &job, Some(&first)).await, Ok(Reading::Unchanged));
+    }
+    let second = store.write(object, &job, Some(&first), text("b")).await.unwrap();
+    assert_eq!(store.read(object, &job, Some(&first)).await, found(&second, "b"));
+    assert_eq!(store.read(object, &job, Some(&second)).await, Ok(Reading::Unchanged));
+}
+
+async fn a_write_needs_the_version(store: &dyn ObjectStore, object: VersionedObject) {
+    let job = election("version");
+    let stale = Version("\"0x0\"".to_owned());
+    assert_eq!(store.write(object, &job, Some(&stale), text("a")).await, Err(Refusal::Conflict));
+    assert_eq!(store.read(object, &job, None).await, Ok(Reading::Nothing));
+    let first = store.write(object, &job, None, text("a")).await.unwrap();
+    assert_eq!(store.write(object, &job, None, text("b")).await, Err(Refusal::Conflict));
+    let second = store.write(object, &job, Some(&first), text("b")).await.unwrap();
+    assert_ne!(first, second);
+    assert_eq!(store.write(object, &job, Some(&first), text("c")).await, Err(Refusal::Conflict));
+    assert_eq!(store.read(object, &job, None).await, found(&second, "b"));
+}
+
+async fn of_many_writers_one_succeeds_in_each_round(open: &impl Fn() -> Arc<dyn ObjectStore>, object: VersionedObject) {
+    let job = election("race");
+    let mut expected = None;
+    for round in 0..5 {
+        let mut writers = JoinSet::new();
+        for writer in 0..16 {
+            let (store, job, expected) = (open(), job.clone(), expected.clone());
+            writers.spawn(async move {
+                let content = text(&format!("{round} {writer}"));
+                loop {
+                    // A store that is busy has not written, as the reading in the end shows.
+                    match store.write(object, &job, expected.as_ref(), content.clone()).await {
+                        Err(Refusal::Unknown(_)) => {}
+                        answer => return (content, answer),
+                    }
+                }
+            });
+        }
+        let answers = writers.join_all().await;
+        let won: Vec<_> =
+            answers.iter().filter_map(|(content, answer)| Some((content, answer.as_ref().ok()?))).collect();
+        let lost = answers.iter().filter(|(_, answer)| *answer == Err(Refusal::Conflict)).count();
+        let [(content, version)] = won[..] else { panic!("not one has won round {round}: {answers:?}") };
+        assert_eq!(lost, 15, "{answers:?}");
+        let read = open().read(object, &job, expected.as_ref()).await;
+        assert_eq!(read, Ok(Reading::Found(version.clone(), content.clone())));
+        expected = Some(version.clone());
+    }
+}
+
+async fn what_is_large_is_kept_whole(store: &dyn ObjectStore, object: VersionedObject) {
+    let job = election("large");
+    let content: Bytes = (0..LARGE).map(|n| (n % 251) as u8).collect();
+    let version = store.write(object, &job, None, content.clone()).await.unwrap();
+    let Ok(Reading::Found(read, found)) = store.read(object, &job, None).await else { panic!("it is not there") };
+    assert!(read == version && found == content, "{} bytes came back", found.len());
+    let empty = store.write(object, &job, Some(&version), Bytes::new()).await.unwrap();
+    assert_eq!(store.read(object, &job, None).await, Ok(Reading::Found(empty, Bytes::new())));
+}
+
+async fn versions_never_come_back(store: &dyn ObjectStore, object: VersionedObject) {
+    let job = election("versions");
+    let mut seen = vec![store.write(object, &job, None, text("same")).await.unwrap()];
+    for _ in 0..20 {
+        let next = store.write(object, &job, seen.last(), text("same")).await.unwrap();
+        assert!(!seen.contains(&next), "{next:?} was there before");
+        seen.push(next);
+    }
+}
+
+async fn elections_and_objects_are_apart(store: &dyn ObjectStore) {
+    let objects = [VersionedObject::State, VersionedObject::Control];
+    // The first has the name of a folder, the others begin alike.
+    let names = ["modules", "one", "one-more"].map(election);
+    let mut written = Vec::new();
+    for (name, object) in names.iter().flat_map(|name| objects.map(|object| (name, object))) {
+        let content = format!("{name} {object:?}");
+        let version = store.write(object, name, None, text(&content)).await.unwrap();
+        written.push((name, object, version, content));
+    }
+    for (at, (name, object, ..)) in written.iter().enumerate() {
+        let (_, _, of_another, _) = &written[(at + 1) % written.len()];
+        assert_eq!(store.write(*object, name, Some(of_another), text("x")).await, Err(Refusal::Conflict));
+    }
+    for (name, object, version, content) in &written {
+        assert_eq!(store.read(*object, name, None).await, found(version, content));
+    }
+    let alone = election("alone");
+    store.write(VersionedObject::State, &alone, None, text("x")).await.unwrap();
+    for object in objects {
+        let with = store.elections_with(object).await.unwrap();
+        assert!(with.is_sorted() && names.iter().all(|name| with.contains(name)), "{with:?}");
+        assert_eq!(with.contains(&alone), object == VersionedObject::State, "{with:?}");
+    }
+}
+
+fn found(version: &Version, content: &str) -> Result<Reading, Refusal> {
+    Ok(Reading::Found(version.clone(), text(content)))
+}
+
+pub fn election(name: &str) -> ElectionName {
+    ElectionName::new(name).unwrap()
+}
+
+pub fn text(content: &str) -> Bytes {
+    Bytes::copy_from_slice(content.as_bytes())
+}
