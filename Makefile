@@ -6,7 +6,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 HEARTBEAT := $(TARGET)/wasm32-wasip2/release/heartbeat.wasm
 GUESTS := $(CARGO) build --locked --release --target wasm32-wasip2
 
-.PHONY: help demo build guests examples test tests-built faults soak model fuzz bench bench-peers lint clean setup \
+.PHONY: help demo build guests examples test tests-built faults soak model fuzz bench bench-peers docs lint clean setup \
 	setup-examples setup-tests
 
 help: ## Say what there is
@@ -63,6 +63,9 @@ bench-peers: setup build ## Measure etcd and ZooKeeper beside it, in a quarter o
 
 lint: setup ## Check formatting, lints, docs, the contract's copies and the dependencies
 	scripts/lint.sh
+
+docs: ## Build the pages as a book with a search: target/docs/index.html
+	@scripts/docs.sh
 
 fuzz: setup ## Feed everything that reads others' bytes for MINUTES=2 each, two at a time (some alone: READERS=…)
 	scripts/fuzz.sh $(MINUTES) $(READERS)

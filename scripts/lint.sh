@@ -18,7 +18,7 @@ main() {
   step 'Lints' lints
   step 'Docs' docs
   step 'The contract is the same everywhere' contract
-  step 'The pages say things once' pages
+  step 'The pages say things once, and their links lead somewhere' pages
   step 'The packages of the host depend one way' arrows
   step 'The elector needs no operating system' no_std
   step 'Dependencies' dependencies
@@ -64,10 +64,11 @@ contract() {
   done < <(find wit -type f -print0)
 }
 
-# What a merge has doubled: a section, a row of a table, a sentence.
+# What a merge has doubled: a section, a row of a table, a sentence; and links that lead nowhere.
 pages() {
   local page
-  for page in *.md; do
+  git ls-files -z '*.md' | xargs -0 python3 scripts/check_links.py
+  for page in *.md docs/*.md; do
     awk '(length > 50 || /^## /) && seen[$0]++ { print FILENAME ": twice: " $0; twice = 1 } END { exit twice }' "$page"
   done
 }

@@ -6,7 +6,7 @@ pub mod config;
 pub mod foreign;
 pub mod node;
 #[cfg(test)]
-mod readme_tests;
+mod docs_tests;
 pub mod signals;
 pub mod status_socket;
 pub mod supervisor;

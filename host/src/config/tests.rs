@@ -481,28 +481,26 @@ fn the_state_folder_follows_xdg() {
 }
 
 #[test]
-fn the_readme_has_every_setting_once() {
-    let readme = include_str!("../../../README.md");
-    let section = readme.split("\n## Settings\n").nth(1).unwrap().split("\n## ").next().unwrap();
+fn the_docs_have_every_setting_once() {
+    let section = include_str!("../../../docs/settings.md");
     let of_row = |row: &str| {
         let cells: Vec<&str> = row.split('|').map(|cell| cell.trim().trim_matches('`')).collect();
         [cells[1].split(' ').next().unwrap(), cells[2], cells[3]].map(str::to_owned)
     };
-    let mut in_readme: Vec<[String; 3]> = section.lines().filter(|line| line.starts_with("| `")).map(of_row).collect();
+    let mut in_docs: Vec<[String; 3]> = section.lines().filter(|line| line.starts_with("| `")).map(of_row).collect();
     let of_key = |key: Key| [key.flag(), key.variable(), (if key == Key::File { "" } else { key.name() }).to_owned()];
     let mut in_code = Key::ALL.map(of_key);
-    in_readme.sort_unstable();
+    in_docs.sort_unstable();
     in_code.sort_unstable();
-    assert_eq!(in_readme, in_code);
+    assert_eq!(in_docs, in_code);
 }
 
 #[test]
-fn the_readme_has_every_default_as_it_is() {
+fn the_docs_have_every_default_as_it_is() {
     // These hang on where the host runs, and on what it runs.
     const ELSEWHERE: [Key; 6] = [Key::Module, Key::Election, Key::Store, Key::Node, Key::Cache, Key::File];
     let config = Case::new("").run(&[], &["x.wasm"]).unwrap();
-    let readme = include_str!("../../../README.md");
-    let section = readme.split("\n## Settings\n").nth(1).unwrap().split("\n## ").next().unwrap();
+    let section = include_str!("../../../docs/settings.md");
     for key in Key::ALL.into_iter().filter(|key| !ELSEWHERE.contains(key)) {
         let of_key = |row: &&str| row.split('|').nth(3).is_some_and(|cell| cell.trim() == format!("`{}`", key.name()));
         let row = section.lines().find(of_key).unwrap();

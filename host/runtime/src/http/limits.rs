@@ -135,8 +135,8 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_says_the_limits_as_they_are() {
-        let readme = include_str!("../../../../README.md").split_whitespace().collect::<Vec<_>>().join(" ");
+    fn the_docs_say_the_limits_as_they_are() {
+        let docs = include_str!("../../../../docs/http.md").split_whitespace().collect::<Vec<_>>().join(" ");
         let kibibytes = |bytes: usize| format!("{} KiB", bytes >> 10);
         for said in [
             format!("{} s for the connection, {} s until the response's head", CONNECT.as_secs(), WAIT.as_secs()),
@@ -146,7 +146,7 @@ mod tests {
             format!("{} for the headers of a request", kibibytes(FIELD_BYTES)),
             format!("Connections are kept for {} s", IDLE_FOR.as_secs()),
         ] {
-            assert!(readme.contains(&said), "the README does not say: {said}");
+            assert!(docs.contains(&said), "docs/http.md does not say: {said}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! What the README says of times, held against the code.
+//! What the docs say of times, held against the code.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 use std::time::Duration;
@@ -8,21 +8,28 @@ use baton_election::Timing;
 use baton_modules::Pace;
 use baton_store::{azure, sqlite};
 
-const README: &str = include_str!("../../README.md");
+const TIMING: &str = include_str!("../../docs/limits-and-timing.md");
+
+const DOCS: [&str; 4] = [
+    TIMING,
+    include_str!("../../docs/modules.md"),
+    include_str!("../../docs/azure.md"),
+    include_str!("../../docs/settings.md"),
+];
 
 fn timing(lease: Duration) -> Timing {
     Timing::new(lease, (lease, lease), Duration::ZERO, 256 << 20).unwrap()
 }
 
-/// The README as one line.
+/// Their lines are joined before.
 fn says(what: &str) {
-    let text = README.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(text.contains(what), "the README does not say: {what}");
+    let text = DOCS.concat().split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains(what), "the docs do not say: {what}");
 }
 
 #[test]
 fn the_moments_of_a_lease_are_as_the_table_has_them() {
-    let table = README.split("\n## When the store is away\n").nth(1).unwrap();
+    let table = TIMING.split("\n## When the store is away\n").nth(1).unwrap();
     for (moment, at) in [
         ("D/6", Timing::renew_after as fn(&Timing) -> Duration),
         ("0.7 D", Timing::at_risk_after),

@@ -1,0 +1,50 @@
+"""Says which links of the repository's pages lead nowhere: to a file that is not there, or a heading that no page has.
+
+    git ls-files '*.md' | xargs python3 scripts/check_links.py
+
+Links to other sites are not followed. The exit status is 1 if one leads nowhere.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+FENCE = re.compile(r"^(```|~~~).*?^\1\s*$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(\s*([^)\s]+)\s*\)")
+
+
+def prose(page: Path) -> str:
+    """A page without its blocks of code."""
+    return FENCE.sub("", page.read_text())
+
+
+def anchors(page: Path) -> set[str]:
+    """What its headings are called in links, as code hosts and mdBook do it."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE):
+        text = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        number = 0
+        while (name := f"{text}-{number}" if number else text) in found:
+            number += 1
+        found.add(name)
+    return found
+
+
+def problems(page: Path) -> list[str]:
+    said = []
+    for link in LINK.findall(prose(page)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        if not target.exists():
+            said.append(f"{page}: {link}: there is no such file")
+        elif anchor and target.suffix == ".md" and anchor not in anchors(target):
+            said.append(f"{page}: {link}: there is no such heading")
+    return said
+
+
+if __name__ == "__main__":
+    found = [problem for page in sys.argv[1:] for problem in problems(Path(page))]
+    print(*found, sep="\n", end="\n" if found else "")
+    sys.exit(bool(found))
