@@ -20,6 +20,9 @@ rm -rf "$book" "$target/docs"
 mkdir -p "$book/src"
 git ls-files -z '*.md' docs wit examples guest-sdk/examples LICENSE | xargs -0 cp --parents -t "$book/src"
 sed 's#](\.\./#](./#; t; s#](\([a-z]\)#](docs/\1#' docs/SUMMARY.md >"$book/src/SUMMARY.md"
+# The first page of a book is its index.
+mv "$book/src/README.md" "$book/src/index.md"
+sed -i 's#](\(\.\./\|\./\)\?README\.md#](\1index.md#g' "$book/src"/*.md "$book/src/docs"/*.md
 cat >"$book/book.toml" <<'TOML'
 [book]
 title = "Baton"

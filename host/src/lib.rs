@@ -3,10 +3,10 @@
 pub mod cli;
 pub mod commands;
 pub mod config;
-pub mod foreign;
-pub mod node;
 #[cfg(test)]
 mod docs_tests;
+pub mod foreign;
+pub mod node;
 pub mod signals;
 pub mod status_socket;
 pub mod supervisor;

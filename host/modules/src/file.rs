@@ -1,8 +1,8 @@
 //! A module in a file, which may be replaced in any of the ways in which files are.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read};
+
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::source::{Offer, Source, SourceError};
 use crate::watch::{Stamp, Watch, aside};
 use crate::way::Way;
-use baton_runtime::{ModuleError, is_complete, read_module};
+use baton_runtime::{FileError, ModuleError, is_complete, read_file, read_module};
 use baton_store::Digest;
 
 /// What is longer is no signature, in bytes.
@@ -236,20 +236,16 @@ fn read_signature(path: &Path) -> Result<Option<String>, SourceError> {
             format!("cannot read the module's signature {}: {error}; make it readable, or remove it", path.display());
         if is_lasting(error) { SourceError::Unusable(text) } else { SourceError::Unreachable(text) }
     };
-    match fs::metadata(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(unreadable(&error)),
-        Ok(metadata) if !metadata.is_file() || metadata.len() > LONGEST_SIGNATURE => {
+    let bytes = match read_file(path, LONGEST_SIGNATURE) {
+        Ok(bytes) => bytes,
+        Err(FileError::Unreadable(error)) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(FileError::Unreadable(error)) => return Err(unreadable(&error)),
+        Err(FileError::NotRegular | FileError::TooLong(_)) => {
             let path = path.display();
             let text = format!("{path} is no signature: it must be a file of at most {LONGEST_SIGNATURE} bytes");
             return Err(SourceError::Unusable(text));
         }
-        Ok(_) => {}
-    }
-    let mut bytes = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(LONGEST_SIGNATURE).read_to_end(&mut bytes))
-        .map_err(|error| unreadable(&error))?;
+    };
     // What is no text is no signature either, as whoever verifies it will say.
     Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }

@@ -6,6 +6,7 @@ use baton_election::ElectionName;
 use minisign_verify::{PublicKey, Signature};
 
 use baton_runtime::shell::quoted;
+use baton_runtime::{FileError, read_file};
 use baton_store::Digest;
 
 /// No file of public keys is larger, in bytes.
@@ -136,12 +137,13 @@ pub fn check_election(signature: &Signature, election: Option<&ElectionName>) ->
 
 /// The keys in a file: one on each line, comments aside.
 fn read(path: &Path) -> Result<Vec<PublicKey>, String> {
-    // Asked before it is opened: opening a pipe would wait for its writer.
-    let metadata = std::fs::metadata(path).map_err(|error| error.to_string())?;
-    if !metadata.is_file() || metadata.len() > LARGEST_KEY_FILE {
-        return Err("it is no regular file, or too large for one of keys".to_owned());
-    }
-    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let text = match read_file(path, LARGEST_KEY_FILE) {
+        Ok(bytes) => String::from_utf8(bytes).map_err(|error| error.to_string())?,
+        Err(FileError::Unreadable(error)) => return Err(error.to_string()),
+        Err(FileError::NotRegular | FileError::TooLong(_)) => {
+            return Err("it is no regular file, or too large for one of keys".to_owned());
+        }
+    };
     let mut keys = Vec::new();
     for (line, text) in text.lines().enumerate().map(|(index, text)| (index + 1, text.trim())) {
         if text.is_empty() || text.starts_with('#') || text.starts_with("untrusted comment:") {

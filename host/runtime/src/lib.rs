@@ -19,6 +19,7 @@
 
 pub mod address;
 mod backtrace;
+mod bounded;
 mod census;
 pub mod confine;
 mod empty;
@@ -56,6 +57,7 @@ mod warden;
 mod weight;
 mod wrap;
 
+pub use bounded::{FileError, read_file};
 pub use engine::{Engine, Purpose};
 pub use folder::{Folder, FolderGrant};
 pub use foreign::READERS;

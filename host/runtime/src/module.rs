@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::{self, Read, Write as _};
+use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,6 +21,8 @@ use super::guest::{self, CONTRACT, CoordinatorPre, Guest};
 use super::judge::{COMMAND, Import, Interfaces, Judged, Kind, STATE, judge};
 use super::wrap::{Unwrappable, Wrapped, is_for_preview1, wrap};
 use baton_store::Digest;
+
+use crate::{FileError, read_file};
 
 /// A larger module is refused before it is read whole, in bytes.
 pub const LARGEST_MODULE: u64 = 64 << 20;
@@ -343,23 +345,13 @@ impl Linked {
 
 /// The bytes of a module's file, in one go.
 pub fn read(path: &Path) -> Result<Vec<u8>, ModuleError> {
-    let unreadable = |source| ModuleError::Unreadable { path: path.to_owned(), source };
     let module = || path.display().to_string();
-    // Asked before it is opened: opening a pipe would wait for its writer.
-    let metadata = std::fs::metadata(path).map_err(unreadable)?;
-    if !metadata.is_file() {
-        return Err(ModuleError::NotAFile(path.to_owned()));
-    }
-    if metadata.len() > LARGEST_MODULE {
-        return Err(ModuleError::TooLarge { module: module(), size: metadata.len() });
-    }
-    let mut bytes = Vec::new();
-    // A file that grows meanwhile is not read for ever.
-    File::open(path).map_err(unreadable)?.take(LARGEST_MODULE + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    match bytes.len() as u64 {
-        0 => Err(ModuleError::Empty(module())),
-        size if size > LARGEST_MODULE => Err(ModuleError::TooLarge { module: module(), size }),
-        _ => Ok(bytes),
+    match read_file(path, LARGEST_MODULE) {
+        Ok(bytes) if bytes.is_empty() => Err(ModuleError::Empty(module())),
+        Ok(bytes) => Ok(bytes),
+        Err(FileError::NotRegular) => Err(ModuleError::NotAFile(path.to_owned())),
+        Err(FileError::TooLong(size)) => Err(ModuleError::TooLarge { module: module(), size }),
+        Err(FileError::Unreadable(source)) => Err(ModuleError::Unreadable { path: path.to_owned(), source }),
     }
 }
 

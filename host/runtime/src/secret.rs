@@ -1,9 +1,9 @@
 //! Secrets by reference: only the coordinator gets to see what they are.
 
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
+
+use crate::{FileError, read_file};
 
 /// No secret is that long, in bytes; a file that is was named by mistake.
 const LONGEST: u64 = 64 << 10;
@@ -106,19 +106,11 @@ impl fmt::Display for SecretSource {
 
 /// The text of the file without the end of its last line, which editors and `echo` add.
 fn read(path: &Path) -> Result<Secret, String> {
-    // Asked before the file is opened: opening a named pipe would wait for its writer.
-    match std::fs::metadata(path) {
-        Ok(meta) if !meta.is_file() => return Err("is not a regular file".to_string()),
-        Ok(_) => {}
-        Err(error) => return Err(format!("cannot be read: {error}")),
-    }
-    let mut bytes = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(LONGEST + 1).read_to_end(&mut bytes))
-        .map_err(|error| format!("cannot be read: {error}"))?;
-    if bytes.len() as u64 > LONGEST {
-        return Err("is longer than 64 KiB: is it a secret?".to_string());
-    }
+    let bytes = match read_file(path, LONGEST) {
+        Ok(bytes) => bytes,
+        Err(FileError::TooLong(_)) => return Err("is longer than 64 KiB: is it a secret?".to_string()),
+        Err(error) => return Err(error.to_string()),
+    };
     let mut text = String::from_utf8(bytes).map_err(|_| "is not UTF-8: a secret must be text")?;
     if text.ends_with('\n') {
         text.pop();

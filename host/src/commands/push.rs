@@ -1,7 +1,6 @@
 //! `baton push`: publishes a module.
 
-use std::fs::File;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -18,6 +17,7 @@ use baton_modules::{EditError, ModuleSource, Publication, Pushed};
 use baton_modules::{check_election, edit_control};
 use baton_runtime::escape::escape;
 use baton_runtime::shell::quoted;
+use baton_runtime::{FileError, read_file};
 use baton_store::clock::{rfc3339, wall};
 use baton_store::{Announcement, Digest, ModuleStore as _, ObjectStore};
 use baton_store::{LeaseStore, StoreUrl};
@@ -164,14 +164,12 @@ fn is_missing(error: &anyhow::Error) -> bool {
 }
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
-    let cannot = || format!("cannot read {}", path.display());
-    if !std::fs::metadata(path).with_context(cannot)?.is_file() {
-        bail!("{} is a folder or a device, not a regular file", path.display());
+    match read_file(path, LARGEST_SIGNATURE) {
+        Ok(bytes) => Ok(bytes),
+        Err(FileError::NotRegular) => bail!("{} is a folder or a device, not a regular file", path.display()),
+        Err(FileError::TooLong(_)) => {
+            bail!("{} has more than {LARGEST_SIGNATURE} bytes: it is no signature", path.display())
+        }
+        Err(FileError::Unreadable(error)) => Err(error).with_context(|| format!("cannot read {}", path.display())),
     }
-    let mut bytes = Vec::new();
-    File::open(path).with_context(cannot)?.take(LARGEST_SIGNATURE + 1).read_to_end(&mut bytes).with_context(cannot)?;
-    if bytes.len() as u64 > LARGEST_SIGNATURE {
-        bail!("{} has more than {LARGEST_SIGNATURE} bytes: it is no signature", path.display());
-    }
-    Ok(bytes)
 }

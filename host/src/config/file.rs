@@ -2,8 +2,7 @@
 //! key is told the nearest legal one.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use toml::Spanned;
@@ -14,7 +13,7 @@ use super::layer::Given;
 use super::value::OFF;
 use super::{ConfigError, Key, Layer, Origin, Surroundings, secrets, value};
 use baton_modules::is_path;
-use baton_runtime::FolderGrant;
+use baton_runtime::{FileError, FolderGrant, read_file};
 
 /// The name of the tables, one for each coordinator.
 const COORDINATORS: &str = "coordinators";
@@ -55,21 +54,12 @@ pub(super) fn read(named: Option<&Given>, around: &Surroundings) -> Result<Optio
 
 /// The text of the file, or why not; no reason if there is none.
 fn read_text(path: &Path) -> Result<String, Option<String>> {
-    // Asked before the file is opened: opening a named pipe would wait for its writer.
-    match std::fs::metadata(path) {
-        Ok(meta) if !meta.is_file() => return Err(Some("is not a regular file".to_string())),
-        Ok(meta) if meta.len() > LONGEST => {
-            return Err(Some("is longer than 1 MiB: is it a configuration?".to_string()));
-        }
-        Ok(_) => {}
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(None),
-        Err(error) => return Err(Some(format!("cannot be read: {error}"))),
+    match read_file(path, LONGEST) {
+        Ok(bytes) => String::from_utf8(bytes).map_err(|error| Some(format!("cannot be read: {error}"))),
+        Err(FileError::TooLong(_)) => Err(Some("is longer than 1 MiB: is it a configuration?".to_string())),
+        Err(FileError::Unreadable(error)) if error.kind() == ErrorKind::NotFound => Err(None),
+        Err(error) => Err(Some(error.to_string())),
     }
-    let mut text = String::new();
-    File::open(path)
-        .and_then(|file| file.take(LONGEST).read_to_string(&mut text))
-        .map_err(|error| Some(format!("cannot be read: {error}")))?;
-    Ok(text)
 }
 
 struct Source<'a> {

@@ -199,23 +199,8 @@ impl Key {
 
 /// The one of `words` that `typo` most likely meant, if any is near.
 pub(super) fn nearest<'a>(typo: &str, words: &[&'a str]) -> Option<&'a str> {
-    let (distance, word) = words.iter().map(|word| (distance(typo, word), *word)).min()?;
+    let (distance, word) = words.iter().map(|word| (strsim::levenshtein(typo, word), *word)).min()?;
     (distance <= 2.max(word.len() / 3)).then_some(word)
-}
-
-/// The number of characters to insert, delete or replace between two words (Levenshtein).
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut above: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, to) in b.iter().enumerate() {
-            let replaced = above[j] + usize::from(from != *to);
-            row.push(replaced.min(above[j + 1] + 1).min(row[j] + 1));
-        }
-        above = row;
-    }
-    above[b.len()]
 }
 
 #[cfg(test)]

@@ -84,7 +84,10 @@ fn from_checkout(manifest: &str) -> (String, toml::Value) {
 fn the_readme_shows_what_is_written() {
     let docs = fs::read_to_string(repository().join("docs/coordinators.md")).unwrap();
     let written = Project::new("job", &[]).read("src/lib.rs");
-    assert!(docs.contains(&format!("```rust\n{written}```\n")), "copy host/templates/rust/lib.rs into docs/coordinators.md");
+    assert!(
+        docs.contains(&format!("```rust\n{written}```\n")),
+        "copy host/templates/rust/lib.rs into docs/coordinators.md"
+    );
     let readme = fs::read_to_string(repository().join("README.md")).unwrap();
     let (function, _) = written.split_once("\n#[cfg(test)]").unwrap();
     assert!(readme.contains(&format!("```rust\n{function}```\n")), "copy its function into the README");

@@ -9,16 +9,20 @@ use azure_core::auth::{AccessToken, TokenCredential};
 use azure_core::error::{Error, ErrorKind};
 use azure_core::headers::AUTHORIZATION;
 use azure_core::{HttpClient, Request, Response, StatusCode};
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, FutureExt as _, Shared, TryFutureExt as _};
 use time::OffsetDateTime;
-use tokio::task::JoinHandle;
+use tokio::task::AbortHandle;
 
 use super::identity;
 
 /// A token that has less than this left is fetched anew while the old one is still in use.
 const AHEAD: Duration = Duration::from_secs(600);
 
-type Fetch = JoinHandle<Result<AccessToken, Error>>;
+/// A fetch that is under way, or has ended: everybody who waits for it gets what it comes to.
+type Fetch = Shared<BoxFuture<'static, Fetched>>;
+
+/// A token, or why there is none.
+type Fetched = Result<AccessToken, Arc<Error>>;
 
 /// Where tokens come from.
 type Source = dyn Fn(Vec<String>) -> BoxFuture<'static, Result<AccessToken, Error>> + Send + Sync;
@@ -47,9 +51,38 @@ impl KeptToken {
         if state.token.as_ref().is_some_and(|kept| kept.token.secret() == token) {
             state.token = None;
             if state.fetching.is_none() {
-                state.fetching = Some(tokio::spawn((self.source)(state.scopes.clone())));
+                drop(self.fetch(&mut state));
             }
         }
+    }
+
+    /// The answer that can be given now; or the fetch to wait for. Has the next token fetched where this one does not
+    /// last long.
+    fn answer(&self, scopes: &[&str]) -> Result<Fetched, Fetch> {
+        let mut state = self.lock();
+        state.scopes = scopes.iter().map(|scope| (*scope).to_owned()).collect();
+        if let Some(fetched) = state.fetching.clone().and_then(Fetch::now_or_never) {
+            return Ok(state.take_in(fetched));
+        }
+        if let Some(token) = state.token_that_lasts(AHEAD) {
+            return Ok(Ok(token));
+        }
+        let fetch = match &state.fetching {
+            Some(fetch) => fetch.clone(),
+            None => self.fetch(&mut state),
+        };
+        state.token_that_lasts(Duration::ZERO).map(Ok).ok_or(fetch)
+    }
+
+    /// Begins to fetch the next token, as a task of its own.
+    fn fetch(&self, state: &mut State) -> Fetch {
+        let task = tokio::spawn((self.source)(state.scopes.clone()));
+        state.task = Some(task.abort_handle());
+        // A source that panics has failed like one that says so.
+        let fetched = async { task.await.unwrap_or_else(|error| Err(Error::new(ErrorKind::Credential, error))) };
+        let fetch = fetched.map_err(Arc::new).boxed().shared();
+        state.fetching = Some(fetch.clone());
+        fetch
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -61,8 +94,25 @@ impl KeptToken {
 struct State {
     token: Option<AccessToken>,
     fetching: Option<Fetch>,
+    /// What ends the fetch.
+    task: Option<AbortHandle>,
     /// What the tokens are for.
     scopes: Vec<String>,
+}
+
+impl State {
+    fn token_that_lasts(&self, least: Duration) -> Option<AccessToken> {
+        self.token.clone().filter(|token| token.expires_on - OffsetDateTime::now_utc() > least)
+    }
+
+    /// A fetch has ended. Where it failed, an old token is good for as long as it lasts, and the next request asks again.
+    fn take_in(&mut self, fetched: Fetched) -> Fetched {
+        self.fetching = None;
+        match fetched {
+            Ok(token) => Ok(self.token.insert(token).clone()),
+            Err(error) => self.token_that_lasts(Duration::ZERO).ok_or(error),
+        }
+    }
 }
 
 impl fmt::Debug for KeptToken {
@@ -73,8 +123,8 @@ impl fmt::Debug for KeptToken {
 
 impl Drop for KeptToken {
     fn drop(&mut self) {
-        if let Some(fetching) = &self.state.get_mut().unwrap_or_else(PoisonError::into_inner).fetching {
-            fetching.abort();
+        if let Some(task) = &self.state.get_mut().unwrap_or_else(PoisonError::into_inner).task {
+            task.abort();
         }
     }
 }
@@ -82,41 +132,18 @@ impl Drop for KeptToken {
 #[async_trait::async_trait]
 impl TokenCredential for KeptToken {
     async fn get_token(&self, scopes: &[&str]) -> azure_core::Result<AccessToken> {
-        let scopes: Vec<String> = scopes.iter().map(|scope| (*scope).to_owned()).collect();
-        loop {
-            let fetching = {
+        let answer = match self.answer(scopes) {
+            Ok(answer) => answer,
+            // Nothing to go on with until it is there.
+            Err(fetch) => {
+                let fetched = fetch.clone().await;
                 let mut state = self.lock();
-                state.scopes.clone_from(&scopes);
-                let left = state.token.as_ref().map(|token| token.expires_on - OffsetDateTime::now_utc());
-                if left.is_none_or(|left| left < AHEAD) && state.fetching.is_none() {
-                    state.fetching = Some(tokio::spawn((self.source)(scopes.clone())));
-                }
-                if state.fetching.as_ref().is_some_and(JoinHandle::is_finished) {
-                    state.fetching.take()
-                } else if let (Some(token), Some(true)) = (&state.token, left.map(time::Duration::is_positive)) {
-                    return Ok(token.clone());
-                } else {
-                    None
-                }
-            };
-            match fetching {
-                Some(fetching) => {
-                    // A source that panics has failed like one that says so.
-                    let fetched = fetching.await.unwrap_or_else(|error| Err(Error::new(ErrorKind::Credential, error)));
-                    let mut state = self.lock();
-                    match (fetched, &state.token) {
-                        (Ok(token), _) => state.token = Some(token),
-                        // The old token is good for a while, and the next request asks again.
-                        (Err(_), Some(token)) if token.expires_on > OffsetDateTime::now_utc() => {
-                            return Ok(token.clone());
-                        }
-                        (Err(error), _) => return Err(error),
-                    }
-                }
-                // Nothing to go on with until the first token is there.
-                None => tokio::time::sleep(Duration::from_millis(20)).await,
+                // Somebody else who waited for it may have taken it in.
+                let is_news = state.fetching.as_ref().is_some_and(|fetching| fetching.ptr_eq(&fetch));
+                if is_news { state.take_in(fetched) } else { fetched }
             }
-        }
+        };
+        answer.map_err(|error| Error::new(ErrorKind::Credential, error))
     }
 
     async fn clear_cache(&self) -> azure_core::Result<()> {
@@ -185,6 +212,11 @@ mod tests {
         (KeptToken::from(Box::new(source)), senders)
     }
 
+    /// Whether the fetch that is under way has ended.
+    fn has_ended(kept: &KeptToken) -> bool {
+        kept.lock().task.as_ref().unwrap().is_finished()
+    }
+
     async fn ask(kept: &KeptToken) -> Result<String, Error> {
         kept.get_token(&["scope"]).await.map(|token| token.token.secret().to_owned())
     }
@@ -216,7 +248,7 @@ mod tests {
         assert!(second.send(token("second", 300)).is_ok());
         assert!(third.send(no_token()).is_ok());
         assert_eq!(ask(&kept).await.unwrap(), "second");
-        while kept.state.lock().unwrap().fetching.as_ref().is_some_and(|fetching| !fetching.is_finished()) {
+        while !has_ended(&kept) {
             tokio::task::yield_now().await;
         }
         assert_eq!(ask(&kept).await.unwrap(), "second");
@@ -231,7 +263,7 @@ mod tests {
         assert_eq!(ask(&kept).await.unwrap(), "first");
         // The source of the second unwraps an answer that never comes.
         drop(second);
-        while !kept.lock().fetching.as_ref().unwrap().is_finished() {
+        while !has_ended(&kept) {
             tokio::task::yield_now().await;
         }
         assert_eq!(ask(&kept).await.unwrap(), "first");
