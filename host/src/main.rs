@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use baton::config::Surroundings;
+use baton::config::Environment;
 use baton::{cli, commands};
 
 fn main() -> ExitCode {
@@ -10,7 +10,7 @@ fn main() -> ExitCode {
     // it. Panics tell theirs all the same.
     // SAFETY: this is the first thing that the program does, and there is no other thread.
     unsafe { std::env::set_var("RUST_LIB_BACKTRACE", "0") };
-    match cli::parse(std::env::args_os(), &Surroundings::of_process()) {
+    match cli::parse(std::env::args_os(), &Environment::of_process()) {
         Ok(command) => commands::run(command),
         Err(stop) => stop.report(),
     }

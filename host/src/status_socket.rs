@@ -17,7 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
 
-use baton_runtime::{InUse, Running};
+use baton_runtime::{InUse, RunningInstances};
 use baton_store::StoreUrl;
 use baton_store::foreign::Reader;
 
@@ -74,7 +74,7 @@ impl StatusSocket {
     }
 
     /// Answers, until it is dropped. One after the other is enough for people.
-    pub async fn serve(self, store: &StoreUrl, running: &Running) {
+    pub async fn serve(self, store: &StoreUrl, running: &RunningInstances) {
         let store = name_of(store);
         loop {
             match self.0.accept().await {
@@ -86,7 +86,7 @@ impl StatusSocket {
     }
 }
 
-async fn answer(mut client: UnixStream, store: &str, running: &Running) -> io::Result<()> {
+async fn answer(mut client: UnixStream, store: &str, running: &RunningInstances) -> io::Result<()> {
     if !is_same_user(&client)? {
         return Ok(());
     }
@@ -187,7 +187,7 @@ mod tests {
         assert!(timeout(PATIENCE, ask_one(&(prefix() + &full))).await.is_err(), "there is no room for another");
 
         let socket = StatusSocket::open(&host).unwrap();
-        let serving = tokio::spawn(async move { socket.serve(&StoreUrl::Memory, &Running::default()).await });
+        let serving = tokio::spawn(async move { socket.serve(&StoreUrl::Memory, &RunningInstances::default()).await });
         assert!(names().is_superset(&[full, host.clone()].map(|name| prefix() + &name).into()));
         // The one that answers does so all the same.
         assert_eq!(ask(&StoreUrl::Memory).await.len(), 0);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use baton_election::ElectionName;
 use baton_runtime::{
     CLAIM_AHEAD, Engine, HttpPolicy, Instance, InstanceEvent, Launcher, Limits, Module, Notice, Output, Policy,
-    Postmortem, Processes, Purpose, Runners, Running, Templates,
+    Postmortem, Processes, Purpose, Runners, RunningInstances, Templates,
 };
 use baton_store::MemoryStore;
 use baton_store::clock::Clock;
@@ -241,14 +241,14 @@ impl Baton {
             node: "bench".to_string(),
             runners: runners(HttpPolicy::default())?,
             states: Arc::new(MemoryStore::new(Arc::new(|| Duration::ZERO))),
-            inheritance: state::Inheritance::default(),
+            handover: state::Handover::default(),
             claim_ahead: CLAIM_AHEAD,
             postmortem: Postmortem::default(),
             arguments: Vec::new(),
             env: Vec::new(),
             config: Vec::new(),
             secrets: Vec::new(),
-            running: Running::default(),
+            running: RunningInstances::default(),
             clock,
             watchdog: Arc::new(watchdog),
         };

@@ -14,7 +14,7 @@ use futures::future::BoxFuture;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::source::{Offer, Source, SourceError};
-use crate::watch::{Stamp, Watch, aside};
+use crate::watch::{Stamp, Watch, run_blocking};
 use crate::way::Way;
 use baton_runtime::{FileError, ModuleError, is_complete, read_file, read_module};
 use baton_store::Digest;
@@ -115,7 +115,7 @@ impl Source for FileSource {
                 continue;
             }
             let path = self.path.clone();
-            let read = || aside(move || Found::read(&path)).boxed();
+            let read = || run_blocking(move || Found::read(&path)).boxed();
             let found = self.reading.get_or_insert_with(read).await;
             self.reading = None;
             if !is_first && self.look().await != sight {
@@ -150,7 +150,7 @@ impl FileSource {
     /// Watches whatever folders matter by now, and then looks: so what changes afterwards gives a hint.
     async fn look(&mut self) -> Sight {
         let (path, watch) = (self.path.clone(), self.watch.clone());
-        let (sight, is_watched) = aside(move || {
+        let (sight, is_watched) = run_blocking(move || {
             let signature = signature_of(&path);
             let folders = &folders_of(&path) | &folders_of(&signature);
             let is_watched = watch.is_some_and(|watch| watch.set(&folders));

@@ -130,7 +130,7 @@ impl Preparer {
     pub async fn prepare(&self, offer: &Offer) -> Result<Preparation, PrepareError> {
         let started = Instant::now();
         let (its, of) = (self.clone(), offer.clone());
-        let (key, kept) = aside(move || its.verify(&of)).await?;
+        let (key, kept) = run_blocking(move || its.verify(&of)).await?;
         let cached = kept.is_some();
         let module = match kept {
             Some(module) => module,
@@ -149,7 +149,7 @@ impl Preparer {
         }
         let digest = Digest::of(bytes);
         self.trust.check(digest, bytes, offer.signature.as_deref())?;
-        Module::glance(&digest.to_string(), bytes)?;
+        Module::precheck(&digest.to_string(), bytes)?;
         let key = ArtifactKey::new(&self.engine, &digest);
         let kept = self.cache.as_ref().and_then(|cache| cache.get(&key));
         let module = kept.map(|code| code.module(bytes)).transpose().map_err(PrepareError::System)?;
@@ -160,7 +160,7 @@ impl Preparer {
         let code = self.compiler.compile(&self.engine, &key, &offer.bytes, self.compile_timeout).await;
         let code: Artifact = code.map_err(|error| PrepareError::of(error, self.compile_timeout))?;
         let (its, bytes) = (self.clone(), offer.bytes.clone());
-        aside(move || {
+        run_blocking(move || {
             if let Some(cache) = &its.cache {
                 cache.put(&key, &code);
             }
@@ -171,7 +171,7 @@ impl Preparer {
 }
 
 /// Does what would hold up the thread of others.
-async fn aside<T: Send + 'static>(
+async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, PrepareError> + Send + 'static,
 ) -> Result<T, PrepareError> {
     let done = tokio::task::spawn_blocking(work).await;

@@ -15,7 +15,7 @@ use wasmtime_wasi::p2::{
 };
 use wasmtime_wasi::{FsPerms, async_trait};
 
-use super::empty::Denials;
+use super::denied::Denials;
 use super::guest::Guest;
 use super::holdings::{Holdings, TooMuch};
 use super::listing::Listing;

@@ -2,10 +2,10 @@
 
 use std::io::Cursor;
 
-use super::census::census;
+use super::component_size::component_size;
 use super::module::Module;
 use super::protocol::{self, FromRunner, FromTemplate, How};
-use super::{backtrace, http, judge, names, wrap};
+use super::{backtrace, componentize, http, judge, names};
 use baton_store::foreign::{Reader, text};
 
 /// These.
@@ -20,11 +20,11 @@ pub const READERS: &[Reader] = &[
 /// A module, before the process that compiles it has it, and in that process before it is compiled.
 fn module(bytes: &[u8]) {
     judge::is_complete(bytes);
-    wrap::is_for_preview1(bytes);
-    drop(Module::glance("module", bytes).map_err(|error| error.to_string()));
-    drop(census(bytes));
+    componentize::is_for_preview1(bytes);
+    drop(Module::precheck("module", bytes).map_err(|error| error.to_string()));
+    drop(component_size(bytes));
     if wasmparser::validate(bytes).is_ok() {
-        drop(wrap::wrap(bytes).map(|(component, _)| census(&component)));
+        drop(componentize::componentize(bytes).map(|(component, _)| component_size(&component)));
     }
 }
 

@@ -13,7 +13,7 @@ use wasmtime_wasi::random::WasiRandom;
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 use wasmtime_wasi_config::{WasiConfig, WasiConfigVariables};
 
-use super::empty::{self, Denials};
+use super::denied::{self, Denials};
 use super::files::{self, Folders};
 use super::holdings::Holdings;
 use super::http::{self, Http};
@@ -80,7 +80,7 @@ pub(super) const DRAFTS: &[(&str, &str)] =
 pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     use wasmtime_wasi::p2::bindings::{cli, clocks, io, random};
 
-    empty::link(linker)?;
+    denied::link(linker)?;
     io::error::add_to_linker::<Guest, Resources>(linker, |guest| guest.held.table())?;
     io::poll::add_to_linker::<Guest, Resources>(linker, |guest| guest.held.table())?;
     io::streams::add_to_linker::<Guest, Resources>(linker, |guest| guest.held.table())?;

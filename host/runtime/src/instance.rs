@@ -25,6 +25,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Sleep, sleep};
 
+use super::instances::RunningInstances;
 use super::judge::Kind;
 use super::limits::{Tally, Usage};
 use super::module::Module;
@@ -34,13 +35,12 @@ use super::postmortem::{Left, Postmortem};
 use super::process::{Handle, Status};
 use super::protocol::{self, Beginning, Change, Ended, FromRunner, How, Messages, NotCommitted, ToRunner, frame};
 use super::runners::{Ready, RunnerError, Runners, how_it_ended};
-use super::running::Running;
 use super::shared::Shared;
 use crate::SecretSource;
 use baton_store::ObjectStore;
 use baton_store::clock::Clock;
 use baton_store::gate::{Gate, Watchdog};
-use baton_store::state::{self, Claim, ClaimError, Claimant, CommitError, Succession};
+use baton_store::state::{self, Claim, ClaimError, Claimant, CommitError, HandoverClaim};
 
 /// Events that wait for the supervisor: a step-down, and a guest cannot make it more.
 const EVENTS: usize = 1;
@@ -71,7 +71,7 @@ pub struct Launcher {
     /// Where their state is kept.
     pub states: Arc<dyn ObjectStore>,
     /// What one that is replaced leaves to the next one.
-    pub inheritance: state::Inheritance,
+    pub handover: state::Handover,
     /// How long a request to stop waits, at the most and never for more than a quarter of the grace, until the state
     /// is claimed for the next one.
     pub claim_ahead: Duration,
@@ -86,7 +86,7 @@ pub struct Launcher {
     /// The secrets in it, read anew for each instance.
     pub secrets: Vec<SecretSource>,
     /// Where they are listed while they run.
-    pub running: Running,
+    pub running: RunningInstances,
     /// The host's clock.
     pub clock: Clock,
     /// Sees to it that they are gone in time.
@@ -161,7 +161,7 @@ impl Launcher {
     /// Its claimant, if it keeps state. One that keeps none inherits none.
     fn states_of(&self, module: &Module, output: &Arc<dyn Output>) -> Option<Claimant> {
         if !module.uses_state() {
-            self.inheritance.clear();
+            self.handover.clear();
             return None;
         }
         let output = Arc::clone(output);
@@ -169,7 +169,7 @@ impl Launcher {
             store: Arc::clone(&self.states),
             election: self.election.clone(),
             limits: self.runners.policy().state_limits,
-            inheritance: self.inheritance.clone(),
+            handover: self.handover.clone(),
             tell: Arc::new(move |refusal| output.notice(Notice::StateDelayed(refusal))),
         })
     }
@@ -634,7 +634,7 @@ impl Attending<'_> {
         &mut self,
         Runner { to, from, .. }: &mut Runner,
         mut unwritten: Vec<u8>,
-        succession: Option<&Succession>,
+        succession: Option<&HandoverClaim>,
     ) -> Over {
         let life = self.life;
         let mut stopped = life.stopped.clone();
@@ -837,7 +837,7 @@ async fn look_up(
 /// turns out to be another's.
 async fn claim_ahead(
     mut succeeded: watch::Receiver<Option<Successor>>,
-    succession: Option<&Succession>,
+    succession: Option<&HandoverClaim>,
     stop: &watch::Sender<Option<StopNotice>>,
 ) -> CommitError {
     let successor = succeeded.wait_for(Option::is_some).await.ok().and_then(|successor| successor.clone());

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use wasmparser::{Parser, Payload};
 use wasmtime::component::Component;
 
-use super::empty::EMPTY;
+use super::denied::EMPTY;
 use super::engine::Engine;
 use super::guest::{CONTRACT, CONTRACT_VERSION, DRAFTS, GRANTED};
 

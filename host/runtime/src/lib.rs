@@ -10,8 +10,8 @@
 //! (`protocol`) and memory (`shared`): the `page`, by which the host says until when effects may leave, and what the
 //! instance uses (`limits`).
 //!
-//! `module` and `engine` compile components, and link them in a template, `judge` says before whether they fit, `wrap` makes
-//! components of core modules. In the runner, `guest` is the host's side of the contract, `state` that of its state, `empty` what is
+//! `module` and `engine` compile components, and link them in a template, `judge` says before whether they fit, `componentize` makes
+//! components of core modules. In the runner, `guest` is the host's side of the contract, `state` that of its state, `denied` what is
 //! there without being granted, `files` those in granted folders and `listing` what is in one, `http` what it may ask of
 //! other servers, `limits` how much there is of it all; `holdings` holds an instance to that, and `weight` says what its
 //! handles take of memory; `output` is where a guest's standard streams go, `logging` its log, `backtrace` makes a trap's
@@ -20,9 +20,10 @@
 pub mod address;
 mod backtrace;
 mod bounded;
-mod census;
+mod component_size;
+mod componentize;
 pub mod confine;
-mod empty;
+mod denied;
 mod engine;
 pub mod escape;
 mod files;
@@ -32,6 +33,7 @@ mod guest;
 mod holdings;
 mod http;
 mod instance;
+mod instances;
 mod judge;
 mod limits;
 mod listing;
@@ -47,7 +49,6 @@ mod process;
 mod protocol;
 mod runner;
 mod runners;
-mod running;
 mod secret;
 mod shared;
 pub mod shell;
@@ -55,14 +56,15 @@ mod state;
 mod templates;
 mod warden;
 mod weight;
-mod wrap;
 
 pub use bounded::{FileError, read_file};
+pub use componentize::Wrapped;
 pub use engine::{Engine, Purpose};
 pub use folder::{Folder, FolderGrant};
 pub use foreign::READERS;
 pub use http::{CaError, Grant, GrantError, Grants, HttpPolicy, RefusedRequest};
 pub use instance::{CLAIM_AHEAD, Gone, Instance, InstanceEvent, Launcher};
+pub use instances::{InUse, ProcessUse, RunningInstances, Share};
 pub use judge::is_complete;
 pub use judge::{Import, Kind};
 pub use limits::{Limited, Limits, NearLimit, Usage};
@@ -76,8 +78,6 @@ pub use postmortem::{Postmortem, PostmortemError, PostmortemWriter};
 pub use process::{MAKE_RUNNERS, Processes, WATCH_RUNNERS};
 pub use runner::{Forked, make_runners, run_instance};
 pub use runners::{RunnerError, Runners};
-pub use running::{InProcess, InUse, Running, Share};
 pub use secret::{Secret, SecretSource};
 pub use templates::Templates;
 pub use warden::watch_runners;
-pub use wrap::Wrapped;

@@ -15,11 +15,11 @@ use serde::{Deserialize, Serialize};
 use wasmtime::component::{Component, Linker};
 use wasmtime_wasi::p2::bindings::CommandPre;
 
-use super::census::{Census, census, most};
+use super::component_size::{ComponentSize, component_size, most};
+use super::componentize::{Unwrappable, Wrapped, componentize, is_for_preview1};
 use super::engine::Engine;
 use super::guest::{self, CONTRACT, CoordinatorPre, Guest};
 use super::judge::{COMMAND, Import, Interfaces, Judged, Kind, STATE, judge};
-use super::wrap::{Unwrappable, Wrapped, is_for_preview1, wrap};
 use baton_store::Digest;
 
 use crate::{FileError, read_file};
@@ -121,7 +121,7 @@ pub const OUTLINE: usize = 9;
 
 impl Outline {
     /// Of a component and what it is made of, and the module that was made one.
-    fn of(component: &[u8], Census { instances, is_inert, .. }: Census, bytes: &[u8]) -> Option<Self> {
+    fn of(component: &[u8], ComponentSize { instances, is_inert, .. }: ComponentSize, bytes: &[u8]) -> Option<Self> {
         let Judged { kind, imports, .. } = judge(Interfaces::in_bytes(component).ok()?);
         let uses_state = imports.iter().any(|import| import.name.starts_with(STATE));
         Some(Self { kind: kind?, uses_state, asks_for_folders: is_for_preview1(bytes), is_inert, instances })
@@ -218,9 +218,9 @@ impl Module {
     pub fn precompile(engine: &Engine, name: &str, bytes: &[u8]) -> Result<(Vec<u8>, Outline), ModuleError> {
         let (component, _) = as_component(engine, name, bytes)?;
         check(name, &component)?;
-        let census = take_census(name, &component)?;
+        let component_size = measure_component(name, &component)?;
         let code = engine.wasmtime().precompile_component(&component).map_err(|error| invalid(name, &error))?;
-        let outline = Outline::of(&component, census, bytes);
+        let outline = Outline::of(&component, component_size, bytes);
         let outline = outline.ok_or_else(|| ModuleError::NotWasm(name.to_owned()))?;
         Ok((code, outline))
     }
@@ -235,7 +235,7 @@ impl Module {
     ///
     /// # Errors
     /// [`ModuleError`] says what is wrong with it.
-    pub fn glance(name: &str, bytes: &[u8]) -> Result<(), ModuleError> {
+    pub fn precheck(name: &str, bytes: &[u8]) -> Result<(), ModuleError> {
         match layer(name, bytes)? {
             Layer::Component => check(name, bytes),
             Layer::Core => Ok(()),
@@ -250,7 +250,7 @@ impl Module {
     pub fn inspect(engine: &Engine, name: &str, bytes: &[u8]) -> Result<Inspection, ModuleError> {
         let started = Instant::now();
         let (component, wrapped) = as_component(engine, name, bytes)?;
-        take_census(name, &component)?;
+        measure_component(name, &component)?;
         let component = compile(engine, name, &component)?;
         let compile_time = started.elapsed();
         let Judged { kind, imports, exports, mut problems } = judge(Interfaces::of(engine, &component));
@@ -381,7 +381,7 @@ fn as_component<'a>(
         Layer::Component => Ok((Cow::Borrowed(bytes), None)),
         Layer::Core => {
             wasmtime::Module::validate(engine.wasmtime(), bytes).map_err(|error| invalid(name, &error))?;
-            let (wrapped, how) = wrap(bytes).map_err(|error| match error {
+            let (wrapped, how) = componentize(bytes).map_err(|error| match error {
                 Unwrappable::Unmarked => ModuleError::CoreModule(name.to_owned()),
                 Unwrappable::Wrong(why) => ModuleError::Unwrappable { module: name.to_owned(), why: one_line(&why) },
             })?;
@@ -391,8 +391,8 @@ fn as_component<'a>(
 }
 
 /// What a component is made of that is not compiled yet. One that takes the host too long is refused.
-fn take_census(name: &str, component: &[u8]) -> Result<Census, ModuleError> {
-    let counted = census(component).map_err(|error| invalid(name, &error))?;
+fn measure_component(name: &str, component: &[u8]) -> Result<ComponentSize, ModuleError> {
+    let counted = component_size(component).map_err(|error| invalid(name, &error))?;
     if counted.steps > MOST_STEPS {
         let steps = counted.steps;
         let why = format!("instantiating it takes {steps} steps, and the limit is {MOST_STEPS}: build it simpler");

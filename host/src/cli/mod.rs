@@ -25,7 +25,7 @@ pub use modules::{ModuleRow, NodeRow, print_modules};
 pub use print::{columns, print, print_json, print_value};
 pub use status::{LeaseWord, StatusRow, print_status};
 
-use crate::config::{self, Config, ConfigError, Key, Layer, Surroundings};
+use crate::config::{self, Config, ConfigError, Environment, Key, Layer};
 use args::{Arguments, Subcommand};
 use baton_modules::Assignment;
 use baton_runtime::escape::{escape, escape_lines};
@@ -162,7 +162,7 @@ pub struct Development {
     /// What the command line says otherwise.
     pub settings: Layer,
     /// What else there is to find settings in.
-    pub around: Surroundings,
+    pub around: Environment,
 }
 
 impl fmt::Debug for Development {
@@ -257,7 +257,7 @@ fn report_usage(error: &clap::Error) -> std::io::Result<()> {
 ///
 /// # Errors
 /// [`Stop`] where there is nothing to do, or not like that.
-pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Surroundings) -> Result<Command, Stop> {
+pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment) -> Result<Command, Stop> {
     Ok(match Arguments::try_parse_from(arguments)?.command {
         Subcommand::Run(run) => {
             let print_config = run.print_config;

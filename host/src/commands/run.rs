@@ -26,13 +26,13 @@ use baton_modules::{
 use baton_runtime::confine;
 use baton_runtime::memory;
 use baton_runtime::{
-    CLAIM_AHEAD, Engine, HttpPolicy, Launcher, Policy, Postmortem, PostmortemWriter, Processes, Runners, Running,
-    Templates,
+    CLAIM_AHEAD, Engine, HttpPolicy, Launcher, Policy, Postmortem, PostmortemWriter, Processes, Runners,
+    RunningInstances, Templates,
 };
 use baton_runtime::{Folder, Secret};
 use baton_store::clock::Clock;
 use baton_store::gate::Watchdog;
-use baton_store::state::Inheritance;
+use baton_store::state::Handover;
 use baton_store::{Digest, ObjectStore};
 use baton_store::{LeaseStore, MemoryStore, StoreUrl};
 
@@ -156,7 +156,7 @@ struct Checked<'a> {
     postmortem: Postmortem,
 }
 
-/// Finds out what is wrong with the coordinators' surroundings while nothing depends on them yet.
+/// Finds out what is wrong with the coordinators' environment while nothing depends on them yet.
 fn check<'a>(coordinators: &'a [Coordinator], files: &PostmortemWriter) -> anyhow::Result<Vec<Checked<'a>>> {
     let mut checked = Vec::new();
     for coordinator in coordinators {
@@ -216,7 +216,7 @@ fn contend(
                 return Ok(());
             }
         };
-        let running = Running::default();
+        let running = RunningInstances::default();
         let (ask, asked) = watch::channel(Shutdown::No);
         let (mut supervisors, mut followers) = (JoinSet::new(), JoinSet::new());
         let supplied = supplied.into_iter().zip(all_runners);
@@ -229,7 +229,7 @@ fn contend(
                 node: node.to_string(),
                 runners,
                 states: Arc::clone(states),
-                inheritance: Inheritance::default(),
+                handover: Handover::default(),
                 claim_ahead: CLAIM_AHEAD,
                 postmortem: postmortem.clone(),
                 arguments: coordinator.arguments.clone(),

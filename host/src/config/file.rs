@@ -11,7 +11,7 @@ use toml::de::{DeArray, DeTable, DeValue};
 use super::key::nearest;
 use super::layer::Given;
 use super::value::OFF;
-use super::{ConfigError, Key, Layer, Origin, Surroundings, secrets, value};
+use super::{ConfigError, Environment, Key, Layer, Origin, secrets, value};
 use baton_modules::is_path;
 use baton_runtime::{FileError, FolderGrant, read_file};
 
@@ -34,7 +34,7 @@ pub(super) struct FileLayers {
 }
 
 /// Reads the file that was named, or the default one if there is one. Also says which it was.
-pub(super) fn read(named: Option<&Given>, around: &Surroundings) -> Result<Option<(String, FileLayers)>, ConfigError> {
+pub(super) fn read(named: Option<&Given>, around: &Environment) -> Result<Option<(String, FileLayers)>, ConfigError> {
     let name = named.map_or(DEFAULT_FILE, |given| given.text.as_str());
     let path = around.path(name);
     let text = match read_text(&path) {

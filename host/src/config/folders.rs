@@ -4,13 +4,13 @@ use std::io;
 
 use baton_runtime::{Folder, FolderGrant};
 
-use super::Surroundings;
+use super::Environment;
 
 /// The folder that a text names, looked at so that what is wrong is said at once.
 ///
 /// # Errors
 /// Why it cannot be used, and what to do.
-pub(super) fn find(text: &str, around: &Surroundings) -> Result<Folder, String> {
+pub(super) fn find(text: &str, around: &Environment) -> Result<Folder, String> {
     let FolderGrant { host: named, guest, read_only } = FolderGrant::of(text)?;
     match Folder::at(around.path(named), guest.to_string(), read_only) {
         Ok(folder) => Ok(folder),

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use super::{Key, Layer, Surroundings, reach, resolve};
+use super::{Environment, Key, Layer, reach, resolve};
 use baton_runtime::escape::escape;
 use baton_store::foreign::Reader;
 
@@ -21,7 +21,7 @@ fn configuration(bytes: &[u8]) {
     file.write_all(bytes).unwrap_or_else(|error| panic!("{error}"));
     let name = format!("/proc/self/fd/{}", file.as_raw_fd());
     let flags = Layer::new().flag(Key::File, Some(name));
-    match resolve(&flags, &Surroundings::made_up(&[], Path::new("/nowhere"))) {
+    match resolve(&flags, &Environment::made_up(&[], Path::new("/nowhere"))) {
         Ok(config) => drop(config.table()),
         Err(error) => {
             let told = error.to_string();

@@ -5,7 +5,7 @@ use std::fmt;
 
 use baton_runtime::FolderGrant;
 
-use super::{ConfigError, Key, Surroundings, secrets, value};
+use super::{ConfigError, Environment, Key, secrets, value};
 
 /// Where a value came from.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -107,7 +107,7 @@ impl Layer {
 
     /// What the variables `BATON_…` say. An empty one counts as absent; of unknown ones see
     /// [`super::misspelt`].
-    pub(super) fn of_variables(around: &Surroundings) -> Result<Self, ConfigError> {
+    pub(super) fn of_variables(around: &Environment) -> Result<Self, ConfigError> {
         let mut layer = Self::new();
         for key in Key::ALL {
             let name = key.variable();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::key::nearest;
-use super::{Key, Layer, Surroundings, secrets};
+use super::{Environment, Key, Layer, secrets};
 use baton_store::azure::OWN_CONNECTION_STRING;
 
 /// What the variables of settings begin with.
@@ -20,7 +20,7 @@ pub struct Misspelt {
 
 /// Those of the environment. What is near no setting belongs to others (Kubernetes makes some for a service called
 /// `baton`), and what a secret is taken from is used. An empty one is like none.
-pub(super) fn misspelt<'a>(around: &Surroundings, layers: impl Iterator<Item = &'a Layer>) -> Vec<Misspelt> {
+pub(super) fn misspelt<'a>(around: &Environment, layers: impl Iterator<Item = &'a Layer>) -> Vec<Misspelt> {
     let known: Vec<String> =
         Key::ALL.map(Key::variable).into_iter().chain([OWN_CONNECTION_STRING.to_owned()]).collect();
     let words: Vec<&str> = known.iter().filter_map(|name| name.strip_prefix(PREFIX)).collect();
@@ -84,7 +84,7 @@ mod tests {
         ];
         let all = others.into_iter().chain(mistakes.map(|(variable, _)| variable)).map(|name| (name, "x"));
         let all: Vec<(&str, &str)> = all.chain([("BATON_LEESE", "")]).collect();
-        let around = Surroundings::made_up(&all, Path::new("/"));
+        let around = Environment::made_up(&all, Path::new("/"));
         let mut layer = Layer::new();
         let set = layer.set_named(Key::Secrets, "token", "env:BATON_STORES", Origin::Flag);
         assert_eq!(set, Ok(()));

@@ -21,6 +21,7 @@
 //! secrets = { token = { file = "/run/secrets/token" } }
 //! ```
 
+mod environment;
 mod file;
 mod folders;
 mod foreign;
@@ -30,7 +31,6 @@ mod misspelt;
 mod reach;
 mod resolve;
 mod secrets;
-mod surroundings;
 mod table;
 mod value;
 
@@ -41,13 +41,13 @@ use std::time::Duration;
 use baton_election::OnDone;
 use baton_election::{ElectionName, Timing};
 
+pub use environment::Environment;
 pub(crate) use foreign::READERS;
 pub use key::Key;
 pub use layer::{Layer, Origin};
 pub use misspelt::Misspelt;
 pub use reach::Relied;
 pub use resolve::{resolve, resolve_compile_timeout, resolve_store, resolve_store_to_fill};
-pub use surroundings::Surroundings;
 pub use value::election;
 
 use crate::node::NodeChoice;

@@ -10,7 +10,7 @@ use super::file::{self, DEFAULT_FILE, FileLayers};
 use super::layer::Given;
 use super::misspelt::misspelt;
 use super::table::Row;
-use super::{Config, ConfigError, Coordinator, Key, Layer, Origin, Surroundings, folders, secrets, value};
+use super::{Config, ConfigError, Coordinator, Environment, Key, Layer, Origin, folders, secrets, value};
 use crate::node::{NodeChoice, NodeId};
 use crate::telemetry::Format;
 use baton_modules::ModuleSource;
@@ -24,7 +24,7 @@ use baton_store::state::Limits;
 ///
 /// # Errors
 /// [`ConfigError`] for the first thing that is wrong.
-pub fn resolve(flags: &Layer, around: &Surroundings) -> Result<Config, ConfigError> {
+pub fn resolve(flags: &Layer, around: &Environment) -> Result<Config, ConfigError> {
     let sources = Sources::read(flags, around)?;
     let mut rows = vec![sources.file_row()];
     let mut host = Resolver::new(vec![flags, &sources.variables, &sources.file.global], &mut rows);
@@ -80,7 +80,7 @@ pub fn resolve(flags: &Layer, around: &Surroundings) -> Result<Config, ConfigErr
 ///
 /// # Errors
 /// [`ConfigError`] if the file is wrong, or there is no place for a default.
-pub fn resolve_store(flags: &Layer, around: &Surroundings) -> Result<StoreUrl, ConfigError> {
+pub fn resolve_store(flags: &Layer, around: &Environment) -> Result<StoreUrl, ConfigError> {
     let sources = Sources::read(flags, around)?;
     let layers = vec![flags, &sources.variables, &sources.file.global];
     store(&mut Resolver::new(layers, &mut Vec::new()), around)
@@ -90,7 +90,7 @@ pub fn resolve_store(flags: &Layer, around: &Surroundings) -> Result<StoreUrl, C
 ///
 /// # Errors
 /// As for [`resolve_store`].
-pub fn resolve_store_to_fill(flags: &Layer, around: &Surroundings) -> Result<(StoreUrl, bool), ConfigError> {
+pub fn resolve_store_to_fill(flags: &Layer, around: &Environment) -> Result<(StoreUrl, bool), ConfigError> {
     let sources = Sources::read(flags, around)?;
     let mut rows = Vec::new();
     let mut host = Resolver::new(vec![flags, &sources.variables, &sources.file.global], &mut rows);
@@ -101,7 +101,7 @@ pub fn resolve_store_to_fill(flags: &Layer, around: &Surroundings) -> Result<(St
 ///
 /// # Errors
 /// [`ConfigError`] if it or the file is wrong.
-pub fn resolve_compile_timeout(flags: &Layer, around: &Surroundings) -> Result<Duration, ConfigError> {
+pub fn resolve_compile_timeout(flags: &Layer, around: &Environment) -> Result<Duration, ConfigError> {
     let sources = Sources::read(flags, around)?;
     compile_timeout(&mut Resolver::new(vec![flags, &sources.variables, &sources.file.global], &mut Vec::new()))
 }
@@ -115,7 +115,7 @@ struct Sources {
 }
 
 impl Sources {
-    fn read(flags: &Layer, around: &Surroundings) -> Result<Self, ConfigError> {
+    fn read(flags: &Layer, around: &Environment) -> Result<Self, ConfigError> {
         let variables = Layer::of_variables(around)?;
         let named = flags.get(Key::File).or_else(|| variables.get(Key::File));
         let file_origin = named.map_or(Origin::Default, |given| given.origin.clone());
@@ -153,7 +153,7 @@ impl Sources {
     }
 }
 
-fn store(host: &mut Resolver<'_>, around: &Surroundings) -> Result<StoreUrl, ConfigError> {
+fn store(host: &mut Resolver<'_>, around: &Environment) -> Result<StoreUrl, ConfigError> {
     let default = || match around.state_folder() {
         Some(folder) => Ok(StoreUrl::Sqlite(folder)),
         None => Err("there is no home folder to keep it in: name one with --store sqlite:DIR, or set HOME or \
@@ -176,7 +176,7 @@ fn compile_timeout(own: &mut Resolver<'_>) -> Result<Duration, ConfigError> {
     Ok(own.get(Key::CompileTimeout, value::timeout, value::show_duration, minute)?.0)
 }
 
-fn node(host: &mut Resolver<'_>, around: &Surroundings) -> Result<NodeChoice, ConfigError> {
+fn node(host: &mut Resolver<'_>, around: &Environment) -> Result<NodeChoice, ConfigError> {
     let given = |text: &str| NodeId::new(text).map(NodeChoice::Given).map_err(|error| error.to_string());
     let default = || match around.state_folder() {
         Some(folder) => {
@@ -224,7 +224,7 @@ fn state_limits(own: &mut Resolver<'_>) -> Result<Limits, ConfigError> {
 fn coordinator(
     layers: Vec<&Layer>,
     store: &StoreUrl,
-    around: &Surroundings,
+    around: &Environment,
     rows: &mut Vec<Row>,
 ) -> Result<(Coordinator, Origin), ConfigError> {
     let mut own = Resolver::new(layers, rows);

@@ -2,7 +2,7 @@
 
 use baton_runtime::SecretSource;
 
-use super::Surroundings;
+use super::Environment;
 
 /// How the source of a secret begins, as a text.
 pub(super) const FILE: &str = "file:";
@@ -18,7 +18,7 @@ pub(super) const TABLE: &str = "say where the secret is, not what it is: { file 
 ///
 /// # Errors
 /// Why it is not there. Neither what was found nor a source that may be the secret itself is repeated.
-pub(super) fn find(name: &str, source: &str, around: &Surroundings) -> Result<SecretSource, String> {
+pub(super) fn find(name: &str, source: &str, around: &Environment) -> Result<SecretSource, String> {
     if let Some(path) = source.strip_prefix(FILE).filter(|path| !path.is_empty()) {
         let source = SecretSource::in_file(name, around.path(path));
         source.read().map(|_| source)
@@ -30,7 +30,7 @@ pub(super) fn find(name: &str, source: &str, around: &Surroundings) -> Result<Se
     }
 }
 
-fn variable_called(name: &str, variable: &str, around: &Surroundings) -> Result<SecretSource, String> {
+fn variable_called(name: &str, variable: &str, around: &Environment) -> Result<SecretSource, String> {
     let value = around.variable(variable).ok_or("is not set")?;
     SecretSource::of_variable(name, value.to_str().ok_or("is not UTF-8: a secret must be text")?)
 }

@@ -28,7 +28,7 @@ impl Case {
     }
 
     fn run(&self, variables: &[(&str, &str)], arguments: &[&str]) -> Result<Config, String> {
-        let around = Surroundings::made_up(variables, self.path());
+        let around = Environment::made_up(variables, self.path());
         let arguments = ["baton", "run"].iter().chain(arguments).map(OsString::from);
         match cli::parse(arguments, &around) {
             Ok(Command::Run(config)) => Ok(*config),
@@ -470,7 +470,7 @@ fn the_state_folder_follows_xdg() {
     // Relative ones are to be ignored, says its specification.
     assert_eq!(store("xdg"), format!("sqlite:{}/.local/state/baton", case.path().display()));
 
-    let nowhere = Surroundings::default();
+    let nowhere = Environment::default();
     let run = |arguments: &[&str]| {
         let arguments = ["baton", "run", "x.wasm"].iter().chain(arguments).map(OsString::from);
         cli::parse(arguments, &nowhere).map(|_| ()).map_err(|stop| stop.to_string())

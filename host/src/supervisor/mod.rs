@@ -4,7 +4,7 @@
 //! side, each with its timeout; the instance is started, asked, killed; and everything that happens goes
 //! back to the elector as an input. It runs on the control runtime, which no guest ever runs on.
 
-mod narrator;
+mod reporter;
 
 use std::future::pending;
 use std::panic::AssertUnwindSafe;
@@ -26,7 +26,7 @@ use baton_runtime::{Instance, InstanceEvent, Launcher};
 use baton_store::LeaseStore;
 use baton_store::clock::Clock;
 use baton_store::gate::{Deadline, last_words_within};
-use narrator::Narrator;
+use reporter::Reporter;
 
 /// A node that holds a lease waits no longer than this without reading the clock while it has no instance: timers stop
 /// while a machine sleeps, of which the watchdog tells whoever has one.
@@ -81,13 +81,13 @@ impl Supervisor {
     pub async fn run(self, shutdown: watch::Receiver<Shutdown>) -> Result<(), getrandom::Error> {
         let random = seeded_random()?;
         let elector = Elector::new(self.settings.clone(), self.now(), random);
-        let narrator = Narrator::new(self.log.clone());
+        let reporter = Reporter::new(self.log.clone());
         let missed_by_timers = self.launcher.watchdog.missed_by_timers();
         let mut run = Run {
             given: self,
             missed_by_timers,
             elector,
-            narrator,
+            reporter,
             requests: JoinSet::new(),
             at_hand: Vec::new(),
             serving: None,
@@ -124,7 +124,7 @@ struct Run {
     given: Supervisor,
     missed_by_timers: watch::Receiver<()>,
     elector: Elector,
-    narrator: Narrator,
+    reporter: Reporter,
     requests: JoinSet<(RequestId, Result<Reply, Refusal>)>,
     /// What the elector may start.
     at_hand: Vec<Prepared>,
@@ -160,7 +160,7 @@ impl Run {
             drop(hold);
             self.let_others_know();
             if !self.elector.holds_lease() {
-                self.given.launcher.inheritance.clear();
+                self.given.launcher.handover.clear();
             }
             if let Some(input) = self.next_input(&mut shutdown, &mut asked).await {
                 self.elector.handle(self.given.now(), input);
@@ -236,7 +236,7 @@ impl Run {
             Effect::Stop { reason, message, grace_ends, next } => {
                 if let Some(Serving { instance, module }) = &mut self.serving {
                     let left = grace_ends.since(self.given.clock.now()).min(instance.remaining());
-                    self.narrator.stopping(module, reason, &message, left);
+                    self.reporter.stopping(module, reason, &message, left);
                     instance.stop(reason, message, grace_ends, next);
                 }
             }
@@ -244,16 +244,16 @@ impl Run {
                 if let Some(Serving { instance, .. }) = &mut self.serving {
                     // The kill first: no effect may pass while words are found for it.
                     instance.kill();
-                    self.narrator.killed(reason, self.given.clock.now());
+                    self.reporter.killed(reason, self.given.clock.now());
                 }
             }
             Effect::Abort { reason } => self.abort(&reason),
             Effect::Prove { version, term } => {
-                self.narrator.judged(&version, None);
+                self.reporter.judged(&version, None);
                 self.judge(Judgement { version, term, verdict: Verdict::Good });
             }
             Effect::Reject { version, term, reason, instead } => {
-                self.narrator.judged(&version, Some((&reason, instead.as_ref())));
+                self.reporter.judged(&version, Some((&reason, instead.as_ref())));
                 self.judge(Judgement { version, term, verdict: Verdict::Rejected { reason } });
             }
             Effect::Report(report) => {
@@ -262,7 +262,7 @@ impl Run {
                 {
                     lines.end();
                 }
-                self.narrator.report(report);
+                self.reporter.report(report);
             }
             Effect::Finished => {}
         }
@@ -273,7 +273,7 @@ impl Run {
         let Supply { current, fallback } = self.given.supply.borrow_and_update().clone();
         let version = |prepared: &Option<Prepared>| prepared.as_ref().map(|prepared| prepared.version.clone());
         let plan = Plan { module: version(&current), fallback: version(&fallback) };
-        self.narrator.expects(plan.digest().filter(|_| self.given.one_module).map(str::to_owned));
+        self.reporter.expects(plan.digest().filter(|_| self.given.one_module).map(str::to_owned));
         self.elector.handle(self.given.now(), Input::Plan(plan));
         // What was rejected here it does not take back, and then goes on with what it knew before.
         let Plan { module, fallback: instead } = self.elector.plan();
@@ -294,7 +294,7 @@ impl Run {
         let lines = self.lines.take().filter(|lines| !lines.has_ended());
         let lines = lines.unwrap_or_else(|| Deadline::new(self.given.clock.clone(), deadline));
         lines.extend(deadline);
-        let output = self.narrator.output(term, module.digest(), &self.given.clock, lines.clone());
+        let output = self.reporter.output(term, module.digest(), &self.given.clock, lines.clone());
         self.lines = Some(lines);
         self.stalled = false;
         let instance = self.given.launcher.start(module, term, deadline, abort_at, output);
@@ -353,7 +353,7 @@ impl Run {
             }
             InstanceEvent::Gone(gone) => {
                 let usage = self.serving.take().map(|serving| serving.instance.usage()).unwrap_or_default();
-                self.narrator.gone(&gone, usage, self.given.clock.now());
+                self.reporter.gone(&gone, usage, self.given.clock.now());
                 Some(Input::Gone { end: gone.end })
             }
         }

@@ -140,9 +140,9 @@ impl AzureStore {
     fn refusal(&self, asked: Asked, error: &azure_core::Error) -> Refusal {
         if matches!(error.kind(), ErrorKind::Credential) {
             // Without them the request was not even sent.
-            return Refusal::Misconfigured(told(error));
+            return Refusal::Misconfigured(error_chain(error));
         }
-        refusal(asked, &self.name, code(error), &told(error))
+        refusal(asked, &self.name, code(error), &error_chain(error))
     }
 }
 
@@ -299,7 +299,7 @@ fn refusal(asked: Asked, container: &str, code: Option<&str>, told: &str) -> Ref
 }
 
 /// An error with its causes, without what may be secret: a SAS is in the query of each URL.
-fn told(error: &azure_core::Error) -> String {
+fn error_chain(error: &azure_core::Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {
@@ -346,7 +346,7 @@ mod tests {
 
     #[test]
     fn errors_do_not_tell_the_sas() {
-        let told_of = |text: &'static str| told(&azure_core::Error::message(ErrorKind::Io, text));
+        let told_of = |text: &'static str| error_chain(&azure_core::Error::message(ErrorKind::Io, text));
         assert_eq!(told_of("cannot send to https://a.b/c?sv=1&sig=secret now"), "cannot send to https://a.b/c now");
         assert_eq!(told_of("cannot send (https://a.b/c?sig=s:ecret): cut"), "cannot send (https://a.b/c): cut");
     }

@@ -15,7 +15,7 @@ use crate::store::Store;
 /// The election that every scenario contends for.
 pub const ELECTION: &str = "stage";
 
-/// A scenario's surroundings.
+/// A scenario's environment.
 pub struct Stage {
     /// The store, and the means to harm it.
     pub store: Store,

@@ -25,8 +25,8 @@ use baton_runtime::Folder;
 use baton_runtime::confine::missing;
 use baton_runtime::{
     CLAIM_AHEAD, Engine, Grants, HttpPolicy, Instance, InstanceEvent, Launcher, Limits, MAKE_RUNNERS, Module, Notice,
-    Output, Policy, Postmortem, PostmortemWriter, Processes, Purpose, Runners, Running, Templates, WATCH_RUNNERS,
-    make_runners, watch_runners,
+    Output, Policy, Postmortem, PostmortemWriter, Processes, Purpose, Runners, RunningInstances, Templates,
+    WATCH_RUNNERS, make_runners, watch_runners,
 };
 use baton_store::MemoryStore;
 use baton_store::clock::Clock;
@@ -223,14 +223,14 @@ impl Host {
             node: "alpha".to_owned(),
             runners: Runners::new(policy, &Templates::new(program.to_owned(), &self.processes), &Handle::current()),
             states: Arc::new(MemoryStore::new(Arc::new(|| Duration::ZERO))),
-            inheritance: state::Inheritance::default(),
+            handover: state::Handover::default(),
             claim_ahead: CLAIM_AHEAD,
             postmortem: Postmortem::default(),
             arguments: Vec::new(),
             env: env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
             config: Vec::new(),
             secrets: Vec::new(),
-            running: Running::default(),
+            running: RunningInstances::default(),
             clock: self.clock.clone(),
             watchdog: Arc::clone(&self.watchdog),
         }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use baton_election::{ElectionName, End, StopReason};
 use baton_runtime::{
     CLAIM_AHEAD, Engine, Instance, Launcher, Limits, Module, Notice, Output, Policy, Postmortem, Processes, Purpose,
-    Runners, Running, Templates,
+    Runners, RunningInstances, Templates,
 };
 use baton_store::MemoryStore;
 use baton_store::clock::Clock;
@@ -51,14 +51,14 @@ fn launcher_under(policy: Policy, behaviour: &str) -> Launcher {
         node: "alpha".to_owned(),
         runners: runners(policy),
         states: Arc::new(MemoryStore::new(Arc::new(|| Duration::ZERO))),
-        inheritance: state::Inheritance::default(),
+        handover: state::Handover::default(),
         claim_ahead: CLAIM_AHEAD,
         postmortem: Postmortem::default(),
         arguments: Vec::new(),
         env: vec![("BEHAVIOUR".to_owned(), behaviour.to_owned()), ("BEAT_MS".to_owned(), "5".to_owned())],
         config: Vec::new(),
         secrets: Vec::new(),
-        running: Running::default(),
+        running: RunningInstances::default(),
         clock,
         watchdog: Arc::new(watchdog.unwrap()),
     }

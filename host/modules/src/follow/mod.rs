@@ -7,11 +7,11 @@
 
 mod announcer;
 mod in_flight;
-mod offered;
+mod offer_history;
+mod ready;
 mod recorder;
 mod report;
 mod reporter;
-mod shelf;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,10 +29,10 @@ use baton_store::LeaseStore;
 use baton_store::jitter::between;
 use baton_store::{Digest, ModuleStore as _, ObjectStore, Reading};
 use in_flight::InFlight;
-use offered::{Offered, rejection};
+use offer_history::{OfferHistory, rejection};
+use ready::{Candidate, Patience, ReadyVersions, Setback, Step};
 use recorder::{Judged, Recorder};
 use reporter::{Reporter, unless_soon};
-use shelf::{Candidate, Patience, Setback, Shelf, Step};
 
 pub use report::{Report, ReportSink};
 
@@ -136,9 +136,9 @@ pub struct Follower {
     version: Option<Version>,
     /// Whether it was read, or cannot be: before, nothing is known of what was rejected.
     has_read: bool,
-    offered: Offered,
+    offers: OfferHistory,
     candidates: Vec<Candidate>,
-    shelf: Shelf,
+    ready: ReadyVersions,
     reading: InFlight<Result<Reading, Refusal>>,
     read_at: Instant,
     /// How many readings have failed in a row.
@@ -166,9 +166,9 @@ impl Follower {
             control: Control::default(),
             version: None,
             has_read: false,
-            offered: Offered::default(),
+            offers: OfferHistory::default(),
             candidates: Vec::new(),
-            shelf: Shelf::new(Patience { unreachable, refused: pace.refused }),
+            ready: ReadyVersions::new(Patience { unreachable, refused: pace.refused }),
             reading: InFlight::none(),
             read_at: Instant::now(),
             failed_reads: 0,
@@ -199,8 +199,8 @@ impl Follower {
         let Some(source) = &mut self.given.source else { return Ok(None) };
         let (digest, offer) = hash(source.next().await?).await;
         let prepared = unless_soon(self.given.preparer.prepare(&offer), self.reporter.compiling(digest)).await;
-        self.offered.add(digest, offer);
-        self.candidates = self.offered.candidates(&self.control);
+        self.offers.add(digest, offer);
+        self.candidates = self.offers.candidates(&self.control);
         self.prepares = self.candidates.first().cloned();
         match prepared {
             Err(error) if !error.may_pass() => {
@@ -237,7 +237,7 @@ impl Follower {
                     Err(None) => {}
                 },
                 prepared = self.preparing.done() => self.prepared(prepared),
-                (digest, offer) = self.hashing.done() => self.offered.add(digest, offer),
+                (digest, offer) = self.hashing.done() => self.offers.add(digest, offer),
                 offer = next_offer => self.offer(offer),
                 () = self.announcer.said() => {}
                 Ok(()) = self.given.presence.changed() => {}
@@ -251,16 +251,16 @@ impl Follower {
     fn settle(&mut self) {
         let control = self.recorder.apply(&self.control);
         self.candidates = match self.given.source {
-            Some(_) => self.offered.candidates(&control),
+            Some(_) => self.offers.candidates(&control),
             None => published(&control),
         };
-        self.shelf.tidy(&self.candidates, self.offered.newest());
-        self.offered.tidy(&self.shelf);
+        self.ready.tidy(&self.candidates, self.offers.newest());
+        self.offers.tidy(&self.ready);
         if !self.has_read {
             return;
         }
         self.tell_what_is_missing(&control);
-        let supply = self.shelf.supply(&self.candidates);
+        let supply = self.ready.supply(&self.candidates);
         self.supply.send_if_modified(|before| {
             let versions = |supply: &Supply| {
                 [&supply.current, &supply.fallback].map(|prepared| prepared.as_ref().map(|it| it.version.clone()))
@@ -280,7 +280,7 @@ impl Follower {
                 read.unwrap_or_else(|_| Err(Refusal::Unknown(format!("no answer within {READ:?}"))))
             });
         }
-        match self.shelf.next(&self.candidates, now) {
+        match self.ready.next(&self.candidates, now) {
             Step::Prepare(candidate) => {
                 if self.preparing.is_idle() || !self.prepares.as_ref().is_some_and(|other| other.is(&candidate)) {
                     self.prepare(candidate);
@@ -291,12 +291,12 @@ impl Follower {
         self.recorder.begin(now);
         let Presence { runs, term } = self.given.presence.borrow_and_update().clone();
         let runs = runs.and_then(|digest| digest.parse().ok());
-        self.announcer.begin(Said { holds: self.shelf.holds(), runs, term }, now);
+        self.announcer.begin(Said { holds: self.ready.holds(), runs, term }, now);
     }
 
     fn next_wake(&self, now: Instant) -> Instant {
         let read = self.reading.is_idle().then_some(self.read_at);
-        let retry = match self.shelf.next(&self.candidates, now) {
+        let retry = match self.ready.next(&self.candidates, now) {
             Step::Wait(until) => Some(until),
             Step::Prepare(_) | Step::Rest => None,
         };
@@ -305,7 +305,7 @@ impl Follower {
     }
 
     fn prepare(&mut self, candidate: Candidate) {
-        let offer = self.offered.offer(&candidate);
+        let offer = self.offers.offer(&candidate);
         let (store, preparer) = (Arc::clone(&self.given.store), Arc::clone(&self.given.preparer));
         let say = self.reporter.compiling(candidate.digest);
         self.prepares = Some(candidate.clone());
@@ -327,7 +327,7 @@ impl Follower {
                 self.reachable();
             }
             Err(setback) => {
-                if !self.shelf.set_back(&candidate, setback.clone(), Instant::now()) {
+                if !self.ready.set_back(&candidate, setback.clone(), Instant::now()) {
                     return;
                 }
                 match setback {
@@ -340,12 +340,12 @@ impl Follower {
 
     /// What it can run.
     fn has_ready(&self) -> Option<Digest> {
-        self.candidates.iter().map(|candidate| candidate.digest).find(|digest| self.shelf.has(digest))
+        self.candidates.iter().map(|candidate| candidate.digest).find(|digest| self.ready.has(digest))
     }
 
     fn ready(&mut self, candidate: &Candidate, preparation: Preparation) {
         self.reporter.ready(candidate.digest, &preparation);
-        self.shelf.add(candidate, preparation.module);
+        self.ready.add(candidate, preparation.module);
     }
 
     fn offer(&mut self, offer: Result<Offer, SourceError>) {
@@ -367,10 +367,10 @@ impl Follower {
             // Who runs it has said so.
             self.reporter.is_told_of((digest, if is_published { serial } else { 0 }));
         } else if !is_published {
-            self.offered.prove(digest, serial);
+            self.offers.prove(digest, serial);
             return;
         }
-        let unpushed = (!is_published).then(|| self.offered.size(&digest).unwrap_or_default());
+        let unpushed = (!is_published).then(|| self.offers.size(&digest).unwrap_or_default());
         self.recorder.add(Judged::now(judgement, unpushed, &self.given.node));
     }
 
@@ -434,7 +434,7 @@ impl Follower {
                 self.reporter.nothing_is_pushed(control.pushed.is_empty());
                 control.pushed.last().map(|entry| ((entry.digest, entry.serial), entry.rejection()))
             }
-            Some(_) => self.offered.newest().map(|digest| ((digest, 0), rejection(control, &digest))),
+            Some(_) => self.offers.newest().map(|digest| ((digest, 0), rejection(control, &digest))),
         };
         if let Some((newest, rejection)) = newest {
             self.reporter.newest(newest, rejection, self.candidates.first().map(|candidate| candidate.digest));
@@ -442,7 +442,7 @@ impl Follower {
     }
 
     fn reachable(&mut self) {
-        if !self.shelf.waits_for_bytes() {
+        if !self.ready.waits_for_bytes() {
             self.reporter.reachable();
         }
     }

@@ -10,7 +10,7 @@
 //! (requests), up to four make its calls on files, one hears what the host says, and one ends the process at the
 //! deadline.
 
-mod life;
+mod instance;
 mod template;
 mod wire;
 
@@ -35,7 +35,7 @@ use super::protocol::{self, FromRunner, LONGEST_TO_RUNNER, Setup, ToRunner};
 use super::shared::{Access, Shared};
 use crate::confine::{self, Reach};
 
-use life::{Instance, Rehearsal};
+use instance::{Instance, Rehearsal};
 pub use template::{Forked, make_runners};
 pub(super) use wire::{Lookups, State, Wire};
 
@@ -142,7 +142,7 @@ impl Runner {
         let lookups = Lookups::new(wire.clone());
         let client = Client::new(&policy.http, lookups.clone())?;
         let runtime = runtime(files)?;
-        let (begin, hears) = mpsc::channel::<life::Hears>();
+        let (begin, hears) = mpsc::channel::<instance::Hears>();
         // Neither is waited for: both end with the process.
         std::thread::Builder::new().name("host".into()).spawn(move || {
             if let Ok(hears) = hears.recv() {
@@ -155,7 +155,7 @@ impl Runner {
                 end_at_the_deadline(&deadline);
             }
         })?;
-        let ticker = policy.profile.then(|| life::Ticker::start(&linked.engine)).transpose()?;
+        let ticker = policy.profile.then(|| instance::Ticker::start(&linked.engine)).transpose()?;
         memory.limit(policy)?;
         confine::to_running(files, network)?;
         let prepared = Prepared { setup, linked, runtime, gate, tally, client, lookups, wire, remains };

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::tree::Tree;
 use crate::supervisor::Shutdown;
 use crate::telemetry::{Event, Log};
-use baton_modules::watch::{Watch, aside};
+use baton_modules::watch::{Watch, run_blocking};
 use baton_modules::{FileSource, Offer, Source, SourceError};
 
 /// Who saves one file often saves another with it.
@@ -155,7 +155,7 @@ impl Builder {
     async fn look(&self, watch: Option<&Arc<Watch>>, before: &Arc<Tree>) -> (Arc<Tree>, bool) {
         let (folder, target) = (self.folder.clone(), self.target.clone());
         let (watch, before) = (watch.cloned(), Arc::clone(before));
-        aside(move || {
+        run_blocking(move || {
             let tree = Tree::look(&folder, target.as_deref(), &before);
             let is_watched = watch.is_some_and(|watch| watch.set(&tree.folders));
             (Arc::new(tree), is_watched)

@@ -14,7 +14,7 @@ use anyhow::{Context, anyhow};
 
 use super::{WrongConfiguration, run};
 use crate::cli::Development;
-use crate::config::{self, Config, ConfigError, Key, Layer, Surroundings};
+use crate::config::{self, Config, ConfigError, Environment, Key, Layer};
 use crate::telemetry::Format;
 use baton_modules::ModuleSource;
 use baton_store::StoreUrl;
@@ -38,7 +38,7 @@ pub(super) fn dev(given: Development) -> anyhow::Result<ExitCode> {
 }
 
 /// The settings of the one coordinator that is developed, whose module is a file.
-fn configure(settings: Layer, module: Option<&Path>, around: &Surroundings) -> anyhow::Result<Config> {
+fn configure(settings: Layer, module: Option<&Path>, around: &Environment) -> anyhow::Result<Config> {
     // Neither matters here, and the defaults of both take a home folder.
     let settings = settings.flag(Key::Node, Some(NODE.to_owned())).flag(Key::Store, Some("sqlite:.".to_owned()));
     let module = module.map(|module| module.to_str().context("the module's path is not UTF-8")).transpose()?;
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn what_is_developed_is_one_file_on_a_store_in_memory() {
         let folder = tempfile::tempdir().unwrap();
-        let around = Surroundings::made_up(&[("BATON_STORE", "azure://account/leases")], folder.path());
+        let around = Environment::made_up(&[("BATON_STORE", "azure://account/leases")], folder.path());
         let with = |file: &str, module: Option<&str>| {
             fs::write(folder.path().join("baton.toml"), file).unwrap();
             configure(Layer::new(), module.map(Path::new), &around)

@@ -49,7 +49,7 @@ pub(super) async fn token(scopes: Vec<String>) -> Result<AccessToken, Error> {
         };
         match token {
             Ok(token) => return Ok(token),
-            Err(error) => problems.push(format!("{name}: {}", super::told(&error))),
+            Err(error) => problems.push(format!("{name}: {}", super::error_chain(&error))),
         }
     }
     let problem = format!(

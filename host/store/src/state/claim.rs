@@ -31,16 +31,16 @@ pub struct Claimant {
     /// How large it may become.
     pub limits: Limits,
     /// What the term before leaves.
-    pub inheritance: Inheritance,
+    pub handover: Handover,
     /// Told once of each claim and commit that the store does not take at the first try.
     pub tell: Arc<dyn Fn(&Refusal) + Send + Sync>,
 }
 
 /// What a term leaves to the one that follows it in the same process, where that was claimed ahead.
 #[derive(Clone, Default)]
-pub struct Inheritance(Arc<Mutex<Option<Bequest>>>);
+pub struct Handover(Arc<Mutex<Option<HandoverOffer>>>);
 
-struct Bequest {
+struct HandoverOffer {
     /// To whom.
     term: Term,
     /// The claim for that term, made or tried.
@@ -58,7 +58,7 @@ pub struct Claim {
 }
 
 /// Claims the state for the term that follows, while this one's instance still runs.
-pub struct Succession(Arc<AsyncMutex<History>>);
+pub struct HandoverClaim(Arc<AsyncMutex<History>>);
 
 /// The document as one term knows it, and its writes: one after the other, each on top of the last.
 struct History {
@@ -143,7 +143,7 @@ impl Claimant {
     /// [`ClaimError`] where there is no claim.
     pub async fn claim(self, term: Term, gate: Arc<Gate>) -> Result<Claim, ClaimError> {
         gate.pass().map_err(|_| ClaimError::TermOver)?;
-        let left = self.inheritance.take().filter(|left| left.term == term);
+        let left = self.handover.take().filter(|left| left.term == term);
         let ahead = left.as_ref().map(|left| left.claim);
         let (version, document) = match left.and_then(|left| left.document) {
             Some(known) => known,
@@ -194,17 +194,17 @@ impl Claimant {
     }
 }
 
-impl Inheritance {
+impl Handover {
     /// Forgets it: nobody is there to take it.
     pub fn clear(&self) {
         drop(self.take());
     }
 
-    fn take(&self) -> Option<Bequest> {
+    fn take(&self) -> Option<HandoverOffer> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    fn leave(&self, bequest: Bequest) {
+    fn leave(&self, bequest: HandoverOffer) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(bequest);
     }
 }
@@ -227,8 +227,8 @@ impl Claim {
     }
 
     /// The way to claim the state for the term that follows.
-    pub fn succession(&self) -> Succession {
-        Succession(Arc::clone(&self.history))
+    pub fn succession(&self) -> HandoverClaim {
+        HandoverClaim(Arc::clone(&self.history))
     }
 }
 
@@ -239,11 +239,11 @@ impl Drop for Claim {
         // What is under way might still be saved after the next instance has begun to read.
         let is_known = history.unsettled.is_none() && history.document.claim == claim;
         let document = is_known.then(|| (history.version.clone(), Arc::clone(&history.document)));
-        history.home.inheritance.leave(Bequest { term, claim, document });
+        history.home.handover.leave(HandoverOffer { term, claim, document });
     }
 }
 
-impl Succession {
+impl HandoverClaim {
     /// Claims the state for `term`. Dropping this loses nothing: that term's own claim finds out how far it got.
     ///
     /// # Errors

@@ -83,7 +83,7 @@ struct Bench {
     requests: Arc<AtomicU32>,
     is_unreadable: Arc<AtomicBool>,
     delays: Arc<AtomicU32>,
-    inheritance: Inheritance,
+    handover: Handover,
 }
 
 impl Bench {
@@ -93,7 +93,7 @@ impl Bench {
             requests: Arc::default(),
             is_unreadable: Arc::default(),
             delays: Arc::default(),
-            inheritance: Inheritance::default(),
+            handover: Handover::default(),
         }
     }
 
@@ -107,7 +107,7 @@ impl Bench {
             }),
             election: job(),
             limits: Limits { total: 100, value: 40 },
-            inheritance: self.inheritance.clone(),
+            handover: self.handover.clone(),
             tell: Arc::new(move |_| {
                 delays.fetch_add(1, Ordering::SeqCst);
             }),
@@ -292,7 +292,7 @@ async fn what_is_left_to_a_term_that_never_comes_is_worth_nothing() {
     let first = bench.claim(1).await.unwrap();
     first.succession().claim(2).await.unwrap();
     drop(first);
-    let elsewhere = Claimant { inheritance: Inheritance::default(), ..bench.claimant() };
+    let elsewhere = Claimant { handover: Handover::default(), ..bench.claimant() };
     let forever = || gate(Duration::from_secs(3600));
     assert_eq!(elsewhere.clone().claim(2, forever()).await.err(), Some(ClaimError::Superseded(2)));
     elsewhere.claim(3, forever()).await.unwrap().commit(n(7)).await.unwrap();
@@ -307,7 +307,7 @@ async fn another_ones_claim_is_found_by_the_claim_ahead_and_by_the_first_commit(
         let bench = Bench::new();
         let mut first = bench.claim(1).await.unwrap();
         let another = async || {
-            let elsewhere = Claimant { inheritance: Inheritance::default(), ..bench.claimant() };
+            let elsewhere = Claimant { handover: Handover::default(), ..bench.claimant() };
             elsewhere.claim(5, gate(Duration::from_secs(3600))).await.unwrap()
         };
         if is_before {
@@ -332,7 +332,7 @@ async fn nobody_goes_on_with_a_document_that_is_known_to_be_another() {
     let bench = Bench::new();
     let mut first = bench.claimant().claim(1, gate(Duration::from_millis(300))).await.unwrap();
     first.succession().claim(2).await.unwrap();
-    let elsewhere = Claimant { inheritance: Inheritance::default(), ..bench.claimant() };
+    let elsewhere = Claimant { handover: Handover::default(), ..bench.claimant() };
     elsewhere.claim(5, gate(Duration::from_secs(3600))).await.unwrap();
     // The commit meets another version, and cannot learn whose it is before its term ends.
     bench.is_unreadable.store(true, Ordering::SeqCst);

@@ -12,7 +12,7 @@ mod document;
 mod edit;
 pub(crate) mod foreign;
 
-pub use claim::{Change, Claim, ClaimError, Claimant, CommitError, Inheritance, Succession};
+pub use claim::{Change, Claim, ClaimError, Claimant, CommitError, Handover, HandoverClaim};
 pub(crate) use document::HEAD;
 pub use document::{Document, DocumentError, KEY, LARGEST, Limits};
 pub use edit::{EditError, edit, read};

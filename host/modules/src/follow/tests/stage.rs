@@ -284,7 +284,7 @@ impl Prepare for InProcess {
         if self.is_busy.load(Ordering::Relaxed) {
             return Err(PrepareError::Starved { within: Duration::from_secs(60), longest: Duration::from_secs(600) });
         }
-        Module::glance("it", &offer.bytes)?;
+        Module::precheck("it", &offer.bytes)?;
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("it.wasm");
         std::fs::write(&path, &offer.bytes).unwrap();

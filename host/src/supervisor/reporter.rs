@@ -11,7 +11,7 @@ use baton_store::clock::Clock;
 use baton_store::gate::Deadline;
 
 /// Speaks for one supervisor.
-pub(super) struct Narrator {
+pub(super) struct Reporter {
     log: Log,
     /// The digest that this node would run; none while it has nothing, or while others may well have another.
     module: Option<String>,
@@ -22,7 +22,7 @@ pub(super) struct Narrator {
     replaced: Option<(String, Option<Time>)>,
 }
 
-impl Narrator {
+impl Reporter {
     pub(super) fn new(log: Log) -> Self {
         Self { log, module: None, term: None, killed: None, replaced: None }
     }

@@ -43,7 +43,7 @@ pub(super) enum Unwrappable {
 }
 
 /// Makes a core module a component. The module must be valid.
-pub(super) fn wrap(module: &[u8]) -> Result<(Vec<u8>, Wrapped), Unwrappable> {
+pub(super) fn componentize(module: &[u8]) -> Result<(Vec<u8>, Wrapped), Unwrappable> {
     let marks = marks(module).map_err(|error| Unwrappable::Wrong(error.to_string()))?;
     let wrapped = match marks {
         Marks { has_types: true, .. } => Wrapped::ComponentTypes,
@@ -235,11 +235,11 @@ mod tests {
         let y = r#"(import "a:a/y" (instance $y (export "t" (type (sub resource))))) (alias export $y "t" (type $t))"#;
         let x = r#"(import "b:b/x" (instance $x (export "t" (type (eq $t))))) (alias export $x "t" (type $u))"#;
         let z = r#"(import "a:a/z" (instance (export "t" (type (eq $u)))))"#;
-        let line = wrap(&module(&format!("{y} {x}")));
+        let line = componentize(&module(&format!("{y} {x}")));
         assert!(line.is_ok(), "{line:?}");
         // One of two packages, and one with that of the world.
         for imports in [format!("{y} {x} {z}"), format!("{y} {x}").replace("a:a/", "c:c/")] {
-            let circle = wrap(&module(&imports));
+            let circle = componentize(&module(&imports));
             assert!(matches!(&circle, Err(Unwrappable::Wrong(why)) if why.contains("need each other")), "{circle:?}");
         }
     }

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 /// The environment variables, the home folder and the working folder.
 #[derive(Clone, Debug, Default)]
-pub struct Surroundings {
+pub struct Environment {
     variables: BTreeMap<OsString, OsString>,
     home: Option<PathBuf>,
     folder: PathBuf,
 }
 
-impl Surroundings {
+impl Environment {
     /// Those of this process.
     #[must_use]
     pub fn of_process() -> Self {

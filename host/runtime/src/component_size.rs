@@ -8,7 +8,7 @@ use wasmtime_environ::{ScopeVec, Tunables};
 
 /// What a component is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Census {
+pub(super) struct ComponentSize {
     /// Its core instances.
     pub instances: u64,
     /// How many steps it takes to instantiate it, with what it imports and exports. Each takes memory of whoever loads
@@ -26,14 +26,14 @@ pub(super) struct Census {
 ///
 /// # Errors
 /// For a binary that wasmtime does not compile either.
-pub(super) fn census(binary: &[u8]) -> wasmtime::Result<Census> {
+pub(super) fn component_size(binary: &[u8]) -> wasmtime::Result<ComponentSize> {
     let mut validator = Validator::new_with_features(WasmFeatures::all());
     let mut types = ComponentTypesBuilder::new(&validator);
     let (tunables, scope) = (Tunables::default_host(), ScopeVec::new());
     let translator = Translator::new(&tunables, &mut validator, &mut types, &scope);
     let (ComponentTranslation { component, trampolines, .. }, _) = translator.translate(binary)?;
     let makes_one = |step: &&GlobalInitializer| matches!(step, GlobalInitializer::InstantiateModule(..));
-    Ok(Census {
+    Ok(ComponentSize {
         instances: component.initializers.iter().filter(makes_one).count() as u64,
         steps: component.initializers.len()
             + component.imports.len()
@@ -43,7 +43,7 @@ pub(super) fn census(binary: &[u8]) -> wasmtime::Result<Census> {
     })
 }
 
-/// See [`Census::is_inert`]. Counts what is in it whether it is instantiated or not.
+/// See [`ComponentSize::is_inert`]. Counts what is in it whether it is instantiated or not.
 fn is_inert(binary: &[u8]) -> bool {
     let starts =
         |payload: &Payload<'_>| matches!(payload, Payload::StartSection { .. } | Payload::ComponentStartSection { .. });
@@ -120,17 +120,17 @@ mod tests {
         for (text, expected) in [(plain, 2), (nested, 6), (handed, 3), (calls, 3), (memories, 3), (tables, 4)] {
             let binary = wat::parse_str(text).unwrap();
             let component = Component::from_binary(&engine, &binary).unwrap();
-            assert_eq!(most(&component, census(&binary).unwrap().instances), expected, "{text}");
+            assert_eq!(most(&component, component_size(&binary).unwrap().instances), expected, "{text}");
             assert!(fits(&component, expected), "{expected} are not enough for {text}");
             assert!(!fits(&component, expected - 1), "{expected} are too many for {text}");
         }
         let binary = wat::parse_str("(component)").unwrap();
-        assert_eq!(census(&binary).unwrap().instances, 0);
+        assert_eq!(component_size(&binary).unwrap().instances, 0);
     }
 
     #[test]
     fn what_has_a_start_function_anywhere_is_not_inert() {
-        let is_inert = |text: &str| census(&wat::parse_str(text).unwrap()).unwrap().is_inert;
+        let is_inert = |text: &str| component_size(&wat::parse_str(text).unwrap()).unwrap().is_inert;
         assert!(is_inert("(component (core module $m (func)) (core instance (instantiate $m)))"));
         assert!(!is_inert("(component (core module $m (func) (start 0)) (core instance (instantiate $m)))"));
         assert!(!is_inert("(component (component (core module (func) (start 0))))"));

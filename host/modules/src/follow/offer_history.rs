@@ -1,12 +1,12 @@
 //! What a file or a registry has offered to this process, which nobody but the process counts.
 
-use super::shelf::{Candidate, Shelf};
+use super::ready::{Candidate, ReadyVersions};
 use crate::{Control, Entry, Offer};
 use baton_store::Digest;
 
 /// The offers of this process.
 #[derive(Default)]
-pub(super) struct Offered {
+pub(super) struct OfferHistory {
     serial: u64,
     /// The newest first; nothing but that one and what is still of use.
     versions: Vec<Version>,
@@ -19,7 +19,7 @@ struct Version {
     was_rejected: bool,
 }
 
-impl Offered {
+impl OfferHistory {
     /// Takes an offer of that digest. What is offered once more is a new version only if it was not ready: it may be
     /// signed by now.
     pub fn add(&mut self, digest: Digest, offer: Offer) {
@@ -73,13 +73,13 @@ impl Offered {
     }
 
     /// Forgets what is of no use any more: bytes of what is ready, and versions that are neither ready nor the newest.
-    pub fn tidy(&mut self, shelf: &Shelf) {
-        for version in self.versions.iter_mut().filter(|version| shelf.has(&version.candidate.digest)) {
+    pub fn tidy(&mut self, ready: &ReadyVersions) {
+        for version in self.versions.iter_mut().filter(|version| ready.has(&version.candidate.digest)) {
             version.offer = None;
         }
         let newest = self.newest();
         self.versions
-            .retain(|version| Some(version.candidate.digest) == newest || shelf.has(&version.candidate.digest));
+            .retain(|version| Some(version.candidate.digest) == newest || ready.has(&version.candidate.digest));
     }
 }
 

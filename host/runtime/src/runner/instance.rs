@@ -13,7 +13,7 @@ use wasmtime_wasi::p2::bindings::Command;
 use wasmtime_wasi::{I32Exit, WasiCtx};
 
 use super::super::backtrace::shortened;
-use super::super::empty::Denials;
+use super::super::denied::Denials;
 use super::super::engine::Engine;
 use super::super::files::Folders;
 use super::super::guest::{CALL_BYTES, Coordinator, Failure, Guest, StopNotice, TermContext};

@@ -70,7 +70,7 @@ pub(super) struct Patience {
 }
 
 /// The modules that are ready, and those that could not be made so.
-pub(super) struct Shelf {
+pub(super) struct ReadyVersions {
     ready: BTreeMap<Digest, Module>,
     failed: Vec<Failed>,
     patience: Patience,
@@ -83,7 +83,7 @@ struct Failed {
     again: Instant,
 }
 
-impl Shelf {
+impl ReadyVersions {
     pub fn new(patience: Patience) -> Self {
         Self { ready: BTreeMap::new(), failed: Vec::new(), patience }
     }

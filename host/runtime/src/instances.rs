@@ -13,7 +13,7 @@ use baton_store::gate::Gate;
 
 /// All instances that launchers with this value have started and that are not gone. Clones are the same.
 #[derive(Clone, Default)]
-pub struct Running(Arc<Mutex<Vec<Entry>>>);
+pub struct RunningInstances(Arc<Mutex<Vec<Entry>>>);
 
 struct Entry {
     election: ElectionName,
@@ -50,12 +50,12 @@ pub struct InUse {
     /// How many are taken in the long run.
     pub lines_per_second: u32,
     /// What its process takes of the system now.
-    pub process: InProcess,
+    pub process: ProcessUse,
 }
 
 /// What a process takes of the system, with all that it needs to run an instance.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-pub struct InProcess {
+pub struct ProcessUse {
     /// Its number.
     pub pid: u32,
     /// Of memory, in bytes; what it shares with others, such as the program, counts.
@@ -64,7 +64,7 @@ pub struct InProcess {
     pub cpu_ms: u64,
 }
 
-impl InProcess {
+impl ProcessUse {
     /// As the system has it now (proc_pid_stat(5)). A process that is gone takes nothing.
     fn of(pid: Pid) -> Self {
         let raw = pid.as_raw_nonzero().get();
@@ -92,7 +92,7 @@ pub struct Share {
     pub limit: u64,
 }
 
-impl Running {
+impl RunningInstances {
     pub(super) fn add(
         &self,
         election: &ElectionName,
@@ -132,7 +132,7 @@ impl Running {
                 lines: usage.lines,
                 dropped: usage.dropped,
                 lines_per_second: limits.output,
-                process: InProcess::of(entry.pid),
+                process: ProcessUse::of(entry.pid),
             };
             Some((entry.election.clone(), entry.term, in_use))
         };
