@@ -103,13 +103,14 @@ fn a_run_that_fails_is_kept_and_what_is_kept_fails_again() {
 }
 
 /// Runs that once failed, and the mutant that takes their mend out.
-const FOUND: [(&str, &str); 6] = [
+const FOUND: [(&str, &str); 7] = [
     ("known_loss_kills_at_once-20000435337", "a known loss counts for nothing where the write is not wanted any more"),
     (
         "failures_counted_in_record-30000022065",
         "health that nobody saw before the instance was gone does not reset the count of failures",
     ),
     ("gone_in_time-stale_opening", "a term that was written before the lease was in doubt is served"),
+    ("waits_out_unclear_lease-40016", "a length that is read in doubt is forgotten"),
     ("gone_in_time-50626752", "a record that is made anew looks as if nobody had ever led"),
     ("terms_only_rise-35000279307", "terms that nobody could tell of are not left out"),
     ("terms_only_rise-166239636570580", "as many terms are left out whenever it is"),

@@ -216,6 +216,13 @@ pub const MUTANTS: &[Mutant] = &[
         breaks: "waits_out_unclear_lease",
     },
     Mutant {
+        name: "a length that is read in doubt is forgotten",
+        file: LEDGER,
+        old: "            shared.memory.note_record(found);",
+        new: "            if MUTANT { shared.memory.note_term(found.term) } else { shared.memory.note_record(found) }",
+        breaks: "waits_out_unclear_lease",
+    },
+    Mutant {
         name: "the D of a holder who wrote nothing is taken for the one before",
         file: SHARED,
         old: "if self.silent_since.take().is_some() {",
