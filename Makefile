@@ -43,7 +43,7 @@ MINUTES ?= 2
 
 faults: setup-tests ## Stop and kill hosts, break leases, delete records for MINUTES=2, and judge the effects (again: SEED=…)
 	host/tests/azurite.sh install
-	FAULTS_MINUTES=$(MINUTES) FAULTS_SEED=$(SEED) FAULTS_ONLY='$(ONLY)' $(CARGO) test --locked --workspace --test faults -- --nocapture on_
+	FAULTS_MINUTES=$(MINUTES) FAULTS_SEED=$(SEED) FAULTS_STATE=$(STATE) FAULTS_ONLY='$(ONLY)' $(CARGO) test --locked --workspace --test faults -- --nocapture on_
 
 soak: setup ## Run the simulation of the elector on fresh seeds for MINUTES=2 (begin again at one: FIRST=…)
 	BATON_SIM_MINUTES=$(MINUTES) $(if $(FIRST),BATON_SIM_FIRST=$(FIRST)) \

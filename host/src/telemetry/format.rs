@@ -69,8 +69,8 @@ impl Formatter {
             }
             _ => {
                 let (tag, colour) = tag(level);
-                // Of what is refused its digest may have to be given back, as in `--pin`.
-                let is_refusal = matches!(entry.event, Event::ModuleRefused { .. });
+                // Of what is refused its digest may have to be given back, as in `--pin`, or be in the path of a grant.
+                let is_refusal = matches!(entry.event, Event::ModuleRefused { .. } | Event::RequestRefused { .. });
                 let message = if is_refusal { message.into_owned() } else { shortened(&message) };
                 (tag, colour, format!("{name}: {message}"))
             }

@@ -76,6 +76,9 @@ fn whoever_develops_reads_what_matters_in_short_lines() {
         };
         log.emit(None, refused(Some(two.clone())));
         log.emit(None, refused(None));
+        let (setting, flag) =
+            (Some(format!("allow-http = ['https://x/{one}']")), Some(format!("--allow-http https://x/{one}")));
+        log.emit(Some(7), Event::RequestRefused { origin: String::new(), reason: "no".to_owned(), setting, flag });
     });
     let after_time: Vec<&str> = lines.iter().map(|line| &line["12:00:01.234".len()..]).collect();
     assert_eq!(
@@ -87,6 +90,10 @@ fn whoever_develops_reads_what_matters_in_short_lines() {
             format!("   out term 7  | {one} sha256:none sha256:é"),
             format!(" ERROR         module_refused: job.wasm: use --pin {one}; what was there before stays"),
             format!(" ERROR         module_refused: job.wasm: use --pin {one}; nothing else is ready to run here"),
+            format!(
+                "  WARN term 7  request_refused: no; to allow it: allow-http = ['https://x/{one}'] in baton.toml, or \
+                 --allow-http https://x/{one}"
+            ),
         ]
     );
 }

@@ -1,8 +1,8 @@
 //! Faults from a seed, and what a fleet's effects look like from outside meanwhile: `make faults MINUTES=30`.
 //!
 //! Three real hosts run a coordinator that causes effects as fast as it can: requests to a receiver, and lines of
-//! output; and that saves. Versions are pushed. Hosts are stopped, killed and ended, and so are the processes that they
-//! have started, each alone and several at once; the lease is broken, freed and taken by an outside client; the record is
+//! output; and that saves, or has no state, as the seed has it. Versions are pushed. Hosts are stopped, killed and ended,
+//! and so are the processes that they have started, each alone and several at once; the lease is broken, freed and taken by an outside client; the record is
 //! deleted and written by others; the store is slow or away. These come in bursts, which follow from a seed that is
 //! printed; with `SEED=` they are the same again, and only the machine's own timing differs. Everything that arrives is
 //! put in the kernel's order (`kernel.rs`) and judged at once (`judge.rs`):
@@ -69,12 +69,15 @@ fn run(name: &str, store: Store) {
     let length = minutes.map_or(SHORT, |minutes| Duration::from_secs_f64(minutes * 60.0));
     let seed = variable("FAULTS_SEED").unwrap_or_else(|| kernel::now() % 1_000_000_007);
     let lease = store.lease();
-    say(&format!("{name}: {length:.0?} of faults from SEED={seed}, lease {lease:?}"));
+    // Where nobody keeps a state, nothing but what nodes announce tells that a record was deleted or set back.
+    let keeps_state = variable("FAULTS_STATE").unwrap_or(seed.is_multiple_of(2));
+    let with = if keeps_state { "that saves" } else { "without a state" };
+    say(&format!("{name}: {length:.0?} of faults on a coordinator {with} from SEED={seed}, lease {lease:?}"));
     // Without a word about how long, it is one of many tests, which share the machine.
     let pace = if minutes.is_some() { "0" } else { "2000" };
     let only = variable::<String>("FAULTS_ONLY");
     let is_wanted = |fault: &Fault| only.as_ref().is_none_or(|only| only.split(',').any(|kind| kind == fault.kind()));
-    let mut run = Run::new(name, store, pace, minutes.is_some());
+    let mut run = Run::new(name, store, pace, keeps_state, minutes.is_some());
     let began = Instant::now();
     let ended = run.harm(Plan::new(seed, lease, is_wanted), length).and_then(|()| run.recover());
     let count = run.judge().count.clone();
@@ -107,7 +110,7 @@ fn run(name: &str, store: Store) {
         let minutes = minutes.map_or(String::new(), |minutes| format!(" MINUTES={minutes}"));
         let only = only.map_or(String::new(), |only| format!(" ONLY='{only}'"));
         panic!(
-            "{broken}\n  again: make faults SEED={seed}{minutes}{only}\n  all of the log: {path}; its last lines:\n{tail}"
+            "{broken}\n  again: make faults SEED={seed} STATE={keeps_state}{minutes}{only}\n  all of the log: {path}; its last lines:\n{tail}"
         );
     }
 }
@@ -126,6 +129,8 @@ struct Run {
     bursts: usize,
     /// How many that were meant for a leader met one, of how many.
     met_leader: (usize, usize),
+    /// Whether the coordinators save.
+    keeps_state: bool,
     /// Whether this machine has nothing else to do: then a bound is one.
     is_strict: bool,
     judge: Arc<Mutex<Judge>>,
@@ -144,12 +149,12 @@ enum Then {
 }
 
 impl Run {
-    fn new(name: &str, store: Store, pace: &str, is_strict: bool) -> Self {
+    fn new(name: &str, store: Store, pace: &str, keeps_state: bool, is_strict: bool) -> Self {
         let home = tempfile::tempdir().expect("a folder");
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("faults-{name}.log"));
         let (judge, log) = (Arc::<Mutex<Judge>>::default(), Arc::new(Mutex::new(Log::new(path))));
         let receiver = Receiver::start(&judge);
-        let mut operator = Operator::new(home.path(), store.safe_url());
+        let mut operator = Operator::new(home.path(), store.safe_url(), keeps_state);
         operator.push_first();
         let module = format!("store://{ELECTION}");
         let lease = format!("{}s", store.lease().as_secs());
@@ -181,6 +186,7 @@ impl Run {
             kinds: BTreeMap::new(),
             bursts: 0,
             met_leader: (0, 0),
+            keeps_state,
             is_strict,
             judge,
             log,
@@ -338,7 +344,7 @@ impl Run {
     /// A run in which nothing happened shows nothing.
     fn has_shown_something(&self) -> Done {
         let count = self.judge().count.clone();
-        if count.requests == 0 || count.lines == 0 || (self.is_strict && count.saved == 0) {
+        if count.requests == 0 || count.lines == 0 || (self.is_strict && self.keeps_state && count.saved == 0) {
             return Err(format!("nothing came of the coordinators: {count:?}"));
         }
         if self.is_strict && self.met_leader.1 >= 20 && self.met_leader.0 * 2 < self.met_leader.1 {

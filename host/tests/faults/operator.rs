@@ -19,8 +19,9 @@ pub struct Operator {
 
 impl Operator {
     /// Whose files are in that folder.
-    pub fn new(home: &Path, store: String) -> Self {
-        let module = std::fs::read(guests::effects()).expect("the guest is built");
+    pub fn new(home: &Path, store: String, keeps_state: bool) -> Self {
+        let guest = if keeps_state { guests::effects() } else { guests::effects_without_state() };
+        let module = std::fs::read(guest).expect("the guest is built");
         Self { home: home.to_owned(), store, module, pushed: 0, under_way: Vec::new() }
     }
 

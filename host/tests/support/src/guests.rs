@@ -144,6 +144,11 @@ pub fn effects() -> PathBuf {
     with_http().join("examples/effects.wasm")
 }
 
+/// The guest that causes effects, and has no state.
+pub fn effects_without_state() -> PathBuf {
+    with_http().join("examples/stateless.wasm")
+}
+
 fn with_http() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| build("http-fixture", "wasm32-wasip2"))
