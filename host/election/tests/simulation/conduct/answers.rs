@@ -154,7 +154,9 @@ impl Conduct {
 
     pub(super) fn acquired(&mut self, id: LeaseId, sent: Time, result: &Result<Reply, Refusal>) {
         let renew_by = sent + self.table().renew_after();
-        let Some(acquisition) = self.acquisition.as_mut().filter(|acquisition| acquisition.id == id) else { return };
+        // Once it is decided, an answer is one to a shortening of a lease that ran out meanwhile, and tells nothing.
+        let is_open = |acquisition: &&mut Acquisition| acquisition.id == id && !acquisition.decided;
+        let Some(acquisition) = self.acquisition.as_mut().filter(is_open) else { return };
         match result {
             Err(Refusal::Unknown(_)) => acquisition.in_doubt = true,
             Err(Refusal::Misconfigured(_)) => acquisition.decided = !acquisition.in_doubt,
