@@ -38,6 +38,18 @@ impl fmt::Debug for Time {
     }
 }
 
+/// From one reading of a standby to the next, but for a quarter more or less.
+pub const POLL: Duration = Duration::from_secs(1);
+
+/// The longest time from one reading of a standby to the next.
+pub const LONGEST_POLL: Duration = POLL.saturating_add(Duration::from_millis(250));
+
+/// How long a host that ends itself may wait for its last words, where there is `room` between its deadline, at 0.8 D, and
+/// its end, at 0.93 D: a third of the 0.07 D that are left of the lease then.
+pub fn last_words_within(room: Duration) -> Duration {
+    room * 7 / 13 / 3
+}
+
 /// The moments of a lease of one length, with their relations checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Timing {
@@ -152,6 +164,34 @@ impl Timing {
     /// How long a kill may take until the instance is gone: from the deadline to 0.93 D.
     pub fn kill_takes(&self) -> Duration {
         self.abort_after() - self.deadline_after()
+    }
+
+    /// How long a host that ends itself may still speak: see [`last_words_within`].
+    pub fn last_words(&self) -> Duration {
+        last_words_within(self.kill_takes())
+    }
+
+    /// D and the longest wait of a standby for its next reading: how long nobody leads after a crash, at most.
+    pub fn takeover_after_crash(&self) -> Duration {
+        self.lease + LONGEST_POLL
+    }
+
+    /// How late the host's own end may be, of a pause that nothing in it can notice, for what has run to be gone before
+    /// the lease: what is left of D by then, but for a hundredth of it, which is for waking late and for what the clocks
+    /// cannot tell.
+    pub fn tolerated_pause(&self) -> Duration {
+        self.lease - self.abort_after() - self.last_words() - self.lateness()
+    }
+
+    /// By how many thousandths a host's clocks may be slow of the store's, rounded down: they make D that much longer
+    /// here, which what is tolerated of a pause makes up for.
+    pub fn tolerated_drift(&self) -> u32 {
+        let whole = (self.lease - self.lateness()).as_nanos().max(1);
+        u32::try_from(self.tolerated_pause().as_nanos() * 1000 / whole).unwrap_or(u32::MAX)
+    }
+
+    fn lateness(&self) -> Duration {
+        self.lease / 100
     }
 
     /// The store outage that a leader survives: 0.7 D less D/6.

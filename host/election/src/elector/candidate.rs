@@ -6,8 +6,9 @@ use alloc::string::{String, ToString};
 use core::time::Duration;
 
 use super::holder::Holding;
-use super::ledger::Ledger;
+use super::record_writer::RecordWriter;
 use super::releasing::Releasing;
+use super::timer::{Timer, Timers};
 use super::{
     ACQUIRE, CREATE, FREE_LONG_ENOUGH, POLL, Pending, READ, RECALL, Role, STANDBY_TIMEOUT, Shared, UNKNOWN_LEASE,
     answered,
@@ -72,8 +73,8 @@ impl Standby {
         Self { next_poll, pending: None, asked: Asked::Reading, failures: 0, said: None }
     }
 
-    pub(super) fn next_wakeup(&self) -> Option<Time> {
-        self.pending.is_none().then_some(self.next_poll)
+    pub(super) fn timers(&self) -> Timers<1> {
+        Timers([(Timer::Poll, self.pending.is_none().then_some(self.next_poll))])
     }
 
     pub(super) fn step(&mut self, shared: &mut Shared, input: Option<Input>) -> Option<Role> {
@@ -85,7 +86,7 @@ impl Standby {
         {
             return self.answer(shared, result);
         }
-        if self.pending.is_none() && shared.time() >= self.next_poll {
+        if self.timers().is_due(Timer::Poll, shared.time()) {
             self.pending = Some(shared.request(Op::Read, STANDBY_TIMEOUT));
         }
         None
@@ -290,8 +291,8 @@ impl Acquiring {
         }
     }
 
-    pub(super) fn next_wakeup(&self) -> Option<Time> {
-        self.pending.is_none().then_some(self.next_try)
+    pub(super) fn timers(&self) -> Timers<1> {
+        Timers([(Timer::Acquire, self.pending.is_none().then_some(self.next_try))])
     }
 
     pub(super) fn step(&mut self, shared: &mut Shared, input: Option<Input>) -> Option<Role> {
@@ -308,8 +309,8 @@ impl Acquiring {
         if shared.shutting_down && self.in_doubt && self.opening.unclear.is_none() {
             let Opening { version, record, .. } = self.opening.clone();
             let until = self.started + self.length;
-            let ledger = Ledger::new(version, record.clone());
-            return Some(Role::Releasing(Releasing::new(shared, self.id, ledger, record, until)));
+            let writer = RecordWriter::new(version, record.clone());
+            return Some(Role::Releasing(Releasing::new(shared, self.id, writer, record, until)));
         }
         if shared.shutting_down {
             return Some(Role::Finished);
@@ -317,7 +318,7 @@ impl Acquiring {
         if shared.time().since(self.started) >= self.length {
             return back_to_standby(shared, "the lease could not be acquired".to_string());
         }
-        if shared.time() >= self.next_try {
+        if self.timers().is_due(Timer::Acquire, shared.time()) {
             let op = Op::Acquire { id: self.id, length: self.length, version: self.opening.version.clone() };
             self.pending = Some(shared.urgent(op));
         }

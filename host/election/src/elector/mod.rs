@@ -1,12 +1,14 @@
 //! The elector: its state, its calling contract and what its parts share.
 //!
-//! `candidate` is its life without the lease, `holder` its life with it, `ledger` the conditional
-//! writing of the record under the lease, `releasing` the end of it, `versions` what is served.
+//! `candidate` is its life without the lease, `holder` its life with it, `record_writer` the conditional
+//! writing of the record under the lease, `releasing` the end of it, `versions` what is served, and `timer` names all
+//! that is done because it is time.
 
 mod candidate;
 mod holder;
-mod ledger;
+mod record_writer;
 mod releasing;
+mod timer;
 mod versions;
 
 use alloc::boxed::Box;
@@ -19,7 +21,7 @@ use core::time::Duration;
 use crate::port::{Effect, Input, Now, Plan, Random, Report, Settings};
 use crate::record::{HIGHEST_TERM, LeaseId, LeaseState, Outcome, Record, Snapshot, Term, Version};
 use crate::request::{Op, Refusal, Reply, RequestId};
-use crate::timing::Time;
+use crate::timing::{POLL, Time};
 
 use candidate::{Acquiring, Standby};
 use holder::Holding;
@@ -43,8 +45,6 @@ const COOL_OFF: Duration = Duration::from_secs(10);
 const COOL_OFF_MAX: Duration = Duration::from_secs(600);
 /// A node in cool-off takes a lease that it has seen free for this long.
 const FREE_LONG_ENOUGH: Duration = Duration::from_secs(10);
-/// From one reading of a standby to the next.
-const POLL: Duration = Duration::from_secs(1);
 /// The longest back-off of a standby whose readings fail.
 const BACK_OFF_MAX: Duration = Duration::from_secs(15);
 /// The same where the store said that it is misconfigured: roles take minutes to spread.
@@ -139,10 +139,10 @@ impl Elector {
     /// When [`Input::Tick`] is due at the latest; none if nothing but another input matters.
     pub fn next_wakeup(&self) -> Option<Time> {
         match &self.role {
-            Role::Standby(standby) => standby.next_wakeup(),
-            Role::Acquiring(acquiring) => acquiring.next_wakeup(),
-            Role::Holding(holding) => holding.next_wakeup(&self.shared),
-            Role::Releasing(releasing) => releasing.next_wakeup(),
+            Role::Standby(standby) => standby.timers().next(),
+            Role::Acquiring(acquiring) => acquiring.timers().next(),
+            Role::Holding(holding) => holding.timers(&self.shared).next(),
+            Role::Releasing(releasing) => releasing.timers().next(),
             Role::Finished => None,
         }
     }

@@ -4,7 +4,8 @@ use alloc::format;
 use alloc::string::ToString;
 
 use super::candidate::back_to_standby;
-use super::ledger::{Kind, Ledger, News};
+use super::record_writer::{News, Purpose, RecordWriter};
+use super::timer::{Timer, Timers};
 use super::{Pending, Role, Shared, answered};
 use crate::port::{Input, Report};
 use crate::record::{LeaseId, Record};
@@ -17,7 +18,7 @@ use crate::timing::Time;
 #[derive(Debug, Clone, Hash)]
 pub(super) struct Releasing {
     id: LeaseId,
-    ledger: Ledger,
+    writer: RecordWriter,
     pending: Option<Pending>,
     next_try: Time,
     /// When the lease has run out by itself.
@@ -28,20 +29,32 @@ pub(super) struct Releasing {
 
 impl Releasing {
     /// `last` is the record that says how it ended, whether that is written already or not.
-    pub(super) fn new(shared: &Shared, id: LeaseId, mut ledger: Ledger, last: Option<Record>, until: Time) -> Self {
-        if !ledger.is_marked() {
+    pub(super) fn new(
+        shared: &Shared,
+        id: LeaseId,
+        mut writer: RecordWriter,
+        last: Option<Record>,
+        until: Time,
+    ) -> Self {
+        if !writer.is_marked() {
             let lease = shared.settings.timing.lease();
             let record = last.unwrap_or_else(|| shared.record_without_holder(None, lease));
-            ledger.want(Record { released: true, ..record }, Kind::Note, shared.time());
+            writer.want(Record { released: true, ..record }, Purpose::Note, shared.time());
         }
-        Self { id, ledger, pending: None, next_try: Time::default(), until, hurried: false }
+        Self { id, writer, pending: None, next_try: Time::default(), until, hurried: false }
     }
 
-    pub(super) fn next_wakeup(&self) -> Option<Time> {
-        if self.ledger.is_marked() {
-            return self.pending.is_none().then_some(self.next_try);
-        }
-        self.ledger.next_wakeup().into_iter().chain([self.until]).min()
+    pub(super) fn timers(&self) -> Timers<3> {
+        let waits = self.pending.is_some();
+        Timers([
+            (Timer::Record, self.writer.next_try()),
+            (Timer::Release, (self.writer.is_marked() && !waits).then_some(self.next_try)),
+            (Timer::RunOut, (!waits).then_some(self.until)),
+        ])
+    }
+
+    fn is_due(&self, shared: &Shared, timer: Timer) -> bool {
+        self.timers().is_due(timer, shared.time())
     }
 
     pub(super) fn step(&mut self, shared: &mut Shared, input: Option<Input>) -> Option<Role> {
@@ -49,7 +62,7 @@ impl Releasing {
             Some(Input::SkipGrace) => {
                 self.hurried = true;
                 self.next_try = shared.time();
-                self.ledger.hurry(shared.time());
+                self.writer.hurry(shared.time());
             }
             Some(Input::Answer { id, result }) if answered(&mut self.pending, id).is_some() => match result {
                 Ok(_) => {
@@ -67,11 +80,11 @@ impl Releasing {
                 }
             },
             Some(Input::Answer { id, result: Err(Refusal::Unknown(why) | Refusal::Misconfigured(why)) })
-                if self.hurried && self.ledger.awaits(id) =>
+                if self.hurried && self.writer.awaits(id) =>
             {
                 return self.give_up(shared, &format!("the host would not wait for another try ({why})"));
             }
-            Some(Input::Answer { id, result }) => match self.ledger.answer(shared, id, &result) {
+            Some(Input::Answer { id, result }) => match self.writer.answer(shared, id, &result) {
                 // A write that nobody wants any more may be refused because the release was carried out.
                 News::Lost(_) if self.pending.is_some() => {}
                 News::Lost(why) => return self.give_up(shared, &why),
@@ -80,11 +93,13 @@ impl Releasing {
             },
             _ => {}
         }
-        if self.pending.is_none() && shared.time() >= self.until {
+        if self.is_due(shared, Timer::RunOut) {
             return self.give_up(shared, "it could not be released before it ran out");
         }
-        self.ledger.tick(shared, self.id);
-        if self.ledger.is_marked() && self.pending.is_none() && shared.time() >= self.next_try {
+        if self.is_due(shared, Timer::Record) {
+            self.writer.send(shared, self.id);
+        }
+        if self.is_due(shared, Timer::Release) {
             self.pending = Some(shared.urgent(Op::Release { id: self.id }));
         }
         None

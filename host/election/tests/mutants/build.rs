@@ -10,9 +10,13 @@ include!("table.rs");
 
 fn main() {
     let from = Path::new("../../src");
-    let to = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let to = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("src");
     println!("cargo::rerun-if-changed=../../src");
     println!("cargo::rerun-if-changed=table.rs");
+    // A source that was renamed since would stand beside its old copy.
+    if to.exists() {
+        fs::remove_dir_all(&to).expect("the build folder can be emptied");
+    }
     copy_all(from, &to, "");
     for mutant in MUTANTS {
         assert!(to.join(mutant.file).exists(), "the mutant `{}` is in a file that there is not", mutant.name);

@@ -14,4 +14,4 @@ fn mutant(number: usize) -> bool {
     CHOSEN.get() == Some(number)
 }
 
-include!(concat!(env!("OUT_DIR"), "/lib.rs"));
+include!(concat!(env!("OUT_DIR"), "/src/lib.rs"));

@@ -13,7 +13,7 @@ pub(super) const WRITTEN_BY_OTHERS: &str = "another has written the record";
 
 /// The record as this holder knows it, and what it is to become.
 #[derive(Debug, Clone, Hash)]
-pub(super) struct Ledger {
+pub(super) struct RecordWriter {
     version: Version,
     record: Option<Record>,
     /// What was asked to be written over that version: one of these may be there by now.
@@ -27,13 +27,13 @@ pub(super) struct Ledger {
 #[derive(Debug, Clone, Hash)]
 struct Goal {
     record: Record,
-    kind: Kind,
+    purpose: Purpose,
     step: Step,
 }
 
 /// What the goal's record is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Kind {
+pub(super) enum Purpose {
     /// It begins a term.
     Term,
     /// It notes something in the term that there is: an outcome, the count of failures, that nothing runs any more.
@@ -61,7 +61,7 @@ pub(super) enum News {
     Doubt,
 }
 
-impl Ledger {
+impl RecordWriter {
     pub(super) fn new(version: Version, record: Option<Record>) -> Self {
         Self { version, record, asked: Vec::new(), goal: None, superseded: Vec::new() }
     }
@@ -93,7 +93,7 @@ impl Ledger {
 
     /// Wants the store to have `record` from now on. What was wanted before no longer is; a write of it
     /// that may be under way is settled by a reading first.
-    pub(super) fn want(&mut self, record: Record, kind: Kind, now: Time) {
+    pub(super) fn want(&mut self, record: Record, purpose: Purpose, now: Time) {
         let step = match self.goal.as_ref().map(|goal| &goal.step) {
             None | Some(Step::WriteAt(_)) => Step::WriteAt(now),
             Some(Step::Writing(pending)) => {
@@ -102,7 +102,7 @@ impl Ledger {
             }
             Some(Step::ReadAt(_) | Step::Reading(_)) => Step::ReadAt(now),
         };
-        self.goal = Some(Goal { record, kind, step });
+        self.goal = Some(Goal { record, purpose, step });
     }
 
     /// Whether that is the request whose answer it waits for.
@@ -120,28 +120,27 @@ impl Ledger {
         }
     }
 
-    pub(super) fn next_wakeup(&self) -> Option<Time> {
+    /// When it is to ask for something; none while it waits for an answer, or wants nothing.
+    pub(super) fn next_try(&self) -> Option<Time> {
         match self.goal.as_ref()?.step {
             Step::WriteAt(at) | Step::ReadAt(at) => Some(at),
             Step::Writing(_) | Step::Reading(_) => None,
         }
     }
 
-    /// Sends what is due.
-    pub(super) fn tick(&mut self, shared: &mut Shared, id: LeaseId) {
+    /// Asks for what is next.
+    pub(super) fn send(&mut self, shared: &mut Shared, id: LeaseId) {
         let Some(goal) = &mut self.goal else { return };
         match goal.step {
-            Step::WriteAt(at) if shared.time() >= at => {
+            Step::WriteAt(_) => {
                 let op = Op::Write { id, version: self.version.clone(), record: goal.record.clone() };
                 if !self.asked.contains(&goal.record) {
                     self.asked.push(goal.record.clone());
                 }
                 goal.step = Step::Writing(Some(shared.urgent(op)));
             }
-            Step::ReadAt(at) if shared.time() >= at => {
-                goal.step = Step::Reading(Some(shared.urgent(Op::Read)));
-            }
-            _ => {}
+            Step::ReadAt(_) => goal.step = Step::Reading(Some(shared.urgent(Op::Read))),
+            Step::Writing(_) | Step::Reading(_) => {}
         }
     }
 
@@ -217,12 +216,12 @@ impl Ledger {
         }
         let found = record.as_ref().map_or(0, |found| found.term);
         let highest = shared.memory.highest_term;
-        goal.record.term = match goal.kind {
+        goal.record.term = match goal.purpose {
             // The state may have named a later term since it was wanted.
-            Kind::Term if found < goal.record.term && highest == goal.record.term => highest,
-            Kind::Term => highest + 1,
+            Purpose::Term if found < goal.record.term && highest == goal.record.term => highest,
+            Purpose::Term => highest + 1,
             // A term that was tried and is not there has not begun, and the write of it never arrives any more.
-            Kind::Note => goal.record.term.max(found),
+            Purpose::Note => goal.record.term.max(found),
         };
         shared.memory.highest_term = highest.max(goal.record.term);
         let (step, news) = if *lease == LeaseState::Held {

@@ -1,0 +1,215 @@
+//! Life with the lease: renewing it, waiting out whoever may still run, beginning terms, and ending the
+//! instance in time.
+
+mod lease;
+mod serving;
+mod settling;
+mod terms;
+
+use alloc::string::ToString;
+use core::time::Duration;
+
+use super::candidate::{Opening, Unclear};
+use super::record_writer::{News, Purpose, RecordWriter};
+use super::timer::{Timer, Timers};
+use super::{HEALTHY_AFTER, Pending, Role, Shared, answered};
+use crate::port::{Input, Report};
+use crate::record::{LeaseId, Term, Version};
+use crate::request::{Refusal, Reply, RequestId};
+use crate::timing::Time;
+
+use lease::Renewal;
+use serving::Serving;
+use settling::Settling;
+use terms::{FailureStreak, Leave};
+
+/// A node that holds the lease.
+#[derive(Debug, Clone, Hash)]
+pub(super) struct Holding {
+    id: LeaseId,
+    /// The length that the store counts: D, or more while another's instance is waited out.
+    length: Duration,
+    /// Just before the last request known to have succeeded was sent. All is counted from here.
+    renewed: Time,
+    renewal: Renewal,
+    writer: RecordWriter,
+    stage: Stage,
+    /// Since when nothing runs before the record is written.
+    stuck_since: Option<Time>,
+    /// The highest term that must not be served any more: it was, or may have been, or its state is another's.
+    spent: Term,
+    /// The failures in a row of the version that was served last. The record may be ahead, at one that is not served
+    /// yet, and perhaps never will be.
+    streak: FailureStreak,
+    /// Why the lease is to be given up as soon as the instance is gone.
+    leave: Option<Leave>,
+}
+
+/// What a holder does, and what it waits for.
+#[derive(Debug, Clone, Hash)]
+enum Stage {
+    /// Another's instance may still run.
+    Settling(Settling),
+    /// It is gone by now, as far as is known, and what was not yet known of its terms when the lease was asked for is
+    /// recalled once more, until the least of the clocks says that.
+    Recalling { settled: Settling, pending: Option<Pending>, next_try: Time, until: Duration },
+    /// The next term is being written.
+    Claiming,
+    /// The term is written; the instance waits for a lease that has half of D left.
+    Claimed,
+    /// There is an instance.
+    Serving(Serving),
+    /// The instance is gone, and what became of it is being written down.
+    Noting { rest: Duration },
+    /// Between two terms.
+    Resting { until: Time },
+}
+
+impl Holding {
+    pub(super) fn new(
+        shared: &mut Shared,
+        id: LeaseId,
+        length: Duration,
+        sent: Time,
+        version: Version,
+        opening: &Opening,
+    ) -> Self {
+        let mut writer = RecordWriter::new(version, opening.record.clone());
+        shared.versions.forget_probation();
+        let stage = match opening.unclear {
+            Some(Unclear { wait, reason, is_recalled }) => {
+                shared.report(Report::Settling { wait, reason: reason.to_string() });
+                // Until a term is begun the record has no holder. So whoever comes next knows that another's
+                // instance may still run, should this node be gone by then, and nobody takes this node for
+                // an outside client. What became of the module before stays: by then another may be planned.
+                let record = shared.record_without_holder(opening.record.as_ref(), wait);
+                writer.want(record, Purpose::Note, shared.time());
+                // Counted from now: the acquire took effect before its answer came.
+                let since = shared.now.least;
+                Stage::Settling(Settling { since, until: since + wait, is_recalled })
+            }
+            None => Stage::Resting { until: shared.time() },
+        };
+        Self {
+            id,
+            length,
+            renewed: sent,
+            renewal: Renewal::new(shared.renew_at(sent)),
+            writer,
+            stage,
+            stuck_since: None,
+            spent: shared.memory.highest_term,
+            streak: FailureStreak::default(),
+            leave: None,
+        }
+    }
+
+    /// When each timer is due. Nothing is asked for under a lease that is known to be lost.
+    pub(super) fn timers(&self, shared: &Shared) -> Timers<13> {
+        let timing = &shared.settings.timing;
+        let instance = if let Stage::Serving(serving) = &self.stage { Some(serving) } else { None };
+        let living = instance.filter(|instance| instance.killed.is_none());
+        let unasked = living.filter(|instance| instance.grace_ends.is_none());
+        let killed = instance.filter(|instance| !instance.aborted).and_then(|instance| instance.killed);
+        let is_held = self.may_be_held(shared);
+        let renews = is_held && self.renewal.pending.is_none() && !self.hangs(shared);
+        let (settled, recall, next_term) = match self.stage {
+            Stage::Settling(Settling { until, .. }) => {
+                (Some(shared.time() + until.saturating_sub(shared.now.least)), None, None)
+            }
+            Stage::Recalling { pending: None, next_try, .. } if is_held => (None, Some(next_try), None),
+            Stage::Resting { until } if self.is_ready_for_term(shared) => (None, None, Some(until)),
+            _ => (None, None, None),
+        };
+        Timers([
+            (Timer::AtRisk, unasked.map(|_| self.renewed + timing.at_risk_after())),
+            (Timer::Grace, living.and_then(|instance| instance.grace_ends)),
+            (Timer::Deadline, living.map(|_| self.deadline(shared))),
+            (Timer::Abort, killed.map(|killed| self.abort_at(shared, killed))),
+            (Timer::Healthy, living.filter(|one| !one.healthy).map(|one| one.started + HEALTHY_AFTER)),
+            (Timer::Proven, unasked.and_then(|instance| instance.proven_at(shared))),
+            (Timer::RunOut, instance.is_none().then_some(self.renewed + self.length)),
+            (Timer::Stuck, self.stuck_since.filter(|_| instance.is_none()).map(|since| since + timing.lease())),
+            (Timer::Settled, settled),
+            (Timer::Recall, recall),
+            (Timer::NextTerm, next_term),
+            (Timer::Renew, renews.then_some(self.renewal.next_try)),
+            (Timer::Record, self.writer.next_try().filter(|_| is_held)),
+        ])
+    }
+
+    fn is_due(&self, shared: &Shared, timer: Timer) -> bool {
+        self.timers(shared).is_due(timer, shared.time())
+    }
+
+    pub(super) fn step(&mut self, shared: &mut Shared, input: Option<Input>) -> Option<Role> {
+        let next = match input {
+            Some(Input::Answer { id, result }) => self.answer(shared, id, result),
+            Some(Input::Gone { end }) => self.gone(shared, end),
+            Some(Input::StepDown { reason }) => {
+                self.leave.get_or_insert(Leave::StepDown(reason));
+                None
+            }
+            Some(Input::Stalled { reason }) => {
+                self.stalled(shared, reason);
+                None
+            }
+            Some(Input::SkipGrace) => {
+                self.skip_grace(shared);
+                None
+            }
+            Some(Input::Plan(_)) => {
+                self.plan_changed(shared);
+                None
+            }
+            Some(Input::Shutdown | Input::Tick) | None => None,
+        };
+        if next.is_some() {
+            return next;
+        }
+        if shared.shutting_down {
+            self.leave = Some(Leave::Shutdown);
+        }
+        if shared.versions.module().is_none() {
+            self.leave.get_or_insert(Leave::NothingToServe);
+        }
+        self.watch_instance(shared);
+        self.change_over(shared);
+        let next = self.advance(shared);
+        if next.is_some() {
+            return next;
+        }
+        if self.is_stuck() {
+            self.stuck_since.get_or_insert(shared.time());
+        }
+        self.renew_if_due(shared);
+        self.recall_if_due(shared);
+        if self.is_due(shared, Timer::Record) {
+            self.writer.send(shared, self.id);
+        }
+        None
+    }
+
+    fn answer(&mut self, shared: &mut Shared, id: RequestId, result: Result<Reply, Refusal>) -> Option<Role> {
+        if self.is_known_lost() {
+            return None;
+        }
+        if let Stage::Recalling { settled, pending, until, .. } = &mut self.stage
+            && answered(pending, id).is_some()
+        {
+            let (settled, until) = (*settled, *until);
+            self.recalled(shared, settled, until, result);
+            return None;
+        }
+        if let Some(pending) = answered(&mut self.renewal.pending, id) {
+            return self.renewed(shared, pending.sent, result);
+        }
+        match self.writer.answer(shared, id, &result) {
+            News::Written => self.written(),
+            News::Lost(why) => return self.lose(shared, why),
+            News::Doubt => self.renewal.next_try = self.renewal.next_try.min(shared.time()),
+            News::None => {}
+        }
+        None
+    }
+}

@@ -1,0 +1,69 @@
+//! Waiting until another's instance is gone, and asking then what became of its terms.
+
+use alloc::format;
+use core::time::Duration;
+
+use super::super::timer::Timer;
+use super::super::{POLL, RECALL, STANDBY_TIMEOUT, Shared, UNKNOWN_LEASE};
+use super::{Holding, Stage};
+use crate::port::Report;
+use crate::request::{Op, Refusal, Reply};
+
+/// A wait for the end of another's instance, by the least of the clocks.
+#[derive(Debug, Clone, Copy, Hash)]
+pub(super) struct Settling {
+    pub(super) since: Duration,
+    pub(super) until: Duration,
+    /// See [`Unclear`](super::super::candidate::Unclear).
+    pub(super) is_recalled: bool,
+}
+
+impl Holding {
+    pub(super) fn recall_if_due(&mut self, shared: &mut Shared) {
+        if self.is_due(shared, Timer::Recall)
+            && let Stage::Recalling { pending, .. } = &mut self.stage
+        {
+            // It may take longer than what the lease depends on, and is asked for less often, not to be in its way.
+            *pending = Some(shared.request(Op::Recall, STANDBY_TIMEOUT));
+        }
+    }
+
+    /// A term that began and was told of while this node waited is known now, whatever became of its record. What may
+    /// not be read, or cannot for so long, stays unknown: any lease was waited out by then, and any such term is left out.
+    pub(super) fn recalled(
+        &mut self,
+        shared: &mut Shared,
+        settled: Settling,
+        until: Duration,
+        result: Result<Reply, Refusal>,
+    ) {
+        let now = shared.now.least;
+        self.stage = match result {
+            Ok(Reply::Term(term)) => {
+                shared.store_answers(RECALL);
+                let is_news = term > shared.memory.written_term;
+                shared.memory.note_recalled(term);
+                let gone_by = settled.since + UNKNOWN_LEASE;
+                if is_news && now < gone_by {
+                    let reason = format!("how long the lease of term {term} is was not recorded");
+                    shared.report(Report::Settling { wait: gone_by - now, reason });
+                    Stage::Settling(Settling { until: gone_by, is_recalled: true, ..settled })
+                } else {
+                    Stage::Resting { until: shared.time() }
+                }
+            }
+            Err(Refusal::Misconfigured(_)) if settled.is_recalled => Stage::Resting { until: shared.time() },
+            _ if now >= until => {
+                shared.memory.leave_out_unknown_terms(shared.now.wall);
+                Stage::Resting { until: shared.time() }
+            }
+            result => {
+                if let Err(refusal) = &result {
+                    shared.store_trouble(RECALL, refusal);
+                }
+                let next_try = shared.time() + shared.jittered(POLL);
+                Stage::Recalling { settled, pending: None, next_try, until }
+            }
+        };
+    }
+}
