@@ -25,7 +25,7 @@ use baton_modules::{Judgement, Prepared, Presence, Supply, Verdict};
 use baton_runtime::{Instance, InstanceEvent, Launcher};
 use baton_store::LeaseStore;
 use baton_store::clock::Clock;
-use baton_store::gate::{Deadline, last_words_within};
+use baton_store::gate::Deadline;
 use reporter::Reporter;
 
 /// A node that holds a lease waits no longer than this without reading the clock while it has no instance: timers stop
@@ -304,7 +304,7 @@ impl Run {
 
     fn abort(&self, reason: &str) -> ! {
         let timing = &self.given.settings.timing;
-        self.given.log.last_words(reason, last_words_within(timing.kill_takes()));
+        self.given.log.last_words(reason, timing.last_words());
         std::process::abort();
     }
 

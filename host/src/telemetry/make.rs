@@ -2,39 +2,30 @@
 
 use std::time::Duration;
 
+use baton_election::timing::LONGEST_POLL;
 use baton_election::{End, StopReason, Term, Timing};
 
 use super::{Event, GuestStream, LAST_LINES, Level};
 use baton_runtime::Usage;
 use baton_store::Digest;
 use baton_store::StoreUrl;
-use baton_store::gate::last_words_within;
-
-/// A standby polls every second with 25% jitter: the longest time that a free lease stays unseen.
-const LONGEST_POLL: Duration = Duration::from_millis(1250);
 
 impl Event {
     /// The host begins to contend: what follows from its timing.
     #[must_use]
     pub fn starting(node: &str, store: &StoreUrl, source: String, module: Option<Digest>, timing: &Timing) -> Self {
-        let lease = timing.lease();
-        // What is not gone by then takes its host with it, so no drop takes longer.
-        let longest_drop = timing.kill_takes();
-        // A hundredth is for waking late, and for what the clock cannot tell.
-        let lateness = lease / 100;
-        let slack = lease - timing.abort_after() - last_words_within(longest_drop) - lateness;
         Self::Starting {
             version: env!("CARGO_PKG_VERSION").to_string(),
             node: node.to_string(),
             store: store.to_string(),
             source,
             module: module.map(|digest| digest.to_string()),
-            lease_s: lease.into(),
-            crash_takeover_s: (lease + LONGEST_POLL).into(),
-            hand_off_s: (timing.grace().saturating_add(longest_drop + LAST_LINES + LONGEST_POLL)).into(),
+            lease_s: timing.lease().into(),
+            crash_takeover_s: timing.takeover_after_crash().into(),
+            hand_off_s: (timing.grace().saturating_add(timing.kill_takes() + LAST_LINES + LONGEST_POLL)).into(),
             tolerated_outage_s: timing.tolerated_outage().into(),
-            tolerated_pause_s: slack.into(),
-            tolerated_drift_percent: percent(slack, lease - lateness),
+            tolerated_pause_s: timing.tolerated_pause().into(),
+            tolerated_drift_percent: f64::from(timing.tolerated_drift()) / 10.0,
         }
     }
 
@@ -81,10 +72,4 @@ impl Event {
         };
         Self::Gone { outcome: outcome.to_string(), message, took_s: took.into(), usage }
     }
-}
-
-/// A share in percent, rounded down to a tenth.
-#[expect(clippy::cast_precision_loss, reason = "shares of a thousand are exact")]
-fn percent(part: Duration, whole: Duration) -> f64 {
-    (part.as_nanos() * 1000 / whole.as_nanos().max(1)) as f64 / 10.0
 }

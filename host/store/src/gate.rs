@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use baton_election::Time;
+use baton_election::timing::{Time, last_words_within};
 
 use crate::clock::Clock;
-pub use watchdog::{Watchdog, last_words_within};
+pub use watchdog::Watchdog;
 
 /// An effect was refused: the term's deadline has passed, or the instance is being killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

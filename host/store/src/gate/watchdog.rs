@@ -29,13 +29,6 @@ const MISSED: i128 = 10_000_000;
 /// How often the end looks whether its last words are said.
 const NAP: Duration = Duration::from_millis(5);
 
-/// How long a host that ends itself may wait for its last words, where there is `room` between the deadline and the
-/// moment at which it must end: a third of what is left of the lease then. Of D, 0.13 are between the two and 0.07 are
-/// left.
-pub fn last_words_within(room: Duration) -> Duration {
-    room * 7 / 13 / 3
-}
-
 /// Ends the process if an instance is not gone in time, whatever all other threads do. And tells when time has passed
 /// that timers have missed: they stand still while a machine sleeps, and run by a clock that may be slewed.
 ///
@@ -250,6 +243,8 @@ fn look(gates: &[Arc<Gate>], planned: Time, now: Time) -> Look {
 
 #[cfg(test)]
 mod tests {
+    use baton_election::timing::last_words_within;
+
     use super::*;
 
     #[test]
