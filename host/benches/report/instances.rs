@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 use wasmtime::ensure;
 use wasmtime::error::Context as _;
 
-use crate::bare::{Bare, milliseconds};
+use crate::baseline::{Baseline, milliseconds};
 use crate::compute;
 use crate::guest::Guests;
 use crate::samples::Samples;
@@ -73,7 +73,7 @@ pub struct Measured {
 /// If the module does not do as it should.
 pub async fn measure(guests: &Guests, effort: &Effort) -> wasmtime::Result<Measured> {
     let module = &*guests.fixtures;
-    let (bare, unchecked) = (Bare::compile(module, true)?, Bare::compile(module, false)?);
+    let (bare, unchecked) = (Baseline::compile(module, true)?, Baseline::compile(module, false)?);
     let baton = Baton::new(module)?;
 
     let (mut bare_starts, mut starts, mut at_once) = (Samples::default(), Samples::default(), Samples::default());
@@ -168,7 +168,7 @@ fn native_exit() -> std::io::Result<f64> {
 }
 
 /// A loop that does nothing else, in a guest, beside the same in wasmtime without checks.
-async fn tight(baton: &Baton, unchecked: &Bare, times: usize) -> wasmtime::Result<Row> {
+async fn tight(baton: &Baton, unchecked: &Baseline, times: usize) -> wasmtime::Result<Row> {
     let (mut guests, mut bare) = (Samples::default(), Samples::default());
     let turns = TURNS.to_string();
     let env = [("BEHAVIOUR", "tight"), ("TIMES", turns.as_str())];

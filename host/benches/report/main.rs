@@ -7,19 +7,19 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "what cannot be measured ends its section, with a reason")]
 #![allow(clippy::disallowed_methods, reason = "measures by plain clocks, and starts what it measures itself")]
 
-mod bare;
+mod baseline;
 #[path = "../../tests/guests/src/compute.rs"]
 mod compute;
 mod counter;
+mod failover;
 mod guest;
 mod hosts;
+mod idle;
 mod instances;
 mod languages;
 mod machine;
-mod moves;
 mod requests;
 mod samples;
-mod standing;
 mod state;
 mod swaps;
 mod table;
@@ -45,7 +45,7 @@ use table::{Bar, Row, Unit};
 struct Effort {
     instances: instances::Effort,
     state: state::Effort,
-    moves: moves::Effort,
+    failover: failover::Effort,
     requests: requests::Effort,
     swaps: swaps::Effort,
     warm: warm::Effort,
@@ -57,7 +57,7 @@ struct Effort {
 const QUICK: Effort = Effort {
     instances: instances::Effort { starts: 1_000, kills: 300, large: 30 },
     state: state::Effort { rounds: 10, commits: 50 },
-    moves: moves::Effort { terms: 300, pairs: 5, rounds: 6 },
+    failover: failover::Effort { terms: 300, pairs: 5, rounds: 6 },
     requests: requests::Effort { rounds: 10 },
     swaps: swaps::Effort { hosts: 2, rounds: 50 },
     warm: warm::Effort { rounds: 3 },
@@ -69,7 +69,7 @@ const QUICK: Effort = Effort {
 const FULL: Effort = Effort {
     instances: instances::Effort { starts: 10_000, kills: 3_000, large: 200 },
     state: state::Effort { rounds: 40, commits: 100 },
-    moves: moves::Effort { terms: 3_000, pairs: 5, rounds: 40 },
+    failover: failover::Effort { terms: 3_000, pairs: 5, rounds: 40 },
     requests: requests::Effort { rounds: 100 },
     swaps: swaps::Effort { hosts: 2, rounds: 200 },
     warm: warm::Effort { rounds: 10 },
@@ -110,13 +110,13 @@ fn measure(guests: &Guests, effort: &Effort) -> Vec<Row> {
         section("requests over HTTP", || {
             tokio::runtime::Runtime::new()?.block_on(requests::measure(&guests.asks, &effort.requests))
         }),
-        section("elections", || moves::elections(module, &effort.moves, bare)),
-        section("crashes and hand-offs", || moves::moves(module, &effort.moves)),
+        section("elections", || failover::elections(module, &effort.failover, bare)),
+        section("crashes and hand-offs", || failover::crashes_and_hand_offs(module, &effort.failover)),
         section("swaps", || swaps::measure(guests, &effort.swaps)),
         section("a large module held warm", || warm::measure(module, &effort.warm)),
         section("languages", || languages::measure(&effort.languages)),
-        section("hosts at rest", || standing::at_rest(module, effort.window)),
-        section("requests to the store", || standing::requests(module, effort.window)),
+        section("hosts at rest", || idle::at_rest(module, effort.window)),
+        section("requests to the store", || idle::requests(module, effort.window)),
         section("the binary", || binary(Path::new(env!("CARGO_BIN_EXE_baton")))),
     ];
     sections.into_iter().flatten().collect()

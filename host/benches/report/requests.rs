@@ -15,7 +15,7 @@ use hyper::client::conn::http1;
 use wasmtime::ensure;
 use wasmtime_wasi_http::io::TokioIo;
 
-use crate::bare::milliseconds;
+use crate::baseline::milliseconds;
 use crate::instances::{Baton, runners};
 use crate::samples::Samples;
 use crate::table::{Bar, Row, Unit};

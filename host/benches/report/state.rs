@@ -11,7 +11,7 @@ use bytes::Bytes;
 use wasmtime::error::Context as _;
 
 use crate::azurite::Azurite;
-use crate::bare::milliseconds;
+use crate::baseline::milliseconds;
 use crate::instances::Baton;
 use crate::samples::Samples;
 use crate::table::{Bar, Row, Unit};

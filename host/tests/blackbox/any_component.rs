@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::fleet::Fleet;
 use crate::guests::{self, Guest};
 use crate::node::{Event, Finished, Launch, baton, finish};
-use crate::stage::Stage;
 use crate::store::Store;
 
 /// The program that knows nothing of Baton, as each toolchain leaves it.
@@ -16,27 +16,27 @@ fn programs() -> [PathBuf; 2] {
 }
 
 /// A node that is about to run `module` with that behaviour.
-fn launch(stage: &Stage, module: &Path, behaviour: &str) -> Launch {
-    Launch::run("alpha", stage.home.path(), &stage.journal)
+fn launch(fleet: &Fleet, module: &Path, behaviour: &str) -> Launch {
+    Launch::run("alpha", fleet.home.path(), &fleet.journal)
         .arg(module)
-        .flag("--election", "stage")
-        .flag("--store", stage.store.url())
-        .flag("--lease", format!("{}s", stage.lease().as_secs()))
+        .flag("--election", "fleet")
+        .flag("--store", fleet.store.url())
+        .flag("--lease", format!("{}s", fleet.lease().as_secs()))
         .flag("--pause", "100ms")
         .flag("--env", format!("BEHAVIOUR={behaviour}"))
 }
 
 /// Runs it until its first instance is gone; what it printed, and its end.
-fn first_run(module: &Path, behaviour: &str) -> (Stage, Vec<String>, Event) {
-    let stage = Stage::new(Store::sqlite());
-    let mut node = launch(&stage, module, behaviour).flag("--env", "BATON_TERM=77").flag("--grace", "300ms").start();
+fn first_run(module: &Path, behaviour: &str) -> (Fleet, Vec<String>, Event) {
+    let fleet = Fleet::new(Store::sqlite());
+    let mut node = launch(&fleet, module, behaviour).flag("--env", "BATON_TERM=77").flag("--grace", "300ms").start();
     let gone = node.after(0, "gone");
     assert_eq!(node.terminate().code(), Some(0));
-    stage.check_promises();
-    let printed = stage.journal.events();
+    fleet.check_promises();
+    let printed = fleet.journal.events();
     let printed = printed.iter().filter(|event| event.name == "output" && event.term == gone.term);
     let lines = printed.map(|event| event.text("line").to_owned()).collect();
-    (stage, lines, gone)
+    (fleet, lines, gone)
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn a_command_is_done_when_it_exits_with_0_and_knows_its_term() {
         let (_, lines, gone) = first_run(&module, "tell");
         assert_eq!(gone.text("outcome"), "done", "{gone:?}");
         let term = format!("BATON_TERM={}", gone.term);
-        for line in [&term, "BATON_ELECTION=stage", "BATON_NODE=alpha", "input: Ok(0)"] {
+        for line in [&term, "BATON_ELECTION=fleet", "BATON_NODE=alpha", "input: Ok(0)"] {
             assert_eq!(lines.iter().filter(|other| *other == line).count(), 1, "{line} in {lines:?}");
         }
         assert!(!lines.iter().any(|line| line.contains("77")), "nobody else sets its term: {lines:?}");
@@ -56,20 +56,20 @@ fn a_command_is_done_when_it_exits_with_0_and_knows_its_term() {
 #[test]
 fn a_command_has_the_arguments_that_it_is_given_after_its_election() {
     for module in programs() {
-        let stage = Stage::new(Store::sqlite());
+        let fleet = Fleet::new(Store::sqlite());
         let arguments = ["--verbose", "two words", "", "a\nb", "\u{1b}[31m"];
-        let mut node = launch(&stage, &module, "tell");
+        let mut node = launch(&fleet, &module, "tell");
         for argument in arguments {
             node = node.arg(format!("--arg={argument}"));
         }
         let mut node = node.start();
         let gone = node.after(0, "gone");
         assert_eq!(node.terminate().code(), Some(0));
-        let printed = stage.journal.events();
+        let printed = fleet.journal.events();
         let printed = printed.iter().filter(|event| event.name == "output" && event.term == gone.term);
         let lines: Vec<_> = printed.map(|event| event.text("line").to_owned()).collect();
         let seen: Vec<_> = lines.iter().filter_map(|line| line.strip_prefix("argument ")).collect();
-        let expected: Vec<_> = ["stage"].iter().chain(&arguments).map(|argument| format!("{argument:?}")).collect();
+        let expected: Vec<_> = ["fleet"].iter().chain(&arguments).map(|argument| format!("{argument:?}")).collect();
         assert_eq!(seen, expected, "{lines:?}");
     }
 }
@@ -78,22 +78,22 @@ fn a_command_has_the_arguments_that_it_is_given_after_its_election() {
 fn a_command_that_exits_with_a_status_or_panics_has_failed_and_is_started_again() {
     for module in programs() {
         for (behaviour, says) in [("exit", "it exited with an error status"), ("panic", "program::the_last_straw")] {
-            let stage = Stage::new(Store::sqlite());
-            let node = launch(&stage, &module, behaviour).start();
+            let fleet = Fleet::new(Store::sqlite());
+            let node = launch(&fleet, &module, behaviour).start();
             let gone = node.after(0, "gone");
             assert_eq!(gone.text("outcome"), "failed", "{gone:?}");
             assert!(gone.text("message").contains(says), "`{says}` is not said: {gone:?}");
             node.after(gone.term, "started");
-            let released = stage.journal.events().iter().any(|event| event.name == "released");
-            assert!(!released, "one failure does not cost the lease: {:?}", stage.journal.events());
-            stage.check_promises();
+            let released = fleet.journal.events().iter().any(|event| event.name == "released");
+            assert!(!released, "one failure does not cost the lease: {:?}", fleet.journal.events());
+            fleet.check_promises();
         }
     }
 }
 
 #[test]
 fn what_a_command_was_not_granted_is_refused_and_said_once() {
-    let (stage, lines, gone) = first_run(&guests::program(), "reach-out");
+    let (fleet, lines, gone) = first_run(&guests::program(), "reach-out");
     assert_eq!(gone.text("outcome"), "done", "it could handle the refusals: {gone:?}");
     assert_eq!(lines.len(), 11, "{lines:?}");
     for line in &lines[1..] {
@@ -103,42 +103,42 @@ fn what_a_command_was_not_granted_is_refused_and_said_once() {
         };
         assert!(refused, "{line}");
     }
-    let denied: Vec<_> = stage.journal.events().into_iter().filter(|event| event.name == "denied").collect();
+    let denied: Vec<_> = fleet.journal.events().into_iter().filter(|event| event.name == "denied").collect();
     let asked: Vec<_> = denied.iter().map(|event| (event.term, event.text("what"))).collect();
     let each = ["files", "a TCP socket", "a UDP socket", "the address of a name (example.com)"];
     assert_eq!(asked, each.map(|what| (gone.term, what)), "each once");
     for (event, remedy) in denied.iter().zip(["--dir", "no flag", "no flag", "no flag"]) {
         assert!(event.text("remedy").contains(remedy), "{event:?}");
     }
-    assert!(!stage.home.path().join("created.txt").exists());
+    assert!(!fleet.home.path().join("created.txt").exists());
 }
 
 #[test]
 fn a_preview_1_module_that_wants_no_files_is_not_told_of() {
-    let (stage, ..) = first_run(&guests::program_for_preview1(), "tell");
-    assert!(!stage.journal.events().iter().any(|event| event.name == "denied"), "{:?}", stage.journal.events());
+    let (fleet, ..) = first_run(&guests::program_for_preview1(), "tell");
+    assert!(!fleet.journal.events().iter().any(|event| event.name == "denied"), "{:?}", fleet.journal.events());
 }
 
 #[test]
 fn output_counts_as_a_commands_progress_and_silence_as_a_stall() {
-    let stage = Stage::new(Store::sqlite());
-    let node = launch(&stage, &guests::program(), "beat-then-silence")
+    let fleet = Fleet::new(Store::sqlite());
+    let node = launch(&fleet, &guests::program(), "beat-then-silence")
         .flag("--stall-after", "2s")
         .flag("--grace", "300ms")
         .start();
     // Before them it beats for longer than it may be silent.
-    let last = stage.beat("its last words", |event| event.text("line") == "from here on, silence");
+    let last = fleet.beat("its last words", |event| event.text("line") == "from here on, silence");
     let stopping = node.after(0, "stopping");
     assert_eq!((stopping.text("reason"), stopping.term), ("step-down", last.term), "{stopping:?}");
     assert!(stopping.text("message").contains("no progress"), "{stopping:?}");
-    stage.check_promises();
+    fleet.check_promises();
 }
 
 #[test]
 fn what_is_random_is_another_in_each_instance_though_all_are_copies_of_one_process() {
-    let stage = Stage::new(Store::sqlite());
-    let _node = launch(&stage, &guests::program(), "random").start();
-    let random = stage.journal.wait("five instances", |events| {
+    let fleet = Fleet::new(Store::sqlite());
+    let _node = launch(&fleet, &guests::program(), "random").start();
+    let random = fleet.journal.wait("five instances", |events| {
         let lines = events.iter().filter(|event| event.name == "output").map(|event| event.text("line").to_owned());
         let random: Vec<_> = lines.filter(|line| line.starts_with("by chance ")).collect();
         (random.len() >= 5).then_some(random)
@@ -148,14 +148,14 @@ fn what_is_random_is_another_in_each_instance_though_all_are_copies_of_one_proce
 
 #[test]
 fn a_command_that_knows_no_stop_has_its_grace_and_is_killed() {
-    let stage = Stage::new(Store::sqlite());
-    let mut node = launch(&stage, &guests::program(), "beat").flag("--grace", "300ms").start();
-    stage.beat_above(0);
+    let fleet = Fleet::new(Store::sqlite());
+    let mut node = launch(&fleet, &guests::program(), "beat").flag("--grace", "300ms").start();
+    fleet.beat_above(0);
     assert_eq!(node.terminate().code(), Some(0));
-    let at = |name| stage.journal.event(name, |event| event.name == name).ts;
+    let at = |name| fleet.journal.event(name, |event| event.name == name).ts;
     assert!(at("killed") - at("stopping") >= Duration::from_millis(300), "it had its grace");
     assert!(at("gone") < at("released"));
-    stage.check_promises();
+    fleet.check_promises();
 }
 
 /// `baton check ARGS`.
@@ -277,17 +277,17 @@ fn a_start_function_runs_in_a_term_and_not_before() {
     )"#;
     // A machine may be too busy for one try to show it.
     let quick = (0..10).any(|_| {
-        let stage = Stage::new(Store::sqlite());
-        let module = stage.home.path().join("starts.wasm");
+        let fleet = Fleet::new(Store::sqlite());
+        let module = fleet.home.path().join("starts.wasm");
         std::fs::write(&module, wat::parse_str(text).expect("the text is right")).expect("written");
-        let mut node = launch(&stage, &module, "").flag("--grace", "300ms").start();
+        let mut node = launch(&fleet, &module, "").flag("--grace", "300ms").start();
         let term = node.after(0, "elected").term;
         assert_eq!(node.terminate().code(), Some(0));
-        let events = stage.journal.events();
+        let events = fleet.journal.events();
         let of_term = |name| events.iter().find(|event| event.name == name && event.term == term);
         assert!(of_term("started").is_none(), "its first function never returns: {events:?}");
         assert_eq!(of_term("gone").map(|gone| gone.text("outcome")), Some("killed"), "{events:?}");
-        stage.check_promises();
+        fleet.check_promises();
         let ready = events.iter().find(|event| event.name == "module_ready").expect("it was ready");
         ready.fields["took_s"].as_f64().expect("a number") < 2.0
     });

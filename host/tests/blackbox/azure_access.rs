@@ -2,45 +2,45 @@
 
 use azure_storage::shared_access_signature::service_sas::BlobSasPermissions;
 
+use crate::fleet::{ELECTION, Fleet};
 use crate::node::{Event, Finished, Node, baton, finish};
-use crate::stage::{ELECTION, Stage};
 use crate::store::Store;
 
 /// The store of every scenario here, by its account and container.
-const ACCOUNT: &str = "azure://devstoreaccount1/stage";
+const ACCOUNT: &str = "azure://devstoreaccount1/fleet";
 const CONNECTION_STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
 /// The emulator's well-known key.
 const KEY: &str = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
-/// A node that reaches the stage's store by a connection string.
-fn node(stage: &Stage, name: &str, connection_string: &str) -> Node {
-    stage.launch_with(name, &[("--store", ACCOUNT)]).env(CONNECTION_STRING, connection_string).start()
+/// A node that reaches the fleet's store by a connection string.
+fn node(fleet: &Fleet, name: &str, connection_string: &str) -> Node {
+    fleet.launch_with(name, &[("--store", ACCOUNT)]).env(CONNECTION_STRING, connection_string).start()
 }
 
 /// `baton ARGS` on the same way.
-fn command(stage: &Stage, connection_string: &str, args: &[&str]) -> Finished {
-    let mut command = baton(stage.home.path());
+fn command(fleet: &Fleet, connection_string: &str, args: &[&str]) -> Finished {
+    let mut command = baton(fleet.home.path());
     command.args(args).args(["--store", ACCOUNT]).env(CONNECTION_STRING, connection_string);
     finish(command)
 }
 
 #[test]
 fn a_connection_string_says_where_the_account_is() {
-    let stage = Stage::new(Store::azurite());
-    let by_key = format!("AccountName=devstoreaccount1;AccountKey={KEY};BlobEndpoint={}", stage.store.endpoint());
-    let mut alpha = node(&stage, "alpha", &by_key);
-    let term = stage.beat_above(0).term;
-    let status = command(&stage, &by_key, &["status", ELECTION, "--json"]);
+    let fleet = Fleet::new(Store::azurite());
+    let by_key = format!("AccountName=devstoreaccount1;AccountKey={KEY};BlobEndpoint={}", fleet.store.endpoint());
+    let mut alpha = node(&fleet, "alpha", &by_key);
+    let term = fleet.beat_above(0).term;
+    let status = command(&fleet, &by_key, &["status", ELECTION, "--json"]);
     assert_eq!(status.code, Some(0), "{status:?}");
     assert_eq!((&status.json()[0]["node"], &status.json()[0]["term"]), (&"alpha".into(), &term.into()), "{status:?}");
     // The same election as seen through the emulator's own URL.
-    assert_eq!(stage.status()["term"], term);
+    assert_eq!(fleet.status()["term"], term);
     assert_eq!(alpha.terminate().code(), Some(0));
-    stage.check_promises();
+    fleet.check_promises();
 
     let other = by_key.replace("AccountName=devstoreaccount1;", "").replace("/devstoreaccount1", "/contoso");
     for args in [&["status"][..], &["start", ELECTION]] {
-        let refused = command(&stage, &other, args);
+        let refused = command(&fleet, &other, args);
         assert_eq!(refused.code, Some(2), "{refused:?}");
         assert!(refused.stderr.contains(CONNECTION_STRING) && refused.stderr.contains("contoso"), "{refused:?}");
         assert!(!refused.stderr.contains(KEY), "{refused:?}");
@@ -53,65 +53,65 @@ fn enough() -> BlobSasPermissions {
 }
 
 /// What is said of a container that is forbidden.
-const FORBIDDEN: [&str; 3] = ["AuthorizationPermissionMismatch", "container stage", "its rights"];
+const FORBIDDEN: [&str; 3] = ["AuthorizationPermissionMismatch", "container fleet", "its rights"];
 
 #[test]
 fn a_signature_that_may_not_write_is_said_once_and_waited_for() {
-    let stage = Stage::new(Store::azurite());
+    let fleet = Fleet::new(Store::azurite());
     let by_sas = |rights| {
-        format!("BlobEndpoint={};SharedAccessSignature={}", stage.store.endpoint(), stage.store.signature(rights))
+        format!("BlobEndpoint={};SharedAccessSignature={}", fleet.store.endpoint(), fleet.store.signature(rights))
     };
     let reads = by_sas(BlobSasPermissions { write: false, create: false, add: false, ..enough() });
-    let mut alpha = node(&stage, "alpha", &reads);
+    let mut alpha = node(&fleet, "alpha", &reads);
     let complaints = |events: &[Event]| {
         let of_alpha = events.iter().filter(|event| event.name == "misconfigured" && event.from == "alpha");
         of_alpha.cloned().collect::<Vec<_>>()
     };
-    let first = stage.journal.wait("a complaint", |events| complaints(events).first().cloned());
+    let first = fleet.journal.wait("a complaint", |events| complaints(events).first().cloned());
     for word in FORBIDDEN {
         assert!(first.raw.contains(word), "`{word}` is not said: {first:?}");
     }
     // Who may write leads meanwhile, and the other one follows: it may read.
-    let mut beta = node(&stage, "beta", &by_sas(enough()));
-    let term = stage.beat_above(0).term;
+    let mut beta = node(&fleet, "beta", &by_sas(enough()));
+    let term = fleet.beat_above(0).term;
     alpha.event("to follow beta", |event| event.name == "standby" && event.text("reason").contains("beta"));
-    let status = command(&stage, &reads, &["status", "--json"]);
+    let status = command(&fleet, &reads, &["status", "--json"]);
     assert_eq!((status.code, &status.json()[0]["term"]), (Some(0), &term.into()), "{status:?}");
     assert!(alpha.is_running(), "a host outlives what is wrong with its store");
     assert_eq!((alpha.terminate().code(), beta.terminate().code()), (Some(0), Some(0)));
-    assert_eq!(complaints(&stage.journal.events()).len(), 1, "the same trouble is said once");
+    assert_eq!(complaints(&fleet.journal.events()).len(), 1, "the same trouble is said once");
     let signature = reads.split("sig=").nth(1).expect("a signature");
-    assert!(!format!("{:?}", stage.journal.events()).contains(signature), "a signature is never logged");
-    stage.check_promises();
+    assert!(!format!("{:?}", fleet.journal.events()).contains(signature), "a signature is never logged");
+    fleet.check_promises();
 }
 
 /// Without a list nobody knows what the nodes have announced, and so whether this is the first term.
 #[test]
 fn a_signature_that_may_not_list_waits_a_lease_out_before_it_leads() {
-    let stage = Stage::new(Store::azurite());
+    let fleet = Fleet::new(Store::azurite());
     let rights = BlobSasPermissions { list: false, ..enough() };
     let by_sas =
-        format!("BlobEndpoint={};SharedAccessSignature={}", stage.store.endpoint(), stage.store.signature(rights));
-    let alpha = node(&stage, "alpha", &by_sas);
+        format!("BlobEndpoint={};SharedAccessSignature={}", fleet.store.endpoint(), fleet.store.signature(rights));
+    let alpha = node(&fleet, "alpha", &by_sas);
     let complaint = alpha.event("a complaint", |event| event.name == "misconfigured");
     for word in FORBIDDEN {
         assert!(complaint.raw.contains(word), "`{word}` is not said: {complaint:?}");
     }
     let settling = alpha.event("to wait", |event| event.name == "settling");
     assert!(settling.text("reason").contains("cannot be read"), "{settling:?}");
-    assert!(settling.fields["wait_s"].as_f64() >= Some(stage.lease().as_secs_f64()), "{settling:?}");
-    let early = stage.journal.events().into_iter().find(|event| event.name == "elected");
+    assert!(settling.fields["wait_s"].as_f64() >= Some(fleet.lease().as_secs_f64()), "{settling:?}");
+    let early = fleet.journal.events().into_iter().find(|event| event.name == "elected");
     assert!(early.is_none(), "{early:?}");
 }
 
 #[test]
 fn a_signature_that_may_not_read_shows_no_status() {
-    let stage = Stage::new(Store::azurite());
-    let (_alpha, _) = stage.leader("alpha");
+    let fleet = Fleet::new(Store::azurite());
+    let (_alpha, _) = fleet.leader("alpha");
     let status = |rights, args: &[&str]| {
         let by_sas =
-            format!("BlobEndpoint={};SharedAccessSignature={}", stage.store.endpoint(), stage.store.signature(rights));
-        command(&stage, &by_sas, &[&["status"], args].concat())
+            format!("BlobEndpoint={};SharedAccessSignature={}", fleet.store.endpoint(), fleet.store.signature(rights));
+        command(&fleet, &by_sas, &[&["status"], args].concat())
     };
     let forbidden = |finished: Finished| {
         assert_eq!((finished.code, finished.stdout.as_str()), (Some(1), ""), "{finished:?}");

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
+use crate::fleet::Fleet;
 use crate::guests::Guest;
 use crate::node::{Finished, Journal, Launch, Node, baton, finish};
-use crate::stage::Stage;
 use crate::store::Store;
 
 /// A folder with a file of that content in it.
@@ -187,12 +187,12 @@ fn a_misspelt_key_in_the_file() {
 
 #[test]
 fn a_misspelt_variable_is_said_once_and_does_not_count() {
-    let stage = Stage::new(Store::sqlite());
-    let node = stage.launch("alpha").env("BATON_PROBATON", "nonsense").env("BATON_PORT", "tcp://10.0.0.1:80").start();
+    let fleet = Fleet::new(Store::sqlite());
+    let node = fleet.launch("alpha").env("BATON_PROBATON", "nonsense").env("BATON_PORT", "tcp://10.0.0.1:80").start();
     let said = node.event("a warning", |event| event.name == "misspelt_variable");
     assert_eq!((said.text("variable"), said.text("meant")), ("BATON_PROBATON", "BATON_PROBATION"), "{said:?}");
-    stage.beat_above(0);
-    assert_eq!(stage.journal.events().iter().filter(|event| event.name == "misspelt_variable").count(), 1);
+    fleet.beat_above(0);
+    assert_eq!(fleet.journal.events().iter().filter(|event| event.name == "misspelt_variable").count(), 1);
 }
 
 #[test]
@@ -219,32 +219,32 @@ fn no_module_at_all() {
 
 #[test]
 fn a_missing_container_is_said_once_and_waited_for() {
-    let stage = Stage::new(Store::bare_azurite());
-    let mut node = stage.node("alpha");
+    let fleet = Fleet::new(Store::bare_azurite());
+    let mut node = fleet.node("alpha");
     stays_and_says(&mut node, &["container", "--create"]);
-    stage.store.create_container();
-    stage.beat_above(0);
-    let complaints = stage.journal.events().iter().filter(|event| event.name == "misconfigured").count();
-    assert_eq!(complaints, 1, "the same trouble is said once: {:?}", stage.journal.events());
-    stage.check_promises();
+    fleet.store.create_container();
+    fleet.beat_above(0);
+    let complaints = fleet.journal.events().iter().filter(|event| event.name == "misconfigured").count();
+    assert_eq!(complaints, 1, "the same trouble is said once: {:?}", fleet.journal.events());
+    fleet.check_promises();
 }
 
 #[test]
 fn a_missing_container_is_made_with_create() {
-    let stage = Stage::new(Store::bare_azurite());
-    let _node = stage.launch("alpha").arg("--create").start();
-    stage.beat_above(0);
-    stage.check_promises();
+    let fleet = Fleet::new(Store::bare_azurite());
+    let _node = fleet.launch("alpha").arg("--create").start();
+    fleet.beat_above(0);
+    fleet.check_promises();
 }
 
 #[test]
 fn a_wrong_key() {
-    let stage = Stage::new(Store::azurite());
+    let fleet = Fleet::new(Store::azurite());
     let key = "d3Jvbmcga2V5LCB3cm9uZyBrZXksIHdyb25nIGtleQ==";
     let connection = format!("DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;AccountKey={key}");
-    let mut node = stage.launch("alpha").env("AZURE_STORAGE_CONNECTION_STRING", &connection).start();
-    stays_and_says(&mut node, &["AuthorizationFailure", "container stage", "check the key"]);
-    let log = format!("{:?}", stage.journal.events());
+    let mut node = fleet.launch("alpha").env("AZURE_STORAGE_CONNECTION_STRING", &connection).start();
+    stays_and_says(&mut node, &["AuthorizationFailure", "container fleet", "check the key"]);
+    let log = format!("{:?}", fleet.journal.events());
     assert!(!log.contains(key), "a key is never logged: {log}");
 }
 
@@ -253,7 +253,7 @@ fn a_store_that_nobody_answers_for() {
     let home = tempfile::tempdir().expect("a folder");
     let journal = Journal::default();
     let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
-    let url = format!("azurite://127.0.0.1:{port}/stage");
+    let url = format!("azurite://127.0.0.1:{port}/fleet");
     let mut node = Launch::run("alpha", home.path(), &journal).arg(Guest::Beats.module()).flag("--store", url).start();
     stays_and_says(&mut node, &[&format!("127.0.0.1:{port}")]);
     assert_eq!(node.terminate().code(), Some(0), "without a store, too, the end is in order");
@@ -261,22 +261,22 @@ fn a_store_that_nobody_answers_for() {
 
 #[test]
 fn a_read_only_folder() {
-    let stage = Stage::new(Store::sqlite());
-    let folder = stage.store.folder().display().to_string();
-    let launch = stage.launch("alpha").with_mounts(&format!("mount -t tmpfs -o ro tmpfs {folder}"));
+    let fleet = Fleet::new(Store::sqlite());
+    let folder = fleet.store.folder().display().to_string();
+    let launch = fleet.launch("alpha").with_mounts(&format!("mount -t tmpfs -o ro tmpfs {folder}"));
     let mut node = launch.start();
     stays_and_says(&mut node, &[&folder]);
 }
 
 #[test]
 fn a_full_disk_is_said_and_survived() {
-    let stage = Stage::new(Store::sqlite());
-    let folder = stage.store.folder().display().to_string();
+    let fleet = Fleet::new(Store::sqlite());
+    let folder = fleet.store.folder().display().to_string();
     // The disk is filled before the host starts, and freed from the outside later.
     let fill = format!("mount -t tmpfs -o size=1M tmpfs {folder}\ndd if=/dev/zero of={folder}/ballast 2>&- || true");
-    let mut node = stage.launch("alpha").with_mounts(&fill).start();
+    let mut node = fleet.launch("alpha").with_mounts(&fill).start();
     stays_and_says(&mut node, &["full"]);
     fs::remove_file(format!("/proc/{}/root/{folder}/ballast", node.pid())).expect("the disk is freed");
-    stage.beat_above(0);
-    stage.check_promises();
+    fleet.beat_above(0);
+    fleet.check_promises();
 }

@@ -5,10 +5,10 @@ use serde_json::Value;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use crate::fleet::{ELECTION, Fleet};
 use crate::guests::Guest;
 use crate::modules;
 use crate::node::{Journal, Launch, baton, finish};
-use crate::stage::{ELECTION, Stage};
 use crate::store::Store;
 
 /// The keys of one election in `baton status --json`, all of them, always.
@@ -25,10 +25,10 @@ fn has_the_shape(status: &Value) {
 }
 
 /// Status of an election that is held, expired, held again and free.
-fn status_follows_the_lease(stage: &Stage) {
+fn status_follows_the_lease(fleet: &Fleet) {
     let began = OffsetDateTime::now_utc();
-    let (a, term) = stage.leader("alpha");
-    let held = stage.status();
+    let (a, term) = fleet.leader("alpha");
+    let held = fleet.status();
     has_the_shape(&held);
     assert_eq!((&held["lease"], &held["node"]), (&"held".into(), &"alpha".into()), "{held}");
     assert_eq!(held["term"], term);
@@ -39,20 +39,20 @@ fn status_follows_the_lease(stage: &Stage) {
     assert_eq!(held["outcome"], Value::Null);
 
     drop(a);
-    let expired = stage.status_until("an expired lease", |status| status["lease"] == "expired");
+    let expired = fleet.status_until("an expired lease", |status| status["lease"] == "expired");
     has_the_shape(&expired);
     assert_eq!((&expired["node"], &expired["term"]), (&"alpha".into(), &term.into()), "who led last: {expired}");
 
-    let mut b = stage.node("beta");
-    stage.beat_above(term);
+    let mut b = fleet.node("beta");
+    fleet.beat_above(term);
     assert_eq!(b.terminate().code(), Some(0));
-    let free = stage.status();
+    let free = fleet.status();
     has_the_shape(&free);
     assert_eq!(free["lease"], "free", "{free}");
 
-    let all = stage.command(&["status", "--json"]).json();
+    let all = fleet.command(&["status", "--json"]).json();
     assert_eq!(all, Value::Array(vec![free]), "without a name, all elections");
-    let text = stage.command(&["status"]);
+    let text = fleet.command(&["status"]);
     for word in [ELECTION, "free", "beta"] {
         assert!(text.stdout.contains(word), "`{word}` is missing in what people read: {text:?}");
     }
@@ -60,67 +60,67 @@ fn status_follows_the_lease(stage: &Stage) {
 
 #[test]
 fn status_on_sqlite() {
-    status_follows_the_lease(&Stage::new(Store::sqlite()));
+    status_follows_the_lease(&Fleet::new(Store::sqlite()));
 }
 
 #[test]
 fn status_on_azurite() {
-    let stage = Stage::new(Store::azurite());
-    let none = stage.command(&["status", "--json"]);
+    let fleet = Fleet::new(Store::azurite());
+    let none = fleet.command(&["status", "--json"]);
     assert_eq!((none.code, none.stdout.trim()), (Some(0), "[]"), "{none:?}");
-    status_follows_the_lease(&stage);
+    status_follows_the_lease(&fleet);
 }
 
 #[test]
 fn status_of_a_store_that_is_not_there() {
-    let stage = Stage::new(Store::sqlite());
-    let status = stage.command(&["status", "--json"]);
+    let fleet = Fleet::new(Store::sqlite());
+    let status = fleet.command(&["status", "--json"]);
     assert_eq!((status.code, status.stdout.as_str()), (Some(1), ""), "{status:?}");
     assert!(status.stderr.contains("lease.db") && status.stderr.contains("correct --store"), "{status:?}");
 }
 
 #[test]
 fn status_of_a_broken_lease_and_of_one_held_outside() {
-    let stage = Stage::new(Store::azurite());
-    let (a, _) = stage.leader("alpha");
+    let fleet = Fleet::new(Store::azurite());
+    let (a, _) = fleet.leader("alpha");
     drop(a);
-    stage.store.break_lease();
-    assert_eq!(stage.status()["lease"], "broken");
-    stage.store.hold_for_ever();
-    assert_eq!(stage.status()["lease"], "outside");
+    fleet.store.break_lease();
+    assert_eq!(fleet.status()["lease"], "broken");
+    fleet.store.hold_for_ever();
+    assert_eq!(fleet.status()["lease"], "outside");
 }
 
 #[test]
 fn a_finished_election_runs_again_only_when_it_is_started() {
-    let stage = Stage::new(Store::sqlite()).with(Guest::Done);
-    let mut a = stage.launch_with("alpha", &[("--on-done", "finish")]).start();
+    let fleet = Fleet::new(Store::sqlite()).with(Guest::Done);
+    let mut a = fleet.launch_with("alpha", &[("--on-done", "finish")]).start();
     let first = a.after(0, "started");
     a.event("released", |event| event.name == "released");
-    let finished = stage.status();
+    let finished = fleet.status();
     has_the_shape(&finished);
     assert_eq!((&finished["lease"], &finished["outcome"]), (&"free".into(), &"done".into()), "{finished}");
 
     // A node that starts now says that there is nothing to do, and does nothing.
-    let _b = stage.launch_with("beta", &[("--on-done", "finish")]).start();
-    stage.journal.event("b says that it is over", |event| event.from == "beta" && event.name == "finished");
-    let again = stage.journal.events().iter().filter(|event| event.name == "started").count();
-    assert_eq!(again, 1, "{:?}", stage.journal.events());
+    let _b = fleet.launch_with("beta", &[("--on-done", "finish")]).start();
+    fleet.journal.event("b says that it is over", |event| event.from == "beta" && event.name == "finished");
+    let again = fleet.journal.events().iter().filter(|event| event.name == "started").count();
+    assert_eq!(again, 1, "{:?}", fleet.journal.events());
 
-    let start = stage.command(&["start", ELECTION]);
+    let start = fleet.command(&["start", ELECTION]);
     assert_eq!(start.code, Some(0), "{start:?}");
-    stage.journal.event("the next term", |event| event.name == "started" && event.term > first.term);
+    fleet.journal.event("the next term", |event| event.name == "started" && event.term > first.term);
     assert!(a.is_running(), "a host outlives its election");
-    stage.check_promises();
+    fleet.check_promises();
 }
 
 #[test]
 fn start_and_status_of_an_election_that_is_not_there() {
-    let stage = Stage::new(Store::sqlite());
-    let (_alpha, _) = stage.leader("alpha");
+    let fleet = Fleet::new(Store::sqlite());
+    let (_alpha, _) = fleet.leader("alpha");
     for command in ["start", "status"] {
-        let refused = stage.command(&[command, "nightly"]);
+        let refused = fleet.command(&[command, "nightly"]);
         assert_eq!((refused.code, refused.stdout.as_str()), (Some(1), ""), "{refused:?}");
-        for word in ["no election nightly", &stage.store.url(), "--store"] {
+        for word in ["no election nightly", &fleet.store.url(), "--store"] {
             assert!(refused.stderr.contains(word), "`{word}` is not said: {refused:?}");
         }
     }
@@ -129,14 +129,14 @@ fn start_and_status_of_an_election_that_is_not_there() {
 /// Whoever is the first process of a container has to listen: nothing else would end it.
 #[test]
 fn a_host_that_still_compiles_its_module_ends_in_order() {
-    let stage = Stage::new(Store::sqlite());
-    let file = stage.home.path().join("slow.wasm");
+    let fleet = Fleet::new(Store::sqlite());
+    let file = fleet.home.path().join("slow.wasm");
     std::fs::write(&file, modules::slow()).expect("written");
-    let mut node = stage.launch_from("alpha", &file, &[("--compile-timeout", "10m")]).start();
+    let mut node = fleet.launch_from("alpha", &file, &[("--compile-timeout", "10m")]).start();
     node.event("to compile it", |event| event.name == "compiling");
     assert_eq!(node.terminate().code(), Some(0));
     node.event("to say why it ends", |event| event.name == "shutting_down");
-    stage.check_promises();
+    fleet.check_promises();
 }
 
 /// What a new user types first. What the guest and this test need comes from variables.
@@ -169,9 +169,9 @@ fn a_socket_of_somebody_else_does_not_hold_up_the_status() {
     use std::os::linux::net::SocketAddrExt as _;
     use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
-    let stage = Stage::new(Store::sqlite()).with(Guest::Beats);
-    let _node = stage.node("alpha");
-    stage.beat_above(0);
+    let fleet = Fleet::new(Store::sqlite()).with(Guest::Beats);
+    let _node = fleet.node("alpha");
+    fleet.beat_above(0);
     // Names like those of hosts, the first ones in any order: nobody takes what connects to them, and they are full.
     let user = rustix::process::geteuid().as_raw();
     let full: Vec<_> = (0..20)
@@ -185,7 +185,7 @@ fn a_socket_of_somebody_else_does_not_hold_up_the_status() {
         })
         .collect();
     // What the host says is shown all the same.
-    let status = stage.status();
+    let status = fleet.status();
     assert!(status["usage"]["lines"].as_u64().is_some(), "{status}");
     drop(full);
 }

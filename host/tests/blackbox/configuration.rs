@@ -5,31 +5,31 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
+use crate::fleet::Fleet;
 use crate::guests::Guest;
 use crate::node::{Event, Finished, baton, finish};
-use crate::stage::Stage;
 use crate::store::Store;
 
 /// What must not be seen outside of the coordinator.
 const SECRET: &str = "s3cr3t-0f-the-c00rdinator";
 
-fn stage(guest: Guest) -> Stage {
-    Stage::new(Store::sqlite()).with(guest)
+fn fleet(guest: Guest) -> Fleet {
+    Fleet::new(Store::sqlite()).with(guest)
 }
 
 /// The line in which the guest tells what it sees, once it has all of `words`.
-fn told(stage: &Stage, words: &[&str]) -> Event {
-    stage.beat(&format!("a line with {words:?}"), |event| words.iter().all(|word| event.text("line").contains(word)))
+fn told(fleet: &Fleet, words: &[&str]) -> Event {
+    fleet.beat(&format!("a line with {words:?}"), |event| words.iter().all(|word| event.text("line").contains(word)))
 }
 
 #[test]
 fn configuration_and_secrets_reach_the_guest_as_variables_and_through_the_store() {
-    let stage = stage(Guest::TellsConfig);
-    fs::write(stage.home.path().join("token"), format!("{SECRET}\n")).expect("a secret");
+    let fleet = fleet(Guest::TellsConfig);
+    fs::write(fleet.home.path().join("token"), format!("{SECRET}\n")).expect("a secret");
     let file = "config = { region = 'west', batch = 100, ratio = 0.5, dry-run = true, shown = 'file' }\n\
                 secrets = { token = { file = 'token' }, password = { env = 'DB_PASSWORD' } }\n";
-    fs::write(stage.home.path().join("baton.toml"), file).expect("a file");
-    let launch = stage.launch_with("alpha", &[("--config", "shown=flag"), ("--secret", "other=file:token")]);
+    fs::write(fleet.home.path().join("baton.toml"), file).expect("a file");
+    let launch = fleet.launch_with("alpha", &[("--config", "shown=flag"), ("--secret", "other=file:token")]);
     let mut node = launch.env("DB_PASSWORD", "pa ss=word").start();
     for (name, value) in [
         ("region", "west"),
@@ -41,7 +41,7 @@ fn configuration_and_secrets_reach_the_guest_as_variables_and_through_the_store(
         ("password", "pa ss=word"),
         ("other", SECRET),
     ] {
-        let line = told(&stage, &[&format!("variable {name}={value}; "), &format!("config {name}={value}")]);
+        let line = told(&fleet, &[&format!("variable {name}={value}; "), &format!("config {name}={value}")]);
         // What is given with --env is no configuration, and the host's own variables are nobody's business.
         let line = line.text("line");
         assert!(!line.contains("config BEHAVIOUR") && line.contains("variable BEHAVIOUR=config"), "{line}");
@@ -52,34 +52,34 @@ fn configuration_and_secrets_reach_the_guest_as_variables_and_through_the_store(
 
 #[test]
 fn the_file_of_a_secret_is_read_for_each_term() {
-    let stage = stage(Guest::TellsConfig);
-    let file = stage.home.path().join("token");
+    let fleet = fleet(Guest::TellsConfig);
+    let file = fleet.home.path().join("token");
     fs::write(&file, "old").expect("a secret");
-    let _node = stage.launch_with("alpha", &[("--secret", "token=file:token")]).start();
-    told(&stage, &["config token=old"]);
+    let _node = fleet.launch_with("alpha", &[("--secret", "token=file:token")]).start();
+    told(&fleet, &["config token=old"]);
     let replace = |text: &str| {
         fs::write(file.with_extension("new"), text).expect("a secret");
         fs::rename(file.with_extension("new"), &file).expect("it is replaced");
     };
     replace("new\r\n");
-    let line = told(&stage, &["config token=new"]);
+    let line = told(&fleet, &["config token=new"]);
     assert!(!line.text("line").contains('\r'), "the end of the last line is no part of it: {line:?}");
     // Gone while the host runs: that term fails, says why, and a later one finds it again.
     fs::remove_file(&file).expect("it is removed");
-    let gone = stage.journal.event("a failed term", |e| e.name == "gone" && e.text("outcome") == "failed");
+    let gone = fleet.journal.event("a failed term", |e| e.name == "gone" && e.text("outcome") == "failed");
     for word in ["the secret \\\"token\\\"", "token", "No such file"] {
         assert!(gone.raw.contains(word), "`{word}` is not said: {gone:?}");
     }
     replace("again");
-    told(&stage, &["config token=again"]);
-    stage.check_promises();
+    told(&fleet, &["config token=again"]);
+    fleet.check_promises();
 }
 
 #[test]
 fn a_secret_of_kubernetes_is_followed() {
-    let stage = stage(Guest::TellsConfig);
+    let fleet = fleet(Guest::TellsConfig);
     // As the kubelet does it: the file is a link to ..data/token, and ..data a link to a folder of the version.
-    let mount = stage.home.path().join("mount");
+    let mount = fleet.home.path().join("mount");
     let version = |folder: &str, text: &str| {
         fs::create_dir_all(mount.join(folder)).expect("a folder");
         fs::write(mount.join(folder).join("token"), text).expect("a secret");
@@ -88,28 +88,28 @@ fn a_secret_of_kubernetes_is_followed() {
     };
     version("..2026_11_21_1", "old");
     symlink("..data/token", mount.join("token")).expect("a link");
-    fs::create_dir(stage.home.path().join("data")).expect("a folder");
+    fs::create_dir(fleet.home.path().join("data")).expect("a folder");
     let flags = [("--secret", "token=file:mount/token"), ("--dir", "data::/data")];
-    let _node = stage.launch_with("alpha", &flags).start();
-    told(&stage, &["config token=old"]);
+    let _node = fleet.launch_with("alpha", &flags).start();
+    told(&fleet, &["config token=old"]);
     version("..2026_11_21_2", "new");
     fs::remove_dir_all(mount.join("..2026_11_21_1")).expect("the folder was there");
-    told(&stage, &["config token=new"]);
-    stage.check_promises();
+    told(&fleet, &["config token=new"]);
+    fleet.check_promises();
 }
 
 #[test]
 fn a_secret_is_seen_nowhere_but_in_the_guest() {
-    let stage = stage(Guest::Beats);
-    fs::write(stage.home.path().join("token"), SECRET).expect("a secret");
+    let fleet = fleet(Guest::Beats);
+    fs::write(fleet.home.path().join("token"), SECRET).expect("a secret");
     let flags = [("--secret", "token=file:token"), ("--config", "region=west")];
-    let mut node = stage.launch_with("alpha", &flags).env("BATON_SECRET", "other=env:MINE").env("MINE", SECRET).start();
-    stage.beat_above(0);
-    let status = [stage.command(&["status"]), stage.command(&["status", "--json"])];
+    let mut node = fleet.launch_with("alpha", &flags).env("BATON_SECRET", "other=env:MINE").env("MINE", SECRET).start();
+    fleet.beat_above(0);
+    let status = [fleet.command(&["status"]), fleet.command(&["status", "--json"])];
     assert_eq!(node.terminate().code(), Some(0));
-    let log: String = stage.journal.events().iter().map(|event| format!("{}\n", event.raw)).collect();
+    let log: String = fleet.journal.events().iter().map(|event| format!("{}\n", event.raw)).collect();
     let cmdline = ["run", "x.wasm", "--print-config", "--secret", "token=file:token", "--secret", "other=env:MINE"];
-    let mut command = baton(stage.home.path());
+    let mut command = baton(fleet.home.path());
     command.args(cmdline).args(["--config", "region=west"]).env("MINE", SECRET);
     let table = finish(command);
     assert_eq!(table.code, Some(0), "{table:?}");

@@ -11,37 +11,37 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 use time::OffsetDateTime;
 
+use crate::fleet::Fleet;
 use crate::fuse::Fuse;
 use crate::guests::Guest;
 use crate::node::{Finished, Node, baton, finish};
-use crate::stage::Stage;
 use crate::store::Store;
 
-fn stage() -> Stage {
-    Stage::new(Store::sqlite()).with(Guest::UsesFiles)
+fn fleet() -> Fleet {
+    Fleet::new(Store::sqlite()).with(Guest::UsesFiles)
 }
 
 /// A leader that does what `script` says in `folder`, which it finds as `place`.
-fn start(stage: &Stage, folder: &Path, place: &str, script: &[&str]) -> Node {
-    start_with_lease(stage, stage.lease(), folder, place, script)
+fn start(fleet: &Fleet, folder: &Path, place: &str, script: &[&str]) -> Node {
+    start_with_lease(fleet, fleet.lease(), folder, place, script)
 }
 
-fn start_with_lease(stage: &Stage, lease: Duration, folder: &Path, place: &str, script: &[&str]) -> Node {
+fn start_with_lease(fleet: &Fleet, lease: Duration, folder: &Path, place: &str, script: &[&str]) -> Node {
     let flags = [
         ("--lease", format!("{}s", lease.as_secs())),
         ("--dir", format!("{}::{place}", folder.display())),
         ("--env", format!("SCRIPT={}", script.join(";"))),
     ];
     let flags = flags.each_ref().map(|(flag, value)| (*flag, value.as_str()));
-    stage.launch_with("alpha", &flags).start()
+    fleet.launch_with("alpha", &flags).start()
 }
 
 /// Waits for how each call went: `says` is what its answer begins with.
 #[track_caller]
-fn went(stage: &Stage, calls: &[(&str, &str)]) {
+fn went(fleet: &Fleet, calls: &[(&str, &str)]) {
     for (call, says) in calls {
         let answer = format!("{call}: ");
-        let line = stage.beat(call, |event| event.text("line").starts_with(&answer));
+        let line = fleet.beat(call, |event| event.text("line").starts_with(&answer));
         let answer = line.text("line").strip_prefix(&answer).expect("it begins so");
         assert!(answer.starts_with(says), "`{call}` should answer `{says}`: {answer}");
     }
@@ -59,7 +59,7 @@ const REFUSED: &str = "error: Operation not permitted";
 
 #[test]
 fn a_granted_folder_is_read_and_written() {
-    let (stage, folder) = (stage(), folder());
+    let (fleet, folder) = (fleet(), folder());
     let granted = folder.path().join("granted");
     let calls = [
         ("read /data/a", "first"),
@@ -71,17 +71,17 @@ fn a_granted_folder_is_read_and_written() {
         ("list /data", "a in"),
         ("remove /data/a", "ok"),
     ];
-    let mut node = start(&stage, &granted, "/data", &calls.map(|(call, _)| call));
-    went(&stage, &calls);
+    let mut node = start(&fleet, &granted, "/data", &calls.map(|(call, _)| call));
+    went(&fleet, &calls);
     assert_eq!(fs::read_to_string(granted.join("in/c")).expect("the file"), "one, two");
     assert!(!granted.join("a").exists());
     assert_eq!(node.terminate().code(), Some(0));
-    stage.check_promises();
+    fleet.check_promises();
 }
 
 #[test]
 fn the_times_of_a_file_are_set_by_its_path_and_those_of_no_other() {
-    let (stage, folder) = (stage(), folder());
+    let (fleet, folder) = (fleet(), folder());
     let granted = folder.path().join("granted");
     symlink("a", granted.join("inside")).expect("a link");
     symlink("../outside", granted.join("outside")).expect("a link");
@@ -97,34 +97,34 @@ fn the_times_of_a_file_are_set_by_its_path_and_those_of_no_other() {
         ("set-times /data 5000", "ok"),
         ("list /data", "a inside outside"),
     ];
-    let mut node = start(&stage, &granted, "/data", &calls.map(|(call, _)| call));
-    went(&stage, &calls);
+    let mut node = start(&fleet, &granted, "/data", &calls.map(|(call, _)| call));
+    went(&fleet, &calls);
     let at = |seconds| std::time::UNIX_EPOCH + Duration::from_secs(seconds);
     assert_eq!(modified(&granted.join("a")), at(2000));
     assert_eq!(modified(&granted), at(5000));
     assert_eq!(modified(&folder.path().join("outside")), before);
     assert_eq!(node.terminate().code(), Some(0));
-    stage.check_promises();
+    fleet.check_promises();
 }
 
 #[test]
 fn a_folder_is_listed_whole_however_much_is_in_it() {
-    let (stage, folder) = (stage(), tempfile::tempdir().expect("a folder"));
+    let (fleet, folder) = (fleet(), tempfile::tempdir().expect("a folder"));
     // More than is read at a time.
     let mut names: Vec<String> = (0..1_000).map(|n| n.to_string()).collect();
     names.iter().for_each(|name| fs::write(folder.path().join(name), "").expect("a file"));
     names.sort();
-    let mut node = start(&stage, folder.path(), "/data", &["list /data", "list /data"]);
-    went(&stage, &[("list /data", &names.join(" "))]);
+    let mut node = start(&fleet, folder.path(), "/data", &["list /data", "list /data"]);
+    went(&fleet, &[("list /data", &names.join(" "))]);
     assert_eq!(node.terminate().code(), Some(0));
     let gone = node.event("`gone`", |event| event.name == "gone");
     assert_eq!(gone.fields["usage"]["files"], 2, "the folder and one listing, at a time: {gone:?}");
-    stage.check_promises();
+    fleet.check_promises();
 }
 
 #[test]
 fn a_folder_to_read_only_is_not_written() {
-    let (stage, folder) = (stage(), folder());
+    let (fleet, folder) = (fleet(), folder());
     let granted = folder.path().join("granted");
     let calls = [
         ("read /data/a", "first"),
@@ -137,15 +137,15 @@ fn a_folder_to_read_only_is_not_written() {
         ("remove /data/a", REFUSED),
         ("set-times /data/a 1000", REFUSED),
     ];
-    let _node = start(&stage, &granted, "/data:ro", &calls.map(|(call, _)| call));
-    went(&stage, &calls);
+    let _node = start(&fleet, &granted, "/data:ro", &calls.map(|(call, _)| call));
+    went(&fleet, &calls);
     assert_eq!(fs::read_to_string(granted.join("a")).expect("the file"), "first");
     assert_eq!(fs::read_dir(&granted).expect("the folder").count(), 1);
 }
 
 #[test]
 fn nothing_outside_of_the_folder_is_reached() {
-    let (stage, folder) = (stage(), folder());
+    let (fleet, folder) = (fleet(), folder());
     let granted = folder.path().join("granted");
     let outside = folder.path().join("outside");
     symlink(&outside, granted.join("absolute")).expect("a link");
@@ -165,10 +165,10 @@ fn nothing_outside_of_the_folder_is_reached() {
         &format!("read {}", outside.display()),
         "read /data/a",
     ];
-    let _node = start(&stage, &granted, "/data", &script);
+    let _node = start(&fleet, &granted, "/data", &script);
     let (last, refused) = script.split_last().expect("some");
-    went(&stage, &refused.iter().map(|call| (*call, "error: ")).collect::<Vec<_>>());
-    went(&stage, &[(last, "first")]);
+    went(&fleet, &refused.iter().map(|call| (*call, "error: ")).collect::<Vec<_>>());
+    went(&fleet, &[(last, "first")]);
     assert_eq!(fs::read_to_string(&outside).expect("the file"), "not for guests");
     let there = |path: &Path| fs::read_dir(path).expect("the folder").count();
     assert_eq!((there(folder.path()), there(&granted)), (2, 4), "nothing was made");
@@ -176,28 +176,28 @@ fn nothing_outside_of_the_folder_is_reached() {
 
 #[test]
 fn without_a_grant_there_is_no_file() {
-    let stage = stage();
-    let _node = stage.launch_with("alpha", &[("--env", "SCRIPT=read /etc/passwd;list /;write /x y")]).start();
-    went(&stage, &[("read /etc/passwd", "error: "), ("list /", "error: "), ("write /x y", "error: ")]);
+    let fleet = fleet();
+    let _node = fleet.launch_with("alpha", &[("--env", "SCRIPT=read /etc/passwd;list /;write /x y")]).start();
+    went(&fleet, &[("read /etc/passwd", "error: "), ("list /", "error: "), ("write /x y", "error: ")]);
 }
 
 #[test]
 fn a_folder_is_opened_anew_for_each_term() {
-    let (stage, folder) = (stage(), folder());
+    let (fleet, folder) = (fleet(), folder());
     let granted = folder.path().join("granted");
-    let node = start(&stage, &granted, "/data", &["read /data/a"]);
-    went(&stage, &[("read /data/a", "first")]);
+    let node = start(&fleet, &granted, "/data", &["read /data/a"]);
+    went(&fleet, &[("read /data/a", "first")]);
     // Replaced while the host runs, and away for a while.
     fs::rename(&granted, folder.path().join("old")).expect("it is moved");
-    stage.store.break_lease();
+    fleet.store.break_lease();
     let gone = node.event("a failed term", |event| event.name == "gone" && event.text("outcome") == "failed");
     for word in [&granted.display().to_string(), "--dir", "cannot be opened", "No such file"] {
         assert!(gone.raw.contains(word), "`{word}` is not said: {gone:?}");
     }
     let term = gone.term;
     fs::rename(folder.path().join("old"), &granted).expect("it is moved back");
-    stage.beat("the file in a later term", |event| event.term > term && event.text("line") == "read /data/a: first");
-    stage.check_promises();
+    fleet.beat("the file in a later term", |event| event.term > term && event.text("line") == "read /data/a: first");
+    fleet.check_promises();
 }
 
 // ---- calls that hang ----
@@ -224,78 +224,78 @@ fn waits(node: &Node) {
 
 #[test]
 fn a_call_that_waits_for_ever_keeps_no_instance_from_being_gone() {
-    let (stage, folder) = (stage(), hanging());
+    let (fleet, folder) = (fleet(), hanging());
     // So long that nobody gives it up meanwhile.
     let lease = Duration::from_secs(60);
-    let mut node = start_with_lease(&stage, lease, &folder.path().join("granted"), "/data", &["write /data/pipe x"]);
+    let mut node = start_with_lease(&fleet, lease, &folder.path().join("granted"), "/data", &["write /data/pipe x"]);
     let term = node.after(0, "started").term;
     waits(&node);
-    let standby = stage.standby("beta", &node);
+    let standby = fleet.standby("beta", &node);
     node.signal(Signal::TERM);
     let (killed, gone) = (node.after(0, "killed"), node.after(0, "gone"));
     assert!(gone.ts > killed.ts && gone.text("outcome") == "killed", "{gone:?}");
     assert_eq!(node.wait().code(), Some(0));
     assert!(standby.after(term, "started").ts > gone.ts);
-    stage.check_promises();
+    fleet.check_promises();
 }
 
 #[test]
 fn an_instance_is_not_gone_while_a_write_hangs() {
     let Some(fuse) = Fuse::mount("hung") else { return };
-    let stage = stage();
+    let fleet = fleet();
     let lease = Duration::from_secs(60);
-    let mut node = start_with_lease(&stage, lease, fuse.path(), "/data", &["append /data/hung x"]);
+    let mut node = start_with_lease(&fleet, lease, fuse.path(), "/data", &["append /data/hung x"]);
     let write = fuse.hung_write();
     node.signal(Signal::TERM);
     node.after(0, "killed");
     // Far longer than it takes to be gone otherwise.
-    let _standby = stage.standby("beta", &node);
+    let _standby = fleet.standby("beta", &node);
     let answered = OffsetDateTime::now_utc();
     drop(write);
     let gone = node.after(0, "gone");
     assert!(gone.ts >= answered, "gone at {}, before its write ended at {answered}", gone.ts);
     assert_eq!(node.wait().code(), Some(0));
-    stage.check_promises();
+    fleet.check_promises();
 }
 
 #[test]
 fn a_host_whose_instance_hangs_does_not_lead_for_ever() {
     let Some(fuse) = Fuse::mount("hung") else { return };
-    let stage = stage();
-    let mut node = start(&stage, fuse.path(), "/data", &["append /data/hung x"]);
+    let fleet = fleet();
+    let mut node = start(&fleet, fuse.path(), "/data", &["append /data/hung x"]);
     let term = node.after(0, "started").term;
     let write = fuse.hung_write();
-    let standby = stage.standby("beta", &node);
+    let standby = fleet.standby("beta", &node);
     // The store is well, and the lease would be renewed for as long as one likes.
     node.signal(Signal::TERM);
     let status = node.wait();
     assert_eq!(status.signal(), Some(Signal::ABORT.as_raw()), "{status:?}");
     standby.after(term, "started");
     drop(write);
-    stage.check_promises();
+    fleet.check_promises();
 }
 
 #[test]
 fn a_call_that_hangs_for_too_long_takes_its_host_with_it() {
     let Some(fuse) = Fuse::mount("hung") else { return };
-    let stage = stage();
+    let fleet = fleet();
     // From 0.93 D to D there is little; more than on a busy machine may be lost.
     let lease = Duration::from_secs(20);
-    let mut node = start_with_lease(&stage, lease, fuse.path(), "/data", &["append /data/hung x"]);
+    let mut node = start_with_lease(&fleet, lease, fuse.path(), "/data", &["append /data/hung x"]);
     let term = node.after(0, "started").term;
     let write = fuse.hung_write();
-    let outage = stage.store.cut();
+    let outage = fleet.store.cut();
     let safe = OffsetDateTime::now_utc();
     let status = node.wait();
     assert_eq!(status.signal(), Some(Signal::ABORT.as_raw()), "{status:?}");
     drop((outage, write));
-    let events = stage.journal.events();
+    let events = fleet.journal.events();
     let words = events.iter().find(|event| event.name == "aborting").expect("it says why it ends");
     assert!(words.text("reason").contains("not gone"), "{events:?}");
     assert!(words.ts < safe + lease, "it ended later than D after its last safe moment, {safe}: {words:?}");
     assert!(events.iter().all(|event| event.name != "gone" && event.name != "released"), "{events:?}");
-    assert_eq!(stage.status()["term"], term);
-    stage.check_promises();
+    assert_eq!(fleet.status()["term"], term);
+    fleet.check_promises();
 }
 
 #[test]

@@ -5,11 +5,11 @@ use std::time::Duration;
 use rustix::process::Signal;
 use time::OffsetDateTime;
 
+use crate::fleet::Fleet;
 use crate::frozen::writes_in_vain;
 use crate::guests::Guest;
 use crate::node::Event;
 use crate::on_both_stores;
-use crate::stage::Stage;
 use crate::store::Store;
 
 on_both_stores! {
@@ -19,88 +19,88 @@ on_both_stores! {
     a_log_that_nobody_reads_delays_no_kill,
 }
 
-/// A stage with that guest on the embedded store.
-fn stage(guest: Guest) -> Stage {
-    Stage::new(Store::sqlite()).with(guest)
+/// A fleet with that guest on the embedded store.
+fn fleet(guest: Guest) -> Fleet {
+    Fleet::new(Store::sqlite()).with(guest)
 }
 
 /// A leader whose guest does not heed a stop: gone in time when the store is away, when the lease is
 /// broken and when the host is asked to end; and the host survives the first two.
-fn is_ended_in_time(stage: &Stage) {
-    let mut node = stage.node("alpha");
+fn is_ended_in_time(fleet: &Fleet) {
+    let mut node = fleet.node("alpha");
     let first = node.after(0, "started");
 
     let outage_began = OffsetDateTime::now_utc();
-    let outage = stage.store.cut();
-    gone_before_d(stage, first.term, outage_began);
+    let outage = fleet.store.cut();
+    gone_before_d(fleet, first.term, outage_began);
     drop(outage);
 
     let second = node.after(first.term, "started");
     let broken = OffsetDateTime::now_utc();
-    stage.store.break_lease();
-    gone_before_d(stage, second.term, broken);
+    fleet.store.break_lease();
+    gone_before_d(fleet, second.term, broken);
 
     let third = node.after(second.term, "started");
     assert_eq!(node.terminate().code(), Some(0), "killing a guest is not the host's end");
-    let stopping = stage.journal.event("stopping", |event| event.name == "stopping" && event.term == third.term);
-    gone_before_d(stage, third.term, stopping.ts);
-    stage.check_promises();
+    let stopping = fleet.journal.event("stopping", |event| event.name == "stopping" && event.term == third.term);
+    gone_before_d(fleet, third.term, stopping.ts);
+    fleet.check_promises();
 }
 
 /// Waits until that term's instance is gone, killed or because its effects are refused, and checks that
 /// this took less than D from a moment at which the lease was still safe.
-fn gone_before_d(stage: &Stage, term: u64, safe: OffsetDateTime) {
-    let gone = stage.journal.event("gone", |event| event.name == "gone" && event.term == term);
-    assert!(gone.ts < safe + stage.lease(), "{gone:?} is not within D of {safe}");
+fn gone_before_d(fleet: &Fleet, term: u64, safe: OffsetDateTime) {
+    let gone = fleet.journal.event("gone", |event| event.name == "gone" && event.term == term);
+    assert!(gone.ts < safe + fleet.lease(), "{gone:?} is not within D of {safe}");
 }
 
-fn a_guest_that_loops_for_ever(stage: Stage) {
-    is_ended_in_time(&stage.with(Guest::Loops));
+fn a_guest_that_loops_for_ever(fleet: Fleet) {
+    is_ended_in_time(&fleet.with(Guest::Loops));
 }
 
-fn a_guest_that_ignores_the_stop(stage: Stage) {
-    is_ended_in_time(&stage.with(Guest::IgnoresStop));
+fn a_guest_that_ignores_the_stop(fleet: Fleet) {
+    is_ended_in_time(&fleet.with(Guest::IgnoresStop));
 }
 
 #[test]
 fn a_guest_that_waits_for_ever_in_a_host_call() {
-    is_ended_in_time(&stage(Guest::WaitsForEver));
+    is_ended_in_time(&fleet(Guest::WaitsForEver));
 }
 
 #[test]
 fn a_guest_that_floods_its_output() {
-    is_ended_in_time(&stage(Guest::Floods));
+    is_ended_in_time(&fleet(Guest::Floods));
 }
 
 #[test]
 fn lines_that_come_too_fast_are_counted_and_told_of_once_a_second() {
-    let stage = stage(Guest::Floods);
-    let node = stage.node("alpha");
+    let fleet = fleet(Guest::Floods);
+    let node = fleet.node("alpha");
     let dropped = |events: &[Event]| -> Vec<Event> {
         let is_told = |event: &&Event| event.name == "dropped" && event.text("reason").contains("--max-output");
         events.iter().filter(is_told).cloned().collect()
     };
-    let told = stage.journal.wait("four counts", |events| Some(dropped(events)).filter(|told| told.len() >= 4));
+    let told = fleet.journal.wait("four counts", |events| Some(dropped(events)).filter(|told| told.len() >= 4));
     // One that is told late on a busy machine does not put the next one off.
     for three in told.windows(3) {
         assert!(three[2].ts - three[0].ts > Duration::from_millis(900), "a flood of counts: {three:?}");
     }
     assert!(told.iter().all(|event| event.fields["lines"].as_u64() > Some(0)), "{told:?}");
     drop(node);
-    stage.check_promises();
+    fleet.check_promises();
 }
 
 /// A guest that fails by itself: the next term follows under the same lease, and the host says why.
 fn fails_and_is_started_again(guest: Guest, says: &str) {
-    let stage = stage(guest);
-    let node = stage.node("alpha");
+    let fleet = fleet(guest);
+    let node = fleet.node("alpha");
     let first = node.after(0, "started");
     let gone = node.event("gone", |event| event.name == "gone" && event.term == first.term);
     assert!(gone.raw.contains(says), "`{says}` is not said: {gone:?}");
     node.after(first.term, "started");
-    let released = stage.journal.events().iter().any(|event| event.name == "released");
-    assert!(!released, "one failure does not cost the lease: {:?}", stage.journal.events());
-    stage.check_promises();
+    let released = fleet.journal.events().iter().any(|event| event.name == "released");
+    assert!(!released, "one failure does not cost the lease: {:?}", fleet.journal.events());
+    fleet.check_promises();
 }
 
 #[test]
@@ -130,34 +130,34 @@ fn a_guest_that_returns_a_retryable_failure() {
 
 #[test]
 fn a_guest_that_steps_down_hands_off() {
-    let stage = stage(Guest::StepsDown);
-    let _a = stage.node("alpha");
-    let first = stage.beat_above(0);
-    let b = stage.node("beta");
-    let next = stage.beat_above(first.term);
+    let fleet = fleet(Guest::StepsDown);
+    let _a = fleet.node("alpha");
+    let first = fleet.beat_above(0);
+    let b = fleet.node("beta");
+    let next = fleet.beat_above(first.term);
     assert_eq!(b.after(first.term, "elected").term, next.term);
-    let stopping = stage.journal.event("stopping", |event| event.name == "stopping");
+    let stopping = fleet.journal.event("stopping", |event| event.name == "stopping");
     assert_eq!(stopping.text("reason"), "step-down", "{stopping:?}");
     assert!(stopping.raw.contains("this guest wants to"), "{stopping:?}");
-    stage.check_promises();
+    fleet.check_promises();
 }
 
 #[test]
 fn a_guest_that_fails_fatally_costs_its_node_the_leadership() {
-    let stage = stage(Guest::FailsFatally);
-    let node = stage.node("alpha");
+    let fleet = fleet(Guest::FailsFatally);
+    let node = fleet.node("alpha");
     node.after(0, "gone");
     node.event("released", |event| event.name == "released");
-    stage.check_promises();
+    fleet.check_promises();
 }
 
-fn a_log_that_nobody_reads_costs_lines_and_nothing_else(stage: Stage) {
-    let stage = stage.with(Guest::Floods);
+fn a_log_that_nobody_reads_costs_lines_and_nothing_else(fleet: Fleet) {
+    let fleet = fleet.with(Guest::Floods);
     // Long enough that a busy machine alone does not cost it.
-    let lease = stage.lease().max(Duration::from_secs(10));
-    let launch = |name| stage.launch_with(name, &[("--lease", &format!("{}s", lease.as_secs()))]);
+    let lease = fleet.lease().max(Duration::from_secs(10));
+    let launch = |name| fleet.launch_with(name, &[("--lease", &format!("{}s", lease.as_secs()))]);
     let mut a = launch("alpha").start_unread();
-    let held = stage.status_until("a leader", |status| status["lease"] == "held" && status["node"] == "alpha");
+    let held = fleet.status_until("a leader", |status| status["lease"] == "held" && status["node"] == "alpha");
     let term = held["term"].as_u64().expect("a term");
     // For two lease lengths somebody else tries, and the leader goes on renewing.
     let b = launch("beta").start();
@@ -165,7 +165,7 @@ fn a_log_that_nobody_reads_costs_lines_and_nothing_else(stage: Stage) {
     let until = OffsetDateTime::now_utc() + lease * 2;
     let mut status = held;
     while OffsetDateTime::now_utc() < until {
-        status = stage.status();
+        status = fleet.status();
         assert_eq!(status["node"], "alpha", "{status}");
         assert_eq!(status["term"], term, "{status}");
     }
@@ -177,28 +177,28 @@ fn a_log_that_nobody_reads_costs_lines_and_nothing_else(stage: Stage) {
 
 /// Its writer hangs in a full pipe when the store goes away. A host that waited for it would find its instance still
 /// there at 0.93 D, and end itself.
-fn a_log_that_nobody_reads_delays_no_kill(stage: Stage) {
+fn a_log_that_nobody_reads_delays_no_kill(fleet: Fleet) {
     // From the kill to 0.93 D there is little; more than on a busy machine may be lost.
     const LEASE: Duration = Duration::from_secs(15);
-    let stage = stage.with(Guest::FloodsThenLoops);
-    let mut node = stage.launch_with("alpha", &[("--lease", "15s")]).start_unread();
-    let held = stage.status_until("a leader", |status| status["lease"] == "held" && status["node"] == "alpha");
+    let fleet = fleet.with(Guest::FloodsThenLoops);
+    let mut node = fleet.launch_with("alpha", &[("--lease", "15s")]).start_unread();
+    let held = fleet.status_until("a leader", |status| status["lease"] == "held" && status["node"] == "alpha");
     writes_in_vain(&node, "baton-log");
-    let outage = stage.store.cut();
+    let outage = fleet.store.cut();
     // Not for something to happen in it: the time has to pass in which nothing may.
     std::thread::sleep(LEASE);
     assert!(node.is_running(), "its instance was not gone in time");
     drop(outage);
     let term = held["term"].as_u64();
-    stage.status_until("the next term", |status| status["lease"] == "held" && status["term"].as_u64() > term);
+    fleet.status_until("the next term", |status| status["lease"] == "held" && status["term"].as_u64() > term);
     assert!(node.is_running(), "without a restart");
     assert_eq!(node.terminate().code(), Some(0));
 }
 
 #[test]
 fn a_second_signal_skips_the_grace() {
-    let stage = stage(Guest::IgnoresStop);
-    let mut node = stage.launch_with("alpha", &[("--grace", "10m")]).start();
+    let fleet = fleet(Guest::IgnoresStop);
+    let mut node = fleet.launch_with("alpha", &[("--grace", "10m")]).start();
     node.after(0, "started");
     node.signal(Signal::TERM);
     let stopping = node.after(0, "stopping");
@@ -208,23 +208,23 @@ fn a_second_signal_skips_the_grace() {
     assert_eq!(node.wait().code(), Some(0));
     let gone = node.after(0, "gone");
     assert!(gone.ts - stopping.ts < Duration::from_secs(600), "{gone:?} came with the grace, not with the signal");
-    let order: Vec<String> = stage.journal.events().into_iter().map(|event: Event| event.name).collect();
+    let order: Vec<String> = fleet.journal.events().into_iter().map(|event: Event| event.name).collect();
     let at = |name: &str| order.iter().position(|other| other == name);
     assert!(at("gone") < at("released") && at("released").is_some(), "the order stays: {order:?}");
-    stage.check_promises();
+    fleet.check_promises();
 }
 
 #[test]
 fn a_moved_lease_file_ends_the_instance_and_the_way_back_heals() {
-    let stage = stage(Guest::Beats);
-    let (mut node, term) = stage.leader("alpha");
+    let fleet = fleet(Guest::Beats);
+    let (mut node, term) = fleet.leader("alpha");
     let moved = OffsetDateTime::now_utc();
-    let (here, away) = (stage.store.lease_file(), stage.store.folder().join("away.db"));
+    let (here, away) = (fleet.store.lease_file(), fleet.store.folder().join("away.db"));
     std::fs::rename(&here, &away).expect("the file is moved");
     let gone = node.event("gone", |event| event.name == "gone" && event.term == term);
-    assert!(gone.ts < moved + stage.lease(), "{gone:?} later than D after the move at {moved}");
+    assert!(gone.ts < moved + fleet.lease(), "{gone:?} later than D after the move at {moved}");
     assert!(node.is_running(), "the host survives");
     std::fs::rename(&away, &here).expect("the file is moved back");
-    stage.beat_above(term);
-    stage.check_promises();
+    fleet.beat_above(term);
+    fleet.check_promises();
 }

@@ -4,10 +4,10 @@
 use std::fs;
 use std::time::Duration;
 
+use crate::fleet::Fleet;
 use crate::http::server::{Reply, Server};
 use crate::http::{events, launch_with_lease};
 use crate::node::{Event, Node};
-use crate::stage::Stage;
 use crate::store::Store;
 
 /// What the guests below may use of their own.
@@ -37,15 +37,15 @@ fn peak(node: &Node) -> u64 {
 }
 
 /// Lets a guest hoard. What it or its end says, and the most memory that its host had.
-fn hoard(stage: &Stage, what: &str) -> (Event, u64) {
-    let (node, _server) = start(stage, what, "rest");
+fn hoard(fleet: &Fleet, what: &str) -> (Event, u64) {
+    let (node, _server) = start(fleet, what, "rest");
     let ended = node.event(what, |event| event.name == "gone" || event.text("line") == "rests");
     (ended, peak(&node))
 }
 
 /// A host that at first may have only a few descriptors, whose guest hoards and then does that.
-fn start(stage: &Stage, what: &str, then: &str) -> (Node, Server) {
-    let folder = stage.home.path().join("data");
+fn start(fleet: &Fleet, what: &str, then: &str) -> (Node, Server) {
+    let folder = fleet.home.path().join("data");
     if !folder.exists() {
         fs::create_dir(&folder).expect("a folder");
         fs::write(folder.join("large"), vec![b'x'; 1 << 20]).expect("a file");
@@ -64,7 +64,7 @@ fn start(stage: &Stage, what: &str, then: &str) -> (Node, Server) {
         Reply::Answer(format!("200 OK{headers}"), "x".repeat(body))
     });
     // What else runs on a busy machine must not cost the lease.
-    let node = launch_with_lease(Duration::from_secs(20), stage, "alpha", "hoard", &server.url())
+    let node = launch_with_lease(Duration::from_secs(20), fleet, "alpha", "hoard", &server.url())
         .flag("--env", format!("HOARD={what}"))
         .flag("--env", format!("THEN={then}"))
         .flag("--dir", format!("{}::/data", folder.display()))
@@ -79,8 +79,8 @@ fn start(stage: &Stage, what: &str, then: &str) -> (Node, Server) {
 fn what_a_guest_can_keep_of_the_hosts_memory_is_bounded() {
     use Ends::{Gone, Refused};
     let calm = {
-        let stage = Stage::new(Store::sqlite());
-        hoard(&stage, "nothing").1
+        let fleet = Fleet::new(Store::sqlite());
+        hoard(&fleet, "nothing").1
     };
     let memory = "more than ";
     for (what, ends) in [
@@ -104,11 +104,11 @@ fn what_a_guest_can_keep_of_the_hosts_memory_is_bounded() {
         ("readers", Refused("name: \"insufficient-memory\"")),
         ("writers", Refused("name: \"insufficient-memory\"")),
     ] {
-        let stage = Stage::new(Store::sqlite());
-        let (ended, most) = hoard(&stage, what);
+        let fleet = Fleet::new(Store::sqlite());
+        let (ended, most) = hoard(&fleet, what);
         let said = match ends {
             Gone(_) => ended.text("message").to_owned(),
-            Refused(_) => events(&stage, "output").iter().map(|event| event.text("line")).collect(),
+            Refused(_) => events(&fleet, "output").iter().map(|event| event.text("line")).collect(),
         };
         let (Gone(expected) | Refused(expected)) = ends;
         assert!(said.contains(expected), "{what}: {said}");
@@ -116,27 +116,27 @@ fn what_a_guest_can_keep_of_the_hosts_memory_is_bounded() {
         println!("{what}: {} KiB more than a calm guest's; {said:.150}", more >> 10);
         assert!(more < MORE, "{what} took {} MiB", more >> 20);
         if expected.contains("--max-memory") {
-            let told: Vec<Event> = events(&stage, "denied");
+            let told: Vec<Event> = events(&fleet, "denied");
             assert!(matches!(&told[..], [told] if told.text("what").starts_with(memory)), "{what}: {told:?}");
         }
-        stage.check_promises();
+        fleet.check_promises();
     }
 }
 
 #[test]
 fn what_guests_have_freed_does_not_stay_with_their_host() {
-    let stage = Stage::new(Store::sqlite());
-    let (calm, _server) = start(&stage, "nothing", "rest");
-    stage.beat("a calm guest", |event| event.text("line") == "rests");
+    let fleet = Fleet::new(Store::sqlite());
+    let (calm, _server) = start(&fleet, "nothing", "rest");
+    fleet.beat("a calm guest", |event| event.text("line") == "rests");
     let least = peak(&calm);
     drop(calm);
-    let stage = Stage::new(Store::sqlite());
+    let fleet = Fleet::new(Store::sqlite());
     // Each term fills the host's memory in small pieces, on whichever thread it runs.
-    let (node, _server) = start(&stage, "paths", "done");
+    let (node, _server) = start(&fleet, "paths", "done");
     let first = node.after(0, "gone").term;
     node.after(first + 20, "gone");
     let more = peak(&node).saturating_sub(least);
     println!("{} KiB more than a calm guest's after 20 terms", more >> 10);
     assert!(more < MORE, "20 terms took {} MiB", more >> 20);
-    stage.check_promises();
+    fleet.check_promises();
 }

@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::fleet::{ELECTION, Fleet};
 use crate::guests::Guest;
 use crate::node::{Event, Finished, Launch, Node, baton, finish, with_descriptors};
-use crate::stage::{ELECTION, Stage};
 use crate::store::Store;
 
 /// A node that runs a module with these flags.
-fn start(stage: &Stage, module: &Path, flags: &[(&str, &str)]) -> Node {
-    let store = stage.store.url();
+fn start(fleet: &Fleet, module: &Path, flags: &[(&str, &str)]) -> Node {
+    let store = fleet.store.url();
     let usual = [("--election", ELECTION), ("--store", &store), ("--lease", "2s"), ("--pause", "100ms")];
-    let launch = Launch::run("alpha", stage.home.path(), &stage.journal).arg(module);
+    let launch = Launch::run("alpha", fleet.home.path(), &fleet.journal).arg(module);
     usual.iter().chain(flags).fold(launch, |launch, (flag, value)| launch.flag(flag, value)).start()
 }
 
@@ -39,8 +39,8 @@ fn used(gone: &Event, what: &str) -> u64 {
 
 /// Checks that it was said once that it came near that limit.
 #[track_caller]
-fn was_near(stage: &Stage, term: u64, limit: &str, of: u64, flag: &str) {
-    let said: Vec<Event> = stage.journal.events().into_iter().filter(|event| event.name == "usage").collect();
+fn was_near(fleet: &Fleet, term: u64, limit: &str, of: u64, flag: &str) {
+    let said: Vec<Event> = fleet.journal.events().into_iter().filter(|event| event.name == "usage").collect();
     let near: Vec<&Event> = said.iter().filter(|event| event.term == term && event.text("limit") == limit).collect();
     let [near] = near[..] else { panic!("{limit} is said {} times: {said:?}", near.len()) };
     assert_eq!((near.text("level"), near.text("flag")), ("warn", flag), "{near:?}");
@@ -64,38 +64,38 @@ fn grows_a_table(folder: &Path, elements: u32) -> PathBuf {
 
 #[test]
 fn memory() {
-    let stage = Stage::new(Store::sqlite()).with(Guest::Allocates);
-    let node = stage.node("alpha");
+    let fleet = Fleet::new(Store::sqlite()).with(Guest::Allocates);
+    let node = fleet.node("alpha");
     let gone = gone(&node);
     met(&gone, "more memory than it was granted: 65 MiB of 64 MiB; --max-memory grants more");
     assert!((60 << 20..=64 << 20).contains(&used(&gone, "memory")), "{gone:?}");
-    was_near(&stage, gone.term, "memory", 64 << 20, "--max-memory");
-    stage.check_promises();
+    was_near(&fleet, gone.term, "memory", 64 << 20, "--max-memory");
+    fleet.check_promises();
 }
 
 #[test]
 fn table_elements_of_all_tables_together() {
-    let stage = Stage::new(Store::sqlite());
-    let module = grows_a_table(stage.home.path(), 20_000);
-    let node = start(&stage, &module, &[("--max-table-elements", "19000")]);
+    let fleet = Fleet::new(Store::sqlite());
+    let module = grows_a_table(fleet.home.path(), 20_000);
+    let node = start(&fleet, &module, &[("--max-table-elements", "19000")]);
     let ended = gone(&node);
     met(&ended, "more table elements than it was granted: ");
     met(&ended, " of 19000; --max-table-elements grants more");
     drop(node);
 
-    let stage = Stage::new(Store::sqlite());
-    let module = grows_a_table(stage.home.path(), 20_000);
-    let node = start(&stage, &module, &[("--max-table-elements", "21000")]);
+    let fleet = Fleet::new(Store::sqlite());
+    let module = grows_a_table(fleet.home.path(), 20_000);
+    let node = start(&fleet, &module, &[("--max-table-elements", "21000")]);
     let ended = gone(&node);
     assert_eq!(ended.text("outcome"), "done", "{ended:?}");
     assert!((20_000..=21_000).contains(&used(&ended, "table_elements")), "{ended:?}");
-    was_near(&stage, ended.term, "table elements", 21_000, "--max-table-elements");
+    was_near(&fleet, ended.term, "table elements", 21_000, "--max-table-elements");
 }
 
 #[test]
 fn instances() {
-    let stage = Stage::new(Store::sqlite());
-    let node = start(&stage, &Guest::Beats.module(), &[("--max-instances", "1")]);
+    let fleet = Fleet::new(Store::sqlite());
+    let node = start(&fleet, &Guest::Beats.module(), &[("--max-instances", "1")]);
     let gone = gone(&node);
     met(&gone, "it needs more core instances, memories or tables than it was granted: ");
     met(&gone, " of 1; --max-instances grants more");
@@ -103,15 +103,15 @@ fn instances() {
     drop(node);
 
     // As many as are said to be used are enough, and one less is not.
-    let stage = Stage::new(Store::sqlite());
-    let node = start(&stage, &Guest::Beats.module(), &[]);
-    stage.beat_above(0);
-    let status = stage.status_until("what is used", |status| status["usage"].is_object());
+    let fleet = Fleet::new(Store::sqlite());
+    let node = start(&fleet, &Guest::Beats.module(), &[]);
+    fleet.beat_above(0);
+    let status = fleet.status_until("what is used", |status| status["usage"].is_object());
     let needed = status["usage"]["instances"]["used"].as_u64().expect("a number");
     drop(node);
     for (limit, is_enough) in [(needed, true), (needed - 1, false)] {
-        let stage = Stage::new(Store::sqlite()).with(Guest::Done);
-        let node = stage.launch_with("alpha", &[("--max-instances", &limit.to_string())]).start();
+        let fleet = Fleet::new(Store::sqlite()).with(Guest::Done);
+        let node = fleet.launch_with("alpha", &[("--max-instances", &limit.to_string())]).start();
         let gone = self::gone(&node);
         assert_eq!(gone.text("outcome"), if is_enough { "done" } else { "failed" }, "{gone:?}");
         assert_eq!(used(&gone, "instances"), limit, "{gone:?}");
@@ -120,33 +120,33 @@ fn instances() {
 
 #[test]
 fn handles() {
-    let stage = Stage::new(Store::sqlite()).with(Guest::UsesFiles);
+    let fleet = Fleet::new(Store::sqlite()).with(Guest::UsesFiles);
     // Not the home itself: nothing that the host looks up may be where the guest writes.
-    let data = stage.home.path().join("data");
+    let data = fleet.home.path().join("data");
     fs::create_dir(&data).expect("a folder");
     fs::write(data.join("a"), "").expect("a file");
     let folder = format!("{}::/data", data.display());
     let keep = |script: &'static str| [("--dir", folder.as_str()), ("--max-handles", "100"), ("--env", script)];
-    let mut node = stage.launch_with("alpha", &keep("SCRIPT=keep /data/a 85")).start();
-    stage.beat("the handles", |event| event.text("line") == "keep /data/a 85: ok");
+    let mut node = fleet.launch_with("alpha", &keep("SCRIPT=keep /data/a 85")).start();
+    fleet.beat("the handles", |event| event.text("line") == "keep /data/a 85: ok");
     let said = node.event("a warning", |event| event.name == "usage");
-    was_near(&stage, said.term, "handles", 100, "--max-handles");
+    was_near(&fleet, said.term, "handles", 100, "--max-handles");
     assert_eq!(node.terminate().code(), Some(0));
     let ended = gone(&node);
     assert!((85..=100).contains(&used(&ended, "handles")), "{ended:?}");
     drop(node);
 
-    let node = stage.launch_with("beta", &keep("SCRIPT=keep /data/a 101")).start();
+    let node = fleet.launch_with("beta", &keep("SCRIPT=keep /data/a 101")).start();
     let gone = node.event("`gone`", |event| event.name == "gone");
     met(&gone, "it needs more handles than it was granted: 100; --max-handles grants more");
     assert!((90..=100).contains(&used(&gone, "handles")), "{gone:?}");
-    stage.check_promises();
+    fleet.check_promises();
 }
 
 #[test]
 fn handles_of_its_own_components() {
-    let stage = Stage::new(Store::sqlite());
-    let module = stage.home.path().join("own.wasm");
+    let fleet = Fleet::new(Store::sqlite());
+    let module = fleet.home.path().join("own.wasm");
     let text = r#"(component
         (type $thing (resource (rep i32)))
         (core func $new (canon resource.new $thing))
@@ -163,18 +163,18 @@ fn handles_of_its_own_components() {
         (instance $command (export "run" (func $run)))
         (export "wasi:cli/run@0.2.0" (instance $command)))"#;
     fs::write(&module, wat::parse_str(text).expect("it is WebAssembly")).expect("it is written");
-    let node = start(&stage, &module, &[]);
+    let node = start(&fleet, &module, &[]);
     met(&gone(&node), "it needs more handles than it was granted: 10000; --max-handles grants more");
     drop(node);
-    let node = start(&stage, &module, &[("--max-handles", "12000")]);
+    let node = start(&fleet, &module, &[("--max-handles", "12000")]);
     let done = node.event("a term that is done", |event| event.name == "gone" && event.text("outcome") == "done");
     assert!(done.term > 1, "{done:?}");
 }
 
 #[test]
 fn an_instance_that_uses_little_is_not_warned_of_and_its_end_says_how_little() {
-    let stage = Stage::new(Store::sqlite()).with(Guest::Done);
-    let node = stage.node("alpha");
+    let fleet = Fleet::new(Store::sqlite()).with(Guest::Done);
+    let node = fleet.node("alpha");
     let gone = gone(&node);
     assert_eq!(gone.text("outcome"), "done", "{gone:?}");
     assert!((1 << 16..8 << 20).contains(&used(&gone, "memory")), "{gone:?}");
@@ -185,12 +185,12 @@ fn an_instance_that_uses_little_is_not_warned_of_and_its_end_says_how_little() {
     assert_eq!(used(&gone, "files"), 0, "{gone:?}");
     assert!(used(&gone, "kept") < 1 << 20, "{gone:?}");
     drop(node);
-    assert!(stage.journal.events().iter().all(|event| event.name != "usage"), "{:?}", stage.journal.events());
+    assert!(fleet.journal.events().iter().all(|event| event.name != "usage"), "{:?}", fleet.journal.events());
 }
 
 #[test]
 fn the_status_shows_what_is_used_of_each_limit() {
-    let (stage, other) = (Stage::new(Store::sqlite()), Stage::new(Store::sqlite()));
+    let (fleet, other) = (Fleet::new(Store::sqlite()), Fleet::new(Store::sqlite()));
     let flags = [
         ("--max-instances", "123"),
         ("--max-handles", "321"),
@@ -198,11 +198,11 @@ fn the_status_shows_what_is_used_of_each_limit() {
         ("--max-requests", "5"),
         ("--max-output", "77"),
     ];
-    let mut node = stage.launch_with("alpha", &flags).start();
+    let mut node = fleet.launch_with("alpha", &flags).start();
     let other_node = other.node("alpha");
-    let term = stage.beat_above(0).term;
+    let term = fleet.beat_above(0).term;
     assert_eq!(other.beat_above(0).term, term, "the same term of the same election, in another store");
-    let status = stage.status_until("what is used", |status| status["usage"]["lines"].as_u64() > Some(0));
+    let status = fleet.status_until("what is used", |status| status["usage"]["lines"].as_u64() > Some(0));
     let usage = &status["usage"];
     let limits = ["memory", "table_elements", "instances", "handles", "files", "requests"];
     let limits = limits.map(|what| usage[what]["limit"].as_u64());
@@ -211,13 +211,13 @@ fn the_status_shows_what_is_used_of_each_limit() {
     assert!((2..123).contains(&instances), "{usage}");
     assert_eq!((&usage["lines_per_second"], &usage["dropped"]), (&77.into(), &0.into()), "{usage}");
     assert!((1..64 << 20).contains(&usage["memory"]["used"].as_u64().unwrap()), "{usage}");
-    let text = stage.command(&["status"]).stdout;
-    assert!(text.contains("stage uses ") && text.contains(" of 64.0 MiB of memory, "), "{text}");
+    let text = fleet.command(&["status"]).stdout;
+    assert!(text.contains("fleet uses ") && text.contains(" of 64.0 MiB of memory, "), "{text}");
     assert!(text.contains(&format!(", {instances} of 123 instances, ")), "{text}");
     let elsewhere = other.status();
     assert_eq!(elsewhere["usage"]["handles"]["limit"], 10_000, "{elsewhere}");
     assert!(node.terminate().success());
-    assert_eq!(stage.status()["usage"], Value::Null);
+    assert_eq!(fleet.status()["usage"], Value::Null);
     drop(other_node);
 }
 

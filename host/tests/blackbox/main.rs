@@ -13,6 +13,7 @@ mod configuration;
 mod coordinators;
 mod dev;
 mod files;
+mod fleet;
 mod frozen;
 mod guests_that_misbehave;
 mod hoards;
@@ -27,7 +28,6 @@ mod proxy;
 mod publish;
 mod self_abort;
 mod sources;
-mod stage;
 mod start;
 mod state;
 mod store;
@@ -46,13 +46,13 @@ macro_rules! on_both_stores {
         mod on_sqlite {
             $(#[test]
             fn $scenario() {
-                super::$scenario($crate::stage::Stage::new($crate::store::Store::sqlite()));
+                super::$scenario($crate::fleet::Fleet::new($crate::store::Store::sqlite()));
             })+
         }
         mod on_azurite {
             $(#[test]
             fn $scenario() {
-                super::$scenario($crate::stage::Stage::new($crate::store::Store::azurite()));
+                super::$scenario($crate::fleet::Fleet::new($crate::store::Store::azurite()));
             })+
         }
     };

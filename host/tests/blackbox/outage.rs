@@ -2,8 +2,8 @@
 
 use time::OffsetDateTime;
 
+use crate::fleet::Fleet;
 use crate::on_both_stores;
-use crate::stage::Stage;
 
 on_both_stores! {
     a_short_outage_costs_nothing,
@@ -11,46 +11,46 @@ on_both_stores! {
     a_host_that_lost_everything_leads_again_without_a_restart,
 }
 
-fn a_short_outage_costs_nothing(stage: Stage) {
-    let (a, term) = stage.leader("alpha");
-    let _b = stage.standby("beta", &a);
-    let outage = stage.store.hang();
+fn a_short_outage_costs_nothing(fleet: Fleet) {
+    let (a, term) = fleet.leader("alpha");
+    let _b = fleet.standby("beta", &a);
+    let outage = fleet.store.hang();
     let failed = a.after(0, "renew_failed");
     drop(outage);
     // For longer than D the instance goes on, so it is the renewals after the outage that carry it.
-    let later = failed.ts + stage.lease() * 3 / 2;
-    let beat = stage.beat("a beat D and a half later", |event| event.ts > later);
+    let later = failed.ts + fleet.lease() * 3 / 2;
+    let beat = fleet.beat("a beat D and a half later", |event| event.ts > later);
     assert_eq!(beat.term, term, "the term outlives an outage of less than 0.7 D less D/6: {beat:?}");
-    stage.check_promises();
+    fleet.check_promises();
 }
 
-fn a_long_outage_ends_the_instance_in_time_and_the_world_heals(stage: Stage) {
-    let (mut a, term) = stage.leader("alpha");
-    let mut b = stage.standby("beta", &a);
+fn a_long_outage_ends_the_instance_in_time_and_the_world_heals(fleet: Fleet) {
+    let (mut a, term) = fleet.leader("alpha");
+    let mut b = fleet.standby("beta", &a);
     let began = OffsetDateTime::now_utc();
-    let outage = stage.store.cut();
+    let outage = fleet.store.cut();
     let stopping = a.after(0, "stopping");
     assert_eq!(stopping.text("reason"), "lease-at-risk", "{stopping:?}");
     let gone = a.event("gone", |event| event.name == "gone" && event.term == term);
-    assert!(gone.ts < began + stage.lease(), "{gone:?} later than D after the outage began at {began}");
+    assert!(gone.ts < began + fleet.lease(), "{gone:?} later than D after the outage began at {began}");
     a.event("lost or standby", |event| event.ts >= gone.ts && ["lost", "standby"].contains(&event.name.as_str()));
     assert!(a.is_running() && b.is_running(), "a host survives an outage of any length");
     drop(outage);
-    stage.beat_above(term);
-    stage.check_promises();
+    fleet.beat_above(term);
+    fleet.check_promises();
 }
 
-fn a_host_that_lost_everything_leads_again_without_a_restart(stage: Stage) {
-    let (mut node, term) = stage.leader("alpha");
+fn a_host_that_lost_everything_leads_again_without_a_restart(fleet: Fleet) {
+    let (mut node, term) = fleet.leader("alpha");
     let lost = OffsetDateTime::now_utc();
-    stage.store.delete();
+    fleet.store.delete();
     let gone = node.event("gone", |event| event.name == "gone" && event.term == term);
-    assert!(gone.ts < lost + stage.lease(), "{gone:?} later than D after everything was deleted at {lost}");
+    assert!(gone.ts < lost + fleet.lease(), "{gone:?} later than D after everything was deleted at {lost}");
     node.event("word of it", |event| event.name == "misconfigured" && event.ts > gone.ts);
     assert!(node.is_running(), "a host survives the loss of its store");
-    stage.store.make_anew();
+    fleet.store.make_anew();
     // What it has seen is the only trace of the terms before.
-    stage.beat_above(term);
+    fleet.beat_above(term);
     assert!(node.is_running());
-    stage.check_promises();
+    fleet.check_promises();
 }

@@ -2,14 +2,14 @@
 
 use time::OffsetDateTime;
 
+use crate::fleet::Fleet;
 use crate::guests::Guest;
 use crate::node::{Event, Node};
 use crate::on_both_stores;
-use crate::stage::Stage;
 use crate::store::Store;
 
-fn stage(guest: Guest) -> Stage {
-    Stage::new(Store::sqlite()).with(guest)
+fn fleet(guest: Guest) -> Fleet {
+    Fleet::new(Store::sqlite()).with(guest)
 }
 
 on_both_stores! {
@@ -23,10 +23,10 @@ fn logged(events: &[Event]) -> Vec<Event> {
 
 #[test]
 fn a_log_arrives_with_its_level_its_context_and_its_term() {
-    let stage = stage(Guest::Logs);
-    let (_node, term) = stage.leader("alpha");
+    let fleet = fleet(Guest::Logs);
+    let (_node, term) = fleet.leader("alpha");
     let all = |events: &[Event]| Some(logged(events)).filter(|logged| logged.len() >= 8);
-    let logged = stage.journal.wait("eight lines of the log", all);
+    let logged = fleet.journal.wait("eight lines of the log", all);
     for (event, level) in logged.iter().zip(["trace", "debug", "info", "warn", "error", "critical"]) {
         assert_eq!((event.name.as_str(), event.term), ("output", term), "{event:?}");
         assert_eq!((event.text("level"), event.text("context")), (level, "billing"), "{event:?}");
@@ -37,24 +37,24 @@ fn a_log_arrives_with_its_level_its_context_and_its_term() {
     let (line, context) = (logged[7].text("line"), logged[7].text("context"));
     assert!(line.starts_with("two\nlines and xxx") && line.ends_with(" bytes more"), "{line}");
     assert!(line.len() < 8300 && context.starts_with("ccc") && context.len() < 300, "{} {context}", line.len());
-    stage.check_promises();
+    fleet.check_promises();
 }
 
 #[test]
 fn a_flood_of_both_kinds_meets_one_limit_and_what_was_dropped_is_counted() {
-    let stage = stage(Guest::FloodsItsLog);
-    let mut node = stage.launch_with("alpha", &[("--max-output", "100")]).start();
+    let fleet = fleet(Guest::FloodsItsLog);
+    let mut node = fleet.launch_with("alpha", &[("--max-output", "100")]).start();
     let dropped = |events: &[Event]| -> Vec<Event> {
         let is_told = |event: &&Event| event.name == "dropped" && event.text("reason").contains("--max-output");
         events.iter().filter(is_told).cloned().collect()
     };
-    let told = stage.journal.wait("two counts", |events| Some(dropped(events)).filter(|told| told.len() >= 2));
+    let told = fleet.journal.wait("two counts", |events| Some(dropped(events)).filter(|told| told.len() >= 2));
     for event in &told {
         assert!(event.fields["lines"].as_u64() > Some(0), "{event:?}");
         assert!(event.text("reason").contains("more than 100 a second; --max-output"), "{event:?}");
     }
     assert_eq!(node.terminate().code(), Some(0));
-    let events = stage.journal.events();
+    let events = fleet.journal.events();
     let gone = events.iter().find(|event| event.name == "gone").expect("it is gone");
     let used = |what: &str| gone.fields["usage"][what].as_u64().expect("a number");
     let lines = |event: &Event| event.fields["lines"].as_u64().unwrap_or(0);
@@ -63,7 +63,7 @@ fn a_flood_of_both_kinds_meets_one_limit_and_what_was_dropped_is_counted() {
     let seconds = (gone.ts - node_started(&events)).whole_seconds().unsigned_abs();
     assert!((200..=100 * (seconds + 3)).contains(&used("lines")), "{gone:?} after {seconds} s");
     assert!(!logged(&events).is_empty() && events.iter().any(|event| event.text("stream") == "stdout"));
-    stage.check_promises();
+    fleet.check_promises();
 }
 
 fn node_started(events: &[Event]) -> OffsetDateTime {
@@ -77,19 +77,19 @@ fn memory(node: &Node) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") >> 10
 }
 
-fn a_gigabyte_of_output_leaves_the_host_well(stage: Stage) {
-    let stage = stage.with(Guest::PrintsAGigabyte);
+fn a_gigabyte_of_output_leaves_the_host_well(fleet: Fleet) {
+    let fleet = fleet.with(Guest::PrintsAGigabyte);
     // A lease that outlasts what else this machine may be busy with, and is renewed meanwhile.
-    let mut node = stage.launch_with("alpha", &[("--lease", "15s")]).start();
+    let mut node = fleet.launch_with("alpha", &[("--lease", "15s")]).start();
     node.after(0, "started");
     let before = memory(&node);
-    let end = stage.journal.wait_for_the_last("the end of it", |events| {
+    let end = fleet.journal.wait_for_the_last("the end of it", |events| {
         let end = events.iter().find(|event| event.text("line") == "1 GiB is written").cloned();
         end.ok_or(events.iter().filter(|event| event.name == "dropped").count() as u64)
     });
     // It led all the time, in one term, without trouble; what it could not print is counted.
     assert_eq!(end.term, 1, "{end:?}");
-    let events = stage.journal.events();
+    let events = fleet.journal.events();
     for trouble in ["lost", "stopping", "killed"] {
         assert!(events.iter().all(|event| event.name != trouble), "{trouble}: {events:?}");
     }
@@ -99,5 +99,5 @@ fn a_gigabyte_of_output_leaves_the_host_well(stage: Stage) {
     let grown = memory(&node).saturating_sub(before);
     assert!(grown < 100, "the host grew by {grown} MiB");
     assert_eq!(node.terminate().code(), Some(0));
-    stage.check_promises();
+    fleet.check_promises();
 }

@@ -6,33 +6,33 @@
 use rustix::process::Signal;
 use time::OffsetDateTime;
 
+use crate::fleet::Fleet;
 use crate::frozen::freeze;
 use crate::node::Node;
 use crate::on_both_stores;
-use crate::stage::Stage;
 
 on_both_stores! {
     a_broken_lease_that_a_write_frees_is_waited_out,
     a_lease_that_an_outside_client_took_and_released_is_waited_out,
 }
 
-fn a_broken_lease_that_a_write_frees_is_waited_out(stage: Stage) {
-    is_waited_out(&stage, |_| stage.store.free_by_a_write());
+fn a_broken_lease_that_a_write_frees_is_waited_out(fleet: Fleet) {
+    is_waited_out(&fleet, |_| fleet.store.free_by_a_write());
 }
 
-fn a_lease_that_an_outside_client_took_and_released_is_waited_out(stage: Stage) {
-    is_waited_out(&stage, |standby| {
+fn a_lease_that_an_outside_client_took_and_released_is_waited_out(fleet: Fleet) {
+    is_waited_out(&fleet, |standby| {
         // All of it between two of its polls: it finds a free lease, and the record as it was.
         standby.pause();
-        stage.store.take_and_release();
+        fleet.store.take_and_release();
         standby.resume();
     });
 }
 
 /// Frees the lease under a running instance by `free`: who takes it must not run beside it.
-fn is_waited_out(stage: &Stage, free: impl FnOnce(&Node)) {
-    let (a, term) = stage.leader("alpha");
-    let b = stage.standby("beta", &a);
+fn is_waited_out(fleet: &Fleet, free: impl FnOnce(&Node)) {
+    let (a, term) = fleet.leader("alpha");
+    let b = fleet.standby("beta", &a);
     // Not in the middle of a request to the embedded store, whose lock it would keep.
     a.pause_host();
     freeze(&a, "control");
@@ -40,10 +40,10 @@ fn is_waited_out(stage: &Stage, free: impl FnOnce(&Node)) {
     let freed = OffsetDateTime::now_utc();
     free(&b);
     let next = b.after(term, "elected");
-    stage.beat_above(term);
+    fleet.beat_above(term);
     // `one at a time` is the point here.
-    stage.check_promises();
-    assert!(next.ts > freed + stage.lease(), "{next:?} earlier than D after {freed}");
+    fleet.check_promises();
+    assert!(next.ts > freed + fleet.lease(), "{next:?} earlier than D after {freed}");
     let settling = b.event("to wait", |event| event.name == "settling");
     assert!(settling.ts > freed && settling.ts < next.ts, "{settling:?}, then {next:?}");
 }

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 
+use crate::fleet::Fleet;
 use crate::guests::Guest;
 use crate::node::{Event, Finished, baton, finish, until, with_mounts};
-use crate::stage::Stage;
 use crate::store::Store;
 
 /// A folder to write in, `data`, with a folder in it; and one that no guest was granted, `outside`.
@@ -212,12 +212,12 @@ fn a_folder_is_known_wherever_it_is_mounted() {
 /// A second host, whose guest may write more than the first one's operator thinks. It does so once: a later term of it
 /// would do it again.
 fn attack(home: &Path, script: &str) {
-    let stage = Stage::new(Store::sqlite()).with(Guest::UsesFiles);
+    let fleet = Fleet::new(Store::sqlite()).with(Guest::UsesFiles);
     let granted = format!("{}::/data", home.join("data").display());
     let flags = [("--dir", &*granted), ("--env", &format!("SCRIPT={script}"))];
-    let mut node = stage.launch_with("mallory", &flags).start();
+    let mut node = fleet.launch_with("mallory", &flags).start();
     for call in script.split(';') {
-        stage.beat(call, |event| event.text("line") == format!("{call}: ok"));
+        fleet.beat(call, |event| event.text("line") == format!("{call}: ok"));
     }
     assert_eq!(node.terminate().code(), Some(0));
 }
@@ -225,11 +225,11 @@ fn attack(home: &Path, script: &str) {
 #[test]
 fn a_planted_link_leads_no_later_term_elsewhere() {
     let home = home();
-    let stage = Stage::new(Store::sqlite()).with(Guest::UsesFiles);
+    let fleet = Fleet::new(Store::sqlite()).with(Guest::UsesFiles);
     let granted = format!("{}::/in:ro", home.path().join("data/in").display());
     let script = "SCRIPT=read /in/token";
-    let node = stage.launch_with("alpha", &[("--dir", &granted), ("--env", script)]).start();
-    let term = stage.beat("the file", |event| event.text("line") == "read /in/token: data/in/token").term;
+    let node = fleet.launch_with("alpha", &[("--dir", &granted), ("--env", script)]).start();
+    let term = fleet.beat("the file", |event| event.text("line") == "read /in/token: data/in/token").term;
     let fails = |above: u64, word: &str| {
         let gone = node.event("a failed term", |event| {
             event.name == "gone" && event.term > above && event.text("outcome") == "failed"
@@ -240,7 +240,7 @@ fn a_planted_link_leads_no_later_term_elsewhere() {
         gone.term
     };
     attack(home.path(), "rename /data/in /data/aside;link /data/in ../outside");
-    stage.store.break_lease();
+    fleet.store.break_lease();
     fails(term, "is not the one that was there when the host started");
     // Nor does another folder that is no link.
     let data = home.path().join("data");
@@ -248,7 +248,7 @@ fn a_planted_link_leads_no_later_term_elsewhere() {
     fs::create_dir(data.join("in")).expect("a folder");
     fs::write(data.join("in/token"), "outside").expect("a file");
     // A term may have begun just before.
-    let begun = stage.journal.events().iter().map(|event| event.term).max().unwrap_or(term);
+    let begun = fleet.journal.events().iter().map(|event| event.term).max().unwrap_or(term);
     let term = fails(begun + 1, "is not the one that was there when the host started");
     // The process of the next one is made ready without the folder, which it looks for before it makes threads.
     until("a runner for the next term", || {
@@ -258,10 +258,10 @@ fn a_planted_link_leads_no_later_term_elsewhere() {
     });
     fs::remove_dir_all(data.join("in")).expect("a folder is there");
     fs::rename(data.join("aside"), data.join("in")).expect("it is put back");
-    stage.beat("the file", |event| event.term > term && event.text("line") == "read /in/token: data/in/token");
+    fleet.beat("the file", |event| event.term > term && event.text("line") == "read /in/token: data/in/token");
     let strayed = |event: &Event| event.name == "output" && event.text("line").contains("outside");
-    assert!(!stage.journal.events().iter().any(strayed), "no term has read what was outside");
-    stage.check_promises();
+    assert!(!fleet.journal.events().iter().any(strayed), "no term has read what was outside");
+    fleet.check_promises();
 }
 
 // ---- the cache ----
@@ -296,14 +296,14 @@ fn patched(entry: &Path, from: &[u8], to: &[u8]) -> Vec<u8> {
 
 #[test]
 fn patched_code_is_not_run() {
-    let stage = Stage::new(Store::sqlite());
-    let cache = stage.home.path().join("cache");
+    let fleet = Fleet::new(Store::sqlite());
+    let cache = fleet.home.path().join("cache");
     let flag = cache.display().to_string();
     let runs = |name: &str, cached: bool| {
-        let mut node = stage.launch_with(name, &[("--cache", &flag)]).start();
+        let mut node = fleet.launch_with(name, &[("--cache", &flag)]).start();
         let ready = node.event("a module to be ready", |event| event.name == "module_ready");
         assert_eq!(ready.fields["cached"], cached, "{ready:?}");
-        let beat = stage.beat("a beat", |event| event.from == name && event.text("line").starts_with("beat 2"));
+        let beat = fleet.beat("a beat", |event| event.from == name && event.text("line").starts_with("beat 2"));
         assert_eq!(beat.text("line"), format!("beat 2 of term {}", beat.term));
         assert_eq!(node.terminate().code(), Some(0));
     };
@@ -320,19 +320,19 @@ fn patched_code_is_not_run() {
         assert!(fs::read(&entry).expect("an entry") != planted, "it was compiled anew, and kept");
     }
     runs("last", true);
-    stage.check_promises();
+    fleet.check_promises();
 }
 
 #[test]
 fn a_cache_whose_key_others_can_read_is_done_without() {
-    let stage = Stage::new(Store::sqlite());
-    let launch = stage.launch("alpha");
-    let key = stage.home.path().join(".local/state/baton/cache.key");
+    let fleet = Fleet::new(Store::sqlite());
+    let launch = fleet.launch("alpha");
+    let key = fleet.home.path().join(".local/state/baton/cache.key");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o640)).expect("the key is there");
     let node = launch.start();
     let said = node.event("what is wrong with the key", |event| event.name == "error");
     for words in ["the cache of compiled modules is not used", "cache.key", "nobody else can read; remove it"] {
         assert!(said.raw.contains(words), "`{words}` is not said: {said:?}");
     }
-    stage.beat_above(0);
+    fleet.beat_above(0);
 }

@@ -13,10 +13,10 @@ use baton_store::{Announcement, Digest, ModuleStore as _, ObjectStore};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::fleet::{ELECTION, Fleet};
 use crate::guests::Guest;
 use crate::node::{Finished, Launch, Node, finish, until};
 use crate::on_both_stores;
-use crate::stage::{ELECTION, Stage};
 use crate::store::Store;
 
 on_both_stores! {
@@ -32,8 +32,8 @@ on_both_stores! {
     nodes_run_what_is_pushed_and_say_so,
 }
 
-fn a_push_is_listed_and_rolled_back(stage: Stage) {
-    let versions: Vec<Version> = (0..3).map(|n| Version::new(&stage, n)).collect();
+fn a_push_is_listed_and_rolled_back(fleet: Fleet) {
+    let versions: Vec<Version> = (0..3).map(|n| Version::new(&fleet, n)).collect();
     for version in &versions {
         let pushed = version.push();
         assert_eq!(pushed.code, Some(0), "{pushed:?}");
@@ -41,8 +41,8 @@ fn a_push_is_listed_and_rolled_back(stage: Stage) {
         assert!(pushed.stdout.contains(&format!("baton modules {ELECTION}")), "{pushed:?}");
     }
     let [oldest, old, new] = &versions[..] else { unreachable!() };
-    assert_eq!(listed(&stage), [(new.digest, true), (old.digest, false), (oldest.digest, false)]);
-    let rows = rows(&stage);
+    assert_eq!(listed(&fleet), [(new.digest, true), (old.digest, false), (oldest.digest, false)]);
+    let rows = rows(&fleet);
     let mut keys: Vec<&str> = rows[0].as_object().expect("an object").keys().map(String::as_str).collect();
     keys.sort_unstable();
     let promised = [
@@ -62,7 +62,7 @@ fn a_push_is_listed_and_rolled_back(stage: Stage) {
     assert_eq!(keys, promised, "{rows:?}");
     assert_eq!((&rows[0]["size"], &rows[0]["verdict"]), (&new.size.into(), &"on-probation".into()), "{rows:?}");
     assert!(rows[0]["by"].as_str().is_some_and(|by| by.starts_with("ann@")), "{rows:?}");
-    let text = stage.command(&["modules", ELECTION]);
+    let text = fleet.command(&["modules", ELECTION]);
     for word in ["current", &new.digest.to_string()[..19], "on probation", "ann@"] {
         assert!(text.stdout.contains(word), "`{word}` is missing: {text:?}");
     }
@@ -70,16 +70,16 @@ fn a_push_is_listed_and_rolled_back(stage: Stage) {
     // What is current stays, whatever is pushed or rolled back again.
     let again = new.push();
     assert!(again.code == Some(0) && again.stdout.contains(": nothing changed\n"), "{again:?}");
-    assert_eq!(self::rows(&stage), rows);
+    assert_eq!(self::rows(&fleet), rows);
 
-    let back = stage.command(&["rollback", ELECTION]);
+    let back = fleet.command(&["rollback", ELECTION]);
     assert!(back.code == Some(0) && back.stdout.contains(&old.digest.to_string()), "{back:?}");
-    assert_eq!(listed(&stage), [(old.digest, true), (new.digest, false), (oldest.digest, false)]);
-    let named = stage.command(&["rollback", ELECTION, &oldest.digest.hex()[..8]]);
+    assert_eq!(listed(&fleet), [(old.digest, true), (new.digest, false), (oldest.digest, false)]);
+    let named = fleet.command(&["rollback", ELECTION, &oldest.digest.hex()[..8]]);
     assert!(named.code == Some(0) && named.stdout.contains(&oldest.digest.to_string()), "{named:?}");
-    let named = stage.command(&["rollback", ELECTION, &oldest.digest.to_string()]);
+    let named = fleet.command(&["rollback", ELECTION, &oldest.digest.to_string()]);
     assert!(named.code == Some(0) && named.stdout.contains("current already"), "{named:?}");
-    assert_eq!(listed(&stage), [(oldest.digest, true), (old.digest, false), (new.digest, false)]);
+    assert_eq!(listed(&fleet), [(oldest.digest, true), (old.digest, false), (new.digest, false)]);
 
     for (args, says) in [
         (&["rollback", ELECTION, "12345678"][..], "there is no version sha256:12345678"),
@@ -87,22 +87,22 @@ fn a_push_is_listed_and_rolled_back(stage: Stage) {
         (&["modules", "nobody"], "there is no election nobody"),
         (&["prune", "nobody"], "nothing was pushed to an election nobody"),
     ] {
-        let refused = stage.command(args);
+        let refused = fleet.command(args);
         assert!(refused.code == Some(1) && refused.stdout.is_empty() && refused.stderr.contains(says), "{refused:?}");
     }
-    let refused = stage.command(&["rollback", ELECTION, "1234567"]);
+    let refused = fleet.command(&["rollback", ELECTION, "1234567"]);
     assert!(refused.code == Some(2) && refused.stderr.contains("8 or more"), "{refused:?}");
-    assert_eq!(listed(&stage)[0], (oldest.digest, true));
+    assert_eq!(listed(&fleet)[0], (oldest.digest, true));
 }
 
-fn what_would_not_run_is_not_pushed(stage: Stage) {
-    let path = stage.home.path().join("other.wasm");
+fn what_would_not_run_is_not_pushed(fleet: Fleet) {
+    let path = fleet.home.path().join("other.wasm");
     let other = r#"(component (import "acme:rocket/launch" (func)))"#;
     std::fs::write(&path, wat::parse_str(other).expect("the text is right")).expect("written");
     let module = path.to_str().expect("text");
-    let mut check = crate::node::baton(stage.home.path());
+    let mut check = crate::node::baton(fleet.home.path());
     check.args(["check", module]);
-    let (checked, pushed) = (finish(check), stage.command(&["push", module, ELECTION]));
+    let (checked, pushed) = (finish(check), fleet.command(&["push", module, ELECTION]));
     let without_time = |said: &Finished| {
         said.stdout.lines().filter(|line| !line.contains("compiled in")).map(str::to_owned).collect::<Vec<_>>()
     };
@@ -111,44 +111,44 @@ fn what_would_not_run_is_not_pushed(stage: Stage) {
 
     std::fs::write(&path, "no module").expect("written");
     for refused in [
-        stage.command(&["push", module, ELECTION]),
-        stage.command(&["push", "missing.wasm", ELECTION]),
-        stage.command(&["push", ".", ELECTION]),
+        fleet.command(&["push", module, ELECTION]),
+        fleet.command(&["push", "missing.wasm", ELECTION]),
+        fleet.command(&["push", ".", ELECTION]),
     ] {
         assert!(refused.code == Some(1) && refused.stdout.is_empty() && !refused.stderr.is_empty(), "{refused:?}");
     }
     // Nothing was made or stored for them.
-    let refused = stage.command(&["modules", ELECTION]);
+    let refused = fleet.command(&["modules", ELECTION]);
     assert_eq!((refused.code, refused.stdout.as_str()), (Some(1), ""), "{refused:?}");
 }
 
-fn a_signature_goes_along(stage: Stage) {
-    let version = Version::new(&stage, 1);
+fn a_signature_goes_along(fleet: Fleet) {
+    let version = Version::new(&fleet, 1);
     let beside = version.path.with_extension("wasm.minisig");
     std::fs::write(&beside, "untrusted comment: no signature\nat all\n").expect("written");
     let refused = version.push();
     assert!(refused.code == Some(1) && refused.stderr.contains("no minisign signature"), "{refused:?}");
-    let missing = stage.command(&["push", version.path(), ELECTION, "--signature", "missing"]);
+    let missing = fleet.command(&["push", version.path(), ELECTION, "--signature", "missing"]);
     assert!(missing.code == Some(1) && missing.stderr.contains("cannot read missing"), "{missing:?}");
 
     std::fs::write(&beside, signature("election:another")).expect("written");
-    let refused = stage.command(&["push", version.path(), ELECTION]);
+    let refused = fleet.command(&["push", version.path(), ELECTION]);
     assert!(refused.code == Some(1) && refused.stderr.contains("for other elections (another)"), "{refused:?}");
     std::fs::write(&beside, signature("one")).expect("written");
     assert_eq!(version.push().code, Some(0));
-    let before = control(&stage).pushed.remove(0);
+    let before = control(&fleet).pushed.remove(0);
     assert_eq!(before.signature.as_deref(), Some(&*signature("one")));
-    assert_eq!(rows(&stage)[0]["signed"], true);
-    let other = stage.home.path().join("other");
+    assert_eq!(rows(&fleet)[0]["signed"], true);
+    let other = fleet.home.path().join("other");
     std::fs::write(&other, signature("two")).expect("written");
-    let anew = stage.command(&["push", version.path(), ELECTION, "--signature", other.to_str().expect("text")]);
+    let anew = fleet.command(&["push", version.path(), ELECTION, "--signature", other.to_str().expect("text")]);
     assert!(anew.code == Some(0) && anew.stdout.contains("new signature"), "{anew:?}");
-    let entry = &control(&stage).pushed[0];
+    let entry = &control(&fleet).pushed[0];
     assert_eq!((entry.serial, entry.signature.as_deref()), (before.serial, Some(&*signature("two"))));
 }
 
-fn of_many_pushes_at_once_all_are_kept_and_one_is_current(stage: Stage) {
-    let versions: Vec<Version> = (0..8).map(|n| Version::new(&stage, n)).collect();
+fn of_many_pushes_at_once_all_are_kept_and_one_is_current(fleet: Fleet) {
+    let versions: Vec<Version> = (0..8).map(|n| Version::new(&fleet, n)).collect();
     let finished: Vec<Finished> = std::thread::scope(|scope| {
         let pushes: Vec<_> = versions.iter().map(|version| scope.spawn(|| version.push())).collect();
         pushes.into_iter().map(|push| push.join().expect("it does not panic")).collect()
@@ -157,7 +157,7 @@ fn of_many_pushes_at_once_all_are_kept_and_one_is_current(stage: Stage) {
         let current = format!("{} is current", version.digest);
         assert!(finished.code == Some(0) && finished.stdout.starts_with(&current), "{finished:?}");
     }
-    let listed = listed(&stage);
+    let listed = listed(&fleet);
     assert_eq!(listed.iter().filter(|(_, is_current)| *is_current).count(), 1, "{listed:?}");
     assert!(listed[0].1, "the newest is current: {listed:?}");
     let mut digests: Vec<Digest> = listed.iter().map(|(digest, _)| *digest).collect();
@@ -165,17 +165,17 @@ fn of_many_pushes_at_once_all_are_kept_and_one_is_current(stage: Stage) {
     let mut pushed: Vec<Digest> = versions.iter().map(|version| version.digest).collect();
     pushed.sort();
     assert_eq!(digests, pushed);
-    all_that_is_named_is_there(&stage);
+    all_that_is_named_is_there(&fleet);
 }
 
-fn a_pusher_that_is_killed_leaves_no_name_without_bytes(stage: Stage) {
+fn a_pusher_that_is_killed_leaves_no_name_without_bytes(fleet: Fleet) {
     let began = Instant::now();
-    let first = Version::new(&stage, 51);
+    let first = Version::new(&fleet, 51);
     assert_eq!(first.push().code, Some(0));
     let (mut whole, first) = (began.elapsed(), first.digest);
     let (mut current, mut before, mut killed, mut completed) = (first, first, 0, 0);
     for n in 0..50 {
-        let version = Version::new(&stage, n);
+        let version = Version::new(&fleet, n);
         let mut pusher = version.command().stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
         // A moment of its course that nobody chose.
         std::thread::sleep(whole.mul_f64(random()));
@@ -185,7 +185,7 @@ fn a_pusher_that_is_killed_leaves_no_name_without_bytes(stage: Stage) {
         killed += u32::from(!status.success());
         // So that about every other is still at it.
         whole = whole.mul_f64(if status.success() { 0.85 } else { 1.15 });
-        let newest = all_that_is_named_is_there(&stage);
+        let newest = all_that_is_named_is_there(&fleet);
         // What the one before had sent may have arrived a little later.
         assert!([current, before, version.digest].contains(&newest), "neither the old nor the new one is current");
         assert!(!status.success() || newest == version.digest, "it said that it is done");
@@ -193,26 +193,26 @@ fn a_pusher_that_is_killed_leaves_no_name_without_bytes(stage: Stage) {
         (current, before) = (newest, version.digest);
     }
     println!("a push takes {whole:?}; of 50, {killed} were killed and {completed} became current");
-    let last = Version::new(&stage, 50);
+    let last = Version::new(&fleet, 50);
     assert_eq!(last.push().code, Some(0));
-    assert_eq!(all_that_is_named_is_there(&stage), last.digest);
+    assert_eq!(all_that_is_named_is_there(&fleet), last.digest);
 }
 
-fn what_is_damaged_in_the_store_is_stored_anew(stage: Stage) {
-    let version = Version::new(&stage, 1);
-    let created = stage.command(&["push", Version::new(&stage, 2).path(), ELECTION]);
+fn what_is_damaged_in_the_store_is_stored_anew(fleet: Fleet) {
+    let version = Version::new(&fleet, 1);
+    let created = fleet.command(&["push", Version::new(&fleet, 2).path(), ELECTION]);
     assert_eq!(created.code, Some(0), "{created:?}");
-    with_modules(&stage, async |modules| modules.put_module(&version.digest, "damaged".into()).await.expect("stored"));
+    with_modules(&fleet, async |modules| modules.put_module(&version.digest, "damaged".into()).await.expect("stored"));
     let pushed = version.push();
     assert_eq!(pushed.code, Some(0), "{pushed:?}");
-    assert_eq!(all_that_is_named_is_there(&stage), version.digest);
+    assert_eq!(all_that_is_named_is_there(&fleet), version.digest);
 }
 
-fn nodes_are_listed_with_what_they_have(stage: Stage) {
-    let (old, new) = (Version::new(&stage, 1), Version::new(&stage, 2));
+fn nodes_are_listed_with_what_they_have(fleet: Fleet) {
+    let (old, new) = (Version::new(&fleet, 1), Version::new(&fleet, 2));
     assert_eq!((old.push().code, new.push().code), (Some(0), Some(0)));
     let from_a_file = Digest::of(b"of a file");
-    with_modules(&stage, async |modules| {
+    with_modules(&fleet, async |modules| {
         let alpha = Announcement::now("alpha", "a", "", vec![new.digest, old.digest], Some(new.digest));
         let beta = Announcement::now("beta", "b", "", vec![new.digest], Some(from_a_file));
         let gamma = Announcement {
@@ -224,7 +224,7 @@ fn nodes_are_listed_with_what_they_have(stage: Stage) {
         }
         modules.announce(&election(), "delta", "nothing of ours".into()).await.expect("said");
     });
-    let rows = rows(&stage);
+    let rows = rows(&fleet);
     let nodes = |row: &Value| -> Vec<(String, bool)> {
         let nodes = row["nodes"].as_array().expect("nodes").iter();
         nodes.map(|node| (node["node"].as_str().expect("text").to_owned(), node["runs"] == true)).collect()
@@ -233,26 +233,26 @@ fn nodes_are_listed_with_what_they_have(stage: Stage) {
     assert_eq!(nodes(&rows[0]), [named("alpha", true), named("beta", false)], "{rows:?}");
     assert_eq!(nodes(&rows[1]), [named("alpha", false), named("gamma", false)], "{rows:?}");
     assert_eq!((&rows[2]["digest"], &rows[2]["pushed"]), (&from_a_file.to_string().into(), &false.into()), "{rows:?}");
-    let text = stage.command(&["modules", ELECTION]).stdout;
+    let text = fleet.command(&["modules", ELECTION]).stdout;
     for word in ["alpha (runs), beta", "alpha, gamma (", "ago)", "unpushed", "beta (runs)"] {
         assert!(text.contains(word), "`{word}` is missing:\n{text}");
     }
 }
 
-fn nodes_that_follow_something_else_are_named_to_whoever_pushes(stage: Stage) {
-    let _alpha = stage.node("alpha");
-    let _beta = follows_the_store(&stage, "beta");
+fn nodes_that_follow_something_else_are_named_to_whoever_pushes(fleet: Fleet) {
+    let _alpha = fleet.node("alpha");
+    let _beta = follows_the_store(&fleet, "beta");
     until("alpha to say what it has", || {
-        let modules = stage.command(&["modules", ELECTION]);
+        let modules = fleet.command(&["modules", ELECTION]);
         if modules.stdout.contains("alpha (runs)") { Ok(()) } else { Err(modules) }
     });
     // One that has said nothing for long is not there any more.
-    with_modules(&stage, async |modules| {
+    with_modules(&fleet, async |modules| {
         let gone = Announcement::now("gamma", "c", "oci://ghcr.io/acme/job:1", vec![], None);
         let gone = Announcement { at: "2026-01-01T00:00:00Z".to_owned(), ..gone };
         modules.announce(&election(), "gamma", gone.encode()).await.expect("said");
     });
-    let pushed = Version::new(&stage, 1).push();
+    let pushed = Version::new(&fleet, 1).push();
     assert!(pushed.code == Some(0) && pushed.stdout.contains("is current in"), "{pushed:?}");
     let file = Guest::Beats.module();
     for word in ["warning: ", &format!("alpha ({})", file.display()), &format!("baton run store://{ELECTION}")] {
@@ -261,42 +261,42 @@ fn nodes_that_follow_something_else_are_named_to_whoever_pushes(stage: Stage) {
     assert!(!pushed.stderr.contains("beta") && !pushed.stderr.contains("gamma"), "{pushed:?}");
 }
 
-fn nodes_run_what_is_pushed_and_say_so(stage: Stage) {
+fn nodes_run_what_is_pushed_and_say_so(fleet: Fleet) {
     let beats = std::fs::read(Guest::Beats.module()).expect("the guest");
-    let [old, new] = [1, 2].map(|n| Version::of(&stage, beats.clone(), n));
+    let [old, new] = [1, 2].map(|n| Version::of(&fleet, beats.clone(), n));
     // Whoever runs it first, and all who have it.
     let until_runs = |version: &Version| {
         until("the version to run on one node and be held by both", || {
-            let rows = rows(&stage);
+            let rows = rows(&fleet);
             let row = rows.iter().find(|row| row["digest"] == version.digest.to_string());
             let nodes = row.map(|row| row["nodes"].as_array().expect("nodes").clone()).unwrap_or_default();
             let running = nodes.iter().filter(|node| node["runs"] == true).count();
             if nodes.len() == 2 && running == 1 { Ok(()) } else { Err(rows) }
         });
     };
-    let mut nodes: Vec<Node> = ["alpha", "beta"].map(|name| follows_the_store(&stage, name)).into_iter().collect();
+    let mut nodes: Vec<Node> = ["alpha", "beta"].map(|name| follows_the_store(&fleet, name)).into_iter().collect();
     assert_eq!(old.push().code, Some(0));
     until_runs(&old);
     assert_eq!(new.push().code, Some(0));
     until_runs(&new);
-    assert_eq!(listed(&stage), [(new.digest, true), (old.digest, false)]);
-    let back = stage.command(&["rollback", ELECTION]);
+    assert_eq!(listed(&fleet), [(new.digest, true), (old.digest, false)]);
+    let back = fleet.command(&["rollback", ELECTION]);
     assert_eq!(back.code, Some(0), "{back:?}");
     until_runs(&old);
     for node in &mut nodes {
         assert!(node.terminate().success());
     }
-    let rows = rows(&stage);
+    let rows = rows(&fleet);
     assert!(rows.iter().all(|row| row["nodes"] == Value::Array(vec![])), "they took it back at their end: {rows:?}");
-    stage.check_promises();
+    fleet.check_promises();
 }
 
 /// A node that runs what is pushed.
-fn follows_the_store(stage: &Stage, name: &str) -> Node {
-    let lease = format!("{}s", stage.lease().as_secs());
-    Launch::run(name, stage.home.path(), &stage.journal)
+fn follows_the_store(fleet: &Fleet, name: &str) -> Node {
+    let lease = format!("{}s", fleet.lease().as_secs());
+    Launch::run(name, fleet.home.path(), &fleet.journal)
         .arg(format!("store://{ELECTION}"))
-        .flag("--store", stage.store.url())
+        .flag("--store", fleet.store.url())
         .flag("--lease", lease)
         .flag("--grace", "300ms")
         .flag("--max-memory", "64MiB")
@@ -305,57 +305,57 @@ fn follows_the_store(stage: &Stage, name: &str) -> Node {
         .start()
 }
 
-fn a_prune_removes_old_versions(stage: Stage) {
-    let versions: Vec<Version> = (0..6).map(|n| Version::new(&stage, n)).collect();
+fn a_prune_removes_old_versions(fleet: Fleet) {
+    let versions: Vec<Version> = (0..6).map(|n| Version::new(&fleet, n)).collect();
     for version in &versions {
         assert_eq!(version.push().code, Some(0));
     }
-    with_modules(&stage, async |modules| {
+    with_modules(&fleet, async |modules| {
         let said = Announcement::now("alpha", "a", "", vec![], Some(versions[1].digest));
         modules.announce(&election(), "alpha", said.encode()).await.expect("said");
     });
-    let before = listed(&stage);
-    let nothing = stage.command(&["prune", "--keep", "6"]);
+    let before = listed(&fleet);
+    let nothing = fleet.command(&["prune", "--keep", "6"]);
     assert!(nothing.code == Some(0) && nothing.stdout.contains("removed in all: versions 0, modules 0"), "{nothing:?}");
-    let rehearsed = stage.command(&["prune", "--keep", "3", "--dry-run"]);
+    let rehearsed = fleet.command(&["prune", "--keep", "3", "--dry-run"]);
     assert!(rehearsed.stdout.contains("would remove in all: versions 2, modules 0, bytes 0"), "{rehearsed:?}");
-    assert_eq!(listed(&stage), before);
-    let pruned = stage.command(&["prune", ELECTION, "--keep", "3"]);
+    assert_eq!(listed(&fleet), before);
+    let pruned = fleet.command(&["prune", ELECTION, "--keep", "3"]);
     assert!(pruned.code == Some(0) && pruned.stdout.contains("removed in all: versions 2"), "{pruned:?}");
     for removed in [&versions[0], &versions[2]] {
         assert!(pruned.stdout.contains(&removed.digest.to_string()), "{pruned:?}");
     }
-    let left: Vec<Digest> = listed(&stage).iter().map(|(digest, _)| *digest).collect();
+    let left: Vec<Digest> = listed(&fleet).iter().map(|(digest, _)| *digest).collect();
     assert_eq!(left, [5, 4, 3, 1].map(|n: usize| versions[n].digest));
 
     // An hour later, their bytes go. No time of Azure's can be set back.
-    let Store::Sqlite(folder) = &stage.store else { return };
+    let Store::Sqlite(folder) = &fleet.store else { return };
     let db = rusqlite::Connection::open(folder.path().join("modules.db")).expect("the file");
     db.execute("UPDATE module SET stored = stored - 3601", []).expect("an hour");
-    let pruned = stage.command(&["prune"]);
+    let pruned = fleet.command(&["prune"]);
     let bytes = versions[0].size + versions[2].size;
     assert!(pruned.stdout.contains(&format!("versions 0, modules 2, bytes {bytes}")), "{pruned:?}");
-    all_that_is_named_is_there(&stage);
+    all_that_is_named_is_there(&fleet);
     assert_eq!(versions[0].push().code, Some(0));
-    assert_eq!(all_that_is_named_is_there(&stage), versions[0].digest);
+    assert_eq!(all_that_is_named_is_there(&fleet), versions[0].digest);
 }
 
 #[test]
 fn a_missing_container_is_said_and_made_on_demand() {
-    let stage = Stage::new(Store::bare_azurite());
-    let version = Version::new(&stage, 1);
+    let fleet = Fleet::new(Store::bare_azurite());
+    let version = Version::new(&fleet, 1);
     let refused = version.push();
     assert!(refused.code == Some(1) && refused.stderr.contains("--create"), "{refused:?}");
-    let created = stage.command(&["push", version.path(), ELECTION, "--create"]);
+    let created = fleet.command(&["push", version.path(), ELECTION, "--create"]);
     assert_eq!(created.code, Some(0), "{created:?}");
-    assert_eq!(listed(&stage), [(version.digest, true)]);
+    assert_eq!(listed(&fleet), [(version.digest, true)]);
 }
 
 #[test]
 fn a_store_that_is_away_ends_the_push() {
-    let stage = Stage::new(Store::azurite());
-    let version = Version::new(&stage, 1);
-    let outage = stage.store.cut();
+    let fleet = Fleet::new(Store::azurite());
+    let version = Version::new(&fleet, 1);
+    let outage = fleet.store.cut();
     let failed = version.push();
     assert!(failed.code == Some(1) && failed.stderr.contains("cannot store sha256:"), "{failed:?}");
     drop(outage);
@@ -364,10 +364,10 @@ fn a_store_that_is_away_ends_the_push() {
 
 #[test]
 fn an_election_without_pushes_says_so() {
-    let stage = Stage::new(Store::sqlite());
-    let _leader = stage.leader("alpha");
-    stage.status_until("the record", |status| status["term"] != Value::Null);
-    let listed = stage.command(&["modules", ELECTION, "--json"]);
+    let fleet = Fleet::new(Store::sqlite());
+    let _leader = fleet.leader("alpha");
+    fleet.status_until("the record", |status| status["term"] != Value::Null);
+    let listed = fleet.command(&["modules", ELECTION, "--json"]);
     assert_eq!(listed.code, Some(0), "{listed:?}");
     // The node may say what it runs; nothing was pushed.
     let rows = listed.json();
@@ -376,24 +376,24 @@ fn an_election_without_pushes_says_so() {
 
 /// A component that returns at once, unlike all others.
 struct Version<'a> {
-    stage: &'a Stage,
+    fleet: &'a Fleet,
     path: PathBuf,
     digest: Digest,
     size: u64,
 }
 
 impl<'a> Version<'a> {
-    fn new(stage: &'a Stage, n: u8) -> Self {
-        Self::of(stage, wat::parse_str(DONE).expect("the text is right"), n)
+    fn new(fleet: &'a Fleet, n: u8) -> Self {
+        Self::of(fleet, wat::parse_str(DONE).expect("the text is right"), n)
     }
 
     /// The same component, unlike all others.
-    fn of(stage: &'a Stage, mut module: Vec<u8>, n: u8) -> Self {
+    fn of(fleet: &'a Fleet, mut module: Vec<u8>, n: u8) -> Self {
         // A custom section: its size, the length of its name, the name, and what it holds.
         module.extend([0, 3, 1, b'n', n]);
-        let path = stage.home.path().join(format!("version-{n}.wasm"));
+        let path = fleet.home.path().join(format!("version-{n}.wasm"));
         std::fs::write(&path, &module).expect("written");
-        Self { stage, path, digest: Digest::of(&module), size: module.len() as u64 }
+        Self { fleet, path, digest: Digest::of(&module), size: module.len() as u64 }
     }
 
     fn path(&self) -> &str {
@@ -401,7 +401,7 @@ impl<'a> Version<'a> {
     }
 
     fn command(&self) -> Command {
-        let mut command = self.stage.baton(&["push", self.path(), ELECTION]);
+        let mut command = self.fleet.baton(&["push", self.path(), ELECTION]);
         command.env("USER", "ann");
         command
     }
@@ -427,23 +427,23 @@ fn signature(comment: &str) -> String {
     format!("untrusted comment: x\n{signature}\ntrusted comment: {comment}\n{global}\n")
 }
 
-fn rows(stage: &Stage) -> Vec<Value> {
-    let listed = stage.command(&["modules", ELECTION, "--json"]);
+fn rows(fleet: &Fleet) -> Vec<Value> {
+    let listed = fleet.command(&["modules", ELECTION, "--json"]);
     assert_eq!(listed.code, Some(0), "{listed:?}");
     listed.json().as_array().expect("an array").clone()
 }
 
 /// The digests, the newest first, and whether each is current.
-fn listed(stage: &Stage) -> Vec<(Digest, bool)> {
+fn listed(fleet: &Fleet) -> Vec<(Digest, bool)> {
     let digest = |row: &Value| row["digest"].as_str().expect("text").parse().expect("a digest");
-    rows(stage).iter().map(|row| (digest(row), row["current"] == true)).collect()
+    rows(fleet).iter().map(|row| (digest(row), row["current"] == true)).collect()
 }
 
 /// Checks each version that is named against its bytes, and returns the current one.
-fn all_that_is_named_is_there(stage: &Stage) -> Digest {
-    let control = control(stage);
+fn all_that_is_named_is_there(fleet: &Fleet) -> Digest {
+    let control = control(fleet);
     for entry in &control.pushed {
-        let module = with_modules(stage, async |modules| {
+        let module = with_modules(fleet, async |modules| {
             modules.get_module(&entry.digest, u64::MAX).await.expect("the store answers").expect("it is there")
         });
         assert_eq!((Digest::of(&module), module.len() as u64), (entry.digest, entry.size));
@@ -451,15 +451,15 @@ fn all_that_is_named_is_there(stage: &Stage) -> Digest {
     control.current().expect("something is current").digest
 }
 
-fn control(stage: &Stage) -> Control {
-    with_modules(stage, async |modules| {
+fn control(fleet: &Fleet) -> Control {
+    with_modules(fleet, async |modules| {
         read_control(modules, &election()).await.expect("the store answers").expect("something was pushed")
     })
 }
 
-/// Acts on the stage's store as an outside client.
-pub fn with_modules<T>(stage: &Stage, act: impl AsyncFnOnce(&dyn ObjectStore) -> T) -> T {
-    let store = baton_store::open(&stage.store.url().parse().expect("a URL")).expect("a store");
+/// Acts on the fleet's store as an outside client.
+pub fn with_modules<T>(fleet: &Fleet, act: impl AsyncFnOnce(&dyn ObjectStore) -> T) -> T {
+    let store = baton_store::open(&fleet.store.url().parse().expect("a URL")).expect("a store");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(act(&*store))
 }

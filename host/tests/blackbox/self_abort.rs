@@ -6,17 +6,17 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use time::OffsetDateTime;
 
+use crate::fleet::Fleet;
 use crate::frozen::{freeze, hold, writes_in_vain};
 use crate::guests::Guest;
 use crate::node::{Event, Launch, Node, until};
-use crate::stage::Stage;
 use crate::store::Store;
 
 /// D. From 0.93 D, when a host ends itself, to D there is little; more than on a busy machine may be lost.
 const LEASE: Duration = Duration::from_secs(20);
 
-fn launch(stage: &Stage) -> Launch {
-    stage.launch_with("alpha", &[("--lease", "20s")])
+fn launch(fleet: &Fleet) -> Launch {
+    fleet.launch_with("alpha", &[("--lease", "20s")])
 }
 
 /// Waits for the end of a host that was last renewed before `safe`, and checks that it came by its own hand and before the
@@ -29,15 +29,15 @@ fn ends_itself(node: &mut Node, safe: OffsetDateTime) {
 }
 
 /// Checks that the lease of a host that has ended itself was left to run out.
-fn is_not_released(stage: &Stage, term: u64) {
-    let lease = stage.status();
+fn is_not_released(fleet: &Fleet, term: u64) {
+    let lease = fleet.status();
     assert_eq!(lease["term"], term, "{lease}");
     assert_ne!(lease["lease"], "free", "{lease}");
 }
 
 /// What the host said before it ended itself.
-fn last_words(stage: &Stage) -> Event {
-    let events = stage.journal.events();
+fn last_words(fleet: &Fleet) -> Event {
+    let events = fleet.journal.events();
     for never in ["gone", "released"] {
         assert!(events.iter().all(|event| event.name != never), "{events:?}");
     }
@@ -46,51 +46,51 @@ fn last_words(stage: &Stage) -> Event {
 
 #[test]
 fn an_instance_whose_process_cannot_be_reaped_takes_its_host_with_it() {
-    let stage = Stage::new(Store::sqlite()).with(Guest::Loops);
-    let mut node = launch(&stage).start();
+    let fleet = Fleet::new(Store::sqlite()).with(Guest::Loops);
+    let mut node = launch(&fleet).start();
     let term = node.after(0, "started").term;
     let _held = hold(&node);
-    let outage = stage.store.cut();
+    let outage = fleet.store.cut();
     // No renewal succeeds after this.
     let safe = OffsetDateTime::now_utc();
     let killed = node.after(0, "killed");
     ends_itself(&mut node, safe);
     drop(outage);
-    is_not_released(&stage, term);
-    let words = last_words(&stage);
+    is_not_released(&fleet, term);
+    let words = last_words(&fleet);
     assert!(words.text("reason").contains("not gone"), "{words:?}");
     assert!(words.ts - killed.ts > LEASE / 10, "0.93 D, not the kill, is its time: {words:?} {killed:?}");
-    let _b = stage.node("beta");
-    stage.journal.event("the next term", |event| event.name == "started" && event.term > term);
-    stage.check_promises();
+    let _b = fleet.node("beta");
+    fleet.journal.event("the next term", |event| event.name == "started" && event.term > term);
+    fleet.check_promises();
 }
 
 #[test]
 fn a_host_whose_supervisor_does_not_run_is_ended_by_its_watchdog() {
-    let stage = Stage::new(Store::sqlite()).with(Guest::Loops);
-    let mut node = launch(&stage).start();
+    let fleet = Fleet::new(Store::sqlite()).with(Guest::Loops);
+    let mut node = launch(&fleet).start();
     let term = node.after(0, "started").term;
     // What ends at its deadline all the same is not gone before it is reaped.
     let _held = hold(&node);
     // Nobody renews, stops or kills any more.
     freeze(&node, "control");
     ends_itself(&mut node, OffsetDateTime::now_utc());
-    is_not_released(&stage, term);
-    let words = last_words(&stage);
+    is_not_released(&fleet, term);
+    let words = last_words(&fleet);
     assert!(words.text("reason").contains("the host ends itself"), "{words:?}");
-    stage.check_promises();
+    fleet.check_promises();
 }
 
 #[test]
 fn words_that_nobody_reads_do_not_delay_the_end() {
-    let stage = Stage::new(Store::sqlite()).with(Guest::FloodsThenLoops);
-    let mut node = launch(&stage).start_unread();
-    let held = stage.status_until("a leader", |status| status["lease"] == "held" && status["node"] == "alpha");
+    let fleet = Fleet::new(Store::sqlite()).with(Guest::FloodsThenLoops);
+    let mut node = launch(&fleet).start_unread();
+    let held = fleet.status_until("a leader", |status| status["lease"] == "held" && status["node"] == "alpha");
     writes_in_vain(&node, "baton-log");
     let _held = hold(&node);
     freeze(&node, "control");
     ends_itself(&mut node, OffsetDateTime::now_utc());
-    is_not_released(&stage, held["term"].as_u64().expect("a term"));
+    is_not_released(&fleet, held["term"].as_u64().expect("a term"));
 }
 
 /// Waits until one of these, of which one runs an instance, has ended.
@@ -102,10 +102,10 @@ fn one_has_ended(node: &Node, runners: &[Pid]) {
 }
 
 fn ends_at_its_deadline(stop: impl FnOnce(&Node)) {
-    let stage = Stage::new(Store::sqlite()).with(Guest::Loops);
-    let node = launch(&stage).start();
+    let fleet = Fleet::new(Store::sqlite()).with(Guest::Loops);
+    let node = launch(&fleet).start();
     let term = node.after(0, "started").term;
-    let _standby = stage.standby("beta", &node);
+    let _standby = fleet.standby("beta", &node);
     // The second one waits for the next term, and goes on to wait.
     let runners = until("a runner for the next term", || {
         let runners = node.runners();
@@ -114,10 +114,10 @@ fn ends_at_its_deadline(stop: impl FnOnce(&Node)) {
     stop(&node);
     one_has_ended(&node, &runners);
     assert!(node.runners().iter().any(|runner| runners.contains(runner)), "the other one has no deadline");
-    stage.journal.event("the next term", |event| event.name == "started" && event.term > term);
+    fleet.journal.event("the next term", |event| event.name == "started" && event.term > term);
     node.resume();
     node.event("its end", |event| event.name == "gone" && event.term == term);
-    stage.check_promises();
+    fleet.check_promises();
 }
 
 #[test]

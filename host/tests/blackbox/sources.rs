@@ -5,62 +5,62 @@ use baton_modules::{Control, EditError, Publication, edit_control};
 use baton_store::{Announcement, Digest, ModuleStore as _, ObjectStore};
 use time::OffsetDateTime;
 
+use crate::fleet::{ELECTION, Fleet};
 use crate::guests::Guest;
 use crate::node::{Event, Node, until};
 use crate::on_both_stores;
-use crate::stage::{ELECTION, Stage};
 use crate::store::Store;
 
 /// The source of all nodes here.
-const PUSHED: &str = "store://stage";
+const PUSHED: &str = "store://fleet";
 
 on_both_stores! {
     what_is_pushed_is_held_by_every_node,
     a_push_that_cannot_run_takes_nothing_away,
 }
 
-fn what_is_pushed_is_held_by_every_node(stage: Stage) {
+fn what_is_pushed_is_held_by_every_node(fleet: Fleet) {
     // The version before is held for as long as that lasts, however long the test takes.
     let probation = [("--probation", "1h")];
-    let mut nodes = ["alpha", "beta"].map(|name| stage.launch_from(name, PUSHED, &probation).start());
+    let mut nodes = ["alpha", "beta"].map(|name| fleet.launch_from(name, PUSHED, &probation).start());
     for node in &nodes {
-        node.event("how to push", |event| event.text("reason").contains("baton push MODULE stage"));
+        node.event("how to push", |event| event.text("reason").contains("baton push MODULE fleet"));
     }
-    let first = push(&stage, 1);
+    let first = push(&fleet, 1);
     for node in &nodes {
         ready(node, first.digest);
     }
-    let started = stage.journal.event("the first version", |event| event.name == "started");
+    let started = fleet.journal.event("the first version", |event| event.name == "started");
     assert_eq!(started.text("module"), first.digest.to_string());
     let leader = started.from.clone();
     let standby = if leader == "alpha" { "beta" } else { "alpha" };
-    announced(&stage, &leader, |said| said.holds == [first.digest] && said.runs == Some(first.digest));
-    announced(&stage, standby, |said| said.holds == [first.digest] && said.runs.is_none());
+    announced(&fleet, &leader, |said| said.holds == [first.digest] && said.runs == Some(first.digest));
+    announced(&fleet, standby, |said| said.holds == [first.digest] && said.runs.is_none());
 
-    let second = push(&stage, 2);
+    let second = push(&fleet, 2);
     for node in &nodes {
         ready(node, second.digest);
     }
     let both = |said: &Announcement| [first.digest, second.digest].iter().all(|digest| said.holds.contains(digest));
-    announced(&stage, &leader, |said| both(said) && said.runs == Some(second.digest));
-    announced(&stage, standby, |said| both(said) && said.runs.is_none());
-    stage.beat_above(started.term);
+    announced(&fleet, &leader, |said| both(said) && said.runs == Some(second.digest));
+    announced(&fleet, standby, |said| both(said) && said.runs.is_none());
+    fleet.beat_above(started.term);
     for node in &mut nodes {
         assert!(node.terminate().success());
     }
-    assert!(on(&stage, async |store| store.announcements(&election()).await).is_empty(), "they took it back");
-    stage.check_promises();
+    assert!(on(&fleet, async |store| store.announcements(&election()).await).is_empty(), "they took it back");
+    fleet.check_promises();
 }
 
-fn a_push_that_cannot_run_takes_nothing_away(stage: Stage) {
-    let first = push(&stage, 1);
-    let alpha = stage.launch_from("alpha", PUSHED, &[]).start();
-    let term = stage.beat_above(0).term;
+fn a_push_that_cannot_run_takes_nothing_away(fleet: Fleet) {
+    let first = push(&fleet, 1);
+    let alpha = fleet.launch_from("alpha", PUSHED, &[]).start();
+    let term = fleet.beat_above(0).term;
     let half = Guest::Beats.build(2);
-    let half = publish(&stage, &half[..half.len() / 2]);
-    let missing = name(&stage, &Guest::Beats.build(3));
+    let half = publish(&fleet, &half[..half.len() / 2]);
+    let missing = name(&fleet, &Guest::Beats.build(3));
     // Whoever starts now has the newest that can run.
-    let beta = stage.launch_from("beta", PUSHED, &[]).start();
+    let beta = fleet.launch_from("beta", PUSHED, &[]).start();
     for node in [&alpha, &beta] {
         for bad in [half.digest, missing.digest] {
             let refused = |event: &Event| event.name == "module_refused" && event.text("module") == bad.to_string();
@@ -68,35 +68,35 @@ fn a_push_that_cannot_run_takes_nothing_away(stage: Stage) {
         }
         ready(node, first.digest);
     }
-    announced(&stage, "beta", |said| said.holds == [first.digest]);
+    announced(&fleet, "beta", |said| said.holds == [first.digest]);
     let now = OffsetDateTime::now_utc();
-    let beat = stage.beat("a beat", |event| event.ts > now);
+    let beat = fleet.beat("a beat", |event| event.ts > now);
     assert_eq!((beat.from.as_str(), beat.term), ("alpha", term), "the instance does not notice");
-    let last = push(&stage, 4);
-    stage.journal.event("what can run", |e| e.name == "started" && e.text("module") == last.digest.to_string());
-    stage.check_promises();
+    let last = push(&fleet, 4);
+    fleet.journal.event("what can run", |e| e.name == "started" && e.text("module") == last.digest.to_string());
+    fleet.check_promises();
 }
 
 #[test]
 fn one_host_follows_several_sources() {
-    let stage = Stage::new(Store::sqlite());
-    let file = stage.home.path().join("file.wasm");
+    let fleet = Fleet::new(Store::sqlite());
+    let file = fleet.home.path().join("file.wasm");
     std::fs::write(&file, Guest::Beats.build(1)).expect("the file is written");
     let config = format!(
         "store = {:?}\nlease = \"2s\"\nenv = {{ BEHAVIOUR = \"beat\" }}\n\
-         [coordinators.stage]\nmodule = \"store://stage\"\n[coordinators.file]\nmodule = \"file.wasm\"\n",
-        stage.store.url()
+         [coordinators.fleet]\nmodule = \"store://fleet\"\n[coordinators.file]\nmodule = \"file.wasm\"\n",
+        fleet.store.url()
     );
-    std::fs::write(stage.home.path().join("baton.toml"), config).expect("the file is written");
-    let mut node = crate::node::Launch::run("alpha", stage.home.path(), &stage.journal).start();
+    std::fs::write(fleet.home.path().join("baton.toml"), config).expect("the file is written");
+    let mut node = crate::node::Launch::run("alpha", fleet.home.path(), &fleet.journal).start();
     let of = |election: &'static str, name: &'static str| {
         move |event: &Event| event.name == name && event.text("election") == election
     };
     node.event("the file to run", of("file", "started"));
-    let starting = node.event("the source of both", of("stage", "starting"));
+    let starting = node.event("the source of both", of("fleet", "starting"));
     assert_eq!(starting.text("source"), PUSHED);
-    push(&stage, 2);
-    node.event("what is pushed to run", of("stage", "started"));
+    push(&fleet, 2);
+    node.event("what is pushed to run", of("fleet", "started"));
     assert!(node.terminate().success());
 }
 
@@ -106,26 +106,26 @@ struct Pushed {
 }
 
 /// Pushes the guest as it was built for the nth time.
-fn push(stage: &Stage, n: u8) -> Pushed {
-    let file = stage.home.path().join(format!("{n}.wasm"));
+fn push(fleet: &Fleet, n: u8) -> Pushed {
+    let file = fleet.home.path().join(format!("{n}.wasm"));
     std::fs::write(&file, Guest::Beats.build(n)).expect("the file is written");
-    let finished = stage.command(&["push", &file.display().to_string(), ELECTION]);
+    let finished = fleet.command(&["push", &file.display().to_string(), ELECTION]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
     Pushed { digest: Digest::of(&Guest::Beats.build(n)) }
 }
 
 /// Publishes bytes that `baton push` would not.
-fn publish(stage: &Stage, bytes: &[u8]) -> Pushed {
-    on(stage, async |store| store.put_module(&Digest::of(bytes), bytes.to_vec().into()).await);
-    name(stage, bytes)
+fn publish(fleet: &Fleet, bytes: &[u8]) -> Pushed {
+    on(fleet, async |store| store.put_module(&Digest::of(bytes), bytes.to_vec().into()).await);
+    name(fleet, bytes)
 }
 
 /// Makes it the current version, though nobody has stored it.
-fn name(stage: &Stage, bytes: &[u8]) -> Pushed {
+fn name(fleet: &Fleet, bytes: &[u8]) -> Pushed {
     let digest = Digest::of(bytes);
     let (size, by, at) = (bytes.len() as u64, "me".to_owned(), "now".to_owned());
     let new = Publication { digest, size, by, at, signature: None };
-    on(stage, async |store| {
+    on(fleet, async |store| {
         let push = |control: &mut Control| control.push(new.clone()).map_err(EditError::from);
         edit_control(store, &election(), push).await
     });
@@ -133,9 +133,9 @@ fn name(stage: &Stage, bytes: &[u8]) -> Pushed {
 }
 
 /// Waits until what a node says of itself passes.
-pub fn announced(stage: &Stage, node: &str, test: impl Fn(&Announcement) -> bool) {
+pub fn announced(fleet: &Fleet, node: &str, test: impl Fn(&Announcement) -> bool) {
     until(&format!("an announcement of {node}"), || {
-        let said = on(stage, async |store| store.announcements(&election()).await);
+        let said = on(fleet, async |store| store.announcements(&election()).await);
         let own = said.iter().find(|(name, _)| name == node).and_then(|(_, said)| Announcement::decode(said));
         own.filter(&test).ok_or(said)
     });
@@ -151,8 +151,8 @@ fn election() -> ElectionName {
 }
 
 /// Asks the store, as no command does, until it answers.
-fn on<T, E: std::fmt::Debug>(stage: &Stage, ask: impl AsyncFn(&dyn ObjectStore) -> Result<T, E>) -> T {
-    let store = baton_store::open(&stage.store.url().parse().expect("a URL")).expect("a store");
+fn on<T, E: std::fmt::Debug>(fleet: &Fleet, ask: impl AsyncFn(&dyn ObjectStore) -> Result<T, E>) -> T {
+    let store = baton_store::open(&fleet.store.url().parse().expect("a URL")).expect("a store");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     until("an answer of the store", || runtime.block_on(ask(&*store)))
 }

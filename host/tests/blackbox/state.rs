@@ -8,10 +8,10 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::fleet::{ELECTION, Fleet};
 use crate::guests::Guest;
 use crate::node::{Event, baton, finish, finish_with_input};
 use crate::on_both_stores;
-use crate::stage::{ELECTION, Stage};
 use crate::store::Store;
 
 on_both_stores! {
@@ -23,18 +23,18 @@ on_both_stores! {
 
 /// Kills the leader at moments that nobody chose until so many commits were made, and finds all that were
 /// acknowledged.
-fn commits_outlive_sigkill(stage: Stage) {
-    let stage = stage.heavy().with(Guest::KeepsHistory);
+fn commits_outlive_sigkill(fleet: Fleet) {
+    let fleet = fleet.heavy().with(Guest::KeepsHistory);
     // On Azure a takeover takes 15 s and more.
-    let (enough, kills) = (10_000, if stage.lease() < Duration::from_secs(10) { 8 } else { 2 });
-    let mut nodes: Vec<_> = ["alpha", "beta"].map(|name| stage.node(name)).into_iter().collect();
+    let (enough, kills) = (10_000, if fleet.lease() < Duration::from_secs(10) { 8 } else { 2 });
+    let mut nodes: Vec<_> = ["alpha", "beta"].map(|name| fleet.node(name)).into_iter().collect();
     let mut term = 0;
     for kill in 1..=kills {
-        let saved = stage.beat("a commit of a new term", |event| event.term > term && saved(event).is_some());
+        let saved = fleet.beat("a commit of a new term", |event| event.term > term && saved(event).is_some());
         let upto = enough * kill / kills;
         // On a busy machine the term may end by itself, too.
         let is_enough = |count| count >= upto || count > saved_count(&saved) + enough / kills;
-        let leads = stage.journal.wait_for_the_last("enough commits of this term or the next ones", |events| {
+        let leads = fleet.journal.wait_for_the_last("enough commits of this term or the next ones", |events| {
             let mut made = events.iter().filter(|event| event.term >= saved.term && event.name == "output");
             let far = made.clone().filter_map(self::saved).max().unwrap_or(0);
             made.find(|event| self::saved(event).is_some_and(is_enough)).cloned().ok_or(far)
@@ -44,9 +44,9 @@ fn commits_outlive_sigkill(stage: Stage) {
         let killed = nodes.remove(position);
         killed.signal(Signal::KILL);
         drop(killed);
-        nodes.push(stage.node(&format!("{}-{kill}", leads.from)));
+        nodes.push(fleet.node(&format!("{}-{kill}", leads.from)));
     }
-    stage.beat("commits after the last kill", |event| {
+    fleet.beat("commits after the last kill", |event| {
         event.term > term && saved(event).is_some_and(|count| count >= enough)
     });
     for node in &mut nodes {
@@ -54,36 +54,36 @@ fn commits_outlive_sigkill(stage: Stage) {
         node.event("to contend", |event| event.name == "starting");
         assert!(node.terminate().success());
     }
-    one_history(&stage);
-    stage.check_promises();
+    one_history(&fleet);
+    fleet.check_promises();
 }
 
 /// The leader alone loses the store, while its guest commits all the time.
-fn a_partition_with_a_commit_in_flight_leaves_one_history(stage: Stage) {
-    let stage = stage.with(Guest::KeepsHistory);
-    let mut alpha = stage.node("alpha");
-    let term = stage.beat("commits", |event| saved(event).is_some_and(|count| count >= 20)).term;
+fn a_partition_with_a_commit_in_flight_leaves_one_history(fleet: Fleet) {
+    let fleet = fleet.with(Guest::KeepsHistory);
+    let mut alpha = fleet.node("alpha");
+    let term = fleet.beat("commits", |event| saved(event).is_some_and(|count| count >= 20)).term;
     // The embedded store cannot be away for one process only.
-    let around = stage.store.url_around_the_proxy();
-    let mut beta = stage.launch_with("beta", &[("--store", &around)]).start();
+    let around = fleet.store.url_around_the_proxy();
+    let mut beta = fleet.launch_with("beta", &[("--store", &around)]).start();
     beta.event("to follow alpha", |event| event.name == "standby" && event.text("reason").contains("alpha"));
-    let outage = stage.store.cut_all();
+    let outage = fleet.store.cut_all();
     alpha.event("gone", |event| event.name == "gone" && event.term == term);
-    if around != stage.store.url() {
+    if around != fleet.store.url() {
         beta.event("a commit in a higher term", |event| event.term > term && saved(event).is_some());
     }
     drop(outage);
-    stage.beat("commits of a higher term", |event| event.term > term && saved(event).is_some_and(|count| count >= 40));
+    fleet.beat("commits of a higher term", |event| event.term > term && saved(event).is_some_and(|count| count >= 40));
     assert!(alpha.terminate().success() && beta.terminate().success());
-    one_history(&stage);
-    stage.check_promises();
+    one_history(&fleet);
+    fleet.check_promises();
 }
 
-fn an_operator_reads_and_changes_the_state(stage: Stage) {
-    let stage = stage.with(Guest::KeepsHistory);
-    let state = |args: &[&str]| stage.command(&[&["state"], args].concat());
-    let (mut alpha, _) = (stage.node("alpha"), ());
-    let first = stage.beat("commits", |event| saved(event).is_some_and(|count| count >= 10));
+fn an_operator_reads_and_changes_the_state(fleet: Fleet) {
+    let fleet = fleet.with(Guest::KeepsHistory);
+    let state = |args: &[&str]| fleet.command(&[&["state"], args].concat());
+    let (mut alpha, _) = (fleet.node("alpha"), ());
+    let first = fleet.beat("commits", |event| saved(event).is_some_and(|count| count >= 10));
 
     // While it leads, its state is only for reading.
     let listed = state(&["list", ELECTION]);
@@ -104,34 +104,34 @@ fn an_operator_reads_and_changes_the_state(stage: Stage) {
     assert_eq!(gone.term, first.term);
     assert_eq!(gone.text("message"), "an operator changed the state");
     let resumed =
-        stage.beat("the next term", |event| event.term > first.term && event.text("line").starts_with("resumed"));
+        fleet.beat("the next term", |event| event.term > first.term && event.text("line").starts_with("resumed"));
     assert_eq!(resumed.text("line"), "resumed 1000000");
-    stage.beat("its commits", |event| event.term > first.term && saved(event).is_some());
+    fleet.beat("its commits", |event| event.term > first.term && saved(event).is_some());
     assert!(alpha.terminate().success());
 
     // Nobody leads now.
     let exported = state(&["export", ELECTION]);
-    assert_eq!(exported.json()["entries"]["count"], Value::from(read(&stage, "count")), "{exported:?}");
+    assert_eq!(exported.json()["entries"]["count"], Value::from(read(&fleet, "count")), "{exported:?}");
     assert_eq!(state(&["put", ELECTION, "note", "of an operator"]).code, Some(0));
-    assert_eq!(read(&stage, "note"), "of an operator");
+    assert_eq!(read(&fleet, "note"), "of an operator");
     assert_eq!(state(&["delete", ELECTION, "note"]).code, Some(0));
     let missing = state(&["get", ELECTION, "note"]);
     assert!(missing.code == Some(1) && missing.stdout.is_empty() && missing.stderr.contains("note"), "{missing:?}");
     let bytes = b"\x00\xff\n";
-    let put = finish_with_input(stage.baton(&["state", "put", ELECTION, "bytes"]), bytes);
+    let put = finish_with_input(fleet.baton(&["state", "put", ELECTION, "bytes"]), bytes);
     assert_eq!(put.code, Some(0), "{put:?}");
     let whole = state(&["export", ELECTION]);
     assert_eq!(whole.json()["entries"]["bytes"]["base64"], "AP8K");
 
     // An import puts all back as it was, bytes included, and nothing else.
     assert_eq!(state(&["put", ELECTION, "later", "x"]).code, Some(0));
-    let import = finish_with_input(stage.baton(&["state", "import", ELECTION]), whole.stdout.as_bytes());
+    let import = finish_with_input(fleet.baton(&["state", "import", ELECTION]), whole.stdout.as_bytes());
     assert_eq!(import.code, Some(0), "{import:?}");
     assert_eq!(state(&["export", ELECTION]).stdout, whole.stdout);
     let last = br#"{"format": "baton state 1", "election": "job", "term": 18446744073709551615, "entries": {}}"#;
-    let refused = finish_with_input(stage.baton(&["state", "import", ELECTION]), last);
+    let refused = finish_with_input(fleet.baton(&["state", "import", ELECTION]), last);
     assert!(refused.code == Some(1) && refused.stderr.contains("after which none could begin"), "{refused:?}");
-    let broken = finish_with_input(stage.baton(&["state", "import", ELECTION]), b"{}");
+    let broken = finish_with_input(fleet.baton(&["state", "import", ELECTION]), b"{}");
     assert!(broken.code == Some(1) && broken.stderr.contains("baton state export"), "{broken:?}");
     assert_eq!(state(&["export", ELECTION]).stdout, whole.stdout);
 
@@ -140,35 +140,35 @@ fn an_operator_reads_and_changes_the_state(stage: Stage) {
     assert!(misspelt.code == Some(1) && misspelt.stderr.contains("no state of nobody"), "{misspelt:?}");
     let missing = state(&["delete", ELECTION, "count", "nothing"]);
     assert!(missing.code == Some(1) && missing.stderr.contains(r#"no key "nothing""#), "{missing:?}");
-    let huge = finish_with_input(stage.baton(&["state", "put", ELECTION, "huge"]), &vec![b'x'; 64 << 20]);
+    let huge = finish_with_input(fleet.baton(&["state", "put", ELECTION, "huge"]), &vec![b'x'; 64 << 20]);
     assert!(huge.code == Some(1) && huge.stderr.contains("67108864"), "{huge:?}");
     assert_eq!(state(&["export", ELECTION]).stdout, whole.stdout);
 }
 
 #[test]
 fn a_value_is_harmless_to_a_terminal_and_as_it_is_to_others() {
-    let stage = Stage::new(Store::sqlite());
+    let fleet = Fleet::new(Store::sqlite());
     let value = "a\u{1b}[2Jb\u{9b}2J\u{202e}\nc";
     let escaped = "a\\u{1b}[2Jb\\u{9b}2J\\u{202e}";
     let entries = serde_json::json!({ "key": value, "key\u{1b}]0;x\u{7}\u{9b}": "x" });
     let import = serde_json::json!({ "format": "baton state 1", "election": ELECTION, "term": 1, "entries": entries })
         .to_string();
     // The store is there once somebody has pushed or contended.
-    let mut node = stage.node("alpha");
+    let mut node = fleet.node("alpha");
     node.after(0, "elected");
     assert!(node.terminate().success());
-    let imported = finish_with_input(stage.baton(&["state", "import", ELECTION, "--force"]), import.as_bytes());
+    let imported = finish_with_input(fleet.baton(&["state", "import", ELECTION, "--force"]), import.as_bytes());
     assert_eq!(imported.code, Some(0), "{imported:?}");
-    assert_eq!(read(&stage, "key"), value, "not to a terminal");
-    assert_eq!(on_a_terminal(&stage.baton(&["state", "get", ELECTION, "key"])), format!("{escaped}\r\nc"));
-    let mut check = baton(stage.home.path());
+    assert_eq!(read(&fleet, "key"), value, "not to a terminal");
+    assert_eq!(on_a_terminal(&fleet.baton(&["state", "get", ELECTION, "key"])), format!("{escaped}\r\nc"));
+    let mut check = baton(fleet.home.path());
     check.args(["check", "\u{1b}[2J\u{9b}.wasm"]);
     for command in [
-        stage.baton(&["state", "list", ELECTION]),
-        stage.baton(&["state", "list", ELECTION, "--json"]),
-        stage.baton(&["state", "export", ELECTION]),
-        stage.baton(&["state", "get", ELECTION, "\u{1b}[2J"]),
-        stage.baton(&["status", "--js\u{1b}[2J"]),
+        fleet.baton(&["state", "list", ELECTION]),
+        fleet.baton(&["state", "list", ELECTION, "--json"]),
+        fleet.baton(&["state", "export", ELECTION]),
+        fleet.baton(&["state", "get", ELECTION, "\u{1b}[2J"]),
+        fleet.baton(&["status", "--js\u{1b}[2J"]),
         check,
     ] {
         let shown = on_a_terminal(&command);
@@ -177,7 +177,7 @@ fn a_value_is_harmless_to_a_terminal_and_as_it_is_to_others() {
         assert!(shown.contains("\\u{1b}") || shown.contains("\\u001b"), "{command:?}: {shown:?}");
     }
     // What was escaped as JSON means the same.
-    let exported = stage.command(&["state", "export", ELECTION]);
+    let exported = fleet.command(&["state", "export", ELECTION]);
     assert_eq!(exported.json()["entries"], entries);
     assert!(exported.stdout.contains("\\u009b") && !exported.stdout.contains('\u{9b}'), "{exported:?}");
 }
@@ -192,11 +192,11 @@ fn on_a_terminal(command: &Command) -> String {
     finish(script).stdout
 }
 
-fn a_state_that_is_too_large_is_refused_by_the_limits_name(stage: Stage) {
-    let stage = stage.with(Guest::SavesTooMuch);
-    let mut alpha = stage.node("alpha");
-    stage.beat("the last line", |event| event.text("line").starts_with("keys: [\"large/"));
-    let lines: Vec<String> = stage.journal.events().iter().map(|event| event.text("line").to_owned()).collect();
+fn a_state_that_is_too_large_is_refused_by_the_limits_name(fleet: Fleet) {
+    let fleet = fleet.with(Guest::SavesTooMuch);
+    let mut alpha = fleet.node("alpha");
+    fleet.beat("the last line", |event| event.text("line").starts_with("keys: [\"large/"));
+    let lines: Vec<String> = fleet.journal.events().iter().map(|event| event.text("line").to_owned()).collect();
     for (what, said) in [
         (
             "one value of 5 MiB",
@@ -217,7 +217,7 @@ fn a_state_that_is_too_large_is_refused_by_the_limits_name(stage: Stage) {
         assert!(lines.iter().any(|other| other.starts_with(&line)), "{line} is missing in {lines:#?}");
     }
     assert!(alpha.terminate().success());
-    stage.check_promises();
+    fleet.check_promises();
 }
 
 /// Which commit the event says was saved.
@@ -230,16 +230,16 @@ fn saved_count(event: &Event) -> u64 {
 }
 
 /// A value, as `baton state` prints it.
-fn read(stage: &Stage, key: &str) -> String {
-    let got = stage.command(&["state", "get", ELECTION, key]);
+fn read(fleet: &Fleet, key: &str) -> String {
+    let got = fleet.command(&["state", "get", ELECTION, key]);
     assert_eq!(got.code, Some(0), "{got:?}");
     got.stdout
 }
 
 /// Checks in the final document that all commits of all terms are one history, and that none is missing that
 /// a guest was told of.
-fn one_history(stage: &Stage) {
-    let exported = stage.command(&["state", "export", ELECTION]).json();
+fn one_history(fleet: &Fleet) {
+    let exported = fleet.command(&["state", "export", ELECTION]).json();
     let entries = exported["entries"].as_object().expect("entries");
     let text = |key: &str| entries[key].as_str().expect("text");
     let count: u64 = text("count").parse().expect("a number");
@@ -255,7 +255,7 @@ fn one_history(stage: &Stage) {
         next = part.end() + 1;
     }
     assert_eq!(next, count + 1, "the count is not what the terms made of it: {parts:?}");
-    for event in stage.journal.events() {
+    for event in fleet.journal.events() {
         if let Some(told) = saved(&event).filter(|told| *told > 0) {
             // A term that ended before its first commit tells what it found.
             let is_its_own = parts.get(&event.term).is_none_or(|part| part.contains(&told) || told < *part.start());

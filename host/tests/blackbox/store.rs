@@ -15,11 +15,11 @@ use rusqlite::Connection;
 use tempfile::TempDir;
 
 use crate::azurite::Azurite;
+use crate::fleet::ELECTION;
 use crate::proxy::{Mode, Proxy};
-use crate::stage::ELECTION;
 
 /// The container of every scenario's own Azurite.
-const CONTAINER: &str = "stage";
+const CONTAINER: &str = "fleet";
 
 /// A store of one scenario.
 pub enum Store {

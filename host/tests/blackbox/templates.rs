@@ -4,9 +4,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use time::OffsetDateTime;
 
 use crate::coordinators::table;
+use crate::fleet::Fleet;
 use crate::guests::Guest;
 use crate::node::{Journal, Launch, Node, until};
-use crate::stage::Stage;
 use crate::store::Store;
 
 /// The one template of a host that has one version.
@@ -41,37 +41,37 @@ fn coordinators_that_run_one_version_share_its_template() {
 
 #[test]
 fn a_template_that_ends_takes_no_instance_with_it_and_is_made_anew() {
-    let stage = Stage::new(Store::sqlite());
-    let node = stage.node("alpha");
+    let fleet = Fleet::new(Store::sqlite());
+    let node = fleet.node("alpha");
     let term = node.after(0, "started").term;
     let (first, runners) = (template(&node), both_runners(&node));
     kill(first);
     let killed = OffsetDateTime::now_utc();
-    assert_eq!(stage.beat("it goes on", |event| event.ts > killed).term, term);
+    assert_eq!(fleet.beat("it goes on", |event| event.ts > killed).term, term);
     // The next term finds the runner that waits; after that there is none until there is a template.
     for runner in runners {
         kill(runner);
     }
-    stage.journal.event("a later term", |event| event.name == "output" && event.term > term);
+    fleet.journal.event("a later term", |event| event.name == "output" && event.term > term);
     assert_ne!(template(&node), first);
     both_runners(&node);
-    stage.check_promises();
+    fleet.check_promises();
 }
 
 #[test]
 fn a_template_that_does_not_answer_is_replaced() {
-    let stage = Stage::new(Store::sqlite());
+    let fleet = Fleet::new(Store::sqlite());
     // What waits for it must not cost a renewal.
-    let node = stage.launch_with("alpha", &[("--lease", "30s")]).start();
+    let node = fleet.launch_with("alpha", &[("--lease", "30s")]).start();
     let term = node.after(0, "started").term;
     let (first, runners) = (template(&node), both_runners(&node));
     kill_process(first, Signal::STOP).expect("it is there");
     for runner in runners {
         kill(runner);
     }
-    let next = stage.journal.event("a later term", |event| event.name == "output" && event.term > term);
+    let next = fleet.journal.event("a later term", |event| event.name == "output" && event.term > term);
     assert_ne!(template(&node), first);
-    let lost = stage.journal.events().into_iter().find(|event| event.name == "renew_failed");
+    let lost = fleet.journal.events().into_iter().find(|event| event.name == "renew_failed");
     assert!(lost.is_none(), "{lost:?} before {next:?}");
-    stage.check_promises();
+    fleet.check_promises();
 }

@@ -5,10 +5,10 @@ use std::path::Path;
 use baton_store::Digest;
 use time::OffsetDateTime;
 
+use crate::fleet::{ELECTION, Fleet};
 use crate::guests::Guest;
 use crate::minisign::Signer;
 use crate::node::{Launch, baton, finish};
-use crate::stage::{ELECTION, Stage};
 use crate::store::Store;
 
 /// The guest as it was built for the nth time: with another custom section at its end.
@@ -19,19 +19,19 @@ fn build(n: u8) -> Vec<u8> {
 }
 
 /// The same, beating, from that file.
-fn launch(stage: &Stage, module: &Path) -> Launch {
-    let launch = Launch::run("alpha", stage.home.path(), &stage.journal).arg(module);
+fn launch(fleet: &Fleet, module: &Path) -> Launch {
+    let launch = Launch::run("alpha", fleet.home.path(), &fleet.journal).arg(module);
     let env = Guest::Beats.env().map(|(key, value)| format!("{key}={value}"));
     let launch = env.iter().fold(launch, |launch, pair| launch.flag("--env", pair));
-    launch.flag("--election", ELECTION).flag("--store", stage.store.url())
+    launch.flag("--election", ELECTION).flag("--store", fleet.store.url())
 }
 
 #[test]
 fn what_is_not_signed_never_runs_and_never_stops_what_is() {
-    let stage = Stage::new(Store::sqlite());
+    let fleet = Fleet::new(Store::sqlite());
     let (signer, stranger) = (Signer::with_new_key(), Signer::with_new_key());
-    let path = stage.home.path().join("job.wasm");
-    let signature = stage.home.path().join("job.wasm.minisig");
+    let path = fleet.home.path().join("job.wasm");
+    let signature = fleet.home.path().join("job.wasm.minisig");
     let offer = |module: &[u8], text: Option<String>| {
         match text {
             Some(text) => std::fs::write(&signature, text).expect("written"),
@@ -43,8 +43,8 @@ fn what_is_not_signed_never_runs_and_never_stops_what_is() {
     };
     let first = build(1);
     offer(&first, Some(signer.sign(&first)));
-    let node = launch(&stage, &path).flag("--trust", signer.public()).start();
-    let term = stage.beat_above(0).term;
+    let node = launch(&fleet, &path).flag("--trust", signer.public()).start();
+    let term = fleet.beat_above(0).term;
 
     let mut flipped = build(2);
     let half = flipped[..flipped.len() / 2].to_vec();
@@ -66,7 +66,7 @@ fn what_is_not_signed_never_runs_and_never_stops_what_is() {
             event.name == "module_refused" && event.text("module") == digest && event.text("error").contains(reason)
         });
         let now = OffsetDateTime::now_utc();
-        let beat = stage.beat("a beat", |event| event.ts > now);
+        let beat = fleet.beat("a beat", |event| event.ts > now);
         assert_eq!(beat.term, term, "the instance does not notice");
     }
     let elsewhere = |module: &[u8]| signer.sign_saying(module, "election:other\tfile:job.wasm");
@@ -91,7 +91,7 @@ fn what_is_not_signed_never_runs_and_never_stops_what_is() {
 
     let digest = offer(&build(7), Some(signer.sign_legacy(&build(7))));
     node.event("what is signed", |event| event.name == "module_ready" && event.text("module") == digest);
-    stage.check_promises();
+    fleet.check_promises();
 }
 
 #[test]
@@ -126,13 +126,13 @@ fn what_is_not_trusted_is_a_wrong_configuration_at_the_start() {
 
 #[test]
 fn a_cache_that_others_may_write_is_done_without() {
-    let stage = Stage::new(Store::sqlite());
-    let cache = stage.home.path().join("cache");
+    let fleet = Fleet::new(Store::sqlite());
+    let cache = fleet.home.path().join("cache");
     std::fs::create_dir(&cache).expect("a folder");
     std::fs::set_permissions(&cache, std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("writable");
-    let mut node = launch(&stage, &Guest::Beats.module()).flag("--cache", &cache).start();
+    let mut node = launch(&fleet, &Guest::Beats.module()).flag("--cache", &cache).start();
     node.event("to say so", |event| event.name == "error" && event.text("error").contains("chmod 700"));
-    stage.beat_above(0);
+    fleet.beat_above(0);
     assert!(node.terminate().success());
     assert_eq!(std::fs::read_dir(&cache).expect("a folder").count(), 0);
 }

@@ -8,17 +8,17 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use wasmparser::{KnownCustom, Parser, Payload};
 
+use crate::fleet::Fleet;
 use crate::guests::{self, Guest};
 use crate::node::{Event, Launch, baton, finish, until};
-use crate::stage::Stage;
 use crate::store::Store;
 
-/// A stage on the embedded store with that guest, and a folder.
-fn stage(guest: Guest) -> (Stage, PathBuf) {
-    let stage = Stage::new(Store::sqlite()).with(guest);
-    let folder = stage.home.path().join("kept");
+/// A fleet on the embedded store with that guest, and a folder.
+fn fleet(guest: Guest) -> (Fleet, PathBuf) {
+    let fleet = Fleet::new(Store::sqlite()).with(guest);
+    let folder = fleet.home.path().join("kept");
     fs::create_dir(&folder).expect("the folder is made");
-    (stage, folder)
+    (fleet, folder)
 }
 
 fn names(folder: &Path) -> BTreeSet<String> {
@@ -27,15 +27,15 @@ fn names(folder: &Path) -> BTreeSet<String> {
 }
 
 /// Waits until something was written, or was not.
-fn told(stage: &Stage, name: &str, what: &str) -> Event {
-    stage.journal.event(name, |event| event.name == name && event.text("what") == what)
+fn told(fleet: &Fleet, name: &str, what: &str) -> Event {
+    fleet.journal.event(name, |event| event.name == name && event.text("what") == what)
 }
 
 #[test]
 fn a_recursion_is_told_by_its_functions_name_and_once() {
-    let (stage, _) = stage(Guest::Recurses);
+    let (fleet, _) = fleet(Guest::Recurses);
     // The compiler does not see it, and its code must be right for this host all the same.
-    let node = stage.launch("alpha").env("WASMTIME_BACKTRACE_DETAILS", "1").start();
+    let node = fleet.launch("alpha").env("WASMTIME_BACKTRACE_DETAILS", "1").start();
     let gone = node.after(0, "gone");
     let message = gone.text("message");
     assert_eq!(message.matches("fixtures::recurse").count(), 1, "{message}");
@@ -44,10 +44,10 @@ fn a_recursion_is_told_by_its_functions_name_and_once() {
 
 #[test]
 fn a_trap_leaves_a_core_dump_that_can_be_read_by_its_owner_alone() {
-    let (stage, folder) = stage(Guest::Traps);
-    let _node = stage.launch("alpha").flag("--coredump", &folder).start();
-    let saved = told(&stage, "saved", "core dump");
-    let path = folder.join(format!("stage-{}.coredump", saved.term));
+    let (fleet, folder) = fleet(Guest::Traps);
+    let _node = fleet.launch("alpha").flag("--coredump", &folder).start();
+    let saved = told(&fleet, "saved", "core dump");
+    let path = folder.join(format!("fleet-{}.coredump", saved.term));
     assert_eq!(Path::new(saved.text("path")), path);
     assert_eq!(fs::metadata(&path).expect("it is there").permissions().mode() & 0o777, 0o600);
 
@@ -66,30 +66,30 @@ fn a_trap_leaves_a_core_dump_that_can_be_read_by_its_owner_alone() {
             _ => {}
         }
     }
-    assert_eq!(name, "stage");
+    assert_eq!(name, "fleet");
     assert!(frames > 1, "{frames} frames of a panic");
     assert!(memory > 1000, "{memory} bytes of memory");
     // What the guest had in its hands is in there, for whoever looks for the cause.
     let text = b"this guest panics";
     assert!(dump.windows(text.len()).any(|window| window == text));
-    stage.check_promises();
+    fleet.check_promises();
 }
 
 #[test]
 fn only_the_newest_core_dumps_of_an_election_are_kept() {
-    let (stage, folder) = stage(Guest::Traps);
-    let others = ["stage-2-7.coredump", "stage-x.coredump", "stage-700", "other-7.coredump"];
+    let (fleet, folder) = fleet(Guest::Traps);
+    let others = ["fleet-2-7.coredump", "fleet-x.coredump", "fleet-700", "other-7.coredump"];
     for name in others {
         fs::write(folder.join(name), "of someone else").expect("written");
     }
     for term in 701..708 {
-        fs::write(folder.join(format!("stage-{term}.coredump")), "from an earlier store").expect("written");
+        fs::write(folder.join(format!("fleet-{term}.coredump")), "from an earlier store").expect("written");
     }
-    let _node = stage.launch("alpha").flag("--coredump", &folder).start();
-    let saved = told(&stage, "saved", "core dump");
+    let _node = fleet.launch("alpha").flag("--coredump", &folder).start();
+    let saved = told(&fleet, "saved", "core dump");
     let left = names(&folder);
     assert!(others.iter().all(|name| left.contains(*name)), "{left:?}");
-    assert!(left.contains(&format!("stage-{}.coredump", saved.term)), "{left:?}");
+    assert!(left.contains(&format!("fleet-{}.coredump", saved.term)), "{left:?}");
     let own = left.iter().filter(|name| !others.contains(&name.as_str()));
     assert_eq!(own.count(), 5, "{left:?}");
 }
@@ -97,38 +97,38 @@ fn only_the_newest_core_dumps_of_an_election_are_kept() {
 #[test]
 fn what_did_not_trap_leaves_no_core_dump() {
     for guest in [Guest::Exits, Guest::FailsRetryable, Guest::Loops] {
-        let (stage, folder) = stage(guest);
-        let mut node = stage.launch("alpha").flag("--coredump", &folder).start();
+        let (fleet, folder) = fleet(guest);
+        let mut node = fleet.launch("alpha").flag("--coredump", &folder).start();
         let started = node.after(0, "started");
         if guest != Guest::Loops {
             node.after(started.term, "started");
         }
         assert_eq!(node.terminate().code(), Some(0));
         assert!(names(&folder).is_empty(), "{guest:?}: {:?}", names(&folder));
-        let told = stage.journal.events().iter().any(|event| event.name.contains("saved"));
-        assert!(!told, "{guest:?}: {:?}", stage.journal.events());
+        let told = fleet.journal.events().iter().any(|event| event.name.contains("saved"));
+        assert!(!told, "{guest:?}: {:?}", fleet.journal.events());
     }
 }
 
 #[test]
 fn a_core_dump_that_may_take_longer_than_there_is_time_is_not_made() {
-    let (stage, folder) = stage(Guest::Allocates);
-    let node = stage.launch_with("alpha", &[("--max-memory", "128MiB")]).flag("--coredump", &folder).start();
-    let not_saved = told(&stage, "not_saved", "core dump");
+    let (fleet, folder) = fleet(Guest::Allocates);
+    let node = fleet.launch_with("alpha", &[("--max-memory", "128MiB")]).flag("--coredump", &folder).start();
+    let not_saved = told(&fleet, "not_saved", "core dump");
     assert!(not_saved.text("error").contains("until the deadline"), "{not_saved:?}");
     node.after(not_saved.term, "started");
     assert!(names(&folder).is_empty(), "{:?}", names(&folder));
-    stage.check_promises();
+    fleet.check_promises();
 }
 
 #[test]
 fn a_full_disk_costs_the_core_dump_and_nothing_else() {
-    let (stage, folder) = stage(Guest::Traps);
+    let (fleet, folder) = fleet(Guest::Traps);
     let folder = folder.display().to_string();
     // Room for the beginning of a dump.
     let full = format!("mount -t tmpfs -o size=8k tmpfs {folder}");
-    let node = stage.launch("alpha").flag("--coredump", &folder).with_mounts(&full).start();
-    let not_saved = told(&stage, "not_saved", "core dump");
+    let node = fleet.launch("alpha").flag("--coredump", &folder).with_mounts(&full).start();
+    let not_saved = told(&fleet, "not_saved", "core dump");
     assert!(not_saved.text("error").contains("No space left"), "{not_saved:?}");
     let gone = node.after(0, "gone");
     assert_eq!(gone.text("outcome"), "failed", "{gone:?}");
@@ -136,7 +136,7 @@ fn a_full_disk_costs_the_core_dump_and_nothing_else() {
     let inside = PathBuf::from(format!("/proc/{}/root/{folder}", node.pid()));
     // Between two attempts nothing is left of either.
     until("an empty folder", || Some(names(&inside)).filter(BTreeSet::is_empty).ok_or_else(|| names(&inside)));
-    stage.check_promises();
+    fleet.check_promises();
 }
 
 /// The functions on the stack of any sample of a profile, in the form that Firefox's profiler opens.
@@ -165,15 +165,15 @@ fn profile(file: &Path) -> Value {
 #[test]
 fn a_profile_names_the_functions_that_computed() {
     for module in [guests::program(), guests::program_for_preview1()] {
-        let (stage, folder) = stage(Guest::Beats);
+        let (fleet, folder) = fleet(Guest::Beats);
         let file = folder.join("profile.json");
-        let mut node = Launch::run("alpha", stage.home.path(), &stage.journal)
+        let mut node = Launch::run("alpha", fleet.home.path(), &fleet.journal)
             .arg(module)
-            .flag("--store", stage.store.url())
+            .flag("--store", fleet.store.url())
             .flag("--env", "BEHAVIOUR=compute")
             .flag("--profile", &file)
             .start();
-        let saved = told(&stage, "saved", "profile");
+        let saved = told(&fleet, "saved", "profile");
         assert_eq!(Path::new(saved.text("path")), file);
         // At the end of the host the next instance's profile takes the place of this one.
         let first = profile(&file);
@@ -189,48 +189,48 @@ fn a_profile_names_the_functions_that_computed() {
 
 #[test]
 fn a_profile_has_an_end_however_deep_the_guest_computes() {
-    let (stage, folder) = stage(Guest::Wanders);
+    let (fleet, folder) = fleet(Guest::Wanders);
     let file = folder.join("profile.json");
-    let _node = stage.launch("alpha").flag("--profile", &file).start();
-    let rest = told(&stage, "not_saved", "rest of the profile");
+    let _node = fleet.launch("alpha").flag("--profile", &file).start();
+    let rest = told(&fleet, "not_saved", "rest of the profile");
     assert!(rest.text("error").contains("MiB of memory"), "{rest:?}");
-    told(&stage, "saved", "profile");
+    told(&fleet, "saved", "profile");
     let profile = profile(&file);
     let stacks = profile["threads"][0]["stackTable"]["length"].as_u64().expect("a number");
     // What it keeps of each takes 50 bytes and more.
     assert!(50 * stacks < 64 << 20, "{stacks}");
     assert!(fs::metadata(&file).expect("it is there").len() < 64 << 20);
     assert!(sampled_functions(&profile).iter().any(|name| name.contains("fixtures::wander")));
-    stage.check_promises();
+    fleet.check_promises();
 }
 
 #[test]
 fn what_it_fails_with_is_cut_as_output_is() {
-    let (stage, _) = stage(Guest::FailsAtLength);
-    let node = stage.node("alpha");
+    let (fleet, _) = fleet(Guest::FailsAtLength);
+    let node = fleet.node("alpha");
     let gone = node.after(0, "gone");
     assert!(gone.text("message").ends_with("x … and 1040384 bytes more"), "{} bytes", gone.raw.len());
     node.event("`cool_off`", |event| event.name == "cool_off");
-    for event in stage.journal.events() {
+    for event in fleet.journal.events() {
         assert!(event.raw.len() < 10_000, "{} has {} bytes", event.name, event.raw.len());
     }
 }
 
 #[test]
 fn an_instance_that_is_killed_leaves_its_profile_before_the_host_ends() {
-    let (stage, folder) = stage(Guest::Loops);
+    let (fleet, folder) = fleet(Guest::Loops);
     let file = folder.join("profile.json");
     // It ends itself before its grace does, for which a busy machine needs time.
-    let node = stage.launch_with("alpha", &[("--grace", "4s"), ("--lease", "30s")]);
+    let node = fleet.launch_with("alpha", &[("--grace", "4s"), ("--lease", "30s")]);
     let mut node = node.flag("--profile", &file).start();
     node.after(0, "started");
     assert_eq!(node.terminate().code(), Some(0));
-    let saved = told(&stage, "saved", "profile");
-    let gone = stage.journal.event("gone", |event| event.name == "gone" && event.term == saved.term);
+    let saved = told(&fleet, "saved", "profile");
+    let gone = fleet.journal.event("gone", |event| event.name == "gone" && event.term == saved.term);
     assert_eq!(gone.text("outcome"), "killed", "{gone:?}");
     let functions = sampled_functions(&profile(&file));
     assert!(functions.iter().any(|name| name.contains("fixtures::")), "{functions:?}");
-    stage.check_promises();
+    fleet.check_promises();
 }
 
 /// Checks that a place that cannot be written is a wrong configuration, told by the flag.
@@ -257,12 +257,12 @@ fn places_that_cannot_be_written_are_refused_at_the_start() {
 
 #[test]
 fn a_read_only_folder_is_refused_at_the_start() {
-    let (stage, folder) = stage(Guest::Beats);
+    let (fleet, folder) = fleet(Guest::Beats);
     let folder = folder.display().to_string();
     let read_only = format!("mount -t tmpfs -o ro tmpfs {folder}");
-    let mut node = stage.launch("alpha").flag("--coredump", &folder).with_mounts(&read_only).start();
+    let mut node = fleet.launch("alpha").flag("--coredump", &folder).with_mounts(&read_only).start();
     assert_eq!(node.wait().code(), Some(2));
     let said =
-        stage.journal.events().iter().any(|event| event.raw.contains("Read-only") && event.raw.contains(&folder));
-    assert!(said, "{:?}", stage.journal.events());
+        fleet.journal.events().iter().any(|event| event.raw.contains("Read-only") && event.raw.contains(&folder));
+    assert!(said, "{:?}", fleet.journal.events());
 }

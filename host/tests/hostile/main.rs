@@ -219,7 +219,7 @@ impl Host {
 
     fn launcher(&self, program: &Path, policy: Policy, env: &[(&str, &str)]) -> Launcher {
         Launcher {
-            election: ElectionName::new("stage").unwrap(),
+            election: ElectionName::new("fleet").unwrap(),
             node: "alpha".to_owned(),
             runners: Runners::new(policy, &Templates::new(program.to_owned(), &self.processes), &Handle::current()),
             states: Arc::new(MemoryStore::new(Arc::new(|| Duration::ZERO))),

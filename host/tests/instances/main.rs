@@ -47,7 +47,7 @@ fn launcher_under(policy: Policy, behaviour: &str) -> Launcher {
     let clock = Clock::default();
     let watchdog = Watchdog::start(clock.clone(), |why, _| eprintln!("the watchdog ends this process: {why}"));
     Launcher {
-        election: ElectionName::new("stage").unwrap(),
+        election: ElectionName::new("fleet").unwrap(),
         node: "alpha".to_owned(),
         runners: runners(policy),
         states: Arc::new(MemoryStore::new(Arc::new(|| Duration::ZERO))),

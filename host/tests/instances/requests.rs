@@ -71,7 +71,7 @@ async fn a_request_that_panics_has_an_unknown_outcome_and_is_repeated() {
     let nowhere = File::create("/dev/null").unwrap();
     let (log, writer) = Log::start(style, &NodeId::new("alpha").unwrap(), Box::new(nowhere)).unwrap();
     let supervisor = Supervisor {
-        election: ElectionName::new("stage").unwrap(),
+        election: ElectionName::new("fleet").unwrap(),
         settings: Settings {
             node: "alpha".to_owned(),
             incarnation: "1".to_owned(),

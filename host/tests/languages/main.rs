@@ -35,7 +35,7 @@ macro_rules! languages {
         $(#[test]
         fn $language() {
             let _share = Share::heavy();
-            survives_a_crash_and_a_hand_off(stringify!($language), &Stage::on_sqlite(stringify!($language)));
+            survives_a_crash_and_a_hand_off(stringify!($language), &Fleet::on_sqlite(stringify!($language)));
         })+
     };
 }
@@ -45,7 +45,7 @@ languages!(rust, js, python, c, go);
 #[test]
 fn on_azurite() {
     let _share = Share::heavy();
-    survives_a_crash_and_a_hand_off("rust", &Stage::on_azurite("rust"));
+    survives_a_crash_and_a_hand_off("rust", &Fleet::on_azurite("rust"));
 }
 
 /// What is saved under `partitions/N`.
@@ -56,30 +56,30 @@ struct Acknowledgement {
     term: u64,
 }
 
-fn survives_a_crash_and_a_hand_off(language: &str, stage: &Stage) {
-    let mut nodes: Vec<Node> = ["node-1", "node-2", "node-3"].map(|name| stage.launch(name).start()).into();
+fn survives_a_crash_and_a_hand_off(language: &str, fleet: &Fleet) {
+    let mut nodes: Vec<Node> = ["node-1", "node-2", "node-3"].map(|name| fleet.launch(name).start()).into();
 
     // The first term ends with a crash, in the middle of an offer, once the others stand by.
-    let first = stage.started(0);
+    let first = fleet.started(0);
     for node in nodes.iter().filter(|node| node.name != first.from) {
         let follows = |event: &Event| event.from == node.name && event.name == "standby";
-        stage.journal.wait(&format!("{} to follow", node.name), |events| {
+        fleet.journal.wait(&format!("{} to follow", node.name), |events| {
             events.iter().any(|event| follows(event) && event.text("reason").contains(&first.from)).then_some(())
         });
     }
-    stage.workers.held(LOST_IN_THE_CRASH);
+    fleet.workers.held(LOST_IN_THE_CRASH);
     drop(take(&mut nodes, &first.from));
 
     // The second with an orderly stop, in the middle of an offer.
-    let second = stage.started(first.term);
-    stage.workers.held(CUT_OFF_BY_THE_STOP);
+    let second = fleet.started(first.term);
+    fleet.workers.held(CUT_OFF_BY_THE_STOP);
     let mut leader = take(&mut nodes, &second.from);
     leader.signal(Signal::TERM);
     assert!(leader.wait().success());
-    stage.obeyed_within_the_grace(&second);
+    fleet.obeyed_within_the_grace(&second);
 
     // The third with the last acknowledgement.
-    let third = stage.started(second.term);
+    let third = fleet.started(second.term);
     let mut leader = take(&mut nodes, &third.from);
     leader.event("to finish", |event| event.name == "finished");
     assert!(leader.terminate().success());
@@ -87,11 +87,11 @@ fn survives_a_crash_and_a_hand_off(language: &str, stage: &Stage) {
     let terms = [&first, &second, &third];
     let took = terms.map(|event| event.fields["took_s"].as_f64().expect("it is a number"));
     println!("{language}: started after {took:?} s");
-    terms.iter().for_each(|started| stage.was_compiled_before(started));
-    let offers = stage.workers.offers();
+    terms.iter().for_each(|started| fleet.was_compiled_before(started));
+    let offers = fleet.workers.offers();
     each_is_offered_until_it_is_acknowledged(&offers, &terms);
     no_lower_term_after_a_higher(&offers);
-    each_is_acknowledged_as_it_was_taken(&stage.saved(), &offers, &stage.workers);
+    each_is_acknowledged_as_it_was_taken(&fleet.saved(), &offers, &fleet.workers);
 }
 
 /// Every partition is offered once, but for those whose acknowledgement got lost: these twice, to the same worker.
@@ -135,7 +135,7 @@ fn each_is_acknowledged_as_it_was_taken(
 }
 
 /// One scenario's store, workers and nodes.
-struct Stage {
+struct Fleet {
     component: PathBuf,
     home: TempDir,
     store: String,
@@ -146,20 +146,20 @@ struct Stage {
     workers: Workers,
 }
 
-impl Stage {
+impl Fleet {
     fn on_sqlite(language: &str) -> Self {
-        let mut stage = Self::new(language);
-        stage.store = format!("sqlite:{}", stage.home.path().join("store").display());
+        let mut fleet = Self::new(language);
+        fleet.store = format!("sqlite:{}", fleet.home.path().join("store").display());
         // Longer than a busy machine lets a renewal wait.
-        stage.lease = "6s";
-        stage
+        fleet.lease = "6s";
+        fleet
     }
 
     fn on_azurite(language: &str) -> Self {
-        let (mut stage, azurite) = (Self::new(language), Azurite::start());
-        stage.store = format!("azurite://{}/stage", azurite.address());
-        stage.azurite = Some(azurite);
-        stage
+        let (mut fleet, azurite) = (Self::new(language), Azurite::start());
+        fleet.store = format!("azurite://{}/fleet", azurite.address());
+        fleet.azurite = Some(azurite);
+        fleet
     }
 
     fn new(language: &str) -> Self {

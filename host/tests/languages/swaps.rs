@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::share::Share;
-use crate::{Stage, no_lower_term_after_a_higher};
+use crate::{Fleet, no_lower_term_after_a_higher};
 
 /// As often one version takes over from the other.
 const SWAPS: usize = 15;
@@ -19,52 +19,52 @@ fn js_versions_take_over_from_one_another() {
     let _share = Share::heavy();
     // What is compiled for one store is compiled for the other.
     let cache = tempfile::tempdir().expect("a folder");
-    for mut stage in [Stage::on_sqlite("js"), Stage::on_azurite("js")] {
+    for mut fleet in [Fleet::on_sqlite("js"), Fleet::on_azurite("js")] {
         // However long a busy machine lets a renewal wait: an instance that is stopped for that is not swapped.
-        stage.lease = "60s";
-        take_over_from_one_another(&stage, cache.path());
+        fleet.lease = "60s";
+        take_over_from_one_another(&fleet, cache.path());
     }
 }
 
-fn take_over_from_one_another(stage: &Stage, cache: &Path) {
-    let file = stage.home.path().join("current.wasm");
+fn take_over_from_one_another(fleet: &Fleet, cache: &Path) {
+    let file = fleet.home.path().join("current.wasm");
     let put = |label: usize| {
-        std::fs::write(file.with_extension("new"), relabelled(&stage.component, label)).expect("written");
+        std::fs::write(file.with_extension("new"), relabelled(&fleet.component, label)).expect("written");
         std::fs::rename(file.with_extension("new"), &file).expect("renamed");
     };
     put(0);
-    let leader = stage.launch_from("node-1", &file, PARTITIONS).flag("--cache", cache);
+    let leader = fleet.launch_from("node-1", &file, PARTITIONS).flag("--cache", cache);
     let mut leader = leader.flag("--max-handles", HANDLES.to_string()).start();
-    let first = stage.started(0).term;
+    let first = fleet.started(0).term;
     let mut last = first;
-    stage.workers.offered_in(first);
+    fleet.workers.offered_in(first);
     for swap in 1..=SWAPS {
         put(swap % 2);
-        last = stage.started(last).term;
-        stage.workers.offered_in(last);
+        last = fleet.started(last).term;
+        fleet.workers.offered_in(last);
     }
     assert_eq!(last - first, SWAPS as u64, "a term for each version");
     assert!(leader.terminate().success());
 
-    let events = stage.journal.events();
+    let events = fleet.journal.events();
     let named = |name: &'static str| events.iter().filter(move |event| event.name == name);
     let swapped = named("swapped").count();
     if swapped != SWAPS {
-        stage.journal.fail(&format!("{swapped} of {SWAPS} versions took over from one that ran"));
+        fleet.journal.fail(&format!("{swapped} of {SWAPS} versions took over from one that ran"));
     }
     assert_eq!((named("released").count(), named("lost").count()), (1, 0), "the lease is given up once, in the end");
     assert_eq!(named("killed").count(), 0, "each has heeded the stop");
 
-    let offers = stage.workers.offers();
+    let offers = fleet.workers.offers();
     no_lower_term_after_a_higher(&offers);
     // Each partition is offered by the next version again if its acknowledgement was not saved, and then no more. In one
     // term it is offered again only where an answer took too long, and then to the other worker.
     let mut taken: BTreeMap<String, BTreeMap<&str, u64>> = BTreeMap::new();
     for offer in &offers {
         let its = taken.entry(format!("partitions/{}", offer.partition)).or_default();
-        its.entry(stage.workers.url(offer.worker)).or_insert(offer.term);
+        its.entry(fleet.workers.url(offer.worker)).or_insert(offer.term);
     }
-    let saved = stage.saved();
+    let saved = fleet.saved();
     let unsaved: Vec<&String> = taken.keys().filter(|key| !saved.contains_key(*key)).collect();
     assert!(unsaved.len() <= 1, "only the last one may be on its way: {unsaved:?}");
     for (key, by) in &saved {

@@ -66,7 +66,7 @@ const STANDBY_TIMEOUT: Duration = Duration::from_secs(2);
 /// It is plain data: a copy that is given the same decides the same.
 #[derive(Clone, Hash)]
 pub struct Elector {
-    shared: Shared,
+    context: Context,
     role: Role,
 }
 
@@ -90,7 +90,7 @@ impl Elector {
     /// Makes the elector of a node that has just started. `random` must be unpredictable enough that no
     /// two acquisitions anywhere ever share an id.
     pub fn new(settings: Settings, now: Now, random: Random) -> Self {
-        let mut shared = Shared {
+        let mut context = Context {
             settings,
             now,
             random,
@@ -104,18 +104,18 @@ impl Elector {
             refused: 0,
             shutting_down: false,
         };
-        let first_poll = now.time + shared.up_to(POLL);
+        let first_poll = now.time + context.up_to(POLL);
         let role = Role::Standby(Standby::new(first_poll));
-        shared.report(Report::Standby { reason: "the host has started".to_string() });
-        Self { shared, role }
+        context.report(Report::Standby { reason: "the host has started".to_string() });
+        Self { context, role }
     }
 
     /// Takes one input and the time at which it arrived.
     pub fn handle(&mut self, now: Now, input: Input) {
         // The contract says that time does not go back; if it does, nothing may be extended by it.
-        self.shared.now = Now {
-            time: now.time.max(self.shared.now.time),
-            least: now.least.max(self.shared.now.least),
+        self.context.now = Now {
+            time: now.time.max(self.context.now.time),
+            least: now.least.max(self.context.now.least),
             wall: now.wall,
         };
         // What time alone decides comes first: an answer that arrives after the deadline finds the
@@ -133,7 +133,7 @@ impl Elector {
 
     /// The next effect to carry out, if there is one.
     pub fn poll_effect(&mut self) -> Option<Effect> {
-        self.shared.effects.pop_front()
+        self.context.effects.pop_front()
     }
 
     /// When [`Input::Tick`] is due at the latest; none if nothing but another input matters.
@@ -141,7 +141,7 @@ impl Elector {
         match &self.role {
             Role::Standby(standby) => standby.timers().next(),
             Role::Acquiring(acquiring) => acquiring.timers().next(),
-            Role::Holding(holding) => holding.timers(&self.shared).next(),
+            Role::Holding(holding) => holding.timers(&self.context).next(),
             Role::Releasing(releasing) => releasing.timers().next(),
             Role::Finished => None,
         }
@@ -149,13 +149,13 @@ impl Elector {
 
     /// What this node would serve now: the last plan, without what it has rejected itself.
     pub fn plan(&self) -> &Plan {
-        self.shared.versions.plan()
+        self.context.versions.plan()
     }
 
     /// The highest term that this host knows to have been written: the one that it tells others of, so that a
     /// record that is deleted, restored or made anew does not pass for the last.
     pub fn written_term(&self) -> Term {
-        self.shared.memory.written_term
+        self.context.memory.written_term
     }
 
     /// Whether this node holds the lease, as far as it knows. Whoever drives an elector that does reads the clock within
@@ -167,22 +167,22 @@ impl Elector {
     /// Lets the role take the input, or without one the time, until it settles.
     fn apply(&mut self, mut input: Option<Input>) {
         match &input {
-            Some(Input::Shutdown | Input::SkipGrace) => self.shared.shutting_down = true,
-            Some(Input::Plan(plan)) => self.shared.take_plan(plan),
+            Some(Input::Shutdown | Input::SkipGrace) => self.context.shutting_down = true,
+            Some(Input::Plan(plan)) => self.context.take_plan(plan),
             _ => {}
         }
         loop {
-            let shared = &mut self.shared;
+            let context = &mut self.context;
             let next = match &mut self.role {
-                Role::Standby(standby) => standby.step(shared, input.take()),
-                Role::Acquiring(acquiring) => acquiring.step(shared, input.take()),
-                Role::Holding(holding) => holding.step(shared, input.take()),
-                Role::Releasing(releasing) => releasing.step(shared, input.take()),
+                Role::Standby(standby) => standby.step(context, input.take()),
+                Role::Acquiring(acquiring) => acquiring.step(context, input.take()),
+                Role::Holding(holding) => holding.step(context, input.take()),
+                Role::Releasing(releasing) => releasing.step(context, input.take()),
                 Role::Finished => None,
             };
             let Some(role) = next else { return };
             if matches!(role, Role::Finished) {
-                shared.effects.push_back(Effect::Finished);
+                context.effects.push_back(Effect::Finished);
             }
             self.role = role;
         }
@@ -191,13 +191,16 @@ impl Elector {
 
 impl fmt::Debug for Elector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Elector").field("role", &self.role).field("memory", &self.shared.memory).finish_non_exhaustive()
+        f.debug_struct("Elector")
+            .field("role", &self.role)
+            .field("memory", &self.context.memory)
+            .finish_non_exhaustive()
     }
 }
 
 /// What all roles share and what outlives each.
 #[derive(Clone, Hash)]
-struct Shared {
+struct Context {
     settings: Settings,
     now: Now,
     random: Random,
@@ -303,7 +306,7 @@ impl Memory {
     }
 }
 
-impl Shared {
+impl Context {
     fn time(&self) -> Time {
         self.now.time
     }

@@ -3,7 +3,7 @@
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::{Pending, Shared, answered};
+use super::{Context, Pending, answered};
 use crate::record::{LeaseId, LeaseState, Record, Snapshot, Version};
 use crate::request::{Op, Refusal, Reply, RequestId};
 use crate::timing::Time;
@@ -129,7 +129,7 @@ impl RecordWriter {
     }
 
     /// Asks for what is next.
-    pub(super) fn send(&mut self, shared: &mut Shared, id: LeaseId) {
+    pub(super) fn send(&mut self, context: &mut Context, id: LeaseId) {
         let Some(goal) = &mut self.goal else { return };
         match goal.step {
             Step::WriteAt(_) => {
@@ -137,15 +137,15 @@ impl RecordWriter {
                 if !self.asked.contains(&goal.record) {
                     self.asked.push(goal.record.clone());
                 }
-                goal.step = Step::Writing(Some(shared.urgent(op)));
+                goal.step = Step::Writing(Some(context.urgent(op)));
             }
-            Step::ReadAt(_) => goal.step = Step::Reading(Some(shared.urgent(Op::Read))),
+            Step::ReadAt(_) => goal.step = Step::Reading(Some(context.urgent(Op::Read))),
             Step::Writing(_) | Step::Reading(_) => {}
         }
     }
 
     /// Takes an answer; one to somebody else's request does nothing.
-    pub(super) fn answer(&mut self, shared: &mut Shared, id: RequestId, result: &Result<Reply, Refusal>) -> News {
+    pub(super) fn answer(&mut self, context: &mut Context, id: RequestId, result: &Result<Reply, Refusal>) -> News {
         if let Some(place) = self.superseded.iter().position(|pending| pending.id == id) {
             self.superseded.swap_remove(place);
             return known_loss(result);
@@ -158,28 +158,28 @@ impl RecordWriter {
         match result {
             Ok(Reply::Version(version)) => {
                 let version = version.clone();
-                self.reached(shared, version)
+                self.reached(context, version)
             }
-            Ok(Reply::Read(snapshot)) => self.compare(shared, snapshot),
+            Ok(Reply::Read(snapshot)) => self.compare(context, snapshot),
             Err(Refusal::Conflict) => {
-                goal.step = Step::ReadAt(shared.time());
+                goal.step = Step::ReadAt(context.time());
                 News::None
             }
             Err(Refusal::Lost(_) | Refusal::Held) => known_loss(result),
             Ok(Reply::Done | Reply::Term(_)) | Err(Refusal::Unknown(_) | Refusal::Misconfigured(_)) => {
                 if let Err(refusal) = result {
-                    shared.store_trouble("write", refusal);
+                    context.store_trouble("write", refusal);
                 }
-                goal.step = Step::ReadAt(shared.retry_at());
+                goal.step = Step::ReadAt(context.retry_at());
                 News::None
             }
         }
     }
 
-    fn reached(&mut self, shared: &mut Shared, version: Version) -> News {
+    fn reached(&mut self, context: &mut Context, version: Version) -> News {
         if let Some(goal) = self.goal.take() {
-            shared.store_answers("write");
-            shared.memory.note_record(&goal.record);
+            context.store_answers("write");
+            context.memory.note_record(&goal.record);
             self.is_at(version, Some(goal.record));
         }
         News::Written
@@ -193,13 +193,13 @@ impl RecordWriter {
 
     /// After a doubt: is what the store has what was wanted? If not, it is written on top of that. Under a lease nobody
     /// writes but its holder, so that what it has never asked for shows that the lease is lost.
-    fn compare(&mut self, shared: &mut Shared, snapshot: &Snapshot) -> News {
+    fn compare(&mut self, context: &mut Context, snapshot: &Snapshot) -> News {
         let Some(goal) = &mut self.goal else { return News::None };
         let Snapshot::Object { lease, version, record } = snapshot else {
             return News::Lost("the record was deleted".to_string());
         };
         if let Some(found) = record {
-            shared.memory.note_record(found);
+            context.memory.note_record(found);
         }
         // One that has run out can still be renewed. Nothing else becomes of a lease that is held.
         if !matches!(lease, LeaseState::Held | LeaseState::Expired) {
@@ -209,13 +209,13 @@ impl RecordWriter {
         let is_settled = *version != self.version;
         let is_there = |wanted: &Record| record.as_ref().is_some_and(|found| is_same(found, wanted));
         if is_settled && is_there(&goal.record) {
-            return self.reached(shared, version.clone());
+            return self.reached(context, version.clone());
         }
         if is_settled && !self.asked.iter().any(is_there) {
             return News::Lost(WRITTEN_BY_OTHERS.to_string());
         }
         let found = record.as_ref().map_or(0, |found| found.term);
-        let highest = shared.memory.highest_term;
+        let highest = context.memory.highest_term;
         goal.record.term = match goal.purpose {
             // The state may have named a later term since it was wanted.
             Purpose::Term if found < goal.record.term && highest == goal.record.term => highest,
@@ -223,11 +223,11 @@ impl RecordWriter {
             // A term that was tried and is not there has not begun, and the write of it never arrives any more.
             Purpose::Note => goal.record.term.max(found),
         };
-        shared.memory.highest_term = highest.max(goal.record.term);
+        context.memory.highest_term = highest.max(goal.record.term);
         let (step, news) = if *lease == LeaseState::Held {
-            (Step::WriteAt(shared.time()), News::None)
+            (Step::WriteAt(context.time()), News::None)
         } else {
-            (Step::ReadAt(shared.retry_at()), News::Doubt)
+            (Step::ReadAt(context.retry_at()), News::Doubt)
         };
         goal.step = step;
         if is_settled {

@@ -6,7 +6,7 @@ use alloc::string::ToString;
 use super::candidate::back_to_standby;
 use super::record_writer::{News, Purpose, RecordWriter};
 use super::timer::{Timer, Timers};
-use super::{Pending, Role, Shared, answered};
+use super::{Context, Pending, Role, answered};
 use crate::port::{Input, Report};
 use crate::record::{LeaseId, Record};
 use crate::request::{Op, Refusal};
@@ -30,16 +30,16 @@ pub(super) struct Releasing {
 impl Releasing {
     /// `last` is the record that says how it ended, whether that is written already or not.
     pub(super) fn new(
-        shared: &Shared,
+        context: &Context,
         id: LeaseId,
         mut writer: RecordWriter,
         last: Option<Record>,
         until: Time,
     ) -> Self {
         if !writer.is_marked() {
-            let lease = shared.settings.timing.lease();
-            let record = last.unwrap_or_else(|| shared.record_without_holder(None, lease));
-            writer.want(Record { released: true, ..record }, Purpose::Note, shared.time());
+            let lease = context.settings.timing.lease();
+            let record = last.unwrap_or_else(|| context.record_without_holder(None, lease));
+            writer.want(Record { released: true, ..record }, Purpose::Note, context.time());
         }
         Self { id, writer, pending: None, next_try: Time::default(), until, hurried: false }
     }
@@ -53,60 +53,60 @@ impl Releasing {
         ])
     }
 
-    fn is_due(&self, shared: &Shared, timer: Timer) -> bool {
-        self.timers().is_due(timer, shared.time())
+    fn is_due(&self, context: &Context, timer: Timer) -> bool {
+        self.timers().is_due(timer, context.time())
     }
 
-    pub(super) fn step(&mut self, shared: &mut Shared, input: Option<Input>) -> Option<Role> {
+    pub(super) fn step(&mut self, context: &mut Context, input: Option<Input>) -> Option<Role> {
         match input {
             Some(Input::SkipGrace) => {
                 self.hurried = true;
-                self.next_try = shared.time();
-                self.writer.hurry(shared.time());
+                self.next_try = context.time();
+                self.writer.hurry(context.time());
             }
             Some(Input::Answer { id, result }) if answered(&mut self.pending, id).is_some() => match result {
                 Ok(_) => {
-                    shared.report(Report::Released);
-                    return back_to_standby(shared, "the lease was released".to_string());
+                    context.report(Report::Released);
+                    return back_to_standby(context, "the lease was released".to_string());
                 }
-                Err(Refusal::Lost(why)) => return self.give_up(shared, &why),
-                Err(Refusal::Held | Refusal::Conflict) => return self.give_up(shared, "it is not held any more"),
+                Err(Refusal::Lost(why)) => return self.give_up(context, &why),
+                Err(Refusal::Held | Refusal::Conflict) => return self.give_up(context, "it is not held any more"),
                 Err(refusal) if self.hurried => {
-                    return self.give_up(shared, &format!("the host would not wait for another try ({refusal})"));
+                    return self.give_up(context, &format!("the host would not wait for another try ({refusal})"));
                 }
                 Err(refusal @ (Refusal::Unknown(_) | Refusal::Misconfigured(_))) => {
-                    shared.store_trouble("release", &refusal);
-                    self.next_try = shared.retry_at();
+                    context.store_trouble("release", &refusal);
+                    self.next_try = context.retry_at();
                 }
             },
             Some(Input::Answer { id, result: Err(Refusal::Unknown(why) | Refusal::Misconfigured(why)) })
                 if self.hurried && self.writer.awaits(id) =>
             {
-                return self.give_up(shared, &format!("the host would not wait for another try ({why})"));
+                return self.give_up(context, &format!("the host would not wait for another try ({why})"));
             }
-            Some(Input::Answer { id, result }) => match self.writer.answer(shared, id, &result) {
+            Some(Input::Answer { id, result }) => match self.writer.answer(context, id, &result) {
                 // A write that nobody wants any more may be refused because the release was carried out.
                 News::Lost(_) if self.pending.is_some() => {}
-                News::Lost(why) => return self.give_up(shared, &why),
-                News::Doubt => return self.give_up(shared, "it is not held any more"),
+                News::Lost(why) => return self.give_up(context, &why),
+                News::Doubt => return self.give_up(context, "it is not held any more"),
                 News::Written | News::None => {}
             },
             _ => {}
         }
-        if self.is_due(shared, Timer::RunOut) {
-            return self.give_up(shared, "it could not be released before it ran out");
+        if self.is_due(context, Timer::RunOut) {
+            return self.give_up(context, "it could not be released before it ran out");
         }
-        if self.is_due(shared, Timer::Record) {
-            self.writer.send(shared, self.id);
+        if self.is_due(context, Timer::Record) {
+            self.writer.send(context, self.id);
         }
-        if self.is_due(shared, Timer::Release) {
-            self.pending = Some(shared.urgent(Op::Release { id: self.id }));
+        if self.is_due(context, Timer::Release) {
+            self.pending = Some(context.urgent(Op::Release { id: self.id }));
         }
         None
     }
 
-    fn give_up(&self, shared: &mut Shared, reason: &str) -> Option<Role> {
-        shared.report(Report::NotReleased { reason: reason.to_string() });
-        back_to_standby(shared, format!("the lease was not released: {reason}"))
+    fn give_up(&self, context: &mut Context, reason: &str) -> Option<Role> {
+        context.report(Report::NotReleased { reason: reason.to_string() });
+        back_to_standby(context, format!("the lease was not released: {reason}"))
     }
 }

@@ -4,7 +4,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::Shared;
+use super::Context;
 use crate::port::{Effect, End, ModuleVersion, Plan};
 use crate::record::{Record, Term};
 use crate::timing::Time;
@@ -80,7 +80,7 @@ impl Versions {
     }
 }
 
-impl Shared {
+impl Context {
     /// A version on probation has done well.
     pub(super) fn prove(&mut self, term: Term) {
         self.versions.probation = None;

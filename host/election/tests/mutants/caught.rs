@@ -7,12 +7,12 @@
 
 extern crate baton_election_mutants as baton_election;
 
-#[path = "../simulation/conduct/mod.rs"]
-mod conduct;
 #[path = "../simulation/coverage.rs"]
 mod coverage;
 #[path = "../simulation/host.rs"]
 mod host;
+#[path = "../simulation/host_rules/mod.rs"]
+mod host_rules;
 #[path = "../simulation/invariants.rs"]
 mod invariants;
 #[path = "../simulation/plan/mod.rs"]

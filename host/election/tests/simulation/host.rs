@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use baton_election::{Elector, LeaseId, ModuleVersion, Now, OnDone, Plan, RequestId, Settings, Term, Time, Timing};
 
-use crate::conduct::Conduct;
+use crate::host_rules::HostRules;
 use crate::plan::{HostPlan, Life};
 use crate::rng::Rng;
 use crate::store::Instant;
@@ -36,7 +36,7 @@ pub struct Host {
 /// One start of the host.
 pub struct Process {
     pub elector: Elector,
-    pub conduct: Conduct,
+    pub rules: HostRules,
     pub instance: Option<Instance>,
     /// Requests without an answer so far.
     pub unanswered: BTreeSet<RequestId>,
@@ -107,7 +107,7 @@ impl Process {
         let first = Now { time: Time::default(), least: Duration::ZERO, wall: now };
         Self {
             elector: Elector::new(settings.clone(), first, random),
-            conduct: Conduct::new(settings),
+            rules: HostRules::new(settings),
             instance: None,
             unanswered: BTreeSet::new(),
             asked: (0, 0),

@@ -1,5 +1,5 @@
-//! The promises, watched from outside with true time: what no host can see by itself. A host's own
-//! conduct is watched in `conduct`.
+//! The promises, watched from outside with true time: what no host can see by itself. A host keeps its own
+//! rules, which `host_rules` has.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -11,9 +11,9 @@
 #![allow(clippy::disallowed_methods, reason = "how long it runs is a plain clock's")]
 #![allow(missing_docs, reason = "nobody links against a test")]
 
-mod conduct;
 mod coverage;
 mod host;
+mod host_rules;
 mod invariants;
 mod plan;
 mod receiver;

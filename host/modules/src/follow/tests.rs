@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
-mod stage;
+mod fleet;
 
 use std::sync::atomic::Ordering;
 
@@ -9,99 +9,99 @@ use bytes::Bytes;
 use super::*;
 use crate::RecordedVerdict;
 use baton_store::{Announcement, Reading};
-use stage::{File, Stage, component, name, rejected, version};
+use fleet::{File, Fleet, component, name, rejected, version};
 
 #[tokio::test]
 async fn what_is_pushed_is_ready_everywhere_and_falls_back_until_it_is_good() {
-    let stage = Stage::new();
-    let mut node = stage.node("a");
-    node.says("baton push MODULE stage").await;
+    let fleet = Fleet::new();
+    let mut node = fleet.node("a");
+    node.says("baton push MODULE fleet").await;
     assert!(node.supply.borrow().current.is_none());
 
-    let first = stage.push(1).await;
+    let first = fleet.push(1).await;
     node.supplied(Some((first, 1)), None).await;
     node.judge(first, 1, Verdict::Good);
-    let second = stage.push(2).await;
+    let second = fleet.push(2).await;
     node.supplied(Some((second, 2)), Some((first, 1))).await;
-    let mut other = stage.node("b");
+    let mut other = fleet.node("b");
     other.supplied(Some((second, 2)), Some((first, 1))).await;
 
     node.judge(second, 2, Verdict::Good);
     node.supplied(Some((second, 2)), None).await;
     other.supplied(Some((second, 2)), None).await;
-    stage.control(|control| control.pushed.iter().all(|entry| entry.verdict == Some(RecordedVerdict::Good))).await;
+    fleet.control(|control| control.pushed.iter().all(|entry| entry.verdict == Some(RecordedVerdict::Good))).await;
     assert_eq!(node.says("Ready {").await.matches("Ready {").count(), 2);
     // What runs is no news if it is pushed again.
-    stage.push(2).await;
-    stage.push(1).await;
+    fleet.push(2).await;
+    fleet.push(1).await;
     node.supplied(Some((first, 3)), None).await;
 }
 
 #[tokio::test]
 async fn a_rejection_holds_at_once_and_is_written_through_an_outage_for_all() {
-    let stage = Stage::new();
-    let (first, second) = (stage.push(1).await, stage.push(2).await);
-    let mut node = stage.node("a");
-    let mut other = stage.node("b");
+    let fleet = Fleet::new();
+    let (first, second) = (fleet.push(1).await, fleet.push(2).await);
+    let mut node = fleet.node("a");
+    let mut other = fleet.node("b");
     node.supplied(Some((second, 2)), Some((first, 1))).await;
     other.supplied(Some((second, 2)), Some((first, 1))).await;
 
-    stage.store.is_down.store(true, Ordering::Relaxed);
+    fleet.store.is_down.store(true, Ordering::Relaxed);
     node.says("Unreachable").await;
     node.judge(second, 2, rejected("it trapped"));
     node.supplied(Some((first, 1)), None).await;
     node.says("is not written yet").await;
     node.judge(first, 1, Verdict::Good);
-    stage.store.is_down.store(false, Ordering::Relaxed);
+    fleet.store.is_down.store(false, Ordering::Relaxed);
     other.supplied(Some((first, 1)), None).await;
     let said = other.says("it trapped").await;
     assert!(said.contains(&format!("instead: Some({first})")), "{said}");
-    stage.control(|control| control.current().is_some_and(|it| it.verdict == Some(RecordedVerdict::Good))).await;
+    fleet.control(|control| control.current().is_some_and(|it| it.verdict == Some(RecordedVerdict::Good))).await;
     node.says("Reachable").await;
 
     // Pushed once more it is another version, of which nothing is known.
-    stage.push(1).await;
-    stage.push(2).await;
+    fleet.push(1).await;
+    fleet.push(2).await;
     for node in [&mut node, &mut other] {
         node.supplied(Some((second, 3)), Some((first, 1))).await;
     }
     // A judgement of the former one is none of this.
     node.judge(second, 2, rejected("late"));
-    stage.push(3).await;
+    fleet.push(3).await;
     let log = node.end().await;
     assert_eq!(log.matches("Unreachable").count(), 1, "{log}");
     assert_eq!(log.matches("is not written yet").count(), 1, "{log}");
     assert!(!log.contains("Rejected"), "who judges says so itself: {log}");
-    stage.control(|control| control.pushed.iter().all(|entry| entry.rejection().is_none())).await;
+    fleet.control(|control| control.pushed.iter().all(|entry| entry.rejection().is_none())).await;
 }
 
 #[tokio::test]
 async fn what_cannot_be_prepared_is_said_once_and_takes_nothing_away() {
-    let stage = Stage::new();
-    let first = stage.push(1).await;
-    let mut node = stage.node("a");
+    let fleet = Fleet::new();
+    let first = fleet.push(1).await;
+    let mut node = fleet.node("a");
     node.supplied(Some((first, 1)), None).await;
 
-    let not_wasm = stage.push_bytes(Bytes::from_static(b"not wasm")).await;
+    let not_wasm = fleet.push_bytes(Bytes::from_static(b"not wasm")).await;
     let said = node.says("Refused").await;
     assert!(said.contains(&not_wasm.to_string()) && said.contains("not WebAssembly"), "{said}");
     assert!(said.contains(&format!("instead: Some({first})")), "{said}");
     let missing = Digest::of(&component(7));
-    stage.name(missing, 1).await;
+    fleet.name(missing, 1).await;
     node.says("the store does not have it").await;
     let damaged = Digest::of(&component(8));
-    stage.store.inner.put_module(&damaged, component(9)).await.unwrap();
-    stage.name(damaged, 1).await;
+    fleet.store.inner.put_module(&damaged, component(9)).await.unwrap();
+    fleet.name(damaged, 1).await;
     node.says("what the store has under its digest is another").await;
     // A node that has nothing ready does not wait for them either.
-    let mut fresh = stage.node("b");
+    let mut fresh = fleet.node("b");
     let said = fresh.says("Refused").await;
     assert!(said.contains(&damaged.to_string()) && said.contains("instead: None"), "{said}");
     fresh.supplied(Some((first, 1)), None).await;
     assert_eq!(node.supply.borrow().current.as_ref().unwrap().version, version(first, 1));
 
     // They are tried again.
-    stage.store.inner.put_module(&missing, component(7)).await.unwrap();
+    fleet.store.inner.put_module(&missing, component(7)).await.unwrap();
     for node in [&mut node, &mut fresh] {
         node.supplied(Some((missing, 3)), Some((first, 1))).await;
     }
@@ -111,13 +111,13 @@ async fn what_cannot_be_prepared_is_said_once_and_takes_nothing_away() {
 
 #[tokio::test]
 async fn a_store_that_has_no_bytes_to_give_is_waited_for() {
-    let stage = Stage::new();
-    let first = stage.push(1).await;
-    stage.store.has_no_modules.store(true, Ordering::Relaxed);
-    let mut node = stage.node("a");
+    let fleet = Fleet::new();
+    let first = fleet.push(1).await;
+    fleet.store.has_no_modules.store(true, Ordering::Relaxed);
+    let mut node = fleet.node("a");
     node.says("Unreachable").await;
-    let second = stage.push(2).await;
-    stage.store.has_no_modules.store(false, Ordering::Relaxed);
+    let second = fleet.push(2).await;
+    fleet.store.has_no_modules.store(false, Ordering::Relaxed);
     node.supplied(Some((second, 2)), Some((first, 1))).await;
     let log = node.end().await;
     assert_eq!((log.matches("Unreachable").count(), log.matches("Reachable").count()), (1, 1), "{log}");
@@ -126,17 +126,17 @@ async fn a_store_that_has_no_bytes_to_give_is_waited_for() {
 
 #[tokio::test]
 async fn a_newer_push_does_not_wait_for_one_that_is_still_prepared() {
-    let stage = Stage::new();
-    let first = stage.push(1).await;
-    let mut node = stage.node("a");
+    let fleet = Fleet::new();
+    let first = fleet.push(1).await;
+    let mut node = fleet.node("a");
     node.supplied(Some((first, 1)), None).await;
-    let slow = stage.slow(2).await;
+    let slow = fleet.slow(2).await;
     while node.prepares.load(Ordering::Relaxed) < 2 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let said = node.says("Compiling").await;
     assert!(said.contains(&slow.to_string()), "{said}");
-    let third = stage.push(3).await;
+    let third = fleet.push(3).await;
     // The slow one is to be fallen back on, and never ready: the next that is takes its place.
     node.supplied(Some((third, 3)), Some((first, 1))).await;
     assert_ne!(slow, third);
@@ -145,15 +145,15 @@ async fn a_newer_push_does_not_wait_for_one_that_is_still_prepared() {
 
 #[tokio::test]
 async fn a_damaged_control_object_changes_nothing_and_is_said_once() {
-    let stage = Stage::new();
-    let first = stage.push(1).await;
-    let mut node = stage.node("a");
+    let fleet = Fleet::new();
+    let first = fleet.push(1).await;
+    let mut node = fleet.node("a");
     node.supplied(Some((first, 1)), None).await;
-    let Reading::Found(version, good) = stage.store.inner.read_control(&stage.election, None).await.unwrap() else {
+    let Reading::Found(version, good) = fleet.store.inner.read_control(&fleet.election, None).await.unwrap() else {
         panic!("it was pushed");
     };
     let write = |version, content: Bytes| {
-        let store = stage.store.inner.clone();
+        let store = fleet.store.inner.clone();
         async move { store.write_control(&name(), Some(&version), content).await.unwrap() }
     };
     let version = write(version, Bytes::from_static(b"{}")).await;
@@ -162,7 +162,7 @@ async fn a_damaged_control_object_changes_nothing_and_is_said_once() {
     node.says("format 2").await;
     assert!(node.supply.borrow().current.is_some());
     write(version, good).await;
-    let second = stage.push(2).await;
+    let second = fleet.push(2).await;
     node.supplied(Some((second, 2)), Some((first, 1))).await;
     let log = node.end().await;
     assert_eq!(log.matches("Error {").count(), 2, "{log}");
@@ -170,8 +170,8 @@ async fn a_damaged_control_object_changes_nothing_and_is_said_once() {
 
 #[tokio::test]
 async fn a_file_falls_back_on_what_it_was_before() {
-    let stage = Stage::new();
-    let (mut node, file) = stage.node_with_file("a", component(1)).await;
+    let fleet = Fleet::new();
+    let (mut node, file) = fleet.node_with_file("a", component(1)).await;
     let first = Digest::of(&component(1));
     node.supplied(Some((first, 1)), None).await;
     node.judge(first, 1, Verdict::Good);
@@ -190,14 +190,14 @@ async fn a_file_falls_back_on_what_it_was_before() {
     node.supplied(Some((third, 4)), Some((second, 2))).await;
     node.judge(third, 4, rejected("it was fatal"));
     node.supplied(Some((second, 2)), None).await;
-    stage.control(|control| control.unpushed.iter().any(|entry| entry.digest == third && entry.size > 0)).await;
+    fleet.control(|control| control.unpushed.iter().any(|entry| entry.digest == third && entry.size > 0)).await;
 
     // On another node that file is not run, and is as soon as anything is pushed.
-    let (mut other, _file) = stage.node_with_file("b", component(3)).await;
+    let (mut other, _file) = fleet.node_with_file("b", component(3)).await;
     let said = other.says("Rejected").await;
     assert!(said.contains("it was fatal") && said.contains("instead: None"), "{said}");
     assert!(other.supply.borrow().current.is_none());
-    stage.push(4).await;
+    fleet.push(4).await;
     other.supplied(Some((third, 2)), None).await;
     node.supplied(Some((third, 5)), Some((second, 2))).await;
     let log = other.end().await;
@@ -206,11 +206,11 @@ async fn a_file_falls_back_on_what_it_was_before() {
 
 #[tokio::test]
 async fn a_file_that_cannot_run_is_an_error_to_whoever_starts_with_it() {
-    let stage = Stage::new();
+    let fleet = Fleet::new();
     for (bytes, needs) in [(&b"not wasm"[..], "x.wasm: the module"), (b"", "empty")] {
         let file = File::default();
         file.becomes(Bytes::from_static(bytes));
-        let (mut follower, ..) = stage.follower("a", Some(Box::new(file)));
+        let (mut follower, ..) = fleet.follower("a", Some(Box::new(file)));
         let error = follower.load().await.unwrap_err().to_string();
         assert!(error.contains(needs), "{error}");
     }
@@ -218,95 +218,95 @@ async fn a_file_that_cannot_run_is_an_error_to_whoever_starts_with_it() {
 
 #[tokio::test]
 async fn a_machine_that_is_too_busy_to_compile_a_file_is_waited_for() {
-    let stage = Stage::new();
-    stage.is_busy.store(true, Ordering::Relaxed);
-    let (mut node, _file) = stage.node_with_file("a", component(1)).await;
+    let fleet = Fleet::new();
+    fleet.is_busy.store(true, Ordering::Relaxed);
+    let (mut node, _file) = fleet.node_with_file("a", component(1)).await;
     node.says("the machine is too busy").await;
     assert!(node.supply.borrow().current.is_none());
-    stage.is_busy.store(false, Ordering::Relaxed);
+    fleet.is_busy.store(false, Ordering::Relaxed);
     node.supplied(Some((Digest::of(&component(1)), 1)), None).await;
     node.end().await;
 }
 
 #[tokio::test]
 async fn a_file_needs_no_store_that_answers() {
-    let stage = Stage::new();
-    stage.store.is_down.store(true, Ordering::Relaxed);
-    let (mut node, _file) = stage.node_with_file("a", component(1)).await;
+    let fleet = Fleet::new();
+    fleet.store.is_down.store(true, Ordering::Relaxed);
+    let (mut node, _file) = fleet.node_with_file("a", component(1)).await;
     node.supplied(Some((Digest::of(&component(1)), 1)), None).await;
     node.end().await;
 }
 
 #[tokio::test]
 async fn a_node_says_what_it_has_and_takes_it_back() {
-    let stage = Stage::new();
-    let (first, second) = (stage.push(1).await, stage.push(2).await);
-    let mut node = stage.node("a");
+    let fleet = Fleet::new();
+    let (first, second) = (fleet.push(1).await, fleet.push(2).await);
+    let mut node = fleet.node("a");
     let mut held = [first, second];
     held.sort_unstable();
-    stage.announced("a", |said| said.holds == held && said.runs.is_none() && said.source == "store://stage").await;
+    fleet.announced("a", |said| said.holds == held && said.runs.is_none() && said.source == "store://fleet").await;
     node.presence.send_replace(Presence { runs: Some(second.to_string()), term: 0 });
-    stage.announced("a", |said| said.runs == Some(second)).await;
+    fleet.announced("a", |said| said.runs == Some(second)).await;
     node.judge(second, 2, Verdict::Good);
-    stage.announced("a", |said| said.holds == [second]).await;
+    fleet.announced("a", |said| said.holds == [second]).await;
     node.end().await;
-    assert!(stage.store.inner.announcements(&stage.election).await.unwrap().is_empty());
+    assert!(fleet.store.inner.announcements(&fleet.election).await.unwrap().is_empty());
 }
 
 #[tokio::test]
 async fn what_nothing_else_names_a_node_does_not_take_back() {
-    let stage = Stage::new();
-    stage.push(1).await;
-    let mut node = stage.node("a");
+    let fleet = Fleet::new();
+    fleet.push(1).await;
+    let mut node = fleet.node("a");
     // There is no record: it was deleted, or an earlier one will be in its place.
     node.presence.send_replace(Presence { runs: None, term: 7 });
-    stage.announced("a", |said| said.term == 7).await;
+    fleet.announced("a", |said| said.term == 7).await;
     // A term that it has seen last, and has not named yet.
     node.presence.send_replace(Presence { runs: None, term: 8 });
     node.end().await;
-    stage.announced("a", |said| said.term == 8).await;
+    fleet.announced("a", |said| said.term == 8).await;
 }
 
 #[tokio::test]
 async fn a_node_never_names_a_lower_term_than_it_named_before() {
-    let stage = Stage::new();
-    let first = stage.push(1).await;
+    let fleet = Fleet::new();
+    let first = fleet.push(1).await;
     let before = Announcement { term: 7, ..Announcement::now("a", "0", "", vec![], None) };
-    stage.store.inner.announce(&stage.election, "a", before.encode()).await.unwrap();
+    fleet.store.inner.announce(&fleet.election, "a", before.encode()).await.unwrap();
     // While what it named before cannot be read, it is left as it is.
-    stage.store.is_down.store(true, Ordering::Relaxed);
-    let mut node = stage.node("a");
+    fleet.store.is_down.store(true, Ordering::Relaxed);
+    let mut node = fleet.node("a");
     node.says("Unreachable").await;
-    stage.announced("a", |said| (said.incarnation.as_str(), said.term) == ("0", 7)).await;
-    stage.store.is_down.store(false, Ordering::Relaxed);
+    fleet.announced("a", |said| (said.incarnation.as_str(), said.term) == ("0", 7)).await;
+    fleet.store.is_down.store(false, Ordering::Relaxed);
     // It is there again, and has seen nothing of the election yet.
-    stage.announced("a", |said| said.incarnation == "1").await;
-    stage.announced("a", |said| said.term == 7).await;
+    fleet.announced("a", |said| said.incarnation == "1").await;
+    fleet.announced("a", |said| said.term == 7).await;
     node.supplied(Some((first, 1)), None).await;
     for (seen, named) in [(3, 7), (8, 8), (2, 8)] {
         // Only the digest shows that it was said anew.
         let runs = Digest::of(&[seen as u8]);
         node.presence.send_replace(Presence { runs: Some(runs.to_string()), term: seen });
-        stage.announced("a", |said| said.runs == Some(runs)).await;
-        stage.announced("a", |said| said.term == named).await;
+        fleet.announced("a", |said| said.runs == Some(runs)).await;
+        fleet.announced("a", |said| said.term == named).await;
     }
     node.end().await;
 }
 
 #[tokio::test]
 async fn what_was_judged_last_is_written_before_the_end_which_waits_for_no_store() {
-    let stage = Stage::new();
-    stage.push(1).await;
-    let second = stage.push(2).await;
-    let mut node = stage.node("a");
+    let fleet = Fleet::new();
+    fleet.push(1).await;
+    let second = fleet.push(2).await;
+    let mut node = fleet.node("a");
     node.supplied_current((second, 2)).await;
     node.judge(second, 2, rejected("at the very end"));
     node.end().await;
-    stage.control(|control| control.pushed.iter().any(|entry| entry.rejection() == Some("at the very end"))).await;
+    fleet.control(|control| control.pushed.iter().any(|entry| entry.rejection() == Some("at the very end"))).await;
 
-    let mut hung = stage.node("b");
+    let mut hung = fleet.node("b");
     hung.supply.changed().await.unwrap();
-    stage.store.hangs.store(true, Ordering::Relaxed);
+    fleet.store.hangs.store(true, Ordering::Relaxed);
     let current = hung.supply.borrow().current.as_ref().unwrap().version.clone();
     let judgement = Judgement { version: current, term: 1, verdict: Verdict::Good };
     hung.judge.as_ref().unwrap().send(judgement).unwrap();

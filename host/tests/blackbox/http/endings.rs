@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use time::OffsetDateTime;
 
 use crate::frozen::freeze;
-use crate::http::{launch, launch_with_lease, stage};
+use crate::http::{fleet, launch, launch_with_lease};
 use crate::node::{GUARD, Node, until};
 
 /// A server that takes connections, and nothing else.
@@ -52,16 +52,16 @@ fn read_to_reset(stream: &mut TcpStream) -> String {
 
 /// The request is reset by a kill: while it waits for its answer, and while it sends.
 fn is_reset_by_a_kill(behaviour: &str, begun: &str) {
-    let stage = stage();
+    let fleet = fleet();
     let (listener, url) = listen();
-    let mut node = launch(&stage, "alpha", behaviour, &url).flag("--allow-http", &url).start();
+    let mut node = launch(&fleet, "alpha", behaviour, &url).flag("--allow-http", &url).start();
     let mut stream = accept(&listener);
     read_until(&mut stream, begun);
     // It does not look at the stop: after the grace it is killed.
     assert_eq!(node.terminate().code(), Some(0));
     read_to_reset(&mut stream);
     assert_eq!(node.after(0, "gone").text("outcome"), "killed");
-    stage.check_promises();
+    fleet.check_promises();
 }
 
 #[test]
@@ -91,9 +91,9 @@ fn unsent(stream: &TcpStream) -> u64 {
 
 #[test]
 fn a_host_that_is_killed_leaves_nothing_for_the_kernel_to_send() {
-    let stage = stage();
+    let fleet = fleet();
     let (listener, url) = listen();
-    let mut node = launch(&stage, "alpha", "flood", &url).flag("--allow-http", &url).start();
+    let mut node = launch(&fleet, "alpha", "flood", &url).flag("--allow-http", &url).start();
     let mut stream = accept(&listener);
     read_until(&mut stream, "\r\n\r\n");
     // Nobody reads: what cannot be taken any more waits on its side.
@@ -105,14 +105,14 @@ fn a_host_that_is_killed_leaves_nothing_for_the_kernel_to_send() {
     node.wait();
     // What had arrived is there to be read, and then comes the reset.
     read_to_reset(&mut stream);
-    stage.check_promises();
+    fleet.check_promises();
 }
 
 #[test]
 fn a_leader_that_was_paused_writes_nothing_when_it_wakes() {
-    let stage = stage();
+    let fleet = fleet();
     let (listener, url) = listen();
-    let start = |name: &str| launch(&stage, name, "upload", &url).flag("--allow-http", &url).start();
+    let start = |name: &str| launch(&fleet, name, "upload", &url).flag("--allow-http", &url).start();
     let a = start("alpha");
     let mut old = accept(&listener);
     read_until(&mut old, "line 10 of term 1\n");
@@ -137,7 +137,7 @@ fn a_leader_that_was_paused_writes_nothing_when_it_wakes() {
     let gone = a.event("gone", |event| event.name == "gone" && event.term == 1);
     assert_eq!(gone.text("outcome"), "killed");
     read_until(&mut new, "of term 2\n");
-    stage.check_promises();
+    fleet.check_promises();
 }
 
 /// How long it waited in milliseconds, and for what.
@@ -150,9 +150,9 @@ fn waited(node: &Node) -> (u64, String) {
 
 #[test]
 fn a_guest_says_how_long_it_waits() {
-    let stage = stage();
+    let fleet = fleet();
     let (listener, url) = listen();
-    let node = launch(&stage, "alpha", "hang", &url).flag("--allow-http", &url);
+    let node = launch(&fleet, "alpha", "hang", &url).flag("--allow-http", &url);
     let node = node.flag("--env", "TIMEOUT_MS=300").start();
     let _stream = accept(&listener);
     let (took, what) = waited(&node);
@@ -162,11 +162,11 @@ fn a_guest_says_how_long_it_waits() {
 
 #[test]
 fn a_wait_outlasts_the_lease_while_that_is_renewed() {
-    let stage = stage();
+    let fleet = fleet();
     let (listener, url) = listen();
     // What else runs on a busy machine must not cost the lease.
     let lease = Duration::from_secs(8);
-    let node = launch_with_lease(lease, &stage, "alpha", "hang", &url).flag("--allow-http", &url);
+    let node = launch_with_lease(lease, &fleet, "alpha", "hang", &url).flag("--allow-http", &url);
     let node = node.flag("--env", "TIMEOUT_MS=600000").start();
     let mut stream = accept(&listener);
     read_until(&mut stream, "\r\n\r\n");
@@ -179,9 +179,9 @@ fn a_wait_outlasts_the_lease_while_that_is_renewed() {
 
 #[test]
 fn from_the_deadline_on_nothing_is_written_even_if_nobody_kills() {
-    let stage = stage();
+    let fleet = fleet();
     let (listener, url) = listen();
-    let node = launch(&stage, "alpha", "upload", &url).flag("--allow-http", &url).start();
+    let node = launch(&fleet, "alpha", "upload", &url).flag("--allow-http", &url).start();
     let mut stream = accept(&listener);
     read_until(&mut stream, "line 10 of term 1\n");
     // From here on nobody renews, nobody kills and nobody ends the host.
@@ -195,8 +195,8 @@ fn from_the_deadline_on_nothing_is_written_even_if_nobody_kills() {
             Ok(1..) => last = OffsetDateTime::now_utc(),
             ended => break ended,
         }
-        assert!(last < frozen + stage.lease(), "it is still written to");
+        assert!(last < frozen + fleet.lease(), "it is still written to");
     };
     assert!(matches!(&ended, Err(error) if error.kind() == ErrorKind::ConnectionReset), "{ended:?}");
-    assert!(last < frozen + stage.lease() * 9 / 10, "written to until {:?} after the last renewal", last - frozen);
+    assert!(last < frozen + fleet.lease() * 9 / 10, "written to until {:?} after the last renewal", last - frozen);
 }

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::fleet::Fleet;
 use crate::http::launch;
 use crate::http::server::{Reply, Request, Server};
 use crate::node::{Journal, Node};
 use crate::on_both_stores;
-use crate::stage::Stage;
 
 on_both_stores! {
     a_server_that_refuses_lower_terms_never_has_to_over_200_failovers,
@@ -19,15 +19,15 @@ on_both_stores! {
 const FAILOVERS: usize = 200;
 
 /// One in so many leaders is killed, and has to be waited out: on Azure for 15 s. The others end in order.
-fn killed(stage: &Stage) -> usize {
-    if stage.lease() < Duration::from_secs(10) { 20 } else { 100 }
+fn killed(fleet: &Fleet) -> usize {
+    if fleet.lease() < Duration::from_secs(10) { 20 } else { 100 }
 }
 
 /// So many that one of them looks soon after a lease is free.
 const NODES: [&str; 4] = ["alpha", "beta", "gamma", "delta"];
 
-fn a_server_that_refuses_lower_terms_never_has_to_over_200_failovers(stage: Stage) {
-    let stage = stage.heavy();
+fn a_server_that_refuses_lower_terms_never_has_to_over_200_failovers(fleet: Fleet) {
+    let fleet = fleet.heavy();
     let highest = Arc::new(Mutex::new(0));
     let fence = Arc::clone(&highest);
     let server = Server::start(move |request| {
@@ -38,14 +38,14 @@ fn a_server_that_refuses_lower_terms_never_has_to_over_200_failovers(stage: Stag
         *highest = request.term();
         Reply::ok("")
     });
-    let start = |name: &str| launch(&stage, name, "report", &server.url()).flag("--allow-http", server.url()).start();
+    let start = |name: &str| launch(&fleet, name, "report", &server.url()).flag("--allow-http", server.url()).start();
     let mut nodes: Vec<Node> = NODES.map(start).into();
     server.wait("a leader", |requests| (reported(requests) > 0).then_some(()));
     for failover in 1..=FAILOVERS {
-        let leader = leader(&stage.journal, &server);
+        let leader = leader(&fleet.journal, &server);
         let at = nodes.iter().position(|node| node.name == leader).expect("it leads");
         let mut old = nodes.remove(at);
-        old.signal(if failover % killed(&stage) == 0 { Signal::KILL } else { Signal::TERM });
+        old.signal(if failover % killed(&fleet) == 0 { Signal::KILL } else { Signal::TERM });
         nodes.push(start(&format!("node-{failover}")));
         old.wait();
         let last = *highest.lock().unwrap();
@@ -61,7 +61,7 @@ fn a_server_that_refuses_lower_terms_never_has_to_over_200_failovers(stage: Stag
     let leaders: Vec<&str> = requests.iter().flat_map(|request| request.header("baton-node")).collect();
     let changes = leaders.windows(2).filter(|pair| pair[0] != pair[1]).count();
     assert!(changes >= FAILOVERS, "another node took over {changes} times");
-    stage.check_promises();
+    fleet.check_promises();
 }
 
 /// The highest term that was heard of.

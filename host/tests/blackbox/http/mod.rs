@@ -9,27 +9,27 @@ mod tls;
 
 use std::time::Duration;
 
+use crate::fleet::{ELECTION, Fleet};
 use crate::guests::asks_over_http;
 use crate::node::{Event, Launch, Node};
-use crate::stage::{ELECTION, Stage};
 use crate::store::Store;
 
-/// A stage on the embedded store.
-fn stage() -> Stage {
-    Stage::new(Store::sqlite())
+/// A fleet on the embedded store.
+fn fleet() -> Fleet {
+    Fleet::new(Store::sqlite())
 }
 
 /// A node that is about to start, whose guest asks these URLs in that way. Nothing is granted yet.
-pub fn launch(stage: &Stage, name: &str, behaviour: &str, url: &str) -> Launch {
-    launch_with_lease(stage.lease(), stage, name, behaviour, url)
+pub fn launch(fleet: &Fleet, name: &str, behaviour: &str, url: &str) -> Launch {
+    launch_with_lease(fleet.lease(), fleet, name, behaviour, url)
 }
 
 /// The same, with a lease of that length.
-pub fn launch_with_lease(lease: Duration, stage: &Stage, name: &str, behaviour: &str, url: &str) -> Launch {
-    Launch::run(name, stage.home.path(), &stage.journal)
+pub fn launch_with_lease(lease: Duration, fleet: &Fleet, name: &str, behaviour: &str, url: &str) -> Launch {
+    Launch::run(name, fleet.home.path(), &fleet.journal)
         .arg(asks_over_http())
         .flag("--election", ELECTION)
-        .flag("--store", stage.store.url())
+        .flag("--store", fleet.store.url())
         .flag("--lease", format!("{}s", lease.as_secs()))
         .flag("--grace", "300ms")
         .flag("--pause", "0s")
@@ -38,8 +38,8 @@ pub fn launch_with_lease(lease: Duration, stage: &Stage, name: &str, behaviour: 
 }
 
 /// What the guest of a node has said before it rests.
-fn said(stage: &Stage, node: &Node) -> Vec<String> {
-    let lines = stage.journal.wait(&format!("{} to rest", node.name), |events| {
+fn said(fleet: &Fleet, node: &Node) -> Vec<String> {
+    let lines = fleet.journal.wait(&format!("{} to rest", node.name), |events| {
         let own = |event: &&Event| event.from == node.name && event.name == "output";
         let lines: Vec<&str> = events.iter().filter(own).map(|event| event.text("line")).collect();
         let [.., said, "rests"] = lines[..] else { return None };
@@ -49,6 +49,6 @@ fn said(stage: &Stage, node: &Node) -> Vec<String> {
 }
 
 /// The events of that name so far.
-pub fn events(stage: &Stage, name: &str) -> Vec<Event> {
-    stage.journal.events().into_iter().filter(|event| event.name == name).collect()
+pub fn events(fleet: &Fleet, name: &str) -> Vec<Event> {
+    fleet.journal.events().into_iter().filter(|event| event.name == name).collect()
 }

@@ -4,11 +4,11 @@ use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
+use crate::fleet::Fleet;
 use crate::http::server::{Reply, Server};
-use crate::http::{events, launch, launch_with_lease, said, stage};
+use crate::http::{events, fleet, launch, launch_with_lease, said};
 use crate::node::Event;
 use crate::on_both_stores;
-use crate::stage::Stage;
 
 on_both_stores! {
     a_forged_header_never_arrives,
@@ -17,26 +17,26 @@ on_both_stores! {
 
 #[test]
 fn every_request_says_whose_it_is() {
-    let stage = stage();
+    let fleet = fleet();
     let server = Server::start(|request| Reply::ok(request.path()));
     let url = format!("{}/jobs?of=today", server.url());
-    let node = launch(&stage, "alpha", "get", &url).flag("--allow-http", server.url()).start();
+    let node = launch(&fleet, "alpha", "get", &url).flag("--allow-http", server.url()).start();
     let term = node.after(0, "elected").term;
-    let lines = said(&stage, &node);
+    let lines = said(&fleet, &node);
     assert_eq!(lines, [format!("{url}: 200 /jobs?of=today")]);
     let [request] = &server.requests()[..] else { panic!("{:?}", server.requests()) };
     assert_eq!(request.line, "GET /jobs?of=today HTTP/1.1");
-    assert_eq!(request.header("baton-election"), ["stage"]);
+    assert_eq!(request.header("baton-election"), ["fleet"]);
     assert_eq!(request.header("baton-term"), [term.to_string()]);
     assert_eq!(request.header("baton-node"), ["alpha"]);
     assert_eq!(request.header("host"), [format!("127.0.0.1:{}", server.port)]);
-    stage.check_promises();
+    fleet.check_promises();
 }
 
-fn a_forged_header_never_arrives(stage: Stage) {
+fn a_forged_header_never_arrives(fleet: Fleet) {
     let server = Server::start(|_| Reply::ok(""));
-    let node = launch(&stage, "alpha", "forge", &server.url()).flag("--allow-http", server.url()).start();
-    let lines = said(&stage, &node);
+    let node = launch(&fleet, "alpha", "forge", &server.url()).flag("--allow-http", server.url()).start();
+    let lines = said(&fleet, &node);
     assert!(lines.contains(&"sent: 200".to_owned()), "{lines:?}");
     assert!(!lines.iter().any(|line| line.contains("forged")), "{lines:?}");
     assert_eq!(lines.iter().filter(|line| line.contains("Err(")).count(), 5, "{lines:?}");
@@ -52,15 +52,15 @@ fn a_forged_header_never_arrives(stage: Stage) {
 
 #[test]
 fn connections_are_used_again_while_they_are_there() {
-    let stage = stage();
+    let fleet = fleet();
     let server = Server::start(|request| match request.path() {
         "/last" => Reply::AnswerAndClose,
         path => Reply::ok(path.repeat(100_000)),
     });
     let urls: Vec<String> =
         ["/1", "/2", "/3", "/last", "/5", "/6"].map(|path| format!("{}{path}", server.url())).to_vec();
-    let node = launch(&stage, "alpha", "get", &urls.join(" ")).flag("--allow-http", server.url()).start();
-    let lines = said(&stage, &node);
+    let node = launch(&fleet, "alpha", "get", &urls.join(" ")).flag("--allow-http", server.url()).start();
+    let lines = said(&fleet, &node);
     // The one after the last may be on its way before the end of that connection is known here, and never arrive.
     let is_lost = |(number, line): (usize, &String)| number == 4 && line.ends_with(": ErrorCode::ConnectionTerminated");
     let lines_are_right = lines[..6].iter().enumerate().all(|one| one.1.contains(": 200 ") || is_lost(one));
@@ -73,27 +73,27 @@ fn connections_are_used_again_while_they_are_there() {
     assert!(!connections[4..].contains(&closed), "that one was closed: {connections:?}");
 }
 
-fn ten_thousand_requests_meet_their_limit_and_the_host_stays_well(stage: Stage) {
+fn ten_thousand_requests_meet_their_limit_and_the_host_stays_well(fleet: Fleet) {
     let server = Server::start(|request| if request.path() == "/hang" { Reply::Hang } else { Reply::ok("") });
     // What else runs on a busy machine must not cost a renewal.
     let lease = Duration::from_secs(20);
-    let node = launch_with_lease(lease, &stage, "alpha", "many", &server.url());
+    let node = launch_with_lease(lease, &fleet, "alpha", "many", &server.url());
     let node = node.flag("--allow-http", server.url()).start();
-    let lines = said(&stage, &node);
+    let lines = said(&fleet, &node);
     let refusal =
         "the coordinator has 64 requests in flight, and may have no more at a time: --max-requests 128 allows it";
     assert_eq!(lines, [format!("kept 64, refused with [{refusal:?}]"), "and then 200".to_owned()]);
-    let told = events(&stage, "request_refused");
+    let told = events(&fleet, "request_refused");
     assert_eq!(told.iter().map(|event| event.text("setting")).collect::<Vec<_>>(), ["max-requests = 128"]);
-    assert_eq!(stage.status()["usage"]["requests"]["used"], 64);
+    assert_eq!(fleet.status()["usage"]["requests"]["used"], 64);
     let lost = |event: &Event| ["renew_failed", "killed", "lost"].contains(&event.name.as_str());
-    assert!(!stage.journal.events().iter().any(lost), "{:?}", stage.journal.events());
-    stage.check_promises();
+    assert!(!fleet.journal.events().iter().any(lost), "{:?}", fleet.journal.events());
+    fleet.check_promises();
 }
 
 #[test]
 fn a_request_that_is_answered_early_keeps_its_place_while_it_sends() {
-    let stage = stage();
+    let fleet = fleet();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     // It answers without a look at the request, and never closes.
@@ -106,9 +106,9 @@ fn a_request_that_is_answered_early_keeps_its_place_while_it_sends() {
         };
         (0..4).map(accept).collect::<Vec<_>>()
     });
-    let node = launch(&stage, "alpha", "linger", &url).flag("--allow-http", &url).flag("--max-requests", "4").start();
-    let lines = said(&stage, &node);
+    let node = launch(&fleet, "alpha", "linger", &url).flag("--allow-http", &url).flag("--max-requests", "4").start();
+    let lines = said(&fleet, &node);
     assert!(lines[0].starts_with("kept 4, refused with") && lines[0].contains("--max-requests 8"), "{lines:?}");
     server.join().unwrap();
-    stage.check_promises();
+    fleet.check_promises();
 }

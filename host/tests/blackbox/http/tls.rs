@@ -12,7 +12,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use crate::guests::asks_over_http;
-use crate::http::{launch, said, stage};
+use crate::http::{fleet, launch, said};
 use crate::node::{baton, finish};
 
 /// A file beside this one: the certificate of an authority of the tests', and what it has signed for `localhost`.
@@ -57,19 +57,19 @@ fn serve(connections: usize) -> (u16, JoinHandle<Vec<String>>) {
 
 #[test]
 fn a_server_must_be_certified_by_somebody_who_is_trusted() {
-    let stage = stage();
+    let fleet = fleet();
     let (port, server) = serve(3);
     let [name, address] = ["localhost", "127.0.0.1"].map(|host| format!("https://{host}:{port}"));
-    let node = launch(&stage, "alpha", "get", &name).flag("--allow-http", &name).start();
-    let lines = said(&stage, &node);
+    let node = launch(&fleet, "alpha", "get", &name).flag("--allow-http", &name).start();
+    let lines = said(&fleet, &node);
     assert!(lines[0].contains("no secure connection") && lines[0].contains("UnknownIssuer"), "{lines:?}");
     drop(node);
 
-    let node = launch(&stage, "beta", "get", &format!("{address} {name}/x"))
+    let node = launch(&fleet, "beta", "get", &format!("{address} {name}/x"))
         .flag("--allow-http", format!("{name} {address}"))
         .flag("--http-ca", file("ca.pem"))
         .start();
-    let lines = said(&stage, &node);
+    let lines = said(&fleet, &node);
     assert!(lines[0].contains("no secure connection") && lines[0].contains("not valid for name"), "{lines:?}");
     assert_eq!(lines[1], format!("{name}/x: 200 secure"));
     let heard = server.join().unwrap();

@@ -8,12 +8,12 @@ use time::OffsetDateTime;
 
 use super::LONG_LEASE;
 use super::versions::{Version, component};
+use crate::fleet::{ELECTION, Fleet};
 use crate::minisign::Signer;
 use crate::modules;
 use crate::on_both_stores;
 use crate::publisher::{Publisher, REPOSITORY, manifest};
 use crate::registry::Registry;
-use crate::stage::{ELECTION, Stage};
 use crate::store::Store;
 
 on_both_stores! {
@@ -23,74 +23,74 @@ on_both_stores! {
 /// Enough for the guest, and no long wait for what takes minutes.
 const COMPILE_TIMEOUT: &str = "6s";
 
-fn nothing_bad_that_is_pushed_runs_or_stops_anything(stage: Stage) {
-    nothing_bad_runs_or_stops_anything(&stage, &Source::Store);
+fn nothing_bad_that_is_pushed_runs_or_stops_anything(fleet: Fleet) {
+    nothing_bad_runs_or_stops_anything(&fleet, &Source::Store);
 }
 
 #[test]
 fn nothing_bad_in_a_file_runs_or_stops_anything() {
-    let stage = Stage::new(Store::sqlite());
-    let file = Source::File(stage.home.path().join("current"));
-    nothing_bad_runs_or_stops_anything(&stage, &file);
+    let fleet = Fleet::new(Store::sqlite());
+    let file = Source::File(fleet.home.path().join("current"));
+    nothing_bad_runs_or_stops_anything(&fleet, &file);
 }
 
 #[test]
 fn nothing_bad_in_a_registry_runs_or_stops_anything() {
-    nothing_bad_runs_or_stops_anything(&Stage::new(Store::sqlite()), &Source::Registry(Registry::start()));
+    nothing_bad_runs_or_stops_anything(&Fleet::new(Store::sqlite()), &Source::Registry(Registry::start()));
 }
 
 #[test]
 fn what_is_not_pinned_is_not_run() {
-    let stage = Stage::new(Store::sqlite());
-    let [first, other, next] = ["works 1", "works 2", "works 3"].map(|name| stage.version(name));
-    stage.push(&first);
+    let fleet = Fleet::new(Store::sqlite());
+    let [first, other, next] = ["works 1", "works 2", "works 3"].map(|name| fleet.version(name));
+    fleet.push(&first);
     let pinned = [("--pin", &*first.digest), ("--pin", &*next.digest), LONG_LEASE];
-    let node = stage.launch_pushed("alpha", &pinned).start();
-    let term = stage.runs(&first, 0).term;
-    stage.push(&other);
+    let node = fleet.launch_pushed("alpha", &pinned).start();
+    let term = fleet.runs(&first, 0).term;
+    fleet.push(&other);
     let refused = node.event("to refuse it", |event| event.name == "module_refused");
     assert_eq!(refused.text("module"), other.digest, "{refused:?}");
     assert!(refused.text("error").contains(&format!("--pin {}", other.digest)), "{refused:?}");
-    stage.push(&next);
-    assert_eq!(stage.runs(&next, term).term, term + 1);
-    assert_eq!((stage.starts(&other), stage.events("module_refused").len()), (0, 1));
-    stage.check_that_it_led_throughout(&node);
-    stage.check_swaps();
-    stage.check_the_count();
+    fleet.push(&next);
+    assert_eq!(fleet.runs(&next, term).term, term + 1);
+    assert_eq!((fleet.starts(&other), fleet.events("module_refused").len()), (0, 1));
+    fleet.check_that_it_led_throughout(&node);
+    fleet.check_swaps();
+    fleet.check_the_count();
 }
 
-fn nothing_bad_runs_or_stops_anything(stage: &Stage, source: &Source) {
+fn nothing_bad_runs_or_stops_anything(fleet: &Fleet, source: &Source) {
     let signer = Signer::with_new_key();
     let [first, next] = ["works 1", "works 2"].map(|name| {
-        let version = stage.version(name);
+        let version = fleet.version(name);
         let signature = signer.sign(&version.bytes());
         std::fs::write(format!("{}.minisig", version.path.display()), signature).expect("written");
         version
     });
-    source.publish(stage, &first);
+    source.publish(fleet, &first);
     let trust = signer.public().display().to_string();
     let flags = [("--trust", &*trust), ("--compile-timeout", COMPILE_TIMEOUT), LONG_LEASE];
-    let node = stage.launch_from("alpha", source.name(), &flags).start();
-    let term = stage.runs(&first, 0).term;
+    let node = fleet.launch_from("alpha", source.name(), &flags).start();
+    let term = fleet.runs(&first, 0).term;
 
-    let bad = bad_modules(&signer, source, stage.store.is_sqlite());
+    let bad = bad_modules(&signer, source, fleet.store.is_sqlite());
     for (number, (module, why)) in bad.iter().enumerate() {
-        source.offer(stage, module);
-        let refused = stage
+        source.offer(fleet, module);
+        let refused = fleet
             .journal
             .wait(why, |events| events.iter().filter(|event| event.name == "module_refused").nth(number).cloned());
         assert!(refused.text("error").contains(why), "not {why:?}: {refused:?}");
         let now = OffsetDateTime::now_utc();
-        let beat = stage.beat("the old version to go on", |event| event.ts > now);
+        let beat = fleet.beat("the old version to go on", |event| event.ts > now);
         assert!(beat.term == term && first.said(beat.text("line")), "{beat:?}");
     }
-    source.publish(stage, &next);
-    assert_eq!(stage.runs(&next, term).term, term + 1, "nothing ran in between");
-    let refused = stage.events("module_refused");
+    source.publish(fleet, &next);
+    assert_eq!(fleet.runs(&next, term).term, term + 1, "nothing ran in between");
+    let refused = fleet.events("module_refused");
     assert_eq!(refused.len(), bad.len(), "each is refused once: {refused:?}");
-    stage.check_that_it_led_throughout(&node);
-    stage.check_swaps();
-    stage.check_the_count();
+    fleet.check_that_it_led_throughout(&node);
+    fleet.check_swaps();
+    fleet.check_the_count();
 }
 
 /// What a source has, and a part of why it is refused. None of them would do anything good.
@@ -150,21 +150,21 @@ impl Source {
     }
 
     /// Puts a version there that is as it should be.
-    fn publish(&self, stage: &Stage, version: &Version) {
+    fn publish(&self, fleet: &Fleet, version: &Version) {
         if matches!(self, Self::Store) {
-            return stage.push(version);
+            return fleet.push(version);
         }
         let (bytes, beside) = (version.bytes(), format!("{}.minisig", version.path.display()));
         let signature = Some(std::fs::read_to_string(beside).expect("it is signed"));
-        self.offer(stage, &Offered { whole: bytes.clone(), bytes, signature });
+        self.offer(fleet, &Offered { whole: bytes.clone(), bytes, signature });
     }
 
     /// Puts a module there, as whoever may write there can.
-    fn offer(&self, stage: &Stage, Offered { whole, bytes, signature }: &Offered) {
+    fn offer(&self, fleet: &Fleet, Offered { whole, bytes, signature }: &Offered) {
         let digest = Digest::of(whole);
         match self {
             Self::File(current) => {
-                let folder = tempfile::tempdir_in(stage.home.path()).expect("a folder").keep();
+                let folder = tempfile::tempdir_in(fleet.home.path()).expect("a folder").keep();
                 std::fs::write(folder.join("job.wasm"), bytes).expect("written");
                 if let Some(text) = signature {
                     std::fs::write(folder.join("job.wasm.minisig"), text).expect("written");
@@ -172,7 +172,7 @@ impl Source {
                 symlink(&folder, folder.join("link")).expect("a link");
                 std::fs::rename(folder.join("link"), current).expect("the link is renamed");
             }
-            Self::Store => stage.publish(&digest.to_string(), bytes.clone(), signature.clone()),
+            Self::Store => fleet.publish(&digest.to_string(), bytes.clone(), signature.clone()),
             Self::Registry(registry) => {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
                 runtime.block_on(async {

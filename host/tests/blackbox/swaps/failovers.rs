@@ -4,9 +4,9 @@ use rustix::process::Signal;
 
 use super::versions::Version;
 use super::{LONG_GRACE, LONG_LEASE, runs_on};
+use crate::fleet::Fleet;
 use crate::node::Node;
 use crate::on_both_stores;
-use crate::stage::Stage;
 
 on_both_stores! {
     what_is_pushed_before_a_crash_runs_on_the_next_leader,
@@ -16,99 +16,99 @@ on_both_stores! {
     what_is_pushed_while_the_lease_is_lost_runs_on_whoever_leads,
 }
 
-fn what_is_pushed_before_a_crash_runs_on_the_next_leader(stage: Stage) {
-    let (first, next) = (stage.version("works 1"), stage.version("works 2"));
-    let (alpha, beta, term) = pair(&stage, &first, &[]);
-    stage.push(&next);
+fn what_is_pushed_before_a_crash_runs_on_the_next_leader(fleet: Fleet) {
+    let (first, next) = (fleet.version("works 1"), fleet.version("works 2"));
+    let (alpha, beta, term) = pair(&fleet, &first, &[]);
+    fleet.push(&next);
     alpha.signal(Signal::KILL);
-    let runs = stage.runs(&next, term);
+    let runs = fleet.runs(&next, term);
     // The leader may have been faster than the signal, but not for long.
     if runs.from != beta.name {
-        let again = stage.runs(&next, runs.term);
+        let again = fleet.runs(&next, runs.term);
         assert_eq!(again.from, beta.name);
     }
-    stage.row_until(&next, "to run on beta", |row| runs_on(row, "beta"));
-    stage.check_swaps();
-    stage.check_the_count_after_crashes();
+    fleet.row_until(&next, "to run on beta", |row| runs_on(row, "beta"));
+    fleet.check_swaps();
+    fleet.check_the_count_after_crashes();
 }
 
-fn what_is_pushed_while_nobody_leads_runs_first(stage: Stage) {
-    let (first, next) = (stage.version("works 1"), stage.version("works 2"));
-    stage.push(&first);
-    let mut alpha = stage.launch_pushed("alpha", &[]).start();
-    let term = stage.runs(&first, 0).term;
+fn what_is_pushed_while_nobody_leads_runs_first(fleet: Fleet) {
+    let (first, next) = (fleet.version("works 1"), fleet.version("works 2"));
+    fleet.push(&first);
+    let mut alpha = fleet.launch_pushed("alpha", &[]).start();
+    let term = fleet.runs(&first, 0).term;
     alpha.signal(Signal::KILL);
     alpha.wait();
-    stage.push(&next);
-    let beta = stage.launch_pushed("beta", &[]).start();
+    fleet.push(&next);
+    let beta = fleet.launch_pushed("beta", &[]).start();
     let begun =
-        stage.journal.event("beta's first instance", |event| event.from == beta.name && event.name == "started");
+        fleet.journal.event("beta's first instance", |event| event.from == beta.name && event.name == "started");
     assert_eq!(begun.text("module"), next.digest, "{begun:?}");
     assert!(begun.term > term, "{begun:?}");
-    stage.runs(&next, term);
-    stage.check_swaps();
+    fleet.runs(&next, term);
+    fleet.check_swaps();
 }
 
-fn what_is_pushed_during_a_hand_off_runs_on_the_next_leader(stage: Stage) {
-    let (first, next) = (stage.version("lingers 2"), stage.version("works 2"));
-    let (mut alpha, beta, term) = pair(&stage, &first, &[LONG_LEASE, LONG_GRACE]);
+fn what_is_pushed_during_a_hand_off_runs_on_the_next_leader(fleet: Fleet) {
+    let (first, next) = (fleet.version("lingers 2"), fleet.version("works 2"));
+    let (mut alpha, beta, term) = pair(&fleet, &first, &[LONG_LEASE, LONG_GRACE]);
     alpha.signal(Signal::TERM);
     alpha.event("the stop", |event| event.name == "stopping");
-    stage.push(&next);
+    fleet.push(&next);
     assert_eq!(alpha.wait().code(), Some(0));
-    let runs = stage.runs(&next, term);
+    let runs = fleet.runs(&next, term);
     assert_eq!(runs.from, beta.name, "{runs:?}");
-    stage.check_swaps();
-    stage.check_the_count();
+    fleet.check_swaps();
+    fleet.check_the_count();
 }
 
-fn nothing_is_replaced_while_the_store_is_away(stage: Stage) {
-    let (first, next) = (stage.version("works 1"), stage.version("works 2"));
-    stage.push(&first);
-    let alpha = stage.launch_pushed("alpha", &[LONG_LEASE]).start();
-    let term = stage.runs(&first, 0).term;
-    let outage = stage.store.hang();
-    stage.push_around(&next);
+fn nothing_is_replaced_while_the_store_is_away(fleet: Fleet) {
+    let (first, next) = (fleet.version("works 1"), fleet.version("works 2"));
+    fleet.push(&first);
+    let alpha = fleet.launch_pushed("alpha", &[LONG_LEASE]).start();
+    let term = fleet.runs(&first, 0).term;
+    let outage = fleet.store.hang();
+    fleet.push_around(&next);
     // What is pushed is in another file than the leases, so only one of the stores has it within reach.
-    if stage.store.is_sqlite() {
-        stage.is_ready(&alpha, &next);
+    if fleet.store.is_sqlite() {
+        fleet.is_ready(&alpha, &next);
     }
     alpha.event("a failed renewal", |event| event.name == "renew_failed");
-    let stopped = stage.events("stopping");
+    let stopped = fleet.events("stopping");
     let replaced = stopped.iter().find(|event| event.text("reason") == "replaced");
     assert!(replaced.is_none(), "replaced while no renewal succeeds: {replaced:?}");
     drop(outage);
-    let runs = stage.runs(&next, term);
+    let runs = fleet.runs(&next, term);
     assert_eq!(runs.from, "alpha", "{runs:?}");
     // On a busy machine all of this may take longer than a lease is safe without a renewal.
-    if stage.events("stopping").iter().all(|event| event.text("reason") == "replaced") {
-        stage.check_that_it_led_throughout(&alpha);
+    if fleet.events("stopping").iter().all(|event| event.text("reason") == "replaced") {
+        fleet.check_that_it_led_throughout(&alpha);
     }
-    stage.check_swaps();
-    stage.check_the_count();
+    fleet.check_swaps();
+    fleet.check_the_count();
 }
 
-fn what_is_pushed_while_the_lease_is_lost_runs_on_whoever_leads(stage: Stage) {
-    let (first, next) = (stage.version("works 1"), stage.version("works 2"));
-    let (alpha, _beta, term) = pair(&stage, &first, &[]);
-    let outage = stage.store.cut();
+fn what_is_pushed_while_the_lease_is_lost_runs_on_whoever_leads(fleet: Fleet) {
+    let (first, next) = (fleet.version("works 1"), fleet.version("works 2"));
+    let (alpha, _beta, term) = pair(&fleet, &first, &[]);
+    let outage = fleet.store.cut();
     let stopping = alpha.event("a stop", |event| event.name == "stopping");
     assert_eq!(stopping.text("reason"), "lease-at-risk", "{stopping:?}");
-    stage.push_around(&next);
+    fleet.push_around(&next);
     let gone = alpha.event("the end", |event| event.name == "gone" && event.term == term);
     drop(outage);
-    let runs = stage.runs(&next, term);
+    let runs = fleet.runs(&next, term);
     assert!(runs.ts > gone.ts, "{runs:?} before {gone:?}");
-    assert!(stage.events("rejected").is_empty(), "no version is to blame for the store");
-    stage.check_swaps();
+    assert!(fleet.events("rejected").is_empty(), "no version is to blame for the store");
+    fleet.check_swaps();
 }
 
 /// Alpha, which leads with this version; beta, which has it ready; and alpha's term.
-fn pair(stage: &Stage, first: &Version, flags: &[(&str, &str)]) -> (Node, Node, u64) {
-    stage.push(first);
-    let alpha = stage.launch_pushed("alpha", flags).start();
-    let term = stage.runs(first, 0).term;
-    let beta = stage.launch_pushed("beta", flags).start();
-    stage.is_ready(&beta, first);
+fn pair(fleet: &Fleet, first: &Version, flags: &[(&str, &str)]) -> (Node, Node, u64) {
+    fleet.push(first);
+    let alpha = fleet.launch_pushed("alpha", flags).start();
+    let term = fleet.runs(first, 0).term;
+    let beta = fleet.launch_pushed("beta", flags).start();
+    fleet.is_ready(&beta, first);
     (alpha, beta, term)
 }

@@ -8,17 +8,17 @@ use std::path::{Path, PathBuf};
 use super::in_a_row::put;
 use super::versions::Version;
 use super::{LONG_LEASE, is};
+use crate::fleet::Fleet;
 use crate::node::Node;
-use crate::stage::Stage;
 use crate::store::Store;
 
 #[test]
 fn a_file_is_followed_however_it_is_replaced() {
-    let (stage, file, leader) = running("works 1");
-    let versions: Vec<Version> = (2..=4).map(|number| stage.version(&format!("works {number}"))).collect();
+    let (fleet, file, leader) = running("works 1");
+    let versions: Vec<Version> = (2..=4).map(|number| fleet.version(&format!("works {number}"))).collect();
     let mut term = 1;
     let mut runs = |version: &Version| {
-        let runs = stage.runs(version, term);
+        let runs = fleet.runs(version, term);
         assert_eq!(runs.term, term + 1, "one change-over for one version: {runs:?}");
         term = runs.term;
     };
@@ -31,20 +31,20 @@ fn a_file_is_followed_however_it_is_replaced() {
     runs(&versions[1]);
     // and back to what it was before.
     put(&file, &versions[0]);
-    let again = stage.runs(&versions[0], 3);
+    let again = fleet.runs(&versions[0], 3);
     assert_eq!(again.term, 4, "{again:?}");
 
-    stage.check_that_it_led_throughout(&leader);
-    stage.check_swaps();
-    stage.check_the_count();
+    fleet.check_that_it_led_throughout(&leader);
+    fleet.check_swaps();
+    fleet.check_the_count();
 }
 
 #[test]
 fn a_config_map_is_followed() {
-    let stage = Stage::new(Store::sqlite());
-    let (first, next) = (stage.version("works 1"), stage.version("works 2"));
+    let fleet = Fleet::new(Store::sqlite());
+    let (first, next) = (fleet.version("works 1"), fleet.version("works 2"));
     // As the kubelet does it: MODULE is a link to ..data/MODULE, and ..data a link to a folder of the version.
-    let mount = stage.home.path().join("mount");
+    let mount = fleet.home.path().join("mount");
     let version = |folder: &str, version: &Version| {
         std::fs::create_dir_all(mount.join(folder)).expect("a folder");
         std::fs::copy(&version.path, mount.join(folder).join("module.wasm")).expect("the file is copied");
@@ -53,21 +53,21 @@ fn a_config_map_is_followed() {
     };
     version("..2026_11_21_1", &first);
     symlink("..data/module.wasm", mount.join("module.wasm")).expect("a link");
-    let leader = stage.launch_from("alpha", mount.join("module.wasm"), &[LONG_LEASE]).start();
-    let term = stage.runs(&first, 0).term;
+    let leader = fleet.launch_from("alpha", mount.join("module.wasm"), &[LONG_LEASE]).start();
+    let term = fleet.runs(&first, 0).term;
     version("..2026_11_21_2", &next);
     std::fs::remove_dir_all(mount.join("..2026_11_21_1")).expect("the folder was there");
-    let runs = stage.runs(&next, term);
+    let runs = fleet.runs(&next, term);
     assert_eq!(runs.term, term + 1, "{runs:?}");
-    stage.check_that_it_led_throughout(&leader);
-    stage.check_swaps();
-    stage.check_the_count();
+    fleet.check_that_it_led_throughout(&leader);
+    fleet.check_swaps();
+    fleet.check_the_count();
 }
 
 #[test]
 fn a_file_that_vanishes_or_is_half_written_stops_nothing() {
-    let (stage, file, leader) = running("works 1");
-    let next = stage.version("works 2");
+    let (fleet, file, leader) = running("works 1");
+    let next = fleet.version("works 2");
     std::fs::remove_file(&file).expect("the file was there");
     let refused = leader.event("to miss the file", |event| event.name == "module_refused");
     assert!(refused.text("error").contains("No such file"), "{refused:?}");
@@ -78,58 +78,58 @@ fn a_file_that_vanishes_or_is_half_written_stops_nothing() {
     half.write_all(&bytes[..bytes.len() / 2]).expect("written");
     let half_written = |error: &str| !error.contains("No such file");
     leader.event("to see half of it", |event| event.name == "module_refused" && half_written(event.text("error")));
-    let beat = stage.beat_above(0);
+    let beat = fleet.beat_above(0);
     assert_eq!(beat.term, 1, "{beat:?}");
-    assert!(stage.events("stopping").is_empty(), "a file that is not there stops nothing");
+    assert!(fleet.events("stopping").is_empty(), "a file that is not there stops nothing");
 
     // It goes on writing after all.
     half.write_all(&bytes[bytes.len() / 2..]).expect("written");
     drop(half);
-    let runs = stage.runs(&next, 1);
+    let runs = fleet.runs(&next, 1);
     assert_eq!(runs.term, 2, "{runs:?}");
-    assert_eq!(stage.events("module_refused").len(), 2, "each is said once: {:?}", stage.events("module_refused"));
-    let ready = stage.journal.events().iter().filter(|event| is(event, "module_ready", &next)).count();
+    assert_eq!(fleet.events("module_refused").len(), 2, "each is said once: {:?}", fleet.events("module_refused"));
+    let ready = fleet.journal.events().iter().filter(|event| is(event, "module_ready", &next)).count();
     assert_eq!(ready, 1);
-    stage.check_that_it_led_throughout(&leader);
-    stage.check_swaps();
-    stage.check_the_count();
+    fleet.check_that_it_led_throughout(&leader);
+    fleet.check_swaps();
+    fleet.check_the_count();
 }
 
 #[test]
 fn a_bad_file_is_undone_until_it_is_replaced_and_other_nodes_are_told() {
-    let (stage, file, mut alpha) = running("works 1");
-    let (good, bad, next) = (stage.version("works 1"), stage.version("traps 2"), stage.version("works 3"));
+    let (fleet, file, mut alpha) = running("works 1");
+    let (good, bad, next) = (fleet.version("works 1"), fleet.version("traps 2"), fleet.version("works 3"));
     put(&file, &bad);
-    let rejected = stage.rejected(&alpha, &bad);
+    let rejected = fleet.rejected(&alpha, &bad);
     assert_eq!(rejected.text("instead"), good.digest, "{rejected:?}");
-    let back = stage.runs(&good, rejected.term);
-    stage.row_until(&bad, "to be rejected in the store", |row| {
+    let back = fleet.runs(&good, rejected.term);
+    fleet.row_until(&bad, "to be rejected in the store", |row| {
         (&row["verdict"], &row["pushed"]) == (&"rejected".into(), &false.into())
     });
-    stage.check_that_it_led_throughout(&alpha);
+    fleet.check_that_it_led_throughout(&alpha);
 
     // Who is started anew has nothing else, and says so instead of trying it.
-    let beta = stage.launch_from("beta", &file, &[LONG_LEASE]).start();
-    stage.rejected(&beta, &bad);
+    let beta = fleet.launch_from("beta", &file, &[LONG_LEASE]).start();
+    fleet.rejected(&beta, &bad);
     assert_eq!(alpha.terminate().code(), Some(0));
     put(&file, &next);
-    let runs = stage.runs(&next, back.term);
-    assert_eq!((&*runs.from, stage.starts(&bad)), ("beta", 1), "{runs:?}");
-    stage.check_swaps();
-    stage.check_the_count_after_crashes();
+    let runs = fleet.runs(&next, back.term);
+    assert_eq!((&*runs.from, fleet.starts(&bad)), ("beta", 1), "{runs:?}");
+    fleet.check_swaps();
+    fleet.check_the_count_after_crashes();
 }
 
 /// A node that runs a version from a file, in term 1.
-fn running(name: &str) -> (Stage, PathBuf, Node) {
-    let stage = Stage::new(Store::sqlite());
-    let first = stage.version(name);
-    let file = stage.home.path().join("current.wasm");
+fn running(name: &str) -> (Fleet, PathBuf, Node) {
+    let fleet = Fleet::new(Store::sqlite());
+    let first = fleet.version(name);
+    let file = fleet.home.path().join("current.wasm");
     put(&file, &first);
-    let node = launch(&stage, &file);
-    assert_eq!(stage.runs(&first, 0).term, 1);
-    (stage, file, node)
+    let node = launch(&fleet, &file);
+    assert_eq!(fleet.runs(&first, 0).term, 1);
+    (fleet, file, node)
 }
 
-fn launch(stage: &Stage, file: &Path) -> Node {
-    stage.launch_from("alpha", file, &[LONG_LEASE]).start()
+fn launch(fleet: &Fleet, file: &Path) -> Node {
+    fleet.launch_from("alpha", file, &[LONG_LEASE]).start()
 }

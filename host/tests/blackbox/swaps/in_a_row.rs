@@ -4,10 +4,10 @@ use std::path::Path;
 
 use super::versions::Version;
 use super::{LONG_GRACE, LONG_LEASE, runs_on};
+use crate::fleet::Fleet;
 use crate::http::server::{Reply, Request, Server};
 use crate::node::{Event, Launch, Node};
 use crate::on_both_stores;
-use crate::stage::Stage;
 
 on_both_stores! {
     a_hundred_versions_take_over_from_one_another,
@@ -21,102 +21,102 @@ const SWAPS: usize = 100;
 /// As often where each has to be noticed in the store first.
 const PUSHES: usize = 8;
 
-fn a_hundred_versions_take_over_from_one_another(stage: Stage) {
-    let scene = Scene::new(stage.heavy());
-    let file = scene.stage.home.path().join("current.wasm");
-    let first = scene.stage.version("works 0");
+fn a_hundred_versions_take_over_from_one_another(fleet: Fleet) {
+    let scene = Scene::new(fleet.heavy());
+    let file = scene.fleet.home.path().join("current.wasm");
+    let first = scene.fleet.version("works 0");
     put(&file, &first);
     let leader = scene.launch("alpha", &file).start();
-    let mut last = scene.stage.runs(&first, 0);
-    let _standby = scene.stage.standby_from("beta", &first.path, &leader);
+    let mut last = scene.fleet.runs(&first, 0);
+    let _standby = scene.fleet.standby_from("beta", &first.path, &leader);
     for number in 1..=SWAPS {
-        let next = scene.stage.version(&format!("works {number}"));
+        let next = scene.fleet.version(&format!("works {number}"));
         put(&file, &next);
-        last = scene.stage.runs(&next, last.term);
+        last = scene.fleet.runs(&next, last.term);
         std::fs::remove_file(next.path).expect("the file was there");
     }
     assert_eq!(scene.end(leader), SWAPS);
 }
 
-fn what_is_pushed_runs_within_seconds(stage: Stage) {
-    let scene = Scene::new(stage);
-    let first = scene.stage.version("works 0");
-    scene.stage.push(&first);
-    let leader = scene.launch("alpha", "store://stage").start();
-    let mut last = scene.stage.runs(&first, 0);
-    let standby = scene.stage.standby_from("beta", "store://stage", &leader);
+fn what_is_pushed_runs_within_seconds(fleet: Fleet) {
+    let scene = Scene::new(fleet);
+    let first = scene.fleet.version("works 0");
+    scene.fleet.push(&first);
+    let leader = scene.launch("alpha", "store://fleet").start();
+    let mut last = scene.fleet.runs(&first, 0);
+    let standby = scene.fleet.standby_from("beta", "store://fleet", &leader);
     for number in 1..=PUSHES {
-        let next = scene.stage.version(&format!("works {number}"));
-        scene.stage.push(&next);
-        last = scene.stage.runs(&next, last.term);
+        let next = scene.fleet.version(&format!("works {number}"));
+        scene.fleet.push(&next);
+        last = scene.fleet.runs(&next, last.term);
         // Whoever does not lead is as far.
-        scene.stage.is_ready(&standby, &next);
+        scene.fleet.is_ready(&standby, &next);
     }
     assert_eq!(scene.end(leader), PUSHES);
 }
 
-fn of_ten_pushes_in_a_row_the_last_one_runs(stage: Stage) {
-    let scene = Scene::new(stage);
-    let versions: Vec<Version> = (0..=10).map(|number| scene.stage.version(&format!("works {number}"))).collect();
-    scene.stage.push(&versions[0]);
-    let leader = scene.launch("alpha", "store://stage").start();
-    scene.stage.runs(&versions[0], 0);
-    versions[1..].iter().for_each(|version| scene.stage.push(version));
-    scene.stage.runs(&versions[10], 0);
+fn of_ten_pushes_in_a_row_the_last_one_runs(fleet: Fleet) {
+    let scene = Scene::new(fleet);
+    let versions: Vec<Version> = (0..=10).map(|number| scene.fleet.version(&format!("works {number}"))).collect();
+    scene.fleet.push(&versions[0]);
+    let leader = scene.launch("alpha", "store://fleet").start();
+    scene.fleet.runs(&versions[0], 0);
+    versions[1..].iter().for_each(|version| scene.fleet.push(version));
+    scene.fleet.runs(&versions[10], 0);
     scene
-        .stage
+        .fleet
         .row_until(&versions[10], "to run and to be current", |row| row["current"] == true && runs_on(row, "alpha"));
     assert!((1..=10).contains(&scene.end(leader)), "some may have come together");
 }
 
-fn a_push_during_a_change_over_is_not_lost(stage: Stage) {
-    let scene = Scene::new(stage);
+fn a_push_during_a_change_over_is_not_lost(fleet: Fleet) {
+    let scene = Scene::new(fleet);
     // The first one takes so many seconds to stop that what is pushed meanwhile is noticed meanwhile.
-    let versions = ["lingers 7", "lingers 0", "works 2"].map(|name| scene.stage.version(name));
+    let versions = ["lingers 7", "lingers 0", "works 2"].map(|name| scene.fleet.version(name));
     let [slow, next, last] = &versions;
-    scene.stage.push(slow);
-    let leader = scene.launch("alpha", "store://stage").start();
-    let term = scene.stage.runs(slow, 0).term;
-    scene.stage.push(next);
+    scene.fleet.push(slow);
+    let leader = scene.launch("alpha", "store://fleet").start();
+    let term = scene.fleet.runs(slow, 0).term;
+    scene.fleet.push(next);
     leader.event("the stop", |event| event.name == "stopping" && event.term == term);
-    scene.stage.push(last);
-    scene.stage.runs(last, term);
+    scene.fleet.push(last);
+    scene.fleet.runs(last, term);
     let swaps = scene.end(leader);
     assert!((1..=2).contains(&swaps), "{swaps} change-overs");
 }
 
-/// A stage on which all is counted that instances do, by themselves and by a server.
+/// A fleet on which all is counted that instances do, by themselves and by a server.
 struct Scene {
-    stage: Stage,
+    fleet: Fleet,
     server: Server,
 }
 
 impl Scene {
-    fn new(stage: Stage) -> Self {
-        Self { stage, server: Server::start(|_| Reply::ok("")) }
+    fn new(fleet: Fleet) -> Self {
+        Self { fleet, server: Server::start(|_| Reply::ok("")) }
     }
 
     fn launch(&self, name: &str, source: impl AsRef<std::ffi::OsStr>) -> Launch {
         let url = self.server.url();
-        let launch = self.stage.launch_from(name, source, &[LONG_LEASE, LONG_GRACE, ("--allow-http", &url)]);
+        let launch = self.fleet.launch_from(name, source, &[LONG_LEASE, LONG_GRACE, ("--allow-http", &url)]);
         launch.flag("--env", format!("URL={url}"))
     }
 
     /// Ends the leader, and checks what all of its instances have done. Returns how many change-overs there were.
     fn end(self, mut leader: Node) -> usize {
-        let Self { stage, server } = self;
-        stage.check_that_it_led_throughout(&leader);
+        let Self { fleet, server } = self;
+        fleet.check_that_it_led_throughout(&leader);
         assert_eq!(leader.terminate().code(), Some(0));
-        stage.check_swaps();
-        let (starts, swapped) = (stage.events("started"), stage.events("swapped"));
+        fleet.check_swaps();
+        let (starts, swapped) = (fleet.events("started"), fleet.events("swapped"));
         // On a busy machine an instance may fail for once, and then another one of the same version follows.
         let changes = starts.windows(2).filter(|pair| pair[0].text("module") != pair[1].text("module"));
         let changes: Vec<_> = changes.map(|pair| [pair[0].text("module"), pair[1].text("module")]).collect();
         let told: Vec<_> = swapped.iter().map(|swap| [swap.text("previous"), swap.text("module")]).collect();
         // Where an instance had failed or was killed, or was stopped for another reason, the next version followed without a
         // swap.
-        let failed = stage.events("gone").iter().filter(|gone| gone.text("outcome") != "done").count();
-        let failed = failed + stage.events("stopping").iter().filter(|stop| stop.text("reason") != "replaced").count();
+        let failed = fleet.events("gone").iter().filter(|gone| gone.text("outcome") != "done").count();
+        let failed = failed + fleet.events("stopping").iter().filter(|stop| stop.text("reason") != "replaced").count();
         let mut rest = changes.iter();
         assert!(told.iter().all(|swap| rest.any(|change| change == swap)), "{told:?} of {changes:?}");
         assert!(changes.len() - told.len() <= failed, "{failed} failed; {told:?} of {changes:?}");
@@ -125,7 +125,7 @@ impl Scene {
             assert!(event.fields["gap_s"].as_f64().is_some_and(|gap| gap >= 0.0), "{event:?}");
             assert_ne!(event.text("module"), event.text("previous"), "{event:?}");
         }
-        stage.check_the_count();
+        fleet.check_the_count();
         // What left each instance has arrived once, in its order, under its term.
         let requests = server.requests();
         let counts: Vec<u64> = requests.iter().map(|request| request.path()[1..].parse().expect("a count")).collect();
@@ -138,7 +138,7 @@ impl Scene {
     }
 }
 
-impl Stage {
+impl Fleet {
     /// A node that runs what a file or the store has, and knows that `leader` leads.
     fn standby_from(&self, name: &str, source: impl AsRef<std::ffi::OsStr>, leader: &Node) -> Node {
         let node = self.launch_from(name, source, &[LONG_LEASE]).start();

@@ -17,9 +17,9 @@ use baton_store::Digest;
 use baton_store::ModuleStore as _;
 use serde_json::Value;
 
+use crate::fleet::{ELECTION, Fleet};
 use crate::node::{Event, Launch, Node, baton, finish, until};
 use crate::publish::with_modules;
-use crate::stage::{ELECTION, Stage};
 use versions::Version;
 
 /// Long enough that a busy machine does not cost the lease, where it must be kept.
@@ -27,7 +27,7 @@ const LONG_LEASE: (&str, &str) = ("--lease", "20s");
 /// Long enough that nobody is killed who is about to stop.
 const LONG_GRACE: (&str, &str) = ("--grace", "10s");
 
-impl Stage {
+impl Fleet {
     /// A node that is about to start, and runs what is pushed.
     fn launch_pushed(&self, name: &str, flags: &[(&str, &str)]) -> Launch {
         self.launch_from(name, format!("store://{ELECTION}"), flags)

@@ -8,9 +8,9 @@ use serde_json::Value;
 
 use super::runs_on;
 use super::versions::Version;
+use crate::fleet::{ELECTION, Fleet};
 use crate::node::{Node, until};
 use crate::on_both_stores;
-use crate::stage::{ELECTION, Stage};
 
 on_both_stores! {
     after_fifty_pushes_with_crashes_all_nodes_agree,
@@ -21,18 +21,18 @@ const NODES: [&str; 3] = ["alpha", "beta", "gamma"];
 /// Another one gives other moments.
 const SEED: u64 = 0x5eed_ba70;
 
-fn after_fifty_pushes_with_crashes_all_nodes_agree(stage: Stage) {
+fn after_fifty_pushes_with_crashes_all_nodes_agree(fleet: Fleet) {
     let mut random = Random(SEED);
-    let first = stage.version("works 0");
-    stage.push(&first);
+    let first = fleet.version("works 0");
+    fleet.push(&first);
     let mut versions = vec![first];
-    let mut nodes: Vec<Node> = NODES.map(|name| stage.launch_pushed(name, &[]).start()).into();
-    stage.runs(&versions[0], 0);
+    let mut nodes: Vec<Node> = NODES.map(|name| fleet.launch_pushed(name, &[]).start()).into();
+    fleet.runs(&versions[0], 0);
     // The last one that is known to have been named.
     let mut named = 0;
     for number in 1..=PUSHES {
-        let version = stage.version(&format!("works {number}"));
-        let mut pusher = stage.pushing(&version);
+        let version = fleet.version(&format!("works {number}"));
+        let mut pusher = fleet.pushing(&version);
         let mut pusher = pusher.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary starts");
         if random.one_in(3) {
             random.sleep(200);
@@ -42,14 +42,14 @@ fn after_fifty_pushes_with_crashes_all_nodes_agree(stage: Stage) {
             named = number;
         }
         versions.push(version);
-        if random.one_in(crashes(&stage)) {
+        if random.one_in(crashes(&fleet)) {
             random.sleep(1000);
-            let leader = stage.events("elected").last().map(|event| event.from.clone());
+            let leader = fleet.events("elected").last().map(|event| event.from.clone());
             // At times nobody leads.
             if let Some(at) = nodes.iter().position(|node| Some(&node.name) == leader.as_ref()) {
                 nodes[at].signal(Signal::KILL);
                 nodes[at].wait();
-                nodes[at] = stage.launch_pushed(&format!("node-{number}"), &[]).start();
+                nodes[at] = fleet.launch_pushed(&format!("node-{number}"), &[]).start();
             }
         }
         // So that many are noticed.
@@ -57,23 +57,23 @@ fn after_fifty_pushes_with_crashes_all_nodes_agree(stage: Stage) {
     }
     assert!(nodes.iter_mut().all(Node::is_running), "no host has ended by itself");
     let names: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
-    all_agree(&stage, &names, &versions, named);
+    all_agree(&fleet, &names, &versions, named);
     let ends: Vec<_> = nodes.iter_mut().map(|node| node.terminate().code()).collect();
     assert_eq!(ends, [Some(0); 3]);
-    assert!(stage.events("rejected").is_empty(), "no version is to blame for crashes");
-    stage.check_swaps();
-    stage.check_the_count_after_crashes();
+    assert!(fleet.events("rejected").is_empty(), "no version is to blame for crashes");
+    fleet.check_swaps();
+    fleet.check_the_count_after_crashes();
 }
 
 /// After one push in so many a leader crashes: on Azure that takes 15 s each.
-fn crashes(stage: &Stage) -> u64 {
-    if stage.store.is_sqlite() { 6 } else { 20 }
+fn crashes(fleet: &Fleet) -> u64 {
+    if fleet.store.is_sqlite() { 6 } else { 20 }
 }
 
 /// One version is current, all nodes have it, and the leader runs it, as all who can be asked say.
-fn all_agree(stage: &Stage, nodes: &[String], versions: &[Version], named: usize) {
+fn all_agree(fleet: &Fleet, nodes: &[String], versions: &[Version], named: usize) {
     let current = until("one current version, and all nodes to have it", || {
-        let finished = stage.command(&["modules", ELECTION, "--json"]);
+        let finished = fleet.command(&["modules", ELECTION, "--json"]);
         let rows = finished.json();
         let rows = rows.as_array().expect("a list");
         let current: Vec<_> = rows.iter().filter(|row| row["current"] == true).collect();
@@ -87,8 +87,8 @@ fn all_agree(stage: &Stage, nodes: &[String], versions: &[Version], named: usize
     });
     let at = versions.iter().position(|version| current == *version.digest).expect("it was pushed");
     assert!(at >= named, "{} is current, and {} was pushed after it", versions[at].name, versions[named].name);
-    let status = stage.status_until("the leader to run it", |status| status["module"] == current);
-    let last = stage.events("started").into_iter().max_by_key(|event| event.term).expect("somebody leads");
+    let status = fleet.status_until("the leader to run it", |status| status["module"] == current);
+    let last = fleet.events("started").into_iter().max_by_key(|event| event.term).expect("somebody leads");
     assert_eq!((&status["node"], &current), (&(&*last.from).into(), &last.text("module").into()), "{status}");
 }
 

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use baton_store::Digest;
 
+use crate::fleet::Fleet;
 use crate::guests::versions;
-use crate::stage::Stage;
 
 /// What stands in the guest where a version has its name.
 const NAME: &[u8] = b"the name of this version, which the tests replace by another one";
@@ -23,8 +23,8 @@ pub struct Version {
 
 impl Version {
     /// Has these bytes, which nobody has looked at.
-    pub fn of(stage: &Stage, name: &str, bytes: &[u8]) -> Self {
-        let path = stage.home.path().join(format!("{}.wasm", name.replace(' ', "-")));
+    pub fn of(fleet: &Fleet, name: &str, bytes: &[u8]) -> Self {
+        let path = fleet.home.path().join(format!("{}.wasm", name.replace(' ', "-")));
         std::fs::write(&path, bytes).expect("the file is written");
         Self { name: name.to_owned(), path, digest: Digest::of(bytes).to_string() }
     }
@@ -40,7 +40,7 @@ impl Version {
     }
 }
 
-impl Stage {
+impl Fleet {
     /// The version that does what its name begins with (`host/tests/http-guest/src/versions.rs`).
     pub fn version(&self, name: &str) -> Version {
         Version::of(self, name, &component(name))

@@ -12,7 +12,7 @@ use core::time::Duration;
 use super::candidate::{Opening, Unclear};
 use super::record_writer::{News, Purpose, RecordWriter};
 use super::timer::{Timer, Timers};
-use super::{HEALTHY_AFTER, Pending, Role, Shared, answered};
+use super::{Context, HEALTHY_AFTER, Pending, Role, answered};
 use crate::port::{Input, Report};
 use crate::record::{LeaseId, Term, Version};
 use crate::request::{Refusal, Reply, RequestId};
@@ -67,7 +67,7 @@ enum Stage {
 
 impl Holding {
     pub(super) fn new(
-        shared: &mut Shared,
+        context: &mut Context,
         id: LeaseId,
         length: Duration,
         sent: Time,
@@ -75,59 +75,59 @@ impl Holding {
         opening: &Opening,
     ) -> Self {
         let mut writer = RecordWriter::new(version, opening.record.clone());
-        shared.versions.forget_probation();
+        context.versions.forget_probation();
         let stage = match opening.unclear {
             Some(Unclear { wait, reason, is_recalled }) => {
-                shared.report(Report::Settling { wait, reason: reason.to_string() });
+                context.report(Report::Settling { wait, reason: reason.to_string() });
                 // Until a term is begun the record has no holder. So whoever comes next knows that another's
                 // instance may still run, should this node be gone by then, and nobody takes this node for
                 // an outside client. What became of the module before stays: by then another may be planned.
-                let record = shared.record_without_holder(opening.record.as_ref(), wait);
-                writer.want(record, Purpose::Note, shared.time());
+                let record = context.record_without_holder(opening.record.as_ref(), wait);
+                writer.want(record, Purpose::Note, context.time());
                 // Counted from now: the acquire took effect before its answer came.
-                let since = shared.now.least;
+                let since = context.now.least;
                 Stage::Settling(Settling { since, until: since + wait, is_recalled })
             }
-            None => Stage::Resting { until: shared.time() },
+            None => Stage::Resting { until: context.time() },
         };
         Self {
             id,
             length,
             renewed: sent,
-            renewal: Renewal::new(shared.renew_at(sent)),
+            renewal: Renewal::new(context.renew_at(sent)),
             writer,
             stage,
             stuck_since: None,
-            spent: shared.memory.highest_term,
+            spent: context.memory.highest_term,
             streak: FailureStreak::default(),
             leave: None,
         }
     }
 
     /// When each timer is due. Nothing is asked for under a lease that is known to be lost.
-    pub(super) fn timers(&self, shared: &Shared) -> Timers<13> {
-        let timing = &shared.settings.timing;
+    pub(super) fn timers(&self, context: &Context) -> Timers<13> {
+        let timing = &context.settings.timing;
         let instance = if let Stage::Serving(serving) = &self.stage { Some(serving) } else { None };
         let living = instance.filter(|instance| instance.killed.is_none());
         let unasked = living.filter(|instance| instance.grace_ends.is_none());
         let killed = instance.filter(|instance| !instance.aborted).and_then(|instance| instance.killed);
-        let is_held = self.may_be_held(shared);
-        let renews = is_held && self.renewal.pending.is_none() && !self.hangs(shared);
+        let is_held = self.may_be_held(context);
+        let renews = is_held && self.renewal.pending.is_none() && !self.hangs(context);
         let (settled, recall, next_term) = match self.stage {
             Stage::Settling(Settling { until, .. }) => {
-                (Some(shared.time() + until.saturating_sub(shared.now.least)), None, None)
+                (Some(context.time() + until.saturating_sub(context.now.least)), None, None)
             }
             Stage::Recalling { pending: None, next_try, .. } if is_held => (None, Some(next_try), None),
-            Stage::Resting { until } if self.is_ready_for_term(shared) => (None, None, Some(until)),
+            Stage::Resting { until } if self.is_ready_for_term(context) => (None, None, Some(until)),
             _ => (None, None, None),
         };
         Timers([
             (Timer::AtRisk, unasked.map(|_| self.renewed + timing.at_risk_after())),
             (Timer::Grace, living.and_then(|instance| instance.grace_ends)),
-            (Timer::Deadline, living.map(|_| self.deadline(shared))),
-            (Timer::Abort, killed.map(|killed| self.abort_at(shared, killed))),
+            (Timer::Deadline, living.map(|_| self.deadline(context))),
+            (Timer::Abort, killed.map(|killed| self.abort_at(context, killed))),
             (Timer::Healthy, living.filter(|one| !one.healthy).map(|one| one.started + HEALTHY_AFTER)),
-            (Timer::Proven, unasked.and_then(|instance| instance.proven_at(shared))),
+            (Timer::Proven, unasked.and_then(|instance| instance.proven_at(context))),
             (Timer::RunOut, instance.is_none().then_some(self.renewed + self.length)),
             (Timer::Stuck, self.stuck_since.filter(|_| instance.is_none()).map(|since| since + timing.lease())),
             (Timer::Settled, settled),
@@ -138,28 +138,28 @@ impl Holding {
         ])
     }
 
-    fn is_due(&self, shared: &Shared, timer: Timer) -> bool {
-        self.timers(shared).is_due(timer, shared.time())
+    fn is_due(&self, context: &Context, timer: Timer) -> bool {
+        self.timers(context).is_due(timer, context.time())
     }
 
-    pub(super) fn step(&mut self, shared: &mut Shared, input: Option<Input>) -> Option<Role> {
+    pub(super) fn step(&mut self, context: &mut Context, input: Option<Input>) -> Option<Role> {
         let next = match input {
-            Some(Input::Answer { id, result }) => self.answer(shared, id, result),
-            Some(Input::Gone { end }) => self.gone(shared, end),
+            Some(Input::Answer { id, result }) => self.answer(context, id, result),
+            Some(Input::Gone { end }) => self.gone(context, end),
             Some(Input::StepDown { reason }) => {
                 self.leave.get_or_insert(Leave::StepDown(reason));
                 None
             }
             Some(Input::Stalled { reason }) => {
-                self.stalled(shared, reason);
+                self.stalled(context, reason);
                 None
             }
             Some(Input::SkipGrace) => {
-                self.skip_grace(shared);
+                self.skip_grace(context);
                 None
             }
             Some(Input::Plan(_)) => {
-                self.plan_changed(shared);
+                self.plan_changed(context);
                 None
             }
             Some(Input::Shutdown | Input::Tick) | None => None,
@@ -167,30 +167,30 @@ impl Holding {
         if next.is_some() {
             return next;
         }
-        if shared.shutting_down {
+        if context.shutting_down {
             self.leave = Some(Leave::Shutdown);
         }
-        if shared.versions.module().is_none() {
+        if context.versions.module().is_none() {
             self.leave.get_or_insert(Leave::NothingToServe);
         }
-        self.watch_instance(shared);
-        self.change_over(shared);
-        let next = self.advance(shared);
+        self.watch_instance(context);
+        self.change_over(context);
+        let next = self.advance(context);
         if next.is_some() {
             return next;
         }
         if self.is_stuck() {
-            self.stuck_since.get_or_insert(shared.time());
+            self.stuck_since.get_or_insert(context.time());
         }
-        self.renew_if_due(shared);
-        self.recall_if_due(shared);
-        if self.is_due(shared, Timer::Record) {
-            self.writer.send(shared, self.id);
+        self.renew_if_due(context);
+        self.recall_if_due(context);
+        if self.is_due(context, Timer::Record) {
+            self.writer.send(context, self.id);
         }
         None
     }
 
-    fn answer(&mut self, shared: &mut Shared, id: RequestId, result: Result<Reply, Refusal>) -> Option<Role> {
+    fn answer(&mut self, context: &mut Context, id: RequestId, result: Result<Reply, Refusal>) -> Option<Role> {
         if self.is_known_lost() {
             return None;
         }
@@ -198,16 +198,16 @@ impl Holding {
             && answered(pending, id).is_some()
         {
             let (settled, until) = (*settled, *until);
-            self.recalled(shared, settled, until, result);
+            self.recalled(context, settled, until, result);
             return None;
         }
         if let Some(pending) = answered(&mut self.renewal.pending, id) {
-            return self.renewed(shared, pending.sent, result);
+            return self.renewed(context, pending.sent, result);
         }
-        match self.writer.answer(shared, id, &result) {
+        match self.writer.answer(context, id, &result) {
             News::Written => self.written(),
-            News::Lost(why) => return self.lose(shared, why),
-            News::Doubt => self.renewal.next_try = self.renewal.next_try.min(shared.time()),
+            News::Lost(why) => return self.lose(context, why),
+            News::Doubt => self.renewal.next_try = self.renewal.next_try.min(context.time()),
             News::None => {}
         }
         None

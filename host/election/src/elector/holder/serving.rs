@@ -7,7 +7,7 @@ use core::time::Duration;
 use super::super::candidate::back_to_standby;
 use super::super::record_writer::Purpose;
 use super::super::timer::Timer;
-use super::super::{FAILURES_TO_STEP_DOWN, HEALTHY_AFTER, Role, Shared};
+use super::super::{Context, FAILURES_TO_STEP_DOWN, HEALTHY_AFTER, Role};
 use super::terms::Leave;
 use super::{Holding, Stage};
 use crate::port::{Effect, End, ModuleVersion, OnDone, Report, StopReason};
@@ -33,75 +33,75 @@ pub(super) struct Serving {
 
 impl Holding {
     /// Asks, kills and aborts when it is time.
-    pub(super) fn watch_instance(&mut self, shared: &mut Shared) {
-        let since_renewal = shared.time().since(self.renewed);
+    pub(super) fn watch_instance(&mut self, context: &mut Context) {
+        let since_renewal = context.time().since(self.renewed);
         let last_renewed = || format!("the lease was last renewed {since_renewal:.1?} ago");
-        if self.is_due(shared, Timer::AtRisk) {
-            self.stop(shared, StopReason::LeaseAtRisk, &last_renewed());
+        if self.is_due(context, Timer::AtRisk) {
+            self.stop(context, StopReason::LeaseAtRisk, &last_renewed());
         }
         match self.leave.clone() {
-            Some(Leave::Shutdown) => self.stop(shared, StopReason::Shutdown, "the host is shutting down"),
-            Some(Leave::StepDown(reason)) => self.stop(shared, StopReason::StepDown, &reason),
+            Some(Leave::Shutdown) => self.stop(context, StopReason::Shutdown, "the host is shutting down"),
+            Some(Leave::StepDown(reason)) => self.stop(context, StopReason::StepDown, &reason),
             Some(Leave::NothingToServe) => {
-                self.stop(shared, StopReason::StepDown, "its module must not run any more");
+                self.stop(context, StopReason::StepDown, "its module must not run any more");
             }
             Some(Leave::Over) | None => {}
         }
-        if self.is_due(shared, Timer::Deadline) {
-            self.kill(shared, &last_renewed());
-        } else if self.is_due(shared, Timer::Grace) {
-            self.kill(shared, "the grace is over");
+        if self.is_due(context, Timer::Deadline) {
+            self.kill(context, &last_renewed());
+        } else if self.is_due(context, Timer::Grace) {
+            self.kill(context, "the grace is over");
         }
-        let (aborts, is_proven) = (self.is_due(shared, Timer::Abort), self.is_due(shared, Timer::Proven));
-        let is_healthy = self.is_due(shared, Timer::Healthy);
+        let (aborts, is_proven) = (self.is_due(context, Timer::Abort), self.is_due(context, Timer::Proven));
+        let is_healthy = self.is_due(context, Timer::Healthy);
         let Stage::Serving(serving) = &mut self.stage else { return };
         if aborts {
             serving.aborted = true;
             let reason = format!("an instance is not gone {since_renewal:.1?} after the last renewal");
-            shared.effects.push_back(Effect::Abort { reason });
+            context.effects.push_back(Effect::Abort { reason });
         }
         if is_proven {
-            shared.prove(serving.term);
+            context.prove(serving.term);
         }
         if is_healthy {
             serving.healthy = true;
-            shared.cool_offs = 0;
-            self.note_health(shared);
+            context.cool_offs = 0;
+            self.note_health(context);
         }
     }
 
     /// Asks the instance to stop, with the grace that there is.
-    fn stop(&mut self, shared: &mut Shared, reason: StopReason, message: &str) {
+    fn stop(&mut self, context: &mut Context, reason: StopReason, message: &str) {
         if let Stage::Serving(serving) = &mut self.stage {
-            serving.stop(shared, reason, message, shared.settings.timing.grace());
+            serving.stop(context, reason, message, context.settings.timing.grace());
         }
     }
 
-    fn kill(&mut self, shared: &mut Shared, reason: &str) {
+    fn kill(&mut self, context: &mut Context, reason: &str) {
         if let Stage::Serving(serving) = &mut self.stage {
-            serving.kill(shared, reason);
+            serving.kill(context, reason);
         }
     }
 
     /// The instance has been healthy for long enough, and its version's streak of failures is over.
-    fn note_health(&mut self, shared: &Shared) {
+    fn note_health(&mut self, context: &Context) {
         self.streak.failures = 0;
         if let Some(record) = self.writer.record().filter(|record| record.failures > 0 && !self.writer.is_busy()) {
             let mut record = record.clone();
             record.failures = 0;
-            self.writer.want(record, Purpose::Note, shared.time());
+            self.writer.want(record, Purpose::Note, context.time());
         }
     }
 
-    pub(super) fn plan_changed(&mut self, shared: &Shared) {
-        let is_other = self.writer.record().is_some_and(|record| !shared.versions.is_in(record));
-        match (&mut self.stage, shared.versions.module()) {
+    pub(super) fn plan_changed(&mut self, context: &Context) {
+        let is_other = self.writer.record().is_some_and(|record| !context.versions.is_in(record));
+        match (&mut self.stage, context.versions.module()) {
             // The module that is served was published anew.
             (Stage::Serving(serving), Some(version)) if version.digest == serving.version.digest => {
                 serving.version = version.clone();
             }
             // Whatever it waits for concerns the module before.
-            (Stage::Resting { until }, Some(_)) if is_other => *until = shared.time(),
+            (Stage::Resting { until }, Some(_)) if is_other => *until = context.time(),
             (Stage::Noting { rest }, Some(_)) if is_other => *rest = Duration::ZERO,
             _ => {}
         }
@@ -109,47 +109,47 @@ impl Holding {
 
     /// A version that makes no progress within its probation is bad; otherwise this node gives way. One that is
     /// being stopped need not make any: it is killed when its grace is over, and what follows it is no part of that.
-    pub(super) fn stalled(&mut self, shared: &mut Shared, reason: String) {
+    pub(super) fn stalled(&mut self, context: &mut Context, reason: String) {
         match &mut self.stage {
             Stage::Serving(serving) if serving.grace_ends.is_some() => {}
-            Stage::Serving(serving) if shared.versions.is_on_probation(&serving.version) => {
-                serving.stop(shared, StopReason::Replaced, &reason, shared.settings.timing.grace());
+            Stage::Serving(serving) if context.versions.is_on_probation(&serving.version) => {
+                serving.stop(context, StopReason::Replaced, &reason, context.settings.timing.grace());
                 serving.rejected.get_or_insert(reason);
             }
             _ => drop(self.leave.get_or_insert(Leave::StepDown(reason))),
         }
     }
 
-    pub(super) fn skip_grace(&mut self, shared: &mut Shared) {
+    pub(super) fn skip_grace(&mut self, context: &mut Context) {
         if let Stage::Serving(serving) = &mut self.stage {
-            serving.stop(shared, StopReason::Shutdown, "the host is shutting down", Duration::ZERO);
-            serving.kill(shared, "the grace was skipped");
+            serving.stop(context, StopReason::Shutdown, "the host is shutting down", Duration::ZERO);
+            serving.kill(context, "the grace was skipped");
         }
     }
 
-    pub(super) fn gone(&mut self, shared: &mut Shared, end: End) -> Option<Role> {
+    pub(super) fn gone(&mut self, context: &mut Context, end: End) -> Option<Role> {
         let Stage::Serving(serving) = &mut self.stage else { return None };
         if let End::Superseded { term } = end {
-            shared.memory.highest_term = shared.memory.highest_term.max(term);
+            context.memory.highest_term = context.memory.highest_term.max(term);
             self.spent = self.spent.max(term);
         }
         if let Some(why) = serving.lost.take() {
-            return back_to_standby(shared, why);
+            return back_to_standby(context, why);
         }
         let was_stopped = serving.grace_ends.is_some();
         let (term, version, started) = (serving.term, serving.version.clone(), serving.started);
-        let rejected = serving.rejected.take().filter(|_| shared.versions.is_on_probation(&version));
+        let rejected = serving.rejected.take().filter(|_| context.versions.is_on_probation(&version));
         // Nobody has looked since it was.
-        if !serving.healthy && shared.time().since(started) >= HEALTHY_AFTER {
-            self.note_health(shared);
+        if !serving.healthy && context.time().since(started) >= HEALTHY_AFTER {
+            self.note_health(context);
         }
         // An instance that was asked to stop has not failed, whatever it says.
         let end = if was_stopped { End::Killed } else { end };
         match rejected {
-            Some(reason) => shared.reject(term, reason),
-            None => shared.judge(&version, term, started, &end),
+            Some(reason) => context.reject(term, reason),
+            None => context.judge(&version, term, started, &end),
         }
-        if self.leave.is_none() && shared.versions.digest() != Some(&version.digest) {
+        if self.leave.is_none() && context.versions.digest() != Some(&version.digest) {
             // Another version follows at once, and has no part in what became of this one.
             self.stage = Stage::Noting { rest: Duration::ZERO };
             return None;
@@ -159,10 +159,10 @@ impl Holding {
         let (failures, rest) = match end {
             End::Killed | End::Superseded { .. } => (failures, Duration::ZERO),
             End::Done => {
-                let wait = shared.settings.pause;
-                match (shared.settings.on_done, &self.leave) {
+                let wait = context.settings.pause;
+                match (context.settings.on_done, &self.leave) {
                     (OnDone::Finish, _) => drop(self.leave.get_or_insert(Leave::Over)),
-                    (OnDone::Repeat, None) => shared.report(Report::Pausing { wait }),
+                    (OnDone::Repeat, None) => context.report(Report::Pausing { wait }),
                     (OnDone::Repeat, Some(_)) => {}
                 }
                 (0, wait)
@@ -177,14 +177,14 @@ impl Holding {
                 (failures + 1, Duration::ZERO)
             }
             End::Failed(why) | End::Crashed(why) => {
-                let rest = shared.jittered(Duration::from_secs(1 << failures)).max(Duration::from_secs(1));
-                shared.report(Report::Resting { wait: rest, reason: why, failures: failures + 1 });
+                let rest = context.jittered(Duration::from_secs(1 << failures)).max(Duration::from_secs(1));
+                context.report(Report::Resting { wait: rest, reason: why, failures: failures + 1 });
                 (failures + 1, rest)
             }
         };
         self.streak.failures = failures;
         let outcome = (self.leave == Some(Leave::Over)).then_some(Outcome::Done);
-        self.note(shared, &version, failures, outcome, rest);
+        self.note(context, &version, failures, outcome, rest);
         None
     }
 }
@@ -205,35 +205,35 @@ impl Serving {
     }
 
     /// When its version has done well for long enough, if that is on probation.
-    pub(super) fn proven_at(&self, shared: &Shared) -> Option<Time> {
-        shared.versions.proven_at(&self.version, self.started, shared.settings.probation)
+    pub(super) fn proven_at(&self, context: &Context) -> Option<Time> {
+        context.versions.proven_at(&self.version, self.started, context.settings.probation)
     }
 
     /// Asks it to stop, with nothing to follow that is known by now.
-    pub(super) fn stop(&mut self, shared: &mut Shared, reason: StopReason, message: &str, grace: Duration) {
-        self.ask_to_stop(shared, reason, message, grace, None);
+    pub(super) fn stop(&mut self, context: &mut Context, reason: StopReason, message: &str, grace: Duration) {
+        self.ask_to_stop(context, reason, message, grace, None);
     }
 
     /// Asks once; a stop is never taken back, and its first reason stays.
     pub(super) fn ask_to_stop(
         &mut self,
-        shared: &mut Shared,
+        context: &mut Context,
         reason: StopReason,
         message: &str,
         grace: Duration,
         next: Option<Term>,
     ) {
         if self.grace_ends.is_none() {
-            let grace_ends = shared.time() + grace;
+            let grace_ends = context.time() + grace;
             self.grace_ends = Some(grace_ends);
-            shared.effects.push_back(Effect::Stop { reason, message: message.to_string(), grace_ends, next });
+            context.effects.push_back(Effect::Stop { reason, message: message.to_string(), grace_ends, next });
         }
     }
 
-    pub(super) fn kill(&mut self, shared: &mut Shared, reason: &str) {
+    pub(super) fn kill(&mut self, context: &mut Context, reason: &str) {
         if self.killed.is_none() {
-            self.killed = Some(shared.time());
-            shared.effects.push_back(Effect::Kill { reason: reason.to_string() });
+            self.killed = Some(context.time());
+            context.effects.push_back(Effect::Kill { reason: reason.to_string() });
         }
     }
 }

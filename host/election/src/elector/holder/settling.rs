@@ -4,7 +4,7 @@ use alloc::format;
 use core::time::Duration;
 
 use super::super::timer::Timer;
-use super::super::{POLL, RECALL, STANDBY_TIMEOUT, Shared, UNKNOWN_LEASE};
+use super::super::{Context, POLL, RECALL, STANDBY_TIMEOUT, UNKNOWN_LEASE};
 use super::{Holding, Stage};
 use crate::port::Report;
 use crate::request::{Op, Refusal, Reply};
@@ -19,12 +19,12 @@ pub(super) struct Settling {
 }
 
 impl Holding {
-    pub(super) fn recall_if_due(&mut self, shared: &mut Shared) {
-        if self.is_due(shared, Timer::Recall)
+    pub(super) fn recall_if_due(&mut self, context: &mut Context) {
+        if self.is_due(context, Timer::Recall)
             && let Stage::Recalling { pending, .. } = &mut self.stage
         {
             // It may take longer than what the lease depends on, and is asked for less often, not to be in its way.
-            *pending = Some(shared.request(Op::Recall, STANDBY_TIMEOUT));
+            *pending = Some(context.request(Op::Recall, STANDBY_TIMEOUT));
         }
     }
 
@@ -32,36 +32,36 @@ impl Holding {
     /// not be read, or cannot for so long, stays unknown: any lease was waited out by then, and any such term is left out.
     pub(super) fn recalled(
         &mut self,
-        shared: &mut Shared,
+        context: &mut Context,
         settled: Settling,
         until: Duration,
         result: Result<Reply, Refusal>,
     ) {
-        let now = shared.now.least;
+        let now = context.now.least;
         self.stage = match result {
             Ok(Reply::Term(term)) => {
-                shared.store_answers(RECALL);
-                let is_news = term > shared.memory.written_term;
-                shared.memory.note_recalled(term);
+                context.store_answers(RECALL);
+                let is_news = term > context.memory.written_term;
+                context.memory.note_recalled(term);
                 let gone_by = settled.since + UNKNOWN_LEASE;
                 if is_news && now < gone_by {
                     let reason = format!("how long the lease of term {term} is was not recorded");
-                    shared.report(Report::Settling { wait: gone_by - now, reason });
+                    context.report(Report::Settling { wait: gone_by - now, reason });
                     Stage::Settling(Settling { until: gone_by, is_recalled: true, ..settled })
                 } else {
-                    Stage::Resting { until: shared.time() }
+                    Stage::Resting { until: context.time() }
                 }
             }
-            Err(Refusal::Misconfigured(_)) if settled.is_recalled => Stage::Resting { until: shared.time() },
+            Err(Refusal::Misconfigured(_)) if settled.is_recalled => Stage::Resting { until: context.time() },
             _ if now >= until => {
-                shared.memory.leave_out_unknown_terms(shared.now.wall);
-                Stage::Resting { until: shared.time() }
+                context.memory.leave_out_unknown_terms(context.now.wall);
+                Stage::Resting { until: context.time() }
             }
             result => {
                 if let Err(refusal) = &result {
-                    shared.store_trouble(RECALL, refusal);
+                    context.store_trouble(RECALL, refusal);
                 }
-                let next_try = shared.time() + shared.jittered(POLL);
+                let next_try = context.time() + context.jittered(POLL);
                 Stage::Recalling { settled, pending: None, next_try, until }
             }
         };

@@ -8,7 +8,7 @@ use super::super::candidate::back_to_standby;
 use super::super::record_writer::Purpose;
 use super::super::releasing::Releasing;
 use super::super::timer::Timer;
-use super::super::{Role, Shared, UNKNOWN_LEASE};
+use super::super::{Context, Role, UNKNOWN_LEASE};
 use super::{Holding, Serving, Stage};
 use crate::port::{Effect, ModuleVersion, Report, StopReason};
 use crate::record::{Outcome, Record};
@@ -38,7 +38,7 @@ impl Holding {
     /// Writes down what became of a term, where that changes anything, and rests afterwards.
     pub(super) fn note(
         &mut self,
-        shared: &mut Shared,
+        context: &mut Context,
         version: &ModuleVersion,
         failures: u32,
         outcome: Option<Outcome>,
@@ -53,7 +53,7 @@ impl Holding {
             record.outcome = outcome;
             // The record may be ahead, at a version that was replaced before it was served.
             record.module = Some(version.digest.clone());
-            self.writer.want(record, Purpose::Note, shared.time());
+            self.writer.want(record, Purpose::Note, context.time());
         }
     }
 
@@ -69,146 +69,146 @@ impl Holding {
     }
 
     /// Takes the steps that need no answer. Serving is left only by [`Self::gone`].
-    pub(super) fn advance(&mut self, shared: &mut Shared) -> Option<Role> {
+    pub(super) fn advance(&mut self, context: &mut Context) -> Option<Role> {
         if matches!(self.stage, Stage::Serving(_)) {
             return None;
         }
-        if self.is_due(shared, Timer::RunOut) {
-            return self.lose(shared, "it ran out before it could be renewed".to_string());
+        if self.is_due(context, Timer::RunOut) {
+            return self.lose(context, "it ran out before it could be renewed".to_string());
         }
-        let lease = shared.settings.timing.lease();
+        let lease = context.settings.timing.lease();
         if !self.is_stuck() {
             self.stuck_since = None;
         }
-        if self.is_due(shared, Timer::Stuck) {
+        if self.is_due(context, Timer::Stuck) {
             let reason = format!("the record could not be written for {lease:?}");
-            shared.begin_cool_off(reason.clone());
-            return leave_to_run_out(shared, reason);
+            context.begin_cool_off(reason.clone());
+            return leave_to_run_out(context, reason);
         }
         if let Some(leave) = self.leave.clone() {
-            return self.leave(shared, leave);
+            return self.leave(context, leave);
         }
         match self.stage {
-            Stage::Settling(settled) if self.is_due(shared, Timer::Settled) => {
+            Stage::Settling(settled) if self.is_due(context, Timer::Settled) => {
                 let any_lease = if settled.is_recalled { Duration::ZERO } else { settled.since + UNKNOWN_LEASE };
-                let until = any_lease.max(shared.now.least + lease);
-                self.stage = Stage::Recalling { settled, pending: None, next_try: shared.time(), until };
+                let until = any_lease.max(context.now.least + lease);
+                self.stage = Stage::Recalling { settled, pending: None, next_try: context.time(), until };
             }
             Stage::Noting { rest } if !self.writer.is_busy() => {
-                self.stage = Stage::Resting { until: shared.time() + rest };
+                self.stage = Stage::Resting { until: context.time() + rest };
             }
             // A push came between the term and its instance: the term would name the wrong module.
-            Stage::Claimed if !self.is_claimed(shared) => self.stage = Stage::Resting { until: shared.time() },
+            Stage::Claimed if !self.is_claimed(context) => self.stage = Stage::Resting { until: context.time() },
             _ => {}
         }
         // What is to be served now may be what the election ended with.
         let is_noting = matches!(self.stage, Stage::Noting { .. }) && self.writer.is_busy();
-        if self.writer.record().is_some_and(|record| shared.is_over(record)) && !is_noting {
-            return self.leave(shared, Leave::Over);
+        if self.writer.record().is_some_and(|record| context.is_over(record)) && !is_noting {
+            return self.leave(context, Leave::Over);
         }
-        if self.is_due(shared, Timer::NextTerm) {
-            if self.is_claimed(shared) {
+        if self.is_due(context, Timer::NextTerm) {
+            if self.is_claimed(context) {
                 self.stage = Stage::Claimed;
             } else {
-                self.claim(shared);
+                self.claim(context);
                 self.stage = Stage::Claiming;
             }
-        } else if matches!(self.stage, Stage::Resting { until } if shared.time() >= until) {
-            self.renew_for_next_term(shared);
+        } else if matches!(self.stage, Stage::Resting { until } if context.time() >= until) {
+            self.renew_for_next_term(context);
         }
-        if matches!(self.stage, Stage::Claimed) && self.renewed_recently(shared) {
-            self.start(shared);
+        if matches!(self.stage, Stage::Claimed) && self.renewed_recently(context) {
+            self.start(context);
         }
         None
     }
 
     /// Wants the next term to be written.
-    fn claim(&mut self, shared: &mut Shared) {
-        let mut record = shared.next_record(self.writer.record(), self.length);
+    fn claim(&mut self, context: &mut Context) {
+        let mut record = context.next_record(self.writer.record(), self.length);
         // No other version was served since: its streak goes on, even if the record was ahead meanwhile.
         if self.streak.module == record.module {
             record.failures = self.streak.failures;
         }
         // From here on it may be in the store, whatever its writer hears of it.
-        shared.memory.highest_term = record.term;
-        self.writer.want(record, Purpose::Term, shared.time());
+        context.memory.highest_term = record.term;
+        self.writer.want(record, Purpose::Term, context.time());
     }
 
     /// Whether the next term is written already, for what is to be served.
-    fn is_claimed(&self, shared: &Shared) -> bool {
-        !self.writer.is_busy() && self.writer.record().is_some_and(|record| self.is_next(shared, record))
+    fn is_claimed(&self, context: &Context) -> bool {
+        !self.writer.is_busy() && self.writer.record().is_some_and(|record| self.is_next(context, record))
     }
 
     /// Whether the record begins a term of this holder that was not served yet, for what is to be served.
-    fn is_next(&self, shared: &Shared, record: &Record) -> bool {
+    fn is_next(&self, context: &Context, record: &Record) -> bool {
         record.term > self.spent
             && record.node.is_some()
-            && record.incarnation == shared.settings.incarnation
-            && shared.versions.is_in(record)
+            && record.incarnation == context.settings.incarnation
+            && context.versions.is_in(record)
     }
 
     /// Replaces an instance whose version is not the one to be served any more. The next term is written
     /// first, while the old instance goes on: between the two there is nothing left to wait for.
-    pub(super) fn change_over(&mut self, shared: &mut Shared) {
+    pub(super) fn change_over(&mut self, context: &mut Context) {
         let Stage::Serving(serving) = &self.stage else { return };
-        let is_planned = shared.versions.digest().is_none_or(|digest| *digest == serving.version.digest);
+        let is_planned = context.versions.digest().is_none_or(|digest| *digest == serving.version.digest);
         if is_planned || serving.grace_ends.is_some() || self.leave.is_some() || self.renewal.failing {
             return;
         }
-        if !self.renewed_recently(shared) {
+        if !self.renewed_recently(context) {
             return;
         }
-        if self.is_claimed(shared) {
+        if self.is_claimed(context) {
             let next = self.writer.record().map(|record| record.term);
             let Stage::Serving(serving) = &mut self.stage else { return };
-            let message = format!("{} replaces it", shared.versions.digest().unwrap_or_default());
-            serving.ask_to_stop(shared, StopReason::Replaced, &message, shared.settings.timing.grace(), next);
-        } else if !self.writer.wanted().is_some_and(|record| self.is_next(shared, record)) {
-            self.claim(shared);
+            let message = format!("{} replaces it", context.versions.digest().unwrap_or_default());
+            serving.ask_to_stop(context, StopReason::Replaced, &message, context.settings.timing.grace(), next);
+        } else if !self.writer.wanted().is_some_and(|record| self.is_next(context, record)) {
+            self.claim(context);
         }
     }
 
     /// Whether half of D is left; if not, sees to a renewal.
-    fn renewed_recently(&mut self, shared: &Shared) -> bool {
-        let fresh = self.is_fresh(shared);
+    fn renewed_recently(&mut self, context: &Context) -> bool {
+        let fresh = self.is_fresh(context);
         if !fresh {
-            self.hasten_renewal(shared);
+            self.hasten_renewal(context);
         }
         fresh
     }
 
-    fn start(&mut self, shared: &mut Shared) {
+    fn start(&mut self, context: &mut Context) {
         let Some(record) = self.writer.record().cloned() else { return };
-        let Some(version) = shared.versions.module().cloned() else { return };
+        let Some(version) = context.versions.module().cloned() else { return };
         let term = record.term;
         self.spent = term;
         self.streak = FailureStreak { module: Some(version.digest.clone()), failures: record.failures };
-        shared.cool_off = None;
-        let (deadline, abort_at) = (self.deadline(shared), self.renewed + shared.settings.timing.abort_after());
-        shared.report(Report::Elected { record });
-        shared.effects.push_back(Effect::Start { term, version: version.clone(), deadline, abort_at });
-        self.stage = Stage::Serving(Serving::new(term, version, shared.time()));
+        context.cool_off = None;
+        let (deadline, abort_at) = (self.deadline(context), self.renewed + context.settings.timing.abort_after());
+        context.report(Report::Elected { record });
+        context.effects.push_back(Effect::Start { term, version: version.clone(), deadline, abort_at });
+        self.stage = Stage::Serving(Serving::new(term, version, context.time()));
     }
 
     /// Gives the lease up; nothing runs any more.
-    fn leave(&mut self, shared: &mut Shared, leave: Leave) -> Option<Role> {
+    fn leave(&mut self, context: &mut Context, leave: Leave) -> Option<Role> {
         if let Leave::StepDown(reason) = leave {
-            shared.begin_cool_off(reason);
+            context.begin_cool_off(reason);
         }
         if matches!(self.stage, Stage::Settling(_) | Stage::Recalling { .. }) {
             // A release would tell the next one that nothing can still run. That is not known.
-            return leave_to_run_out(shared, "another's instance may still run".to_string());
+            return leave_to_run_out(context, "another's instance may still run".to_string());
         }
         // What became of the last term is written together with the mark; a term that has not begun is not.
         let last = if matches!(self.stage, Stage::Noting { .. }) { self.writer.wanted() } else { self.writer.record() };
         let (writer, last, until) = (self.writer.clone(), last.cloned(), self.renewed + self.length);
-        Some(Role::Releasing(Releasing::new(shared, self.id, writer, last, until)))
+        Some(Role::Releasing(Releasing::new(context, self.id, writer, last, until)))
     }
 }
 
 /// Follows again without a release: whoever is next reads that the lease has run out, and starts at once.
-fn leave_to_run_out(shared: &mut Shared, why: String) -> Option<Role> {
+fn leave_to_run_out(context: &mut Context, why: String) -> Option<Role> {
     let reason = format!("{why}, so the lease is left to run out");
-    shared.report(Report::NotReleased { reason: reason.clone() });
-    back_to_standby(shared, reason)
+    context.report(Report::NotReleased { reason: reason.clone() });
+    back_to_standby(context, reason)
 }

@@ -136,11 +136,11 @@ impl World {
         if self.store.object.is_none() {
             return;
         }
-        let lowest = alive.iter().map(|process| process.conduct.highest_term()).min().unwrap_or_default();
+        let lowest = alive.iter().map(|process| process.rules.highest_term()).min().unwrap_or_default();
         if !self.latest_is_witnessed() {
-            let all_know = alive.iter().all(|process| process.conduct.has_seen_the_election());
+            let all_know = alive.iter().all(|process| process.rules.has_seen_the_election());
             // Where hosts have different lease lengths, that of a term which a host has not read is not known to it.
-            let all_know_it = alive.iter().all(|process| process.conduct.knows_the_lease_of(self.latest_term()));
+            let all_know_it = alive.iter().all(|process| process.rules.knows_the_lease_of(self.latest_term()));
             let is_mixed = self.plan.shortest_lease() < self.plan.longest_lease();
             if alive.is_empty() || !all_know || self.creates_under_way > 0 || is_mixed && !all_know_it {
                 return;

@@ -371,7 +371,7 @@ impl World {
         let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
         let local = process.local(now);
         let least = process.least(now);
-        process.conduct.input(local, least, &input);
+        process.rules.input(local, least, &input);
         if let Some(trace) = &mut self.trace {
             trace.push(format!("{now:10.3?} host {host} at {local:?} <- {input:?}"));
         }
@@ -389,7 +389,7 @@ impl World {
                 self.history.sent(op)?;
             }
             let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
-            process.conduct.effect(local, &effect)?;
+            process.rules.effect(local, &effect)?;
             self.execute(host, incarnation, effect)?;
         }
         self.announce_news(host, incarnation);
@@ -460,7 +460,7 @@ impl World {
         let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
         let local = process.local(now);
         let wakeup = process.elector.next_wakeup();
-        process.conduct.settled(local, wakeup)?;
+        process.rules.settled(local, wakeup)?;
         process.wakes += 1;
         let Some(wakeup) = wakeup else { return Ok(()) };
         process.idle_wakes = if wakeup <= local { process.idle_wakes + 1 } else { 0 };

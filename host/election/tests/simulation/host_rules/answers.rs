@@ -2,7 +2,7 @@
 
 use super::*;
 
-impl Conduct {
+impl HostRules {
     pub(super) fn answer(&mut self, now: Time, id: RequestId, result: &Result<Reply, Refusal>) {
         let Some(asked) = self.requests.get_mut(&id) else { return };
         if std::mem::replace(&mut asked.answered, true) {

@@ -26,7 +26,7 @@ const PACE: Pace = Pace {
 };
 
 pub fn name() -> ElectionName {
-    ElectionName::new("stage").unwrap()
+    ElectionName::new("fleet").unwrap()
 }
 
 pub fn version(digest: Digest, serial: u64) -> ModuleVersion {
@@ -51,7 +51,7 @@ pub fn component(number: u32) -> Bytes {
 }
 
 /// A store with followers on it.
-pub struct Stage {
+pub struct Fleet {
     pub store: Arc<Faulty>,
     pub election: ElectionName,
     pub engine: Engine,
@@ -60,7 +60,7 @@ pub struct Stage {
     pub is_busy: Arc<AtomicBool>,
 }
 
-impl Stage {
+impl Fleet {
     pub fn new() -> Self {
         let inner = MemoryStore::new(Arc::new(|| Duration::ZERO));
         let store = Faulty {
@@ -143,7 +143,7 @@ impl Stage {
             election: self.election.clone(),
             node: node.to_owned(),
             incarnation: "1".to_owned(),
-            name: if source.is_some() { "x.wasm".to_owned() } else { "store://stage".to_owned() },
+            name: if source.is_some() { "x.wasm".to_owned() } else { "store://fleet".to_owned() },
             source,
             store: Arc::clone(&self.store) as Arc<dyn ObjectStore>,
             leases: Arc::new(self.store.inner.clone()),

@@ -16,7 +16,7 @@ use wasmtime_wasi::p2::{DynPollable, Pollable, subscribe};
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 
 /// A component, ready to be instantiated.
-pub struct Bare {
+pub struct Baseline {
     engine: Engine,
     module: InstancePre<Host>,
     run: ComponentExportIndex,
@@ -62,7 +62,7 @@ impl WasiView for Host {
     }
 }
 
-impl Bare {
+impl Baseline {
     /// Compiles the component, so that it checks whether it is to end, or not.
     ///
     /// # Errors

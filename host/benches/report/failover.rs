@@ -12,7 +12,7 @@ use baton_store::LeaseStore;
 use baton_store::sqlite::SqliteStore;
 use rustix::process::Signal;
 
-use crate::bare::milliseconds;
+use crate::baseline::milliseconds;
 use crate::hosts::{Site, at, follows, now};
 use crate::node::Node;
 use crate::samples::Samples;
@@ -92,7 +92,7 @@ fn echoes(times: usize) -> anyhow::Result<Samples> {
 }
 
 /// Crashes and hand-offs of pairs of hosts, one leading and one standing by, so that no third one helps.
-pub fn moves(module: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
+pub fn crashes_and_hand_offs(module: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     let (mut crashes, mut hand_offs) = (Samples::default(), Samples::default());
     thread::scope(|scope| {
         let pairs: Vec<_> = (0..effort.pairs)

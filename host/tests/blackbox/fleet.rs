@@ -1,4 +1,4 @@
-//! A stage for one scenario: a store that is its own, an election, and what the nodes on it have said.
+//! A fleet for one scenario: a store that is its own, an election, and what the nodes on it have said.
 
 use std::ffi::OsStr;
 use std::process::Command;
@@ -13,10 +13,10 @@ use crate::share::Share;
 use crate::store::Store;
 
 /// The election that every scenario contends for.
-pub const ELECTION: &str = "stage";
+pub const ELECTION: &str = "fleet";
 
 /// A scenario's environment.
-pub struct Stage {
+pub struct Fleet {
     /// The store, and the means to harm it.
     pub store: Store,
     /// What all nodes have said.
@@ -27,14 +27,14 @@ pub struct Stage {
     share: Share,
 }
 
-impl Stage {
-    /// A stage on that store, with a guest that prints a beat every few milliseconds.
+impl Fleet {
+    /// A fleet on that store, with a guest that prints a beat every few milliseconds.
     pub fn new(store: Store) -> Self {
         let home = tempfile::tempdir().expect("a folder");
         Self { store, journal: Journal::default(), home, guest: Guest::Beats, share: Share::light() }
     }
 
-    /// The same stage for a scenario that keeps a processor busy, and gets one to itself.
+    /// The same fleet for a scenario that keeps a processor busy, and gets one to itself.
     #[must_use]
     pub fn heavy(self) -> Self {
         let Self { store, journal, home, guest, share } = self;
@@ -42,7 +42,7 @@ impl Stage {
         Self { store, journal, home, guest, share: Share::heavy() }
     }
 
-    /// The same stage with another guest.
+    /// The same fleet with another guest.
     #[must_use]
     pub fn with(mut self, guest: Guest) -> Self {
         self.guest = guest;
@@ -107,12 +107,12 @@ impl Stage {
         self.journal.event(what, |event| event.name == "output" && test(event))
     }
 
-    /// Runs `baton ARGS`, with this stage's store.
+    /// Runs `baton ARGS`, with this fleet's store.
     pub fn command(&self, args: &[&str]) -> Finished {
         finish(self.baton(args))
     }
 
-    /// `baton ARGS`, with this stage's store.
+    /// `baton ARGS`, with this fleet's store.
     pub fn baton(&self, args: &[&str]) -> Command {
         let mut command = baton(self.home.path());
         command.args(args).arg("--store").arg(self.store.url());

@@ -51,7 +51,7 @@ impl Versions {
     }
 }
 
-impl Conduct {
+impl HostRules {
     pub(super) fn planned(&mut self, now: Time, plan: &Plan) {
         self.versions.heard = Some(now);
         let versions = &mut self.versions;

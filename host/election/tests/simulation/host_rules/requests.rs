@@ -2,7 +2,7 @@
 
 use super::*;
 
-impl Conduct {
+impl HostRules {
     pub(super) fn request(&mut self, now: Time, id: RequestId, op: &Op) -> Checked {
         let asked = Asked { op: op.clone(), sent: now, answered: false, role: self.role };
         let is_new = self.requests.insert(id, asked).is_none();

@@ -2,7 +2,7 @@
 
 use super::*;
 
-impl Conduct {
+impl HostRules {
     pub(super) fn start(
         &mut self,
         now: Time,

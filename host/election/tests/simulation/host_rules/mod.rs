@@ -21,7 +21,7 @@ use table::Table;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// What one process has been seen to do.
-pub struct Conduct {
+pub struct HostRules {
     settings: Settings,
     versions: versions::Versions,
     /// The terms that it has written.
@@ -222,7 +222,7 @@ struct Instance {
     overdue: bool,
 }
 
-impl Conduct {
+impl HostRules {
     pub fn new(settings: Settings) -> Self {
         Self {
             settings,
