@@ -5,15 +5,15 @@ use baton_store::clock::wall;
 use baton_store::edit::{Edit, GivenUp, Tried};
 use baton_store::{ObjectStore, VersionedObject};
 
-use super::control::{Control, ControlError, Entry};
+use super::version_list::{ListedVersion, VersionList, VersionListError};
 
 /// Reads what an election is told about its modules; none if nothing ever was.
 ///
 /// # Errors
 /// [`EditError`] where it cannot be read.
-pub async fn read_control(store: &dyn ObjectStore, election: &ElectionName) -> Result<Option<Control>, EditError> {
+pub async fn read_versions(store: &dyn ObjectStore, election: &ElectionName) -> Result<Option<VersionList>, EditError> {
     let found = Edit::of(store, VersionedObject::Control, election).read().await?;
-    Ok(found.map(|content| Control::decode(&content)).transpose()?)
+    Ok(found.map(|content| VersionList::decode(&content)).transpose()?)
 }
 
 /// Changes it in one conditional write, or in none where `change` changes nothing. `change` is called anew
@@ -22,18 +22,18 @@ pub async fn read_control(store: &dyn ObjectStore, election: &ElectionName) -> R
 ///
 /// # Errors
 /// Those of `change`, and [`EditError`]: nothing was changed, or it says that this is unknown.
-pub async fn edit_control<T, E: From<EditError>>(
+pub async fn edit_versions<T, E: From<EditError>>(
     store: &dyn ObjectStore,
     election: &ElectionName,
-    mut change: impl FnMut(&mut Control) -> Result<T, E>,
+    mut change: impl FnMut(&mut VersionList) -> Result<T, E>,
 ) -> Result<T, E> {
     let mut edit = Edit::of(store, VersionedObject::Control, election);
     // One for all tries, so that each makes the same version of what it publishes.
-    let begun = Control::begun(wall());
+    let begun = VersionList::begun(wall());
     let mut doubt: Option<Doubt<T>> = None;
     loop {
         let found = edit.read().await.map_err(EditError::from)?;
-        let before = found.map(|content| Control::decode(&content)).transpose().map_err(EditError::from)?;
+        let before = found.map(|content| VersionList::decode(&content)).transpose().map_err(EditError::from)?;
         let before = before.unwrap_or_else(|| begun.clone());
         if let Some(doubt) = doubt.take_if(|doubt| doubt.is_settled_by(&before)) {
             return Ok(doubt.answer);
@@ -63,7 +63,7 @@ pub async fn edit_control<T, E: From<EditError>>(
 pub enum EditError {
     /// What is stored cannot be used.
     #[error(transparent)]
-    Control(#[from] ControlError),
+    Versions(#[from] VersionListError),
     /// The store cannot be used.
     #[error(transparent)]
     Store(#[from] Refusal),
@@ -84,12 +84,12 @@ impl From<GivenUp> for EditError {
 /// A try that was written perhaps, or may yet be. Once what it was computed from is gone, it will not be.
 struct Doubt<T> {
     /// The version that it made the newest. Other changes can be made twice: that changes nothing.
-    newest: Option<Entry>,
+    newest: Option<ListedVersion>,
     answer: T,
 }
 
 impl<T> Doubt<T> {
-    fn is_settled_by(&self, found: &Control) -> bool {
+    fn is_settled_by(&self, found: &VersionList) -> bool {
         self.newest.as_ref().is_some_and(|newest| found.includes(newest))
     }
 }

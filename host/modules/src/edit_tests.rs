@@ -17,7 +17,7 @@ enum Failed {
     #[error(transparent)]
     Edit(#[from] EditError),
     #[error(transparent)]
-    Control(#[from] ControlError),
+    Versions(#[from] VersionListError),
     #[error(transparent)]
     Rollback(#[from] RollbackError),
 }
@@ -29,7 +29,7 @@ fn empty_store() -> MemoryStore {
 /// One whose election has begun, and counts from 0.
 fn store() -> MemoryStore {
     let store = empty_store();
-    store.write_control(&job(), None, Control::default().encode()).now_or_never().unwrap().unwrap();
+    store.write_control(&job(), None, VersionList::default().encode()).now_or_never().unwrap().unwrap();
     store
 }
 
@@ -43,16 +43,16 @@ fn publication(name: &str) -> Publication {
 }
 
 async fn push(store: &MemoryStore, name: &str) -> Result<Pushed, Failed> {
-    edit_control(store, &job(), |control| Ok(control.push(publication(name))?)).await
+    edit_versions(store, &job(), |control| Ok(control.push(publication(name))?)).await
 }
 
 async fn rollback(store: &MemoryStore) -> Result<RolledBack, Failed> {
-    edit_control(store, &job(), |control| Ok(control.rollback(None)?)).await
+    edit_versions(store, &job(), |control| Ok(control.rollback(None)?)).await
 }
 
 /// The names' digests are what was pushed, in that order, and the serial is that.
 async fn holds(store: &MemoryStore, names: &[&str], serial: u64) {
-    let control = read_control(store, &job()).await.unwrap().unwrap();
+    let control = read_versions(store, &job()).await.unwrap().unwrap();
     let pushed: Vec<Digest> = control.pushed.iter().map(|entry| entry.digest).collect();
     let expected: Vec<Digest> = names.iter().map(|name| Digest::of(name.as_bytes())).collect();
     assert_eq!((pushed, control.serial), (expected, serial));
@@ -61,9 +61,9 @@ async fn holds(store: &MemoryStore, names: &[&str], serial: u64) {
 #[tokio::test]
 async fn what_changes_nothing_is_not_written() {
     let store = empty_store();
-    assert_eq!(read_control(&store, &job()).await, Ok(None));
-    assert_eq!(edit_control(&store, &job(), |_| Ok::<_, Failed>(7)).await, Ok(7));
-    assert_eq!(read_control(&store, &job()).await, Ok(None));
+    assert_eq!(read_versions(&store, &job()).await, Ok(None));
+    assert_eq!(edit_versions(&store, &job(), |_| Ok::<_, Failed>(7)).await, Ok(7));
+    assert_eq!(read_versions(&store, &job()).await, Ok(None));
     assert_eq!(rollback(&store).await, Err(Failed::Rollback(RollbackError::Empty)));
     assert_eq!(push(&store, "a").await, Ok(Pushed::Current));
     let version = async || match store.read_control(&job(), None).await {
@@ -99,7 +99,7 @@ async fn what_begins_anew_has_serials_that_no_count_has_come_up_to() {
             store.fail_next(fault);
             assert_eq!(push(&store, "a").await, Ok(Pushed::Current), "{fault:?}");
             assert_eq!(push(&store, "b").await, Ok(Pushed::Current));
-            let control = read_control(&store, &job()).await.unwrap().unwrap();
+            let control = read_versions(&store, &job()).await.unwrap().unwrap();
             serials.extend(control.pushed.iter().map(|entry| entry.serial));
             assert_eq!(serials.last(), Some(&control.serial));
         }
@@ -115,7 +115,7 @@ async fn an_edit_whose_answer_was_lost_is_found_below_what_others_did() {
     push(&store, "b").await.unwrap();
     store.fail_next(Fault::LoseAnswer);
     let (election, mut calls) = (job(), 0);
-    let edited = edit_control(&store, &election, |control| {
+    let edited = edit_versions(&store, &election, |control| {
         calls += 1;
         Ok::<_, Failed>(control.rollback(None)?)
     });
@@ -148,7 +148,7 @@ async fn a_request_that_arrives_late_does_not_count_twice() {
 async fn whoever_was_faster_is_not_overwritten() {
     let store = store();
     let (election, mut calls) = (job(), 0);
-    let edited = edit_control(&store, &election, |control| {
+    let edited = edit_versions(&store, &election, |control| {
         calls += 1;
         if calls <= 3 {
             let faster = push(&store, &calls.to_string()).now_or_never();
@@ -175,7 +175,7 @@ async fn what_is_damaged_is_not_touched() {
     let store = empty_store();
     store.write_control(&job(), None, "nothing of ours".into()).await.unwrap();
     let failed = push(&store, "a").await.unwrap_err();
-    assert!(matches!(failed, Failed::Edit(EditError::Control(ControlError::Damaged(_)))), "{failed:?}");
+    assert!(matches!(failed, Failed::Edit(EditError::Versions(VersionListError::Damaged(_)))), "{failed:?}");
     let found = store.read_control(&job(), None).await;
     assert!(matches!(&found, Ok(Reading::Found(_, content)) if content == "nothing of ours"), "{found:?}");
 }

@@ -39,7 +39,7 @@ pub struct FileSource {
     /// What is there instead, and since when it is seen unchanged.
     settling: Option<(Sight, Instant)>,
     /// It is being read, however long that takes.
-    reading: Option<BoxFuture<'static, Result<Found, SourceError>>>,
+    reading: Option<BoxFuture<'static, Result<FoundFile, SourceError>>>,
     offered: Option<(Digest, Option<String>)>,
     said: Option<SourceError>,
 }
@@ -115,7 +115,7 @@ impl Source for FileSource {
                 continue;
             }
             let path = self.path.clone();
-            let read = || run_blocking(move || Found::read(&path)).boxed();
+            let read = || run_blocking(move || FoundFile::read(&path)).boxed();
             let found = self.reading.get_or_insert_with(read).await;
             self.reading = None;
             if !is_first && self.look().await != sight {
@@ -193,14 +193,14 @@ struct Sight {
 }
 
 /// What was read.
-struct Found {
+struct FoundFile {
     offer: Offer,
     identity: (Digest, Option<String>),
     /// Whether it ends where WebAssembly says that it does: a half-written file does not.
     is_complete: bool,
 }
 
-impl Found {
+impl FoundFile {
     fn read(path: &Path) -> Result<Self, SourceError> {
         let bytes = Bytes::from(read_module(path).map_err(source_error)?);
         let signature = read_signature(&signature_of(path))?;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use baton_election::ModuleVersion;
 use minisign_verify::Signature;
 
-use super::{Control, Judgement, ModuleSource, Publication, Verdict, check_election, compile, oci};
+use super::{Judgement, ModuleSource, Publication, Verdict, VersionList, check_election, compile, oci};
 use baton_store::Digest;
 use baton_store::foreign::{Reader, text};
 
@@ -22,15 +22,15 @@ pub const READERS: &[Reader] = &[
 ];
 
 fn control(bytes: &[u8]) {
-    let Ok(control) = Control::decode(bytes) else { return };
-    assert_eq!(Control::decode(&control.encode()), Ok(control.clone()), "it is written as it is read");
+    let Ok(control) = VersionList::decode(bytes) else { return };
+    assert_eq!(VersionList::decode(&control.encode()), Ok(control.clone()), "it is written as it is read");
     let (current, fallback) = (control.current().cloned(), control.fallback().cloned());
     assert!(fallback.is_none() || current != fallback);
     // Whatever is there can be gone on with.
-    let goes_on = |change: &dyn Fn(&mut Control)| {
+    let goes_on = |change: &dyn Fn(&mut VersionList)| {
         let mut changed = control.clone();
         change(&mut changed);
-        assert_eq!(Control::decode(&changed.encode()), Ok(changed), "what became of it can be read");
+        assert_eq!(VersionList::decode(&changed.encode()), Ok(changed), "what became of it can be read");
     };
     let said = || ("node".to_owned(), "2026-01-01T00:00:00Z".to_owned());
     let ((by, at), size) = (said(), bytes.len() as u64);

@@ -3,13 +3,12 @@
 //!
 //! A source **offers** bytes. They are verified, compiled and linked ahead (**prepared**), on every node and
 //! whoever leads; only then does a supervisor hear of them, in its **supply**. What becomes of a version once
-//! it runs is **judged**, and the judgement is kept in the election's [`Control`] so that every node knows it.
+//! it runs is **judged**, and the judgement is kept in the election's [`VersionList`] so that every node knows it.
 
 mod artifact;
 mod cache;
 mod cache_key;
 mod compile;
-mod control;
 mod edit;
 mod file;
 mod follow;
@@ -19,6 +18,7 @@ mod oci;
 mod prepare;
 mod source;
 mod trust;
+mod version_list;
 pub mod watch;
 pub mod way;
 
@@ -26,8 +26,7 @@ use baton_election::{ModuleVersion, Term};
 
 pub use cache::{Cache, CacheError};
 pub use compile::{Assignment, COMPILE_MODULE, Compiler, compile_for_parent};
-pub use control::{Control, ControlError, Entry, Publication, Pushed, RecordedVerdict, RollbackError, RolledBack};
-pub use edit::{EditError, edit_control, read_control};
+pub use edit::{EditError, edit_versions, read_versions};
 pub use file::FileSource;
 pub use follow::{Follower, Following, LoadError, Pace, Prepare, Report, ReportSink};
 pub use foreign::READERS;
@@ -36,6 +35,9 @@ pub use oci::{InvalidOciReference, OciReference, OciSource, RegistryCredentials}
 pub use prepare::{Preparation, PrepareError, Preparer, inspect};
 pub use source::{Offer, Source, SourceError};
 pub use trust::{Distrust, Trust, TrustError, check_election};
+pub use version_list::{
+    ListedVersion, Publication, Pushed, RecordedVerdict, RollbackError, RolledBack, VersionList, VersionListError,
+};
 
 use baton_runtime::Module;
 

@@ -25,8 +25,8 @@ use crate::Folder;
 
 /// Links files.
 pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
-    types::add_to_linker::<Guest, Files>(linker, Access::of)?;
-    preopens::add_to_linker::<Guest, Files>(linker, Access::of)
+    types::add_to_linker::<Guest, Files>(linker, FileAccess::of)?;
+    preopens::add_to_linker::<Guest, Files>(linker, FileAccess::of)
 }
 
 /// The folders of an instance, and how they are accessed.
@@ -60,21 +60,21 @@ fn open(folder: &Folder) -> wasmtime::Result<(Dir, String)> {
 struct Files;
 
 impl HasData for Files {
-    type Data<'a> = Access<'a>;
+    type Data<'a> = FileAccess<'a>;
 }
 
 /// One guest's way to its files.
-struct Access<'a> {
+struct FileAccess<'a> {
     ctx: &'a mut WasiFilesystemCtx,
     held: &'a mut Holdings,
     folders: &'a Folders,
     denials: &'a mut Denials,
 }
 
-impl Access<'_> {
-    fn of(guest: &mut Guest) -> Access<'_> {
+impl FileAccess<'_> {
+    fn of(guest: &mut Guest) -> FileAccess<'_> {
         let Guest { wasi, held, folders, denials, .. } = guest;
-        Access { ctx: wasi.filesystem(), held, folders, denials }
+        FileAccess { ctx: wasi.filesystem(), held, folders, denials }
     }
 
     /// wasmtime's implementation.
@@ -83,7 +83,7 @@ impl Access<'_> {
     }
 }
 
-impl preopens::Host for Access<'_> {
+impl preopens::Host for FileAccess<'_> {
     fn get_directories(&mut self) -> wasmtime::Result<Vec<(Resource<Descriptor>, String)>> {
         if self.folders.open.is_empty() {
             self.denials.tell_no_folders();
@@ -96,7 +96,7 @@ impl preopens::Host for Access<'_> {
     }
 }
 
-impl Access<'_> {
+impl FileAccess<'_> {
     fn pass(&self) -> FsResult<()> {
         self.folders.gate.pass().map_err(|_| types::ErrorCode::NotPermitted.into())
     }
@@ -130,7 +130,7 @@ macro_rules! calls {
     )*};
 }
 
-impl types::HostDescriptor for Access<'_> {
+impl types::HostDescriptor for FileAccess<'_> {
     calls! {
         advise(file: Resource<Descriptor>, at: u64, length: u64, advice: types::Advice) -> ();
         sync_data(file: Resource<Descriptor>) -> ();
@@ -259,7 +259,7 @@ fn listing(entries: &Resource<types::DirectoryEntryStream>) -> Resource<Listing>
     if entries.owned() { Resource::new_own(entries.rep()) } else { Resource::new_borrow(entries.rep()) }
 }
 
-impl types::HostDirectoryEntryStream for Access<'_> {
+impl types::HostDirectoryEntryStream for FileAccess<'_> {
     async fn read_directory_entry(
         &mut self,
         entries: Resource<types::DirectoryEntryStream>,
@@ -274,7 +274,7 @@ impl types::HostDirectoryEntryStream for Access<'_> {
     }
 }
 
-impl types::Host for Access<'_> {
+impl types::Host for FileAccess<'_> {
     fn convert_error_code(&mut self, error: FsError) -> wasmtime::Result<types::ErrorCode> {
         self.inner().convert_error_code(error)
     }

@@ -87,7 +87,7 @@ pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     clocks::wall_clock::add_to_linker::<Guest, WasiClocks>(linker, Guest::clocks)?;
     clocks::monotonic_clock::add_to_linker::<Guest, WasiClocks>(linker, Guest::clocks)?;
     http::link(linker, |guest| (&guest.http, &mut guest.held))?;
-    http::link_types(linker, |guest| http::Access { http: &mut guest.http, held: &mut guest.held })?;
+    http::link_types(linker, |guest| http::HttpAccess { http: &mut guest.http, held: &mut guest.held })?;
     random::random::add_to_linker::<Guest, WasiRandom>(linker, |guest| guest.wasi.random())?;
     random::insecure::add_to_linker::<Guest, WasiRandom>(linker, |guest| guest.wasi.random())?;
     random::insecure_seed::add_to_linker::<Guest, WasiRandom>(linker, |guest| guest.wasi.random())?;

@@ -26,7 +26,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Sleep, sleep};
 
 use super::instances::RunningInstances;
-use super::judge::Kind;
+use super::judge::ModuleKind;
 use super::limits::{Tally, Usage};
 use super::module::Module;
 use super::output::{Allowance, LONGEST_LINE, Notice, Output};
@@ -146,7 +146,7 @@ impl Launcher {
     /// it serves. Nobody else sets these.
     fn environment(&self, module: &Module, term: Term, secrets: &[(String, String)]) -> Vec<(String, String)> {
         let given = self.env.iter().chain(&self.config).chain(secrets).cloned();
-        if module.kind() == Kind::Coordinator {
+        if module.kind() == ModuleKind::Coordinator {
             return given.collect();
         }
         let own = [

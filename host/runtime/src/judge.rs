@@ -30,7 +30,7 @@ const DEEPEST: u32 = 1_000;
 /// What a component is, by its exports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum ModuleKind {
     /// It is made for Baton: it exports the contract's `task`.
     Coordinator,
     /// It knows nothing of Baton: it is a program with a `main`, and exports `wasi:cli/run`.
@@ -130,7 +130,7 @@ pub fn is_complete(module: &[u8]) -> bool {
 
 /// What a component is, what it needs and offers, and what of that this host cannot give or take.
 pub(super) struct Judged {
-    pub kind: Option<Kind>,
+    pub kind: Option<ModuleKind>,
     pub imports: Vec<Import>,
     pub exports: Vec<String>,
     pub problems: Vec<String>,
@@ -178,11 +178,11 @@ fn bounded(mut problems: Vec<String>) -> Vec<String> {
 
 /// What a component is by its exports, or why it is nothing that can run here. One that is both was made for
 /// Baton.
-fn kind(exports: &[String]) -> Result<Kind, String> {
+fn kind(exports: &[String]) -> Result<ModuleKind, String> {
     let task = format!("{CONTRACT}/task@");
     let made_for: Vec<&str> = exports.iter().filter_map(|export| export.strip_prefix(&task)).collect();
     match made_for.iter().map(|version| fit(version, CONTRACT_VERSION)).min() {
-        Some(Fit::Good) => return Ok(Kind::Coordinator),
+        Some(Fit::Good) => return Ok(ModuleKind::Coordinator),
         Some(misfit) => {
             let version = made_for.join(" and ");
             return Err(format!("it is made for version {version} of {CONTRACT}, and {}", misfit.remedy()));
@@ -190,7 +190,7 @@ fn kind(exports: &[String]) -> Result<Kind, String> {
         None => {}
     }
     match exports.iter().find_map(|export| export.strip_prefix(COMMAND)) {
-        Some(version) if version.starts_with("0.2.") => Ok(Kind::Command),
+        Some(version) if version.starts_with("0.2.") => Ok(ModuleKind::Command),
         Some(version) => Err(format!(
             "it is a command for version {version} of WASI, and this host knows 0.2: build it for the target \
              wasm32-wasip2"
@@ -336,7 +336,7 @@ mod tests {
         ] {
             let Judged { kind, problems, .. } = judge(Interfaces::in_bytes(&coordinator(version)).unwrap());
             match remedy {
-                None => assert_eq!((kind, problems), (Some(Kind::Coordinator), Vec::new())),
+                None => assert_eq!((kind, problems), (Some(ModuleKind::Coordinator), Vec::new())),
                 Some(remedy) => {
                     assert_eq!(kind, None, "{version}");
                     // Once for what it exports, once for what it imports.

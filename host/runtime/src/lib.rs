@@ -66,7 +66,7 @@ pub use http::{CaError, Grant, GrantError, Grants, HttpPolicy, RefusedRequest};
 pub use instance::{CLAIM_AHEAD, Gone, Instance, InstanceEvent, Launcher};
 pub use instances::{InUse, ProcessUse, RunningInstances, Share};
 pub use judge::is_complete;
-pub use judge::{Import, Kind};
+pub use judge::{Import, ModuleKind};
 pub use limits::{Limited, Limits, NearLimit, Usage};
 pub use logging::LogLevel;
 pub use module::read as read_module;

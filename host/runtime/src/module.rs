@@ -19,7 +19,7 @@ use super::component_size::{ComponentSize, component_size, most};
 use super::componentize::{Unwrappable, Wrapped, componentize, is_for_preview1};
 use super::engine::Engine;
 use super::guest::{self, CONTRACT, CoordinatorPre, Guest};
-use super::judge::{COMMAND, Import, Interfaces, Judged, Kind, STATE, judge};
+use super::judge::{COMMAND, Import, Interfaces, Judged, ModuleKind, STATE, judge};
 use baton_store::Digest;
 
 use crate::{FileError, read_file};
@@ -105,7 +105,7 @@ pub struct Module {
 /// What must be known of a module beside its code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Outline {
-    pub(super) kind: Kind,
+    pub(super) kind: ModuleKind,
     /// Whether it has a state, which its term claims first.
     pub(super) uses_state: bool,
     /// Whether it asks for folders before it does anything: preview 1 must, whatever its program wants.
@@ -129,7 +129,7 @@ impl Outline {
 
     /// As it stands behind the code: the count in little endian, and a bit for each of the others.
     pub fn to_bytes(self) -> [u8; OUTLINE] {
-        let bits = [self.kind == Kind::Command, self.uses_state, self.asks_for_folders, self.is_inert];
+        let bits = [self.kind == ModuleKind::Command, self.uses_state, self.asks_for_folders, self.is_inert];
         let bits = bits.iter().rev().fold(0, |bits, bit| bits << 1 | u8::from(*bit));
         let mut bytes = [bits; OUTLINE];
         bytes[..8].copy_from_slice(&self.instances.to_le_bytes());
@@ -141,7 +141,7 @@ impl Outline {
         let [instances @ .., bits] = bytes;
         let bit = |number: u8| bits >> number & 1 == 1;
         Self {
-            kind: if bit(0) { Kind::Command } else { Kind::Coordinator },
+            kind: if bit(0) { ModuleKind::Command } else { ModuleKind::Coordinator },
             uses_state: bit(1),
             asks_for_folders: bit(2),
             is_inert: bit(3),
@@ -153,7 +153,7 @@ impl Outline {
 /// A component that can be instantiated.
 pub(super) struct Linked {
     pub(super) engine: Engine,
-    pub(super) entry: Entry,
+    pub(super) entry: EntryPoint,
     /// Of how many core instances it consists; of memories or tables where there are more of these.
     pub(super) instances: u64,
     pub(super) outline: Outline,
@@ -161,7 +161,7 @@ pub(super) struct Linked {
 
 /// Where a component is entered.
 #[derive(Clone)]
-pub(super) enum Entry {
+pub(super) enum EntryPoint {
     Coordinator(CoordinatorPre<Guest>),
     Command(CommandPre<Guest>),
 }
@@ -174,7 +174,7 @@ pub struct Inspection {
     /// Whether it would run here.
     pub runs: bool,
     /// What it is; none where it is nothing that this host can run.
-    pub kind: Option<Kind>,
+    pub kind: Option<ModuleKind>,
     /// How the file became a component; none where it is one.
     pub wrapped: Option<Wrapped>,
     /// The world that it is made for, with its version.
@@ -263,7 +263,7 @@ impl Module {
         let world = exports.iter().find_map(|export| {
             let world = |prefix: &str, name: &str| Some(format!("{name}@{}", export.strip_prefix(prefix)?));
             match kind {
-                Some(Kind::Command) => world(COMMAND, "wasi:cli/command"),
+                Some(ModuleKind::Command) => world(COMMAND, "wasi:cli/command"),
                 _ => world(&format!("{CONTRACT}/task@"), &format!("{CONTRACT}/coordinator")),
             }
         });
@@ -283,7 +283,7 @@ impl Module {
     }
 
     /// What it is.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ModuleKind {
         self.outline.kind
     }
 
@@ -337,8 +337,8 @@ impl Linked {
 
     pub(super) fn component(&self) -> &Component {
         match &self.entry {
-            Entry::Coordinator(pre) => pre.instance_pre().component(),
-            Entry::Command(pre) => pre.instance_pre().component(),
+            EntryPoint::Coordinator(pre) => pre.instance_pre().component(),
+            EntryPoint::Command(pre) => pre.instance_pre().component(),
         }
     }
 }
@@ -420,7 +420,7 @@ fn check(name: &str, component: &[u8]) -> Result<(), ModuleError> {
 }
 
 /// Does all that an instance need not do when its term begins.
-fn prepare(engine: &Engine, component: &Component, kind: Kind) -> wasmtime::Result<Entry> {
+fn prepare(engine: &Engine, component: &Component, kind: ModuleKind) -> wasmtime::Result<EntryPoint> {
     let entry = enter(engine, component, kind)?;
     // Else the first instance would wait for its memory's image, with 20 MB of an interpreter in it perhaps.
     component.initialize_copy_on_write_image()?;
@@ -428,13 +428,13 @@ fn prepare(engine: &Engine, component: &Component, kind: Kind) -> wasmtime::Resu
 }
 
 /// Links a component, and finds where it is entered.
-fn enter(engine: &Engine, component: &Component, kind: Kind) -> wasmtime::Result<Entry> {
+fn enter(engine: &Engine, component: &Component, kind: ModuleKind) -> wasmtime::Result<EntryPoint> {
     let mut linker = Linker::new(engine.wasmtime());
     guest::link(&mut linker)?;
     let pre = linker.instantiate_pre(component)?;
     Ok(match kind {
-        Kind::Coordinator => Entry::Coordinator(CoordinatorPre::new(pre)?),
-        Kind::Command => Entry::Command(CommandPre::new(pre)?),
+        ModuleKind::Coordinator => EntryPoint::Coordinator(CoordinatorPre::new(pre)?),
+        ModuleKind::Command => EntryPoint::Command(CommandPre::new(pre)?),
     })
 }
 

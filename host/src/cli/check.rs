@@ -5,7 +5,7 @@ use std::io;
 
 use super::{columns, print, print_json};
 use baton_runtime::escape::escape;
-use baton_runtime::{Inspection, Kind, Wrapped};
+use baton_runtime::{Inspection, ModuleKind, Wrapped};
 
 /// Prints what was found out about a module, as a JSON object or for people.
 ///
@@ -50,10 +50,10 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-fn what_it_is(kind: Option<Kind>, wrapped: Option<Wrapped>) -> String {
+fn what_it_is(kind: Option<ModuleKind>, wrapped: Option<Wrapped>) -> String {
     let kind = match kind {
-        Some(Kind::Coordinator) => "coordinator",
-        Some(Kind::Command) => "command",
+        Some(ModuleKind::Coordinator) => "coordinator",
+        Some(ModuleKind::Command) => "command",
         None => "nothing that Baton runs",
     };
     match wrapped {

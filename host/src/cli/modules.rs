@@ -8,7 +8,7 @@ use time::format_description::well_known::Rfc3339;
 
 use super::status::short;
 use super::{columns, print, print_json};
-use baton_modules::{Control, Entry, RecordedVerdict};
+use baton_modules::{ListedVersion, RecordedVerdict, VersionList};
 use baton_store::clock::rfc3339;
 use baton_store::{Announcement, Digest, SILENT};
 
@@ -55,7 +55,7 @@ pub struct NodeRow {
 impl ModuleRow {
     /// What the store says, the newest version first; then modules that were never pushed.
     #[must_use]
-    pub fn of(control: &Control, announcements: &[Announcement]) -> Vec<Self> {
+    pub fn of(control: &VersionList, announcements: &[Announcement]) -> Vec<Self> {
         let current = control.current().map(|entry| entry.digest);
         let pushed = control.pushed.iter().rev().map(|entry| {
             let mut row = Self::of_entry(entry, announcements);
@@ -80,7 +80,7 @@ impl ModuleRow {
         rows
     }
 
-    fn of_entry(entry: &Entry, announcements: &[Announcement]) -> Self {
+    fn of_entry(entry: &ListedVersion, announcements: &[Announcement]) -> Self {
         let row = Self {
             size: Some(entry.size),
             by: Some(entry.by.clone()),
@@ -194,9 +194,9 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
     use super::*;
 
-    fn entry(name: &str, serial: u64, verdict: Option<RecordedVerdict>) -> Entry {
+    fn entry(name: &str, serial: u64, verdict: Option<RecordedVerdict>) -> ListedVersion {
         let (by, at) = ("ann@desk\x1b[2J".to_owned(), "2026-11-21T12:00:00.500000Z".to_owned());
-        Entry { digest: Digest::of(name.as_bytes()), size: 70_000, serial, by, at, signature: None, verdict }
+        ListedVersion { digest: Digest::of(name.as_bytes()), size: 70_000, serial, by, at, signature: None, verdict }
     }
 
     fn said(node: &str, at: &str, holds: &[&str], runs: Option<&str>) -> Announcement {
@@ -208,7 +208,7 @@ mod tests {
     fn rows() -> Vec<ModuleRow> {
         let (node, at) = ("alpha".to_owned(), "2026-11-21T12:03:00Z".to_owned());
         let rejected = RecordedVerdict::Rejected { reason: "it trapped".to_owned(), node, at };
-        let control = Control {
+        let control = VersionList {
             serial: 3,
             pushed: vec![
                 entry("a", 1, Some(RecordedVerdict::Good)),

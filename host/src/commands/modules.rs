@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::{ANSWER_WITHIN, TRIES, open_store, patiently, read};
 use crate::cli::{self, ModuleRow};
-use baton_modules::{RolledBack, edit_control, read_control};
+use baton_modules::{RolledBack, edit_versions, read_versions};
 use baton_store::StoreUrl;
 use baton_store::clock::wall;
 use baton_store::{Announcement, DigestPrefix, ModuleStore as _, ObjectStore};
@@ -17,7 +17,7 @@ use baton_store::{Announcement, DigestPrefix, ModuleStore as _, ObjectStore};
 pub(super) async fn modules(election: &ElectionName, store: &StoreUrl, json: bool) -> anyhow::Result<ExitCode> {
     let (place, store) = (store, open_store(store)?);
     let modules: &dyn ObjectStore = &*store;
-    let control = timeout(ANSWER_WITHIN, read_control(modules, election)).await;
+    let control = timeout(ANSWER_WITHIN, read_versions(modules, election)).await;
     let cannot = || format!("cannot read the modules of {election}");
     let control = control.with_context(|| format!("the store did not answer within {ANSWER_WITHIN:?}"));
     let control = control.with_context(cannot)?.with_context(cannot)?;
@@ -45,7 +45,7 @@ pub(super) async fn rollback(
     to: Option<&DigestPrefix>,
 ) -> anyhow::Result<ExitCode> {
     let (place, store) = (store, open_store(store)?);
-    let edit = edit_control(&*store, election, |control| control.rollback(to).map_err(anyhow::Error::from));
+    let edit = edit_versions(&*store, election, |control| control.rollback(to).map_err(anyhow::Error::from));
     let rolled_back = match timeout(ANSWER_WITHIN, edit).await {
         Ok(rolled_back) => rolled_back.with_context(|| format!("cannot roll {election} back on {place}"))?,
         Err(_) => bail!(

@@ -11,8 +11,8 @@ use tokio::time::timeout;
 use super::modules::now;
 use super::{ANSWER_WITHIN, TRIES, open_store, patiently};
 use crate::cli;
-use baton_modules::{Control, EditError, Entry};
-use baton_modules::{edit_control, read_control};
+use baton_modules::{EditError, ListedVersion, VersionList};
+use baton_modules::{edit_versions, read_versions};
 use baton_runtime::escape::escape;
 use baton_store::ModuleStore as _;
 use baton_store::withdraw;
@@ -46,7 +46,7 @@ struct Pruner<'a> {
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Removed {
-    versions: Vec<(ElectionName, Entry)>,
+    versions: Vec<(ElectionName, ListedVersion)>,
     modules: Vec<StoredModule>,
     /// Modules that nothing names either, and that stay for now.
     young: Vec<StoredModule>,
@@ -90,21 +90,21 @@ impl Pruner<'_> {
     }
 
     /// Removes an election's old versions, and returns them and what is left.
-    async fn prune_versions(&self, election: &ElectionName) -> anyhow::Result<(Vec<Entry>, Control)> {
+    async fn prune_versions(&self, election: &ElectionName) -> anyhow::Result<(Vec<ListedVersion>, VersionList)> {
         let in_use = self.in_use(election).await?;
-        let prune = |control: &mut Control| {
+        let prune = |control: &mut VersionList| {
             let removed = control.prune(self.keep, &in_use);
             (removed, control.clone())
         };
         if self.dry_run {
             return Ok(prune(&mut self.control(election).await?));
         }
-        let edit = edit_control(self.store, election, |control| Ok::<_, EditError>(prune(control)));
+        let edit = edit_versions(self.store, election, |control| Ok::<_, EditError>(prune(control)));
         self.in_time(election, edit).await
     }
 
-    async fn control(&self, election: &ElectionName) -> anyhow::Result<Control> {
-        Ok(self.in_time(election, read_control(self.store, election)).await?.unwrap_or_default())
+    async fn control(&self, election: &ElectionName) -> anyhow::Result<VersionList> {
+        Ok(self.in_time(election, read_versions(self.store, election)).await?.unwrap_or_default())
     }
 
     async fn in_time<T>(
@@ -152,7 +152,7 @@ impl Removed {
     fn report(&self, dry_run: bool) -> String {
         let removed = if dry_run { "would remove" } else { "removed" };
         let mut text = String::new();
-        for (election, Entry { digest, by, at, .. }) in &self.versions {
+        for (election, ListedVersion { digest, by, at, .. }) in &self.versions {
             text.push_str(&format!(
                 "{removed} from {election}: {digest} (pushed by {} at {})\n",
                 escape(by),
@@ -226,7 +226,7 @@ mod tests {
             let (by, at) = ("ann@desk".to_owned(), "today".to_owned());
             let new = Publication { digest, size: name.len() as u64, by, at, signature: None };
             let name = ElectionName::new(election).unwrap();
-            edit_control(&self.store, &name, |control| control.push(new.clone()).map_err(EditError::from))
+            edit_versions(&self.store, &name, |control| control.push(new.clone()).map_err(EditError::from))
                 .await
                 .unwrap();
         }
@@ -311,7 +311,7 @@ mod tests {
             bench.push("one", name).await;
         }
         let one = ElectionName::new("one").unwrap();
-        let is_good = edit_control(&bench.store, &one, |control| {
+        let is_good = edit_versions(&bench.store, &one, |control| {
             let version = ModuleVersion { digest: Digest::of(b"dddd").to_string(), serial: control.serial };
             let good = Judgement { version, term: 1, verdict: Verdict::Good };
             Ok::<_, EditError>(control.judge(&good, "n", ""))

@@ -14,7 +14,7 @@ use super::modules::{announcements, now};
 use super::{ANSWER_WITHIN, TRIES, inspect, open_store, patiently};
 use crate::cli::{self, Push};
 use baton_modules::{EditError, ModuleSource, Publication, Pushed};
-use baton_modules::{check_election, edit_control};
+use baton_modules::{check_election, edit_versions};
 use baton_runtime::escape::escape;
 use baton_runtime::shell::quoted;
 use baton_runtime::{FileError, read_file};
@@ -52,7 +52,7 @@ async fn publish(push: &Push, digest: Digest, module: Bytes, signature: Option<S
 
     let (election, size) = (&push.election, module.len() as u64);
     let new = Publication { digest, size, by: push.by.clone(), at: rfc3339(wall()), signature };
-    let edit = edit_control(modules, election, |control| {
+    let edit = edit_versions(modules, election, |control| {
         control.push(new.clone()).map_err(|error| anyhow::Error::from(EditError::from(error)))
     });
     let pushed = match timeout(ANSWER_WITHIN, edit).await {

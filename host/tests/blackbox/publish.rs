@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use azure_core::base64;
 use baton_election::ElectionName;
-use baton_modules::{Control, read_control};
+use baton_modules::{VersionList, read_versions};
 use baton_store::{Announcement, Digest, ModuleStore as _, ObjectStore};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -451,9 +451,9 @@ fn all_that_is_named_is_there(fleet: &Fleet) -> Digest {
     control.current().expect("something is current").digest
 }
 
-fn control(fleet: &Fleet) -> Control {
+fn control(fleet: &Fleet) -> VersionList {
     with_modules(fleet, async |modules| {
-        read_control(modules, &election()).await.expect("the store answers").expect("something was pushed")
+        read_versions(modules, &election()).await.expect("the store answers").expect("something was pushed")
     })
 }
 

@@ -1,7 +1,7 @@
 //! Where modules come from: every node has what is named there, and nothing bad takes anything away.
 
 use baton_election::ElectionName;
-use baton_modules::{Control, EditError, Publication, edit_control};
+use baton_modules::{EditError, Publication, VersionList, edit_versions};
 use baton_store::{Announcement, Digest, ModuleStore as _, ObjectStore};
 use time::OffsetDateTime;
 
@@ -126,8 +126,8 @@ fn name(fleet: &Fleet, bytes: &[u8]) -> Pushed {
     let (size, by, at) = (bytes.len() as u64, "me".to_owned(), "now".to_owned());
     let new = Publication { digest, size, by, at, signature: None };
     on(fleet, async |store| {
-        let push = |control: &mut Control| control.push(new.clone()).map_err(EditError::from);
-        edit_control(store, &election(), push).await
+        let push = |control: &mut VersionList| control.push(new.clone()).map_err(EditError::from);
+        edit_versions(store, &election(), push).await
     });
     Pushed { digest }
 }

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use baton_modules::{Compiler, PrepareError, Preparer, inspect};
-use baton_runtime::{Engine, Kind, LARGEST_MODULE, ModuleError, Purpose};
+use baton_runtime::{Engine, LARGEST_MODULE, ModuleError, ModuleKind, Purpose};
 use tempfile::TempDir;
 
 use super::modules::{command, component, core_command, slow};
@@ -58,7 +58,7 @@ async fn refused(preparer: &Preparer, bytes: Vec<u8>) -> PrepareError {
 #[tokio::test]
 async fn an_offer_becomes_a_module() {
     let prepared = preparer().prepare(&offer(command(1))).await.unwrap();
-    assert_eq!(prepared.module.kind(), Kind::Command);
+    assert_eq!(prepared.module.kind(), ModuleKind::Command);
     assert!(!prepared.cached);
     assert_eq!(prepared.module.size(), command(1).len() as u64);
     assert_eq!(prepared.module.digest(), baton_store::Digest::of(&command(1)).to_string());
@@ -67,7 +67,7 @@ async fn an_offer_becomes_a_module() {
 #[tokio::test]
 async fn a_core_module_is_wrapped_by_the_compiler() {
     let prepared = preparer().prepare(&offer(core_command())).await.unwrap();
-    assert_eq!(prepared.module.kind(), Kind::Command);
+    assert_eq!(prepared.module.kind(), ModuleKind::Command);
     assert_eq!(prepared.module.digest(), baton_store::Digest::of(&core_command()).to_string());
 }
 
@@ -170,7 +170,7 @@ async fn whoever_looks_at_a_module_meets_the_same_compiler() {
     let compiler = Compiler::in_program(program());
     let look = async |bytes: Vec<u8>, within| inspect(&compiler, "-x y.wasm", &bytes.into(), within).await;
     let found = look(command(1), ENOUGH).await.unwrap();
-    assert!(found.runs && found.module == "-x y.wasm" && found.kind == Some(Kind::Command), "{found:?}");
+    assert!(found.runs && found.module == "-x y.wasm" && found.kind == Some(ModuleKind::Command), "{found:?}");
     assert_eq!(found.digest, baton_store::Digest::of(&command(1)).to_string());
     let found = look(core_command(), ENOUGH).await.unwrap();
     assert!(found.runs && found.wrapped.is_some() && found.imports.iter().all(|import| import.granted), "{found:?}");

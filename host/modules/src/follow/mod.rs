@@ -21,7 +21,7 @@ use baton_election::{ElectionName, Refusal, Version};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::{Control, Judgement, Offer, Preparation, PrepareError, Preparer, Presence};
+use super::{Judgement, Offer, Preparation, PrepareError, Preparer, Presence, VersionList};
 use super::{RecordedVerdict, Source, SourceError, Supply, Verdict};
 use announcer::{Announcer, Said};
 use baton_runtime::LARGEST_MODULE;
@@ -131,7 +131,7 @@ pub struct Follower {
     supply: watch::Sender<Supply>,
     judgements: mpsc::UnboundedReceiver<Judgement>,
     /// What the control object said when it was last read, and what was written into it since.
-    control: Control,
+    control: VersionList,
     /// The version that was read.
     version: Option<Version>,
     /// Whether it was read, or cannot be: before, nothing is known of what was rejected.
@@ -163,7 +163,7 @@ impl Follower {
         let follower = Self {
             supply,
             judgements,
-            control: Control::default(),
+            control: VersionList::default(),
             version: None,
             has_read: false,
             offers: OfferHistory::default(),
@@ -416,7 +416,7 @@ impl Follower {
             }
             Reading::Found(version, content) => {
                 self.version = Some(version);
-                match Control::decode(&content) {
+                match VersionList::decode(&content) {
                     Ok(control) => {
                         self.control = control;
                         self.reporter.control_is_right();
@@ -428,7 +428,7 @@ impl Follower {
     }
 
     /// Says why there is nothing newer to run, if that is so.
-    fn tell_what_is_missing(&mut self, control: &Control) {
+    fn tell_what_is_missing(&mut self, control: &VersionList) {
         let newest = match self.given.source {
             None => {
                 self.reporter.nothing_is_pushed(control.pushed.is_empty());
@@ -457,7 +457,7 @@ impl Follower {
 }
 
 /// What was pushed and is not rejected.
-fn published(control: &Control) -> Vec<Candidate> {
+fn published(control: &VersionList) -> Vec<Candidate> {
     let entries = control.pushed.iter().rev().filter(|entry| entry.rejection().is_none());
     let candidates = entries.map(|entry| Candidate {
         digest: entry.digest,

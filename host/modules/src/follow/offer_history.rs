@@ -1,7 +1,7 @@
 //! What a file or a registry has offered to this process, which nobody but the process counts.
 
 use super::ready::{Candidate, ReadyVersions};
-use crate::{Control, Entry, Offer};
+use crate::{ListedVersion, Offer, VersionList};
 use baton_store::Digest;
 
 /// The offers of this process.
@@ -37,7 +37,7 @@ impl OfferHistory {
     }
 
     /// Those that nobody has rejected. One that is not rejected any more is a version of its own.
-    pub fn candidates(&mut self, control: &Control) -> Vec<Candidate> {
+    pub fn candidates(&mut self, control: &VersionList) -> Vec<Candidate> {
         for version in &mut self.versions {
             let is_rejected = rejection(control, &version.candidate.digest).is_some();
             if std::mem::replace(&mut version.was_rejected, is_rejected) && !is_rejected {
@@ -84,7 +84,7 @@ impl OfferHistory {
 }
 
 /// Why a module is not to be run, whether it was pushed or not.
-pub(super) fn rejection<'a>(control: &'a Control, digest: &Digest) -> Option<&'a str> {
+pub(super) fn rejection<'a>(control: &'a VersionList, digest: &Digest) -> Option<&'a str> {
     let entries = control.pushed.iter().chain(&control.unpushed);
-    entries.filter(|entry| entry.digest == *digest).find_map(Entry::rejection)
+    entries.filter(|entry| entry.digest == *digest).find_map(ListedVersion::rejection)
 }

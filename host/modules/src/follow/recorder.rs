@@ -8,7 +8,7 @@ use baton_election::ElectionName;
 use tokio::time::Instant;
 
 use super::in_flight::InFlight;
-use crate::{Control, EditError, Judgement, edit_control};
+use crate::{EditError, Judgement, VersionList, edit_versions};
 use baton_store::ObjectStore;
 use baton_store::clock::{rfc3339, wall};
 
@@ -32,7 +32,7 @@ impl Judged {
     }
 
     /// Notes it.
-    pub fn apply(&self, control: &mut Control) {
+    pub fn apply(&self, control: &mut VersionList) {
         // Whether it is news matters to nobody here.
         let _ = match self.unpushed {
             Some(size) => control.judge_unpushed(&self.judgement, size, &self.node, &self.at),
@@ -63,7 +63,7 @@ impl Recorder {
     }
 
     /// What a control object that was read says together with what is not written yet.
-    pub fn apply(&self, control: &Control) -> Control {
+    pub fn apply(&self, control: &VersionList) -> VersionList {
         let mut control = control.clone();
         self.queue.iter().for_each(|judged| judged.apply(&mut control));
         control
@@ -75,7 +75,7 @@ impl Recorder {
             let (store, election) = (Arc::clone(&self.store), self.election.clone());
             let judged = judged.clone();
             self.writing.begin(async move {
-                edit_control(store.as_ref(), &election, |control| {
+                edit_versions(store.as_ref(), &election, |control| {
                     judged.apply(control);
                     Ok::<_, EditError>(())
                 })

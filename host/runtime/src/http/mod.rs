@@ -49,7 +49,7 @@ pub(super) use handle::link;
 use headers::{Stamp, is_forbidden};
 use limits::{BEFORE_DEADLINE, FIELD_BYTES, HEAD_BYTES, WRITE_AHEAD, Waits};
 pub use tls::CaError;
-pub(super) use types::{Access, link as link_types};
+pub(super) use types::{HttpAccess, link as link_types};
 
 /// Origins that are told of in a term. A guest could think of more without an end.
 const TOLD: usize = 32;

@@ -17,7 +17,7 @@ use super::limits::{AUTHORITY_BYTES, FIELD_BYTES, HEAD_BYTES, TRAILERS, WORD_BYT
 /// Links it. `parts` are an instance's side of HTTP and what it holds.
 pub(in super::super) fn link<T: Send + 'static>(
     linker: &mut Linker<T>,
-    access: fn(&mut T) -> Access<'_>,
+    access: fn(&mut T) -> HttpAccess<'_>,
 ) -> wasmtime::Result<()> {
     types::add_to_linker::<T, Types>(linker, &types::LinkOptions::default(), access)
 }
@@ -26,16 +26,16 @@ pub(in super::super) fn link<T: Send + 'static>(
 struct Types;
 
 impl HasData for Types {
-    type Data<'a> = Access<'a>;
+    type Data<'a> = HttpAccess<'a>;
 }
 
 /// One guest's way to its requests.
-pub(in super::super) struct Access<'a> {
+pub(in super::super) struct HttpAccess<'a> {
     pub(in super::super) http: &'a mut Http,
     pub(in super::super) held: &'a mut Holdings,
 }
 
-impl Access<'_> {
+impl HttpAccess<'_> {
     /// wasmtime's implementation.
     fn inner(&mut self) -> WasiHttpCtxView<'_> {
         self.http.view(&mut self.held.table)
@@ -79,7 +79,7 @@ impl Access<'_> {
 /// Calls as they are; before some the host makes room for what they leave behind.
 macro_rules! calls {
     ($trait:ident: $($name:ident($($argument:ident: $type:ty),*) -> $answer:ty $(, keeps $bytes:expr)?;)*) => {
-        impl types::$trait for Access<'_> {$(
+        impl types::$trait for HttpAccess<'_> {$(
             fn $name(&mut self, $($argument: $type),*) -> wasmtime::Result<$answer> {
                 $(self.held.keep($bytes)?;)?
                 types::$trait::$name(&mut self.inner(), $($argument),*)
@@ -88,7 +88,7 @@ macro_rules! calls {
     };
 }
 
-impl types::Host for Access<'_> {
+impl types::Host for HttpAccess<'_> {
     fn convert_error_code(&mut self, error: HttpError) -> wasmtime::Result<types::ErrorCode> {
         self.inner().convert_error_code(error)
     }
@@ -102,7 +102,7 @@ impl types::Host for Access<'_> {
     }
 }
 
-impl types::HostFields for Access<'_> {
+impl types::HostFields for HttpAccess<'_> {
     fn new(&mut self) -> wasmtime::Result<Resource<FieldMap>> {
         self.held.keep(FIELDS)?;
         types::HostFields::new(&mut self.inner())
@@ -151,7 +151,7 @@ impl types::HostFields for Access<'_> {
     }
 }
 
-impl types::HostOutgoingRequest for Access<'_> {
+impl types::HostOutgoingRequest for HttpAccess<'_> {
     fn new(&mut self, headers: Resource<FieldMap>) -> wasmtime::Result<Resource<types::OutgoingRequest>> {
         types::HostOutgoingRequest::new(&mut self.inner(), headers)
     }
@@ -270,7 +270,7 @@ calls! { HostRequestOptions:
     drop(options: Resource<types::RequestOptions>) -> ();
 }
 
-impl types::HostOutgoingBody for Access<'_> {
+impl types::HostOutgoingBody for HttpAccess<'_> {
     fn write(
         &mut self,
         body: Resource<types::OutgoingBody>,
@@ -316,7 +316,7 @@ calls! { HostIncomingRequest:
     drop(request: Resource<types::IncomingRequest>) -> ();
 }
 
-impl types::HostResponseOutparam for Access<'_> {
+impl types::HostResponseOutparam for HttpAccess<'_> {
     fn set(
         &mut self,
         outparam: Resource<types::ResponseOutparam>,

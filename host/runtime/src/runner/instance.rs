@@ -19,10 +19,10 @@ use super::super::files::Folders;
 use super::super::guest::{CALL_BYTES, Coordinator, Failure, Guest, StopNotice, TermContext};
 use super::super::holdings::Holdings;
 use super::super::http::Http;
-use super::super::judge::Kind;
+use super::super::judge::ModuleKind;
 use super::super::limits::{Limits, Tally};
 use super::super::logging::GuestLog;
-use super::super::module::{Entry, Linked};
+use super::super::module::{EntryPoint, Linked};
 use super::super::output::{GuestStream, Notice, Outlet, Output, Silence, Stream, guest_streams};
 use super::super::page::{Gate, Page};
 use super::super::postmortem::{Profiler, SAMPLE_EVERY, leave, time_to_dump};
@@ -178,7 +178,7 @@ impl Surroundings {
         let Prepared { setup, linked, .. } = prepared;
         let outlet = Outlet::new(setup.policy.limits.output, &clock, &tally, &output);
         let mut streams = guest_streams(&gate, &outlet);
-        if linked.outline.kind == Kind::Command {
+        if linked.outline.kind == ModuleKind::Command {
             streams = streams.map(|stream| stream.counting(&tally));
         }
         Self { gate, tally, output, clock, outlet, streams, profiler }
@@ -347,8 +347,8 @@ enum Instantiated {
 async fn instantiate(linked: &Linked, store: &mut Store<Guest>) -> wasmtime::Result<Instantiated> {
     store.data().held.has_instances(linked.instances);
     Ok(match &linked.entry {
-        Entry::Coordinator(pre) => Instantiated::Coordinator(pre.instantiate_async(store).await?),
-        Entry::Command(pre) => Instantiated::Command(pre.instantiate_async(store).await?),
+        EntryPoint::Coordinator(pre) => Instantiated::Coordinator(pre.instantiate_async(store).await?),
+        EntryPoint::Command(pre) => Instantiated::Command(pre.instantiate_async(store).await?),
     })
 }
 

@@ -12,7 +12,7 @@ mod versions;
 use std::process::Command;
 
 use baton_election::ElectionName;
-use baton_modules::{EditError, Publication, edit_control};
+use baton_modules::{EditError, Publication, edit_versions};
 use baton_store::Digest;
 use baton_store::ModuleStore as _;
 use serde_json::Value;
@@ -64,7 +64,8 @@ impl Fleet {
         with_modules(self, async |modules| {
             modules.put_module(&digest, bytes.into()).await.expect("stored");
             let election = ElectionName::new(ELECTION).expect("a name");
-            let pushed = edit_control(modules, &election, |control| control.push(new.clone()).map_err(EditError::from));
+            let pushed =
+                edit_versions(modules, &election, |control| control.push(new.clone()).map_err(EditError::from));
             pushed.await.expect("named");
         });
     }

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::super::*;
-use crate::{EditError, Publication, edit_control};
+use crate::{EditError, Publication, edit_versions};
 use baton_runtime::{Engine, Module};
 use baton_store::MemoryStore;
 use baton_store::{Announcement, Listed, Listing, PlainObject, VersionedObject};
@@ -99,9 +99,9 @@ impl Fleet {
     /// Makes it the current version, whether it is there or not. Serials count from 1 here.
     pub async fn name(&self, digest: Digest, size: u64) {
         // Refused where it has begun.
-        let _ = self.store.inner.write_control(&self.election, None, Control::default().encode()).await;
+        let _ = self.store.inner.write_control(&self.election, None, VersionList::default().encode()).await;
         let publication = Publication { digest, size, by: "me".into(), at: "now".into(), signature: None };
-        edit_control(&self.store.inner, &self.election, |control| {
+        edit_versions(&self.store.inner, &self.election, |control| {
             Ok::<_, EditError>(control.push(publication.clone())?)
         })
         .await
@@ -109,10 +109,10 @@ impl Fleet {
     }
 
     /// Waits until the control object passes.
-    pub async fn control(&self, test: impl Fn(&Control) -> bool) {
+    pub async fn control(&self, test: impl Fn(&VersionList) -> bool) {
         until("the control object", async || {
             match self.store.inner.read_control(&self.election, None).await.unwrap() {
-                Reading::Found(_, content) => test(&Control::decode(&content).unwrap()),
+                Reading::Found(_, content) => test(&VersionList::decode(&content).unwrap()),
                 _ => false,
             }
         })

@@ -22,8 +22,8 @@ fn signed(name: &str, signature: &str) -> Publication {
 }
 
 /// After pushes of modules of these names.
-fn pushed(names: &[&str]) -> Control {
-    let mut control = Control::default();
+fn pushed(names: &[&str]) -> VersionList {
+    let mut control = VersionList::default();
     for name in names {
         assert_eq!(control.push(publication(name)), Ok(Pushed::Current));
     }
@@ -38,7 +38,7 @@ fn bad() -> Verdict {
     Verdict::Rejected { reason: "it trapped".to_owned() }
 }
 
-impl Control {
+impl VersionList {
     fn rejects(&mut self, name: &str, serial: u64) -> bool {
         self.judge(&judgement(name, serial, bad()), "alpha", AT)
     }
@@ -63,12 +63,12 @@ impl Control {
 #[test]
 fn what_has_begun_can_be_read_whatever_the_clock_said() {
     for now in [Duration::ZERO, Duration::from_secs(1_800_000_000), Duration::MAX] {
-        let mut control = Control::begun(now);
+        let mut control = VersionList::begun(now);
         let before = control.serial;
         assert!(u128::from(before) == now.as_micros() || now == Duration::MAX);
         control.push(publication("a")).unwrap();
         assert_eq!(control.current().unwrap().serial, before + 1);
-        assert_eq!(Control::decode(&control.encode()), Ok(control));
+        assert_eq!(VersionList::decode(&control.encode()), Ok(control));
     }
 }
 
@@ -77,7 +77,7 @@ fn nothing_is_changed_that_nobody_could_read_afterwards() {
     let mut control = pushed(&["one", "two"]);
     control.serial = HIGHEST_SERIAL;
     let before = control.clone();
-    let no_serial_left = |error: &ControlError| error.to_string().contains("after which there is none");
+    let no_serial_left = |error: &VersionListError| error.to_string().contains("after which there is none");
     assert!(control.push(publication("three")).is_err_and(|error| no_serial_left(&error)));
     let RollbackError::Damaged(error) = control.rollback(None).unwrap_err() else { panic!("another error") };
     assert!(no_serial_left(&error), "{error}");
@@ -87,12 +87,12 @@ fn nothing_is_changed_that_nobody_could_read_afterwards() {
 #[test]
 fn what_is_too_large_is_not_read() {
     let padded = |length: usize| {
-        let json = Control::default().encode();
+        let json = VersionList::default().encode();
         [&json[..], &b" ".repeat(length - json.len())].concat()
     };
-    assert_eq!(Control::decode(&padded(LARGEST_READ)), Ok(Control::default()));
-    let refused = Control::decode(&padded(LARGEST_READ + 1));
-    assert!(matches!(&refused, Err(ControlError::Damaged(why)) if why.contains("4194305 bytes")), "{refused:?}");
+    assert_eq!(VersionList::decode(&padded(LARGEST_READ)), Ok(VersionList::default()));
+    let refused = VersionList::decode(&padded(LARGEST_READ + 1));
+    assert!(matches!(&refused, Err(VersionListError::Damaged(why)) if why.contains("4194305 bytes")), "{refused:?}");
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn the_only_version_that_is_left_is_not_rejected() {
 
 #[test]
 fn a_rollback_is_a_push_without_bytes() {
-    let mut control = Control::default();
+    let mut control = VersionList::default();
     assert_eq!(control.rollback(None), Err(RollbackError::Empty));
     control = pushed(&["a"]);
     assert_eq!(control.rollback(None), Err(RollbackError::NoOther));
@@ -204,9 +204,9 @@ fn a_prefix_must_mean_one_version() {
 
 #[test]
 fn rejections_of_what_was_not_pushed_are_bounded_and_forgiven() {
-    let mut control = Control::default();
+    let mut control = VersionList::default();
     let rejects =
-        |control: &mut Control, name: &str| control.judge_unpushed(&judgement(name, 3, bad()), 10, "alpha", AT);
+        |control: &mut VersionList, name: &str| control.judge_unpushed(&judgement(name, 3, bad()), 10, "alpha", AT);
     for n in 0..25 {
         assert!(rejects(&mut control, &n.to_string()));
     }
@@ -231,7 +231,7 @@ fn a_prune_leaves_what_is_needed() {
     for (name, serial) in [("f", 6), ("e", 5), ("d", 4)] {
         assert!(control.rejects(name, serial));
     }
-    let names = |entries: Vec<Entry>| entries.iter().map(|entry| entry.serial).collect::<Vec<_>>();
+    let names = |entries: Vec<ListedVersion>| entries.iter().map(|entry| entry.serial).collect::<Vec<_>>();
     // C is current and b its fallback.
     assert_eq!(control.clone().prune(6, &BTreeSet::new()), []);
     assert_eq!(names(control.clone().prune(2, &BTreeSet::new())), [1, 4]);
@@ -244,10 +244,10 @@ fn a_prune_leaves_what_is_needed() {
 
 #[test]
 fn the_object_is_bounded_and_a_judgement_has_room() {
-    let mut control = Control::default();
+    let mut control = VersionList::default();
     let full = (0..).find_map(|n: u32| control.push(signed(&n.to_string(), &"s".repeat(300))).err()).unwrap();
     let count = control.pushed.len();
-    assert_eq!(full, ControlError::Full(count));
+    assert_eq!(full, VersionListError::Full(count));
     assert!(full.to_string().contains("baton prune"));
     assert!(count > 500 && control.encode().len() <= LARGEST, "{count}");
     let serial = control.serial;
@@ -266,7 +266,7 @@ fn it_is_read_as_it_is_written() {
     control.push(signed("c", "untrusted comment: …\nRUQ")).unwrap();
     assert!(control.proves("a", 1) && control.rejects("c", 3));
     assert!(control.judge_unpushed(&judgement("d", 1, bad()), 10, "alpha", AT));
-    assert_eq!(Control::decode(&control.encode()), Ok(control));
+    assert_eq!(VersionList::decode(&control.encode()), Ok(control));
     let stored = format!(
         r#"{{"format":1,"pushed":[{{"at":"{AT}","by":"ann@desk","digest":"{}","serial":1,"signature":null,"size":1,"verdict":"good"}}],"serial":1,"unpushed":[]}}"#,
         digest("a")
@@ -291,7 +291,7 @@ fn what_is_none_is_refused_with_the_way_out() {
     let document = |serial: u64, pushed: &[serde_json::Value]| {
         serde_json::json!({ "format": 1, "serial": serial, "pushed": pushed, "unpushed": [] }).to_string()
     };
-    assert!(Control::decode(document(3, &[entry(1, "a"), entry(3, "b")]).as_bytes()).is_ok());
+    assert!(VersionList::decode(document(3, &[entry(1, "a"), entry(3, "b")]).as_bytes()).is_ok());
     let more = document(1, &[]).replace('{', r#"{"pause": true, "#);
     for damaged in [
         "",
@@ -307,10 +307,10 @@ fn what_is_none_is_refused_with_the_way_out() {
         &document(u64::MAX, &[]),
         &document(1, &[entry(1, "a")]).replace("sha256:", "md5:"),
     ] {
-        let refused = Control::decode(damaged.as_bytes());
-        assert!(matches!(refused, Err(ControlError::Damaged(_))), "{damaged}: {refused:?}");
+        let refused = VersionList::decode(damaged.as_bytes());
+        assert!(matches!(refused, Err(VersionListError::Damaged(_))), "{damaged}: {refused:?}");
     }
-    let later = Control::decode(br#"{"format": 2, "shape": "unknown"}"#).unwrap_err();
-    assert_eq!(later, ControlError::Format(2));
+    let later = VersionList::decode(br#"{"format": 2, "shape": "unknown"}"#).unwrap_err();
+    assert_eq!(later, VersionListError::Format(2));
     assert!(later.to_string().contains("update"), "{later}");
 }

@@ -30,19 +30,19 @@ const REASON: usize = 500;
 
 /// All versions of an election's coordinator.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Control {
+pub struct VersionList {
     /// The serial of the newest entry; each push and each rollback takes the next one.
     pub serial: u64,
     /// What was pushed, in that order; each digest once, at its last place.
-    pub pushed: Vec<Entry>,
+    pub pushed: Vec<ListedVersion>,
     /// What was judged without having been pushed: modules from files and registries, the oldest first.
-    pub unpushed: Vec<Entry>,
+    pub unpushed: Vec<ListedVersion>,
 }
 
 /// A version, and what is known of it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Entry {
+pub struct ListedVersion {
     /// What it is.
     pub digest: Digest,
     /// Its size in bytes.
@@ -111,7 +111,7 @@ pub enum RolledBack {
 
 /// Why a control object cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum ControlError {
+pub enum VersionListError {
     /// It is damaged, or somebody else's.
     #[error("the election's control object is damaged: {0}; `baton push` refuses to touch it, so repair or delete it")]
     Damaged(String),
@@ -142,10 +142,10 @@ pub enum RollbackError {
     Ambiguous(DigestPrefix),
     /// No host could read what would be written.
     #[error(transparent)]
-    Damaged(#[from] ControlError),
+    Damaged(#[from] VersionListError),
 }
 
-impl Control {
+impl VersionList {
     /// That of an election of which nothing is stored at this time since the Unix epoch. Something may have been, and was
     /// deleted: hosts that run remember its serials, and which of them they have rejected. So these go on from the time
     /// in microseconds, which no count has come up to.
@@ -159,14 +159,14 @@ impl Control {
     ///
     /// # Errors
     /// [`ControlError::Format`] and [`ControlError::Damaged`].
-    pub fn decode(content: &[u8]) -> Result<Self, ControlError> {
-        let damaged = |error: serde_json::Error| ControlError::Damaged(error.to_string());
+    pub fn decode(content: &[u8]) -> Result<Self, VersionListError> {
+        let damaged = |error: serde_json::Error| VersionListError::Damaged(error.to_string());
         if content.len() > LARGEST_READ {
-            return Err(ControlError::Damaged(format!("it has {} bytes", content.len())));
+            return Err(VersionListError::Damaged(format!("it has {} bytes", content.len())));
         }
         let Head { format } = serde_json::from_slice(content).map_err(damaged)?;
         if format != FORMAT {
-            return Err(ControlError::Format(format));
+            return Err(VersionListError::Format(format));
         }
         let Stored { format: _, serial, pushed, unpushed } = serde_json::from_slice(content).map_err(damaged)?;
         let control = Self { serial, pushed, unpushed };
@@ -183,13 +183,13 @@ impl Control {
 
     /// What every node should run: the newest that is not rejected.
     #[must_use]
-    pub fn current(&self) -> Option<&Entry> {
+    pub fn current(&self) -> Option<&ListedVersion> {
         self.candidates().next()
     }
 
     /// What it runs instead while the current one is on probation.
     #[must_use]
-    pub fn fallback(&self) -> Option<&Entry> {
+    pub fn fallback(&self) -> Option<&ListedVersion> {
         let on_probation = self.current()?.verdict.is_none();
         self.candidates().nth(1).filter(|_| on_probation)
     }
@@ -199,7 +199,7 @@ impl Control {
     ///
     /// # Errors
     /// [`ControlError::Full`], and [`ControlError::Damaged`] where no serial is left; then nothing is changed.
-    pub fn push(&mut self, new: Publication) -> Result<Pushed, ControlError> {
+    pub fn push(&mut self, new: Publication) -> Result<Pushed, VersionListError> {
         let Publication { digest, size, by, at, signature } = new;
         if let Some(current) = self.current().filter(|current| current.digest == digest) {
             let serial = current.serial;
@@ -215,9 +215,9 @@ impl Control {
         let mut next = self.clone();
         let before = next.take(&digest);
         let (verdict, had) = before.map_or((None, None), |before| (before.verdict, before.signature));
-        next.publish(Entry { digest, size, serial: 0, by, at, signature: signature.or(had), verdict })?;
+        next.publish(ListedVersion { digest, size, serial: 0, by, at, signature: signature.or(had), verdict })?;
         if next.encode().len() > LARGEST {
-            return Err(ControlError::Full(self.pushed.len()));
+            return Err(VersionListError::Full(self.pushed.len()));
         }
         *self = next;
         Ok(Pushed::Current)
@@ -253,7 +253,8 @@ impl Control {
     pub fn judge(&mut self, judgement: &Judgement, node: &str, at: &str) -> bool {
         let version = &judgement.version;
         let others = self.candidates().filter(|entry| entry.serial != version.serial).count();
-        let judged = |entry: &&mut Entry| entry.serial == version.serial && entry.digest.to_string() == version.digest;
+        let judged =
+            |entry: &&mut ListedVersion| entry.serial == version.serial && entry.digest.to_string() == version.digest;
         let Some(entry) = self.pushed.iter_mut().find(judged) else { return false };
         let news = match (&judgement.verdict, &entry.verdict) {
             (Verdict::Rejected { .. }, Some(RecordedVerdict::Rejected { .. })) => false,
@@ -277,19 +278,19 @@ impl Control {
         let verdict = Some(RecordedVerdict::new(&judgement.verdict, node, at));
         let (by, at) = (node.to_owned(), at.to_owned());
         let serial = judgement.version.serial;
-        self.unpushed.push(Entry { digest, size, serial, by, at, signature: None, verdict });
+        self.unpushed.push(ListedVersion { digest, size, serial, by, at, signature: None, verdict });
         self.unpushed.drain(..self.unpushed.len().saturating_sub(UNPUSHED));
         true
     }
 
     /// Removes all versions but the newest `keep`, the current one, its fallback and those in use, and returns
     /// them, the oldest first.
-    pub fn prune(&mut self, keep: usize, in_use: &BTreeSet<Digest>) -> Vec<Entry> {
+    pub fn prune(&mut self, keep: usize, in_use: &BTreeSet<Digest>) -> Vec<ListedVersion> {
         let needed: BTreeSet<Digest> =
             [self.current(), self.fallback()].into_iter().flatten().map(|entry| entry.digest).collect();
         let old = self.pushed.len().saturating_sub(keep);
         let mut place = 0;
-        let removable = |entry: &mut Entry| {
+        let removable = |entry: &mut ListedVersion| {
             place += 1;
             place <= old && !needed.contains(&entry.digest) && !in_use.contains(&entry.digest)
         };
@@ -297,24 +298,24 @@ impl Control {
     }
 
     /// Whether a change that made this version the newest is in here, whatever has been changed since.
-    pub(super) fn includes(&self, newest: &Entry) -> bool {
+    pub(super) fn includes(&self, newest: &ListedVersion) -> bool {
         self.pushed.iter().any(|entry| entry.serial == newest.serial && entry.digest == newest.digest)
     }
 
-    fn candidates(&self) -> impl Iterator<Item = &Entry> {
+    fn candidates(&self) -> impl Iterator<Item = &ListedVersion> {
         self.pushed.iter().rev().filter(|entry| !is_rejected(entry))
     }
 
     /// Puts an entry last, under a new serial, without a rejection.
-    fn publish(&mut self, entry: Entry) -> Result<(), ControlError> {
+    fn publish(&mut self, entry: ListedVersion) -> Result<(), VersionListError> {
         self.serial += 1;
         let verdict = entry.verdict.filter(|verdict| *verdict == RecordedVerdict::Good);
-        self.pushed.push(Entry { serial: self.serial, verdict, ..entry });
+        self.pushed.push(ListedVersion { serial: self.serial, verdict, ..entry });
         self.unpushed.clear();
         self.check()
     }
 
-    fn take(&mut self, digest: &Digest) -> Option<Entry> {
+    fn take(&mut self, digest: &Digest) -> Option<ListedVersion> {
         let place = self.pushed.iter().position(|entry| entry.digest == *digest)?;
         Some(self.pushed.remove(place))
     }
@@ -330,8 +331,8 @@ impl Control {
     }
 
     /// What every method here relies on.
-    fn check(&self) -> Result<(), ControlError> {
-        let damaged = |problem: &str| Err(ControlError::Damaged(problem.to_owned()));
+    fn check(&self) -> Result<(), VersionListError> {
+        let damaged = |problem: &str| Err(VersionListError::Damaged(problem.to_owned()));
         let digests: BTreeSet<Digest> = self.pushed.iter().map(|entry| entry.digest).collect();
         if digests.len() < self.pushed.len() {
             return damaged("it names a digest twice");
@@ -347,7 +348,7 @@ impl Control {
     }
 }
 
-impl Entry {
+impl ListedVersion {
     /// Why it is not run any more; none if it is not rejected.
     #[must_use]
     pub fn rejection(&self) -> Option<&str> {
@@ -383,14 +384,14 @@ struct Stored {
     #[expect(dead_code, reason = "the head has it")]
     format: u64,
     serial: u64,
-    pushed: Vec<Entry>,
-    unpushed: Vec<Entry>,
+    pushed: Vec<ListedVersion>,
+    unpushed: Vec<ListedVersion>,
 }
 
-fn is_rejected(entry: &Entry) -> bool {
+fn is_rejected(entry: &ListedVersion) -> bool {
     entry.rejection().is_some()
 }
 
 #[cfg(test)]
-#[path = "control_tests.rs"]
+#[path = "version_list_tests.rs"]
 mod tests;
