@@ -31,20 +31,21 @@ mod bindings {
 
 use bindings::wasi::logging::logging;
 
-/// How much a guest says that something matters, from the least.
+/// How much a line of a log matters, from the least: a guest's, or one of the host's own.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum LogLevel {
-    /// Each step.
+    /// Each step. Only a guest has these.
     Trace,
-    /// For whoever looks for a mistake.
+    /// For whoever looks for a mistake. Only a guest has these.
     Debug,
     /// As it should be.
     Info,
-    /// Something went wrong that it deals with.
+    /// Something went wrong, and is dealt with.
     Warn,
-    /// Something failed.
+    /// Something failed: a person should look.
     Error,
-    /// Nothing works any more.
+    /// Nothing works any more. Only a guest has these.
     Critical,
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use baton_election::{End, ModuleVersion, Refusal, Report, StopReason, Term, Time};
 
-use crate::telemetry::{Event, GuestStream, Level, Log};
-use baton_runtime::{Gone, LogLevel, NearLimit, Notice, Output, RefusedRequest, Stream, Usage};
+use crate::telemetry::{Event, GuestStream, Log};
+use baton_runtime::{Gone, NearLimit, Notice, Output, RefusedRequest, Stream, Usage};
 use baton_store::clock::Clock;
 use baton_store::gate::Deadline;
 
@@ -160,7 +160,7 @@ impl Output for TermOutput {
             Notice::Started(took) => return self.started(took),
             Notice::Line(stream, line) => return self.put_out(Event::printed(stream.into(), line)),
             Notice::Log { level, context, message } => {
-                return self.put_out(Event::logged(level.into(), context, message));
+                return self.put_out(Event::logged(level, context, message));
             }
             Notice::Denied { what, remedy } => Event::Denied { what: what.to_owned(), remedy: remedy.to_owned() },
             Notice::Saved { what, path } => Event::Saved { what: what.to_owned(), path: path.display().to_string() },
@@ -211,19 +211,6 @@ impl From<Stream> for GuestStream {
         match stream {
             Stream::Stdout => Self::Stdout,
             Stream::Stderr => Self::Stderr,
-        }
-    }
-}
-
-impl From<LogLevel> for Level {
-    fn from(level: LogLevel) -> Self {
-        match level {
-            LogLevel::Trace => Self::Trace,
-            LogLevel::Debug => Self::Debug,
-            LogLevel::Info => Self::Info,
-            LogLevel::Warn => Self::Warn,
-            LogLevel::Error => Self::Error,
-            LogLevel::Critical => Self::Critical,
         }
     }
 }

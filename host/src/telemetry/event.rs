@@ -6,25 +6,7 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-use baton_runtime::Usage;
-
-/// How much it matters.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Level {
-    /// A guest's: each step.
-    Trace,
-    /// A guest's: for whoever looks for a mistake.
-    Debug,
-    /// As it should be.
-    Info,
-    /// Something went wrong that the host deals with.
-    Warn,
-    /// A person should look.
-    Error,
-    /// A guest's: nothing works any more.
-    Critical,
-}
+use baton_runtime::{LogLevel, Usage};
 
 /// Where a guest printed a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -149,7 +131,7 @@ pub enum Event {
     Output {
         /// How much it says that it matters, if it logged it.
         #[serde(skip)]
-        level: Level,
+        level: LogLevel,
         /// Where it printed it.
         stream: GuestStream,
         /// What it says that this is about, if it logged it.
@@ -427,8 +409,8 @@ pub enum Event {
 impl Event {
     /// Its name in the log and how much it matters.
     #[must_use]
-    pub fn kind(&self) -> (&'static str, Level) {
-        use Level::{Error, Info, Warn};
+    pub fn kind(&self) -> (&'static str, LogLevel) {
+        use LogLevel::{Error, Info, Warn};
         match self {
             Self::Starting { .. } => ("starting", Info),
             Self::WeakerIsolation { .. } => ("weaker_isolation", Warn),

@@ -3,7 +3,8 @@
 use serde::Serialize;
 
 use super::queue::Entry;
-use super::{Event, Format, GuestStream, Level};
+use super::{Event, Format, GuestStream};
+use baton_runtime::LogLevel;
 use baton_runtime::escape::{escape, escape_json};
 use baton_store::Digest;
 use baton_store::clock::rfc3339;
@@ -81,14 +82,14 @@ impl Formatter {
 }
 
 /// The level as people read it, and its colour.
-fn tag(level: Level) -> (&'static str, &'static str) {
+fn tag(level: LogLevel) -> (&'static str, &'static str) {
     match level {
-        Level::Trace => ("TRACE", "90"),
-        Level::Debug => ("DEBUG", "90"),
-        Level::Info => ("INFO", "32"),
-        Level::Warn => ("WARN", "33"),
-        Level::Error => ("ERROR", "31"),
-        Level::Critical => ("CRIT", "31"),
+        LogLevel::Trace => ("TRACE", "90"),
+        LogLevel::Debug => ("DEBUG", "90"),
+        LogLevel::Info => ("INFO", "32"),
+        LogLevel::Warn => ("WARN", "33"),
+        LogLevel::Error => ("ERROR", "31"),
+        LogLevel::Critical => ("CRIT", "31"),
     }
 }
 
@@ -126,7 +127,7 @@ fn json(entry: &Entry) -> String {
     #[derive(Serialize)]
     struct Line<'a> {
         ts: String,
-        level: Level,
+        level: LogLevel,
         event: &'static str,
         node: &'a str,
         election: Option<&'a str>,

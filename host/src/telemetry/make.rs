@@ -5,8 +5,8 @@ use std::time::Duration;
 use baton_election::timing::LONGEST_POLL;
 use baton_election::{End, StopReason, Term, Timing};
 
-use super::{Event, GuestStream, LAST_LINES, Level};
-use baton_runtime::Usage;
+use super::{Event, GuestStream, LAST_LINES};
+use baton_runtime::{LogLevel, Usage};
 use baton_store::Digest;
 use baton_store::StoreUrl;
 
@@ -32,12 +32,12 @@ impl Event {
     /// The guest printed a line.
     #[must_use]
     pub fn printed(stream: GuestStream, line: &str) -> Self {
-        Self::Output { level: Level::Info, stream, context: None, line: line.to_string() }
+        Self::Output { level: LogLevel::Info, stream, context: None, line: line.to_string() }
     }
 
     /// The guest logged something; without a context where it gave none.
     #[must_use]
-    pub fn logged(level: Level, context: &str, message: &str) -> Self {
+    pub fn logged(level: LogLevel, context: &str, message: &str) -> Self {
         let context = Some(context).filter(|context| !context.is_empty()).map(str::to_string);
         Self::Output { level, stream: GuestStream::Log, context, line: message.to_string() }
     }

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use baton_election::{ElectionName, Term};
 
-pub use event::{Event, GuestStream, Level, Seconds};
+pub use event::{Event, GuestStream, Seconds};
 pub use followers::FollowerLog;
 pub use format::Style;
 

@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::queue::{CAPACITY, GUEST_SHARE};
 use super::*;
+use baton_runtime::LogLevel;
 use baton_runtime::{LONGEST_LINE, Usage};
 use baton_store::Digest;
 use baton_store::clock::Clock;
@@ -105,8 +106,8 @@ fn text_is_aligned_and_escaped_and_guests_look_different() {
         log.emit(None, Event::Standby { reason: "web-1-0 leads".to_string(), leader: None });
         log.emit(Some(7), output("a\rb"));
         log.emit(Some(7), Event::printed(GuestStream::Stderr, "c"));
-        log.emit(Some(7), Event::logged(Level::Trace, "billing", "d\ne"));
-        log.emit(Some(7), Event::logged(Level::Critical, "", "f"));
+        log.emit(Some(7), Event::logged(LogLevel::Trace, "billing", "d\ne"));
+        log.emit(Some(7), Event::logged(LogLevel::Critical, "", "f"));
     });
     let after_time: Vec<&str> = lines.iter().map(|line| line.split_once('Z').unwrap().1).collect();
     assert_eq!(
