@@ -47,8 +47,7 @@ impl Random {
 pub struct ModuleVersion {
     /// The module's digest, `sha256:` and 64 hexadecimal digits.
     pub digest: String,
-    /// Tells one publishing from the next: a module that was rejected and is published again is another
-    /// version.
+    /// Tells one publishing from the next: a rejected module that is published again is another version.
     pub serial: u64,
 }
 
@@ -131,7 +130,7 @@ pub enum End {
     Done,
     /// It failed and is worth another try here: `retryable`, an exit status other than 0.
     Failed(String),
-    /// It trapped, or could not even be started. Worth another try here, too.
+    /// It trapped, or could not even be started: worth another try here, too.
     Crashed(String),
     /// It failed and is not worth another try here.
     Fatal(String),
@@ -192,9 +191,9 @@ pub enum Effect {
     },
     /// Ask the instance to stop.
     Stop {
-        /// Why.
+        /// The reason, as the guest is told it.
         reason: StopReason,
-        /// The same for a person.
+        /// The reason for a person.
         message: String,
         /// When its grace ends. It is killed then, or at its deadline if that is earlier.
         grace_ends: Time,
@@ -240,7 +239,7 @@ pub enum Effect {
 pub enum Report {
     /// This node has begun to follow, or gone back to following.
     Standby {
-        /// Why.
+        /// Why this node follows, for a person.
         reason: String,
     },
     /// Somebody leads, or another than before does.
@@ -262,7 +261,7 @@ pub enum Report {
     Settling {
         /// How long.
         wait: Duration,
-        /// Why.
+        /// Why another's instance may still run, for a person.
         reason: String,
     },
     /// This node holds the lease and has written its term.
@@ -293,7 +292,7 @@ pub enum Report {
     Resting {
         /// How long.
         wait: Duration,
-        /// Why.
+        /// The failure, for a person.
         reason: String,
         /// Failures in a row.
         failures: u32,
@@ -302,12 +301,12 @@ pub enum Report {
     CoolOff {
         /// How long.
         wait: Duration,
-        /// Why.
+        /// Why this node stepped down, for a person.
         reason: String,
     },
     /// Leadership was lost.
     Lost {
-        /// Why.
+        /// What showed that the lease is lost, for a person.
         reason: String,
         /// Since the last renewal known to have succeeded.
         since_renewal: Duration,
@@ -316,7 +315,7 @@ pub enum Report {
     Released,
     /// The lease could not be given up, and will run out by itself.
     NotReleased {
-        /// Why.
+        /// Why the lease could not be released, for a person.
         reason: String,
     },
     /// The store does not answer as it should. Said once, until it does or says something else.

@@ -45,8 +45,8 @@ impl fmt::Display for ElectionName {
 /// A term's number: the fencing token. It only rises; 0 means that no term has begun yet.
 pub type Term = u64;
 
-/// No term gets here, even if a million begin each second. What names it or a higher one was not written by a term: the
-/// next number would not be higher any more, or not fit into every store.
+/// No term gets here, even if a million begin each second. An object that names this term or a higher one was not written
+/// by any holder: the next number would not be higher any more, or not fit into every store.
 pub const HIGHEST_TERM: Term = 1 << 62;
 
 /// The random id of one acquisition of the lease, a UUID (version 4) as Azure wants it.
@@ -114,8 +114,9 @@ pub struct Record {
     /// Failures in a row, over all nodes.
     pub failures: u32,
     /// Whether nothing of that term, or of any before it, can still run: its holder marks it so after its instance is
-    /// gone and before it releases the lease, and whoever creates it where nobody has ever led. A lease that is free
-    /// without the mark was not released: any write without a lease id frees one that is broken or expired.
+    /// gone and before it releases the lease; so does the node that creates the record of an election that nobody has ever
+    /// led. A lease that is free without the mark was not released: any write without a lease id frees a lease that is
+    /// broken or expired.
     pub released: bool,
 }
 

@@ -119,7 +119,7 @@ impl Standby {
                 context.store_trouble(RECALL, &refusal);
                 let since = *context.memory.unrecalled_since.get_or_insert(context.now.time);
                 let patience = context.settings.timing.lease();
-                // Whoever may not read what else there is, or cannot, can lead all the same, but at once it never can.
+                // A node that may not read the other objects, or cannot, leads all the same, but never at once.
                 if matches!(refusal, Refusal::Misconfigured(_)) || context.time().since(since) >= patience {
                     return self.contend(context, snapshot, false);
                 }
@@ -206,8 +206,8 @@ impl Standby {
             (LeaseState::Held, _) if context.memory.silent_since.is_some() => return,
             (LeaseState::Breaking, _) => return,
             _ => {
-                // Nobody leads, or somebody who waits another's lease out: whoever comes next is news, even if it is
-                // the same again.
+                // Nobody leads, or a holder waits another's lease out: the next leader is news, even if the node is the
+                // same again.
                 self.said = None;
                 return;
             }

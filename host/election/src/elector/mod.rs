@@ -30,7 +30,7 @@ use versions::Versions;
 
 /// The length to assume of a lease whose record is missing: the longest that any store keeps.
 const UNKNOWN_LEASE: Duration = Duration::from_secs(60);
-/// So many terms begin in a second, at the most, and so many may have begun of which nobody could tell. See
+/// How many terms begin in a second at the most, and how many may have begun that nothing in the store names. See
 /// [`Memory::leave_out_unknown_terms`].
 const UNKNOWN_TERMS: Term = 1 << 20;
 /// A wall clock that says more is wrong, in seconds: it would use up the terms that there are.
@@ -158,8 +158,8 @@ impl Elector {
         self.context.memory.written_term
     }
 
-    /// Whether this node holds the lease, as far as it knows. Whoever drives an elector that does reads the clock within
-    /// 500 ms after more time has passed than timers show: they stop while a machine sleeps.
+    /// Whether this node holds the lease, as far as it knows. While it does, the host must notice within 500 ms that
+    /// more time has passed than its timers show, and hand the new time in: timers stop while a machine sleeps.
     pub fn holds_lease(&self) -> bool {
         matches!(self.role, Role::Holding(_))
     }
@@ -228,8 +228,8 @@ struct Memory {
     written_term: Term,
     /// Whether there was an object.
     seen: bool,
-    /// Whether anyone has held it, or the object has gone missing after it was seen. What then looks new
-    /// was made anew, and the instance of whoever held it before may still run.
+    /// Whether a node has held the lease, or the object has gone missing after it was seen. An object that looks new then
+    /// was made anew, and the instance of the last holder may still run.
     was_held: bool,
     /// The longest lease in any record, or the longest that there is where one was not recorded.
     longest_lease: Option<Duration>,
@@ -248,7 +248,7 @@ impl Memory {
         let Snapshot::Object { lease, version, record } = snapshot else {
             self.was_held |= self.seen;
             self.free_since.get_or_insert(now);
-            // Who held it had written nothing when it was last read: how long that lease is no record says.
+            // Its holder had written nothing when it was last read: no record says how long that lease is.
             if self.silent_since.take().is_some() {
                 self.longest_lease = Some(UNKNOWN_LEASE);
             }
@@ -275,13 +275,12 @@ impl Memory {
 
     fn note_record(&mut self, record: &Record) {
         self.note_term(record.term);
-        // One that says more was not written by a holder: nobody waits for ever for it.
+        // A record that says more was not written by a holder, and no node waits for ever for it.
         self.longest_lease = self.longest_lease.max(Some(record.lease.min(UNKNOWN_LEASE)));
         self.was_held |= record.node.is_some() || record.term > 0;
     }
 
-    /// Something in the store beside the record names that term. How long the lease is under which it was written
-    /// nobody says.
+    /// Something in the store beside the record names that term, and does not say how long the term's lease is.
     fn note_recalled(&mut self, term: Term) {
         self.unrecalled_since = None;
         if term > self.written_term {
@@ -290,9 +289,9 @@ impl Memory {
         self.note_term(term);
     }
 
-    /// Where the record was deleted or set back, and nothing else in the store can be asked, terms may have begun of which
-    /// nobody can tell. The next one is higher than those, by the wall clock too: who leaves terms out now may know as
-    /// little of one that another has left terms out for.
+    /// Where the record was deleted or set back, and the store cannot be asked for anything else that names a term, terms
+    /// may have begun that this node cannot know of. The next term is higher than those. The wall clock counts too: a node
+    /// that leaves terms out now may not know of another's term that was left out for the same reason.
     fn leave_out_unknown_terms(&mut self, wall: Duration) {
         let by_now = wall.as_secs().min(LATEST_WALL) * UNKNOWN_TERMS;
         self.highest_term = by_now.max(self.highest_term + UNKNOWN_TERMS);

@@ -68,7 +68,7 @@ impl Versions {
         self.plan.fallback.is_some() && self.digest() == Some(&version.digest)
     }
 
-    /// Whoever leads anew knows nothing of how a version did before.
+    /// A node that leads anew knows nothing of how a version did before.
     pub(super) fn forget_probation(&mut self) {
         self.probation = None;
     }

@@ -1,5 +1,5 @@
-//! Life with the lease: renewing it, waiting out whoever may still run, beginning terms, and ending the
-//! instance in time.
+//! Life with the lease: `lease` renews it, `settling` waits until another's instance is gone, `terms` begins one term
+//! after the other, and `serving` ends the instance in time. The [`Holding::timers`] say when.
 
 mod lease;
 mod serving;
@@ -79,9 +79,9 @@ impl Holding {
         let stage = match opening.unclear {
             Some(Unclear { wait, reason, is_recalled }) => {
                 context.report(Report::Settling { wait, reason: reason.to_string() });
-                // Until a term is begun the record has no holder. So whoever comes next knows that another's
-                // instance may still run, should this node be gone by then, and nobody takes this node for
-                // an outside client. What became of the module before stays: by then another may be planned.
+                // Until a term is begun the record has no holder. So the next holder knows that another's instance
+                // may still run, should this node be gone by then, and no standby takes this node for an outside
+                // client. The outcome of the module before stays: by then another may be planned.
                 let record = context.record_without_holder(opening.record.as_ref(), wait);
                 writer.want(record, Purpose::Note, context.time());
                 // Counted from now: the acquire took effect before its answer came.

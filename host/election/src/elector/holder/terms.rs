@@ -206,7 +206,7 @@ impl Holding {
     }
 }
 
-/// Follows again without a release: whoever is next reads that the lease has run out, and starts at once.
+/// Follows again without a release: the next holder reads that the lease has run out, and starts at once.
 fn leave_to_run_out(context: &mut Context, why: String) -> Option<Role> {
     let reason = format!("{why}, so the lease is left to run out");
     context.report(Report::NotReleased { reason: reason.clone() });
