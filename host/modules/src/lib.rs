@@ -4,6 +4,14 @@
 //! A source **offers** bytes. They are verified, compiled and linked ahead (**prepared**), on every node and
 //! whoever leads; only then does a supervisor hear of them, in its **supply**. What becomes of a version once
 //! it runs is **judged**, and the judgement is kept in the election's [`Control`] so that every node knows it.
+//!
+//! - `source` is where modules come from: `file`, `oci`, or the store itself. `watch` has hints that files change, [`way`]
+//!   the way to what a path names.
+//! - `follow` makes ready what a source names, in the order of the newest that is neither rejected nor refused.
+//! - `prepare` makes of offered bytes a module that can be started: `trust` has pins and signatures, `compile` the process
+//!   that compiles, `artifact` the code that comes of it, sealed and checked, `cache` the place where that is kept, and
+//!   `cache_key` the key that shows that an entry is our own.
+//! - `control` is what an election is told of its modules, and `edit` how anyone changes that.
 
 mod artifact;
 mod cache;
