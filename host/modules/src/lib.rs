@@ -50,7 +50,7 @@ use baton_runtime::Module;
 /// A version that is ready to be started: verified, compiled and linked.
 #[derive(Clone)]
 pub struct Prepared {
-    /// Which one.
+    /// The version's digest and serial.
     pub version: ModuleVersion,
     /// Its code.
     pub module: Module,
@@ -78,7 +78,7 @@ pub struct Presence {
 /// What a leader has found out about a version by running it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Judgement {
-    /// Which one.
+    /// The version that was judged.
     pub version: ModuleVersion,
     /// The term in which it turned out.
     pub term: Term,

@@ -451,7 +451,7 @@ fn the_docs_have_every_event_with_its_fields_once() {
     assert!(in_code.len() == names.len() && names.len() > 20, "{in_code:?}");
 
     let docs = include_str!("../../../docs/logs.md");
-    let section = docs.split("\n## Logs\n").nth(1).unwrap();
+    let section = docs.split("\n## Events\n").nth(1).unwrap();
     let mut in_docs = BTreeMap::new();
     for row in section.lines().filter(|line| line.starts_with("| `")) {
         let mut cells = row.split(" | ");
