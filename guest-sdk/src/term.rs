@@ -107,7 +107,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Why.
+    /// Why the instance is to stop.
     pub fn reason(&self) -> StopReason {
         self.reason
     }

@@ -1,21 +1,28 @@
-//! What the docs say of times, held against the code.
+//! The docs' times and tables, held against the code. Those of events and of settings are held where these are tested.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::time::Duration;
 
 use baton_election::Timing;
+use clap::Command;
+use serde::Serialize;
 
+use crate::cli::{self, LeaseWord, ModuleRow, NodeRow, StatusRow, WRONG_CONFIGURATION};
+use crate::config::{Environment, Key};
 use baton_modules::Pace;
+use baton_runtime::{Import, InUse, Inspection, Usage};
+use baton_store::Digest;
 use baton_store::{azure, sqlite};
 
 const TIMING: &str = include_str!("../../docs/limits-and-timing.md");
 
-const DOCS: [&str; 4] = [
-    TIMING,
-    include_str!("../../docs/modules.md"),
-    include_str!("../../docs/azure.md"),
-    include_str!("../../docs/settings.md"),
-];
+const COMMANDS: &str = include_str!("../../docs/commands.md");
+const LOGS: &str = include_str!("../../docs/logs.md");
+const SETTINGS: &str = include_str!("../../docs/settings.md");
+
+const DOCS: [&str; 4] = [TIMING, include_str!("../../docs/modules.md"), include_str!("../../docs/azure.md"), SETTINGS];
 
 fn timing(lease: Duration) -> Timing {
     Timing::new(lease, (lease, lease), Duration::ZERO, 256 << 20).unwrap()
@@ -75,4 +82,201 @@ fn the_lengths_of_leases_are_those_of_the_stores() {
         on_sqlite.as_secs(),
         most.as_secs()
     ));
+}
+
+/// The rows of a page's table that begins with this row, as cells.
+fn table<'a>(page: &'a str, head: &str) -> Vec<Vec<&'a str>> {
+    let body = page.split(head).nth(1).unwrap_or_else(|| panic!("there is no table with {head}"));
+    let rows = body.lines().skip(2).take_while(|line| line.starts_with('|'));
+    rows.map(|row| row.trim_matches('|').split('|').map(str::trim).collect()).collect()
+}
+
+/// What a cell has in backticks.
+fn code(cell: &str) -> Vec<&str> {
+    cell.split('`').skip(1).step_by(2).collect()
+}
+
+/// Each command that people are shown, those of `baton state` one by one.
+fn commands() -> Vec<(String, Command)> {
+    let shown = cli::definition().get_subcommands().filter(|command| !command.is_hide_set()).cloned().collect();
+    let with_parts = |command: Command| match command.get_name() {
+        "state" => command.get_subcommands().map(|part| (format!("state {}", part.get_name()), part.clone())).collect(),
+        name => vec![(name.to_owned(), command)],
+    };
+    Vec::into_iter(shown).flat_map(with_parts).collect()
+}
+
+/// What stands in brackets in an argument's help, as in `[default: 15s]`.
+fn in_help(argument: &clap::Arg, what: &str) -> Option<String> {
+    let help = argument.get_help()?.to_string();
+    Some(help.split(&format!("[{what}: ")).nth(1)?.split(']').next()?.to_owned())
+}
+
+#[test]
+fn the_commands_are_those_of_the_table() {
+    let usage = |(name, command): (String, Command)| {
+        let mut usage = format!("baton {name}");
+        for positional in command.get_positionals() {
+            let value = positional.get_value_names().unwrap()[0].as_str();
+            let value = if positional.is_required_set() { value.to_owned() } else { format!("[{value}]") };
+            let more = if matches!(positional.get_action(), clap::ArgAction::Append) { "…" } else { "" };
+            usage.push_str(&format!(" {value}{more}"));
+        }
+        usage
+    };
+    let in_code: BTreeSet<String> = commands().into_iter().map(usage).collect();
+    let rows = table(COMMANDS, "| command | does | exit status |");
+    let in_docs: BTreeSet<String> = rows.iter().map(|row| code(row[0])[0].to_owned()).collect();
+    assert_eq!((in_docs, rows.len()), (in_code.clone(), in_code.len()));
+}
+
+#[test]
+fn the_flags_of_the_commands_are_those_of_the_table_with_their_defaults() {
+    const SETTING: &str = "[the setting](settings.md)";
+    let settings: BTreeSet<String> = Key::ALL.map(Key::flag).into();
+    let mut in_code: BTreeMap<String, (BTreeSet<String>, String)> = BTreeMap::new();
+    let mut taken: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (name, command) in commands() {
+        for flag in command.get_arguments().filter(|argument| argument.get_long().is_some()) {
+            let long = format!("--{}", flag.get_long().unwrap());
+            let is_setting = settings.contains(&long);
+            if is_setting && ["run", "dev"].contains(&name.as_str()) {
+                taken.entry(name.clone()).or_default().insert(long);
+                continue;
+            }
+            let value =
+                flag.get_value_names().filter(|_| flag.get_num_args().is_none() && flag.get_action().takes_values());
+            let value = value.map(|names| format!(" {}", names[0])).unwrap_or_default();
+            let default = flag.get_default_values().first().map(|value| value.to_string_lossy().into_owned());
+            let default =
+                if is_setting { Some(SETTING.to_owned()) } else { default.or_else(|| in_help(flag, "default")) };
+            let (of, is) = in_code.entry(long + &value).or_default();
+            of.insert(name.clone());
+            *is = default.filter(|default| default != "false").unwrap_or_default();
+        }
+    }
+    let of_keys =
+        |is: fn(Key) -> bool| Key::ALL.into_iter().filter(move |key| is(*key) && *key != Key::Module).map(Key::flag);
+    assert_eq!(taken["run"], of_keys(|_| true).collect());
+    let of_dev = |key: Key| key.is_per_coordinator() || [Key::File, Key::Cache, Key::LogFormat].contains(&key);
+    assert_eq!(taken["dev"], of_keys(of_dev).collect());
+
+    let rows = table(COMMANDS, "| flag | of | default | |");
+    let in_docs: BTreeMap<String, _> = rows
+        .iter()
+        .map(|row| {
+            let of: BTreeSet<String> = code(row[1]).into_iter().map(str::to_owned).collect();
+            let default = row[2].strip_prefix('`').and_then(|rest| rest.strip_suffix('`')).unwrap_or(row[2]);
+            (code(row[0])[0].to_owned(), (of, default.to_owned()))
+        })
+        .collect();
+    assert_eq!((in_docs, rows.len()), (in_code.clone(), in_code.len()));
+}
+
+#[test]
+fn the_help_of_run_has_the_variables_and_defaults_of_the_table_of_settings() {
+    let (_, run) = commands().into_iter().find(|(name, _)| name == "run").unwrap();
+    let rows = table(SETTINGS, "| flag | variable | key | default | |");
+    for key in Key::ALL {
+        let of_key = |argument: &&clap::Arg| match argument.get_long() {
+            Some(long) => format!("--{long}") == key.flag(),
+            None => key == Key::Module,
+        };
+        let argument = run.get_arguments().find(of_key).unwrap_or_else(|| panic!("{key:?} has no flag"));
+        let variable = in_help(argument, "env").unwrap_or_default();
+        assert_eq!(variable.split(',').next().unwrap(), key.variable());
+        let is_marked = argument.get_help().unwrap().to_string().contains(" * [env: ");
+        assert_eq!(is_marked, key.is_per_coordinator(), "{key:?} is one of a table, or is marked with a * in the help");
+
+        let row = rows.iter().find(|row| code(row[1])[0] == key.variable()).unwrap();
+        // These hang on where the host runs, and on what it runs: they are told in words.
+        if ![Key::Module, Key::Election, Key::Store, Key::Node, Key::Cache, Key::File].contains(&key) {
+            let in_docs = row[3].trim_matches('`');
+            assert_eq!(in_help(argument, "default").unwrap_or("none".to_owned()), in_docs, "{key:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_used_wrongly_exits_as_the_docs_say() {
+    assert!(COMMANDS.contains(&format!("wrong configuration exit with {WRONG_CONFIGURATION}.")));
+    let parse = |argument: &str| cli::parse(["baton", argument].map(OsString::from), &Environment::default());
+    let Err(cli::Stop::Usage(error)) = parse("lead") else { panic!("there is no such command") };
+    assert_eq!(error.exit_code(), i32::from(WRONG_CONFIGURATION));
+}
+
+/// The fields of a value in JSON, in their order.
+fn fields(value: &impl Serialize) -> Vec<String> {
+    serde_json::to_value(value).unwrap().as_object().unwrap().keys().cloned().collect()
+}
+
+#[test]
+fn the_fields_in_json_are_those_of_the_table() {
+    let usage = serde_json::json!({
+        "memory": {"used": 1, "limit": 2}, "table_elements": {"used": 1, "limit": 2}, "kept": 3,
+        "instances": {"used": 1, "limit": 2}, "handles": {"used": 1, "limit": 2}, "files": {"used": 1, "limit": 2},
+        "requests": {"used": 1, "limit": 2}, "lines": 1, "dropped": 1, "lines_per_second": 1,
+        "process": {"pid": 1, "memory": 1, "cpu_ms": 1},
+    });
+    let in_use: InUse = serde_json::from_value(usage).unwrap();
+    let import: Import = serde_json::from_str(r#"{"name": "", "granted": true, "needs": ""}"#).unwrap();
+    let status = StatusRow {
+        election: String::new(),
+        lease: LeaseWord::Held,
+        term: None,
+        node: None,
+        since: None,
+        module: None,
+        outcome: None,
+        failures: None,
+        in_use: None,
+    };
+    let version = ModuleRow {
+        digest: Digest::of(b""),
+        size: None,
+        current: false,
+        pushed: false,
+        by: None,
+        at: None,
+        signed: false,
+        verdict: None,
+        reason: None,
+        rejected_by: None,
+        rejected_at: None,
+        nodes: Vec::new(),
+    };
+    let inspection = Inspection {
+        module: String::new(),
+        runs: false,
+        kind: None,
+        wrapped: None,
+        world: None,
+        digest: String::new(),
+        size: 0,
+        compile_ms: 0,
+        imports: Vec::new(),
+        exports: Vec::new(),
+        problems: Vec::new(),
+    };
+    let node = NodeRow { node: String::new(), runs: false, at: String::new() };
+    let in_code = [
+        fields(&status),
+        fields(&in_use),
+        fields(&version),
+        fields(&node),
+        fields(&inspection),
+        fields(&import),
+        fields(&crate::commands::KeyRow { key: "", bytes: 0 }),
+    ];
+    let rows = table(COMMANDS, "| what | is an object with |");
+    let in_docs: Vec<Vec<&str>> = rows.iter().map(|row| code(row[1])).collect();
+    for (in_docs, in_code) in in_docs.iter().zip(&in_code) {
+        let sorted = |fields: &[&str]| fields.iter().map(|field| (*field).to_owned()).collect::<BTreeSet<String>>();
+        assert_eq!(sorted(in_docs), in_code.iter().cloned().collect());
+    }
+    assert_eq!(in_docs.len(), in_code.len());
+
+    let of_gone = LOGS.split("The `usage` of `gone` has ").nth(1).unwrap().split('.').next().unwrap();
+    let of_gone: BTreeSet<String> = code(of_gone).into_iter().map(str::to_owned).collect();
+    assert_eq!(of_gone, fields(&Usage::default()).into_iter().collect());
 }

@@ -1,4 +1,11 @@
 //! The host of Baton as a library, for its binary and its tests.
+//!
+//! - `cli` reads the command line and prints results; `config` finds settings, says where each came from, and keeps what
+//!   the host finds by a path out of its coordinators' reach; `commands` carries the commands out.
+//! - `supervisor` carries out what an elector decides, and owns the instance and all that it started.
+//! - `telemetry` is the log: lines pass a bounded queue to one writer thread, which judges those of guests once more.
+//! - `node` is who this host is, `signals` how it is told to end, and `status_socket` what the hosts of a machine tell
+//!   `baton status` that the store does not know.
 
 pub mod cli;
 pub mod commands;

@@ -43,7 +43,7 @@ pub enum CacheError {
     Unusable {
         /// The folder.
         path: PathBuf,
-        /// Why.
+        /// What is wrong with the folder.
         why: io::Error,
     },
     /// Others could write to it.
@@ -60,7 +60,7 @@ pub enum CacheError {
     NoKey {
         /// Where it should be.
         path: PathBuf,
-        /// Why.
+        /// What is wrong with the key, or with making one.
         why: io::Error,
     },
     /// There is no place for a key.

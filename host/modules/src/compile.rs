@@ -5,7 +5,8 @@
 //! module from stdin and writes an artifact to stdout, or what is known of the module, or to stderr what is wrong.
 //!
 //! What it may take is counted in processor time: how long that lasts says more about what else the machine does than
-//! about the module. The child watches that itself, and the parent gives up only after far longer.
+//! about the module. The child watches that itself, and the parent gives up only after far longer. One compiles at a time.
+//! It ends when nobody waits for it any more, and by itself when its host is gone.
 
 use std::fs::File;
 use std::io::{self, Read, Seek as _, Write};

@@ -4,6 +4,14 @@
 //! A source **offers** bytes. They are verified, compiled and linked ahead (**prepared**), on every node and
 //! whoever leads; only then does a supervisor hear of them, in its **supply**. What becomes of a version once
 //! it runs is **judged**, and the judgement is kept in the election's [`VersionList`] so that every node knows it.
+//!
+//! - `source` is where modules come from: `file`, `oci`, or the store itself. `watch` has hints that files change, [`way`]
+//!   the way to what a path names.
+//! - `follow` makes ready what a source names, in the order of the newest that is neither rejected nor refused.
+//! - `prepare` makes of offered bytes a module that can be started: `trust` has pins and signatures, `compile` the process
+//!   that compiles, `artifact` the code that comes of it, sealed and checked, `cache` the place where that is kept, and
+//!   `cache_key` the key that shows that an entry is our own.
+//! - `version_list` is what an election is told of its modules, and `edit` how anyone changes that.
 
 mod artifact;
 mod cache;
@@ -44,7 +52,7 @@ use baton_runtime::Module;
 /// A version that is ready to be started: verified, compiled and linked.
 #[derive(Clone)]
 pub struct Prepared {
-    /// Which one.
+    /// The version's digest and serial.
     pub version: ModuleVersion,
     /// Its code.
     pub module: Module,
@@ -72,7 +80,7 @@ pub struct Presence {
 /// What a leader has found out about a version by running it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Judgement {
-    /// Which one.
+    /// The version that was judged.
     pub version: ModuleVersion,
     /// The term in which it turned out.
     pub term: Term,

@@ -35,7 +35,7 @@ pub struct Preparer {
 /// A module that is verified, compiled and linked.
 #[derive(Clone)]
 pub struct Preparation {
-    /// It.
+    /// The module itself.
     pub module: Module,
     /// Whether its code was in the cache.
     pub cached: bool,

@@ -29,7 +29,7 @@ const ELECTION: &str = "election:";
 pub struct TrustError {
     /// The file.
     path: PathBuf,
-    /// Why.
+    /// What is wrong with the file.
     why: String,
 }
 

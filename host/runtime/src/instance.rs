@@ -2,7 +2,13 @@
 //! gone.
 //!
 //! A task of the host attends to each: it hears what the runner says, does what the instance needs the host for, and
-//! knows when it has ended. The kill itself waits for no task.
+//! knows when it has ended. The kill itself waits for no task: it closes the page and sends SIGKILL through a pidfd.
+//!
+//! An instance is gone when its process is reaped, all that the process had sent is read, and no commit that the host
+//! began for it is under way. A process that the kernel cannot end, in a write to a disk that hangs, is not gone.
+//!
+//! An instance that fails because its effects are refused counts as killed: the refusal is the kill's first half. One
+//! whose process dies otherwise has failed, and the reason says how it died; the host and its other instances go on.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -4,18 +4,45 @@
 //! stop, and killed at any moment, whatever it is doing. Gone is: its process has ended and was reaped, and nothing that
 //! the host did for it is under way.
 //!
-//! The host's side is `instance`; `templates` are processes that have a version linked and fork its runners, which
-//! `runners` has made ready ahead, under a `policy`; `process` starts, kills and reaps all of these, and the `warden` is a
-//! process that sees to it that no runner outlives its deadline. The other side is `runner`. Between the two are messages
-//! (`protocol`) and memory (`shared`): the `page`, by which the host says until when effects may leave, and what the
-//! instance uses (`limits`).
+//! # Processes
 //!
-//! `module` and `engine` compile components, and link them in a template, `judge` says before whether they fit, `componentize` makes
-//! components of core modules. In the runner, `guest` is the host's side of the contract, `state` that of its state, `denied` what is
-//! there without being granted, `files` those in granted folders and `listing` what is in one, `http` what it may ask of
-//! other servers, `limits` how much there is of it all; `holdings` holds an instance to that, and `weight` says what its
-//! handles take of memory; `output` is where a guest's standard streams go, `logging` its log, `backtrace` makes a trap's
-//! readable. `postmortem` writes core dumps and profiles, in the host.
+//! - **A template**, one for each version at hand, is this program once more. It maps and links the version's code, runs
+//!   none of it, and forks runners. Coordinators that run the same version share one.
+//! - **A runner**, one for each instance, is made ready before there is a term: forked by its template, as the host's own
+//!   child, so that it shares what both only read, needs no time to link, and lives on should the template end. Then it is
+//!   confined to what its coordinator was granted, makes its threads, and gives up what only that needed. It rehearses the
+//!   start of an instance, so that all the memory which a start touches is there, without running any of the guest's
+//!   functions: a module with a start function is not instantiated, and one that takes long to lay out is not rehearsed.
+//!   Then it waits. The message that begins an instance is one write. Each instance takes its runner with it, and the next
+//!   runner is made shortly after this one has begun.
+//! - **The warden**, one for each host, holds the pidfd and the page of each runner, looks every D/12 (250 ms at the least)
+//!   which of them have begun, and ends each at its deadline, whatever its host and the runner do.
+//!
+//! No descriptor can travel out of a runner, since pipes carry none.
+//!
+//! A runner's threads: the first runs the guest and nothing else; *guest* does what the guest has begun and does not wait
+//! for, and up to four more, if there are folders, make its calls on files; *host* hears what the host says, and the end of
+//! that is the process' end; *deadline* sleeps until the deadline and ends the process then; a *ticker*, with `--profile`
+//! alone, has a busy guest show where it is every 10 ms.
+//!
+//! # Modules
+//!
+//! - The host's side: `instance` starts, attends to and kills one; `templates` and `runners` keep these ready under a
+//!   coordinator's `policy`; `process` starts and reaps all of them, `warden` is the one that watches; `instances` lists
+//!   those that run.
+//! - Between the two: `protocol` has the messages, `shared` memory of both, `page` the deadline in it and the runner's gate,
+//!   and `limits` what an instance may use and uses.
+//! - The runner's side: `runner` is its whole life. `guest` is the host's side of the contract, `state` that of its state,
+//!   `denied` the interfaces that are there without being granted; `files` are those in granted `folder`s and `listing`
+//!   reads these a part at a time; `http` is what it may ask of other servers. `holdings` holds an instance to its limits,
+//!   and `weight` says what its handles take of memory; `output` takes its lines, `logging` its log.
+//! - Before and after: `module` reads, compiles and links components, by an `engine`; `judge` says before whether they fit,
+//!   `componentize` makes them of core modules, `component_size` counts their core instances. `backtrace` makes a trap's
+//!   readable, with `names`; `postmortem` writes core dumps and profiles, in the host.
+//! - [`confine`] takes from a process of ours, before it works on what others made, all that this does not need.
+//! - For all packages above: [`address`] judges an IP address, `secret` says where a secret is, [`shell`] quotes what messages
+//!   propose to type, [`escape`] makes text harmless for a terminal, [`memory`] counts what a piece of work takes, `bounded`
+//!   reads files that somebody has named.
 
 pub mod address;
 mod backtrace;

@@ -38,7 +38,7 @@ pub enum ModuleError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// What the system says.
         source: std::io::Error,
     },
     /// It is not a file with bytes in it.
@@ -50,7 +50,7 @@ pub enum ModuleError {
     /// It has too many.
     #[error("the module {module} has {} MiB; the limit is {} MiB", .size.div_ceil(1 << 20), LARGEST_MODULE >> 20)]
     TooLarge {
-        /// Which one.
+        /// What the module is called: its file.
         module: String,
         /// Its size in bytes.
         size: u64,
@@ -70,7 +70,7 @@ pub enum ModuleError {
         "the core module {module} cannot be wrapped as a component: {why}; build it with tools of one release, or wrap it with `wasm-tools component new`"
     )]
     Unwrappable {
-        /// Which one.
+        /// What the module is called: its file.
         module: String,
         /// What the wrapping stumbled over.
         why: String,
@@ -78,7 +78,7 @@ pub enum ModuleError {
     /// It is a component that wasmtime does not take.
     #[error("the module {module} cannot be compiled: {why}")]
     Invalid {
-        /// Which one.
+        /// What the module is called: its file.
         module: String,
         /// What wasmtime said.
         why: String,
@@ -86,7 +86,7 @@ pub enum ModuleError {
     /// It is a component for another world.
     #[error("the module {module} cannot run here: {}", .problems.join("; "))]
     Unsuitable {
-        /// Which one.
+        /// What the module is called: its file.
         module: String,
         /// Everything that is missing or unknown, each with the way out.
         problems: Vec<String>,

@@ -87,14 +87,14 @@ pub enum Notice<'a> {
     },
     /// Something of it was written to a file, for people to look at.
     Saved {
-        /// What.
+        /// `core dump` or `profile`.
         what: &'static str,
         /// The file.
         path: &'a Path,
     },
     /// Something of it was to be written to a file, and could not be.
     NotSaved {
-        /// What.
+        /// `core dump` or `profile`, or a part of one.
         what: &'static str,
         /// The file.
         path: &'a Path,

@@ -131,6 +131,7 @@ Example:
   baton prune --keep 3 --dry-run")]
     Prune {
         /// Only versions of these elections [default: all]
+        #[arg(value_name = "ELECTION")]
         elections: Vec<String>,
         /// How many of the newest versions of each election to keep
         #[arg(long, value_name = "NUMBER", default_value_t = 5)]
@@ -454,7 +455,7 @@ pub(super) enum State {
         #[command(flatten)]
         of: StateOf,
         /// The keys
-        #[arg(required = true)]
+        #[arg(required = true, value_name = "KEY")]
         keys: Vec<String>,
         #[command(flatten)]
         force: Force,
@@ -469,6 +470,7 @@ pub(super) enum State {
         #[command(flatten)]
         of: StateOf,
         /// The file [default: what standard input holds]
+        #[arg(value_name = "FILE")]
         from: Option<PathBuf>,
         #[command(flatten)]
         force: Force,

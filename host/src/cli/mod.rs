@@ -253,6 +253,12 @@ fn report_usage(error: &clap::Error) -> std::io::Result<()> {
     std::io::stderr().write_all(escape_lines(&format!("{first}{plain}")).as_bytes())
 }
 
+/// All commands with their arguments, for what is compared with them.
+#[cfg(test)]
+pub(crate) fn definition() -> clap::Command {
+    <Arguments as clap::CommandFactory>::command()
+}
+
 /// Finds out what to do. `arguments` begin with the program's name.
 ///
 /// # Errors

@@ -26,6 +26,8 @@ use baton_modules::{Compiler, PrepareError, compile_for_parent};
 use baton_runtime::escape::escape;
 use baton_runtime::{Inspection, make_runners, read_module, run_instance, watch_runners};
 use baton_store::{LeaseStore, Store, StoreUrl};
+#[cfg(test)]
+pub(crate) use state::KeyRow;
 
 /// How long a command waits for each answer of the store.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);

@@ -1,4 +1,19 @@
 //! `baton run`: contends for elections until told to end.
+//!
+//! The host's threads:
+//!
+//! - **control**, two threads: supervisors, followers, requests to the store, signals. They never write to a descriptor
+//!   that somebody may not read. One election's try does not wait behind another's.
+//! - **keepers**, two threads: hear the runners, commit for them, look up names. They decide nothing.
+//! - **starter**: starts templates and the warden, takes over the runners that templates have forked, and reaps those that
+//!   nobody waits for. All of them die with this thread.
+//! - **watchdog** and **last words**: see [`Watchdog`].
+//! - **log writer**: writes lines to stderr, and holds nobody up: see [`telemetry`](crate::telemetry).
+//! - **postmortem**: writes core dumps and profiles, one instance's at a time; those that come meanwhile are left out, and
+//!   that is said.
+//! - The runtimes' **blocking threads**: SQLite's calls, verifying modules, reading secrets, lookups of names.
+//!
+//! No thread that renews, kills or gates waits for a guest. Every task and thread has an owner that awaits or joins it.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

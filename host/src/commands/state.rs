@@ -115,14 +115,16 @@ async fn nobody_leads(leases: &dyn LeaseStore, election: &ElectionName) -> anyho
     }
 }
 
+/// One key. The keys of its JSON are an interface.
+#[derive(Serialize)]
+pub(crate) struct KeyRow<'a> {
+    pub key: &'a str,
+    pub bytes: usize,
+}
+
 fn list(document: &Document, prefix: &str, json: bool) -> anyhow::Result<()> {
-    #[derive(Serialize)]
-    struct Row<'a> {
-        key: &'a str,
-        bytes: usize,
-    }
     let entries = document.entries.iter().filter(|(key, _)| key.starts_with(prefix));
-    let rows: Vec<Row<'_>> = entries.map(|(key, value)| Row { key, bytes: value.len() }).collect();
+    let rows: Vec<KeyRow<'_>> = entries.map(|(key, value)| KeyRow { key, bytes: value.len() }).collect();
     if json {
         return Ok(cli::print_json(&rows)?);
     }

@@ -219,7 +219,7 @@ struct Mount {
     device: String,
     /// The folder of the file system that is mounted.
     root: PathBuf,
-    /// Where.
+    /// Where that folder is mounted.
     point: PathBuf,
 }
 

@@ -496,6 +496,25 @@ fn the_docs_have_every_setting_once() {
 }
 
 #[test]
+fn the_docs_have_every_bound_as_it_is() {
+    let section = include_str!("../../../docs/settings.md");
+    let rows = section.lines().filter(|line| line.starts_with("| `--"));
+    let bounds: Vec<(&str, &str)> = rows
+        .filter_map(|row| {
+            let (_, most) = row.split_once("at most ")?;
+            Some((row.split('`').nth(1)?, most.trim_start_matches('`').split(['`', ' ']).next()?))
+        })
+        .collect();
+    assert_eq!(bounds.len(), 3, "{bounds:?}");
+    for (flag, most) in bounds {
+        let digits = most.find(|c: char| !c.is_ascii_digit()).unwrap_or(most.len());
+        let more = format!("{}{}", most[..digits].parse::<u64>().unwrap() + 1, &most[digits..]);
+        assert!(Case::new("").run(&[], &["x.wasm", flag, most]).is_ok(), "{flag} {most}");
+        assert!(Case::new("").run(&[], &["x.wasm", flag, &more]).is_err(), "{flag} {more}");
+    }
+}
+
+#[test]
 fn the_docs_have_every_default_as_it_is() {
     // These hang on where the host runs, and on what it runs.
     const ELSEWHERE: [Key; 6] = [Key::Module, Key::Election, Key::Store, Key::Node, Key::Cache, Key::File];

@@ -3,6 +3,13 @@
 //! It alone knows both the lease and the instance. It decides nothing: requests go to the store side by
 //! side, each with its timeout; the instance is started, asked, killed; and everything that happens goes
 //! back to the elector as an input. It runs on the control runtime, which no guest ever runs on.
+//!
+//! Waking a thread costs more than the work that it is woken for, most of all on a small machine that is busy. So the
+//! supervisor itself writes the message that begins an instance, and itself sends the signal that kills it. The other
+//! threads, the log's writer too, are woken afterwards.
+//!
+//! A lease is given up only after the lines of its instances are written or dropped: the request that tells others waits
+//! for the writer, [`LAST_LINES`] at most. From term to term under one lease nobody waits: one queue keeps their order.
 
 mod reporter;
 

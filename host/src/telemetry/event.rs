@@ -83,12 +83,12 @@ pub enum Event {
     },
     /// The kernel lacks a part of what the compiler's process is confined with.
     WeakerIsolation {
-        /// Which part.
+        /// The part of the confinement that is missing.
         missing: &'static str,
     },
-    /// A variable of the host's environment is none of a setting, and looks as if it was meant to be.
+    /// A variable of the host's environment looks like a setting's, with a mistake in its name.
     MisspeltVariable {
-        /// It.
+        /// The variable's name.
         variable: String,
         /// Which one was most likely meant.
         meant: String,
@@ -144,7 +144,7 @@ pub enum Event {
     RequestRefused {
         /// Where it was going to; empty where that does not matter.
         origin: String,
-        /// Why.
+        /// Which rule or grant refuses the request.
         reason: String,
         /// The line of the file that would allow it; none if nothing would.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -155,7 +155,7 @@ pub enum Event {
     },
     /// A renewal did not succeed; it is tried again.
     RenewFailed {
-        /// Why.
+        /// What the store answered, or that it did not.
         error: String,
         /// Since the last renewal that did.
         since_renewal_s: Seconds,
@@ -178,7 +178,7 @@ pub enum Event {
     },
     /// The instance is being killed: its effects are refused from now on.
     Killed {
-        /// Why.
+        /// What made the host end the instance by force.
         reason: String,
     },
     /// The instance is gone.
@@ -197,12 +197,12 @@ pub enum Event {
     Released {},
     /// The lease could not be given up: it runs out by itself.
     NotReleased {
-        /// Why.
+        /// What kept the node from releasing the lease.
         reason: String,
     },
     /// This node leads no more, and did not choose to.
     Lost {
-        /// Why.
+        /// How the node knows that the lease is lost.
         reason: String,
         /// Since the last renewal that succeeded.
         since_renewal_s: Seconds,
@@ -223,14 +223,14 @@ pub enum Event {
     },
     /// This node steps down and does not contend for a while: instances fail.
     CoolOff {
-        /// Why.
+        /// The failure, the stall or the request that led to it.
         reason: String,
         /// For how long.
         wait_s: Seconds,
     },
     /// The election is over until there is a new module or it is started again.
     Finished {
-        /// Why.
+        /// How the election came to its end.
         reason: String,
     },
     /// The leader runs another module than this node would.
@@ -290,7 +290,7 @@ pub enum Event {
     Rejected {
         /// Its digest.
         module: String,
-        /// Why.
+        /// What running the version has shown.
         reason: String,
         /// The digest of what runs instead; none if there is nothing.
         instead: Option<String>,
@@ -299,7 +299,7 @@ pub enum Event {
     SourceUnreachable {
         /// Where the modules are from.
         source: String,
-        /// Why.
+        /// What the source, or the way to it, has answered.
         error: String,
     },
     /// The source of modules answers again.
@@ -311,7 +311,7 @@ pub enum Event {
     },
     /// The store does not answer. Said once; it is tried again without an end.
     StoreUnreachable {
-        /// Why.
+        /// What the store, or the way to it, has answered.
         error: String,
     },
     /// The store answers again.
@@ -344,7 +344,7 @@ pub enum Event {
         what: String,
         /// The file.
         path: String,
-        /// Why.
+        /// What the system says, or why the file was left out.
         error: String,
     },
     /// The guest asked for something that it was not granted, and was refused.
@@ -396,7 +396,7 @@ pub enum Event {
     },
     /// The host ends its own process: an instance is not gone and the lease is about to end.
     Aborting {
-        /// Why.
+        /// What is not in order.
         reason: String,
     },
     /// Something failed that a person should look at.

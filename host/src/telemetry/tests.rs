@@ -1,6 +1,6 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Seek};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -452,7 +452,7 @@ fn the_docs_have_every_event_with_its_fields_once() {
     assert!(in_code.len() == names.len() && names.len() > 20, "{in_code:?}");
 
     let docs = include_str!("../../../docs/logs.md");
-    let section = docs.split("\n## Logs\n").nth(1).unwrap();
+    let section = docs.split("\n## Events\n").nth(1).unwrap();
     let mut in_docs = BTreeMap::new();
     for row in section.lines().filter(|line| line.starts_with("| `")) {
         let mut cells = row.split(" | ");
@@ -462,4 +462,40 @@ fn the_docs_have_every_event_with_its_fields_once() {
         assert!(in_docs.insert(name, fields).is_none(), "docs/logs.md has {name} twice");
     }
     assert_eq!(in_docs, in_code);
+
+    // What people look up there is what the log says, but for one error.
+    let help = include_str!("../../../docs/troubleshooting.md");
+    let rows = help.split("| the log says |").skip(1).flat_map(|table| {
+        table.lines().skip(2).take_while(|line| line.starts_with('|')).map(|row| row.split('`').nth(1).unwrap())
+    });
+    let looked_up: Vec<&str> = rows.filter(|text| *text != "busy with another request").collect();
+    assert!(looked_up.len() > 10 && looked_up.iter().all(|event| in_code.contains_key(event)), "{looked_up:?}");
+}
+
+#[test]
+fn the_docs_have_every_outcome_of_an_instance() {
+    let ends = [
+        End::Done,
+        End::Failed(String::new()),
+        End::Crashed(String::new()),
+        End::Fatal(String::new()),
+        End::Killed,
+        End::Superseded { term: 1 },
+    ];
+    let outcomes: BTreeSet<String> = ends
+        .iter()
+        .map(|end| match Event::gone(Some(2), end, Duration::ZERO, Usage::default()) {
+            Event::Gone { outcome, .. } => outcome,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let logs = include_str!("../../../docs/logs.md");
+    let row = logs.lines().find(|line| line.starts_with("| `gone` |")).unwrap();
+    let in_logs: BTreeSet<String> =
+        row.split('|').nth(3).unwrap().split('`').skip(1).step_by(2).map(str::to_owned).collect();
+    assert_eq!(in_logs, outcomes);
+    let help = include_str!("../../../docs/troubleshooting.md").split("| `gone` says |").nth(1).unwrap();
+    let rows = help.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let cells = rows.flat_map(|row| row.split('|').nth(1).unwrap().split('`').skip(1).step_by(2));
+    assert_eq!(cells.map(str::to_owned).collect::<BTreeSet<String>>(), outcomes);
 }

@@ -41,7 +41,7 @@ pub enum Listing {
 /// One object of a [`Listing`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listed {
-    /// It.
+    /// The object's name.
     pub object: PlainObject,
     /// Its size in bytes.
     pub size: u64,

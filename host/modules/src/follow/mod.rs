@@ -120,7 +120,7 @@ pub enum LoadError {
     Prepare {
         /// What people call the source.
         name: String,
-        /// Why.
+        /// What makes the module useless here.
         error: PrepareError,
     },
 }

@@ -45,14 +45,14 @@ pub enum Report {
     Rejected {
         /// Its digest.
         module: Digest,
-        /// Why.
+        /// What running the version has shown.
         reason: String,
         /// What can run instead; none if there is nothing.
         instead: Option<Digest>,
     },
     /// The source does not answer. It is tried again without an end.
     Unreachable {
-        /// Why.
+        /// What the source, or the way to it, has answered.
         error: String,
     },
     /// The source answers again.

@@ -9,7 +9,7 @@ pub enum Challenge {
     Basic,
     /// A token, which is to be had elsewhere.
     Bearer {
-        /// Where.
+        /// The URL of the token server.
         realm: String,
         /// What the registry is called there.
         service: Option<String>,

@@ -17,7 +17,7 @@ pub enum CaError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// What is wrong with the file.
         why: String,
     },
     /// The library of TLS does not start.

@@ -211,7 +211,11 @@ mod tests {
 
     use azure_storage::clients::ServiceType;
 
+    use super::super::identity::{AUTHORITY_HOST, CLIENT_ID, FEDERATED_TOKEN_FILE};
     use super::*;
+
+    /// Read by the SDK of Azure.
+    const TENANT_ID: &str = "AZURE_TENANT_ID";
 
     /// Where an account is in such an environment, or why not.
     fn place(account: &str, environment: &[(&str, &str)]) -> Result<String, String> {
@@ -328,5 +332,18 @@ mod tests {
             assert_eq!(open(string).as_deref(), Ok("http://127.0.0.1:10/devstoreaccount1"));
         }
         assert!(open("AccountName=acct;AccountKey=a2V5").unwrap_err().contains("is for the account acct"));
+    }
+
+    #[test]
+    fn the_docs_have_every_variable_that_has_a_credential() {
+        let docs = include_str!("../../../../docs/azure.md");
+        let rows = docs.lines().filter(|line| line.starts_with("| ") && line.contains('`'));
+        let in_docs: Vec<Vec<&str>> = rows.map(|row| row.split('`').skip(1).step_by(2).collect()).collect();
+        let (first, others) = in_docs.split_at(3);
+        assert_eq!(first, [CONNECTION_STRING.to_vec(), KEY.to_vec(), SAS.to_vec()]);
+        let of_identities =
+            [vec![FEDERATED_TOKEN_FILE, CLIENT_ID, TENANT_ID, AUTHORITY_HOST], vec![CLIENT_ID], vec!["az login"]];
+        assert_eq!(others, of_identities);
+        assert!(docs.contains(&format!("`{ENDPOINT}`")));
     }
 }

@@ -21,13 +21,13 @@ const SOURCE_WITHIN: Duration = Duration::from_secs(10);
 const ENDPOINT_WITHIN: Duration = Duration::from_secs(2);
 
 /// Which of the identities that are assigned to the machine or the workload is meant.
-const CLIENT_ID: &str = "AZURE_CLIENT_ID";
+pub(super) const CLIENT_ID: &str = "AZURE_CLIENT_ID";
 /// Who issues tokens, in clouds of their own.
-const AUTHORITY_HOST: &str = "AZURE_AUTHORITY_HOST";
+pub(super) const AUTHORITY_HOST: &str = "AZURE_AUTHORITY_HOST";
 /// Who issues them in the public cloud.
 const PUBLIC_AUTHORITY: &str = "https://login.microsoftonline.com";
 /// Tells that this is a Kubernetes workload with an identity.
-const FEDERATED_TOKEN_FILE: &str = "AZURE_FEDERATED_TOKEN_FILE";
+pub(super) const FEDERATED_TOKEN_FILE: &str = "AZURE_FEDERATED_TOKEN_FILE";
 /// Tells that this is an App Service, a function or a container app.
 const IDENTITY_ENDPOINT: &str = "IDENTITY_ENDPOINT";
 /// In place of the address that every virtual machine finds its endpoint at.

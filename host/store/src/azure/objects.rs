@@ -364,4 +364,21 @@ mod tests {
             assert_eq!(node_of(name), None, "{name}");
         }
     }
+
+    #[test]
+    fn the_docs_have_every_blob() {
+        let election = ElectionName::new("job").unwrap();
+        let digest = Digest::of(b"");
+        let in_code = [
+            format!("{election}{}", super::super::LEASE_BLOB),
+            format!("{election}{}", last_part(VersionedObject::State)),
+            format!("{election}{}", last_part(VersionedObject::Control)),
+            name_of(&PlainObject::Announcement(election, "NODE".to_owned())),
+            name_of(&PlainObject::Module(digest)).replace(&digest.hex(), "HEX"),
+        ]
+        .map(|name| name.replace("job/", "ELECTION/"));
+        let docs = include_str!("../../../../docs/store.md");
+        let in_docs = docs.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+        assert_eq!(in_docs.collect::<Vec<_>>(), in_code);
+    }
 }

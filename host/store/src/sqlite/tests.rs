@@ -440,3 +440,42 @@ async fn where_a_group_has_rights_no_journal_stays_that_it_could_not_read() {
         assert_eq!(dir.path().join("lease.db-journal").exists(), stays, "{mode:o}");
     }
 }
+
+/// What a cell of the docs has in backticks.
+fn code(cell: &str) -> Vec<String> {
+    cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn the_docs_have_every_table_and_its_file() {
+    let dir = TempDir::new().unwrap();
+    let store = SqliteStore::new(dir.path());
+    created(&store).await;
+    acquire(&store, 1).await.unwrap();
+    let version = read(&store).await.1;
+    // A mark of its release has a table of its own, which is made with the first one.
+    let marked = Record { released: true, ..record(1) };
+    store.request(&job(), Op::Write { id: id(1), version, record: marked }).await.unwrap();
+
+    let mut in_code: Vec<String> = Vec::new();
+    for file in std::fs::read_dir(dir.path()).unwrap().map(|file| file.unwrap().path()) {
+        let name = file.file_name().unwrap().to_str().unwrap().to_owned();
+        if name.ends_with(".db") {
+            let db = Connection::open(&file).unwrap();
+            let mut tables = db.prepare("SELECT name FROM sqlite_schema WHERE type = 'table'").unwrap();
+            let tables = tables.query_map([], |row| row.get::<_, String>(0)).unwrap();
+            in_code.extend(tables.map(|table| format!("{} in DIR/{name}", table.unwrap())));
+        }
+    }
+    let docs = include_str!("../../../../docs/store.md");
+    let rows = docs.lines().filter(|line| line.starts_with("| `"));
+    let mut in_docs: Vec<String> = Vec::new();
+    for row in rows {
+        let mut tables = code(row.split('|').nth(2).unwrap());
+        let file = tables.pop().unwrap();
+        in_docs.extend(tables.iter().map(|table| format!("{table} in {file}")));
+    }
+    in_code.sort_unstable();
+    in_docs.sort_unstable();
+    assert_eq!(in_docs, in_code);
+}
