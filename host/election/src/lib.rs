@@ -23,5 +23,5 @@ pub mod timing;
 pub use elector::Elector;
 pub use port::{Effect, End, Input, ModuleVersion, Now, OnDone, Plan, Random, Report, Settings, StopReason};
 pub use record::{ElectionName, HIGHEST_TERM, LeaseId, LeaseState, Outcome, Record, Snapshot, Term, Version};
-pub use request::{Op, Refusal, Reply, RequestId};
+pub use request::{Op, Reply, RequestId, StoreError};
 pub use timing::{Time, Timing, TimingError};

@@ -4,7 +4,7 @@ use alloc::string::String;
 use core::time::Duration;
 
 use crate::record::{Record, Term};
-use crate::request::{Op, Refusal, Reply, RequestId};
+use crate::request::{Op, Reply, RequestId, StoreError};
 use crate::timing::{Time, Timing};
 
 /// What an elector is told once.
@@ -93,12 +93,12 @@ pub struct Now {
 pub enum Input {
     /// Nothing but the time: it asked to be woken.
     Tick,
-    /// The store's answer to a request, or [`Refusal::Unknown`] once its timeout has passed.
+    /// The store's answer to a request, or [`StoreError::Unknown`] once its timeout has passed.
     Answer {
         /// The request.
         id: RequestId,
         /// The answer.
-        result: Result<Reply, Refusal>,
+        result: Result<Reply, StoreError>,
     },
     /// The instance is gone: its store is dropped and all that it had started has ended.
     Gone {
@@ -161,7 +161,7 @@ pub enum StopReason {
 /// What is to be done. Effects are carried out in the order in which they come.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Effect {
-    /// Ask the store. The answer, or [`Refusal::Unknown`] after `timeout`, comes back as
+    /// Ask the store. The answer, or [`StoreError::Unknown`] after `timeout`, comes back as
     /// [`Input::Answer`]. Requests run side by side; none waits for another.
     Request {
         /// Comes back with the answer.
@@ -272,7 +272,7 @@ pub enum Report {
     /// A renewal failed or has an unknown outcome.
     RenewFailed {
         /// What the store said.
-        error: Refusal,
+        error: StoreError,
         /// Since the last renewal known to have succeeded.
         since_renewal: Duration,
         /// Until effects are refused.
@@ -321,7 +321,7 @@ pub enum Report {
     /// The store does not answer as it should. Said once, until it does or says something else.
     StoreTrouble {
         /// What it said.
-        error: Refusal,
+        error: StoreError,
         /// What was asked.
         asked: &'static str,
     },

@@ -18,7 +18,7 @@ pub enum Op {
     /// Asks for the highest term that anything in the store names: the record, the coordinator's state, a node's
     /// announcement. Answered by [`Reply::Term`], with 0 if nothing names one.
     Recall,
-    /// Creates the object with its lease free, only if there is none ([`Refusal::Conflict`] if there is).
+    /// Creates the object with its lease free, only if there is none ([`StoreError::Conflict`] if there is).
     /// Answered by [`Reply::Version`].
     Create {
         /// The first record.
@@ -72,7 +72,7 @@ pub enum Reply {
 
 /// Why a request was not carried out, named for the decision that follows.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error, Hash)]
-pub enum Refusal {
+pub enum StoreError {
     /// Acquire: somebody else holds the lease, or it is being broken.
     #[error("the lease is held by another")]
     Held,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use baton_election::{
     Effect, Elector, End, HIGHEST_TERM, Input, LeaseId, LeaseState, ModuleVersion, Now, OnDone, Op, Outcome, Plan,
-    Random, Record, Refusal, Reply, Report, RequestId, Settings, Snapshot, StopReason, Term, Time, Timing, Version,
+    Random, Record, Reply, Report, RequestId, Settings, Snapshot, StopReason, StoreError, Term, Time, Timing, Version,
 };
 
 const D: Duration = Duration::from_secs(15);
@@ -133,7 +133,7 @@ fn a_record_after_whose_term_there_is_none_is_left_alone_and_told_once() {
     for term in [u64::MAX, u64::MAX, HIGHEST_TERM] {
         assert_eq!(scene.reads(object(LeaseState::Expired, Some(record(term, "other")))), []);
     }
-    let told = |report: &&Report| matches!(report, Report::StoreTrouble { error: Refusal::Misconfigured(_), .. });
+    let told = |report: &&Report| matches!(report, Report::StoreTrouble { error: StoreError::Misconfigured(_), .. });
     assert_eq!(scene.told.iter().filter(told).count(), 2, "{:?}", scene.told);
     // Once it is corrected, all goes on from there.
     scene.acquires(object(LeaseState::Expired, Some(record(7, "other"))));
@@ -170,8 +170,8 @@ fn an_acquire_of_unknown_outcome_is_repeated_with_the_same_id_and_version() {
     let mut scene = Scene::new();
     let id = scene.acquires(object(LeaseState::Expired, Some(record(1, "other"))));
     let version = Version("v1".to_string());
-    for refusal in [unknown(), unknown(), Refusal::Misconfigured("no such container".to_string())] {
-        scene.answer(Err(refusal));
+    for error in [unknown(), unknown(), StoreError::Misconfigured("no such container".to_string())] {
+        scene.answer(Err(error));
         let again = scene.wakes();
         assert_eq!(only_request(&again), Op::Acquire { id, length: D, version: version.clone() });
     }
@@ -181,7 +181,7 @@ fn an_acquire_of_unknown_outcome_is_repeated_with_the_same_id_and_version() {
 fn an_acquire_that_was_refused_is_followed_by_a_reading_and_a_new_id() {
     let mut scene = Scene::new();
     let first = scene.acquires(object(LeaseState::Expired, Some(record(1, "other"))));
-    scene.answer(Err(Refusal::Held));
+    scene.answer(Err(StoreError::Held));
     let second = scene.acquires(object(LeaseState::Expired, Some(record(1, "other"))));
     assert_ne!(first, second);
 }
@@ -325,7 +325,7 @@ fn leases_of_one_host_are_renewed_at_the_same_moments_and_another_hosts_at_other
 fn a_known_loss_kills_at_once() {
     let mut scene = Scene::leading();
     scene.wakes();
-    let effects = scene.answer(Err(Refusal::Lost("taken".to_string())));
+    let effects = scene.answer(Err(StoreError::Lost("taken".to_string())));
     assert!(
         matches!(effects[..], [Effect::Stop { reason: StopReason::LeaseLost, .. }, Effect::Kill { .. }]),
         "{effects:?}"
@@ -341,7 +341,7 @@ fn a_known_loss_kills_at_once_though_what_was_refused_is_not_wanted_any_more() {
     let asked = scene.input(Input::Plan(plan(2, None)));
     assert_eq!(only_request(&asked), Op::Read);
     scene.pending = superseded;
-    let effects = scene.answer(Err(Refusal::Lost("taken".to_string())));
+    let effects = scene.answer(Err(StoreError::Lost("taken".to_string())));
     assert!(
         matches!(effects[..], [Effect::Stop { reason: StopReason::LeaseLost, .. }, Effect::Kill { .. }]),
         "{effects:?}"
@@ -416,7 +416,7 @@ fn a_write_that_is_refused_because_the_release_was_carried_out_does_not_undo_tha
     assert!(matches!(only_request(&released), Op::Release { .. }), "{released:?}");
     let release = scene.pending;
     scene.pending = claim;
-    scene.answer(Err(Refusal::Lost("the lease was released".to_string())));
+    scene.answer(Err(StoreError::Lost("the lease was released".to_string())));
     scene.pending = release;
     scene.answer(Ok(Reply::Done));
     assert_eq!(scene.told.last(), Some(&Report::Released));
@@ -496,7 +496,7 @@ fn a_second_signal_while_the_lease_is_released_waits_for_one_more_try() {
 
 #[test]
 fn what_is_refused_is_said_once_and_asked_for_ever_more_seldom_though_it_can_be_read() {
-    let refused = || Err(Refusal::Misconfigured("not allowed".to_string()));
+    let refused = || Err(StoreError::Misconfigured("not allowed".to_string()));
     for nothing in [true, false] {
         let mut scene = Scene::with(OnDone::Repeat);
         let mut waits = Vec::new();
@@ -521,7 +521,7 @@ fn what_is_refused_is_said_once_and_asked_for_ever_more_seldom_though_it_can_be_
 
 #[test]
 fn what_people_must_correct_is_told_once_whatever_met_it() {
-    for (error, told) in [(Refusal::Misconfigured("no rights".to_owned()), 1), (unknown(), 2)] {
+    for (error, told) in [(StoreError::Misconfigured("no rights".to_owned()), 1), (unknown(), 2)] {
         let mut scene = Scene::with(OnDone::Repeat);
         scene.reads(Snapshot::Nothing);
         assert_eq!(scene.answer(Err(error.clone())), []);
@@ -897,7 +897,7 @@ fn what_cannot_be_recalled_is_asked_for_again_or_waited_out() {
             }
         }
     };
-    let may_not = || Refusal::Misconfigured("the rights do not include listing".to_string());
+    let may_not = || StoreError::Misconfigured("the rights do not include listing".to_string());
     let may_not_ask = || {
         let mut scene = Scene::new();
         let effects = scene.reads_and_recalls(free(), Err(may_not()));
@@ -946,7 +946,7 @@ fn a_term_that_is_told_of_while_a_lease_is_waited_out_is_gone_beyond() {
 fn a_lease_under_which_a_longer_one_was_waited_out_has_the_length_of_d_before_a_term_begins() {
     let longer = SECOND * 45;
     let broken = object(LeaseState::Broken, Some(Record { lease: longer, ..record(3, "other") }));
-    for answers in [vec![Ok(Reply::Done)], vec![Err(unknown()), Ok(Reply::Done)], vec![Err(Refusal::Conflict)]] {
+    for answers in [vec![Ok(Reply::Done)], vec![Err(unknown()), Ok(Reply::Done)], vec![Err(StoreError::Conflict)]] {
         let mut scene = Scene::new();
         let effects = scene.reads(broken.clone());
         let Op::Acquire { id, length, .. } = only_request(&effects) else { panic!("{effects:?}") };
@@ -971,7 +971,7 @@ fn a_lease_under_which_a_longer_one_was_waited_out_has_the_length_of_d_before_a_
             assert_eq!(only_request(&effects), op);
             effects = scene.answer(answer.clone());
             match answer {
-                Err(Refusal::Unknown(_)) => effects = scene.wakes(),
+                Err(StoreError::Unknown(_)) => effects = scene.wakes(),
                 Err(_) => assert!(matches!(scene.told.last(), Some(Report::Standby { .. })), "{:?}", scene.told),
                 Ok(_) => assert_eq!(written_record(&effects).lease, D),
             }
@@ -1017,7 +1017,7 @@ fn a_term_that_was_tried_and_never_seen_may_have_been_anothers() {
         let mut scene = Scene::new();
         scene.acquires(object(LeaseState::Expired, Some(record(3, "other"))));
         scene.answer(Ok(Reply::Done));
-        scene.answer(Err(Refusal::Lost("the lease was broken".to_string())));
+        scene.answer(Err(StoreError::Lost("the lease was broken".to_string())));
         scene
     };
     // Somebody led it for longer than any record says, and the record was set back or deleted.
@@ -1086,7 +1086,7 @@ struct Scene {
     asked_to_read: bool,
     /// Whether that asks what else names a term, and what does once a lease was waited out.
     asked_to_recall: bool,
-    recalled: Result<Term, Refusal>,
+    recalled: Result<Term, StoreError>,
     /// When the last acquire or renewal was sent.
     sent: Time,
     /// What people were told.
@@ -1197,7 +1197,7 @@ impl Scene {
     }
 
     /// Answers the pending request 10 ms later.
-    fn answer(&mut self, result: Result<Reply, Refusal>) -> Vec<Effect> {
+    fn answer(&mut self, result: Result<Reply, StoreError>) -> Vec<Effect> {
         let id = self.pending.take().expect("a request is pending");
         self.now = self.now + Duration::from_millis(10);
         self.input(Input::Answer { id, result })
@@ -1222,7 +1222,7 @@ impl Scene {
     }
 
     /// The same, where what else the store names is asked for, and answered so.
-    fn reads_and_recalls(&mut self, snapshot: Snapshot, recalled: Result<Reply, Refusal>) -> Vec<Effect> {
+    fn reads_and_recalls(&mut self, snapshot: Snapshot, recalled: Result<Reply, StoreError>) -> Vec<Effect> {
         while self.pending.is_none() {
             self.wakes();
         }
@@ -1298,8 +1298,8 @@ fn plan(number: u64, fallback: Option<u64>) -> Plan {
     Plan { module: Some(module(number)), fallback: fallback.map(module) }
 }
 
-fn unknown() -> Refusal {
-    Refusal::Unknown("timeout".to_string())
+fn unknown() -> StoreError {
+    StoreError::Unknown("timeout".to_string())
 }
 
 fn only_request(effects: &[Effect]) -> Op {

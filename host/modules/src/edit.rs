@@ -1,6 +1,6 @@
 //! Changing what an election is told about its modules, by whoever may: operators who push, nodes that judge.
 
-use baton_election::{ElectionName, Refusal};
+use baton_election::{ElectionName, StoreError};
 use baton_store::clock::wall;
 use baton_store::edit::{Edit, GivenUp, Tried};
 use baton_store::{ObjectStore, VersionedObject};
@@ -40,7 +40,7 @@ pub async fn edit_versions<T, E: From<EditError>>(
         }
         let mut next = before.clone();
         let answer = change(&mut next).map_err(|error| match edit.doubt() {
-            Some(refusal) => EditError::Unknown(refusal.clone()).into(),
+            Some(error) => EditError::Unknown(error.clone()).into(),
             None => error,
         })?;
         if next == before {
@@ -66,17 +66,17 @@ pub enum EditError {
     Versions(#[from] VersionListError),
     /// The store cannot be used.
     #[error(transparent)]
-    Store(#[from] Refusal),
+    Store(#[from] StoreError),
     /// The store may have changed it.
     #[error("{0}; it may be changed or not: look at it with `baton modules`")]
-    Unknown(Refusal),
+    Unknown(StoreError),
 }
 
 impl From<GivenUp> for EditError {
     fn from(given_up: GivenUp) -> Self {
         match given_up {
-            GivenUp::Unwritten(refusal) => Self::Store(refusal),
-            GivenUp::InDoubt(refusal) => Self::Unknown(refusal),
+            GivenUp::Unwritten(error) => Self::Store(error),
+            GivenUp::InDoubt(error) => Self::Unknown(error),
         }
     }
 }

@@ -140,7 +140,7 @@ async fn a_request_that_arrives_late_does_not_count_twice() {
     // After the next try it finds another version.
     store.fail_next(Fault::Hold);
     assert_eq!(rollback(&store).await, Ok(RolledBack::To(Digest::of(b"b"))));
-    assert_eq!(store.deliver_writes(), [Err(Refusal::Conflict)]);
+    assert_eq!(store.deliver_writes(), [Err(StoreError::Conflict)]);
     holds(&store, &["a", "b"], 4).await;
 }
 

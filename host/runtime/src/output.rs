@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use baton_election::{Refusal, Time};
+use baton_election::{StoreError, Time};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWrite;
@@ -111,7 +111,7 @@ pub enum Notice<'a> {
     /// It uses much of what it may use. Told of each limit once.
     NearLimit(NearLimit),
     /// Its state cannot be claimed or saved yet, and is tried again. Told once of each claim and commit.
-    StateDelayed(&'a Refusal),
+    StateDelayed(&'a StoreError),
     /// A request was refused. Told once for each origin.
     RefusedRequest(&'a RefusedRequest),
 }

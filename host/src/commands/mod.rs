@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use baton_election::{ElectionName, Op, Refusal, Reply, Snapshot};
+use baton_election::{ElectionName, Op, Reply, Snapshot, StoreError};
 use bytes::Bytes;
 
 use crate::cli::{self, Command, WRONG_CONFIGURATION};
@@ -123,21 +123,21 @@ fn open_store(url: &StoreUrl) -> anyhow::Result<Arc<dyn Store>> {
 
 /// Asks the store, for a while again where the outcome is unknown: one that is busy answers soon. A write
 /// that may have happened is not sent twice.
-async fn ask(store: &dyn LeaseStore, election: &ElectionName, op: Op) -> Result<Reply, Refusal> {
+async fn ask(store: &dyn LeaseStore, election: &ElectionName, op: Op) -> Result<Reply, StoreError> {
     let tries = if matches!(op, Op::Write { .. } | Op::Create { .. }) { 1 } else { TRIES };
     patiently(tries, async || store.request(election, op.clone()).await).await
 }
 
 /// The names of all elections.
-async fn elections(store: &dyn LeaseStore) -> Result<Vec<ElectionName>, Refusal> {
+async fn elections(store: &dyn LeaseStore) -> Result<Vec<ElectionName>, StoreError> {
     patiently(TRIES, async || store.elections().await).await
 }
 
-async fn patiently<T>(tries: u32, request: impl AsyncFn() -> Result<T, Refusal>) -> Result<T, Refusal> {
+async fn patiently<T>(tries: u32, request: impl AsyncFn() -> Result<T, StoreError>) -> Result<T, StoreError> {
     let answer = async {
         for _ in 1..tries {
             match request().await {
-                Err(Refusal::Unknown(_)) => tokio::time::sleep(BETWEEN_TRIES).await,
+                Err(StoreError::Unknown(_)) => tokio::time::sleep(BETWEEN_TRIES).await,
                 answer => return answer,
             }
         }
@@ -145,7 +145,7 @@ async fn patiently<T>(tries: u32, request: impl AsyncFn() -> Result<T, Refusal>)
     };
     tokio::time::timeout(ANSWER_WITHIN, answer)
         .await
-        .unwrap_or_else(|_| Err(Refusal::Unknown(format!("the store did not answer within {ANSWER_WITHIN:?}"))))
+        .unwrap_or_else(|_| Err(StoreError::Unknown(format!("the store did not answer within {ANSWER_WITHIN:?}"))))
 }
 
 /// Nobody has heard of it: it may be misspelt, or the store is another.

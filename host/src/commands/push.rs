@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use baton_election::{ElectionName, Refusal};
+use baton_election::{ElectionName, StoreError};
 use bytes::Bytes;
 use tokio::time::timeout;
 
@@ -125,13 +125,13 @@ async fn get(store: &dyn ObjectStore, digest: &Digest, limit: u64) -> anyhow::Re
 }
 
 /// A request that carries so many bytes, made again if nobody knows what became of it: twice is as good as once.
-async fn transfer<T>(size: u64, request: impl AsyncFn() -> Result<T, Refusal>) -> Result<T, Refusal> {
+async fn transfer<T>(size: u64, request: impl AsyncFn() -> Result<T, StoreError>) -> Result<T, StoreError> {
     let within = ANSWER_WITHIN + Duration::from_secs(size / SLOWEST);
-    let late = || Err(Refusal::Unknown(format!("the store did not answer within {within:?}")));
+    let late = || Err(StoreError::Unknown(format!("the store did not answer within {within:?}")));
     let mut answer = late();
     for _ in 0..SENDINGS {
         answer = timeout(within, request()).await.unwrap_or_else(|_| late());
-        if !matches!(answer, Err(Refusal::Unknown(_))) {
+        if !matches!(answer, Err(StoreError::Unknown(_))) {
             break;
         }
     }

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use baton_election::{ElectionName, Refusal, Settings};
+use baton_election::{ElectionName, Settings, StoreError};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
@@ -457,7 +457,7 @@ fn runtime(name: &str, threads: usize) -> std::io::Result<Runtime> {
 
 /// Makes the store's container, as soon as the store lets it.
 async fn create(store: Arc<dyn LeaseStore>, log: Log) {
-    let mut said: Option<Refusal> = None;
+    let mut said: Option<StoreError> = None;
     let mut wait = Duration::from_secs(1);
     while let Err(error) = store.create().await {
         if said.as_ref() != Some(&error) {

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use baton_election::{ElectionName, LeaseId, LeaseState, Op, Refusal, Snapshot};
+use baton_election::{ElectionName, LeaseId, LeaseState, Op, Snapshot, StoreError};
 
 use super::{ask, open_store, read, unheard_of};
 use crate::cli;
@@ -45,7 +45,9 @@ pub(super) async fn start(election: &ElectionName, store: &StoreUrl) -> anyhow::
     let (length, _) = store.lease_range();
     match ask(&*store, election, Op::Acquire { id, length, version: version.clone() }).await {
         Ok(_) => {}
-        Err(Refusal::Held | Refusal::Conflict) => bail!("another host was faster: look at `baton status {election}`"),
+        Err(StoreError::Held | StoreError::Conflict) => {
+            bail!("another host was faster: look at `baton status {election}`")
+        }
         Err(error) => return Err(error).context("cannot take the lease to write the record"),
     }
     record.outcome = None;

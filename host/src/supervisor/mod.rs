@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_election::{
-    Effect, ElectionName, Elector, Input, ModuleVersion, Now, Op, Plan, Random, Refusal, Reply, Report, RequestId,
-    Settings, Term, Time,
+    Effect, ElectionName, Elector, Input, ModuleVersion, Now, Op, Plan, Random, Reply, Report, RequestId, Settings,
+    StoreError, Term, Time,
 };
 use futures::FutureExt as _;
 use tokio::sync::{mpsc, watch};
@@ -132,7 +132,7 @@ struct Run {
     missed_by_timers: watch::Receiver<()>,
     elector: Elector,
     reporter: Reporter,
-    requests: JoinSet<(RequestId, Result<Reply, Refusal>)>,
+    requests: JoinSet<(RequestId, Result<Reply, StoreError>)>,
     /// What the elector may start.
     at_hand: Vec<Prepared>,
     serving: Option<Serving>,
@@ -331,8 +331,8 @@ impl Run {
             let answer = AssertUnwindSafe(timeout(limit, store.request(&election, op))).catch_unwind().await;
             let result = match answer {
                 Ok(Ok(result)) => result,
-                Ok(Err(_)) => Err(Refusal::Unknown(format!("no answer to the {what} within {limit:.1?}"))),
-                Err(_) => Err(Refusal::Unknown(format!("the {what} panicked: a bug in the store's client"))),
+                Ok(Err(_)) => Err(StoreError::Unknown(format!("no answer to the {what} within {limit:.1?}"))),
+                Err(_) => Err(StoreError::Unknown(format!("the {what} panicked: a bug in the store's client"))),
             };
             (id, result)
         });

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_election::{End, ModuleVersion, Refusal, Report, StopReason, Term, Time};
+use baton_election::{End, ModuleVersion, Report, StopReason, StoreError, Term, Time};
 
 use crate::telemetry::{Event, GuestStream, Log};
 use baton_runtime::{Gone, NearLimit, Notice, Output, RefusedRequest, Stream, Usage};
@@ -122,7 +122,7 @@ impl Reporter {
             }
             Report::Released => self.say(Event::Released {}),
             Report::NotReleased { reason } => self.say(Event::NotReleased { reason }),
-            Report::StoreTrouble { error: Refusal::Misconfigured(error), .. } => {
+            Report::StoreTrouble { error: StoreError::Misconfigured(error), .. } => {
                 self.say(Event::Misconfigured { error });
             }
             Report::StoreTrouble { error, asked } => {

@@ -1,7 +1,7 @@
 //! What a node says of itself in an election: `ELECTION/nodes/NODE`. It is for people, but for the term: that is for
 //! whoever finds the record deleted, or an earlier one in its place.
 
-use baton_election::{ElectionName, Op, Refusal, Reply, Term};
+use baton_election::{ElectionName, Op, Reply, StoreError, Term};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
@@ -81,7 +81,7 @@ pub async fn withdraw(
     election: &ElectionName,
     node: &str,
     term: Term,
-) -> Result<bool, Refusal> {
+) -> Result<bool, StoreError> {
     if term > 0 && !matches!(leases.request(election, Op::Read).await, Ok(Reply::Read(record)) if record.names(term)) {
         return Ok(false);
     }

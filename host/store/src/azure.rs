@@ -25,7 +25,7 @@ use azure_core::prelude::IfMatchCondition;
 use azure_core::request_options::{LeaseDuration, LeaseId as AzureLeaseId, ProposedLeaseId};
 use azure_core::{RetryOptions, TransportOptions};
 use azure_storage_blobs::prelude::{BlobClient, ClientBuilder, ContainerClient};
-use baton_election::{ElectionName, LeaseId, LeaseState, Op, Refusal, Reply, Snapshot, Version};
+use baton_election::{ElectionName, LeaseId, LeaseState, Op, Reply, Snapshot, StoreError, Version};
 use futures::StreamExt;
 
 use super::{LeaseStore, check_length};
@@ -97,32 +97,32 @@ impl AzureStore {
     /// Breaks an election's lease, for operators: at once if `period` is zero, else after that.
     ///
     /// # Errors
-    /// [`Refusal::Lost`] if there is none.
-    pub async fn break_lease(&self, election: &ElectionName, period: Duration) -> Result<(), Refusal> {
+    /// [`StoreError::Lost`] if there is none.
+    pub async fn break_lease(&self, election: &ElectionName, period: Duration) -> Result<(), StoreError> {
         let period = period.min(LEASE_RANGE.1);
         let request = self.blob(election).break_lease().lease_break_period(period).into_future();
-        request.await.map(drop).map_err(|error| self.refusal(Asked::OfLease, &error))
+        request.await.map(drop).map_err(|error| self.store_error(Asked::OfLease, &error))
     }
 
     /// Deletes the container with everything in it, leases held or not.
     ///
     /// # Errors
     /// What any request can fail with.
-    pub async fn delete_container(&self) -> Result<(), Refusal> {
-        self.container.delete().into_future().await.map_err(|error| self.refusal(Asked::OfContainer, &error))
+    pub async fn delete_container(&self) -> Result<(), StoreError> {
+        self.container.delete().into_future().await.map_err(|error| self.store_error(Asked::OfContainer, &error))
     }
 
     fn blob(&self, election: &ElectionName) -> BlobClient {
         self.container.blob_client(format!("{election}{LEASE_BLOB}"))
     }
 
-    async fn read(&self, election: &ElectionName) -> Result<Reply, Refusal> {
+    async fn read(&self, election: &ElectionName) -> Result<Reply, StoreError> {
         let blob = match self.blob(election).get_properties().into_future().await {
             Ok(response) => response.blob,
             Err(error) if code(&error) == Some("BlobNotFound") => return Ok(Reply::Read(Snapshot::Nothing)),
-            Err(error) => return Err(self.refusal(Asked::ToRead, &error)),
+            Err(error) => return Err(self.store_error(Asked::ToRead, &error)),
         };
-        let record = record::decode(blob.metadata.unwrap_or_default()).map_err(Refusal::Misconfigured)?;
+        let record = record::decode(blob.metadata.unwrap_or_default()).map_err(StoreError::Misconfigured)?;
         let properties = blob.properties;
         let infinite = properties.lease_duration.is_some_and(|length| length.to_string() == "infinite");
         let lease = match properties.lease_state.map(|state| state.to_string()).as_deref() {
@@ -132,23 +132,23 @@ impl AzureStore {
             Some("breaking") => LeaseState::Breaking,
             Some("broken") => LeaseState::Broken,
             Some("available") | None => LeaseState::Free,
-            Some(other) => return Err(Refusal::Unknown(format!("the lease is in an unknown state, `{other}`"))),
+            Some(other) => return Err(StoreError::Unknown(format!("the lease is in an unknown state, `{other}`"))),
         };
         Ok(Reply::Read(Snapshot::Object { lease, version: Version(properties.etag.to_string()), record }))
     }
 
-    fn refusal(&self, asked: Asked, error: &azure_core::Error) -> Refusal {
+    fn store_error(&self, asked: Asked, error: &azure_core::Error) -> StoreError {
         if matches!(error.kind(), ErrorKind::Credential) {
             // Without them the request was not even sent.
-            return Refusal::Misconfigured(error_chain(error));
+            return StoreError::Misconfigured(error_chain(error));
         }
-        refusal(asked, &self.name, code(error), &error_chain(error))
+        store_error(asked, &self.name, code(error), &error_chain(error))
     }
 }
 
 #[async_trait]
 impl LeaseStore for AzureStore {
-    async fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, Refusal> {
+    async fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, StoreError> {
         let blob = self.blob(election);
         match op {
             Op::Read => self.read(election).await,
@@ -161,7 +161,7 @@ impl LeaseStore for AzureStore {
                 .into_future()
                 .await
                 .map(|response| Reply::Version(Version(response.etag)))
-                .map_err(|error| self.refusal(Asked::ToCreate, &error)),
+                .map_err(|error| self.store_error(Asked::ToCreate, &error)),
             Op::Acquire { id, length, version } => {
                 check_length(length, LEASE_RANGE, &"an Azure store")?;
                 let response = blob
@@ -170,8 +170,8 @@ impl LeaseStore for AzureStore {
                     .if_match(IfMatchCondition::Match(version.0))
                     .into_future()
                     .await
-                    .map_err(|error| self.refusal(Asked::ToAcquire, &error))?;
-                if is_ours(&response.lease_id, id) { Ok(Reply::Done) } else { Err(Refusal::Held) }
+                    .map_err(|error| self.store_error(Asked::ToAcquire, &error))?;
+                if is_ours(&response.lease_id, id) { Ok(Reply::Done) } else { Err(StoreError::Held) }
             }
             Op::Renew { id } => {
                 let response = blob
@@ -179,11 +179,11 @@ impl LeaseStore for AzureStore {
                     .renew()
                     .into_future()
                     .await
-                    .map_err(|error| self.refusal(Asked::OfLease, &error))?;
+                    .map_err(|error| self.store_error(Asked::OfLease, &error))?;
                 if is_ours(&response.lease_id, id) {
                     Ok(Reply::Done)
                 } else {
-                    Err(Refusal::Lost("the store renewed the lease of another".to_owned()))
+                    Err(StoreError::Lost("the store renewed the lease of another".to_owned()))
                 }
             }
             Op::Write { id, version, record } => blob
@@ -194,22 +194,22 @@ impl LeaseStore for AzureStore {
                 .into_future()
                 .await
                 .map(|response| Reply::Version(Version(response.etag)))
-                .map_err(|error| self.refusal(Asked::OfLease, &error)),
+                .map_err(|error| self.store_error(Asked::OfLease, &error)),
             Op::Release { id } => blob
                 .blob_lease_client(azure_id(id)?)
                 .release()
                 .into_future()
                 .await
                 .map(|_| Reply::Done)
-                .map_err(|error| self.refusal(Asked::OfLease, &error)),
+                .map_err(|error| self.store_error(Asked::OfLease, &error)),
         }
     }
 
-    async fn elections(&self) -> Result<Vec<ElectionName>, Refusal> {
+    async fn elections(&self) -> Result<Vec<ElectionName>, StoreError> {
         let mut elections = Vec::new();
         let mut pages = self.container.list_blobs().into_stream();
         while let Some(page) = pages.next().await {
-            let page = page.map_err(|error| self.refusal(Asked::OfContainer, &error))?;
+            let page = page.map_err(|error| self.store_error(Asked::OfContainer, &error))?;
             elections.extend(
                 page.blobs
                     .blobs()
@@ -221,11 +221,11 @@ impl LeaseStore for AzureStore {
         Ok(elections)
     }
 
-    async fn create(&self) -> Result<(), Refusal> {
+    async fn create(&self) -> Result<(), StoreError> {
         match self.container.create().into_future().await {
             Ok(()) => Ok(()),
             Err(error) if code(&error) == Some("ContainerAlreadyExists") => Ok(()),
-            Err(error) => Err(self.refusal(Asked::OfContainer, &error)),
+            Err(error) => Err(self.store_error(Asked::OfContainer, &error)),
         }
     }
 
@@ -253,13 +253,13 @@ fn code(error: &azure_core::Error) -> Option<&str> {
 }
 
 /// Decides by the error's code. What has none, or one that is not listed, may or may not have happened.
-fn refusal(asked: Asked, container: &str, code: Option<&str>, told: &str) -> Refusal {
+fn store_error(asked: Asked, container: &str, code: Option<&str>, told: &str) -> StoreError {
     match code {
-        Some("LeaseAlreadyPresent" | "LeaseIsBreakingAndCannotBeAcquired") => Refusal::Held,
-        Some("LeaseIdMismatchWithLeaseOperation") if asked == Asked::ToAcquire => Refusal::Held,
+        Some("LeaseAlreadyPresent" | "LeaseIsBreakingAndCannotBeAcquired") => StoreError::Held,
+        Some("LeaseIdMismatchWithLeaseOperation") if asked == Asked::ToAcquire => StoreError::Held,
         // A blob that is leased exists.
-        Some("LeaseIdMissing" | "BlobAlreadyExists") if asked == Asked::ToCreate => Refusal::Conflict,
-        Some("ConditionNotMet" | "TargetConditionNotMet") => Refusal::Conflict,
+        Some("LeaseIdMissing" | "BlobAlreadyExists") if asked == Asked::ToCreate => StoreError::Conflict,
+        Some("ConditionNotMet" | "TargetConditionNotMet") => StoreError::Conflict,
         Some(
             code @ ("LeaseIdMismatchWithLeaseOperation"
             | "LeaseIdMismatchWithBlobOperation"
@@ -270,31 +270,31 @@ fn refusal(asked: Asked, container: &str, code: Option<&str>, told: &str) -> Ref
             | "LeaseIsBrokenAndCannotBeRenewed"
             | "LeaseIsBreakingAndCannotBeChanged"
             | "LeaseAlreadyBroken"),
-        ) => Refusal::Lost(format!("the store says {code}")),
-        Some("BlobNotFound") => Refusal::Lost("the record was deleted".to_owned()),
+        ) => StoreError::Lost(format!("the store says {code}")),
+        Some("BlobNotFound") => StoreError::Lost("the record was deleted".to_owned()),
         Some("ContainerNotFound") if asked == Asked::OfLease => {
-            Refusal::Lost(format!("the container {container} was deleted"))
+            StoreError::Lost(format!("the container {container} was deleted"))
         }
-        Some("ContainerNotFound") => Refusal::Misconfigured(format!(
+        Some("ContainerNotFound") => StoreError::Misconfigured(format!(
             "there is no container {container}: check --store, or make it, as `baton run` and `baton push` do with \
              --create"
         )),
-        Some(code @ ("AuthenticationFailed" | "InvalidAuthenticationInfo")) => Refusal::Misconfigured(format!(
+        Some(code @ ("AuthenticationFailed" | "InvalidAuthenticationInfo")) => StoreError::Misconfigured(format!(
             "the store does not accept the credentials ({code}): check the key, the SAS and this machine's clock"
         )),
         Some(
             code @ ("AuthorizationFailure" | "AuthorizationPermissionMismatch" | "InsufficientAccountPermissions"),
-        ) => Refusal::Misconfigured(format!(
+        ) => StoreError::Misconfigured(format!(
             "the credentials may not use the container {container} ({code}): check the key or the SAS and its rights, \
              and the account's network rules; an identity needs the role Storage Blob Data Contributor, and new roles \
              take minutes to spread"
         )),
-        Some("AccountIsDisabled") => Refusal::Misconfigured("the storage account is disabled".to_owned()),
-        Some(code) => Refusal::Unknown(format!("the store says {code}")),
-        None if told.contains("dns error") => Refusal::Misconfigured(format!(
+        Some("AccountIsDisabled") => StoreError::Misconfigured("the storage account is disabled".to_owned()),
+        Some(code) => StoreError::Unknown(format!("the store says {code}")),
+        None if told.contains("dns error") => StoreError::Misconfigured(format!(
             "the storage account's name is not known: check the account in the store's URL, and this machine's DNS ({told})"
         )),
-        None => Refusal::Unknown(told.to_owned()),
+        None => StoreError::Unknown(told.to_owned()),
     }
 }
 
@@ -319,9 +319,9 @@ fn error_chain(error: &azure_core::Error) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-fn azure_id(id: LeaseId) -> Result<AzureLeaseId, Refusal> {
+fn azure_id(id: LeaseId) -> Result<AzureLeaseId, StoreError> {
     // An id is a UUID by construction.
-    id.to_string().parse().map_err(|error| Refusal::Misconfigured(format!("the lease id {id} is not one: {error}")))
+    id.to_string().parse().map_err(|error| StoreError::Misconfigured(format!("the lease id {id} is not one: {error}")))
 }
 
 /// Azure counts whole seconds. Rounded up, a lease ends later there than its holder counts, never earlier.
@@ -340,7 +340,7 @@ mod tests {
     #[test]
     fn an_unlisted_code_is_unknown_and_never_lost() {
         for code in [Some("ServerBusy"), Some("InternalError"), Some("OperationTimedOut"), None] {
-            assert!(matches!(refusal(Asked::OfLease, "leases", code, "cut"), Refusal::Unknown(_)), "{code:?}");
+            assert!(matches!(store_error(Asked::OfLease, "leases", code, "cut"), StoreError::Unknown(_)), "{code:?}");
         }
     }
 

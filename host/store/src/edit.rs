@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton_election::{ElectionName, Refusal, Version};
+use baton_election::{ElectionName, StoreError, Version};
 use bytes::Bytes;
 use tokio::time::sleep;
 
@@ -26,7 +26,7 @@ pub struct Edit<'a> {
     /// Of what was read last.
     version: Option<Version>,
     conflicts: u32,
-    doubt: Option<Refusal>,
+    doubt: Option<StoreError>,
 }
 
 /// What came of a try to write.
@@ -45,10 +45,10 @@ pub enum Tried {
 pub enum GivenUp {
     /// Nothing was written.
     #[error(transparent)]
-    Unwritten(Refusal),
+    Unwritten(StoreError),
     /// An earlier try may have been written.
     #[error(transparent)]
-    InDoubt(Refusal),
+    InDoubt(StoreError),
 }
 
 impl<'a> Edit<'a> {
@@ -74,7 +74,7 @@ impl<'a> Edit<'a> {
                     self.version = None;
                     return Ok(None);
                 }
-                Err(refusal) => self.wait(refusal).await?,
+                Err(error) => self.wait(error).await?,
             }
         }
     }
@@ -87,29 +87,29 @@ impl<'a> Edit<'a> {
         match tried(self.store.write(self.object, self.election, self.version.as_ref(), content)).await {
             Ok(_) => Ok(Tried::Written),
             // Somebody else wrote, or an earlier try of this did: the next reading tells.
-            Err(Refusal::Conflict) if self.conflicts < CONFLICTS => {
+            Err(StoreError::Conflict) if self.conflicts < CONFLICTS => {
                 self.conflicts += 1;
                 sleep(between(Duration::ZERO, APART)).await;
                 Ok(Tried::Refused)
             }
-            Err(refusal) => {
-                let is_in_doubt = matches!(refusal, Refusal::Unknown(_));
+            Err(error) => {
+                let is_in_doubt = matches!(error, StoreError::Unknown(_));
                 if is_in_doubt {
-                    self.doubt = Some(refusal.clone());
+                    self.doubt = Some(error.clone());
                 }
-                self.wait(refusal).await?;
+                self.wait(error).await?;
                 Ok(if is_in_doubt { Tried::InDoubt } else { Tried::Refused })
             }
         }
     }
 
     /// Why an earlier try may have been written, if one may: what forbids the change now says nothing of that.
-    pub fn doubt(&self) -> Option<&Refusal> {
+    pub fn doubt(&self) -> Option<&StoreError> {
         self.doubt.as_ref()
     }
 
-    async fn wait(&mut self, refusal: Refusal) -> Result<(), GivenUp> {
+    async fn wait(&mut self, error: StoreError) -> Result<(), GivenUp> {
         let given_up = if self.doubt.is_some() { GivenUp::InDoubt } else { GivenUp::Unwritten };
-        self.pace.wait_to_edit(refusal).await.map_err(given_up)
+        self.pace.wait_to_edit(error).await.map_err(given_up)
     }
 }

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use baton_election::{LeaseId, LeaseState, Op, Record, Refusal, Reply, Snapshot, Version};
+use baton_election::{LeaseId, LeaseState, Op, Record, Reply, Snapshot, StoreError, Version};
 
 /// One election's object: its lease, and the record beside it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -49,8 +49,8 @@ impl Lease {
     /// Breaks it `period` from now, or when it ends by itself if that is earlier. Zero breaks it at once.
     ///
     /// # Errors
-    /// [`Refusal::Lost`] if nobody holds it.
-    pub fn break_after(&mut self, period: Duration, elapsed: Duration) -> Result<(), Refusal> {
+    /// [`StoreError::Lost`] if nobody holds it.
+    pub fn break_after(&mut self, period: Duration, elapsed: Duration) -> Result<(), StoreError> {
         let left = |end: Option<Duration>| end.map_or(period, |end| period.min(end.saturating_sub(elapsed)));
         let wait = match self.state(elapsed) {
             LeaseState::Free => return Err(lost("there is no lease to break")),
@@ -67,18 +67,18 @@ impl Lease {
         *self = Self { holder: Some(id), length, broken_after: None, changes: self.changes.wrapping_add(1) };
     }
 
-    fn acquire(&mut self, id: LeaseId, length: Duration, elapsed: Duration) -> Result<(), Refusal> {
+    fn acquire(&mut self, id: LeaseId, length: Duration, elapsed: Duration) -> Result<(), StoreError> {
         match self.state(elapsed) {
             LeaseState::Free | LeaseState::Expired | LeaseState::Broken => {}
             // An answer may have been lost: who repeats the request holds the lease already.
             LeaseState::Held | LeaseState::HeldForever if self.holder == Some(id) => {}
-            LeaseState::Held | LeaseState::HeldForever | LeaseState::Breaking => return Err(Refusal::Held),
+            LeaseState::Held | LeaseState::HeldForever | LeaseState::Breaking => return Err(StoreError::Held),
         }
         self.start(id, Some(length));
         Ok(())
     }
 
-    fn renew(&mut self, id: LeaseId, elapsed: Duration) -> Result<(), Refusal> {
+    fn renew(&mut self, id: LeaseId, elapsed: Duration) -> Result<(), StoreError> {
         self.held_by(id)?;
         match self.state(elapsed) {
             // Nobody has taken it since, or the holder would be another.
@@ -90,13 +90,13 @@ impl Lease {
         Ok(())
     }
 
-    fn release(&mut self, id: LeaseId) -> Result<(), Refusal> {
+    fn release(&mut self, id: LeaseId) -> Result<(), StoreError> {
         self.held_by(id)?;
         *self = Self { changes: self.changes.wrapping_add(1), ..Self::default() };
         Ok(())
     }
 
-    fn allows_writes(&self, id: LeaseId, elapsed: Duration) -> Result<(), Refusal> {
+    fn allows_writes(&self, id: LeaseId, elapsed: Duration) -> Result<(), StoreError> {
         self.held_by(id)?;
         match self.state(elapsed) {
             LeaseState::Held | LeaseState::HeldForever | LeaseState::Breaking => Ok(()),
@@ -106,7 +106,7 @@ impl Lease {
         }
     }
 
-    fn held_by(&self, id: LeaseId) -> Result<(), Refusal> {
+    fn held_by(&self, id: LeaseId) -> Result<(), StoreError> {
         match self.holder {
             Some(holder) if holder == id => Ok(()),
             Some(_) => Err(lost("another has taken the lease")),
@@ -122,8 +122,8 @@ impl Lease {
 /// error the object is as it was.
 ///
 /// # Errors
-/// The [`Refusal`] that the request's contract names.
-pub fn apply(object: &mut Option<Row>, op: Op, elapsed: Duration, next: Version) -> Result<Reply, Refusal> {
+/// The [`StoreError`] that the request's contract names.
+pub fn apply(object: &mut Option<Row>, op: Op, elapsed: Duration, next: Version) -> Result<Reply, StoreError> {
     let (row, op) = match (object.as_mut(), op) {
         (None, Op::Read) => return Ok(Reply::Read(Snapshot::Nothing)),
         (None, Op::Recall) => return Ok(Reply::Term(0)),
@@ -141,8 +141,8 @@ pub fn apply(object: &mut Option<Row>, op: Op, elapsed: Duration, next: Version)
             record: row.record.clone(),
         })),
         Op::Recall => Ok(Reply::Term(row.record.as_ref().map_or(0, |record| record.term))),
-        Op::Create { .. } => Err(Refusal::Conflict),
-        Op::Acquire { version, .. } if version != row.version => Err(Refusal::Conflict),
+        Op::Create { .. } => Err(StoreError::Conflict),
+        Op::Acquire { version, .. } if version != row.version => Err(StoreError::Conflict),
         Op::Acquire { id, length, .. } => row.lease.acquire(id, length, elapsed).map(|()| Reply::Done),
         Op::Renew { id } => row.lease.renew(id, elapsed).map(|()| Reply::Done),
         Op::Release { id } => row.lease.release(id).map(|()| Reply::Done),
@@ -150,7 +150,7 @@ pub fn apply(object: &mut Option<Row>, op: Op, elapsed: Duration, next: Version)
             // The lease first: a loss must end the instance at once, a conflict only makes its host read.
             row.lease.allows_writes(id, elapsed)?;
             if version != row.version {
-                return Err(Refusal::Conflict);
+                return Err(StoreError::Conflict);
             }
             row.record = Some(record);
             row.version = next.clone();
@@ -161,8 +161,8 @@ pub fn apply(object: &mut Option<Row>, op: Op, elapsed: Duration, next: Version)
 
 const RELEASED: &str = "the lease is free";
 
-fn lost(why: &str) -> Refusal {
-    Refusal::Lost(why.to_owned())
+fn lost(why: &str) -> StoreError {
+    StoreError::Lost(why.to_owned())
 }
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ impl Bench {
         bench
     }
 
-    fn ask(&mut self, op: Op) -> Result<Reply, Refusal> {
+    fn ask(&mut self, op: Op) -> Result<Reply, StoreError> {
         self.writes += 1;
         let next = version(&format!("v{}", self.writes));
         let before = self.object.clone();
@@ -76,25 +76,25 @@ impl Bench {
         self.object.as_ref().unwrap().version.clone()
     }
 
-    fn acquire(&mut self, n: u128) -> Result<Reply, Refusal> {
+    fn acquire(&mut self, n: u128) -> Result<Reply, StoreError> {
         let version = self.version();
         self.ask(Op::Acquire { id: id(n), length: D, version })
     }
 
-    fn renew(&mut self, n: u128) -> Result<Reply, Refusal> {
+    fn renew(&mut self, n: u128) -> Result<Reply, StoreError> {
         self.ask(Op::Renew { id: id(n) })
     }
 
-    fn release(&mut self, n: u128) -> Result<Reply, Refusal> {
+    fn release(&mut self, n: u128) -> Result<Reply, StoreError> {
         self.ask(Op::Release { id: id(n) })
     }
 
-    fn write(&mut self, n: u128) -> Result<Reply, Refusal> {
+    fn write(&mut self, n: u128) -> Result<Reply, StoreError> {
         let version = self.version();
         self.ask(Op::Write { id: id(n), version, record: record(1) })
     }
 
-    fn break_after(&mut self, period: Duration) -> Result<(), Refusal> {
+    fn break_after(&mut self, period: Duration) -> Result<(), StoreError> {
         let before = self.object.clone();
         let elapsed = self.now - self.changed;
         let answer = self.object.as_mut().unwrap().lease.break_after(period, elapsed);
@@ -108,8 +108,8 @@ impl Bench {
 }
 
 #[track_caller]
-fn assert_lost<T: std::fmt::Debug>(answer: Result<T, Refusal>) {
-    assert!(matches!(answer, Err(Refusal::Lost(_))), "{answer:?}");
+fn assert_lost<T: std::fmt::Debug>(answer: Result<T, StoreError>) {
+    assert!(matches!(answer, Err(StoreError::Lost(_))), "{answer:?}");
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn a_missing_object_is_created_once_and_loses_every_lease_call() {
     assert_lost(bench.release(A));
     assert_lost(bench.ask(Op::Write { id: id(A), version: version("v"), record: record(1) }));
     assert!(matches!(bench.ask(Op::Create { record: record(0) }), Ok(Reply::Version(_))));
-    assert_eq!(bench.ask(Op::Create { record: record(0) }), Err(Refusal::Conflict));
+    assert_eq!(bench.ask(Op::Create { record: record(0) }), Err(StoreError::Conflict));
     assert_eq!(bench.state(), LeaseState::Free);
 }
 
@@ -132,7 +132,7 @@ fn a_repeated_acquire_succeeds_and_starts_the_length_anew() {
     assert_eq!(bench.acquire(A), Ok(Reply::Done));
     bench.now += s(14);
     assert_eq!(bench.state(), LeaseState::Held);
-    assert_eq!(bench.acquire(B), Err(Refusal::Held));
+    assert_eq!(bench.acquire(B), Err(StoreError::Held));
     bench.now += s(1);
     assert_eq!(bench.state(), LeaseState::Expired);
     assert_eq!(bench.acquire(B), Ok(Reply::Done));
@@ -160,10 +160,10 @@ fn lease_calls_leave_the_version_alone_and_a_write_moves_it() {
 fn another_version_is_a_conflict_and_a_lost_lease_comes_before_it() {
     let mut bench = Bench::created();
     let other = version("other");
-    assert_eq!(bench.ask(Op::Acquire { id: id(A), length: D, version: other.clone() }), Err(Refusal::Conflict));
+    assert_eq!(bench.ask(Op::Acquire { id: id(A), length: D, version: other.clone() }), Err(StoreError::Conflict));
     bench.acquire(A).unwrap();
     let write = |n| Op::Write { id: id(n), version: other.clone(), record: record(1) };
-    assert_eq!(bench.ask(write(A)), Err(Refusal::Conflict));
+    assert_eq!(bench.ask(write(A)), Err(StoreError::Conflict));
     assert_lost(bench.ask(write(B)));
 }
 
@@ -220,8 +220,8 @@ fn a_break_with_a_period_lets_the_holder_write_until_it_ends() {
     bench.break_after(s(5)).unwrap();
     bench.now += s(4);
     assert_eq!(bench.state(), LeaseState::Breaking);
-    assert_eq!(bench.acquire(A), Err(Refusal::Held));
-    assert_eq!(bench.acquire(B), Err(Refusal::Held));
+    assert_eq!(bench.acquire(A), Err(StoreError::Held));
+    assert_eq!(bench.acquire(B), Err(StoreError::Held));
     assert!(bench.write(A).is_ok());
     assert_lost(bench.write(B));
     assert_lost(bench.renew(A));
@@ -251,7 +251,7 @@ fn a_lease_without_an_end_ends_by_release_or_break_only() {
     bench.object.as_mut().unwrap().lease.length = None;
     bench.now += s(1_000_000);
     assert_eq!(bench.state(), LeaseState::HeldForever);
-    assert_eq!(bench.acquire(B), Err(Refusal::Held));
+    assert_eq!(bench.acquire(B), Err(StoreError::Held));
     bench.break_after(s(60)).unwrap();
     bench.now += s(59);
     assert_eq!(bench.state(), LeaseState::Breaking);

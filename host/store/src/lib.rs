@@ -1,7 +1,7 @@
 //! What Baton keeps, and where: an election's lease and record, its coordinator's state, and modules.
 //!
 //! A store answers the elector's requests, each as one atomic step, and never decides anything itself:
-//! it does not retry, it does not interpret, and it maps its errors to the elector's [`Refusal`]s by
+//! it does not retry, it does not interpret, and it maps its errors to the elector's [`StoreError`]s by
 //! their codes, never by status alone. Whoever implements [`LeaseStore`] passes the conformance suite.
 //!
 //! This crate is the lowest of the host's: above the elector, below the runtime of coordinators. So it also has what all
@@ -41,7 +41,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use baton_election::{ElectionName, Op, Refusal, Reply};
+use baton_election::{ElectionName, Op, Reply, StoreError};
 
 pub use announcement::{Announcement, SILENT, withdraw};
 pub use azure::AzureStore;
@@ -57,14 +57,14 @@ pub use url::{StoreUrl, StoreUrlError};
 #[async_trait]
 pub trait LeaseStore: Send + Sync {
     /// Carries out one request, or says why not. Dropping the future may leave the request under way:
-    /// whoever does so must treat it as [`Refusal::Unknown`].
-    async fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, Refusal>;
+    /// whoever does so must treat it as [`StoreError::Unknown`].
+    async fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, StoreError>;
 
     /// The names of all elections, sorted.
-    async fn elections(&self) -> Result<Vec<ElectionName>, Refusal>;
+    async fn elections(&self) -> Result<Vec<ElectionName>, StoreError>;
 
     /// Makes what must exist before the first request: the container, the folder. Harmless if it exists.
-    async fn create(&self) -> Result<(), Refusal>;
+    async fn create(&self) -> Result<(), StoreError>;
 
     /// The shortest and the longest lease that it keeps.
     fn lease_range(&self) -> (Duration, Duration);
@@ -109,12 +109,12 @@ fn check_length(
     length: Duration,
     (shortest, longest): (Duration, Duration),
     place: &dyn Display,
-) -> Result<(), Refusal> {
+) -> Result<(), StoreError> {
     if (shortest..=longest).contains(&length) {
         return Ok(());
     }
     let (shortest, longest) = (shortest.as_secs(), longest.as_secs());
-    Err(Refusal::Misconfigured(format!(
+    Err(StoreError::Misconfigured(format!(
         "a lease of {length:?} is not possible in {place}: choose {shortest} to {longest} s"
     )))
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use baton_election::{ElectionName, Op, Refusal, Reply, Term, Version};
+use baton_election::{ElectionName, Op, Reply, StoreError, Term, Version};
 use bytes::Bytes;
 use time::OffsetDateTime;
 
@@ -23,7 +23,7 @@ pub const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(2), Duration:
 /// Says what time it is, since some fixed moment. It must not go back.
 pub type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
 
-/// What becomes of one request. Whoever sent it learns nothing: the answer is [`Refusal::Unknown`].
+/// What becomes of one request. Whoever sent it learns nothing: the answer is [`StoreError::Unknown`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// It never arrives.
@@ -53,14 +53,14 @@ impl MemoryStore {
     }
 
     /// Carries out, in their order, all requests that were held, and returns what nobody was told.
-    pub fn deliver(&self) -> Vec<Result<Reply, Refusal>> {
+    pub fn deliver(&self) -> Vec<Result<Reply, StoreError>> {
         let mut state = self.state();
         let held = std::mem::take(&mut state.held);
         held.into_iter().map(|(election, op)| state.carry_out(election, op, (self.clock)())).collect()
     }
 
     /// The same for writes of state and of control objects.
-    pub fn deliver_writes(&self) -> Vec<Result<Version, Refusal>> {
+    pub fn deliver_writes(&self) -> Vec<Result<Version, StoreError>> {
         let mut state = self.state();
         let held = std::mem::take(&mut state.held_writes);
         held.into_iter().map(|write| state.save(write)).collect()
@@ -70,12 +70,12 @@ impl MemoryStore {
     /// by itself, if that is earlier.
     ///
     /// # Errors
-    /// [`Refusal::Lost`] if there is no lease to break.
-    pub fn break_lease(&self, election: &ElectionName, period: Duration) -> Result<(), Refusal> {
+    /// [`StoreError::Lost`] if there is no lease to break.
+    pub fn break_lease(&self, election: &ElectionName, period: Duration) -> Result<(), StoreError> {
         let mut state = self.state();
         let now = (self.clock)();
         let Some(object) = state.objects.get_mut(election) else {
-            return Err(Refusal::Lost("there is no lease to break".to_owned()));
+            return Err(StoreError::Lost("there is no lease to break".to_owned()));
         };
         object.row.lease.break_after(period, now.saturating_sub(object.changed))?;
         object.changed = now;
@@ -88,7 +88,7 @@ impl MemoryStore {
     }
 
     /// Writes, or meets the next fault.
-    fn write_or_fail(&self, write: Write) -> Result<Version, Refusal> {
+    fn write_or_fail(&self, write: Write) -> Result<Version, StoreError> {
         let mut state = self.state();
         match state.faults.pop_front() {
             None => return state.save(write),
@@ -97,7 +97,7 @@ impl MemoryStore {
             Some(Fault::LoseAnswer) => drop(state.save(write)),
             Some(Fault::Hold) => state.held_writes.push(write),
         }
-        Err(Refusal::Unknown("the request or its answer was lost".to_owned()))
+        Err(StoreError::Unknown("the request or its answer was lost".to_owned()))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -114,7 +114,7 @@ impl fmt::Debug for MemoryStore {
 
 #[async_trait]
 impl LeaseStore for MemoryStore {
-    async fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, Refusal> {
+    async fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, StoreError> {
         if let Op::Acquire { length, .. } = &op {
             check_length(*length, LEASE_RANGE, &"memory")?;
         }
@@ -126,14 +126,14 @@ impl LeaseStore for MemoryStore {
             Some(Fault::LoseAnswer) => drop(state.carry_out(election.clone(), op, (self.clock)())),
             Some(Fault::Hold) => state.held.push((election.clone(), op)),
         }
-        Err(Refusal::Unknown("the request or its answer was lost".to_owned()))
+        Err(StoreError::Unknown("the request or its answer was lost".to_owned()))
     }
 
-    async fn elections(&self) -> Result<Vec<ElectionName>, Refusal> {
+    async fn elections(&self) -> Result<Vec<ElectionName>, StoreError> {
         Ok(self.state().objects.keys().cloned().collect())
     }
 
-    async fn create(&self) -> Result<(), Refusal> {
+    async fn create(&self) -> Result<(), StoreError> {
         Ok(())
     }
 
@@ -149,7 +149,7 @@ impl ObjectStore for MemoryStore {
         object: VersionedObject,
         election: &ElectionName,
         known: Option<&Version>,
-    ) -> Result<Reading, Refusal> {
+    ) -> Result<Reading, StoreError> {
         Ok(match self.state().versioned.get(&(object, election.clone())) {
             None => Reading::Nothing,
             Some((version, _)) if Some(version) == known => Reading::Unchanged,
@@ -163,17 +163,17 @@ impl ObjectStore for MemoryStore {
         election: &ElectionName,
         version: Option<&Version>,
         content: Bytes,
-    ) -> Result<Version, Refusal> {
+    ) -> Result<Version, StoreError> {
         self.write_or_fail(Write { place: (object, election.clone()), version: version.cloned(), content })
     }
 
-    async fn elections_with(&self, object: VersionedObject) -> Result<Vec<ElectionName>, Refusal> {
+    async fn elections_with(&self, object: VersionedObject) -> Result<Vec<ElectionName>, StoreError> {
         let state = self.state();
         let places = state.versioned.keys().filter(|(kept, _)| *kept == object);
         Ok(places.map(|(_, election)| election.clone()).collect())
     }
 
-    async fn put(&self, object: &PlainObject, content: Bytes) -> Result<(), Refusal> {
+    async fn put(&self, object: &PlainObject, content: Bytes) -> Result<(), StoreError> {
         let now = (self.clock)();
         let mut state = self.state();
         match (object, state.plain.get_mut(object)) {
@@ -183,12 +183,12 @@ impl ObjectStore for MemoryStore {
         Ok(())
     }
 
-    async fn get(&self, object: &PlainObject, limit: u64) -> Result<Option<Bytes>, Refusal> {
+    async fn get(&self, object: &PlainObject, limit: u64) -> Result<Option<Bytes>, StoreError> {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         Ok(self.state().plain.get(object).map(|(_, content)| content.slice(..content.len().min(limit))))
     }
 
-    async fn list(&self, listing: &Listing) -> Result<Vec<Listed>, Refusal> {
+    async fn list(&self, listing: &Listing) -> Result<Vec<Listed>, StoreError> {
         let is_listed = |object: &PlainObject| match (object, listing) {
             (PlainObject::Announcement(election, _), Listing::Announcements(of)) => election == of,
             (PlainObject::Module(_), Listing::Modules) => true,
@@ -201,7 +201,7 @@ impl ObjectStore for MemoryStore {
         Ok(listed.collect())
     }
 
-    async fn remove(&self, object: &PlainObject, put_until: Option<OffsetDateTime>) -> Result<bool, Refusal> {
+    async fn remove(&self, object: &PlainObject, put_until: Option<OffsetDateTime>) -> Result<bool, StoreError> {
         let is_later = |put: Duration| put_until.is_some_and(|until| OffsetDateTime::UNIX_EPOCH + put > until);
         let mut state = self.state();
         let stays = state.plain.get(object).is_some_and(|(put, _)| is_later(*put));
@@ -238,9 +238,9 @@ struct Object {
 }
 
 impl State {
-    fn save(&mut self, Write { place, version, content }: Write) -> Result<Version, Refusal> {
+    fn save(&mut self, Write { place, version, content }: Write) -> Result<Version, StoreError> {
         if self.versioned.get(&place).map(|(version, _)| version) != version.as_ref() {
-            return Err(Refusal::Conflict);
+            return Err(StoreError::Conflict);
         }
         self.versions += 1;
         let next = Version(format!("v{}", self.versions));
@@ -248,7 +248,7 @@ impl State {
         Ok(next)
     }
 
-    fn carry_out(&mut self, election: ElectionName, op: Op, now: Duration) -> Result<Reply, Refusal> {
+    fn carry_out(&mut self, election: ElectionName, op: Op, now: Duration) -> Result<Reply, StoreError> {
         self.versions += 1;
         let next = Version(format!("v{}", self.versions));
         let before = self.objects.remove(&election);
@@ -267,7 +267,7 @@ impl State {
     }
 
     /// The highest term that anything names beside the record, which names this one.
-    fn recall(&self, election: ElectionName, recorded: Term) -> Result<Term, Refusal> {
+    fn recall(&self, election: ElectionName, recorded: Term) -> Result<Term, StoreError> {
         let said = self
             .plain
             .iter()

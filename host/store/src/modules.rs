@@ -1,7 +1,7 @@
 //! What a store keeps of modules: the modules, what an election is told about them, and who has them.
 
 use async_trait::async_trait;
-use baton_election::{ElectionName, Refusal, Version};
+use baton_election::{ElectionName, StoreError, Version};
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _};
 use time::OffsetDateTime;
@@ -19,41 +19,41 @@ const LONGEST_ANNOUNCEMENT: u64 = 64 << 10;
 #[async_trait]
 pub trait ModuleStore: ObjectStore {
     /// Reads what an election is told about its modules, unless it still has the version `known`.
-    async fn read_control(&self, election: &ElectionName, known: Option<&Version>) -> Result<Reading, Refusal> {
+    async fn read_control(&self, election: &ElectionName, known: Option<&Version>) -> Result<Reading, StoreError> {
         self.read(VersionedObject::Control, election, known).await
     }
 
     /// Writes what an election is told about its modules, if it has that version; without one, if there is none.
     ///
     /// # Errors
-    /// [`Refusal::Conflict`] if the condition failed.
+    /// [`StoreError::Conflict`] if the condition failed.
     async fn write_control(
         &self,
         election: &ElectionName,
         version: Option<&Version>,
         content: Bytes,
-    ) -> Result<Version, Refusal> {
+    ) -> Result<Version, StoreError> {
         self.write(VersionedObject::Control, election, version, content).await
     }
 
     /// The elections that are told of modules, sorted: there may be no lease of them yet.
-    async fn controlled(&self) -> Result<Vec<ElectionName>, Refusal> {
+    async fn controlled(&self) -> Result<Vec<ElectionName>, StoreError> {
         self.elections_with(VersionedObject::Control).await
     }
 
     /// Keeps a module under its digest.
-    async fn put_module(&self, digest: &Digest, content: Bytes) -> Result<(), Refusal> {
+    async fn put_module(&self, digest: &Digest, content: Bytes) -> Result<(), StoreError> {
         self.put(&PlainObject::Module(*digest), content).await
     }
 
     /// The first `limit` bytes of a module as they are stored; none if it is not there. Whoever uses them compares them
     /// with the digest.
-    async fn get_module(&self, digest: &Digest, limit: u64) -> Result<Option<Bytes>, Refusal> {
+    async fn get_module(&self, digest: &Digest, limit: u64) -> Result<Option<Bytes>, StoreError> {
         self.get(&PlainObject::Module(*digest), limit).await
     }
 
     /// All modules that are kept, of whatever election, in the order of their digests.
-    async fn modules(&self) -> Result<Vec<StoredModule>, Refusal> {
+    async fn modules(&self) -> Result<Vec<StoredModule>, StoreError> {
         let listed = self.list(&Listing::Modules).await?;
         let modules = listed.into_iter().filter_map(|listed| match listed.object {
             PlainObject::Module(digest) => Some(StoredModule { digest, size: listed.size, stored: listed.put? }),
@@ -64,17 +64,17 @@ pub trait ModuleStore: ObjectStore {
 
     /// Removes a module, unless it was stored later than that, and tells whether it is gone. Harmless if there is
     /// none.
-    async fn remove_module(&self, digest: &Digest, stored_until: Option<OffsetDateTime>) -> Result<bool, Refusal> {
+    async fn remove_module(&self, digest: &Digest, stored_until: Option<OffsetDateTime>) -> Result<bool, StoreError> {
         self.remove(&PlainObject::Module(*digest), stored_until).await
     }
 
     /// Says what a node has in an election, instead of what it said before.
-    async fn announce(&self, election: &ElectionName, node: &str, content: Bytes) -> Result<(), Refusal> {
+    async fn announce(&self, election: &ElectionName, node: &str, content: Bytes) -> Result<(), StoreError> {
         self.put(&announcement(election, node), content).await
     }
 
     /// What the nodes of an election have said, by node.
-    async fn announcements(&self, election: &ElectionName) -> Result<Vec<(String, Bytes)>, Refusal> {
+    async fn announcements(&self, election: &ElectionName) -> Result<Vec<(String, Bytes)>, StoreError> {
         let listed = self.list(&Listing::Announcements(election.clone())).await?;
         let nodes = listed.into_iter().filter_map(|listed| match listed.object {
             PlainObject::Announcement(_, node) => Some(node),
@@ -89,12 +89,12 @@ pub trait ModuleStore: ObjectStore {
     }
 
     /// What one node of an election has said; none if it has said nothing.
-    async fn announced(&self, election: &ElectionName, node: &str) -> Result<Option<Bytes>, Refusal> {
+    async fn announced(&self, election: &ElectionName, node: &str) -> Result<Option<Bytes>, StoreError> {
         self.get(&announcement(election, node), LONGEST_ANNOUNCEMENT).await
     }
 
     /// Takes back what a node has said. Harmless if it has said nothing.
-    async fn withdraw(&self, election: &ElectionName, node: &str) -> Result<(), Refusal> {
+    async fn withdraw(&self, election: &ElectionName, node: &str) -> Result<(), StoreError> {
         self.remove(&announcement(election, node), None).await.map(drop)
     }
 }

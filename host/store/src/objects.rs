@@ -5,7 +5,7 @@
 //! written once, on top of this: [`state`](crate::state), and [`ModuleStore`](crate::ModuleStore).
 
 use async_trait::async_trait;
-use baton_election::{ElectionName, Refusal, Version};
+use baton_election::{ElectionName, StoreError, Version};
 use bytes::Bytes;
 use time::OffsetDateTime;
 
@@ -62,8 +62,8 @@ pub enum Reading {
 }
 
 /// A place that keeps objects. Dropping a future may leave its request under way. Every request may fail with
-/// [`Refusal::Unknown`], which says of one that changes something that it may have been carried out, and with
-/// [`Refusal::Misconfigured`], which says that it was not.
+/// [`StoreError::Unknown`], which says of one that changes something that it may have been carried out, and with
+/// [`StoreError::Misconfigured`], which says that it was not.
 #[async_trait]
 pub trait ObjectStore: Send + Sync {
     /// Reads an election's object, unless it still has the version `known`: then that costs next to nothing.
@@ -72,36 +72,36 @@ pub trait ObjectStore: Send + Sync {
         object: VersionedObject,
         election: &ElectionName,
         known: Option<&Version>,
-    ) -> Result<Reading, Refusal>;
+    ) -> Result<Reading, StoreError>;
 
     /// Writes an election's object whole, only if it still has that version; without one, only if there is none.
     /// Returns its new version, which no other write has.
     ///
     /// # Errors
-    /// [`Refusal::Conflict`] if the condition failed.
+    /// [`StoreError::Conflict`] if the condition failed.
     async fn write(
         &self,
         object: VersionedObject,
         election: &ElectionName,
         version: Option<&Version>,
         content: Bytes,
-    ) -> Result<Version, Refusal>;
+    ) -> Result<Version, StoreError>;
 
     /// The elections that have such an object, sorted.
-    async fn elections_with(&self, object: VersionedObject) -> Result<Vec<ElectionName>, Refusal>;
+    async fn elections_with(&self, object: VersionedObject) -> Result<Vec<ElectionName>, StoreError>;
 
     /// Keeps an object under its name, instead of what was there. A module that is there already stays as it is, and
     /// counts as put now: who puts it is about to name it.
-    async fn put(&self, object: &PlainObject, content: Bytes) -> Result<(), Refusal>;
+    async fn put(&self, object: &PlainObject, content: Bytes) -> Result<(), StoreError>;
 
     /// An object's bytes, of which only the first `limit` are read; none if it is not there. Whoever must tell one of
     /// `limit` bytes from a larger one asks for one byte more.
-    async fn get(&self, object: &PlainObject, limit: u64) -> Result<Option<Bytes>, Refusal>;
+    async fn get(&self, object: &PlainObject, limit: u64) -> Result<Option<Bytes>, StoreError>;
 
     /// The objects of a listing, in the order of their names.
-    async fn list(&self, listing: &Listing) -> Result<Vec<Listed>, Refusal>;
+    async fn list(&self, listing: &Listing) -> Result<Vec<Listed>, StoreError>;
 
     /// Removes an object, unless it is a module that was put later than `put_until`, and tells whether it is gone.
     /// Harmless if there is none.
-    async fn remove(&self, object: &PlainObject, put_until: Option<OffsetDateTime>) -> Result<bool, Refusal>;
+    async fn remove(&self, object: &PlainObject, put_until: Option<OffsetDateTime>) -> Result<bool, StoreError>;
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton_election::Refusal;
+use baton_election::StoreError;
 use tokio::time::{sleep, timeout};
 
 /// How long one try may take: several megabytes go over a slow line.
@@ -15,36 +15,36 @@ const RETRY_MAX: Duration = Duration::from_secs(1);
 const TRIES: u32 = 10;
 
 /// One try, which is unknown if it takes too long.
-pub(crate) async fn tried<T>(request: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
-    timeout(TRY, request).await.unwrap_or_else(|_| Err(Refusal::Unknown(format!("no answer within {TRY:?}"))))
+pub(crate) async fn tried<T>(request: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    timeout(TRY, request).await.unwrap_or_else(|_| Err(StoreError::Unknown(format!("no answer within {TRY:?}"))))
 }
 
 /// The pace of repeated tries.
 pub(crate) struct Pace<'a> {
     tries: u32,
-    tell: &'a (dyn Fn(&Refusal) + Send + Sync),
+    tell: &'a (dyn Fn(&StoreError) + Send + Sync),
 }
 
 impl<'a> Pace<'a> {
-    /// `tell` hears of the first refusal.
-    pub fn new(tell: &'a (dyn Fn(&Refusal) + Send + Sync)) -> Self {
+    /// `tell` hears of the first error.
+    pub fn new(tell: &'a (dyn Fn(&StoreError) + Send + Sync)) -> Self {
         Self { tries: 0, tell }
     }
 
     /// Waits before the next try; or says why there should be none.
-    pub async fn wait(&mut self, refusal: &Refusal) -> Result<(), String> {
+    pub async fn wait(&mut self, error: &StoreError) -> Result<(), String> {
         if self.tries == 0 {
-            (self.tell)(refusal);
+            (self.tell)(error);
         }
         sleep((RETRY * (1 << self.tries.min(6))).min(RETRY_MAX)).await;
         self.tries += 1;
-        if self.tries >= TRIES { Err(refusal.to_string()) } else { Ok(()) }
+        if self.tries >= TRIES { Err(error.to_string()) } else { Ok(()) }
     }
 
     /// The same for an edit, whose sender waits for the answer: a store that is not there or refuses this host is
-    /// left alone, since that can be mended. Returns the refusal if there should be no next try.
-    pub async fn wait_to_edit(&mut self, refusal: Refusal) -> Result<(), Refusal> {
-        let given_up = matches!(refusal, Refusal::Misconfigured(_)) || self.wait(&refusal).await.is_err();
-        if given_up { Err(refusal) } else { Ok(()) }
+    /// left alone, since that can be mended. Returns the error if there should be no next try.
+    pub async fn wait_to_edit(&mut self, error: StoreError) -> Result<(), StoreError> {
+        let given_up = matches!(error, StoreError::Misconfigured(_)) || self.wait(&error).await.is_err();
+        if given_up { Err(error) } else { Ok(()) }
     }
 }

@@ -1,7 +1,7 @@
 //! What a store names of an election's terms, in whatever it keeps for it: whoever finds the record deleted, or set back
 //! to an earlier one, learns here that there was a later term.
 
-use baton_election::{Refusal, Term};
+use baton_election::{StoreError, Term};
 
 use crate::Announcement;
 use crate::state::Document;
@@ -10,14 +10,14 @@ use crate::state::Document;
 /// nodes have announced. Of the state, the first [`HEAD`](crate::state::HEAD) bytes are enough.
 ///
 /// # Errors
-/// [`Refusal::Misconfigured`] where the state says nothing that can be read: it may name any term.
+/// [`StoreError::Misconfigured`] where the state says nothing that can be read: it may name any term.
 pub(super) fn highest(
     recorded: Term,
     state: Option<&[u8]>,
     announced: impl IntoIterator<Item = Term>,
-) -> Result<Term, Refusal> {
+) -> Result<Term, StoreError> {
     let claimed = state.map_or(Ok(0), Document::term_in);
-    let claimed = claimed.map_err(|error| Refusal::Misconfigured(error.to_string()))?;
+    let claimed = claimed.map_err(|error| StoreError::Misconfigured(error.to_string()))?;
     Ok(announced.into_iter().fold(recorded.max(claimed), Term::max))
 }
 

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use baton_election::{ElectionName, LeaseId, Op, Refusal, Reply, Term, Version};
+use baton_election::{ElectionName, LeaseId, Op, Reply, StoreError, Term, Version};
 use rusqlite::Connection;
 use tokio::sync::Semaphore;
 
@@ -91,14 +91,14 @@ impl SqliteStore {
     /// or when it ends by itself, if that is earlier. Until then nobody can renew or acquire it.
     ///
     /// # Errors
-    /// [`Refusal::Lost`] if there is no lease to break; otherwise what any request can fail with.
-    pub async fn break_lease(&self, election: &ElectionName, period: Duration) -> Result<(), Refusal> {
+    /// [`StoreError::Lost`] if there is no lease to break; otherwise what any request can fail with.
+    pub async fn break_lease(&self, election: &ElectionName, period: Duration) -> Result<(), StoreError> {
         let election = election.clone();
         self.blocking(move |shared| {
             shared.leases.transact(Access::Write, |db| {
                 shared.change(db, &election, |object, elapsed| match object {
                     Some(row) => Ok(row.lease.break_after(period, elapsed)),
-                    None => Ok(Err(Refusal::Lost("there is no lease to break".to_owned()))),
+                    None => Ok(Err(StoreError::Lost("there is no lease to break".to_owned()))),
                 })
             })
         })
@@ -109,7 +109,7 @@ impl SqliteStore {
     ///
     /// # Errors
     /// What any request can fail with.
-    pub async fn delete(&self, election: &ElectionName) -> Result<(), Refusal> {
+    pub async fn delete(&self, election: &ElectionName) -> Result<(), StoreError> {
         let election = election.clone();
         self.blocking(move |shared| {
             shared.leases.transact(Access::Write, |db| {
@@ -123,8 +123,8 @@ impl SqliteStore {
     async fn in_lane<T: Send + 'static>(
         &self,
         election: &ElectionName,
-        work: impl FnOnce(&Shared) -> Result<T, Refusal> + Send + 'static,
-    ) -> Result<T, Refusal> {
+        work: impl FnOnce(&Shared) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
         self.in_turn(self.shared.lane(election), work).await
     }
 
@@ -136,8 +136,8 @@ impl SqliteStore {
     async fn in_turn<T: Send + 'static>(
         &self,
         lane: Arc<Semaphore>,
-        work: impl FnOnce(&Shared) -> Result<T, Refusal> + Send + 'static,
-    ) -> Result<T, Refusal> {
+        work: impl FnOnce(&Shared) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
         // The permit stays with the thread, also when the sender gives up. Nobody closes a lane.
         let permit = lane.acquire_owned().await;
         self.blocking(move |shared| {
@@ -151,19 +151,19 @@ impl SqliteStore {
     /// contract is that the request may then be under way.
     async fn blocking<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Shared) -> Result<T, Refusal> + Send + 'static,
-    ) -> Result<T, Refusal> {
+        work: impl FnOnce(&Shared) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
         let shared = Arc::clone(&self.shared);
         match tokio::task::spawn_blocking(move || work(&shared)).await {
             Ok(answer) => answer,
-            Err(error) => Err(Refusal::Unknown(format!("the request to the store was cut off: {error}"))),
+            Err(error) => Err(StoreError::Unknown(format!("the request to the store was cut off: {error}"))),
         }
     }
 }
 
 #[async_trait]
 impl LeaseStore for SqliteStore {
-    async fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, Refusal> {
+    async fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, StoreError> {
         if let Op::Renew { id } = op {
             return self.renew(election, id).await;
         }
@@ -171,7 +171,7 @@ impl LeaseStore for SqliteStore {
         self.in_lane(election, move |shared| shared.request(&name, op)).await
     }
 
-    async fn elections(&self) -> Result<Vec<ElectionName>, Refusal> {
+    async fn elections(&self) -> Result<Vec<ElectionName>, StoreError> {
         self.blocking(|shared| {
             shared.leases.transact(Access::Read, |db| {
                 let mut names = db.prepare_cached("SELECT election FROM lease ORDER BY election")?;
@@ -181,7 +181,7 @@ impl LeaseStore for SqliteStore {
         .await
     }
 
-    async fn create(&self) -> Result<(), Refusal> {
+    async fn create(&self) -> Result<(), StoreError> {
         self.blocking(|shared| {
             // The leases last: whoever can read them can ask what the others name, too. But one that cannot be made
             // is no reason to have no leases.
@@ -223,7 +223,7 @@ impl Shared {
         Arc::clone(lanes.entry(election.clone()).or_insert_with(|| Arc::new(Semaphore::new(LANES))))
     }
 
-    fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, Refusal> {
+    fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, StoreError> {
         if let Op::Acquire { length, .. } = &op {
             check_length(*length, LEASE_RANGE, &self.leases)?;
         }
@@ -242,12 +242,12 @@ impl Shared {
     fn apply(&self, db: &Connection, election: &ElectionName, op: Op) -> Step<Reply> {
         match new_version() {
             Ok(next) => self.change(db, election, |object, elapsed| Ok(apply(object, op, elapsed, next))),
-            Err(refusal) => Ok(Err(refusal)),
+            Err(error) => Ok(Err(error)),
         }
     }
 
     /// The highest term that anything names beside the record, which names this one.
-    fn recall(&self, election: &ElectionName, recorded: Term) -> Result<Term, Refusal> {
+    fn recall(&self, election: &ElectionName, recorded: Term) -> Result<Term, StoreError> {
         let state = self.states.transact(Access::Read, |db| objects::state_head(db, election).map(Ok))?;
         let said = self.control.transact(Access::Read, |db| objects::announcements(db, election).map(Ok))?;
         recall::highest(recorded, state.as_deref(), said.iter().map(|content| recall::announced(content)))
@@ -318,10 +318,10 @@ fn elections(names: impl Iterator<Item = rusqlite::Result<String>>) -> rusqlite:
 }
 
 /// A version that no write has had before.
-fn new_version() -> Result<Version, Refusal> {
+fn new_version() -> Result<Version, StoreError> {
     let mut bits = [0; 16];
     getrandom::fill(&mut bits).map_err(|error| {
-        Refusal::Misconfigured(format!("the system gives no random numbers ({error}): allow getrandom"))
+        StoreError::Misconfigured(format!("the system gives no random numbers ({error}): allow getrandom"))
     })?;
     Ok(Version(format!("{:032x}", u128::from_be_bytes(bits))))
 }

@@ -130,7 +130,7 @@ impl Store {
     pub fn break_lease(&self, period: Duration) -> Done {
         match self {
             Self::Sqlite(sqlite) => sqlite.runtime.block_on(async {
-                sqlite.client().break_lease(&election(), period).await.map_err(|refusal| format!("{refusal:?}"))
+                sqlite.client().break_lease(&election(), period).await.map_err(|error| format!("{error:?}"))
             }),
             Self::Azurite(azure) => azure.ask(azure.blob().break_lease().lease_break_period(period)).map(drop),
         }
@@ -192,7 +192,7 @@ impl Store {
                 let Ok(Reply::Read(Snapshot::Object { version, .. })) = read else { return Err(format!("{read:?}")) };
                 let id = LeaseId::from_random(7);
                 let taken = client.request(&election(), Op::Acquire { id, length: self.lease(), version }).await;
-                taken.map(|_| Taken::Sqlite(id)).map_err(|refusal| format!("{refusal:?}"))
+                taken.map(|_| Taken::Sqlite(id)).map_err(|error| format!("{error:?}"))
             }),
             Self::Azurite(azure) => {
                 let seconds = LeaseDuration::Seconds(self.lease().as_secs() as u8);
@@ -206,7 +206,7 @@ impl Store {
         match (self, taken) {
             (Self::Sqlite(sqlite), Taken::Sqlite(id)) => sqlite.runtime.block_on(async {
                 let released = sqlite.client().request(&election(), Op::Release { id }).await;
-                released.map(drop).map_err(|refusal| format!("{refusal:?}"))
+                released.map(drop).map_err(|error| format!("{error:?}"))
             }),
             (Self::Azurite(azure), Taken::Azurite(id)) => {
                 azure.ask(azure.blob().blob_lease_client(id).release()).map(drop)
@@ -218,9 +218,9 @@ impl Store {
     /// Deletes the record, and its lease with it.
     pub fn delete(&self) -> Done {
         match self {
-            Self::Sqlite(sqlite) => sqlite.runtime.block_on(async {
-                sqlite.client().delete(&election()).await.map_err(|refusal| format!("{refusal:?}"))
-            }),
+            Self::Sqlite(sqlite) => sqlite
+                .runtime
+                .block_on(async { sqlite.client().delete(&election()).await.map_err(|error| format!("{error:?}")) }),
             Self::Azurite(azure) => {
                 // While its lease is held, nobody else may delete a blob.
                 self.break_lease(Duration::ZERO)?;

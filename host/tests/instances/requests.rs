@@ -11,7 +11,7 @@ use baton_store::clock::Clock;
 use baton::node::NodeId;
 use baton::supervisor::{Shutdown, Supervisor};
 use baton::telemetry::{Format, Log, Style};
-use baton_election::{ElectionName, ModuleVersion, OnDone, Op, Refusal, Reply, Settings, Timing};
+use baton_election::{ElectionName, ModuleVersion, OnDone, Op, Reply, Settings, StoreError, Timing};
 use baton_modules::{Prepared, Supply};
 use baton_store::{LeaseStore, MemoryStore, memory};
 use tokio::sync::{mpsc, watch};
@@ -29,7 +29,7 @@ struct Panics {
 
 #[async_trait]
 impl LeaseStore for Panics {
-    async fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, Refusal> {
+    async fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, StoreError> {
         let kind = op.to_string();
         let first = self.seen.lock().unwrap().insert(kind.clone());
         assert!(!first, "the first {kind} panics, as it should here");
@@ -40,11 +40,11 @@ impl LeaseStore for Panics {
         answer
     }
 
-    async fn elections(&self) -> Result<Vec<ElectionName>, Refusal> {
+    async fn elections(&self) -> Result<Vec<ElectionName>, StoreError> {
         self.store.elections().await
     }
 
-    async fn create(&self) -> Result<(), Refusal> {
+    async fn create(&self) -> Result<(), StoreError> {
         Ok(())
     }
 

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::port::{Input, Report};
 use crate::record::{LeaseId, LeaseState, Record, Snapshot, Term, Version};
-use crate::request::{Op, Refusal, Reply};
+use crate::request::{Op, Reply, StoreError};
 use crate::timing::Time;
 
 /// A standby: reads every second, and asks for the lease only when it looks free.
@@ -92,7 +92,7 @@ impl Standby {
         None
     }
 
-    fn answer(&mut self, context: &mut Context, result: Result<Reply, Refusal>) -> Option<Role> {
+    fn answer(&mut self, context: &mut Context, result: Result<Reply, StoreError>) -> Option<Role> {
         match (core::mem::take(&mut self.asked), result) {
             (Asked::Reading, Ok(Reply::Read(snapshot))) => {
                 self.failures = 0;
@@ -115,40 +115,40 @@ impl Standby {
                 context.memory.note_recalled(term);
                 return self.contend(context, snapshot, true);
             }
-            (Asked::Recall(snapshot), Err(refusal)) => {
-                context.store_trouble(RECALL, &refusal);
+            (Asked::Recall(snapshot), Err(error)) => {
+                context.store_trouble(RECALL, &error);
                 let since = *context.memory.unrecalled_since.get_or_insert(context.now.time);
                 let patience = context.settings.timing.lease();
                 // A node that may not read the other objects, or cannot, leads all the same, but never at once.
-                if matches!(refusal, Refusal::Misconfigured(_)) || context.time().since(since) >= patience {
+                if matches!(error, StoreError::Misconfigured(_)) || context.time().since(since) >= patience {
                     return self.contend(context, snapshot, false);
                 }
-                self.backs_off(context, &refusal);
+                self.backs_off(context, &error);
             }
             // Created. It is read before it is asked for, so that one rule judges all openings.
-            (Asked::Create, Ok(_) | Err(Refusal::Conflict)) => {
+            (Asked::Create, Ok(_) | Err(StoreError::Conflict)) => {
                 context.refused = 0;
                 context.store_answers(CREATE);
                 self.next_poll = context.time();
             }
-            (Asked::Create, Err(refusal)) => {
-                context.store_trouble(CREATE, &refusal);
-                self.next_poll = context.time() + context.back_off(context.refused, &refusal);
+            (Asked::Create, Err(error)) => {
+                context.store_trouble(CREATE, &error);
+                self.next_poll = context.time() + context.back_off(context.refused, &error);
                 context.refused += 1;
             }
             (Asked::Reading | Asked::Recall(_), result) => {
-                let refusal =
-                    result.err().unwrap_or_else(|| Refusal::Unknown("the answer is to no reading".to_string()));
-                context.store_trouble(READ, &refusal);
-                self.backs_off(context, &refusal);
+                let error =
+                    result.err().unwrap_or_else(|| StoreError::Unknown("the answer is to no reading".to_string()));
+                context.store_trouble(READ, &error);
+                self.backs_off(context, &error);
             }
         }
         None
     }
 
     /// Reads again, ever later while that fails.
-    fn backs_off(&mut self, context: &mut Context, refusal: &Refusal) {
-        self.next_poll = context.time() + context.back_off(self.failures, refusal);
+    fn backs_off(&mut self, context: &mut Context, error: &StoreError) {
+        self.next_poll = context.time() + context.back_off(self.failures, error);
         self.failures += 1;
     }
 
@@ -325,7 +325,7 @@ impl Acquiring {
         None
     }
 
-    fn answer(&mut self, context: &mut Context, pending: Pending, result: Result<Reply, Refusal>) -> Option<Role> {
+    fn answer(&mut self, context: &mut Context, pending: Pending, result: Result<Reply, StoreError>) -> Option<Role> {
         match result {
             Ok(_) => {
                 context.refused = 0;
@@ -343,29 +343,29 @@ impl Acquiring {
                 Some(Role::Holding(Box::new(holding)))
             }
             // A try that was not carried out says nothing of an earlier one that may have been.
-            Err(refusal @ (Refusal::Unknown(_) | Refusal::Misconfigured(_)))
-                if self.in_doubt || matches!(refusal, Refusal::Unknown(_)) =>
+            Err(error @ (StoreError::Unknown(_) | StoreError::Misconfigured(_)))
+                if self.in_doubt || matches!(error, StoreError::Unknown(_)) =>
             {
                 self.in_doubt = true;
-                context.store_trouble(ACQUIRE, &refusal);
+                context.store_trouble(ACQUIRE, &error);
                 self.next_try = context.retry_at();
                 None
             }
-            Err(Refusal::Held) => {
+            Err(StoreError::Held) => {
                 context.refused = 0;
                 context.memory.was_held = true;
                 let next_poll = context.time() + context.jittered(POLL);
                 Some(Role::Standby(Standby::new(next_poll)))
             }
             // Since it was read as free, a holder has written, or the object is another.
-            Err(Refusal::Conflict | Refusal::Lost(_)) => {
+            Err(StoreError::Conflict | StoreError::Lost(_)) => {
                 context.memory.was_held = true;
                 Some(Role::Standby(Standby::new(context.time())))
             }
             // Nothing is said of a change of role: the trouble was, and it is asked for again, ever more seldom.
-            Err(refusal) => {
-                context.store_trouble(ACQUIRE, &refusal);
-                let next_poll = context.time() + context.back_off(context.refused, &refusal);
+            Err(error) => {
+                context.store_trouble(ACQUIRE, &error);
+                let next_poll = context.time() + context.back_off(context.refused, &error);
                 context.refused += 1;
                 Some(Role::Standby(Standby::new(next_poll)))
             }

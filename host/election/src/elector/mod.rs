@@ -20,7 +20,7 @@ use core::time::Duration;
 
 use crate::port::{Effect, Input, Now, Plan, Random, Report, Settings};
 use crate::record::{HIGHEST_TERM, LeaseId, LeaseState, Outcome, Record, Snapshot, Term, Version};
-use crate::request::{Op, Refusal, Reply, RequestId};
+use crate::request::{Op, Reply, RequestId, StoreError};
 use crate::timing::{POLL, Time};
 
 use candidate::{Acquiring, Standby};
@@ -415,11 +415,11 @@ impl Context {
         self.report(Report::CoolOff { wait, reason });
     }
 
-    fn store_trouble(&mut self, asked: &'static str, error: &Refusal) {
+    fn store_trouble(&mut self, asked: &'static str, error: &StoreError) {
         let known = self.trouble.take();
         // What people must correct is the same trouble, whatever it was that met it.
         let is_told = known.as_ref().is_some_and(|known| {
-            &known.error == error && (known.asked == asked || matches!(error, Refusal::Misconfigured(_)))
+            &known.error == error && (known.asked == asked || matches!(error, StoreError::Misconfigured(_)))
         });
         let since = known.map_or_else(|| self.time(), |known| known.since);
         self.trouble = Some(Trouble { since, asked, error: error.clone() });
@@ -441,9 +441,9 @@ impl Context {
     }
 
     /// How long to wait after so many failures in a row, the last of which was this.
-    fn back_off(&mut self, failures: u32, last: &Refusal) -> Duration {
+    fn back_off(&mut self, failures: u32, last: &StoreError) -> Duration {
         let longest = match last {
-            Refusal::Misconfigured(_) => MISCONFIGURED_BACK_OFF_MAX,
+            StoreError::Misconfigured(_) => MISCONFIGURED_BACK_OFF_MAX,
             _ => BACK_OFF_MAX,
         };
         let doubled = POLL.saturating_mul(1 << failures.min(5));
@@ -452,7 +452,7 @@ impl Context {
 }
 
 /// Refuses a term after which there is none: no holder has written it.
-fn plausible(reply: Reply) -> Result<Reply, Refusal> {
+fn plausible(reply: Reply) -> Result<Reply, StoreError> {
     let (what, term) = match &reply {
         Reply::Read(Snapshot::Object { record: Some(Record { term, .. }), .. }) => ("record", *term),
         Reply::Term(term) => ("state or a node's announcement", *term),
@@ -461,7 +461,7 @@ fn plausible(reply: Reply) -> Result<Reply, Refusal> {
     if term < HIGHEST_TERM {
         return Ok(reply);
     }
-    Err(Refusal::Misconfigured(format!("the {what} names term {term}, after which there is none: correct its term")))
+    Err(StoreError::Misconfigured(format!("the {what} names term {term}, after which there is none: correct its term")))
 }
 
 /// What the store is asked for, in the words of [`Report::StoreTrouble`].
@@ -478,7 +478,7 @@ const ACQUIRE: &str = "acquire";
 struct Trouble {
     since: Time,
     asked: &'static str,
-    error: Refusal,
+    error: StoreError,
 }
 
 /// A request without an answer so far.

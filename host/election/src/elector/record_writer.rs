@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use super::{Context, Pending, answered};
 use crate::record::{LeaseId, LeaseState, Record, Snapshot, Version};
-use crate::request::{Op, Refusal, Reply, RequestId};
+use crate::request::{Op, Reply, RequestId, StoreError};
 use crate::timing::Time;
 
 /// Why the lease is lost where the record is none of what this holder has asked for.
@@ -145,7 +145,7 @@ impl RecordWriter {
     }
 
     /// Takes an answer; one to somebody else's request does nothing.
-    pub(super) fn answer(&mut self, context: &mut Context, id: RequestId, result: &Result<Reply, Refusal>) -> News {
+    pub(super) fn answer(&mut self, context: &mut Context, id: RequestId, result: &Result<Reply, StoreError>) -> News {
         if let Some(place) = self.superseded.iter().position(|pending| pending.id == id) {
             self.superseded.swap_remove(place);
             return known_loss(result);
@@ -161,14 +161,14 @@ impl RecordWriter {
                 self.reached(context, version)
             }
             Ok(Reply::Read(snapshot)) => self.compare(context, snapshot),
-            Err(Refusal::Conflict) => {
+            Err(StoreError::Conflict) => {
                 goal.step = Step::ReadAt(context.time());
                 News::None
             }
-            Err(Refusal::Lost(_) | Refusal::Held) => known_loss(result),
-            Ok(Reply::Done | Reply::Term(_)) | Err(Refusal::Unknown(_) | Refusal::Misconfigured(_)) => {
-                if let Err(refusal) = result {
-                    context.store_trouble("write", refusal);
+            Err(StoreError::Lost(_) | StoreError::Held) => known_loss(result),
+            Ok(Reply::Done | Reply::Term(_)) | Err(StoreError::Unknown(_) | StoreError::Misconfigured(_)) => {
+                if let Err(error) = result {
+                    context.store_trouble("write", error);
                 }
                 goal.step = Step::ReadAt(context.retry_at());
                 News::None
@@ -238,10 +238,10 @@ impl RecordWriter {
 }
 
 /// What an answer says of the lease, whatever else it means.
-fn known_loss(result: &Result<Reply, Refusal>) -> News {
+fn known_loss(result: &Result<Reply, StoreError>) -> News {
     match result {
-        Err(Refusal::Lost(why)) => News::Lost(why.clone()),
-        Err(Refusal::Held) => News::Lost("the lease is held by another".to_string()),
+        Err(StoreError::Lost(why)) => News::Lost(why.clone()),
+        Err(StoreError::Held) => News::Lost("the lease is held by another".to_string()),
         _ => News::None,
     }
 }

@@ -9,7 +9,7 @@ use super::timer::{Timer, Timers};
 use super::{Context, Pending, Role, answered};
 use crate::port::{Input, Report};
 use crate::record::{LeaseId, Record};
-use crate::request::{Op, Refusal};
+use crate::request::{Op, StoreError};
 use crate::timing::Time;
 
 /// A node that gives the lease up: it marks the record as released, under its lease, and then releases that. A lease
@@ -69,17 +69,19 @@ impl Releasing {
                     context.report(Report::Released);
                     return back_to_standby(context, "the lease was released".to_string());
                 }
-                Err(Refusal::Lost(why)) => return self.give_up(context, &why),
-                Err(Refusal::Held | Refusal::Conflict) => return self.give_up(context, "it is not held any more"),
-                Err(refusal) if self.hurried => {
-                    return self.give_up(context, &format!("the host would not wait for another try ({refusal})"));
+                Err(StoreError::Lost(why)) => return self.give_up(context, &why),
+                Err(StoreError::Held | StoreError::Conflict) => {
+                    return self.give_up(context, "it is not held any more");
                 }
-                Err(refusal @ (Refusal::Unknown(_) | Refusal::Misconfigured(_))) => {
-                    context.store_trouble("release", &refusal);
+                Err(error) if self.hurried => {
+                    return self.give_up(context, &format!("the host would not wait for another try ({error})"));
+                }
+                Err(error @ (StoreError::Unknown(_) | StoreError::Misconfigured(_))) => {
+                    context.store_trouble("release", &error);
                     self.next_try = context.retry_at();
                 }
             },
-            Some(Input::Answer { id, result: Err(Refusal::Unknown(why) | Refusal::Misconfigured(why)) })
+            Some(Input::Answer { id, result: Err(StoreError::Unknown(why) | StoreError::Misconfigured(why)) })
                 if self.hurried && self.writer.awaits(id) =>
             {
                 return self.give_up(context, &format!("the host would not wait for another try ({why})"));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_election::{
-    Effect, End, Input, LeaseId, ModuleVersion, Op, Plan, Record, Refusal, Reply, RequestId, Snapshot, Term, Time,
+    Effect, End, Input, LeaseId, ModuleVersion, Op, Plan, Record, Reply, RequestId, Snapshot, StoreError, Term, Time,
 };
 
 use crate::state::{Faults, Flight, Instance, Node, Process, Waiting, World, at};
@@ -248,7 +248,7 @@ impl World {
             }
             Action::GiveUp(place, id) => {
                 let _unanswered = self.stop_waiting(place, id);
-                let result = Err(Refusal::Unknown("timeout".to_string()));
+                let result = Err(StoreError::Unknown("timeout".to_string()));
                 self.feed(place, Input::Answer { id, result });
             }
             Action::Begin(place) => self.begin(place),

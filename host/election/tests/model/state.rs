@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_election::{
-    Elector, End, Now, OnDone, Op, Plan, Random, Record, Refusal, Reply, RequestId, Settings, Term, Time, Timing,
+    Elector, End, Now, OnDone, Op, Plan, Random, Record, Reply, RequestId, Settings, StoreError, Term, Time, Timing,
 };
 
 use crate::store::{Instant, Store};
@@ -107,7 +107,7 @@ pub struct Waiting {
     pub id: RequestId,
     pub until: Instant,
     /// The answer, where it came while the process was paused.
-    pub answer: Option<Result<Reply, Refusal>>,
+    pub answer: Option<Result<Reply, StoreError>>,
 }
 
 /// A request on its way to the store.

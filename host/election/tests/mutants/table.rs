@@ -56,8 +56,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a release of unknown outcome is checked by a renewal",
         file: RELEASING,
-        old: "context.store_trouble(\"release\", &refusal);",
-        new: "context.store_trouble(\"release\", &refusal);\n                    if MUTANT { context.urgent(Op::Renew { id: self.id }); }",
+        old: "context.store_trouble(\"release\", &error);",
+        new: "context.store_trouble(\"release\", &error);\n                    if MUTANT { context.urgent(Op::Renew { id: self.id }); }",
         breaks: "lease_id_never_reused_after_release_sent",
     },
     // ---- Every write carries the lease id and the version of the read that it was computed from. ----
@@ -122,8 +122,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a write of unknown outcome is taken for done",
         file: RECORD_WRITER,
-        old: "            Err(Refusal::Lost(_) | Refusal::Held) => known_loss(result),",
-        new: "            Err(Refusal::Unknown(_)) if MUTANT => { let version = self.version.clone(); self.reached(context, version) }\n            Err(Refusal::Lost(_) | Refusal::Held) => known_loss(result),",
+        old: "            Err(StoreError::Lost(_) | StoreError::Held) => known_loss(result),",
+        new: "            Err(StoreError::Unknown(_)) if MUTANT => { let version = self.version.clone(); self.reached(context, version) }\n            Err(StoreError::Lost(_) | StoreError::Held) => known_loss(result),",
         breaks: "terms_only_rise",
     },
     Mutant {
@@ -321,8 +321,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a recall that is not answered counts as one that may not be asked for",
         file: CANDIDATE,
-        old: "Refusal::Misconfigured(_)) || context.time().since(since) >= patience",
-        new: "Refusal::Misconfigured(_)) || MUTANT || context.time().since(since) >= patience",
+        old: "StoreError::Misconfigured(_)) || context.time().since(since) >= patience",
+        new: "StoreError::Misconfigured(_)) || MUTANT || context.time().since(since) >= patience",
         breaks: "recalls_before_it_asks",
     },
     Mutant {
@@ -463,8 +463,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a standby's errors back off without a limit",
         file: CANDIDATE,
-        old: "                self.next_poll = context.time() + context.back_off(self.failures, refusal);",
-        new: "                self.next_poll = context.time() + context.back_off(self.failures, refusal) * if MUTANT { 1000 } else { 1 };",
+        old: "                self.next_poll = context.time() + context.back_off(self.failures, error);",
+        new: "                self.next_poll = context.time() + context.back_off(self.failures, error) * if MUTANT { 1000 } else { 1 };",
         breaks: "host_survives",
     },
     Mutant {
@@ -715,14 +715,14 @@ pub const MUTANTS: &[Mutant] = &[
         name: "a renewal that is refused as misconfigured loses the lease",
         file: LEASE,
         old: "                Err(error) => {\n                    self.renewal.failing = true;",
-        new: "                Err(Refusal::Misconfigured(why)) if MUTANT => self.lose(context, why),\n                Err(error) => {\n                    self.renewal.failing = true;",
+        new: "                Err(StoreError::Misconfigured(why)) if MUTANT => self.lose(context, why),\n                Err(error) => {\n                    self.renewal.failing = true;",
         breaks: "doubt_loses_nothing",
     },
     Mutant {
         name: "a renewal of unknown outcome extends",
         file: LEASE,
-        old: "                Err(Refusal::Lost(why)) => self.lose(context, why),",
-        new: "                Err(Refusal::Unknown(_)) if MUTANT => {\n                    let at = sent;\n                    self.extend(context, at);\n                    None\n                }\n                Err(Refusal::Lost(why)) => self.lose(context, why),",
+        old: "                Err(StoreError::Lost(why)) => self.lose(context, why),",
+        new: "                Err(StoreError::Unknown(_)) if MUTANT => {\n                    let at = sent;\n                    self.extend(context, at);\n                    None\n                }\n                Err(StoreError::Lost(why)) => self.lose(context, why),",
         breaks: "doubt_never_extends",
     },
     Mutant {
@@ -735,8 +735,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a renewal of unknown outcome loses the lease",
         file: LEASE,
-        old: "                Err(Refusal::Held) => self.lose(context, \"the lease is held by another\".to_string()),",
-        new: "                Err(Refusal::Unknown(why)) if MUTANT => self.lose(context, why),\n                Err(Refusal::Held) => self.lose(context, \"the lease is held by another\".to_string()),",
+        old: "                Err(StoreError::Held) => self.lose(context, \"the lease is held by another\".to_string()),",
+        new: "                Err(StoreError::Unknown(why)) if MUTANT => self.lose(context, why),\n                Err(StoreError::Held) => self.lose(context, \"the lease is held by another\".to_string()),",
         breaks: "doubt_loses_nothing",
     },
     // ---- After a run ends. ----

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use baton_election::{LeaseId, Op, Outcome, Record, Refusal, Reply, Term, Time};
+use baton_election::{LeaseId, Op, Outcome, Record, Reply, StoreError, Term, Time};
 
 use crate::plan::Key;
 use crate::receiver::{Receiver, Sent};
@@ -153,7 +153,7 @@ impl History {
         &mut self,
         (host, incarnation): (usize, u32),
         op: &Op,
-        result: &Result<Reply, Refusal>,
+        result: &Result<Reply, StoreError>,
         before: Option<&Record>,
         lease_end: Option<Instant>,
         running: &[Running],

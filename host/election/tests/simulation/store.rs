@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use baton_election::{LeaseId, LeaseState, Op, Record, Refusal, Reply, Snapshot, Version};
+use baton_election::{LeaseId, LeaseState, Op, Record, Reply, Snapshot, StoreError, Version};
 
 /// True time, which no host knows: since the start of the run.
 pub type Instant = Duration;
@@ -41,7 +41,7 @@ pub enum Lease {
 
 impl Store {
     /// Carries out one request of a host.
-    pub fn execute(&mut self, now: Instant, op: &Op) -> Result<Reply, Refusal> {
+    pub fn execute(&mut self, now: Instant, op: &Op) -> Result<Reply, StoreError> {
         self.settle(now);
         match op {
             Op::Read => Ok(Reply::Read(self.snapshot(now))),
@@ -84,9 +84,9 @@ impl Store {
     // ---- what others do ----
 
     /// Makes an object, with a record or as somebody else would.
-    pub fn create(&mut self, record: Option<Record>) -> Result<Reply, Refusal> {
+    pub fn create(&mut self, record: Option<Record>) -> Result<Reply, StoreError> {
         if self.object.is_some() {
-            return Err(Refusal::Conflict);
+            return Err(StoreError::Conflict);
         }
         self.versions += 1;
         self.object = Some(Object { version: self.versions, record, lease: Lease::Free });
@@ -142,43 +142,43 @@ impl Store {
 
     // ---- what hosts do ----
 
-    fn acquire(&mut self, now: Instant, id: LeaseId, length: Duration, wanted: &Version) -> Result<Reply, Refusal> {
-        let object = self.object.as_mut().ok_or(Refusal::Conflict)?;
+    fn acquire(&mut self, now: Instant, id: LeaseId, length: Duration, wanted: &Version) -> Result<Reply, StoreError> {
+        let object = self.object.as_mut().ok_or(StoreError::Conflict)?;
         if version(object.version) != *wanted {
-            return Err(Refusal::Conflict);
+            return Err(StoreError::Conflict);
         }
         match object.lease {
-            Lease::Held { id: holder, until, .. } if holder != id && until > now => return Err(Refusal::Held),
-            Lease::Forever { .. } | Lease::Breaking { .. } => return Err(Refusal::Held),
+            Lease::Held { id: holder, until, .. } if holder != id && until > now => return Err(StoreError::Held),
+            Lease::Forever { .. } | Lease::Breaking { .. } => return Err(StoreError::Held),
             _ => {}
         }
         object.lease = Lease::Held { id, length, until: now + length, version_at_start: object.version };
         Ok(Reply::Done)
     }
 
-    fn renew(&mut self, now: Instant, wanted: LeaseId) -> Result<Reply, Refusal> {
+    fn renew(&mut self, now: Instant, wanted: LeaseId) -> Result<Reply, StoreError> {
         let object = self.object.as_mut().ok_or_else(missing)?;
         match &mut object.lease {
             Lease::Held { id, until, version_at_start, length } if *id == wanted => {
                 if *until <= now && *version_at_start != object.version {
-                    return Err(Refusal::Lost("it expired, and the object was written since".to_string()));
+                    return Err(StoreError::Lost("it expired, and the object was written since".to_string()));
                 }
                 *until = now + *length;
                 Ok(Reply::Done)
             }
-            lease => Err(Refusal::Lost(format!("not held under this id: {lease:?}"))),
+            lease => Err(StoreError::Lost(format!("not held under this id: {lease:?}"))),
         }
     }
 
-    fn write(&mut self, now: Instant, wanted: LeaseId, old: &Version, record: &Record) -> Result<Reply, Refusal> {
+    fn write(&mut self, now: Instant, wanted: LeaseId, old: &Version, record: &Record) -> Result<Reply, StoreError> {
         let object = self.object.as_mut().ok_or_else(missing)?;
         match object.lease {
             Lease::Held { id, until, .. } if id == wanted && until > now => {}
             Lease::Breaking { id, .. } if id == wanted => {}
-            lease => return Err(Refusal::Lost(format!("not held under this id: {lease:?}"))),
+            lease => return Err(StoreError::Lost(format!("not held under this id: {lease:?}"))),
         }
         if version(object.version) != *old {
-            return Err(Refusal::Conflict);
+            return Err(StoreError::Conflict);
         }
         self.versions += 1;
         object.version = self.versions;
@@ -189,7 +189,7 @@ impl Store {
         Ok(Reply::Version(version(self.versions)))
     }
 
-    fn release(&mut self, wanted: LeaseId) -> Result<Reply, Refusal> {
+    fn release(&mut self, wanted: LeaseId) -> Result<Reply, StoreError> {
         let object = self.object.as_mut().ok_or_else(missing)?;
         match object.lease {
             Lease::Held { id, .. } | Lease::Forever { id } | Lease::Breaking { id, .. } | Lease::Broken { id }
@@ -198,7 +198,7 @@ impl Store {
                 object.lease = Lease::Free;
                 Ok(Reply::Done)
             }
-            lease => Err(Refusal::Lost(format!("not held under this id: {lease:?}"))),
+            lease => Err(StoreError::Lost(format!("not held under this id: {lease:?}"))),
         }
     }
 
@@ -217,6 +217,6 @@ fn version(number: u64) -> Version {
     Version(format!("v{number}"))
 }
 
-fn missing() -> Refusal {
-    Refusal::Lost("the object is gone".to_string())
+fn missing() -> StoreError {
+    StoreError::Lost("the object is gone".to_string())
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_election::{ElectionName, Refusal, Term};
+use baton_election::{ElectionName, StoreError, Term};
 use tokio::time::{Instant, timeout};
 
 use super::in_flight::InFlight;
@@ -35,7 +35,7 @@ pub(super) struct Announcer {
     again: Instant,
     /// Failures in a row.
     failures: u32,
-    saying: InFlight<Result<Term, Refusal>>,
+    saying: InFlight<Result<Term, StoreError>>,
 }
 
 /// What others are to know.
@@ -88,7 +88,7 @@ impl Announcer {
             Announcement { term, ..Announcement::now(&self.node, &self.incarnation, &self.source, holds, runs) };
         let said = say(store, election, announcement, self.named);
         self.saying.begin(async move {
-            timeout(TRY, said).await.unwrap_or_else(|_| Err(Refusal::Unknown(format!("no answer within {TRY:?}"))))
+            timeout(TRY, said).await.unwrap_or_else(|_| Err(StoreError::Unknown(format!("no answer within {TRY:?}"))))
         });
     }
 
@@ -139,7 +139,7 @@ async fn say(
     election: ElectionName,
     mut announcement: Announcement,
     named: Option<Term>,
-) -> Result<Term, Refusal> {
+) -> Result<Term, StoreError> {
     let named = match named {
         Some(named) => named,
         None => {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use baton_election::{ElectionName, Refusal, Version};
+use baton_election::{ElectionName, StoreError, Version};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -139,7 +139,7 @@ pub struct Follower {
     offers: OfferHistory,
     candidates: Vec<Candidate>,
     ready: ReadyVersions,
-    reading: InFlight<Result<Reading, Refusal>>,
+    reading: InFlight<Result<Reading, StoreError>>,
     read_at: Instant,
     /// How many readings have failed in a row.
     failed_reads: u32,
@@ -277,7 +277,7 @@ impl Follower {
             let known = self.version.clone();
             self.reading.begin(async move {
                 let read = timeout(READ, store.read_control(&election, known.as_ref())).await;
-                read.unwrap_or_else(|_| Err(Refusal::Unknown(format!("no answer within {READ:?}"))))
+                read.unwrap_or_else(|_| Err(StoreError::Unknown(format!("no answer within {READ:?}"))))
             });
         }
         match self.ready.next(&self.candidates, now) {
@@ -381,21 +381,21 @@ impl Follower {
         self.read_at = Instant::now();
     }
 
-    fn read(&mut self, answer: Result<Reading, Refusal>) {
+    fn read(&mut self, answer: Result<Reading, StoreError>) {
         let now = Instant::now();
         let (soonest, latest) = self.given.pace.poll;
         let found = match answer {
             Ok(reading) => reading,
-            Err(refusal) => {
+            Err(error) => {
                 self.failed_reads += 1;
                 // A store that is made at the first start, or is busy for once, is none that does not answer.
                 let is_trouble = self.failed_reads > 1;
                 // A file is there without the store, too: it does not wait for rejections that cannot be read.
                 self.has_read |=
-                    self.given.source.is_some() && (is_trouble || matches!(refusal, Refusal::Misconfigured(_)));
+                    self.given.source.is_some() && (is_trouble || matches!(error, StoreError::Misconfigured(_)));
                 self.read_at = now + (RETRY * (1 << self.failed_reads.min(8))).min(self.given.pace.outage);
                 if is_trouble && self.given.source.is_none() {
-                    self.reporter.unreachable(format!("cannot read what is published: {refusal}"));
+                    self.reporter.unreachable(format!("cannot read what is published: {error}"));
                 }
                 return;
             }
@@ -473,8 +473,8 @@ fn published(control: &VersionList) -> Vec<Candidate> {
 async fn fetch(store: &dyn ObjectStore, candidate: &Candidate) -> Result<Offer, Setback> {
     let Candidate { digest, signature, .. } = candidate;
     let read = timeout(FETCH, store.get_module(digest, LARGEST_MODULE + 1)).await;
-    let read = read.unwrap_or_else(|_| Err(Refusal::Unknown(format!("it did not come within {FETCH:?}"))));
-    let unreachable = |refusal| Setback::Unreachable(format!("cannot read the module {digest}: {refusal}"));
+    let read = read.unwrap_or_else(|_| Err(StoreError::Unknown(format!("it did not come within {FETCH:?}"))));
+    let unreachable = |error| Setback::Unreachable(format!("cannot read the module {digest}: {error}"));
     let Some(bytes) = read.map_err(unreachable)? else {
         return Err(Setback::Refused("the store does not have it: push it again".to_owned()));
     };

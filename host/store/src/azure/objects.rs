@@ -12,7 +12,7 @@ use azure_storage_blobs::blob::Blob;
 use azure_storage_blobs::blob::operations::GetBlobResponse;
 use azure_storage_blobs::container::operations::ListBlobsBuilder;
 use azure_storage_blobs::prelude::BlobClient;
-use baton_election::{ElectionName, Refusal, Version};
+use baton_election::{ElectionName, StoreError, Version};
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt, TryStreamExt};
 use time::OffsetDateTime;
@@ -43,9 +43,9 @@ impl ObjectStore for AzureStore {
         object: VersionedObject,
         election: &ElectionName,
         known: Option<&Version>,
-    ) -> Result<Reading, Refusal> {
+    ) -> Result<Reading, StoreError> {
         let blob = self.versioned_blob(object, election);
-        let failed = |error: &azure_core::Error| self.refusal(Asked::ToRead, error);
+        let failed = |error: &azure_core::Error| self.store_error(Asked::ToRead, error);
         let mut request = blob.get().chunk_size(LARGEST);
         if let Some(known) = known {
             request = request.if_match(IfMatchCondition::NotMatch(known.0.clone()));
@@ -60,11 +60,11 @@ impl ObjectStore for AzureStore {
                 let version = Version(found.blob.properties.etag.to_string());
                 return match found.blob.properties.content_length {
                     0 => Ok(Reading::Found(version, Bytes::new())),
-                    _ => Err(Refusal::Unknown("the blob was written while it was read".to_owned())),
+                    _ => Err(StoreError::Unknown("the blob was written while it was read".to_owned())),
                 };
             }
             Some(Err(error)) => return Err(failed(&error)),
-            None => return Err(Refusal::Unknown("the store did not answer".to_owned())),
+            None => return Err(StoreError::Unknown("the store did not answer".to_owned())),
         };
         let version = Version(answer.blob.properties.etag.to_string());
         let content = answer.data.collect().await.map_err(|error| failed(&error))?;
@@ -77,7 +77,7 @@ impl ObjectStore for AzureStore {
         election: &ElectionName,
         version: Option<&Version>,
         content: Bytes,
-    ) -> Result<Version, Refusal> {
+    ) -> Result<Version, StoreError> {
         let blob = self.versioned_blob(object, election);
         let condition = match version {
             Some(version) => IfMatchCondition::Match(version.0.clone()),
@@ -86,12 +86,12 @@ impl ObjectStore for AzureStore {
         match blob.put_block_blob(content).if_match(condition).into_future().await {
             Ok(response) => Ok(Version(response.etag)),
             // A blob that was deleted has not the version either.
-            Err(error) if code(&error) == Some("BlobNotFound") => Err(Refusal::Conflict),
-            Err(error) => Err(self.refusal(Asked::ToCreate, &error)),
+            Err(error) if code(&error) == Some("BlobNotFound") => Err(StoreError::Conflict),
+            Err(error) => Err(self.store_error(Asked::ToCreate, &error)),
         }
     }
 
-    async fn elections_with(&self, object: VersionedObject) -> Result<Vec<ElectionName>, Refusal> {
+    async fn elections_with(&self, object: VersionedObject) -> Result<Vec<ElectionName>, StoreError> {
         let blobs = self.list_blobs(self.container.list_blobs()).await?;
         let election = |blob: &Blob| ElectionName::new(blob.name.strip_suffix(last_part(object))?).ok();
         let mut elections: Vec<_> = blobs.iter().filter_map(election).collect();
@@ -99,7 +99,7 @@ impl ObjectStore for AzureStore {
         Ok(elections)
     }
 
-    async fn put(&self, object: &PlainObject, content: Bytes) -> Result<(), Refusal> {
+    async fn put(&self, object: &PlainObject, content: Bytes) -> Result<(), StoreError> {
         match object {
             PlainObject::Announcement(election, node) => {
                 let metadata = recall::metadata(&content);
@@ -113,7 +113,7 @@ impl ObjectStore for AzureStore {
         }
     }
 
-    async fn get(&self, object: &PlainObject, limit: u64) -> Result<Option<Bytes>, Refusal> {
+    async fn get(&self, object: &PlainObject, limit: u64) -> Result<Option<Bytes>, StoreError> {
         let blob = self.transfers.blob_client(name_of(object));
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let mut content = BytesMut::new();
@@ -124,7 +124,7 @@ impl ObjectStore for AzureStore {
             let error = match answer {
                 Ok(piece) if piece.is_last || content.len() >= limit => return Ok(Some(content.freeze())),
                 Ok(_) if content.len() == start => {
-                    return Err(Refusal::Unknown("the store sent nothing of a blob that has more".to_owned()));
+                    return Err(StoreError::Unknown("the store sent nothing of a blob that has more".to_owned()));
                 }
                 Ok(piece) => {
                     version = Some(piece.version);
@@ -137,14 +137,14 @@ impl ObjectStore for AzureStore {
                 // Of an empty blob no range can be read.
                 Some("InvalidRange") if version.is_none() => Ok(Some(Bytes::new())),
                 Some("BlobNotFound" | "ConditionNotMet" | "InvalidRange") => {
-                    Err(Refusal::Unknown("the blob was removed or replaced while it was read".to_owned()))
+                    Err(StoreError::Unknown("the blob was removed or replaced while it was read".to_owned()))
                 }
                 _ => Err(self.trouble(Asked::ToRead, &error)),
             };
         }
     }
 
-    async fn list(&self, listing: &Listing) -> Result<Vec<Listed>, Refusal> {
+    async fn list(&self, listing: &Listing) -> Result<Vec<Listed>, StoreError> {
         let folder = match listing {
             Listing::Announcements(election) => nodes_folder(election),
             Listing::Modules => MODULES.to_owned(),
@@ -169,7 +169,7 @@ impl ObjectStore for AzureStore {
         Ok(listed)
     }
 
-    async fn remove(&self, object: &PlainObject, put_until: Option<OffsetDateTime>) -> Result<bool, Refusal> {
+    async fn remove(&self, object: &PlainObject, put_until: Option<OffsetDateTime>) -> Result<bool, StoreError> {
         let mut request = self.transfers.blob_client(name_of(object)).delete();
         if let Some(until) = put_until {
             request = request.if_modified_since(IfModifiedSinceCondition::Unmodified(until));
@@ -195,7 +195,7 @@ impl AzureStore {
         self.container.blob_client(format!("{election}{}", last_part(object)))
     }
 
-    async fn put_module(&self, name: &str, content: Bytes) -> Result<(), Refusal> {
+    async fn put_module(&self, name: &str, content: Bytes) -> Result<(), StoreError> {
         let blob = self.transfers.blob_client(name);
         // Nobody waits for a line to carry what is there; the condition below is for who puts it at the same time.
         match transfer(0, self.container.blob_client(name).get_properties().into_future()).await? {
@@ -209,19 +209,19 @@ impl AzureStore {
             .content_type(WASM)
             .if_match(IfMatchCondition::NotMatch("*".to_owned()))
             .into_future();
-        match transfer(size, request).await?.map_err(|error| self.refusal(Asked::ToCreate, &error)) {
+        match transfer(size, request).await?.map_err(|error| self.store_error(Asked::ToCreate, &error)) {
             Ok(_) => Ok(()),
-            Err(Refusal::Conflict) => self.touch(&blob).await,
-            Err(refusal) => Err(refusal),
+            Err(StoreError::Conflict) => self.touch(&blob).await,
+            Err(error) => Err(error),
         }
     }
 
     /// Makes a module that is there as young as one that was just stored. Its content stays.
-    async fn touch(&self, blob: &BlobClient) -> Result<(), Refusal> {
+    async fn touch(&self, blob: &BlobClient) -> Result<(), StoreError> {
         match transfer(0, blob.set_metadata().into_future()).await? {
             Ok(_) => Ok(()),
             Err(error) if code(&error) == Some("BlobNotFound") => {
-                Err(Refusal::Unknown("the module was removed while it was put".to_owned()))
+                Err(StoreError::Unknown("the module was removed while it was put".to_owned()))
             }
             Err(error) => Err(self.trouble(Asked::ToCreate, &error)),
         }
@@ -255,7 +255,7 @@ impl AzureStore {
     }
 
     /// All blobs that are asked for, on however many pages.
-    pub(super) async fn list_blobs(&self, request: ListBlobsBuilder) -> Result<Vec<Blob>, Refusal> {
+    pub(super) async fn list_blobs(&self, request: ListBlobsBuilder) -> Result<Vec<Blob>, StoreError> {
         let mut blobs = Vec::new();
         let mut pages = request.into_stream();
         while let Some(page) = pages.next().await {
@@ -267,12 +267,12 @@ impl AzureStore {
 
     /// What an error means for a request without a condition and a lease: an outside client's lease, say, is
     /// in its way for a while, and loses nothing.
-    pub(super) fn trouble(&self, asked: Asked, error: &azure_core::Error) -> Refusal {
-        match (self.refusal(asked, error), code(error)) {
-            (Refusal::Held | Refusal::Lost(_) | Refusal::Conflict, Some(code)) => {
-                Refusal::Unknown(format!("the store says {code}"))
+    pub(super) fn trouble(&self, asked: Asked, error: &azure_core::Error) -> StoreError {
+        match (self.store_error(asked, error), code(error)) {
+            (StoreError::Held | StoreError::Lost(_) | StoreError::Conflict, Some(code)) => {
+                StoreError::Unknown(format!("the store says {code}"))
             }
-            (refusal, _) => refusal,
+            (error, _) => error,
         }
     }
 }
@@ -283,10 +283,10 @@ fn is_not_modified(error: &azure_core::Error) -> bool {
 }
 
 /// Waits for a request that carries so many bytes, there or back, for as long as the slowest line takes.
-async fn transfer<T>(size: u64, request: impl Future<Output = T>) -> Result<T, Refusal> {
+async fn transfer<T>(size: u64, request: impl Future<Output = T>) -> Result<T, StoreError> {
     let longest = ANSWER_WITHIN + Duration::from_secs(size / SLOWEST);
     tokio::time::timeout(longest, request).await.map_err(|_| {
-        Refusal::Unknown(format!("the store has not taken or sent {size} bytes within {} s", longest.as_secs()))
+        StoreError::Unknown(format!("the store has not taken or sent {size} bytes within {} s", longest.as_secs()))
     })
 }
 

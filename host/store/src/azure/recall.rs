@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use azure_core::prelude::Metadata;
 use azure_storage_blobs::blob::Blob;
-use baton_election::{ElectionName, Refusal, Term};
+use baton_election::{ElectionName, StoreError, Term};
 use futures::{StreamExt, TryStreamExt};
 
 use super::objects::{PIECE, nodes_folder};
@@ -29,7 +29,7 @@ pub(super) fn metadata(content: &[u8]) -> Metadata {
 
 impl AzureStore {
     /// The highest term that anything names.
-    pub(super) async fn recall(&self, election: &ElectionName) -> Result<Term, Refusal> {
+    pub(super) async fn recall(&self, election: &ElectionName) -> Result<Term, StoreError> {
         let blobs = self.list_blobs(self.container.list_blobs().prefix(format!("{election}/")).include_metadata(true));
         let (blobs, state) = futures::future::try_join(blobs, self.state_head(election)).await?;
         let (lease, nodes) = (format!("{election}{LEASE_BLOB}"), nodes_folder(election));
@@ -38,7 +38,7 @@ impl AzureStore {
         for Blob { name, metadata, .. } in blobs {
             let metadata = metadata.unwrap_or_default();
             if name == lease {
-                let record = record::decode(metadata).map_err(Refusal::Misconfigured)?;
+                let record = record::decode(metadata).map_err(StoreError::Misconfigured)?;
                 recorded = record.map_or(0, |record| record.term);
             } else if name.starts_with(&nodes) {
                 announced.push(term_in(&metadata));
@@ -48,7 +48,7 @@ impl AzureStore {
     }
 
     /// The first bytes of the state; none if there is no state.
-    async fn state_head(&self, election: &ElectionName) -> Result<Option<Vec<u8>>, Refusal> {
+    async fn state_head(&self, election: &ElectionName) -> Result<Option<Vec<u8>>, StoreError> {
         let failed = |error: &azure_core::Error| self.trouble(Asked::ToRead, error);
         // So much is asked for and not taken: for less the crate would ask for a checksum, see there.
         let request = self.versioned_blob(VersionedObject::State, election).get().chunk_size(PIECE);
@@ -58,7 +58,7 @@ impl AzureStore {
             // Of an empty blob no range can be read.
             Some(Err(error)) if code(&error) == Some("InvalidRange") => return Ok(Some(Vec::new())),
             Some(Err(error)) => return Err(failed(&error)),
-            None => return Err(Refusal::Unknown("the store did not answer".to_owned())),
+            None => return Err(StoreError::Unknown("the store did not answer".to_owned())),
         };
         let mut head = Vec::new();
         while head.len() < HEAD

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use baton_election::Refusal;
+use baton_election::StoreError;
 use rusqlite::{Connection, TransactionBehavior};
 
 use super::file::{self, File};
@@ -33,7 +33,7 @@ pub(super) enum Access {
 }
 
 /// What a step in a transaction comes to: an error of the database, or the request's answer.
-pub(super) type Step<T> = rusqlite::Result<Result<T, Refusal>>;
+pub(super) type Step<T> = rusqlite::Result<Result<T, StoreError>>;
 
 impl Database {
     /// The database at an absolute path. Touches nothing yet.
@@ -42,12 +42,12 @@ impl Database {
     }
 
     /// Makes the folder, the file and its tables, if they do not exist.
-    pub fn create(&self) -> Result<(), Refusal> {
+    pub fn create(&self) -> Result<(), StoreError> {
         file::create(&self.path, self.schema)
     }
 
     /// Runs `step` in a transaction on the file that is at the path.
-    pub fn transact<T>(&self, access: Access, step: impl FnOnce(&Connection) -> Step<T>) -> Result<T, Refusal> {
+    pub fn transact<T>(&self, access: Access, step: impl FnOnce(&Connection) -> Step<T>) -> Result<T, StoreError> {
         let file = self.file(access)?;
         let Some(mut db) = file.connection()? else { return Err(self.moved(access)) };
         match attempt(&file, &mut db, access, step) {
@@ -62,14 +62,14 @@ impl Database {
     }
 
     /// The answer about one row that cannot be read. An error of the whole database is given back.
-    pub fn unreadable(&self, error: rusqlite::Error) -> rusqlite::Result<Refusal> {
+    pub fn unreadable(&self, error: rusqlite::Error) -> rusqlite::Result<StoreError> {
         match error.sqlite_error_code() {
-            None => Ok(file::refusal(&self.path, &error)),
+            None => Ok(file::store_error(&self.path, &error)),
             Some(_) => Err(error),
         }
     }
 
-    fn file(&self, access: Access) -> Result<Arc<File>, Refusal> {
+    fn file(&self, access: Access) -> Result<Arc<File>, StoreError> {
         let mut current = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         match &*current {
             Some(file) if file.in_place()? => return Ok(Arc::clone(file)),
@@ -87,11 +87,11 @@ impl Database {
         self.files.load(Ordering::Acquire)
     }
 
-    fn moved(&self, access: Access) -> Refusal {
+    fn moved(&self, access: Access) -> StoreError {
         let why = format!("the file {} was moved or replaced", self.path.display());
         match access {
-            Access::Holder => Refusal::Lost(why),
-            Access::Read | Access::Write => Refusal::Unknown(why),
+            Access::Holder => StoreError::Lost(why),
+            Access::Read | Access::Write => StoreError::Unknown(why),
         }
     }
 }
@@ -102,7 +102,7 @@ fn attempt<T>(
     db: &mut Connection,
     access: Access,
     step: impl FnOnce(&Connection) -> Step<T>,
-) -> rusqlite::Result<Option<Result<T, Refusal>>> {
+) -> rusqlite::Result<Option<Result<T, StoreError>>> {
     let behavior = match access {
         Access::Read => TransactionBehavior::Deferred,
         Access::Write | Access::Holder => TransactionBehavior::Immediate,
@@ -111,7 +111,7 @@ fn attempt<T>(
     match file.in_place() {
         Ok(true) => {}
         Ok(false) => return Ok(None),
-        Err(refusal) => return Ok(Some(Err(refusal))),
+        Err(error) => return Ok(Some(Err(error))),
     }
     let answer = step(&transaction)?;
     transaction.commit()?;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use baton_election::Refusal;
+use baton_election::StoreError;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -39,7 +39,7 @@ pub(super) struct File {
 
 impl File {
     /// The file that is at `path` now.
-    pub fn open(path: &Path, busy: Duration) -> Result<Self, Refusal> {
+    pub fn open(path: &Path, busy: Duration) -> Result<Self, StoreError> {
         let pin =
             rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(|error| match error {
                 Errno::NOENT | Errno::NOTDIR => {
@@ -52,7 +52,7 @@ impl File {
     }
 
     /// Whether it is still what its path names.
-    pub fn in_place(&self) -> Result<bool, Refusal> {
+    pub fn in_place(&self) -> Result<bool, StoreError> {
         let own = rustix::fs::fstat(&self.pin).map_err(|error| self.unreadable(error))?;
         match rustix::fs::stat(&self.path) {
             Ok(named) => Ok((named.st_dev, named.st_ino) == (own.st_dev, own.st_ino)),
@@ -70,30 +70,30 @@ impl File {
     ///
     /// A journal gets the rights of its database, but the group of who has made it. Where others have rights by their
     /// group, they could not read it, and nothing without it.
-    fn journal(&self) -> Result<&'static str, Refusal> {
+    fn journal(&self) -> Result<&'static str, StoreError> {
         let mode = rustix::fs::fstat(&self.pin).map_err(|error| self.unreadable(error))?.st_mode;
         let (group, others) = (mode >> 3 & 0o7, mode & 0o7);
         Ok(if group & !others == 0 { "PERSIST" } else { "DELETE" })
     }
 
-    fn unreadable(&self, error: Errno) -> Refusal {
+    fn unreadable(&self, error: Errno) -> StoreError {
         misconfigured(&self.path, format!("cannot be looked at ({error}): {RIGHTS}"))
     }
 
     /// A connection for one request. `None` if the path has come to name another file meanwhile.
-    pub fn connection(&self) -> Result<Option<Connection>, Refusal> {
+    pub fn connection(&self) -> Result<Option<Connection>, StoreError> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         if let Some(connection) = idle {
             return Ok(Some(connection));
         }
         let connected = connect(&self.path, OpenFlags::empty(), self.busy).and_then(|db| Ok((identity(&db)?, db)));
-        let (identity, db) = connected.map_err(|error| refusal(&self.path, &error))?;
+        let (identity, db) = connected.map_err(|error| store_error(&self.path, &error))?;
         check(&self.path, identity)?;
         // Set after the check only, so that the database of another program keeps its mode.
         let set = db
             .pragma_update(None, "journal_mode", self.journal()?)
             .and_then(|()| db.pragma_update(None, "journal_size_limit", JOURNAL_KEPT));
-        set.map_err(|error| refusal(&self.path, &error))?;
+        set.map_err(|error| store_error(&self.path, &error))?;
         Ok(self.in_place()?.then_some(db))
     }
 
@@ -108,7 +108,7 @@ impl File {
 }
 
 /// Makes the folder, the file and its tables, if they do not exist.
-pub(super) fn create(path: &Path, schema: &str) -> Result<(), Refusal> {
+pub(super) fn create(path: &Path, schema: &str) -> Result<(), StoreError> {
     let dir = path.parent().unwrap_or(path);
     let no_folder = |error| misconfigured(dir, format!("the folder cannot be made ({error}): {RIGHTS}"));
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(no_folder)?;
@@ -125,7 +125,7 @@ pub(super) fn create(path: &Path, schema: &str) -> Result<(), Refusal> {
         transaction.commit()?;
         Ok(found)
     });
-    check(path, found.map_err(|error| refusal(path, &error))?)
+    check(path, found.map_err(|error| store_error(path, &error))?)
 }
 
 fn connect(path: &Path, extra: OpenFlags, busy: Duration) -> rusqlite::Result<Connection> {
@@ -158,7 +158,7 @@ fn identity(db: &Connection) -> rusqlite::Result<Identity> {
     Ok(Identity { application, format, empty: (application, format, tables) == (0, 0, 0) })
 }
 
-fn check(path: &Path, identity: Identity) -> Result<(), Refusal> {
+fn check(path: &Path, identity: Identity) -> Result<(), StoreError> {
     match identity {
         Identity { empty: true, .. } => {
             Err(misconfigured(path, "the file is empty: let a host run on it, which completes it"))
@@ -173,10 +173,10 @@ fn check(path: &Path, identity: Identity) -> Result<(), Refusal> {
 }
 
 /// What an error of SQLite means for the request.
-pub(super) fn refusal(path: &Path, error: &rusqlite::Error) -> Refusal {
+pub(super) fn store_error(path: &Path, error: &rusqlite::Error) -> StoreError {
     use ErrorCode::{CannotOpen, DatabaseBusy, DatabaseCorrupt, DatabaseLocked, DiskFull, NotADatabase};
     use ErrorCode::{PermissionDenied, ReadOnly};
-    let unknown = |why: String| Refusal::Unknown(format!("{}: {why}", path.display()));
+    let unknown = |why: String| StoreError::Unknown(format!("{}: {why}", path.display()));
     match error.sqlite_error_code() {
         Some(NotADatabase | DatabaseCorrupt) => misconfigured(
             path,
@@ -196,19 +196,19 @@ pub(super) fn refusal(path: &Path, error: &rusqlite::Error) -> Refusal {
 }
 
 /// The same, or `None` if the file has been moved or replaced.
-pub(super) fn unless_moved(path: &Path, error: &rusqlite::Error) -> Option<Refusal> {
+pub(super) fn unless_moved(path: &Path, error: &rusqlite::Error) -> Option<StoreError> {
     let moved = error.sqlite_error().is_some_and(|error| error.extended_code == MOVED);
-    (!moved).then(|| refusal(path, error))
+    (!moved).then(|| store_error(path, error))
 }
 
-fn misconfigured(path: &Path, why: impl Display) -> Refusal {
-    Refusal::Misconfigured(format!("{}: {why}", path.display()))
+fn misconfigured(path: &Path, why: impl Display) -> StoreError {
+    StoreError::Misconfigured(format!("{}: {why}", path.display()))
 }
 
 const RIGHTS: &str = "give this user the right to read and write the folder and its files";
 
 /// Locks and syncs are not what they seem on these: two hosts could hold one lease.
-fn refuse_network(path: &Path, found: rustix::io::Result<rustix::fs::StatFs>) -> Result<(), Refusal> {
+fn refuse_network(path: &Path, found: rustix::io::Result<rustix::fs::StatFs>) -> Result<(), StoreError> {
     let found = found.map_err(|error| misconfigured(path, format!("its file system cannot be told ({error})")))?;
     // The field's type differs between machines; the numbers have 32 bits everywhere.
     let magic = found.f_type as u32;

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use baton_election::{ElectionName, Refusal, Version};
+use baton_election::{ElectionName, StoreError, Version};
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
 use time::OffsetDateTime;
@@ -38,7 +38,7 @@ impl ObjectStore for SqliteStore {
         object: VersionedObject,
         election: &ElectionName,
         known: Option<&Version>,
-    ) -> Result<Reading, Refusal> {
+    ) -> Result<Reading, StoreError> {
         let (name, known) = (election.clone(), known.cloned());
         self.in_lane(election, move |shared| {
             let (database, table) = shared.place(object);
@@ -53,7 +53,7 @@ impl ObjectStore for SqliteStore {
         election: &ElectionName,
         version: Option<&Version>,
         content: Bytes,
-    ) -> Result<Version, Refusal> {
+    ) -> Result<Version, StoreError> {
         let (name, version) = (election.clone(), version.cloned());
         self.in_lane(election, move |shared| {
             let (database, table) = shared.place(object);
@@ -62,7 +62,7 @@ impl ObjectStore for SqliteStore {
         .await
     }
 
-    async fn elections_with(&self, object: VersionedObject) -> Result<Vec<ElectionName>, Refusal> {
+    async fn elections_with(&self, object: VersionedObject) -> Result<Vec<ElectionName>, StoreError> {
         self.blocking(move |shared| {
             let (database, table) = shared.place(object);
             database.transact(Access::Read, |db| {
@@ -73,7 +73,7 @@ impl ObjectStore for SqliteStore {
         .await
     }
 
-    async fn put(&self, object: &PlainObject, content: Bytes) -> Result<(), Refusal> {
+    async fn put(&self, object: &PlainObject, content: Bytes) -> Result<(), StoreError> {
         self.on(object, Access::Write, move |db, object| match object {
             PlainObject::Announcement(election, node) => db
                 .prepare_cached("INSERT OR REPLACE INTO node VALUES (?1, ?2, ?3)")?
@@ -94,7 +94,7 @@ impl ObjectStore for SqliteStore {
         .await
     }
 
-    async fn get(&self, object: &PlainObject, limit: u64) -> Result<Option<Bytes>, Refusal> {
+    async fn get(&self, object: &PlainObject, limit: u64) -> Result<Option<Bytes>, StoreError> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         self.on(object, Access::Read, move |db, object| {
             let content = |row: &rusqlite::Row<'_>| row.get::<_, Vec<u8>>(0).map(Bytes::from);
@@ -113,7 +113,7 @@ impl ObjectStore for SqliteStore {
         .await
     }
 
-    async fn list(&self, listing: &Listing) -> Result<Vec<Listed>, Refusal> {
+    async fn list(&self, listing: &Listing) -> Result<Vec<Listed>, StoreError> {
         match listing {
             Listing::Announcements(election) => {
                 let election = election.clone();
@@ -152,7 +152,7 @@ impl ObjectStore for SqliteStore {
         }
     }
 
-    async fn remove(&self, object: &PlainObject, put_until: Option<OffsetDateTime>) -> Result<bool, Refusal> {
+    async fn remove(&self, object: &PlainObject, put_until: Option<OffsetDateTime>) -> Result<bool, StoreError> {
         let until = put_until.map_or(i64::MAX, OffsetDateTime::unix_timestamp);
         self.on(object, Access::Write, move |db, object| match object {
             PlainObject::Announcement(election, node) => db
@@ -175,7 +175,7 @@ impl SqliteStore {
         object: &PlainObject,
         access: Access,
         step: impl FnOnce(&Connection, &PlainObject) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, Refusal> {
+    ) -> Result<T, StoreError> {
         let object = object.clone();
         self.in_turn(self.lane_of(&object), move |shared| {
             let database = match object {
@@ -237,7 +237,7 @@ fn write(
 ) -> Step<Version> {
     let next = match new_version() {
         Ok(next) => next,
-        Err(refusal) => return Ok(Err(refusal)),
+        Err(error) => return Ok(Err(error)),
     };
     let changed =
         match version {
@@ -250,7 +250,7 @@ fn write(
                 .prepare_cached(&format!("INSERT OR IGNORE INTO {table} VALUES (?1, ?2, ?3)"))?
                 .execute(params![election.as_str(), next.0, content])?,
         };
-    Ok(if changed == 0 { Err(Refusal::Conflict) } else { Ok(next) })
+    Ok(if changed == 0 { Err(StoreError::Conflict) } else { Ok(next) })
 }
 
 /// As much of an election's state as names its term.

@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use baton_election::{ElectionName, LeaseId, Op, Refusal, Reply};
+use baton_election::{ElectionName, LeaseId, Op, Reply, StoreError};
 use rusqlite::Connection;
 use tokio::sync::{Semaphore, oneshot};
 
@@ -27,7 +27,7 @@ pub(super) struct Queue {
 pub(super) struct Renewal {
     election: ElectionName,
     id: LeaseId,
-    answer: oneshot::Sender<Result<Reply, Refusal>>,
+    answer: oneshot::Sender<Result<Reply, StoreError>>,
 }
 
 impl Default for Queue {
@@ -62,7 +62,7 @@ impl Queue {
 }
 
 impl SqliteStore {
-    pub(super) async fn renew(&self, election: &ElectionName, id: LeaseId) -> Result<Reply, Refusal> {
+    pub(super) async fn renew(&self, election: &ElectionName, id: LeaseId) -> Result<Reply, StoreError> {
         let queue = self.shared.renewals.of(self.shared.leases.files());
         let (answer, mut answered) = oneshot::channel();
         queue.add(Renewal { election: election.clone(), id, answer });
@@ -94,14 +94,14 @@ impl Shared {
                     renewal.answer(answer);
                 }
             }
-            Err(Refusal::Misconfigured(_)) if many => {
+            Err(StoreError::Misconfigured(_)) if many => {
                 renewals.into_iter().for_each(|renewal| self.renew_all(vec![renewal]));
             }
-            Err(refusal) => renewals.into_iter().for_each(|renewal| renewal.answer(Err(refusal.clone()))),
+            Err(error) => renewals.into_iter().for_each(|renewal| renewal.answer(Err(error.clone()))),
         }
     }
 
-    fn renew_in(&self, db: &Connection, renewals: &[Renewal]) -> Step<Vec<Result<Reply, Refusal>>> {
+    fn renew_in(&self, db: &Connection, renewals: &[Renewal]) -> Step<Vec<Result<Reply, StoreError>>> {
         let renewed = renewals.iter().map(|Renewal { election, id, .. }| {
             // A row that cannot be read is its own election's trouble.
             let renewed = self.apply(db, election, Op::Renew { id: *id });
@@ -112,7 +112,7 @@ impl Shared {
 }
 
 impl Renewal {
-    fn answer(self, answer: Result<Reply, Refusal>) {
+    fn answer(self, answer: Result<Reply, StoreError>) {
         // Who has given up meanwhile does not hear it.
         let _ = self.answer.send(answer);
     }
@@ -122,6 +122,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn cut_off() -> Refusal {
-    Refusal::Unknown("the request to the store was cut off".to_owned())
+fn cut_off() -> StoreError {
+    StoreError::Unknown("the request to the store was cut off".to_owned())
 }

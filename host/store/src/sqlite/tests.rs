@@ -47,16 +47,16 @@ async fn read(store: &SqliteStore) -> (LeaseState, Version, Option<Record>) {
 }
 
 /// Asks until the store is not busy with somebody else's request.
-async fn settled(store: &SqliteStore, op: Op) -> Result<Reply, Refusal> {
+async fn settled(store: &SqliteStore, op: Op) -> Result<Reply, StoreError> {
     loop {
         match store.request(&job(), op.clone()).await {
-            Err(Refusal::Unknown(why)) if why.contains("is busy") => {}
+            Err(StoreError::Unknown(why)) if why.contains("is busy") => {}
             answer => return answer,
         }
     }
 }
 
-async fn acquire(store: &SqliteStore, n: u128) -> Result<Reply, Refusal> {
+async fn acquire(store: &SqliteStore, n: u128) -> Result<Reply, StoreError> {
     let (_, version, _) = read(store).await;
     settled(store, Op::Acquire { id: id(n), length: D, version }).await
 }
@@ -75,7 +75,7 @@ async fn records_and_leases_are_shared_by_two_handles_on_one_folder() {
     acquire(&one, 1).await.unwrap();
     let (state, version, seen) = read(&other).await;
     assert_eq!((state, seen), (LeaseState::Held, Some(record(0))));
-    assert_eq!(acquire(&other, 2).await, Err(Refusal::Held));
+    assert_eq!(acquire(&other, 2).await, Err(StoreError::Held));
     let written = one.request(&job(), Op::Write { id: id(1), version, record: record(u64::MAX) }).await.unwrap();
     let (_, version, seen) = read(&other).await;
     assert_eq!((written, seen), (Reply::Version(version), Some(record(u64::MAX))));
@@ -105,7 +105,7 @@ fn of_eight_that_race_one_wins() {
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     assert_eq!(answers.iter().filter(|answer| **answer == Ok(Reply::Done)).count(), 1, "{answers:?}");
-    assert_eq!(answers.iter().filter(|answer| **answer == Err(Refusal::Held)).count(), 7, "{answers:?}");
+    assert_eq!(answers.iter().filter(|answer| **answer == Err(StoreError::Held)).count(), 7, "{answers:?}");
 }
 
 #[tokio::test]
@@ -125,7 +125,7 @@ async fn a_lease_expires_by_the_boot_clock_and_a_write_does_not_extend_it() {
     clock.store(103, Ordering::SeqCst);
     assert_eq!(read(&other).await.0, LeaseState::Expired);
     assert_eq!(acquire(&other, 2).await, Ok(Reply::Done));
-    assert!(matches!(store.request(&job(), Op::Renew { id: id(1) }).await, Err(Refusal::Lost(_))));
+    assert!(matches!(store.request(&job(), Op::Renew { id: id(1) }).await, Err(StoreError::Lost(_))));
 }
 
 #[tokio::test]
@@ -159,7 +159,7 @@ async fn a_lease_of_another_boot_clock_expires_only_after_it_was_seen_unchanged(
         holder.request(&job(), Op::Renew { id: id(1) }).await.unwrap();
         assert_eq!(read(&store).await.0, LeaseState::Held);
         here.store(9_002, Ordering::SeqCst);
-        assert_eq!(acquire(&store, 2).await, Err(Refusal::Held));
+        assert_eq!(acquire(&store, 2).await, Err(StoreError::Held));
         here.store(9_003, Ordering::SeqCst);
         assert_eq!(read(&store).await.0, LeaseState::Expired);
         assert_eq!(acquire(&store, 2).await, Ok(Reply::Done));
@@ -177,7 +177,7 @@ async fn a_stamp_ahead_of_the_clock_ends_after_it_was_seen_unchanged_and_stays_e
     acquire(&holder, 1).await.unwrap();
     assert_eq!(read(&store).await.0, LeaseState::Held);
     here.store(101, Ordering::SeqCst);
-    assert_eq!(acquire(&store, 2).await, Err(Refusal::Held));
+    assert_eq!(acquire(&store, 2).await, Err(StoreError::Held));
     // A renewal that was late counts anew.
     ahead.store(1_001, Ordering::SeqCst);
     holder.request(&job(), Op::Renew { id: id(1) }).await.unwrap();
@@ -206,11 +206,11 @@ async fn a_renewal_finds_out_that_the_file_was_moved_and_others_use_the_new_one(
     acquire(&store, 1).await.unwrap();
     std::fs::rename(&file, &away).unwrap();
     let missing = store.request(&job(), Op::Read).await;
-    assert!(matches!(&missing, Err(Refusal::Misconfigured(why)) if why.contains("correct --store")), "{missing:?}");
+    assert!(matches!(&missing, Err(StoreError::Misconfigured(why)) if why.contains("correct --store")), "{missing:?}");
     // A copy holds the same lease, and is another file all the same.
     std::fs::copy(&away, &file).unwrap();
     let renewed = store.request(&job(), Op::Renew { id: id(1) }).await;
-    assert!(matches!(&renewed, Err(Refusal::Lost(why)) if why.contains("moved or replaced")), "{renewed:?}");
+    assert!(matches!(&renewed, Err(StoreError::Lost(why)) if why.contains("moved or replaced")), "{renewed:?}");
     std::fs::remove_file(&file).unwrap();
     store.create().await.unwrap();
     assert_eq!(store.request(&job(), Op::Read).await, Ok(Reply::Read(Snapshot::Nothing)));
@@ -225,7 +225,7 @@ async fn what_is_no_store_is_said_with_its_path_and_a_way_out() {
     let file = dir.path().join("lease.db");
     let ask = async |way_out: &str| {
         let answer = SqliteStore::new(dir.path()).request(&job(), Op::Read).await;
-        let Err(Refusal::Misconfigured(why)) = &answer else { panic!("{answer:?}") };
+        let Err(StoreError::Misconfigured(why)) = &answer else { panic!("{answer:?}") };
         assert!(why.contains(file.to_str().unwrap()) && why.contains(way_out), "{why}");
     };
     ask("correct --store").await;
@@ -236,7 +236,7 @@ async fn what_is_no_store_is_said_with_its_path_and_a_way_out() {
     std::fs::remove_file(&file).unwrap();
     Connection::open(&file).unwrap().execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE theirs (x)").unwrap();
     ask("name another folder").await;
-    assert!(matches!(SqliteStore::new(dir.path()).create().await, Err(Refusal::Misconfigured(_))));
+    assert!(matches!(SqliteStore::new(dir.path()).create().await, Err(StoreError::Misconfigured(_))));
     let journal = |db: Connection| db.pragma_query_value(None, "journal_mode", |row| row.get::<_, String>(0));
     assert_eq!(journal(Connection::open(&file).unwrap()), Ok("wal".to_owned()));
     std::fs::remove_file(&file).unwrap();
@@ -244,7 +244,7 @@ async fn what_is_no_store_is_said_with_its_path_and_a_way_out() {
     Connection::open(&file).unwrap().pragma_update(None, "user_version", 2).unwrap();
     ask("has format 2").await;
     let nowhere = SqliteStore::new("/proc/baton").create().await;
-    assert!(matches!(&nowhere, Err(Refusal::Misconfigured(why)) if why.contains("/proc/baton")), "{nowhere:?}");
+    assert!(matches!(&nowhere, Err(StoreError::Misconfigured(why)) if why.contains("/proc/baton")), "{nowhere:?}");
 }
 
 #[tokio::test]
@@ -258,7 +258,7 @@ async fn a_new_folder_is_closed_to_others_and_lengths_out_of_range_are_refused()
     let (_, version, _) = read(&store).await;
     for length in [Duration::from_millis(1999), Duration::from_secs(61)] {
         let answer = store.request(&job(), Op::Acquire { id: id(1), length, version: version.clone() }).await;
-        assert!(matches!(answer, Err(Refusal::Misconfigured(_))), "{answer:?}");
+        assert!(matches!(answer, Err(StoreError::Misconfigured(_))), "{answer:?}");
     }
 }
 
@@ -405,8 +405,8 @@ async fn renewals_that_wait_together_take_one_commit_and_each_has_its_own_answer
     for (n, renewal) in renewals.into_iter().enumerate() {
         let answer = renewal.await.unwrap();
         match n {
-            _ if n == broken => assert!(matches!(answer, Err(Refusal::Lost(_))), "{answer:?}"),
-            _ if n == unreadable => assert!(matches!(answer, Err(Refusal::Misconfigured(_))), "{answer:?}"),
+            _ if n == broken => assert!(matches!(answer, Err(StoreError::Lost(_))), "{answer:?}"),
+            _ if n == unreadable => assert!(matches!(answer, Err(StoreError::Misconfigured(_))), "{answer:?}"),
             _ => assert_eq!(answer, Ok(Reply::Done)),
         }
     }

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use baton_election::{ElectionName, Refusal, Term, Version};
+use baton_election::{ElectionName, StoreError, Term, Version};
 use bytes::Bytes;
 use tokio::sync::Mutex as AsyncMutex;
 
@@ -33,7 +33,7 @@ pub struct Claimant {
     /// What the term before leaves.
     pub handover: Handover,
     /// Told once of each claim and commit that the store does not take at the first try.
-    pub tell: Arc<dyn Fn(&Refusal) + Send + Sync>,
+    pub tell: Arc<dyn Fn(&StoreError) + Send + Sync>,
 }
 
 /// What a term leaves to the one that follows it in the same process, where that was claimed ahead.
@@ -124,7 +124,7 @@ pub enum CommitError {
 
 impl Claimant {
     /// One try to read the document.
-    async fn read(&self) -> Result<Option<(Version, Bytes)>, Refusal> {
+    async fn read(&self) -> Result<Option<(Version, Bytes)>, StoreError> {
         Ok(match tried(self.store.read(VersionedObject::State, &self.election, None)).await? {
             Reading::Found(version, content) => Some((version, content)),
             // Nothing is unchanged for whoever knows no version.
@@ -133,7 +133,7 @@ impl Claimant {
     }
 
     /// One try to write it.
-    async fn write(&self, version: Option<&Version>, content: Bytes) -> Result<Version, Refusal> {
+    async fn write(&self, version: Option<&Version>, content: Bytes) -> Result<Version, StoreError> {
         tried(self.store.write(VersionedObject::State, &self.election, version, content)).await
     }
 
@@ -168,8 +168,8 @@ impl Claimant {
             let (version, found) = match self.read().await {
                 Ok(Some((version, content))) => (Some(version), Document::decode(&content)?),
                 Ok(None) => (None, Document::default()),
-                Err(refusal) => {
-                    pace.wait(&refusal).await.map_err(ClaimError::Store)?;
+                Err(error) => {
+                    pace.wait(&error).await.map_err(ClaimError::Store)?;
                     continue;
                 }
             };
@@ -187,8 +187,8 @@ impl Claimant {
             match self.write(version.as_ref(), content).await {
                 Ok(version) => return Ok((version, Arc::new(document))),
                 // Somebody else wrote, or an earlier try of this did: the next reading tells.
-                Err(Refusal::Conflict) => {}
-                Err(refusal) => pace.wait(&refusal).await.map_err(ClaimError::Store)?,
+                Err(StoreError::Conflict) => {}
+                Err(error) => pace.wait(&error).await.map_err(ClaimError::Store)?,
             }
         }
     }
@@ -325,10 +325,10 @@ impl History {
                     self.adopt(next, version);
                     return Ok(());
                 }
-                Err(Refusal::Conflict) => return self.after_conflict(next, in_doubt).await,
-                Err(refusal) => {
-                    in_doubt |= matches!(refusal, Refusal::Unknown(_));
-                    if let Err(why) = pace.wait(&refusal).await
+                Err(StoreError::Conflict) => return self.after_conflict(next, in_doubt).await,
+                Err(error) => {
+                    in_doubt |= matches!(error, StoreError::Unknown(_));
+                    if let Err(why) = pace.wait(&error).await
                         && !in_doubt
                     {
                         return Err(self.end(false, CommitError::Unavailable(why)));
@@ -366,7 +366,7 @@ impl History {
                     };
                 }
                 // Nothing is lost by asking again: the condition has failed for good.
-                Err(refusal) => drop(pace.wait(&refusal).await),
+                Err(error) => drop(pace.wait(&error).await),
             }
         }
     }

@@ -30,10 +30,10 @@ impl ObjectStore for Counted {
         object: VersionedObject,
         election: &ElectionName,
         known: Option<&Version>,
-    ) -> Result<Reading, Refusal> {
+    ) -> Result<Reading, StoreError> {
         self.requests.fetch_add(1, Ordering::SeqCst);
         if self.is_unreadable.load(Ordering::SeqCst) {
-            return Err(Refusal::Unknown("no answer".to_owned()));
+            return Err(StoreError::Unknown("no answer".to_owned()));
         }
         self.store.read(object, election, known).await
     }
@@ -44,28 +44,28 @@ impl ObjectStore for Counted {
         election: &ElectionName,
         version: Option<&Version>,
         content: Bytes,
-    ) -> Result<Version, Refusal> {
+    ) -> Result<Version, StoreError> {
         self.requests.fetch_add(1, Ordering::SeqCst);
         self.store.write(object, election, version, content).await
     }
 
-    async fn elections_with(&self, _: VersionedObject) -> Result<Vec<ElectionName>, Refusal> {
+    async fn elections_with(&self, _: VersionedObject) -> Result<Vec<ElectionName>, StoreError> {
         unreachable!("claims know their election")
     }
 
-    async fn put(&self, _: &PlainObject, _: Bytes) -> Result<(), Refusal> {
+    async fn put(&self, _: &PlainObject, _: Bytes) -> Result<(), StoreError> {
         unreachable!("state is versioned")
     }
 
-    async fn get(&self, _: &PlainObject, _: u64) -> Result<Option<Bytes>, Refusal> {
+    async fn get(&self, _: &PlainObject, _: u64) -> Result<Option<Bytes>, StoreError> {
         unreachable!("state is versioned")
     }
 
-    async fn list(&self, _: &Listing) -> Result<Vec<Listed>, Refusal> {
+    async fn list(&self, _: &Listing) -> Result<Vec<Listed>, StoreError> {
         unreachable!("state is versioned")
     }
 
-    async fn remove(&self, _: &PlainObject, _: Option<OffsetDateTime>) -> Result<bool, Refusal> {
+    async fn remove(&self, _: &PlainObject, _: Option<OffsetDateTime>) -> Result<bool, StoreError> {
         unreachable!("state is versioned")
     }
 }
@@ -208,11 +208,11 @@ async fn a_write_that_arrives_late_changes_nothing() {
     let mut claim = bench.claim(1).await.unwrap();
     bench.store.fail_next(Fault::Hold);
     claim.commit(n(1)).await.unwrap();
-    assert_eq!(bench.store.deliver_writes(), [Err(Refusal::Conflict)]);
+    assert_eq!(bench.store.deliver_writes(), [Err(StoreError::Conflict)]);
     claim.commit(n(2)).await.unwrap();
     bench.store.fail_next(Fault::Hold);
     bench.claim(2).await.unwrap().commit(n(3)).await.unwrap();
-    assert_eq!(bench.store.deliver_writes(), [Err(Refusal::Conflict)]);
+    assert_eq!(bench.store.deliver_writes(), [Err(StoreError::Conflict)]);
     assert_eq!(bench.n().await, Some(3));
 }
 
@@ -428,7 +428,7 @@ async fn a_change_in_doubt_is_not_reported_as_refused() {
     // Somebody begins to lead after the first try was sent.
     let may_change = async || match asked.fetch_add(1, Ordering::SeqCst) {
         0 => Ok(()),
-        _ => Err(EditError::Store(Refusal::Held)),
+        _ => Err(EditError::Store(StoreError::Held)),
     };
     let change = |found: Result<Document, DocumentError>| {
         let mut document = found?;

@@ -1,6 +1,6 @@
 //! Changing the state from outside of any term, for operators.
 
-use baton_election::{ElectionName, Refusal};
+use baton_election::{ElectionName, StoreError};
 
 use super::document::{Document, DocumentError, Mark};
 use crate::edit::{Edit, GivenUp, Tried};
@@ -27,7 +27,7 @@ pub async fn edit<E: From<EditError>>(
     may_change: impl AsyncFn() -> Result<(), E>,
     change: impl Fn(Result<Document, DocumentError>) -> Result<Document, E>,
 ) -> Result<(), E> {
-    let mark = Mark::new().map_err(|error| EditError::Store(Refusal::Misconfigured(error.to_string())))?;
+    let mark = Mark::new().map_err(|error| EditError::Store(StoreError::Misconfigured(error.to_string())))?;
     let mut edit = Edit::of(store, VersionedObject::State, election);
     loop {
         let found = edit.read().await.map_err(EditError::from)?;
@@ -41,7 +41,7 @@ pub async fn edit<E: From<EditError>>(
             change(found)
         };
         let changed = changed.await.map_err(|error| match edit.doubt() {
-            Some(refusal) => EditError::Unknown(refusal.clone()).into(),
+            Some(error) => EditError::Unknown(error.clone()).into(),
             None => error,
         })?;
         let next = Document { claim: mark, commit: mark, ..changed };
@@ -60,17 +60,17 @@ pub enum EditError {
     Document(#[from] DocumentError),
     /// The store cannot be used.
     #[error(transparent)]
-    Store(#[from] Refusal),
+    Store(#[from] StoreError),
     /// The store may have changed it.
     #[error("{0}; it may be changed or not: look at it with `baton state`")]
-    Unknown(Refusal),
+    Unknown(StoreError),
 }
 
 impl From<GivenUp> for EditError {
     fn from(given_up: GivenUp) -> Self {
         match given_up {
-            GivenUp::Unwritten(refusal) => Self::Store(refusal),
-            GivenUp::InDoubt(refusal) => Self::Unknown(refusal),
+            GivenUp::Unwritten(error) => Self::Store(error),
+            GivenUp::InDoubt(error) => Self::Unknown(error),
         }
     }
 }

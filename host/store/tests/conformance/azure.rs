@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use azure_core::prelude::Metadata;
 use azure_storage::{CloudLocation, StorageCredentials};
 use azure_storage_blobs::prelude::ClientBuilder;
-use baton_election::{LeaseState, Op, Refusal, Reply, Version};
+use baton_election::{LeaseState, Op, Reply, StoreError, Version};
 use baton_store::{AzureStore, LeaseStore, ObjectStore as _, Reading, Store, VersionedObject};
 
 use super::azurite::Azurite;
@@ -50,7 +50,7 @@ impl Backend for Container {
         Arc::new(self.handle())
     }
 
-    async fn break_lease(&self, period: Duration) -> Result<(), Refusal> {
+    async fn break_lease(&self, period: Duration) -> Result<(), StoreError> {
         self.handle().break_lease(&job(), period).await
     }
 
@@ -93,14 +93,14 @@ async fn a_write_of_state_whose_answer_is_lost_is_unknown_and_conflicts_when_rep
     let version = direct.write(VersionedObject::State, &job, None, versioned::text("a")).await.unwrap();
     proxy.set(Mode::Down);
     let answer = far.write(VersionedObject::State, &job, Some(&version), versioned::text("b")).await;
-    assert!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
+    assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
     proxy.set(Mode::CutAfterRequest);
     let answer = far.write(VersionedObject::State, &job, Some(&version), versioned::text("b")).await;
-    assert!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
+    assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
     proxy.set(Mode::Pass);
     assert_eq!(
         far.write(VersionedObject::State, &job, Some(&version), versioned::text("b")).await,
-        Err(Refusal::Conflict)
+        Err(StoreError::Conflict)
     );
     let Ok(Reading::Found(found, content)) = far.read(VersionedObject::State, &job, None).await else {
         panic!("it is there")
@@ -114,9 +114,9 @@ async fn state_in_a_container_that_is_missing_is_misconfigured() {
     let store = handle(azurite.address(), "missing");
     let job = versioned::election("job");
     let read = store.read(VersionedObject::State, &job, None).await;
-    assert!(matches!(read, Err(Refusal::Misconfigured(_))), "{read:?}");
+    assert!(matches!(read, Err(StoreError::Misconfigured(_))), "{read:?}");
     let written = store.write(VersionedObject::State, &job, None, versioned::text("a")).await;
-    assert!(matches!(written, Err(Refusal::Misconfigured(_))), "{written:?}");
+    assert!(matches!(written, Err(StoreError::Misconfigured(_))), "{written:?}");
 }
 
 #[tokio::test]
@@ -127,7 +127,8 @@ async fn what_the_network_loses_is_unknown_and_found_out() {
     let far = handle(proxy.address(), "network");
     let bench = Bench { store: direct.open(), backend: Arc::new(direct) };
     let version = bench.create().await;
-    let unknown = |answer: Result<Reply, Refusal>| assert!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
+    let unknown =
+        |answer: Result<Reply, StoreError>| assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
     let acquire = Op::Acquire { id: a(), length: bench.brief(), version: version.clone() };
 
     for mode in [Mode::Down, Mode::Hang] {
@@ -143,10 +144,10 @@ async fn what_the_network_loses_is_unknown_and_found_out() {
     // Each answer is lost, and each request was carried out.
     proxy.set(Mode::CutAfterRequest);
     unknown(far.request(&job(), acquire.clone()).await);
-    assert_eq!(bench.acquire(b()).await, Err(Refusal::Held));
+    assert_eq!(bench.acquire(b()).await, Err(StoreError::Held));
     assert_eq!(bench.ask(acquire.clone()).await, Ok(Reply::Done), "asking again finds it out");
     unknown(far.request(&job(), Op::Write { id: a(), version: version.clone(), record: record(1) }).await);
-    assert_eq!(bench.write(a(), &version, 1).await, Err(Refusal::Conflict));
+    assert_eq!(bench.write(a(), &version, 1).await, Err(StoreError::Conflict));
     assert_eq!(bench.see().await.record, Some(record(1)));
     unknown(far.request(&job(), Op::Release { id: a() }).await);
     assert_eq!(bench.see().await.lease, LeaseState::Free);
@@ -297,8 +298,8 @@ async fn answers_of_a_troubled_server_are_told_apart() {
             let (address, server) = answer_alike(status, code, if op == Op::Recall { 2 } else { 1 });
             let answer = handle(address, "leases").request(&job(), op.clone()).await;
             match &answer {
-                Err(Refusal::Misconfigured(_)) => assert!(misconfigured, "{status} {code:?} {op:?}: {answer:?}"),
-                Err(Refusal::Unknown(_)) => assert!(!misconfigured, "{status} {code:?} {op:?}: {answer:?}"),
+                Err(StoreError::Misconfigured(_)) => assert!(misconfigured, "{status} {code:?} {op:?}: {answer:?}"),
+                Err(StoreError::Unknown(_)) => assert!(!misconfigured, "{status} {code:?} {op:?}: {answer:?}"),
                 _ => panic!("{status} {code:?} {op:?}: {answer:?}"),
             }
             if op != Op::Recall {
@@ -312,11 +313,11 @@ async fn answers_of_a_troubled_server_are_told_apart() {
 async fn a_missing_container_is_said_to_be_missing() {
     let azurite = Azurite::start();
     let answer = handle(azurite.address(), "nowhere").request(&job(), Op::Read).await;
-    assert!(matches!(&answer, Err(Refusal::Misconfigured(why)) if why.contains("--create")), "{answer:?}");
+    assert!(matches!(&answer, Err(StoreError::Misconfigured(why)) if why.contains("--create")), "{answer:?}");
     let answer = handle(azurite.address(), "nowhere").request(&job(), Op::Create { record: record(0) }).await;
-    assert!(matches!(&answer, Err(Refusal::Misconfigured(why)) if why.contains("--create")), "{answer:?}");
+    assert!(matches!(&answer, Err(StoreError::Misconfigured(why)) if why.contains("--create")), "{answer:?}");
     let answer = handle(azurite.address(), "nowhere").elections().await;
-    assert!(matches!(&answer, Err(Refusal::Misconfigured(why)) if why.contains("--create")), "{answer:?}");
+    assert!(matches!(&answer, Err(StoreError::Misconfigured(why)) if why.contains("--create")), "{answer:?}");
 }
 
 /// Any write without a lease id frees a lease that is broken or expired. What is read then is a record without the mark.
@@ -407,7 +408,7 @@ const WRONG_KEY_AT: &str = "BATON_TEST_WRONG_KEY_AT";
 async fn a_wrong_key_is_not_accepted_and_that_is_said() {
     if let Ok(address) = std::env::var(WRONG_KEY_AT) {
         let answer = handle(address.parse().unwrap(), "leases").request(&job(), Op::Renew { id: a() }).await;
-        assert!(matches!(&answer, Err(Refusal::Misconfigured(why)) if why.contains("credentials")), "{answer:?}");
+        assert!(matches!(&answer, Err(StoreError::Misconfigured(why)) if why.contains("credentials")), "{answer:?}");
         return;
     }
     let azurite = Azurite::start();

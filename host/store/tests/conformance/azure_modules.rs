@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_election::Refusal;
+use baton_election::StoreError;
 use baton_store::LeaseStore;
 use baton_store::{Digest, ModuleStore as _, Reading};
 
@@ -32,12 +32,12 @@ async fn a_write_of_control_whose_answer_is_lost_is_unknown_and_conflicts_when_r
     for mode in [Mode::Down, Mode::CutAfterRequest] {
         proxy.set(mode);
         let answer = far.write_control(&job, Some(&version), versioned::text("b")).await;
-        assert!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
+        assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
         let unread = far.read_control(&job, Some(&version)).await;
-        assert!(matches!(unread, Err(Refusal::Unknown(_))), "{unread:?}");
+        assert!(matches!(unread, Err(StoreError::Unknown(_))), "{unread:?}");
     }
     proxy.set(Mode::Pass);
-    assert_eq!(far.write_control(&job, Some(&version), versioned::text("b")).await, Err(Refusal::Conflict));
+    assert_eq!(far.write_control(&job, Some(&version), versioned::text("b")).await, Err(StoreError::Conflict));
     let read = far.read_control(&job, Some(&version)).await;
     assert!(matches!(&read, Ok(Reading::Found(_, content)) if *content == versioned::text("b")), "{read:?}");
 }
@@ -50,7 +50,7 @@ async fn a_module_whose_transfer_is_cut_is_unknown_and_had_by_trying_again() {
     let far = handle(proxy.address(), "cut");
     let content = modules::large(251);
     let digest = Digest::of(&content);
-    let unknown = |answer: Result<(), Refusal>| assert!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
+    let unknown = |answer: Result<(), StoreError>| assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
     proxy.set(Mode::CutAfterRequest);
     unknown(far.put_module(&digest, content.clone()).await);
     proxy.set(Mode::Pass);
@@ -79,7 +79,7 @@ async fn modules_in_a_container_that_is_missing_are_misconfigured() {
         store.announcements(&job).await.map(drop),
         store.withdraw(&job, "node").await,
     ] {
-        assert!(matches!(&answer, Err(Refusal::Misconfigured(why)) if why.contains("--create")), "{answer:?}");
+        assert!(matches!(&answer, Err(StoreError::Misconfigured(why)) if why.contains("--create")), "{answer:?}");
     }
 }
 
@@ -144,7 +144,7 @@ async fn a_module_is_put_together_from_pieces_of_one_version() {
         (part("10-10", ""), "sent nothing"),
     ] {
         let (answer, _) = read(u64::MAX, vec![first(), second]).await;
-        assert!(matches!(&answer, Err(Refusal::Unknown(told)) if told.contains(why)), "{answer:?}");
+        assert!(matches!(&answer, Err(StoreError::Unknown(told)) if told.contains(why)), "{answer:?}");
     }
 }
 
@@ -168,7 +168,7 @@ async fn a_module_that_is_there_is_not_sent_and_never_replaced() {
     assert!(asked[2].contains("comp=metadata"), "{asked:?}");
     // It may be there or not.
     let (answer, _) = put(vec![missing(), String::new()]).await;
-    assert!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
+    assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
 }
 
 /// What an outside client does to a module or a node's blob is told as trouble, not as a lost lease.
@@ -181,7 +181,7 @@ async fn what_is_leased_by_others_is_unknown() {
         store.announce(&job, "node", versioned::text("x")).await,
         store.withdraw(&job, "node").await,
     ] {
-        assert!(matches!(&answer, Err(Refusal::Unknown(why)) if why.contains("LeaseIdMissing")), "{answer:?}");
+        assert!(matches!(&answer, Err(StoreError::Unknown(why)) if why.contains("LeaseIdMissing")), "{answer:?}");
     }
     server.join().unwrap();
 }

@@ -1,6 +1,6 @@
 //! File systems on which a lock may hold on one machine only: the store must refuse them.
 
-use baton_election::{Op, Refusal};
+use baton_election::{Op, StoreError};
 use baton_store::{LeaseStore, SqliteStore};
 
 use crate::fuse::Fuse;
@@ -14,7 +14,7 @@ async fn a_fuse_file_system_is_refused() {
     for answer in
         [store.create().await, store.request(&job(), Op::Read).await.map(drop), store.elections().await.map(drop)]
     {
-        let Err(Refusal::Misconfigured(why)) = &answer else { panic!("{answer:?}") };
+        let Err(StoreError::Misconfigured(why)) = &answer else { panic!("{answer:?}") };
         for word in [fuse.path().to_str().unwrap(), "FUSE", "local disk"] {
             assert!(why.contains(word), "`{word}` is not said: {why}");
         }

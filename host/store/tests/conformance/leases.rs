@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use baton_election::{LeaseState, Op, Refusal, Reply, Snapshot};
+use baton_election::{LeaseState, Op, Reply, Snapshot, StoreError};
 
 use super::suite::{Bench, a, ask, assert_lost, b, record, version_of};
 
 pub async fn acquire_is_idempotent_for_its_id_and_held_for_others(bench: Bench) {
     bench.held_by(a()).await;
     assert_eq!(bench.acquire(a()).await, Ok(Reply::Done), "its own id again");
-    assert_eq!(bench.acquire(b()).await, Err(Refusal::Held));
+    assert_eq!(bench.acquire(b()).await, Err(StoreError::Held));
     assert_eq!(bench.see().await.lease, LeaseState::Held);
 }
 
@@ -30,7 +30,7 @@ pub async fn acquire_on_a_moved_version_conflicts(bench: Bench) {
     let new = version_of(bench.write(a(), &old, 1).await);
     assert_eq!(bench.release(a()).await, Ok(Reply::Done));
     let acquire = |version| Op::Acquire { id: b(), length: bench.brief(), version };
-    assert_eq!(bench.ask(acquire(old)).await, Err(Refusal::Conflict));
+    assert_eq!(bench.ask(acquire(old)).await, Err(StoreError::Conflict));
     assert_eq!(bench.see().await.lease, LeaseState::Free);
     assert_eq!(bench.ask(acquire(new)).await, Ok(Reply::Done));
 }
@@ -41,7 +41,7 @@ pub async fn a_lease_out_of_range_is_never_taken(bench: Bench) {
     let second = Duration::from_secs(1);
     for length in [shortest.saturating_sub(second), longest + second] {
         let answer = bench.ask(Op::Acquire { id: a(), length, version: version.clone() }).await;
-        assert!(matches!(answer, Err(Refusal::Misconfigured(_) | Refusal::Unknown(_))), "{length:?}: {answer:?}");
+        assert!(matches!(answer, Err(StoreError::Misconfigured(_) | StoreError::Unknown(_))), "{length:?}: {answer:?}");
         assert_eq!(bench.see().await.lease, LeaseState::Free);
     }
     for length in [shortest, longest] {
@@ -89,7 +89,7 @@ pub async fn a_write_needs_the_id(bench: Bench) {
 pub async fn a_write_needs_the_version(bench: Bench) {
     let old = bench.held_by(a()).await;
     let new = version_of(bench.write(a(), &old, 1).await);
-    assert_eq!(bench.write(a(), &old, 2).await, Err(Refusal::Conflict));
+    assert_eq!(bench.write(a(), &old, 2).await, Err(StoreError::Conflict));
     let seen = bench.see().await;
     assert_eq!((seen.version, seen.record), (new, Some(record(1))));
 }
@@ -106,7 +106,7 @@ pub async fn renewing_an_untouched_expired_lease_works(bench: Bench) {
     bench.outlive().await;
     assert_eq!(bench.renew(a()).await, Ok(Reply::Done));
     assert_eq!(bench.see().await.lease, LeaseState::Held);
-    assert_eq!(bench.acquire(b()).await, Err(Refusal::Held));
+    assert_eq!(bench.acquire(b()).await, Err(StoreError::Held));
 }
 
 /// The emulator renews it for its last holder, whoever asks. That must not count as one's own.
@@ -123,7 +123,7 @@ pub async fn a_renewal_counts_anew(bench: Bench) {
     assert_eq!(bench.renew(a()).await, Ok(Reply::Done));
     bench.backend.wait_out(most).await;
     assert_eq!(bench.see().await.lease, LeaseState::Held);
-    assert_eq!(bench.acquire(b()).await, Err(Refusal::Held));
+    assert_eq!(bench.acquire(b()).await, Err(StoreError::Held));
 }
 
 pub async fn a_late_renewal_after_another_acquired_is_lost(bench: Bench) {
@@ -161,7 +161,7 @@ pub async fn a_lease_being_broken_is_free_after_its_period(bench: Bench) {
     let period = Duration::from_secs(5);
     assert_eq!(bench.backend.break_lease(period).await, Ok(()));
     assert_eq!(bench.see().await.lease, LeaseState::Breaking);
-    assert_eq!(bench.acquire(b()).await, Err(Refusal::Held));
+    assert_eq!(bench.acquire(b()).await, Err(StoreError::Held));
     assert_lost(&bench.renew(a()).await);
     version_of(bench.write(a(), &version, 1).await);
     bench.backend.wait_out(period).await;
@@ -227,7 +227,7 @@ pub async fn of_a_deleted_record_nothing_is_left(bench: Bench) {
     // Both are true of what names a version, and either makes its host look again.
     let acquire = Op::Acquire { id: b(), length: bench.brief(), version: old.clone() };
     for answer in [bench.write(a(), &old, 1).await, bench.ask(acquire).await] {
-        assert!(matches!(answer, Err(Refusal::Lost(_) | Refusal::Conflict)), "{answer:?}");
+        assert!(matches!(answer, Err(StoreError::Lost(_) | StoreError::Conflict)), "{answer:?}");
     }
     // Somebody makes it anew: it is another one, with a lease of its own.
     let new = bench.create().await;
@@ -241,7 +241,7 @@ pub async fn lost_answers_are_found_out_by_asking_again(bench: Bench) {
     let version = bench.held_by(a()).await;
     assert_eq!(bench.acquire(a()).await, Ok(Reply::Done), "an acquire");
     let written = version_of(bench.write(a(), &version, 1).await);
-    assert_eq!(bench.write(a(), &version, 1).await, Err(Refusal::Conflict), "a write");
+    assert_eq!(bench.write(a(), &version, 1).await, Err(StoreError::Conflict), "a write");
     let seen = bench.see().await;
     assert_eq!((seen.version, seen.record), (written, Some(record(1))), "the write is the writer's own");
     assert_eq!(bench.release(a()).await, Ok(Reply::Done));
@@ -256,16 +256,16 @@ pub async fn requests_that_arrive_late_do_no_harm(bench: Bench) {
     let late = bench.backend.open();
     let late = late.as_ref();
     let write = Op::Write { id: a(), version: first.clone(), record: record(7) };
-    assert_eq!(ask(late, write).await, Err(Refusal::Conflict), "a write after the next one");
+    assert_eq!(ask(late, write).await, Err(StoreError::Conflict), "a write after the next one");
     assert_eq!(bench.release(a()).await, Ok(Reply::Done));
     let acquire = Op::Acquire { id: a(), length: bench.brief(), version: first };
-    assert_eq!(ask(late, acquire).await, Err(Refusal::Conflict), "an acquire after the release");
+    assert_eq!(ask(late, acquire).await, Err(StoreError::Conflict), "an acquire after the release");
     assert_lost(&ask(late, Op::Renew { id: a() }).await);
     assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
     assert_lost(&ask(late, Op::Renew { id: a() }).await);
     assert_lost(&ask(late, Op::Release { id: a() }).await);
     assert_lost(&ask(late, Op::Write { id: a(), version: second.clone(), record: record(7) }).await);
-    assert_eq!(ask(late, Op::Create { record: record(7) }).await, Err(Refusal::Conflict));
+    assert_eq!(ask(late, Op::Create { record: record(7) }).await, Err(StoreError::Conflict));
     let seen = bench.see().await;
     assert_eq!((seen.lease, seen.version, seen.record), (LeaseState::Held, second, Some(record(1))));
     assert_eq!(bench.renew(b()).await, Ok(Reply::Done));

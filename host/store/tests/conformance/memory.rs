@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use baton_election::{LeaseState, Op, Refusal, Reply, Version};
+use baton_election::{LeaseState, Op, Reply, StoreError, Version};
 use baton_store::Store;
 use baton_store::memory::{Fault, MemoryStore};
 use baton_store::{ModuleStore as _, Reading};
@@ -33,7 +33,7 @@ impl Backend for Memory {
         Arc::new(self.store.clone())
     }
 
-    async fn break_lease(&self, period: Duration) -> Result<(), Refusal> {
+    async fn break_lease(&self, period: Duration) -> Result<(), StoreError> {
         self.store.break_lease(&job(), period)
     }
 
@@ -70,7 +70,8 @@ async fn keeps_modules() {
 async fn faults_meet_writes_of_control_objects() {
     let store = memory().store;
     let job = versioned::election("job");
-    let unknown = |answer: Result<Version, Refusal>| assert!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
+    let unknown =
+        |answer: Result<Version, StoreError>| assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
 
     store.fail_next(Fault::LoseRequest);
     unknown(store.write_control(&job, None, versioned::text("a")).await);
@@ -83,7 +84,7 @@ async fn faults_meet_writes_of_control_objects() {
     store.fail_next(Fault::Hold);
     unknown(store.write_control(&job, Some(&version), versioned::text("late")).await);
     let next = store.write_control(&job, Some(&version), versioned::text("b")).await.unwrap();
-    assert_eq!(store.deliver_writes(), [Err(Refusal::Conflict)]);
+    assert_eq!(store.deliver_writes(), [Err(StoreError::Conflict)]);
     assert_eq!(store.read_control(&job, Some(&next)).await, Ok(Reading::Unchanged));
 }
 
@@ -94,7 +95,8 @@ async fn faults_do_what_they_say() {
     let bench = Bench { store: memory.open(), backend: Arc::new(memory) };
     let version = bench.create().await;
     let acquire = || Op::Acquire { id: a(), length: bench.brief(), version: version.clone() };
-    let unknown = |answer: Result<Reply, Refusal>| assert!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
+    let unknown =
+        |answer: Result<Reply, StoreError>| assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
 
     store.fail_next(Fault::LoseRequest);
     unknown(bench.ask(acquire()).await);
@@ -102,7 +104,7 @@ async fn faults_do_what_they_say() {
 
     store.fail_next(Fault::LoseAnswer);
     unknown(bench.ask(acquire()).await);
-    assert_eq!(bench.acquire(b()).await, Err(Refusal::Held));
+    assert_eq!(bench.acquire(b()).await, Err(StoreError::Held));
 
     store.fail_next(Fault::Hold);
     unknown(bench.write(a(), &version, 1).await);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use baton_election::{ElectionName, LeaseId, LeaseState, Op, Refusal, Reply, Snapshot, Version};
+use baton_election::{ElectionName, LeaseId, LeaseState, Op, Reply, Snapshot, StoreError, Version};
 use baton_store::{LeaseStore, SqliteStore};
 use tempfile::TempDir;
 
@@ -92,10 +92,10 @@ fn random_id() -> LeaseId {
 }
 
 /// Repeats a request while its outcome is unknown.
-async fn insist(store: &SqliteStore, election: &ElectionName, op: Op) -> Result<Reply, Refusal> {
+async fn insist(store: &SqliteStore, election: &ElectionName, op: Op) -> Result<Reply, StoreError> {
     loop {
         match store.request(election, op.clone()).await {
-            Err(Refusal::Unknown(_)) => {}
+            Err(StoreError::Unknown(_)) => {}
             answer => return answer,
         }
     }
@@ -126,7 +126,7 @@ async fn terms(store: &SqliteStore) {
         match store.request(&election, op).await {
             Ok(Reply::Version(written)) => version = written,
             // Its parent reads meanwhile.
-            Err(Refusal::Unknown(_)) => version = read(store, &election).await.1,
+            Err(StoreError::Unknown(_)) => version = read(store, &election).await.1,
             other => panic!("{other:?}"),
         }
         say(&format!("{term}"));

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use baton_election::{Op, Refusal, Reply};
+use baton_election::{Op, Reply, StoreError};
 use baton_store::{LeaseStore, SqliteStore};
 use rusqlite::Connection;
 use tempfile::TempDir;
@@ -21,7 +21,7 @@ async fn held(folder: &Path) -> SqliteStore {
     store
 }
 
-async fn renew(store: &SqliteStore) -> Result<Reply, Refusal> {
+async fn renew(store: &SqliteStore) -> Result<Reply, StoreError> {
     store.request(&job(), Op::Renew { id: a() }).await
 }
 
@@ -41,7 +41,7 @@ async fn a_disk_that_can_be_written_again_is_written_by_the_same_handle() {
     assert!(mount(&["-o", "remount,ro"], disk.path()), "root may remount");
     let store = SqliteStore::new(disk.path());
     let renewed = renew(&store).await;
-    assert!(matches!(renewed, Err(Refusal::Misconfigured(_))), "{renewed:?}");
+    assert!(matches!(renewed, Err(StoreError::Misconfigured(_))), "{renewed:?}");
     // What a read leaves for the next request must not be open for reading only.
     assert!(store.request(&job(), Op::Read).await.is_ok());
     assert!(mount(&["-o", "remount,rw"], disk.path()), "root may remount");
@@ -60,7 +60,7 @@ async fn a_full_disk_that_has_room_again_is_written() {
     std::fs::remove_file(disk.path().join("lease.db-journal")).unwrap();
     fills();
     let renewed = renew(&store).await;
-    assert!(matches!(&renewed, Err(Refusal::Unknown(why)) if why.contains("full")), "{renewed:?}");
+    assert!(matches!(&renewed, Err(StoreError::Unknown(why)) if why.contains("full")), "{renewed:?}");
     std::fs::remove_file(&filler).unwrap();
     assert_eq!(renew(&store).await, Ok(Reply::Done));
 }
@@ -71,7 +71,7 @@ async fn a_lock_that_does_not_end_is_said_before_the_try_is_over() {
     let store = held(folder.path()).await;
     let _lock = locked(folder.path());
     let answer = Patience::of_future(renew(&store)).await;
-    assert!(matches!(&answer, Ok(Err(Refusal::Unknown(why))) if why.contains("is busy")), "{answer:?}");
+    assert!(matches!(&answer, Ok(Err(StoreError::Unknown(why))) if why.contains("is busy")), "{answer:?}");
 }
 
 #[tokio::test]
@@ -90,7 +90,7 @@ async fn tries_given_up_while_the_disk_hangs_do_not_pile_up() {
         let store = store.clone();
         let give_up = async move {
             let answer = tokio::time::timeout(Duration::from_millis(1), renew(&store)).await;
-            assert!(matches!(answer, Err(_) | Ok(Err(Refusal::Unknown(_)))), "{answer:?}");
+            assert!(matches!(answer, Err(_) | Ok(Err(StoreError::Unknown(_)))), "{answer:?}");
         };
         runtime.spawn(give_up).await.unwrap();
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use baton_election::{LeaseId, LeaseState, Op, Refusal, Reply, Version};
+use baton_election::{LeaseId, LeaseState, Op, Reply, StoreError, Version};
 use baton_store::sqlite::Boot;
 use baton_store::{Digest, ModuleStore as _, ObjectStore as _, Reading, VersionedObject};
 use baton_store::{LeaseStore, SqliteStore, Store};
@@ -39,7 +39,7 @@ impl Backend for Folder {
         Arc::new(self.handle())
     }
 
-    async fn break_lease(&self, period: Duration) -> Result<(), Refusal> {
+    async fn break_lease(&self, period: Duration) -> Result<(), StoreError> {
         self.handle().break_lease(&job(), period).await
     }
 
@@ -70,7 +70,7 @@ async fn state_gets_its_file_where_leases_have_theirs() {
     std::fs::remove_file(folder.0.path().join("state.db")).unwrap();
     let store = folder.handle();
     let job = versioned::election("job");
-    assert!(matches!(store.read(VersionedObject::State, &job, None).await, Err(Refusal::Misconfigured(_))));
+    assert!(matches!(store.read(VersionedObject::State, &job, None).await, Err(StoreError::Misconfigured(_))));
     store.create().await.unwrap();
     versioned::run(|| Arc::new(folder.handle())).await;
 }
@@ -84,7 +84,7 @@ async fn a_lock_on_the_state_delays_no_renewal() {
     bench.held_by(a()).await;
     lock.execute_batch("BEGIN EXCLUSIVE").unwrap();
     let answer = store.write(VersionedObject::State, &versioned::election("job"), None, versioned::text("x")).await;
-    assert!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
+    assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
     assert_eq!(bench.renew(a()).await, Ok(Reply::Done));
     lock.execute_batch("ROLLBACK").unwrap();
     store.write(VersionedObject::State, &versioned::election("job"), None, versioned::text("x")).await.unwrap();
@@ -111,7 +111,7 @@ async fn modules_get_their_files_where_leases_have_theirs() {
         store.put_module(&Digest::of(b"x"), versioned::text("x")).await,
         store.modules().await.map(drop),
     ] {
-        let Err(Refusal::Misconfigured(why)) = &answer else { panic!("{answer:?}") };
+        let Err(StoreError::Misconfigured(why)) = &answer else { panic!("{answer:?}") };
         assert!(
             why.contains(folder.0.path().to_str().unwrap()) && why.contains("let a host or `baton push` make it"),
             "{why}"
@@ -134,7 +134,7 @@ async fn files_of_modules_that_are_damaged_are_named() {
         ("modules.db", store.get_module(&Digest::of(b"x"), 10).await.map(drop)),
         ("modules.db", store.put_module(&Digest::of(b"x"), versioned::text("x")).await),
     ] {
-        let Err(Refusal::Misconfigured(why)) = &answer else { panic!("{answer:?}") };
+        let Err(StoreError::Misconfigured(why)) = &answer else { panic!("{answer:?}") };
         assert!(why.contains(file) && why.contains("move it away"), "{why}");
     }
     // Leases and state do not depend on them.
@@ -181,7 +181,7 @@ async fn a_holder_whose_file_was_moved_away_has_lost() {
     assert_lost(&bench.renew(a()).await);
     assert_lost(&bench.release(a()).await);
     let answer = bench.ask(Op::Read).await;
-    assert!(matches!(answer, Err(Refusal::Misconfigured(_) | Refusal::Unknown(_))), "{answer:?}");
+    assert!(matches!(answer, Err(StoreError::Misconfigured(_) | StoreError::Unknown(_))), "{answer:?}");
     // Nothing was put in its place behind the operator's back.
     assert!(!path.exists());
 }
@@ -199,12 +199,12 @@ async fn a_holder_whose_file_was_replaced_has_lost() {
 async fn what_is_not_a_database_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let missing = SqliteStore::new(dir.path()).request(&job(), Op::Read).await;
-    assert!(matches!(&missing, Err(Refusal::Misconfigured(why)) if why.contains("correct --store")), "{missing:?}");
+    assert!(matches!(&missing, Err(StoreError::Misconfigured(why)) if why.contains("correct --store")), "{missing:?}");
     write_text(&dir.path().join("lease.db"));
     let store = SqliteStore::new(dir.path());
     let (read, create) = (store.request(&job(), Op::Read).await, store.create().await);
-    assert!(matches!(&read, Err(Refusal::Misconfigured(why)) if why.contains("not a database")), "{read:?}");
-    assert!(matches!(&create, Err(Refusal::Misconfigured(why)) if why.contains("not a database")), "{create:?}");
+    assert!(matches!(&read, Err(StoreError::Misconfigured(why)) if why.contains("not a database")), "{read:?}");
+    assert!(matches!(&create, Err(StoreError::Misconfigured(why)) if why.contains("not a database")), "{create:?}");
 }
 
 fn write_text(path: &Path) {
@@ -221,7 +221,7 @@ async fn a_lease_of_another_boot_counts_from_when_it_was_first_seen() {
         bench.backend.wait_out(bench.brief()).await;
         assert_eq!(bench.see().await.lease, LeaseState::Expired, "on its own boot");
         assert_eq!(there.see().await.lease, LeaseState::Held, "first seen now");
-        assert_eq!(there.acquire(b()).await, Err(Refusal::Held));
+        assert_eq!(there.acquire(b()).await, Err(StoreError::Held));
         there.outlive().await;
         assert_eq!(there.acquire(b()).await, Ok(Reply::Done));
         assert_lost(&bench.renew(a()).await);
@@ -319,7 +319,7 @@ pub fn mount(arguments: &[&str], at: &Path) -> bool {
 }
 
 /// What the store on `disk` says to a holder and to a reader, after `trouble` came to the disk.
-async fn on_a_disk(trouble: impl FnOnce(&Path)) -> Option<(Result<Reply, Refusal>, Result<Reply, Refusal>)> {
+async fn on_a_disk(trouble: impl FnOnce(&Path)) -> Option<(Result<Reply, StoreError>, Result<Reply, StoreError>)> {
     let disk = Disk::mount()?;
     let store = disk.store();
     store.create().await.unwrap();
@@ -342,7 +342,7 @@ async fn a_full_disk_is_unknown_and_can_still_be_read() {
         while file.write(&[0; 512]).is_ok_and(|written| written > 0) {}
     };
     let Some((renewed, read)) = on_a_disk(fill).await else { return };
-    assert!(matches!(&renewed, Err(Refusal::Unknown(why)) if why.contains("disk")), "{renewed:?}");
+    assert!(matches!(&renewed, Err(StoreError::Unknown(why)) if why.contains("disk")), "{renewed:?}");
     assert!(matches!(read, Ok(Reply::Read(_))), "{read:?}");
 }
 
@@ -350,5 +350,8 @@ async fn a_full_disk_is_unknown_and_can_still_be_read() {
 async fn a_disk_that_became_read_only_is_said_to_be() {
     let protect = |dir: &Path| assert!(mount(&["-o", "remount,ro"], dir), "root may remount");
     let Some((renewed, _)) = on_a_disk(protect).await else { return };
-    assert!(matches!(&renewed, Err(Refusal::Misconfigured(why)) if why.contains("cannot be written")), "{renewed:?}");
+    assert!(
+        matches!(&renewed, Err(StoreError::Misconfigured(why)) if why.contains("cannot be written")),
+        "{renewed:?}"
+    );
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use baton_election::{ElectionName, LeaseId, LeaseState, Op, Outcome, Record, Refusal, Reply, Snapshot, Version};
+use baton_election::{ElectionName, LeaseId, LeaseState, Op, Outcome, Record, Reply, Snapshot, StoreError, Version};
 use baton_store::{LeaseStore, Store};
 use tokio::task::JoinSet;
 
@@ -20,7 +20,7 @@ use super::terms::*;
 pub trait Backend: Send + Sync {
     /// Another host's handle of the same store.
     fn open(&self) -> Arc<dyn Store>;
-    async fn break_lease(&self, period: Duration) -> Result<(), Refusal>;
+    async fn break_lease(&self, period: Duration) -> Result<(), StoreError>;
     /// Deletes the election `job`.
     async fn delete(&self);
     /// Returns when that much more time has passed for the store.
@@ -134,11 +134,13 @@ pub struct Seen {
 }
 
 /// Asks until the store is not busy: what a store does not know has not been decided.
-pub async fn ask(store: &dyn LeaseStore, op: Op) -> Result<Reply, Refusal> {
+pub async fn ask(store: &dyn LeaseStore, op: Op) -> Result<Reply, StoreError> {
     let mut answer = store.request(&job(), op.clone()).await;
     for _ in 0..100 {
         match &answer {
-            Err(Refusal::Unknown(why)) if why.contains("is busy") => answer = store.request(&job(), op.clone()).await,
+            Err(StoreError::Unknown(why)) if why.contains("is busy") => {
+                answer = store.request(&job(), op.clone()).await
+            }
             _ => break,
         }
     }
@@ -151,7 +153,7 @@ impl Bench {
         self.store.lease_range().0.max(Duration::from_secs(6))
     }
 
-    pub async fn ask(&self, op: Op) -> Result<Reply, Refusal> {
+    pub async fn ask(&self, op: Op) -> Result<Reply, StoreError> {
         ask(self.store.as_ref(), op).await
     }
 
@@ -167,20 +169,20 @@ impl Bench {
     }
 
     /// Acquires on the version that is there, for a brief time.
-    pub async fn acquire(&self, id: LeaseId) -> Result<Reply, Refusal> {
+    pub async fn acquire(&self, id: LeaseId) -> Result<Reply, StoreError> {
         let version = self.see().await.version;
         self.ask(Op::Acquire { id, length: self.brief(), version }).await
     }
 
-    pub async fn renew(&self, id: LeaseId) -> Result<Reply, Refusal> {
+    pub async fn renew(&self, id: LeaseId) -> Result<Reply, StoreError> {
         self.ask(Op::Renew { id }).await
     }
 
-    pub async fn release(&self, id: LeaseId) -> Result<Reply, Refusal> {
+    pub async fn release(&self, id: LeaseId) -> Result<Reply, StoreError> {
         self.ask(Op::Release { id }).await
     }
 
-    pub async fn write(&self, id: LeaseId, version: &Version, term: u64) -> Result<Reply, Refusal> {
+    pub async fn write(&self, id: LeaseId, version: &Version, term: u64) -> Result<Reply, StoreError> {
         self.ask(Op::Write { id, version: version.clone(), record: record(term) }).await
     }
 
@@ -199,7 +201,7 @@ impl Bench {
 }
 
 #[track_caller]
-pub fn version_of(answer: Result<Reply, Refusal>) -> Version {
+pub fn version_of(answer: Result<Reply, StoreError>) -> Version {
     match answer {
         Ok(Reply::Version(version)) => version,
         other => panic!("a version was expected: {other:?}"),
@@ -207,8 +209,8 @@ pub fn version_of(answer: Result<Reply, Refusal>) -> Version {
 }
 
 #[track_caller]
-pub fn assert_lost(answer: &Result<Reply, Refusal>) {
-    assert!(matches!(answer, Err(Refusal::Lost(_))), "Lost was expected: {answer:?}");
+pub fn assert_lost(answer: &Result<Reply, StoreError>) {
+    assert!(matches!(answer, Err(StoreError::Lost(_))), "Lost was expected: {answer:?}");
 }
 
 pub async fn of_many_candidates_one_wins(bench: Bench) {
@@ -222,7 +224,7 @@ pub async fn of_many_candidates_one_wins(bench: Bench) {
     let answers = candidates.join_all().await;
     let winners: Vec<_> = answers.iter().filter(|(_, answer)| *answer == Ok(Reply::Done)).collect();
     assert_eq!(winners.len(), 1, "{answers:?}");
-    assert!(answers.iter().all(|(_, answer)| matches!(answer, Ok(Reply::Done) | Err(Refusal::Held))), "{answers:?}");
+    assert!(answers.iter().all(|(_, answer)| matches!(answer, Ok(Reply::Done) | Err(StoreError::Held))), "{answers:?}");
     assert_eq!(bench.renew(LeaseId::from_random(winners[0].0)).await, Ok(Reply::Done));
 }
 
@@ -234,7 +236,7 @@ pub async fn of_many_creators_one_succeeds(bench: Bench) {
     }
     let answers = creators.join_all().await;
     let (made, refused): (Vec<_>, Vec<_>) = answers.into_iter().partition(|(_, answer)| answer.is_ok());
-    assert!(refused.iter().all(|(_, answer)| *answer == Err(Refusal::Conflict)), "{refused:?}");
+    assert!(refused.iter().all(|(_, answer)| *answer == Err(StoreError::Conflict)), "{refused:?}");
     let [(term, answer)] = made.try_into().unwrap();
     let seen = bench.see().await;
     assert_eq!((seen.version, seen.record), (version_of(answer), Some(record(term))));
@@ -243,9 +245,9 @@ pub async fn of_many_creators_one_succeeds(bench: Bench) {
 pub async fn a_record_is_created_once(bench: Bench) {
     assert_eq!(bench.ask(Op::Read).await, Ok(Reply::Read(Snapshot::Nothing)));
     let version = bench.create().await;
-    assert_eq!(bench.ask(Op::Create { record: record(9) }).await, Err(Refusal::Conflict));
+    assert_eq!(bench.ask(Op::Create { record: record(9) }).await, Err(StoreError::Conflict));
     assert_eq!(bench.acquire(a()).await, Ok(Reply::Done));
-    assert_eq!(bench.ask(Op::Create { record: record(9) }).await, Err(Refusal::Conflict), "while it is held");
+    assert_eq!(bench.ask(Op::Create { record: record(9) }).await, Err(StoreError::Conflict), "while it is held");
     let seen = bench.see().await;
     assert_eq!((seen.version, seen.record), (version, Some(record(0))));
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use baton_election::{ElectionName, HIGHEST_TERM, Op, Record, Refusal, Reply, Term};
+use baton_election::{ElectionName, HIGHEST_TERM, Op, Record, Reply, StoreError, Term};
 use baton_store::state::{self, Document, EditError};
 use baton_store::{Announcement, ModuleStore as _, Store, VersionedObject};
 use bytes::Bytes;
@@ -42,11 +42,11 @@ pub async fn a_record_that_is_made_anew_has_no_mark_of_the_one_before(bench: Ben
     assert_eq!(bench.see().await.record, Some(record(0)));
 }
 
-async fn recall(store: &dyn Store) -> Result<Term, Refusal> {
+async fn recall(store: &dyn Store) -> Result<Term, StoreError> {
     match store.request(&job(), Op::Recall).await {
         Ok(Reply::Term(term)) => Ok(term),
         Ok(other) => panic!("a term was expected: {other:?}"),
-        Err(refusal) => Err(refusal),
+        Err(error) => Err(error),
     }
 }
 
@@ -115,6 +115,6 @@ pub async fn a_state_that_cannot_be_read_may_name_any_term(bench: Bench) {
         let content = Bytes::copy_from_slice(content.as_bytes());
         version = Some(store.write(VersionedObject::State, &job(), version.as_ref(), content).await.unwrap());
         let answer = recall(store.as_ref()).await;
-        assert!(matches!(&answer, Err(Refusal::Misconfigured(why)) if why.contains(says)), "{answer:?}");
+        assert!(matches!(&answer, Err(StoreError::Misconfigured(why)) if why.contains(says)), "{answer:?}");
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use baton_election::{ElectionName, Refusal, Version};
+use baton_election::{ElectionName, StoreError, Version};
 use baton_store::{ObjectStore, Reading, VersionedObject};
 use bytes::Bytes;
 use tokio::task::JoinSet;
@@ -42,13 +42,13 @@ async fn it_is_read_only_where_it_has_changed(store: &dyn ObjectStore, object: V
 async fn a_write_needs_the_version(store: &dyn ObjectStore, object: VersionedObject) {
     let job = election("version");
     let stale = Version("\"0x0\"".to_owned());
-    assert_eq!(store.write(object, &job, Some(&stale), text("a")).await, Err(Refusal::Conflict));
+    assert_eq!(store.write(object, &job, Some(&stale), text("a")).await, Err(StoreError::Conflict));
     assert_eq!(store.read(object, &job, None).await, Ok(Reading::Nothing));
     let first = store.write(object, &job, None, text("a")).await.unwrap();
-    assert_eq!(store.write(object, &job, None, text("b")).await, Err(Refusal::Conflict));
+    assert_eq!(store.write(object, &job, None, text("b")).await, Err(StoreError::Conflict));
     let second = store.write(object, &job, Some(&first), text("b")).await.unwrap();
     assert_ne!(first, second);
-    assert_eq!(store.write(object, &job, Some(&first), text("c")).await, Err(Refusal::Conflict));
+    assert_eq!(store.write(object, &job, Some(&first), text("c")).await, Err(StoreError::Conflict));
     assert_eq!(store.read(object, &job, None).await, found(&second, "b"));
 }
 
@@ -64,7 +64,7 @@ async fn of_many_writers_one_succeeds_in_each_round(open: &impl Fn() -> Arc<dyn 
                 loop {
                     // A store that is busy has not written, as the reading in the end shows.
                     match store.write(object, &job, expected.as_ref(), content.clone()).await {
-                        Err(Refusal::Unknown(_)) => {}
+                        Err(StoreError::Unknown(_)) => {}
                         answer => return (content, answer),
                     }
                 }
@@ -73,7 +73,7 @@ async fn of_many_writers_one_succeeds_in_each_round(open: &impl Fn() -> Arc<dyn 
         let answers = writers.join_all().await;
         let won: Vec<_> =
             answers.iter().filter_map(|(content, answer)| Some((content, answer.as_ref().ok()?))).collect();
-        let lost = answers.iter().filter(|(_, answer)| *answer == Err(Refusal::Conflict)).count();
+        let lost = answers.iter().filter(|(_, answer)| *answer == Err(StoreError::Conflict)).count();
         let [(content, version)] = won[..] else { panic!("not one has won round {round}: {answers:?}") };
         assert_eq!(lost, 15, "{answers:?}");
         let read = open().read(object, &job, expected.as_ref()).await;
@@ -114,7 +114,7 @@ async fn elections_and_objects_are_apart(store: &dyn ObjectStore) {
     }
     for (at, (name, object, ..)) in written.iter().enumerate() {
         let (_, _, of_another, _) = &written[(at + 1) % written.len()];
-        assert_eq!(store.write(*object, name, Some(of_another), text("x")).await, Err(Refusal::Conflict));
+        assert_eq!(store.write(*object, name, Some(of_another), text("x")).await, Err(StoreError::Conflict));
     }
     for (name, object, version, content) in &written {
         assert_eq!(store.read(*object, name, None).await, found(version, content));
@@ -128,7 +128,7 @@ async fn elections_and_objects_are_apart(store: &dyn ObjectStore) {
     }
 }
 
-fn found(version: &Version, content: &str) -> Result<Reading, Refusal> {
+fn found(version: &Version, content: &str) -> Result<Reading, StoreError> {
     Ok(Reading::Found(version.clone(), text(content)))
 }
 

@@ -61,12 +61,12 @@ async fn as_a_process_of_its_own() {
     for op in [Op::Read, Op::Create { record }, Op::Read, Op::Renew { id }] {
         match store.request(&job, op.clone()).await {
             Ok(reply) => println!("{op}: {reply:?}"),
-            Err(refusal) => println!("{op}: {refusal} {refusal:?}"),
+            Err(error) => println!("{op}: {error} {error:?}"),
         }
     }
     match store.elections().await {
         Ok(elections) => println!("list: {elections:?}"),
-        Err(refusal) => println!("list: {refusal} {refusal:?}"),
+        Err(error) => println!("list: {error} {error:?}"),
     }
 }
 

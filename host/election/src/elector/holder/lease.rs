@@ -9,7 +9,7 @@ use super::super::timer::Timer;
 use super::super::{Context, Pending, Role};
 use super::{Holding, Serving, Stage};
 use crate::port::{Effect, Report, StopReason};
-use crate::request::{Op, Refusal, Reply};
+use crate::request::{Op, Reply, StoreError};
 use crate::timing::Time;
 
 /// The renewals of a lease.
@@ -119,7 +119,7 @@ impl Holding {
         &mut self,
         context: &mut Context,
         sent: Time,
-        result: Result<Reply, Refusal>,
+        result: Result<Reply, StoreError>,
     ) -> Option<Role> {
         match result {
             Ok(_) => {
@@ -129,10 +129,10 @@ impl Holding {
                 self.extend(context, sent);
                 None
             }
-            Err(Refusal::Lost(why)) => self.lose(context, why),
+            Err(StoreError::Lost(why)) => self.lose(context, why),
             // Of a shortening, whose version is the last that was written here.
-            Err(Refusal::Conflict) => self.lose(context, WRITTEN_BY_OTHERS.to_string()),
-            Err(Refusal::Held) => self.lose(context, "the lease is held by another".to_string()),
+            Err(StoreError::Conflict) => self.lose(context, WRITTEN_BY_OTHERS.to_string()),
+            Err(StoreError::Held) => self.lose(context, "the lease is held by another".to_string()),
             Err(error) => {
                 self.renewal.failing = true;
                 self.renewal.next_try = context.retry_at();

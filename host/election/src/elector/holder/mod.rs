@@ -15,7 +15,7 @@ use super::timer::{Timer, Timers};
 use super::{Context, HEALTHY_AFTER, Pending, Role, answered};
 use crate::port::{Input, Report};
 use crate::record::{LeaseId, Term, Version};
-use crate::request::{Refusal, Reply, RequestId};
+use crate::request::{Reply, RequestId, StoreError};
 use crate::timing::Time;
 
 use lease::Renewal;
@@ -190,7 +190,7 @@ impl Holding {
         None
     }
 
-    fn answer(&mut self, context: &mut Context, id: RequestId, result: Result<Reply, Refusal>) -> Option<Role> {
+    fn answer(&mut self, context: &mut Context, id: RequestId, result: Result<Reply, StoreError>) -> Option<Role> {
         if self.is_known_lost() {
             return None;
         }

@@ -7,7 +7,7 @@ use super::super::timer::Timer;
 use super::super::{Context, POLL, RECALL, STANDBY_TIMEOUT, UNKNOWN_LEASE};
 use super::{Holding, Stage};
 use crate::port::Report;
-use crate::request::{Op, Refusal, Reply};
+use crate::request::{Op, Reply, StoreError};
 
 /// A wait for the end of another's instance, by the least of the clocks.
 #[derive(Debug, Clone, Copy, Hash)]
@@ -35,7 +35,7 @@ impl Holding {
         context: &mut Context,
         settled: Settling,
         until: Duration,
-        result: Result<Reply, Refusal>,
+        result: Result<Reply, StoreError>,
     ) {
         let now = context.now.least;
         self.stage = match result {
@@ -52,14 +52,14 @@ impl Holding {
                     Stage::Resting { until: context.time() }
                 }
             }
-            Err(Refusal::Misconfigured(_)) if settled.is_recalled => Stage::Resting { until: context.time() },
+            Err(StoreError::Misconfigured(_)) if settled.is_recalled => Stage::Resting { until: context.time() },
             _ if now >= until => {
                 context.memory.leave_out_unknown_terms(context.now.wall);
                 Stage::Resting { until: context.time() }
             }
             result => {
-                if let Err(refusal) = &result {
-                    context.store_trouble(RECALL, refusal);
+                if let Err(error) = &result {
+                    context.store_trouble(RECALL, error);
                 }
                 let next_try = context.time() + context.jittered(POLL);
                 Stage::Recalling { settled, pending: None, next_try, until }

@@ -3,7 +3,7 @@
 use super::*;
 
 impl HostRules {
-    pub(super) fn answer(&mut self, now: Time, id: RequestId, result: &Result<Reply, Refusal>) {
+    pub(super) fn answer(&mut self, now: Time, id: RequestId, result: &Result<Reply, StoreError>) {
         let Some(asked) = self.requests.get_mut(&id) else { return };
         if std::mem::replace(&mut asked.answered, true) {
             return;
@@ -28,14 +28,14 @@ impl HostRules {
                 self.written(*lease, version, record, result);
             }
             // That the lease is lost, one that is not wanted any more tells as well.
-            (Op::Write { id: lease, .. }, Err(Refusal::Lost(_) | Refusal::Held)) if role == self.role => {
+            (Op::Write { id: lease, .. }, Err(StoreError::Lost(_) | StoreError::Held)) if role == self.role => {
                 self.loses(*lease);
             }
             (Op::Write { .. } | Op::Create { .. } | Op::Release { .. } | Op::Read, _) => {}
         }
     }
 
-    pub(super) fn recalled(&mut self, now: Time, sent: Time, result: &Result<Reply, Refusal>) {
+    pub(super) fn recalled(&mut self, now: Time, sent: Time, result: &Result<Reply, StoreError>) {
         match result {
             Ok(Reply::Term(term)) => {
                 let seen = &mut self.seen;
@@ -57,7 +57,7 @@ impl HostRules {
                     acquisition.waits_until = acquisition.first_sent_least + longest;
                 }
             }
-            Err(Refusal::Misconfigured(_)) => {
+            Err(StoreError::Misconfigured(_)) => {
                 (self.seen.recalled_at, self.seen.recalled) = (Some(self.least), Some(false));
                 self.seen.unrecalled_since.get_or_insert(sent);
             }
@@ -152,17 +152,17 @@ impl HostRules {
         }
     }
 
-    pub(super) fn acquired(&mut self, id: LeaseId, sent: Time, result: &Result<Reply, Refusal>) {
+    pub(super) fn acquired(&mut self, id: LeaseId, sent: Time, result: &Result<Reply, StoreError>) {
         let renew_by = sent + self.table().renew_after();
         // Once it is decided, an answer is one to a shortening of a lease that ran out meanwhile, and tells nothing.
         let is_open = |acquisition: &&mut Acquisition| acquisition.id == id && !acquisition.decided;
         let Some(acquisition) = self.acquisition.as_mut().filter(is_open) else { return };
         match result {
-            Err(Refusal::Unknown(_)) => acquisition.in_doubt = true,
-            Err(Refusal::Misconfigured(_)) => acquisition.decided = !acquisition.in_doubt,
-            Err(refusal) => {
+            Err(StoreError::Unknown(_)) => acquisition.in_doubt = true,
+            Err(StoreError::Misconfigured(_)) => acquisition.decided = !acquisition.in_doubt,
+            Err(error) => {
                 acquisition.decided = true;
-                self.seen.history |= matches!(refusal, Refusal::Held | Refusal::Conflict | Refusal::Lost(_));
+                self.seen.history |= matches!(error, StoreError::Held | StoreError::Conflict | StoreError::Lost(_));
             }
             Ok(_) => {
                 acquisition.decided = true;
@@ -208,7 +208,7 @@ impl HostRules {
         }
     }
 
-    pub(super) fn renewed(&mut self, now: Time, id: LeaseId, sent: Time, result: &Result<Reply, Refusal>) {
+    pub(super) fn renewed(&mut self, now: Time, id: LeaseId, sent: Time, result: &Result<Reply, StoreError>) {
         let table = self.table();
         let Some(holding) = self.holding.as_mut().filter(|holding| holding.id == id) else { return };
         match result {
@@ -220,7 +220,7 @@ impl HostRules {
                 holding.renew_by = (sent + table.renew_after()).max(now);
             }
             // Of an acquire, whose version is the last that this holder knows of.
-            Err(Refusal::Lost(_) | Refusal::Held | Refusal::Conflict) => holding.lost = true,
+            Err(StoreError::Lost(_) | StoreError::Held | StoreError::Conflict) => holding.lost = true,
             Err(_) => {
                 let (shortest, longest) = table.retry_range();
                 (holding.renew_from, holding.renew_by) = (now + shortest, now + longest);
@@ -228,7 +228,7 @@ impl HostRules {
         }
     }
 
-    pub(super) fn written(&mut self, id: LeaseId, over: &Version, record: &Record, result: &Result<Reply, Refusal>) {
+    pub(super) fn written(&mut self, id: LeaseId, over: &Version, record: &Record, result: &Result<Reply, StoreError>) {
         match result {
             Ok(Reply::Version(version)) => {
                 self.seen.version_before = self.seen.version.replace(version.clone());
@@ -240,10 +240,10 @@ impl HostRules {
                 self.seen.longest_lease = self.seen.longest_lease.max(Some(record.lease));
             }
             // A reading since has shown what became of it, if it showed another version than the one that it was to replace.
-            Ok(_) | Err(Refusal::Unknown(_) | Refusal::Misconfigured(_) | Refusal::Conflict) => {
+            Ok(_) | Err(StoreError::Unknown(_) | StoreError::Misconfigured(_) | StoreError::Conflict) => {
                 self.seen.must_read |= self.seen.version.as_ref() == Some(over);
             }
-            Err(Refusal::Lost(_) | Refusal::Held) => {}
+            Err(StoreError::Lost(_) | StoreError::Held) => {}
         }
         match result {
             Ok(_) => {
@@ -252,7 +252,7 @@ impl HostRules {
                 holding.failures.recorded = record.failures;
                 holding.done_unrecorded &= record.outcome.is_none();
             }
-            Err(Refusal::Lost(_) | Refusal::Held) => self.loses(id),
+            Err(StoreError::Lost(_) | StoreError::Held) => self.loses(id),
             Err(_) => {}
         }
     }

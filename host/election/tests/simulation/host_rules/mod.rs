@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use baton_election::{
-    Effect, End, Input, LeaseId, LeaseState, ModuleVersion, OnDone, Op, Outcome, Plan, Record, Refusal, Reply, Report,
-    RequestId, Settings, Snapshot, StopReason, Term, Time, Version,
+    Effect, End, Input, LeaseId, LeaseState, ModuleVersion, OnDone, Op, Outcome, Plan, Record, Reply, Report,
+    RequestId, Settings, Snapshot, StopReason, StoreError, Term, Time, Version,
 };
 
 use crate::invariants::{Checked, broken};

@@ -11,8 +11,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use baton_election::{
-    Effect, End, Input, LeaseId, LeaseState, Now, Op, Record, Refusal, Reply, Report, RequestId, Snapshot, StopReason,
-    Term, Time,
+    Effect, End, Input, LeaseId, LeaseState, Now, Op, Record, Reply, Report, RequestId, Snapshot, StopReason,
+    StoreError, Term, Time,
 };
 
 use crate::coverage::Coverage;
@@ -91,7 +91,7 @@ enum Event {
     },
     Answer {
         key: Key,
-        result: Result<Reply, Refusal>,
+        result: Result<Reply, StoreError>,
         is_stale: bool,
     },
     Timeout {
@@ -486,19 +486,19 @@ impl World {
         self.creates_under_way -= u32::from(matches!(op, Op::Create { .. }));
         let mut result = match self.outage(host, Ask::of(op)) {
             Some(Outage::Hang) => return Ok(()),
-            Some(Outage::Refuse) => Err(Refusal::Unknown("503".to_string())),
-            Some(Outage::Misconfigured) => Err(Refusal::Misconfigured("no such account".to_string())),
+            Some(Outage::Refuse) => Err(StoreError::Unknown("503".to_string())),
+            Some(Outage::Misconfigured) => Err(StoreError::Misconfigured("no such account".to_string())),
             Some(Outage::Doubt) => {
                 let _unknown = self.carry_out(host, incarnation, op)?;
-                Err(Refusal::Unknown("503".to_string()))
+                Err(StoreError::Unknown("503".to_string()))
             }
             Some(Outage::Unwritable) if matches!(op, Op::Create { .. } | Op::Write { .. }) => {
-                Err(Refusal::Unknown("403".to_string()))
+                Err(StoreError::Unknown("403".to_string()))
             }
             Some(Outage::Unwritable) | None => self.carry_out(host, incarnation, op)?,
         };
         if fate.doubt {
-            result = Err(Refusal::Unknown("500".to_string()));
+            result = Err(StoreError::Unknown("500".to_string()));
         }
         if let Some(answer) = fate.answer {
             if let Some(again) = fate.answer_again {
@@ -510,7 +510,7 @@ impl World {
         Ok(())
     }
 
-    fn carry_out(&mut self, host: usize, incarnation: u32, op: &Op) -> Result<Result<Reply, Refusal>, Violation> {
+    fn carry_out(&mut self, host: usize, incarnation: u32, op: &Op) -> Result<Result<Reply, StoreError>, Violation> {
         let before = self.store.record().cloned();
         let was_expired = self.store.lease_end().is_some_and(|end| end <= self.now);
         let result = match self.store.execute(self.now, op) {

@@ -220,7 +220,7 @@ impl World {
             Event::Timeout { key: (.., id) } => {
                 let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
                 if process.unanswered.remove(&RequestId(id)) {
-                    let result = Err(Refusal::Unknown("timeout".to_string()));
+                    let result = Err(StoreError::Unknown("timeout".to_string()));
                     return self.feed(host, Input::Answer { id: RequestId(id), result });
                 }
                 Ok(())

@@ -301,12 +301,12 @@ pub struct Faulty {
 }
 
 impl Faulty {
-    async fn meet(&self, faults: &[&AtomicBool]) -> Result<&MemoryStore, Refusal> {
+    async fn meet(&self, faults: &[&AtomicBool]) -> Result<&MemoryStore, StoreError> {
         if self.hangs.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
         }
         if faults.iter().chain([&&self.is_down]).any(|fault| fault.load(Ordering::Relaxed)) {
-            return Err(Refusal::Unknown("an outage".to_owned()));
+            return Err(StoreError::Unknown("an outage".to_owned()));
         }
         Ok(&self.inner)
     }
@@ -319,7 +319,7 @@ impl ObjectStore for Faulty {
         object: VersionedObject,
         election: &ElectionName,
         known: Option<&Version>,
-    ) -> Result<Reading, Refusal> {
+    ) -> Result<Reading, StoreError> {
         self.meet(&[]).await?.read(object, election, known).await
     }
 
@@ -329,28 +329,28 @@ impl ObjectStore for Faulty {
         election: &ElectionName,
         version: Option<&Version>,
         content: Bytes,
-    ) -> Result<Version, Refusal> {
+    ) -> Result<Version, StoreError> {
         self.meet(&[]).await?.write(object, election, version, content).await
     }
 
-    async fn elections_with(&self, object: VersionedObject) -> Result<Vec<ElectionName>, Refusal> {
+    async fn elections_with(&self, object: VersionedObject) -> Result<Vec<ElectionName>, StoreError> {
         self.meet(&[]).await?.elections_with(object).await
     }
 
-    async fn put(&self, object: &PlainObject, content: Bytes) -> Result<(), Refusal> {
+    async fn put(&self, object: &PlainObject, content: Bytes) -> Result<(), StoreError> {
         self.meet(&[]).await?.put(object, content).await
     }
 
-    async fn get(&self, object: &PlainObject, limit: u64) -> Result<Option<Bytes>, Refusal> {
+    async fn get(&self, object: &PlainObject, limit: u64) -> Result<Option<Bytes>, StoreError> {
         let faults: &[_] = if matches!(object, PlainObject::Module(_)) { &[&self.has_no_modules] } else { &[] };
         self.meet(faults).await?.get(object, limit).await
     }
 
-    async fn list(&self, listing: &Listing) -> Result<Vec<Listed>, Refusal> {
+    async fn list(&self, listing: &Listing) -> Result<Vec<Listed>, StoreError> {
         self.meet(&[]).await?.list(listing).await
     }
 
-    async fn remove(&self, object: &PlainObject, put_until: Option<OffsetDateTime>) -> Result<bool, Refusal> {
+    async fn remove(&self, object: &PlainObject, put_until: Option<OffsetDateTime>) -> Result<bool, StoreError> {
         self.meet(&[]).await?.remove(object, put_until).await
     }
 }
