@@ -20,6 +20,9 @@ use baton_store::ObjectStore;
 use baton_store::state::{self, Document, DocumentError, KEY, LARGEST};
 use baton_store::{LeaseStore, Store, StoreUrl};
 
+/// The most that is read of a value or an export, in bytes: as JSON a byte takes six at the most.
+const LARGEST_INPUT: u64 = 6 * LARGEST + (1 << 20);
+
 pub(super) async fn state(election: &ElectionName, store: &StoreUrl, action: StateAction) -> anyhow::Result<ExitCode> {
     let store = open_store(store)?;
     match action {
@@ -208,13 +211,19 @@ fn check_key(key: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// All of a file, or of standard input: a pipe is as good, but nothing is read that no state could hold.
 fn input(from: Option<&Path>) -> anyhow::Result<Vec<u8>> {
-    match from {
-        Some(path) => std::fs::read(path).with_context(|| format!("cannot read {}", path.display())),
-        None => {
-            let mut bytes = Vec::new();
-            std::io::stdin().lock().read_to_end(&mut bytes).context("cannot read standard input")?;
-            Ok(bytes)
+    let (mut reader, name): (Box<dyn Read>, String) = match from {
+        Some(path) => {
+            let file = std::fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+            (Box::new(file), path.display().to_string())
         }
+        None => (Box::new(std::io::stdin().lock()), "standard input".to_owned()),
+    };
+    let mut bytes = Vec::new();
+    reader.by_ref().take(LARGEST_INPUT + 1).read_to_end(&mut bytes).with_context(|| format!("cannot read {name}"))?;
+    if bytes.len() as u64 > LARGEST_INPUT {
+        bail!("{name} has more than {} MiB, and a state at most {} MiB", LARGEST_INPUT >> 20, LARGEST >> 20);
     }
+    Ok(bytes)
 }

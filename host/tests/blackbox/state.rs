@@ -133,6 +133,8 @@ fn an_operator_reads_and_changes_the_state(fleet: Fleet) {
     assert!(refused.code == Some(1) && refused.stderr.contains("after which none could begin"), "{refused:?}");
     let broken = finish_with_input(fleet.baton(&["state", "import", ELECTION]), b"{}");
     assert!(broken.code == Some(1) && broken.stderr.contains("baton state export"), "{broken:?}");
+    let endless = state(&["import", ELECTION, "/dev/zero"]);
+    assert!(endless.code == Some(1) && endless.stderr.contains("/dev/zero has more than 385 MiB"), "{endless:?}");
     assert_eq!(state(&["export", ELECTION]).stdout, whole.stdout);
 
     // What cannot be so is said, and changes nothing.

@@ -14,7 +14,10 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 use baton_runtime::shell::quoted;
+use baton_runtime::{FileError, read_file};
 
+/// The largest configuration of Docker that is read, in bytes.
+const LARGEST_CONFIG: u64 = 4 << 20;
 /// How long a credential helper may take: it may ask a server.
 const HELPER: Duration = Duration::from_secs(20);
 /// How much it may say.
@@ -63,9 +66,9 @@ impl RegistryCredentials {
             let (path, registry) = (file.clone(), registry.to_owned());
             let found = tokio::task::spawn_blocking(move || in_file(&path, &registry)).await;
             let found = match found.map_err(|error| CredentialsError(error.to_string()))?? {
-                Found::Nothing => None,
-                Found::Known(credential) => Some(credential),
-                Found::Helper(helper, server) => ask(&helper, &server).await?,
+                InConfig::Nothing => None,
+                InConfig::Known(credential) => Some(credential),
+                InConfig::Helper(helper, server) => ask(&helper, &server).await?,
             };
             if let Some(credential) = found {
                 return Ok(Some((credential, file.clone())));
@@ -75,7 +78,7 @@ impl RegistryCredentials {
     }
 }
 
-pub(super) enum Found {
+pub(super) enum InConfig {
     Nothing,
     Known(DockerCredential),
     /// A helper's name, and what it knows the registry by.
@@ -83,19 +86,22 @@ pub(super) enum Found {
 }
 
 /// What a file says of a registry.
-fn in_file(path: &Path, registry: &str) -> Result<Found, CredentialsError> {
+fn in_file(path: &Path, registry: &str) -> Result<InConfig, CredentialsError> {
     let wrong = |what: String| CredentialsError(format!("the credentials in {} {what}", path.display()));
-    match std::fs::read(path) {
+    match read_file(path, LARGEST_CONFIG) {
         Ok(text) => in_text(&text, registry).map_err(wrong),
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            Ok(Found::Nothing)
+        Err(FileError::Unreadable(error))
+            if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+        {
+            Ok(InConfig::Nothing)
         }
-        Err(error) => Err(wrong(format!("cannot be read: {error}"))),
+        Err(FileError::Unreadable(error)) => Err(wrong(format!("cannot be read: {error}"))),
+        Err(other) => Err(wrong(format!("cannot be read: the file {other}"))),
     }
 }
 
 /// What a file's text says of a registry, in the order in which Docker looks; or what is wrong with it.
-pub(super) fn in_text(text: &[u8], registry: &str) -> Result<Found, String> {
+pub(super) fn in_text(text: &[u8], registry: &str) -> Result<InConfig, String> {
     // What the parser quotes of it might be a secret.
     let mut config: Map<String, Value> =
         serde_json::from_slice(text).map_err(|error| format!("are no JSON object: see line {}", error.line()))?;
@@ -105,13 +111,13 @@ pub(super) fn in_text(text: &[u8], registry: &str) -> Result<Found, String> {
     let store = config.remove("credsStore").unwrap_or_default();
     let named = |helper: &Value| helper.as_str().filter(|name| !name.is_empty()).map(str::to_owned);
     if let Some(helper) = named(&helpers[server]) {
-        return Ok(Found::Helper(helper, server.to_owned()));
+        return Ok(InConfig::Helper(helper, server.to_owned()));
     }
     match get_credential_from_reader(Value::Object(config).to_string().as_bytes(), registry) {
-        Ok(credential) => Ok(Found::Known(credential)),
+        Ok(credential) => Ok(InConfig::Known(credential)),
         Err(CredentialRetrievalError::NoCredentialConfigured) => Ok(match named(&store) {
-            Some(store) => Found::Helper(store, server.to_owned()),
-            None => Found::Nothing,
+            Some(store) => InConfig::Helper(store, server.to_owned()),
+            None => InConfig::Nothing,
         }),
         Err(_) => Err(format!("have an entry for {registry} that cannot be understood: `docker login` writes it anew")),
     }
@@ -196,6 +202,8 @@ mod tests {
         let token = DockerCredential::IdentityToken("t0ken".to_owned());
         assert_eq!(credentials.of("cave.azurecr.io").await?, found(token), "as `az acr login` leaves it");
         assert_eq!(credentials.of("elsewhere.example").await?, None);
+        let endless = RegistryCredentials::of_files(["/dev/zero".into()]).of("half.example").await;
+        assert!(endless.is_err_and(|error| error.to_string().contains("not a regular file")));
         for (registry, why) in [("half.example", "`docker login` writes it anew"), ("helped.example", "cannot be run")]
         {
             let error = credentials.of(registry).await.map_err(|error| error.to_string());

@@ -9,6 +9,11 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
+use crate::{FileError, read_file};
+
+/// The largest file of certificates, in bytes: those of a whole system are less than a mebibyte.
+const LARGEST_PEM: u64 = 16 << 20;
+
 /// What is wrong with a file of certificates, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum CaError {
@@ -31,7 +36,10 @@ pub enum CaError {
 /// [`CaError`] where there are none.
 pub(super) fn certificates(path: &Path) -> Result<Vec<Vec<u8>>, CaError> {
     let unreadable = |why: String| CaError::Unreadable { path: path.to_owned(), why };
-    let pem = std::fs::read(path).map_err(|error| unreadable(error.to_string()))?;
+    let pem = read_file(path, LARGEST_PEM).map_err(|error| match error {
+        FileError::Unreadable(error) => unreadable(error.to_string()),
+        other => unreadable(format!("it {other}")),
+    })?;
     let mut found = Vec::new();
     for certificate in CertificateDer::pem_slice_iter(&pem) {
         let certificate = certificate.map_err(|error| unreadable(error.to_string()))?;

@@ -82,9 +82,13 @@ fn a_file_without_certificates_is_told_of() {
     let home = tempfile::tempdir().unwrap();
     let broken = home.path().join("broken.pem");
     std::fs::write(&broken, "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n").unwrap();
-    for (file, why) in
-        [(Path::new("missing.pem"), "No such file"), (&file("key.pem"), "no certificate in it"), (&broken, "")]
-    {
+    for (file, why) in [
+        (Path::new("missing.pem"), "No such file"),
+        (&file("key.pem"), "no certificate in it"),
+        (&broken, ""),
+        // Neither is read for ever.
+        (Path::new("/dev/zero"), "not a regular file"),
+    ] {
         let mut command = baton(home.path());
         command.arg("run").arg(asks_over_http()).arg("--http-ca").arg(file);
         let finished = finish(command);
