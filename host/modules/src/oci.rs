@@ -2,11 +2,11 @@
 //!
 //! A tag is followed: the digest of its manifest is asked for again and again, and only another one is pulled.
 //! A digest is pulled once, and then nobody is asked any more. `registry` says in words what it answers, and verifies
-//! it; `artifact` says what of it is a module. `client` asks, over the bounded `transport`; it is let in by `access`,
+//! it; `artifact` says what of it is a module. `client` asks, over the bounded `transport`; it is let in by `authorization`,
 //! with what `credentials` finds, as the registry's `challenge` wants it.
 
-mod access;
 mod artifact;
+mod authorization;
 mod challenge;
 mod client;
 mod credentials;
@@ -66,9 +66,9 @@ impl Known {
 }
 
 /// What comes of a look, and the registry, unless it wants other credentials.
-type Looked = (Option<Registry>, Result<Found, Failure>);
+type Looked = (Option<Registry>, Result<Finding, Failure>);
 
-enum Found {
+enum Finding {
     Unchanged,
     New(Digest, Offer),
 }
@@ -110,11 +110,11 @@ impl OciSource {
         };
         self.due = Instant::now() + wait;
         match found {
-            Ok(Found::Unchanged) => {
+            Ok(Finding::Unchanged) => {
                 self.told = None;
                 None
             }
-            Ok(Found::New(manifest, offer)) => {
+            Ok(Finding::New(manifest, offer)) => {
                 self.told = None;
                 self.known = Known { offered: Some(manifest), unfit: None };
                 Some(Ok(offer))
@@ -176,10 +176,10 @@ async fn look(
     }
 }
 
-async fn find(reference: &OciReference, registry: &mut Registry, known: &Known) -> Result<Found, Failure> {
+async fn find(reference: &OciReference, registry: &mut Registry, known: &Known) -> Result<Finding, Failure> {
     let named = registry.digest().await?;
     if known.offered == Some(named) {
-        return Ok(Found::Unchanged);
+        return Ok(Finding::Unchanged);
     }
     if let Some((unfit, why)) = known.unfit.as_ref().filter(|(unfit, _)| *unfit == named) {
         return Err(Failure::Unfit(*unfit, why.clone()));
@@ -192,7 +192,7 @@ async fn find(reference: &OciReference, registry: &mut Registry, known: &Known) 
     match artifact::content(&manifest).map_err(unfit)? {
         Content::Module(layer) => {
             let bytes = registry.blob(&layer).await?;
-            Ok(Found::New(named, Offer { bytes, signature: layer.signature }))
+            Ok(Finding::New(named, Offer { bytes, signature: layer.signature }))
         }
         Content::Elsewhere(_) => Err(unfit(artifact::Unfit::Nested)),
     }

@@ -21,8 +21,8 @@ use super::limits::Tally;
 use super::logging::{self, GuestLog};
 use super::page::Gate;
 use super::protocol::{FromRunner, Reason};
-use super::runner::{State, Wire};
-use super::shared::Shared;
+use super::runner::{KeptState, Wire};
+use super::shared::SharedMemory;
 use baton_store::clock::Clock;
 
 mod bindings {
@@ -125,7 +125,7 @@ pub(super) struct TermContext {
     pub(super) gate: Arc<Gate>,
     pub(super) clock: Clock,
     pub(super) stop: watch::Receiver<Option<StopNotice>>,
-    pub(super) tally: Shared<Tally>,
+    pub(super) tally: SharedMemory<Tally>,
     pub(super) wire: Wire,
     pub(super) has_stepped_down: bool,
 }
@@ -148,7 +148,7 @@ pub(super) struct Guest {
     pub(super) denials: Denials,
     pub(super) term: TermContext,
     /// There from before the instance exists, where its module uses it.
-    pub(super) state: Option<State>,
+    pub(super) state: Option<KeptState>,
     pub(super) http: Http,
 }
 

@@ -16,7 +16,7 @@ use wasmtime::component::ResourceTable;
 
 use super::limits::{Limited, Limits, NearLimit, Tally, saturated};
 use super::output::{Notice, Output};
-use super::shared::Shared;
+use super::shared::SharedMemory;
 use super::weight::{self, BUFFER};
 use baton_store::clock::Clock;
 
@@ -34,7 +34,7 @@ pub(super) struct Holdings {
     /// Its handles of the host.
     pub(super) table: ResourceTable,
     limits: Limits,
-    tally: Shared<Tally>,
+    tally: SharedMemory<Tally>,
     output: Arc<dyn Output>,
     clock: Clock,
     handles_counted: Time,
@@ -61,7 +61,7 @@ pub(super) struct TooMuch {
 }
 
 impl Holdings {
-    pub(super) fn new(limits: Limits, tally: &Shared<Tally>, output: &Arc<dyn Output>, clock: &Clock) -> Self {
+    pub(super) fn new(limits: Limits, tally: &SharedMemory<Tally>, output: &Arc<dyn Output>, clock: &Clock) -> Self {
         let mut table = ResourceTable::new();
         table.set_max_capacity(limits.handles());
         Self {

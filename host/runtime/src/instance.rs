@@ -41,7 +41,7 @@ use super::postmortem::{Left, Postmortem};
 use super::process::{Handle, Status};
 use super::protocol::{self, Beginning, Change, Ended, FromRunner, How, Messages, NotCommitted, ToRunner, frame};
 use super::runners::{Ready, RunnerError, Runners, how_it_ended};
-use super::shared::Shared;
+use super::shared::SharedMemory;
 use crate::SecretSource;
 use baton_store::ObjectStore;
 use baton_store::clock::Clock;
@@ -196,7 +196,7 @@ struct Body {
 struct Reached {
     handle: Handle,
     page: Page,
-    tally: Shared<Tally>,
+    tally: SharedMemory<Tally>,
 }
 
 impl Body {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::limits::{Limits, Tally};
 use super::policy::Policy;
-use super::shared::Shared;
+use super::shared::SharedMemory;
 use baton_store::gate::Gate;
 
 /// All instances that launchers with this value have started and that are not gone. Clones are the same.
@@ -20,7 +20,7 @@ struct Entry {
     term: Term,
     limits: Limits,
     requests: u64,
-    tally: Shared<Tally>,
+    tally: SharedMemory<Tally>,
     pid: Pid,
     /// There for as long as the instance is.
     gate: Weak<Gate>,
@@ -98,7 +98,7 @@ impl RunningInstances {
         election: &ElectionName,
         term: Term,
         policy: &Policy,
-        tally: &Shared<Tally>,
+        tally: &SharedMemory<Tally>,
         pid: Pid,
         gate: &Arc<Gate>,
     ) {

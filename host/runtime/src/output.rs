@@ -19,7 +19,7 @@ use super::http::RefusedRequest;
 use super::limits::{NearLimit, Tally};
 use super::logging::LogLevel;
 use super::page::Gate;
-use super::shared::Shared;
+use super::shared::SharedMemory;
 use baton_store::clock::Clock;
 
 /// A longer line is split, so that a guest cannot make the host hold more than this, in bytes. Longer messages are cut.
@@ -122,7 +122,7 @@ pub(super) struct GuestStream {
     gate: Arc<Gate>,
     lines: Arc<Mutex<Lines>>,
     /// What notes output as progress, where it counts as that.
-    progress: Option<Shared<Tally>>,
+    progress: Option<SharedMemory<Tally>>,
 }
 
 /// Both streams of an instance.
@@ -137,7 +137,7 @@ pub(super) fn guest_streams(gate: &Arc<Gate>, outlet: &Arc<Outlet>) -> [GuestStr
 impl GuestStream {
     /// Counts what is written from now on as progress: its guest has no other way to say that it works.
     #[must_use]
-    pub(super) fn counting(mut self, tally: &Shared<Tally>) -> Self {
+    pub(super) fn counting(mut self, tally: &SharedMemory<Tally>) -> Self {
         self.progress = Some(tally.clone());
         self
     }
@@ -255,13 +255,13 @@ impl Lines {
 /// Where all lines of an instance go, and where those that come too fast end.
 pub(super) struct Outlet {
     limit: Mutex<Limit>,
-    tally: Shared<Tally>,
+    tally: SharedMemory<Tally>,
     output: Arc<dyn Output>,
 }
 
 impl Outlet {
     /// One that lets through so many lines a second in the long run.
-    pub(super) fn new(lines: u32, clock: &Clock, tally: &Shared<Tally>, output: &Arc<dyn Output>) -> Arc<Self> {
+    pub(super) fn new(lines: u32, clock: &Clock, tally: &SharedMemory<Tally>, output: &Arc<dyn Output>) -> Arc<Self> {
         let limit = Mutex::new(Limit::new(lines, clock.clone()));
         Arc::new(Self { limit, tally: tally.clone(), output: Arc::clone(output) })
     }
@@ -369,7 +369,7 @@ mod tests {
     fn a_write_of_more_than_is_permitted_traps_before_it_takes_the_hosts_time() {
         let (gate, _page) = gate_for(Duration::from_secs(3600));
         let output: Arc<dyn Output> = Arc::new(Silence);
-        let outlet = Outlet::new(500, &Clock::default(), &Shared::alone(), &output);
+        let outlet = Outlet::new(500, &Clock::default(), &SharedMemory::alone(), &output);
         let [mut stdout, _] = guest_streams(&gate, &outlet);
         assert!(stdout.write(Bytes::from(vec![b'\n'; CHUNK])).is_ok());
         assert!(matches!(stdout.write(Bytes::from(vec![b'\n'; CHUNK + 1])), Err(StreamError::Trap(_))));

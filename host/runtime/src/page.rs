@@ -17,7 +17,7 @@ use std::time::Duration;
 use rustix::time::ClockId;
 
 use super::limits::Tally;
-use super::shared::{Access, Others, Sharable, Shared};
+use super::shared::{Mapped, Others, Sharable, SharedMemory};
 use baton_store::clock::nanoseconds_on;
 use baton_store::gate::Refused;
 
@@ -49,7 +49,7 @@ unsafe impl Sharable for Record {}
 
 /// The page of a runner, as its host writes it.
 pub(super) struct Page {
-    record: Shared<Record>,
+    record: SharedMemory<Record>,
     /// Held by whoever writes.
     writing: Mutex<()>,
 }
@@ -61,7 +61,7 @@ impl Page {
     /// # Errors
     /// Where the system has no more memory files.
     pub(super) fn make(lateness: Duration) -> io::Result<(Self, OwnedFd)> {
-        let (record, file) = Shared::<Record>::make("baton-page", Others::Read)?;
+        let (record, file) = SharedMemory::<Record>::make("baton-page", Others::Read)?;
         record.lateness.store(u64::try_from(lateness.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
         Ok((Self { record, writing: Mutex::new(()) }, file))
     }
@@ -91,8 +91,8 @@ impl Page {
 
 /// The gate of an instance in its runner: open until the deadline that the host has written, or until that closes it.
 pub(super) struct Gate {
-    record: Shared<Record>,
-    tally: Shared<Tally>,
+    record: SharedMemory<Record>,
+    tally: SharedMemory<Tally>,
 }
 
 impl Gate {
@@ -100,8 +100,8 @@ impl Gate {
     ///
     /// # Errors
     /// Where it cannot be mapped.
-    pub(super) fn map(page: impl AsFd, tally: &Shared<Tally>) -> io::Result<Self> {
-        Ok(Self { record: Shared::map(page, Access::Reads)?, tally: tally.clone() })
+    pub(super) fn map(page: impl AsFd, tally: &SharedMemory<Tally>) -> io::Result<Self> {
+        Ok(Self { record: SharedMemory::map(page, Mapped::Reads)?, tally: tally.clone() })
     }
 
     /// Lets one effect pass, by the clocks as they are now.
@@ -123,7 +123,7 @@ impl Gate {
 }
 
 /// The page of a runner as who watches it reads it.
-pub(super) struct Watched(Shared<Record>);
+pub(super) struct Watched(SharedMemory<Record>);
 
 impl Watched {
     /// By the page in this file.
@@ -131,7 +131,7 @@ impl Watched {
     /// # Errors
     /// Where it cannot be mapped.
     pub(super) fn map(page: impl AsFd) -> io::Result<Self> {
-        Shared::map(page, Access::Reads).map(Self)
+        SharedMemory::map(page, Mapped::Reads).map(Self)
     }
 
     /// How late its opening and closing may be seen.
@@ -190,7 +190,7 @@ impl Record {
 pub(super) fn gate_for(remaining: Duration) -> (std::sync::Arc<Gate>, Page) {
     let (page, file) = Page::make(Duration::ZERO).unwrap_or_else(|error| panic!("{error}"));
     page.open_for(|| remaining);
-    let gate = Gate::map(&file, &Shared::alone()).unwrap_or_else(|error| panic!("{error}"));
+    let gate = Gate::map(&file, &SharedMemory::alone()).unwrap_or_else(|error| panic!("{error}"));
     (std::sync::Arc::new(gate), page)
 }
 
@@ -203,9 +203,9 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3600);
 
-    fn gate() -> (Gate, Page, Shared<Tally>) {
+    fn gate() -> (Gate, Page, SharedMemory<Tally>) {
         let (page, file) = Page::make(Duration::ZERO).unwrap();
-        let tally = Shared::alone();
+        let tally = SharedMemory::alone();
         (Gate::map(&file, &tally).unwrap(), page, tally)
     }
 

@@ -24,7 +24,7 @@ use super::page::Page;
 use super::policy::Policy;
 use super::process::{Process, Status};
 use super::protocol::{FromRunner, Messages, Setup, ToRunner, frame};
-use super::shared::{Others, Shared};
+use super::shared::{Others, SharedMemory};
 use super::templates::{Template, Templates};
 use super::warden;
 
@@ -91,7 +91,7 @@ pub(super) struct Ready {
     pub(super) to: pipe::Sender,
     pub(super) from: Messages<pipe::Receiver>,
     pub(super) page: Page,
-    pub(super) tally: Shared<Tally>,
+    pub(super) tally: SharedMemory<Tally>,
     /// Where it leaves what is kept of its instance.
     pub(super) remains: Option<File>,
     /// Whether it reaches all that it was granted.
@@ -237,7 +237,7 @@ impl Runners {
         let policy = &self.0.policy;
         let ((theirs_in, to), (from, theirs_out)) = (one_way()?, one_way()?);
         let (page, page_file) = Page::make(warden::lateness(policy.lease))?;
-        let (tally, tally_file) = Shared::make("baton-tally", Others::Write)?;
+        let (tally, tally_file) = SharedMemory::make("baton-tally", Others::Write)?;
         let leaves = policy.core_dump || policy.profile;
         let remains = leaves.then(|| room_for_remains(policy)).transpose()?;
         let watched = page_file.try_clone()?;

@@ -21,7 +21,7 @@ pub(super) unsafe trait Sharable: Send + Sync {}
 
 /// What a process may do with what is shared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Access {
+pub(super) enum Mapped {
     /// It reads; an attempt to write would end it.
     Reads,
     /// It reads and writes.
@@ -38,15 +38,15 @@ pub(super) enum Others {
 }
 
 /// A value that is shared with another process. It begins as zeros. Clones are the same.
-pub(super) struct Shared<T: Sharable>(Arc<Mapping<T>>);
+pub(super) struct SharedMemory<T: Sharable>(Arc<Mapping<T>>);
 
-impl<T: Sharable> Clone for Shared<T> {
+impl<T: Sharable> Clone for SharedMemory<T> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<T: Sharable> Shared<T> {
+impl<T: Sharable> SharedMemory<T> {
     /// Makes one, and the file by which another process maps it.
     ///
     /// # Errors
@@ -54,7 +54,7 @@ impl<T: Sharable> Shared<T> {
     pub(super) fn make(name: &str, others: Others) -> io::Result<(Self, OwnedFd)> {
         let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
         file.set_len(size_of::<T>() as u64)?;
-        let mapped = Self::map(&file, Access::Writes)?;
+        let mapped = Self::map(&file, Mapped::Writes)?;
         // Whoever has the file cannot take the memory from under a mapping.
         let size = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         let sealed = match others {
@@ -73,14 +73,14 @@ impl<T: Sharable> Shared<T> {
     ///
     /// # Errors
     /// Where the system cannot, or the file is none of those.
-    pub(super) fn map(file: impl AsFd, access: Access) -> io::Result<Self> {
+    pub(super) fn map(file: impl AsFd, access: Mapped) -> io::Result<Self> {
         let length = rustix::fs::fstat(&file)?.st_size;
         if u64::try_from(length).ok() != Some(size_of::<T>() as u64) {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let protection = match access {
-            Access::Reads => ProtFlags::READ,
-            Access::Writes => ProtFlags::READ | ProtFlags::WRITE,
+            Mapped::Reads => ProtFlags::READ,
+            Mapped::Writes => ProtFlags::READ | ProtFlags::WRITE,
         };
         // SAFETY: the kernel chooses the place, so nothing that is there is replaced; the file has a whole value and is
         // sealed by whoever made it, so that the memory stays there.
@@ -96,7 +96,7 @@ impl<T: Sharable> Shared<T> {
     }
 }
 
-impl<T: Sharable> Deref for Shared<T> {
+impl<T: Sharable> Deref for SharedMemory<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -141,11 +141,11 @@ mod tests {
 
     #[test]
     fn what_one_writes_the_other_reads_and_nobody_else_can_write_or_shrink_it() {
-        let (mine, file) = Shared::<Number>::make("test", Others::Read).unwrap();
-        let theirs = Shared::<Number>::map(&file, Access::Reads).unwrap();
+        let (mine, file) = SharedMemory::<Number>::make("test", Others::Read).unwrap();
+        let theirs = SharedMemory::<Number>::map(&file, Mapped::Reads).unwrap();
         mine.is.store(7, Ordering::Relaxed);
         assert_eq!(theirs.is.load(Ordering::Relaxed), 7);
-        assert!(Shared::<Number>::map(&file, Access::Writes).is_err(), "the host alone writes");
+        assert!(SharedMemory::<Number>::map(&file, Mapped::Writes).is_err(), "the host alone writes");
         let file = File::from(file);
         assert!(file.set_len(0).is_err());
         assert!(rustix::io::write(&file, b"x").is_err());
@@ -153,12 +153,12 @@ mod tests {
 
     #[test]
     fn what_the_other_may_write_keeps_its_size() {
-        let (mine, file) = Shared::<Number>::make("test", Others::Write).unwrap();
-        Shared::<Number>::map(&file, Access::Writes).unwrap().is.store(8, Ordering::Relaxed);
+        let (mine, file) = SharedMemory::<Number>::make("test", Others::Write).unwrap();
+        SharedMemory::<Number>::map(&file, Mapped::Writes).unwrap().is.store(8, Ordering::Relaxed);
         assert_eq!(mine.is.load(Ordering::Relaxed), 8);
         let file = File::from(file);
         assert!(file.set_len(0).is_err() && file.set_len(1 << 20).is_err());
         let other = File::from(memfd_create("other", MemfdFlags::CLOEXEC).unwrap());
-        assert!(Shared::<Number>::map(&other, Access::Reads).is_err(), "it is too short");
+        assert!(SharedMemory::<Number>::map(&other, Mapped::Reads).is_err(), "it is too short");
     }
 }

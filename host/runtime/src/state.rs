@@ -2,7 +2,7 @@
 
 use super::guest::{Guest, state_contract as contract};
 use super::protocol::{Change, NotCommitted};
-use super::runner::State;
+use super::runner::KeptState;
 
 impl contract::Host for Guest {
     fn get(&mut self, key: String) -> wasmtime::Result<Option<Vec<u8>>> {
@@ -29,6 +29,6 @@ impl contract::Host for Guest {
     }
 }
 
-fn state(guest: &mut Guest) -> wasmtime::Result<&mut State> {
+fn state(guest: &mut Guest) -> wasmtime::Result<&mut KeptState> {
     guest.state.as_mut().ok_or_else(|| wasmtime::format_err!("the state was not claimed before the instance began"))
 }

@@ -147,7 +147,7 @@ Example:
     /// Values are bytes: `get` prints them as they are, and `put` takes them from standard input, too. While a
     /// coordinator leads, a change is refused unless there is --force.
     #[command(subcommand)]
-    State(State),
+    State(StateCommand),
     /// Let a finished election run again
     ///
     /// With `--on-done finish` no node starts a module again that is done, until this is said.
@@ -420,7 +420,7 @@ Examples:
   baton state list scheduler
   baton state get scheduler partitions/7
   baton state export scheduler >scheduler.json")]
-pub(super) enum State {
+pub(super) enum StateCommand {
     /// Print the keys and the sizes of their values
     List {
         #[command(flatten)]

@@ -408,7 +408,7 @@ impl args::Settings {
     }
 }
 
-impl args::State {
+impl args::StateCommand {
     fn action(self) -> (args::StateOf, StateAction) {
         match self {
             Self::List { of, prefix, json } => (of, StateAction::List { prefix, json }),

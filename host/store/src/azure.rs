@@ -29,7 +29,7 @@ use baton_election::{ElectionName, LeaseId, LeaseState, Op, Reply, Snapshot, Sto
 use futures::StreamExt;
 
 use super::{LeaseStore, check_length};
-use access::Access;
+use access::AccountAccess;
 pub use access::{CredentialError, OWN_CONNECTION_STRING};
 use tokens::TokenWatch;
 
@@ -63,7 +63,7 @@ impl AzureStore {
     /// # Errors
     /// [`CredentialError`] where the environment gives none that can be used.
     pub fn open(account: &str, container: &str) -> Result<Self, CredentialError> {
-        Self::connect(Access::of_account(account, &access::of_process)?, container)
+        Self::connect(AccountAccess::of_account(account, &access::of_process)?, container)
     }
 
     /// The same on the local emulator, with its well-known key unless the environment gives another.
@@ -71,10 +71,10 @@ impl AzureStore {
     /// # Errors
     /// As for [`Self::open`].
     pub fn emulator(address: &str, container: &str) -> Result<Self, CredentialError> {
-        Self::connect(Access::of_emulator(address, &access::of_process)?, container)
+        Self::connect(AccountAccess::of_emulator(address, &access::of_process)?, container)
     }
 
-    fn connect(access: Access, container: &str) -> Result<Self, CredentialError> {
+    fn connect(access: AccountAccess, container: &str) -> Result<Self, CredentialError> {
         // Connections are kept between renewals. A proxy that the environment names is not used: nobody
         // expects the lease to depend on one.
         let http = || reqwest::Client::builder().connect_timeout(CONNECT_WITHIN).no_proxy();

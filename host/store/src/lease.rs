@@ -10,7 +10,7 @@ use baton_election::{LeaseId, LeaseState, Op, Record, Reply, Snapshot, StoreErro
 
 /// One election's object: its lease, and the record beside it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Row {
+pub struct LeaseObject {
     /// Changes with each write of the record, and with nothing else.
     pub version: Version,
     /// None in an object that somebody else made.
@@ -123,12 +123,12 @@ impl Lease {
 ///
 /// # Errors
 /// The [`StoreError`] that the request's contract names.
-pub fn apply(object: &mut Option<Row>, op: Op, elapsed: Duration, next: Version) -> Result<Reply, StoreError> {
+pub fn apply(object: &mut Option<LeaseObject>, op: Op, elapsed: Duration, next: Version) -> Result<Reply, StoreError> {
     let (row, op) = match (object.as_mut(), op) {
         (None, Op::Read) => return Ok(Reply::Read(Snapshot::Nothing)),
         (None, Op::Recall) => return Ok(Reply::Term(0)),
         (None, Op::Create { record }) => {
-            *object = Some(Row { version: next.clone(), record: Some(record), lease: Lease::default() });
+            *object = Some(LeaseObject { version: next.clone(), record: Some(record), lease: Lease::default() });
             return Ok(Reply::Version(next));
         }
         (None, _) => return Err(lost("its object is gone")),

@@ -34,7 +34,7 @@ fn record(term: u64) -> Record {
 
 /// An object whose clock the test sets.
 struct Bench {
-    object: Option<Row>,
+    object: Option<LeaseObject>,
     now: Duration,
     changed: Duration,
     writes: u32,
@@ -66,7 +66,7 @@ impl Bench {
         answer
     }
 
-    fn note(&mut self, before: Option<&Row>) {
+    fn note(&mut self, before: Option<&LeaseObject>) {
         if before.map(|row| row.lease.changes) != self.object.as_ref().map(|row| row.lease.changes) {
             self.changed = self.now;
         }

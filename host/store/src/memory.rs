@@ -13,7 +13,7 @@ use baton_election::{ElectionName, Op, Reply, StoreError, Term, Version};
 use bytes::Bytes;
 use time::OffsetDateTime;
 
-use super::lease::{Row, apply};
+use super::lease::{LeaseObject, apply};
 use super::{LeaseStore, check_length, recall};
 use crate::{Listed, Listing, ObjectStore, PlainObject, Reading, VersionedObject};
 
@@ -232,7 +232,7 @@ struct State {
 }
 
 struct Object {
-    row: Row,
+    row: LeaseObject,
     /// When its lease last changed.
     changed: Duration,
 }

@@ -24,10 +24,10 @@ use baton_election::{ElectionName, LeaseId, Op, Reply, StoreError, Term, Version
 use rusqlite::Connection;
 use tokio::sync::Semaphore;
 
-use super::lease::{Row, apply};
+use super::lease::{LeaseObject, apply};
 use super::{LeaseStore, check_length, recall};
 pub use boot::Boot;
-use database::{Access, Database, Step};
+use database::{Database, Intent, Step};
 use renewals::Renewals;
 use row::Stamp;
 
@@ -58,7 +58,7 @@ pub const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(2), Duration:
 /// of its blocking threads, on a connection of its own.
 #[derive(Clone)]
 pub struct SqliteStore {
-    shared: Arc<Shared>,
+    shared: Arc<Databases>,
 }
 
 impl SqliteStore {
@@ -73,7 +73,7 @@ impl SqliteStore {
         // Without a working directory there is nothing better than the path itself.
         let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(Databases {
                 leases: Database::new(dir.join("lease.db"), row::SCHEMA, LEASES_BUSY),
                 states: Database::new(dir.join("state.db"), objects::STATES_SCHEMA, STATES_BUSY),
                 control: Database::new(dir.join("control.db"), objects::CONTROL_SCHEMA, CONTROL_BUSY),
@@ -95,7 +95,7 @@ impl SqliteStore {
     pub async fn break_lease(&self, election: &ElectionName, period: Duration) -> Result<(), StoreError> {
         let election = election.clone();
         self.blocking(move |shared| {
-            shared.leases.transact(Access::Write, |db| {
+            shared.leases.transact(Intent::Write, |db| {
                 shared.change(db, &election, |object, elapsed| match object {
                     Some(row) => Ok(row.lease.break_after(period, elapsed)),
                     None => Ok(Err(StoreError::Lost("there is no lease to break".to_owned()))),
@@ -112,7 +112,7 @@ impl SqliteStore {
     pub async fn delete(&self, election: &ElectionName) -> Result<(), StoreError> {
         let election = election.clone();
         self.blocking(move |shared| {
-            shared.leases.transact(Access::Write, |db| {
+            shared.leases.transact(Intent::Write, |db| {
                 db.execute("DELETE FROM lease WHERE election = ?1", [election.as_str()]).map(|_| Ok(()))
             })
         })
@@ -123,7 +123,7 @@ impl SqliteStore {
     async fn in_lane<T: Send + 'static>(
         &self,
         election: &ElectionName,
-        work: impl FnOnce(&Shared) -> Result<T, StoreError> + Send + 'static,
+        work: impl FnOnce(&Databases) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         self.in_turn(self.shared.lane(election), work).await
     }
@@ -136,7 +136,7 @@ impl SqliteStore {
     async fn in_turn<T: Send + 'static>(
         &self,
         lane: Arc<Semaphore>,
-        work: impl FnOnce(&Shared) -> Result<T, StoreError> + Send + 'static,
+        work: impl FnOnce(&Databases) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         // The permit stays with the thread, also when the sender gives up. Nobody closes a lane.
         let permit = lane.acquire_owned().await;
@@ -151,7 +151,7 @@ impl SqliteStore {
     /// contract is that the request may then be under way.
     async fn blocking<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Shared) -> Result<T, StoreError> + Send + 'static,
+        work: impl FnOnce(&Databases) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let shared = Arc::clone(&self.shared);
         match tokio::task::spawn_blocking(move || work(&shared)).await {
@@ -173,7 +173,7 @@ impl LeaseStore for SqliteStore {
 
     async fn elections(&self) -> Result<Vec<ElectionName>, StoreError> {
         self.blocking(|shared| {
-            shared.leases.transact(Access::Read, |db| {
+            shared.leases.transact(Intent::Read, |db| {
                 let mut names = db.prepare_cached("SELECT election FROM lease ORDER BY election")?;
                 elections(names.query_map([], |row| row.get(0))?).map(Ok)
             })
@@ -196,7 +196,7 @@ impl LeaseStore for SqliteStore {
     }
 }
 
-struct Shared {
+struct Databases {
     leases: Database,
     /// A file of its own, so that no commit delays a renewal.
     states: Database,
@@ -217,7 +217,7 @@ struct Watched {
     since: Duration,
 }
 
-impl Shared {
+impl Databases {
     fn lane(&self, election: &ElectionName) -> Arc<Semaphore> {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(lanes.entry(election.clone()).or_insert_with(|| Arc::new(Semaphore::new(LANES))))
@@ -228,9 +228,9 @@ impl Shared {
             check_length(*length, LEASE_RANGE, &self.leases)?;
         }
         let access = match op {
-            Op::Read | Op::Recall => Access::Read,
-            Op::Create { .. } | Op::Acquire { .. } => Access::Write,
-            Op::Renew { .. } | Op::Write { .. } | Op::Release { .. } => Access::Holder,
+            Op::Read | Op::Recall => Intent::Read,
+            Op::Create { .. } | Op::Acquire { .. } => Intent::Write,
+            Op::Renew { .. } | Op::Write { .. } | Op::Release { .. } => Intent::Holder,
         };
         match self.leases.transact(access, |db| self.apply(db, election, op))? {
             Reply::Term(recorded) => self.recall(election, recorded).map(Reply::Term),
@@ -248,8 +248,8 @@ impl Shared {
 
     /// The highest term that anything names beside the record, which names this one.
     fn recall(&self, election: &ElectionName, recorded: Term) -> Result<Term, StoreError> {
-        let state = self.states.transact(Access::Read, |db| objects::state_head(db, election).map(Ok))?;
-        let said = self.control.transact(Access::Read, |db| objects::announcements(db, election).map(Ok))?;
+        let state = self.states.transact(Intent::Read, |db| objects::state_head(db, election).map(Ok))?;
+        let said = self.control.transact(Intent::Read, |db| objects::announcements(db, election).map(Ok))?;
         recall::highest(recorded, state.as_deref(), said.iter().map(|content| recall::announced(content)))
     }
 
@@ -258,7 +258,7 @@ impl Shared {
         &self,
         db: &Connection,
         election: &ElectionName,
-        step: impl FnOnce(&mut Option<Row>, Duration) -> Step<T>,
+        step: impl FnOnce(&mut Option<LeaseObject>, Duration) -> Step<T>,
     ) -> Step<T> {
         let (before, stamp) = row::load(db, election)?.unzip();
         // Read inside the transaction: one that waited longer must not write an earlier moment.
@@ -285,7 +285,7 @@ impl Shared {
     }
 
     /// The time that has certainly passed since a lease's last change.
-    fn elapsed(&self, election: &ElectionName, row: &Row, stamp: &Stamp, now: Duration) -> Duration {
+    fn elapsed(&self, election: &ElectionName, row: &LeaseObject, stamp: &Stamp, now: Duration) -> Duration {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         // Its holder, if there is one, counts by clocks of its own.
         let least = (self.boot.least)();

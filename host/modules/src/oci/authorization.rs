@@ -20,7 +20,7 @@ const LARGEST_ANSWER: usize = 64 << 10;
 const LIFETIME: (u64, u64) = (60, 24 * 60 * 60);
 
 /// How to be let into one repository, to pull.
-pub struct Access {
+pub struct Authorization {
     repository: String,
     credential: Option<DockerCredential>,
     challenge: Option<Challenge>,
@@ -58,7 +58,7 @@ struct Granted {
     expires_in: Value,
 }
 
-impl Access {
+impl Authorization {
     /// As whom these credentials say; as nobody without.
     pub fn new(repository: &str, credential: Option<DockerCredential>) -> Self {
         Self { repository: repository.to_owned(), credential, challenge: None, token: None }
@@ -74,7 +74,7 @@ impl Access {
     }
 
     /// What to show to the registry, and to nobody else; none if it wants nothing that there is.
-    pub async fn authorization(&mut self, transport: &Transport) -> Result<Option<HeaderValue>, AskError> {
+    pub async fn header(&mut self, transport: &Transport) -> Result<Option<HeaderValue>, AskError> {
         let (realm, service) = match &self.challenge {
             None => return Ok(None),
             Some(Challenge::Basic) => return Ok(self.password()),

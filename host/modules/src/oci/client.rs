@@ -6,8 +6,8 @@ use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderValue, LOCATION};
 use reqwest::{Method, Response, StatusCode};
 use url::Url;
 
-use super::access::Access;
 use super::artifact::MANIFESTS;
+use super::authorization::Authorization;
 use super::transport::{AskError, Transport, content, send, successful};
 use baton_store::Digest;
 
@@ -20,7 +20,7 @@ const REDIRECTS: usize = 5;
 pub struct Client {
     transport: Transport,
     repository: Url,
-    access: Access,
+    authorization: Authorization,
     /// Whether the registry was asked how it wants to be asked.
     has_met: bool,
 }
@@ -39,8 +39,8 @@ impl Client {
     /// # Errors
     /// If there is no TLS, with why.
     pub fn open(url: &Url, repository: &str, credential: Option<DockerCredential>) -> Result<Self, String> {
-        let (transport, access) = (Transport::open(url)?, Access::new(repository, credential));
-        Ok(Self { transport, repository: url.clone(), access, has_met: false })
+        let (transport, authorization) = (Transport::open(url)?, Authorization::new(repository, credential));
+        Ok(Self { transport, repository: url.clone(), authorization, has_met: false })
     }
 
     /// What the registry calls the digest of the manifest that this tag leads to.
@@ -74,17 +74,17 @@ impl Client {
         if !self.has_met {
             // Some registries hide from strangers what they would show to others, instead of asking who it is.
             let answer = send(self.transport.client().get(self.at("/v2/")?)).await?;
-            self.access.challenged(answer.headers());
+            self.authorization.challenged(answer.headers());
             self.has_met = true;
         }
         let url = self.at(path)?;
-        let shown = self.access.authorization(&self.transport).await?;
+        let shown = self.authorization.header(&self.transport).await?;
         let response = self.follow(&method, url.clone(), shown.as_ref(), wanted).await?;
         if response.status() != StatusCode::UNAUTHORIZED || !self.transport.is_registry(response.url()) {
             return Ok(response);
         }
-        self.access.challenged(response.headers());
-        let other = self.access.authorization(&self.transport).await?;
+        self.authorization.challenged(response.headers());
+        let other = self.authorization.header(&self.transport).await?;
         if other.is_none() || other == shown {
             return Ok(response);
         }

@@ -3,7 +3,7 @@
 use reqwest::header::{HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 
 use super::challenge::Challenge;
-use super::{access, artifact, credentials, registry};
+use super::{artifact, authorization, credentials, registry};
 
 pub(crate) fn manifest(bytes: &[u8]) {
     match artifact::content(bytes) {
@@ -26,7 +26,7 @@ pub(crate) fn credentials(bytes: &[u8]) {
 
 /// What a token server, a registry that complains and a helper of Docker's may have answered.
 pub(crate) fn answer(bytes: &[u8]) {
-    access::token(bytes);
+    authorization::token(bytes);
     registry::complaint(bytes);
     drop(credentials::helpers(bytes));
 }

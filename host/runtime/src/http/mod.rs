@@ -38,7 +38,7 @@ use super::limits::Tally;
 use super::output::{Notice, Output};
 use super::page::Gate;
 use super::runner::Lookups;
-use super::shared::Shared;
+use super::shared::SharedMemory;
 use baton_store::clock::Clock;
 use baton_store::gate::Refused;
 use connect::Connector;
@@ -126,7 +126,12 @@ pub(super) struct Http {
 }
 
 impl Http {
-    pub(super) fn new(client: &Client, term: &TermContext, output: Arc<dyn Output>, tally: &Shared<Tally>) -> Self {
+    pub(super) fn new(
+        client: &Client,
+        term: &TermContext,
+        output: Arc<dyn Output>,
+        tally: &SharedMemory<Tally>,
+    ) -> Self {
         let policy = Arc::clone(&client.policy);
         let shared = Arc::new(Common {
             stamp: Stamp::new(&term.election, term.number, &term.node),
@@ -200,7 +205,7 @@ struct Common {
     idle: Idle,
     /// Of whom it was told that a request was refused.
     told: Mutex<BTreeSet<String>>,
-    tally: Shared<Tally>,
+    tally: SharedMemory<Tally>,
     output: Arc<dyn Output>,
     /// Told whenever the guest begins to wait for something.
     guest_waits: Arc<watch::Sender<()>>,

@@ -29,8 +29,8 @@ use super::super::postmortem::{Profiler, SAMPLE_EVERY, leave, time_to_dump};
 use super::super::protocol::{
     self, Beginning, Ended, FromRunner, How, LONGEST_TO_RUNNER, NotCommitted, ToRunner, frame,
 };
-use super::super::shared::{Others, Shared};
-use super::{Lookups, Prepared, State, Wire, end};
+use super::super::shared::{Others, SharedMemory};
+use super::{KeptState, Lookups, Prepared, Wire, end};
 use baton_store::clock::Clock;
 
 /// An instance that is about to begin.
@@ -114,7 +114,7 @@ impl Instance {
         let returned = {
             let begin = || -> wasmtime::Result<&mut Store<Guest>> {
                 let folders = Folders::open(&around.gate, &policy.folders)?;
-                let state = beginning.entries.clone().map(|entries| State::new(entries, wire.clone(), answers));
+                let state = beginning.entries.clone().map(|entries| KeptState::new(entries, wire.clone(), answers));
                 Ok(store.insert(around.store(&prepared, &beginning, folders, state, stopped)))
             };
             begin().and_then(|store| {
@@ -158,7 +158,7 @@ impl Instance {
 /// What surrounds a guest: where its effects go, and what they are held to.
 struct Surroundings {
     gate: Arc<Gate>,
-    tally: Shared<Tally>,
+    tally: SharedMemory<Tally>,
     output: Arc<dyn Output>,
     clock: Clock,
     outlet: Arc<Outlet>,
@@ -170,7 +170,7 @@ impl Surroundings {
     fn of(
         prepared: &Prepared,
         gate: Arc<Gate>,
-        tally: Shared<Tally>,
+        tally: SharedMemory<Tally>,
         output: Arc<dyn Output>,
         profiler: Profiler,
         clock: Clock,
@@ -190,7 +190,7 @@ impl Surroundings {
         prepared: &Prepared,
         beginning: &Beginning,
         folders: Folders,
-        state: Option<State>,
+        state: Option<KeptState>,
         stopped: watch::Receiver<Option<StopNotice>>,
     ) -> Store<Guest> {
         let Self { gate, tally, output, clock, outlet, streams, profiler } = self;
@@ -238,7 +238,7 @@ impl Surroundings {
 /// laid out.
 pub(super) struct Rehearsal {
     gate: Arc<Gate>,
-    tally: Shared<Tally>,
+    tally: SharedMemory<Tally>,
 }
 
 impl Rehearsal {
@@ -248,7 +248,7 @@ impl Rehearsal {
     /// Those of the system.
     pub(super) fn new() -> std::io::Result<Self> {
         let (_, page) = Page::make(Duration::ZERO)?;
-        let (tally, _) = Shared::make("baton-rehearsal", Others::Read)?;
+        let (tally, _) = SharedMemory::make("baton-rehearsal", Others::Read)?;
         Ok(Self { gate: Arc::new(Gate::map(page, &tally)?), tally })
     }
 

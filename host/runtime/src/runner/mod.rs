@@ -32,12 +32,12 @@ use super::page::Gate;
 use super::policy::Policy;
 use super::process::end_with;
 use super::protocol::{self, FromRunner, LONGEST_TO_RUNNER, Setup, ToRunner};
-use super::shared::{Access, Shared};
+use super::shared::{Mapped, SharedMemory};
 use crate::confine::{self, Reach};
 
 use instance::{Instance, Rehearsal};
 pub use template::{Forked, make_runners};
-pub(super) use wire::{Lookups, State, Wire};
+pub(super) use wire::{KeptState, Lookups, Wire};
 
 /// Calls on files that run at a time; further ones wait for their turn.
 const FILE_THREADS: usize = 4;
@@ -113,7 +113,7 @@ struct Prepared {
     linked: Linked,
     runtime: Runtime,
     gate: Arc<Gate>,
-    tally: Shared<Tally>,
+    tally: SharedMemory<Tally>,
     client: Client,
     lookups: Lookups,
     wire: Wire,
@@ -128,7 +128,7 @@ impl Runner {
         let (files, network) = (!policy.folders.is_empty(), policy.http.grants_anything());
         // Read once more when all is ready, when no file can be opened any more.
         let memory = Memory { statm: File::open("/proc/self/statm")?, page: rustix::param::page_size() as u64 };
-        let tally = Shared::map(tally, Access::Writes)?;
+        let tally = SharedMemory::map(tally, Mapped::Writes)?;
         let gate = Arc::new(Gate::map(page, &tally)?);
         let rehearsal = setup.rehearses.then(Rehearsal::new).transpose()?;
         let descriptors = Some(policy.descriptors());

@@ -116,13 +116,13 @@ impl Lookups {
 }
 
 /// A coordinator's state as its runner knows it.
-pub(in super::super) struct State {
+pub(in super::super) struct KeptState {
     pub(in super::super) entries: BTreeMap<String, Bytes>,
     wire: Wire,
     answers: mpsc::UnboundedReceiver<Result<(), NotCommitted>>,
 }
 
-impl State {
+impl KeptState {
     pub(super) fn new(
         entries: BTreeMap<String, Bytes>,
         wire: Wire,
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn keys_are_found_by_their_beginning() {
         let entries = ["a", "ab", "b"].map(|key| (key.to_owned(), Bytes::new()));
-        let state = State::new(entries.into(), Lookups::nowhere().wire, mpsc::unbounded_channel().1);
+        let state = KeptState::new(entries.into(), Lookups::nowhere().wire, mpsc::unbounded_channel().1);
         let keys = |prefix| state.keys(prefix).collect::<Vec<_>>();
         assert_eq!((keys(""), keys("a"), keys("c")), (vec!["a", "ab", "b"], vec!["a", "ab"], vec![]));
     }

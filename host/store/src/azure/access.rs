@@ -47,14 +47,14 @@ pub(super) fn of_process(name: &str) -> Option<String> {
 
 /// An account that can be asked.
 #[derive(Debug)]
-pub(super) struct Access {
+pub(super) struct AccountAccess {
     pub location: CloudLocation,
     pub credentials: StorageCredentials,
     /// The token that these are, if they are one.
     pub token: Option<Arc<KeptToken>>,
 }
 
-impl Access {
+impl AccountAccess {
     /// By a connection string, a key or a SAS, else by tokens of the workload's, the managed or the command
     /// line's identity.
     pub fn of_account(account: &str, variables: Variables<'_>) -> Result<Self, CredentialError> {
@@ -221,7 +221,7 @@ mod tests {
     fn place(account: &str, environment: &[(&str, &str)]) -> Result<String, String> {
         let variables =
             |name: &str| environment.iter().find(|(own, _)| *own == name).map(|(_, text)| (*text).to_owned());
-        match Access::of_account(account, &variables) {
+        match AccountAccess::of_account(account, &variables) {
             Ok(access) => Ok(access.location.url(ServiceType::Blob).unwrap().to_string()),
             Err(error) => Err(error.to_string()),
         }
@@ -323,9 +323,11 @@ mod tests {
     #[test]
     fn the_emulator_has_one_account() {
         let open = |string: &str| {
-            Access::of_emulator("127.0.0.1:10", &|name| (name == CONNECTION_STRING[0]).then(|| string.to_owned()))
-                .map(|access| access.location.url(ServiceType::Blob).unwrap().to_string())
-                .map_err(|error| error.to_string())
+            AccountAccess::of_emulator("127.0.0.1:10", &|name| {
+                (name == CONNECTION_STRING[0]).then(|| string.to_owned())
+            })
+            .map(|access| access.location.url(ServiceType::Blob).unwrap().to_string())
+            .map_err(|error| error.to_string())
         };
         // The store's URL says where it is.
         for string in ["UseDevelopmentStorage=true", "AccountKey=a2V5;BlobEndpoint=http://elsewhere/devstoreaccount1"] {

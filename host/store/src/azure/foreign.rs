@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use azure_core::headers::Header as _;
 
-use super::access::{Access, OWN_CONNECTION_STRING};
+use super::access::{AccountAccess, OWN_CONNECTION_STRING};
 use super::{recall, record};
 use crate::foreign::{pairs, text};
 
@@ -28,7 +28,8 @@ pub(crate) fn record(bytes: &[u8]) {
 pub(crate) fn connection_string(bytes: &[u8]) {
     let text = text(bytes);
     let variables = |name: &str| (name == OWN_CONNECTION_STRING).then(|| text.to_owned());
-    let accesses = [Access::of_account("account1", &variables), Access::of_emulator("127.0.0.1:10000", &variables)];
+    let accesses =
+        [AccountAccess::of_account("account1", &variables), AccountAccess::of_emulator("127.0.0.1:10000", &variables)];
     let is_secret = |(name, _): &(&str, &str)| ["AccountKey", "SharedAccessSignature"].contains(name);
     let (secrets, shown): (Vec<_>, Vec<_>) =
         text.split(';').filter_map(|pair| pair.split_once('=')).partition(is_secret);

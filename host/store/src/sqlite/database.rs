@@ -25,7 +25,7 @@ pub(super) struct Database {
 
 /// What a request needs of the file.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Access {
+pub(super) enum Intent {
     Read,
     Write,
     /// Writes for a holder, whose lease is in the file that it was taken in and in no other.
@@ -47,7 +47,7 @@ impl Database {
     }
 
     /// Runs `step` in a transaction on the file that is at the path.
-    pub fn transact<T>(&self, access: Access, step: impl FnOnce(&Connection) -> Step<T>) -> Result<T, StoreError> {
+    pub fn transact<T>(&self, access: Intent, step: impl FnOnce(&Connection) -> Step<T>) -> Result<T, StoreError> {
         let file = self.file(access)?;
         let Some(mut db) = file.connection()? else { return Err(self.moved(access)) };
         match attempt(&file, &mut db, access, step) {
@@ -69,11 +69,11 @@ impl Database {
         }
     }
 
-    fn file(&self, access: Access) -> Result<Arc<File>, StoreError> {
+    fn file(&self, access: Intent) -> Result<Arc<File>, StoreError> {
         let mut current = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         match &*current {
             Some(file) if file.in_place()? => return Ok(Arc::clone(file)),
-            Some(_) if access == Access::Holder => return Err(self.moved(access)),
+            Some(_) if access == Intent::Holder => return Err(self.moved(access)),
             Some(_) | None => {}
         }
         let file = Arc::new(File::open(&self.path, self.busy)?);
@@ -87,11 +87,11 @@ impl Database {
         self.files.load(Ordering::Acquire)
     }
 
-    fn moved(&self, access: Access) -> StoreError {
+    fn moved(&self, access: Intent) -> StoreError {
         let why = format!("the file {} was moved or replaced", self.path.display());
         match access {
-            Access::Holder => StoreError::Lost(why),
-            Access::Read | Access::Write => StoreError::Unknown(why),
+            Intent::Holder => StoreError::Lost(why),
+            Intent::Read | Intent::Write => StoreError::Unknown(why),
         }
     }
 }
@@ -100,12 +100,12 @@ impl Database {
 fn attempt<T>(
     file: &File,
     db: &mut Connection,
-    access: Access,
+    access: Intent,
     step: impl FnOnce(&Connection) -> Step<T>,
 ) -> rusqlite::Result<Option<Result<T, StoreError>>> {
     let behavior = match access {
-        Access::Read => TransactionBehavior::Deferred,
-        Access::Write | Access::Holder => TransactionBehavior::Immediate,
+        Intent::Read => TransactionBehavior::Deferred,
+        Intent::Write | Intent::Holder => TransactionBehavior::Immediate,
     };
     let transaction = db.transaction_with_behavior(behavior)?;
     match file.in_place() {

@@ -13,8 +13,8 @@ use rusqlite::{Connection, OptionalExtension, params};
 use time::OffsetDateTime;
 use tokio::sync::Semaphore;
 
-use super::database::{Access, Database, Step};
-use super::{Shared, SqliteStore, elections, new_version};
+use super::database::{Database, Intent, Step};
+use super::{Databases, SqliteStore, elections, new_version};
 use crate::state::HEAD;
 use crate::{Listed, Listing, ObjectStore, PlainObject, Reading, VersionedObject};
 
@@ -42,7 +42,7 @@ impl ObjectStore for SqliteStore {
         let (name, known) = (election.clone(), known.cloned());
         self.in_lane(election, move |shared| {
             let (database, table) = shared.place(object);
-            database.transact(Access::Read, |db| read(db, table, &name, known.as_ref()).map(Ok))
+            database.transact(Intent::Read, |db| read(db, table, &name, known.as_ref()).map(Ok))
         })
         .await
     }
@@ -57,7 +57,7 @@ impl ObjectStore for SqliteStore {
         let (name, version) = (election.clone(), version.cloned());
         self.in_lane(election, move |shared| {
             let (database, table) = shared.place(object);
-            database.transact(Access::Write, |db| write(db, table, &name, version.as_ref(), &content))
+            database.transact(Intent::Write, |db| write(db, table, &name, version.as_ref(), &content))
         })
         .await
     }
@@ -65,7 +65,7 @@ impl ObjectStore for SqliteStore {
     async fn elections_with(&self, object: VersionedObject) -> Result<Vec<ElectionName>, StoreError> {
         self.blocking(move |shared| {
             let (database, table) = shared.place(object);
-            database.transact(Access::Read, |db| {
+            database.transact(Intent::Read, |db| {
                 let mut names = db.prepare_cached(&format!("SELECT election FROM {table} ORDER BY election"))?;
                 elections(names.query_map([], |row| row.get(0))?).map(Ok)
             })
@@ -74,7 +74,7 @@ impl ObjectStore for SqliteStore {
     }
 
     async fn put(&self, object: &PlainObject, content: Bytes) -> Result<(), StoreError> {
-        self.on(object, Access::Write, move |db, object| match object {
+        self.on(object, Intent::Write, move |db, object| match object {
             PlainObject::Announcement(election, node) => db
                 .prepare_cached("INSERT OR REPLACE INTO node VALUES (?1, ?2, ?3)")?
                 .execute(params![election.as_str(), node, &content[..]])
@@ -96,7 +96,7 @@ impl ObjectStore for SqliteStore {
 
     async fn get(&self, object: &PlainObject, limit: u64) -> Result<Option<Bytes>, StoreError> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        self.on(object, Access::Read, move |db, object| {
+        self.on(object, Intent::Read, move |db, object| {
             let content = |row: &rusqlite::Row<'_>| row.get::<_, Vec<u8>>(0).map(Bytes::from);
             // What is left of nothing would be NULL.
             const LIMITED: &str = "CASE WHEN length(content) > ?1 THEN substr(content, 1, ?1) ELSE content END";
@@ -118,7 +118,7 @@ impl ObjectStore for SqliteStore {
             Listing::Announcements(election) => {
                 let election = election.clone();
                 self.in_lane(&election.clone(), move |shared| {
-                    shared.control.transact(Access::Read, |db| {
+                    shared.control.transact(Intent::Read, |db| {
                         let mut nodes = db.prepare_cached(
                             "SELECT node, length(content) FROM node WHERE election = ?1 ORDER BY node",
                         )?;
@@ -133,7 +133,7 @@ impl ObjectStore for SqliteStore {
             }
             Listing::Modules => {
                 self.in_turn(self.module_lane(), |shared| {
-                    shared.modules.transact(Access::Read, |db| {
+                    shared.modules.transact(Intent::Read, |db| {
                         let mut modules =
                             db.prepare_cached("SELECT digest, length(content), stored FROM module ORDER BY digest")?;
                         let modules =
@@ -154,7 +154,7 @@ impl ObjectStore for SqliteStore {
 
     async fn remove(&self, object: &PlainObject, put_until: Option<OffsetDateTime>) -> Result<bool, StoreError> {
         let until = put_until.map_or(i64::MAX, OffsetDateTime::unix_timestamp);
-        self.on(object, Access::Write, move |db, object| match object {
+        self.on(object, Intent::Write, move |db, object| match object {
             PlainObject::Announcement(election, node) => db
                 .execute("DELETE FROM node WHERE election = ?1 AND node = ?2", [election.as_str(), node])
                 .map(|_| true),
@@ -173,7 +173,7 @@ impl SqliteStore {
     async fn on<T: Send + 'static>(
         &self,
         object: &PlainObject,
-        access: Access,
+        access: Intent,
         step: impl FnOnce(&Connection, &PlainObject) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
         let object = object.clone();
@@ -195,7 +195,7 @@ impl SqliteStore {
     }
 }
 
-impl Shared {
+impl Databases {
     /// The file and the table of such objects.
     fn place(&self, object: VersionedObject) -> (&Database, &'static str) {
         match object {

@@ -10,8 +10,8 @@ use baton_election::{ElectionName, LeaseId, Op, Reply, StoreError};
 use rusqlite::Connection;
 use tokio::sync::{Semaphore, oneshot};
 
-use super::database::{Access, Step};
-use super::{Shared, SqliteStore};
+use super::database::{Intent, Step};
+use super::{Databases, SqliteStore};
 
 /// The renewals of the file that is there now. Those of one that was replaced may wait for its disk for ever.
 #[derive(Default)]
@@ -83,12 +83,12 @@ impl SqliteStore {
     }
 }
 
-impl Shared {
+impl Databases {
     /// Renews all of them in one transaction, and answers. Where the file has a fault, each by itself: it may be in the
     /// part that one of them needs.
     fn renew_all(&self, renewals: Vec<Renewal>) {
         let many = renewals.len() > 1;
-        match self.leases.transact(Access::Holder, |db| self.renew_in(db, &renewals)) {
+        match self.leases.transact(Intent::Holder, |db| self.renew_in(db, &renewals)) {
             Ok(answers) => {
                 for (renewal, answer) in renewals.into_iter().zip(answers) {
                     renewal.answer(answer);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use baton_election::{ElectionName, LeaseId, Outcome, Record, Version};
 use rusqlite::{Connection, OptionalExtension, named_params};
 
-use crate::lease::{Lease, Row};
+use crate::lease::{Lease, LeaseObject};
 
 /// Made once, by `create`. Times are nanoseconds.
 pub(super) const SCHEMA: &str = "
@@ -32,7 +32,7 @@ pub(super) struct Stamp {
     pub time_namespace: String,
 }
 
-pub(super) fn load(db: &Connection, election: &ElectionName) -> rusqlite::Result<Option<(Row, Stamp)>> {
+pub(super) fn load(db: &Connection, election: &ElectionName) -> rusqlite::Result<Option<(LeaseObject, Stamp)>> {
     let found = db
         .prepare_cached("SELECT * FROM lease WHERE election = ?1")?
         .query_row([election.as_str()], read)
@@ -44,7 +44,7 @@ pub(super) fn load(db: &Connection, election: &ElectionName) -> rusqlite::Result
     Ok(Some((row, stamp)))
 }
 
-pub(super) fn save(db: &Connection, election: &ElectionName, row: &Row, stamp: &Stamp) -> rusqlite::Result<()> {
+pub(super) fn save(db: &Connection, election: &ElectionName, row: &LeaseObject, stamp: &Stamp) -> rusqlite::Result<()> {
     let record = row.record.as_ref();
     db.prepare_cached(
         "INSERT OR REPLACE INTO lease VALUES (:election, :version,
@@ -90,7 +90,7 @@ fn is_released(db: &Connection, election: &ElectionName, version: &Version) -> r
         .query_row([election.as_str(), &version.0], |row| row.get(0))
 }
 
-fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(Row, Stamp)> {
+fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(LeaseObject, Stamp)> {
     let record = match row.get::<_, Option<i64>>("term")? {
         None => None,
         Some(term) => Some(Record {
@@ -114,7 +114,7 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(Row, Stamp)> {
     };
     let stamp =
         Stamp { at: duration(row.get("changed")?), boot: row.get("boot")?, time_namespace: row.get("time_namespace")? };
-    Ok((Row { version: Version(row.get("version")?), record, lease }, stamp))
+    Ok((LeaseObject { version: Version(row.get("version")?), record, lease }, stamp))
 }
 
 fn outcome(text: &str) -> rusqlite::Result<Outcome> {
