@@ -40,11 +40,10 @@
 //!   `componentize` makes them of core modules, `component_size` counts their core instances. `backtrace` makes a trap's
 //!   readable, with `names`; `postmortem` writes core dumps and profiles, in the host.
 //! - [`confine`] takes from a process of ours, before it works on what others made, all that this does not need.
-//! - For all packages above: [`address`] judges an IP address, `secret` says where a secret is, [`shell`] quotes what messages
-//!   propose to type, [`escape`] makes text harmless for a terminal, [`memory`] counts what a piece of work takes, `bounded`
-//!   reads files that somebody has named.
+//! - For all packages above: `secret` says where a secret is, [`shell`] quotes what messages propose to type, [`escape`] makes
+//!   text harmless for a terminal, [`memory`] counts what a piece of work takes, `bounded` reads files that somebody has
+//!   named.
 
-pub mod address;
 mod backtrace;
 mod bounded;
 mod component_size;

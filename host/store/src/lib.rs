@@ -5,8 +5,8 @@
 //! their codes, never by status alone. Whoever implements [`LeaseStore`] passes the conformance suite.
 //!
 //! This crate is the lowest of the host's: above the elector, below the runtime of coordinators. So it also has what all
-//! of them share: the [`clock`] by which a lease is judged, the one place where time is read; and the [`gate`] that every
-//! effect of an instance passes, with the watchdog behind it.
+//! of them share: the [`clock`] by which a lease is judged, the one place where time is read; the [`gate`] that every
+//! effect of an instance passes, with the watchdog behind it; and where an [`address`] leads.
 //!
 //! - [`LeaseStore`] is what keeps leases, [`ObjectStore`] what keeps all else. The backends of both are [`sqlite`],
 //!   [`azure`] and [`memory`]; [`lease`] has the rules of a lease, for those that keep it themselves. An answer is named
@@ -17,6 +17,7 @@
 //! - [`edit`] changes an object through conflict and doubt; `recall` is what all of these name of terms.
 //! - [`foreign`] reads the bytes of others, as `make fuzz` finds it; each package lists its own readers.
 
+pub mod address;
 mod announcement;
 pub mod azure;
 pub mod clock;

@@ -15,10 +15,10 @@ use reqwest::redirect::Policy;
 use reqwest::{RequestBuilder, Response, StatusCode};
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
-use url::{Host, Origin, Url};
+use url::{Origin, Url};
 
 use super::artifact::short;
-use baton_runtime::address::{Kind, kind};
+use baton_store::address::{self, AddressKind};
 
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -112,10 +112,10 @@ impl Transport {
         let has_user = !url.username().is_empty() || url.password().is_some();
         match url.scheme() {
             _ if has_user => false,
-            "https" => match kind_of(url) {
-                Some(Kind::Public | Kind::Private) => true,
-                Some(Kind::Loopback) => from_here,
-                Some(Kind::Special) | None => false,
+            "https" => match url.host().map(|host| address::kind_of_host(&host)) {
+                Some(AddressKind::Public | AddressKind::Private) => true,
+                Some(AddressKind::Loopback) => from_here,
+                Some(AddressKind::Special) | None => false,
             },
             "http" => from_here && is_loopback(url),
             _ => false,
@@ -170,27 +170,9 @@ pub fn secret(value: &str) -> Option<HeaderValue> {
     Some(value)
 }
 
-/// Whether it is on this machine by its name.
+/// Whether a URL leads to this machine for certain.
 pub fn is_loopback(url: &Url) -> bool {
-    match url.host() {
-        Some(Host::Domain(name)) => name == "localhost",
-        Some(Host::Ipv4(address)) => address.is_loopback(),
-        Some(Host::Ipv6(address)) => address.is_loopback(),
-        None => false,
-    }
-}
-
-/// What it leads to, as far as its own text says.
-fn kind_of(url: &Url) -> Option<Kind> {
-    Some(match url.host()? {
-        Host::Domain(name) => {
-            let name = name.trim_end_matches('.');
-            let is_here = name == "localhost" || name.ends_with(".localhost");
-            if is_here { Kind::Loopback } else { Kind::Public }
-        }
-        Host::Ipv4(address) => kind(address.into()),
-        Host::Ipv6(address) => kind(address.into()),
-    })
+    url.host().is_some_and(|host| address::is_loopback(&host))
 }
 
 /// Looks up names for a registry that is on another machine: where it leads by a name, it may not lead to this machine
@@ -233,7 +215,8 @@ fn within_reach(trusted: &BTreeSet<String>, name: &str, found: Vec<SocketAddr>) 
     if trusted.contains(&name.to_ascii_lowercase()) {
         return Ok(found);
     }
-    let is_allowed = |address: &SocketAddr| matches!(kind(address.ip()), Kind::Public | Kind::Private);
+    let is_allowed =
+        |address: &SocketAddr| matches!(address::kind(address.ip()), AddressKind::Public | AddressKind::Private);
     let allowed: Vec<_> = found.iter().copied().filter(is_allowed).collect();
     match found.first() {
         Some(first) if allowed.is_empty() => {

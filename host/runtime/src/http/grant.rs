@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use url::{Host, Url};
 
 use super::path::is_ambiguous;
-use crate::address::{Kind, kind};
 use crate::shell;
+use baton_store::address::{AddressKind, kind};
 
 /// No name of a server is longer, in bytes, nor is an address.
 const LONGEST_HOST: usize = 255;
@@ -66,9 +66,9 @@ impl Reach {
     pub(super) fn includes(self, address: IpAddr) -> bool {
         match self {
             Self::Exactly(granted) => granted == address,
-            Self::Public => kind(address) == Kind::Public,
-            Self::Loopback => kind(address) == Kind::Loopback,
-            Self::Private => kind(address) != Kind::Special,
+            Self::Public => kind(address) == AddressKind::Public,
+            Self::Loopback => kind(address) == AddressKind::Loopback,
+            Self::Private => kind(address) != AddressKind::Special,
         }
     }
 }

@@ -4,7 +4,6 @@
 //! All of it comes from the environment, under the names that the Azure CLI and SDKs use. A connection
 //! string says both; for the rest, one variable says where the account is if it is not in the public cloud.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use azure_core::Url;
@@ -12,6 +11,7 @@ use azure_core::auth::Secret;
 use azure_storage::{CloudLocation, ConnectionString, EndpointProtocol, StorageCredentials};
 
 use super::tokens::KeptToken;
+use crate::address::is_loopback;
 
 /// Why an account cannot be used as the environment says.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -199,10 +199,7 @@ fn location(account: &str, uri: &str) -> CloudLocation {
 /// Whether nobody between here and there can read a token: whoever has it can do what this host can.
 pub(super) fn is_safe_for_tokens(uri: &str) -> bool {
     let Ok(url) = Url::parse(uri) else { return false };
-    let is_here = |host: &str| {
-        host == "localhost" || host.trim_matches(['[', ']']).parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
-    };
-    url.scheme() == "https" || url.host_str().is_some_and(is_here)
+    url.scheme() == "https" || url.host().is_some_and(|host| is_loopback(&host))
 }
 
 #[cfg(test)]
