@@ -23,6 +23,8 @@ use baton_election::{
     StoreError, Term, Time,
 };
 use futures::FutureExt as _;
+use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -111,17 +113,15 @@ impl Supervisor {
     }
 }
 
-/// Random numbers for one elector: the system's, stretched by SHA-256 so that later ones cannot fail.
+/// Random numbers for one elector: the system's, stretched by ChaCha so that later ones cannot fail. Each number comes
+/// with another key, so that a number tells nothing of the state that it was made of.
 fn seeded_random() -> Result<Random, getrandom::Error> {
-    use sha2::{Digest, Sha256};
-
-    let mut state = [0_u8; 32];
+    let mut state = [0; 32];
     getrandom::fill(&mut state)?;
     let next = |state: &mut [u8; 32]| {
-        *state = Sha256::digest(*state).into();
-        // What is shown tells nothing of the state that it was made of.
-        let output: [u8; 32] = Sha256::digest([&state[..], b"output"].concat()).into();
-        output[..8].iter().fold(0, |number, byte| (number << 8) | u64::from(*byte))
+        let mut stream = ChaCha20Rng::from_seed(*state);
+        stream.fill_bytes(state);
+        stream.next_u64()
     };
     Ok(Random { state, next })
 }
