@@ -158,7 +158,7 @@ impl VersionList {
     /// From what is stored.
     ///
     /// # Errors
-    /// [`ControlError::Format`] and [`ControlError::Damaged`].
+    /// [`VersionListError::Format`] and [`VersionListError::Damaged`].
     pub fn decode(content: &[u8]) -> Result<Self, VersionListError> {
         let damaged = |error: serde_json::Error| VersionListError::Damaged(error.to_string());
         if content.len() > LARGEST_READ {
@@ -198,7 +198,7 @@ impl VersionList {
     /// pushed; what is known to be good stays so. Without a signature it keeps the one that it had.
     ///
     /// # Errors
-    /// [`ControlError::Full`], and [`ControlError::Damaged`] where no serial is left; then nothing is changed.
+    /// [`VersionListError::Full`], and [`VersionListError::Damaged`] where no serial is left; then nothing is changed.
     pub fn push(&mut self, new: Publication) -> Result<Pushed, VersionListError> {
         let Publication { digest, size, by, at, signature } = new;
         if let Some(current) = self.current().filter(|current| current.digest == digest) {
