@@ -33,8 +33,7 @@ use access::AccountAccess;
 pub use access::{CredentialError, OWN_CONNECTION_STRING};
 use tokens::TokenWatch;
 
-/// What Azure allows.
-pub const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(60));
+pub use super::url::AZURE_LEASE_RANGE as LEASE_RANGE;
 
 /// The name of an election's blob in its folder.
 const LEASE_BLOB: &str = "/lease";

@@ -2,7 +2,7 @@
 //!
 //! A store answers the elector's requests, each as one atomic step, and never decides anything itself:
 //! it does not retry, it does not interpret, and it maps its errors to the elector's [`StoreError`]s by
-//! their codes, never by status alone. Whoever implements [`LeaseStore`] passes the conformance suite.
+//! their codes, never by status alone. Each backend passes the one conformance suite.
 //!
 //! This crate is the lowest of the host's: above the elector, below the runtime of coordinators. So it also has what all
 //! of them share: the [`clock`] by which a lease is judged, the one place where time is read; the [`gate`] that every
@@ -19,8 +19,11 @@
 
 pub mod address;
 mod announcement;
+#[cfg(feature = "azure")]
 pub mod azure;
 pub mod clock;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod digest;
 pub mod edit;
 pub mod foreign;
@@ -33,6 +36,7 @@ mod objects;
 mod pace;
 mod readers;
 mod recall;
+#[cfg(feature = "sqlite")]
 pub mod sqlite;
 pub mod state;
 mod url;
@@ -45,12 +49,14 @@ use async_trait::async_trait;
 use baton_election::{ElectionName, Op, Reply, StoreError};
 
 pub use announcement::{Announcement, SILENT, withdraw};
+#[cfg(feature = "azure")]
 pub use azure::AzureStore;
 pub use digest::{Digest, DigestPrefix, InvalidDigest, InvalidPrefix};
 pub use memory::MemoryStore;
 pub use modules::{ModuleStore, StoredModule};
 pub use objects::{Listed, Listing, ObjectStore, PlainObject, Reading, VersionedObject};
 pub use readers::READERS;
+#[cfg(feature = "sqlite")]
 pub use sqlite::SqliteStore;
 pub use url::{StoreUrl, StoreUrlError};
 
@@ -90,19 +96,29 @@ impl<T: LeaseStore + ObjectStore> Store for T {}
 /// # Errors
 /// [`OpenError`] where what it takes is not configured.
 pub fn open(url: &StoreUrl) -> Result<Arc<dyn Store>, OpenError> {
-    let opened = match url {
-        StoreUrl::Sqlite(folder) => return Ok(Arc::new(SqliteStore::new(folder))),
-        StoreUrl::Memory => {
-            let problem = "it is there for whoever has made it, and for nobody else".to_owned();
-            return Err(OpenError { store: url.clone(), problem });
+    let unusable = |problem: String| OpenError { store: url.clone(), problem };
+    match url {
+        #[cfg(feature = "sqlite")]
+        StoreUrl::Sqlite(folder) => Ok(Arc::new(SqliteStore::new(folder))),
+        #[cfg(not(feature = "sqlite"))]
+        StoreUrl::Sqlite(_) => {
+            Err(unusable("it was left out of this program: build it with the feature `sqlite`".to_owned()))
         }
-        StoreUrl::Azure { account, container } => AzureStore::open(account, container),
-        StoreUrl::Azurite { address, container } => AzureStore::emulator(address, container),
-    };
-    match opened {
-        Ok(store) => Ok(Arc::new(store)),
-        Err(error) => Err(OpenError { store: url.clone(), problem: error.to_string() }),
+        StoreUrl::Memory => Err(unusable("it is there for whoever has made it, and for nobody else".to_owned())),
+        #[cfg(feature = "azure")]
+        StoreUrl::Azure { account, container } => opened(AzureStore::open(account, container)).map_err(unusable),
+        #[cfg(feature = "azure")]
+        StoreUrl::Azurite { address, container } => opened(AzureStore::emulator(address, container)).map_err(unusable),
+        #[cfg(not(feature = "azure"))]
+        StoreUrl::Azure { .. } | StoreUrl::Azurite { .. } => {
+            Err(unusable("it was left out of this program: build it with the feature `azure`".to_owned()))
+        }
     }
+}
+
+#[cfg(feature = "azure")]
+fn opened(store: Result<AzureStore, azure::CredentialError>) -> Result<Arc<dyn Store>, String> {
+    store.map(|store| Arc::new(store) as Arc<dyn Store>).map_err(|error| error.to_string())
 }
 
 /// Refuses a length that a store does not keep.

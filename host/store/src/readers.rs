@@ -1,12 +1,19 @@
 //! What stores read of others' bytes, for [`crate::foreign`].
 
-use super::{Announcement, StoreUrl, azure, sqlite, state};
+#[cfg(feature = "azure")]
+use super::azure;
+#[cfg(feature = "sqlite")]
+use super::sqlite;
+use super::{Announcement, StoreUrl, state};
 use crate::foreign::{Reader, text};
 
 /// All of them.
 pub const READERS: &[Reader] = &[
+    #[cfg(feature = "azure")]
     Reader { name: "record", read: azure::foreign::record },
+    #[cfg(feature = "azure")]
     Reader { name: "connection-string", read: azure::foreign::connection_string },
+    #[cfg(feature = "sqlite")]
     Reader { name: "row", read: sqlite::foreign::row },
     Reader { name: "store-url", read: store_url },
     Reader { name: "state", read: state::foreign::state },

@@ -51,8 +51,7 @@ const CONTROL_BUSY: Duration = Duration::from_secs(2);
 /// The same for modules: as long as a slow disk takes for a large one that another is writing.
 const MODULES_BUSY: Duration = Duration::from_secs(30);
 
-/// The shortest and the longest lease of a [`SqliteStore`].
-pub const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
+pub use super::url::SQLITE_LEASE_RANGE as LEASE_RANGE;
 
 /// The store `sqlite:DIR`. Clones are the same store. Needs a Tokio runtime; each request runs on one
 /// of its blocking threads, on a connection of its own.

@@ -9,6 +9,10 @@ use std::time::Duration;
 const AZURITE_CONTAINER: &str = "baton";
 /// What the embedded store's URL begins with.
 const SQLITE: &str = "sqlite:";
+/// The shortest and the longest lease of a folder.
+pub const SQLITE_LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
+/// What Azure allows.
+pub const AZURE_LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(60));
 /// Where the emulator listens unless told otherwise.
 const AZURITE_ADDRESS: &str = "127.0.0.1:10000";
 
@@ -48,8 +52,8 @@ impl StoreUrl {
     pub fn lease_range(&self) -> (Duration, Duration) {
         match self {
             Self::Memory => super::memory::LEASE_RANGE,
-            Self::Sqlite(_) => super::sqlite::LEASE_RANGE,
-            Self::Azure { .. } | Self::Azurite { .. } => super::azure::LEASE_RANGE,
+            Self::Sqlite(_) => SQLITE_LEASE_RANGE,
+            Self::Azure { .. } | Self::Azurite { .. } => AZURE_LEASE_RANGE,
         }
     }
 }

@@ -6,7 +6,7 @@ use baton_election::{LeaseState, Op, Reply, Snapshot, StoreError};
 
 use super::suite::{Bench, a, ask, assert_lost, b, record, version_of};
 
-pub async fn acquire_is_idempotent_for_its_id_and_held_for_others(bench: Bench) {
+pub(super) async fn acquire_is_idempotent_for_its_id_and_held_for_others(bench: Bench) {
     bench.held_by(a()).await;
     assert_eq!(bench.acquire(a()).await, Ok(Reply::Done), "its own id again");
     assert_eq!(bench.acquire(b()).await, Err(StoreError::Held));
@@ -14,7 +14,7 @@ pub async fn acquire_is_idempotent_for_its_id_and_held_for_others(bench: Bench) 
 }
 
 /// Whoever has waited another's lease out under a longer one serves under one of its own length.
-pub async fn a_lease_acquired_again_for_less_time_and_renewed_ends_sooner(bench: Bench) {
+pub(super) async fn a_lease_acquired_again_for_less_time_and_renewed_ends_sooner(bench: Bench) {
     let version = bench.create().await;
     for length in [bench.store.lease_range().1, bench.brief()] {
         assert_eq!(bench.ask(Op::Acquire { id: a(), length, version: version.clone() }).await, Ok(Reply::Done));
@@ -25,7 +25,7 @@ pub async fn a_lease_acquired_again_for_less_time_and_renewed_ends_sooner(bench:
     assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
 }
 
-pub async fn acquire_on_a_moved_version_conflicts(bench: Bench) {
+pub(super) async fn acquire_on_a_moved_version_conflicts(bench: Bench) {
     let old = bench.held_by(a()).await;
     let new = version_of(bench.write(a(), &old, 1).await);
     assert_eq!(bench.release(a()).await, Ok(Reply::Done));
@@ -35,7 +35,7 @@ pub async fn acquire_on_a_moved_version_conflicts(bench: Bench) {
     assert_eq!(bench.ask(acquire(new)).await, Ok(Reply::Done));
 }
 
-pub async fn a_lease_out_of_range_is_never_taken(bench: Bench) {
+pub(super) async fn a_lease_out_of_range_is_never_taken(bench: Bench) {
     let version = bench.create().await;
     let (shortest, longest) = bench.store.lease_range();
     let second = Duration::from_secs(1);
@@ -50,7 +50,7 @@ pub async fn a_lease_out_of_range_is_never_taken(bench: Bench) {
     }
 }
 
-pub async fn lease_calls_leave_the_version_alone(bench: Bench) {
+pub(super) async fn lease_calls_leave_the_version_alone(bench: Bench) {
     let version = bench.held_by(a()).await;
     assert_eq!(bench.see().await.version, version, "after an acquire");
     assert_eq!(bench.renew(a()).await, Ok(Reply::Done));
@@ -62,7 +62,7 @@ pub async fn lease_calls_leave_the_version_alone(bench: Bench) {
     assert_eq!(bench.see().await.version, version, "after a break");
 }
 
-pub async fn a_write_moves_the_version(bench: Bench) {
+pub(super) async fn a_write_moves_the_version(bench: Bench) {
     let mut versions = vec![bench.held_by(a()).await];
     for term in 1..4 {
         // The same record twice is a write, too.
@@ -77,7 +77,7 @@ pub async fn a_write_moves_the_version(bench: Bench) {
     assert_eq!(bench.see().await.lease, LeaseState::Held);
 }
 
-pub async fn a_write_needs_the_id(bench: Bench) {
+pub(super) async fn a_write_needs_the_id(bench: Bench) {
     let version = bench.held_by(a()).await;
     assert_lost(&bench.write(b(), &version, 1).await);
     assert_eq!(bench.release(a()).await, Ok(Reply::Done));
@@ -86,7 +86,7 @@ pub async fn a_write_needs_the_id(bench: Bench) {
     assert_eq!((seen.version, seen.record), (version, Some(record(0))));
 }
 
-pub async fn a_write_needs_the_version(bench: Bench) {
+pub(super) async fn a_write_needs_the_version(bench: Bench) {
     let old = bench.held_by(a()).await;
     let new = version_of(bench.write(a(), &old, 1).await);
     assert_eq!(bench.write(a(), &old, 2).await, Err(StoreError::Conflict));
@@ -94,14 +94,14 @@ pub async fn a_write_needs_the_version(bench: Bench) {
     assert_eq!((seen.version, seen.record), (new, Some(record(1))));
 }
 
-pub async fn renewing_and_releasing_with_a_wrong_id_is_lost(bench: Bench) {
+pub(super) async fn renewing_and_releasing_with_a_wrong_id_is_lost(bench: Bench) {
     bench.held_by(a()).await;
     assert_lost(&bench.renew(b()).await);
     assert_lost(&bench.release(b()).await);
     assert_eq!(bench.renew(a()).await, Ok(Reply::Done));
 }
 
-pub async fn renewing_an_untouched_expired_lease_works(bench: Bench) {
+pub(super) async fn renewing_an_untouched_expired_lease_works(bench: Bench) {
     bench.held_by(a()).await;
     bench.outlive().await;
     assert_eq!(bench.renew(a()).await, Ok(Reply::Done));
@@ -110,13 +110,13 @@ pub async fn renewing_an_untouched_expired_lease_works(bench: Bench) {
 }
 
 /// The emulator renews it for its last holder, whoever asks. That must not count as one's own.
-pub async fn renewing_an_expired_lease_with_a_wrong_id_is_lost(bench: Bench) {
+pub(super) async fn renewing_an_expired_lease_with_a_wrong_id_is_lost(bench: Bench) {
     bench.held_by(a()).await;
     bench.outlive().await;
     assert_lost(&bench.renew(b()).await);
 }
 
-pub async fn a_renewal_counts_anew(bench: Bench) {
+pub(super) async fn a_renewal_counts_anew(bench: Bench) {
     bench.held_by(a()).await;
     let most = bench.brief() * 2 / 3;
     bench.backend.wait_out(most).await;
@@ -126,7 +126,7 @@ pub async fn a_renewal_counts_anew(bench: Bench) {
     assert_eq!(bench.acquire(b()).await, Err(StoreError::Held));
 }
 
-pub async fn a_late_renewal_after_another_acquired_is_lost(bench: Bench) {
+pub(super) async fn a_late_renewal_after_another_acquired_is_lost(bench: Bench) {
     let version = bench.held_by(a()).await;
     bench.outlive().await;
     assert_eq!(bench.acquire(b()).await, Ok(Reply::Done), "an expired lease is free at once");
@@ -136,14 +136,14 @@ pub async fn a_late_renewal_after_another_acquired_is_lost(bench: Bench) {
     assert_eq!(bench.renew(b()).await, Ok(Reply::Done));
 }
 
-pub async fn a_write_under_an_expired_lease_is_lost(bench: Bench) {
+pub(super) async fn a_write_under_an_expired_lease_is_lost(bench: Bench) {
     let version = bench.held_by(a()).await;
     bench.outlive().await;
     assert_lost(&bench.write(a(), &version, 1).await);
     assert_eq!(bench.see().await.record, Some(record(0)));
 }
 
-pub async fn a_lease_broken_at_once_is_free_for_others(bench: Bench) {
+pub(super) async fn a_lease_broken_at_once_is_free_for_others(bench: Bench) {
     let version = bench.held_by(a()).await;
     assert_eq!(bench.backend.break_lease(Duration::ZERO).await, Ok(()));
     assert_eq!(bench.see().await.lease, LeaseState::Broken);
@@ -153,7 +153,7 @@ pub async fn a_lease_broken_at_once_is_free_for_others(bench: Bench) {
     assert_lost(&bench.renew(a()).await);
 }
 
-pub async fn a_lease_being_broken_is_free_after_its_period(bench: Bench) {
+pub(super) async fn a_lease_being_broken_is_free_after_its_period(bench: Bench) {
     let version = bench.create().await;
     let length = bench.store.lease_range().1;
     assert_eq!(bench.ask(Op::Acquire { id: a(), length, version: version.clone() }).await, Ok(Reply::Done));
@@ -170,7 +170,7 @@ pub async fn a_lease_being_broken_is_free_after_its_period(bench: Bench) {
 }
 
 /// Its holder could renew it still: an operator can be sure that it will not.
-pub async fn breaking_an_expired_lease_breaks_it_at_once(bench: Bench) {
+pub(super) async fn breaking_an_expired_lease_breaks_it_at_once(bench: Bench) {
     let version = bench.held_by(a()).await;
     bench.outlive().await;
     assert_eq!(bench.backend.break_lease(bench.brief()).await, Ok(()), "whatever the period");
@@ -182,7 +182,7 @@ pub async fn breaking_an_expired_lease_breaks_it_at_once(bench: Bench) {
     assert_eq!((seen.lease, seen.version, seen.record), (LeaseState::Held, version, Some(record(0))));
 }
 
-pub async fn breaking_a_broken_lease_changes_nothing(bench: Bench) {
+pub(super) async fn breaking_a_broken_lease_changes_nothing(bench: Bench) {
     let version = bench.held_by(a()).await;
     for period in [Duration::ZERO, Duration::ZERO, bench.brief()] {
         assert_eq!(bench.backend.break_lease(period).await, Ok(()));
@@ -193,7 +193,7 @@ pub async fn breaking_a_broken_lease_changes_nothing(bench: Bench) {
     assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
 }
 
-pub async fn breaking_again_never_takes_longer(bench: Bench) {
+pub(super) async fn breaking_again_never_takes_longer(bench: Bench) {
     bench.held_by(a()).await;
     let period = bench.brief() / 2;
     assert_eq!(bench.backend.break_lease(period).await, Ok(()));
@@ -208,7 +208,7 @@ pub async fn breaking_again_never_takes_longer(bench: Bench) {
     assert_eq!(bench.see().await.lease, LeaseState::Broken);
 }
 
-pub async fn a_release_frees_at_once(bench: Bench) {
+pub(super) async fn a_release_frees_at_once(bench: Bench) {
     bench.held_by(a()).await;
     assert_eq!(bench.release(a()).await, Ok(Reply::Done));
     assert_eq!(bench.see().await.lease, LeaseState::Free);
@@ -217,7 +217,7 @@ pub async fn a_release_frees_at_once(bench: Bench) {
     assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
 }
 
-pub async fn of_a_deleted_record_nothing_is_left(bench: Bench) {
+pub(super) async fn of_a_deleted_record_nothing_is_left(bench: Bench) {
     let old = bench.held_by(a()).await;
     bench.backend.delete().await;
     assert_eq!(bench.ask(Op::Read).await, Ok(Reply::Read(Snapshot::Nothing)));
@@ -237,7 +237,7 @@ pub async fn of_a_deleted_record_nothing_is_left(bench: Bench) {
 }
 
 /// Whoever hears no answer asks again, and learns what became of the first request.
-pub async fn lost_answers_are_found_out_by_asking_again(bench: Bench) {
+pub(super) async fn lost_answers_are_found_out_by_asking_again(bench: Bench) {
     let version = bench.held_by(a()).await;
     assert_eq!(bench.acquire(a()).await, Ok(Reply::Done), "an acquire");
     let written = version_of(bench.write(a(), &version, 1).await);
@@ -250,7 +250,7 @@ pub async fn lost_answers_are_found_out_by_asking_again(bench: Bench) {
 }
 
 /// Each request is sent again when the world has moved on, as if the network had kept it.
-pub async fn requests_that_arrive_late_do_no_harm(bench: Bench) {
+pub(super) async fn requests_that_arrive_late_do_no_harm(bench: Bench) {
     let first = bench.held_by(a()).await;
     let second = version_of(bench.write(a(), &first, 1).await);
     let late = bench.backend.open();

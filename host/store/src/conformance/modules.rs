@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_store::{Digest, ModuleStore as _, ObjectStore, Reading};
+use crate::{Digest, ModuleStore as _, ObjectStore, Reading};
 use bytes::Bytes;
 use tokio::task::JoinSet;
 

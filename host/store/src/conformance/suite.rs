@@ -7,9 +7,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::{LeaseStore, Store};
 use async_trait::async_trait;
 use baton_election::{ElectionName, LeaseId, LeaseState, Op, Outcome, Record, Reply, Snapshot, StoreError, Version};
-use baton_store::{LeaseStore, Store};
 use tokio::task::JoinSet;
 
 use super::leases::*;
@@ -20,6 +20,7 @@ use super::terms::*;
 pub trait Backend: Send + Sync {
     /// Another host's handle of the same store.
     fn open(&self) -> Arc<dyn Store>;
+    /// Breaks the lease of the election `job` after that period, as an operator does who has no id.
     async fn break_lease(&self, period: Duration) -> Result<(), StoreError>;
     /// Deletes the election `job`.
     async fn delete(&self);
@@ -95,23 +96,28 @@ pub async fn run<B: Backend + 'static>(make: impl AsyncFn() -> B) {
 
 /// A case's store and one handle of it.
 pub struct Bench {
+    /// The store.
     pub backend: Arc<dyn Backend>,
+    /// The handle.
     pub store: Arc<dyn LeaseStore>,
 }
 
-/// Two hosts' ids.
+/// The lease id of one host.
 pub fn a() -> LeaseId {
     LeaseId::from_random(0xa)
 }
 
+/// The lease id of another.
 pub fn b() -> LeaseId {
     LeaseId::from_random(0xb)
 }
 
+/// The election of every case.
 pub fn job() -> ElectionName {
     ElectionName::new("job").unwrap()
 }
 
+/// A record of that term in which every field has something.
 pub fn record(term: u64) -> Record {
     Record {
         term,
@@ -128,8 +134,11 @@ pub fn record(term: u64) -> Record {
 
 /// What is read, where there is something.
 pub struct Seen {
+    /// The state of the lease.
     pub lease: LeaseState,
+    /// The version of the record.
     pub version: Version,
+    /// The record; none in an object that somebody else made.
     pub record: Option<Record>,
 }
 
@@ -153,10 +162,12 @@ impl Bench {
         self.store.lease_range().0.max(Duration::from_secs(6))
     }
 
+    /// Asks the store, until it is not busy.
     pub async fn ask(&self, op: Op) -> Result<Reply, StoreError> {
         ask(self.store.as_ref(), op).await
     }
 
+    /// Reads the object, which must be there.
     pub async fn see(&self) -> Seen {
         match self.ask(Op::Read).await {
             Ok(Reply::Read(Snapshot::Object { lease, version, record })) => Seen { lease, version, record },
@@ -164,6 +175,7 @@ impl Bench {
         }
     }
 
+    /// Creates the record.
     pub async fn create(&self) -> Version {
         version_of(self.ask(Op::Create { record: record(0) }).await)
     }
@@ -174,14 +186,17 @@ impl Bench {
         self.ask(Op::Acquire { id, length: self.brief(), version }).await
     }
 
+    /// Renews the lease.
     pub async fn renew(&self, id: LeaseId) -> Result<Reply, StoreError> {
         self.ask(Op::Renew { id }).await
     }
 
+    /// Releases the lease.
     pub async fn release(&self, id: LeaseId) -> Result<Reply, StoreError> {
         self.ask(Op::Release { id }).await
     }
 
+    /// Writes the record of that term over that version.
     pub async fn write(&self, id: LeaseId, version: &Version, term: u64) -> Result<Reply, StoreError> {
         self.ask(Op::Write { id, version: version.clone(), record: record(term) }).await
     }
@@ -200,6 +215,7 @@ impl Bench {
     }
 }
 
+/// The version in an answer that must have one.
 #[track_caller]
 pub fn version_of(answer: Result<Reply, StoreError>) -> Version {
     match answer {
@@ -209,11 +225,12 @@ pub fn version_of(answer: Result<Reply, StoreError>) -> Version {
 }
 
 #[track_caller]
+/// The answer must be that the lease is lost.
 pub fn assert_lost(answer: &Result<Reply, StoreError>) {
     assert!(matches!(answer, Err(StoreError::Lost(_))), "Lost was expected: {answer:?}");
 }
 
-pub async fn of_many_candidates_one_wins(bench: Bench) {
+pub(super) async fn of_many_candidates_one_wins(bench: Bench) {
     let version = bench.create().await;
     let mut candidates = JoinSet::new();
     for n in 0..12 {
@@ -228,7 +245,7 @@ pub async fn of_many_candidates_one_wins(bench: Bench) {
     assert_eq!(bench.renew(LeaseId::from_random(winners[0].0)).await, Ok(Reply::Done));
 }
 
-pub async fn of_many_creators_one_succeeds(bench: Bench) {
+pub(super) async fn of_many_creators_one_succeeds(bench: Bench) {
     let mut creators = JoinSet::new();
     for term in 0..8 {
         let store = bench.backend.open();
@@ -242,7 +259,7 @@ pub async fn of_many_creators_one_succeeds(bench: Bench) {
     assert_eq!((seen.version, seen.record), (version_of(answer), Some(record(term))));
 }
 
-pub async fn a_record_is_created_once(bench: Bench) {
+pub(super) async fn a_record_is_created_once(bench: Bench) {
     assert_eq!(bench.ask(Op::Read).await, Ok(Reply::Read(Snapshot::Nothing)));
     let version = bench.create().await;
     assert_eq!(bench.ask(Op::Create { record: record(9) }).await, Err(StoreError::Conflict));
@@ -252,7 +269,7 @@ pub async fn a_record_is_created_once(bench: Bench) {
     assert_eq!((seen.version, seen.record), (version, Some(record(0))));
 }
 
-pub async fn elections_are_listed_sorted(bench: Bench) {
+pub(super) async fn elections_are_listed_sorted(bench: Bench) {
     assert_eq!(bench.store.elections().await, Ok(vec![]));
     let names: Vec<_> = ["backup", "job", "a-report"].iter().map(|name| ElectionName::new(name).unwrap()).collect();
     for name in &names {
@@ -265,7 +282,7 @@ pub async fn elections_are_listed_sorted(bench: Bench) {
     assert_lost(&bench.store.request(&names[0], Op::Renew { id: a() }).await);
 }
 
-pub async fn a_record_is_read_as_it_was_written(bench: Bench) {
+pub(super) async fn a_record_is_read_as_it_was_written(bench: Bench) {
     let version = bench.held_by(a()).await;
     let full = Record { node: Some("Knoten-1".to_owned()), failures: u32::MAX, released: true, ..record(u64::MAX) };
     let bare = Record { node: None, module: None, outcome: None, failures: 0, ..record(1) };

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::state::{self, Document, EditError};
+use crate::{Announcement, ModuleStore as _, Store, VersionedObject};
 use baton_election::{ElectionName, HIGHEST_TERM, Op, Record, Reply, StoreError, Term};
-use baton_store::state::{self, Document, EditError};
-use baton_store::{Announcement, ModuleStore as _, Store, VersionedObject};
 use bytes::Bytes;
 
 use super::suite::{Bench, a, assert_lost, b, job, record, version_of};
@@ -13,7 +13,7 @@ fn released(term: u64) -> Record {
     Record { released: true, ..record(term) }
 }
 
-pub async fn a_mark_stays_until_the_next_write_that_has_none(bench: Bench) {
+pub(super) async fn a_mark_stays_until_the_next_write_that_has_none(bench: Bench) {
     let mut version = version_of(bench.ask(Op::Create { record: released(0) }).await);
     let is = async |record| assert_eq!(bench.see().await.record, Some(record));
     is(released(0)).await;
@@ -35,7 +35,7 @@ pub async fn a_mark_stays_until_the_next_write_that_has_none(bench: Bench) {
     is(record(1)).await;
 }
 
-pub async fn a_record_that_is_made_anew_has_no_mark_of_the_one_before(bench: Bench) {
+pub(super) async fn a_record_that_is_made_anew_has_no_mark_of_the_one_before(bench: Bench) {
     version_of(bench.ask(Op::Create { record: released(3) }).await);
     bench.backend.delete().await;
     bench.create().await;
@@ -62,7 +62,7 @@ async fn claim(store: &dyn Store, term: Term, size: usize) {
     state::edit(store, &job(), async || Ok(()), change).await.unwrap();
 }
 
-pub async fn a_recall_names_the_highest_term_that_anything_names(bench: Bench) {
+pub(super) async fn a_recall_names_the_highest_term_that_anything_names(bench: Bench) {
     let store = bench.backend.open();
     let store = store.as_ref();
     assert_eq!(recall(store).await, Ok(0), "there is nothing");
@@ -102,7 +102,7 @@ pub async fn a_recall_names_the_highest_term_that_anything_names(bench: Bench) {
     assert_eq!(recall(store).await, Ok(HIGHEST_TERM - 1));
 }
 
-pub async fn a_state_that_cannot_be_read_may_name_any_term(bench: Bench) {
+pub(super) async fn a_state_that_cannot_be_read_may_name_any_term(bench: Bench) {
     let store = bench.backend.open();
     bench.create().await;
     let mut version = None;

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
+use crate::{ObjectStore, Reading, VersionedObject};
 use baton_election::{ElectionName, StoreError, Version};
-use baton_store::{ObjectStore, Reading, VersionedObject};
 use bytes::Bytes;
 use tokio::task::JoinSet;
 
@@ -132,10 +132,12 @@ fn found(version: &Version, content: &str) -> Result<Reading, StoreError> {
     Ok(Reading::Found(version.clone(), text(content)))
 }
 
+/// The election of a case.
 pub fn election(name: &str) -> ElectionName {
     ElectionName::new(name).unwrap()
 }
 
+/// A small content.
 pub fn text(content: &str) -> Bytes {
     Bytes::copy_from_slice(content.as_bytes())
 }

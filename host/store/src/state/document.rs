@@ -12,7 +12,7 @@ const MAGIC: &[u8] = b"baton state ";
 /// How the rest is written: Postcard, <https://postcard.jamesmunns.com/wire-format>.
 const FORMAT: u8 = b'1';
 /// As many bytes of a document as name its term: a number of Postcard's takes up to ten.
-pub(crate) const HEAD: usize = MAGIC.len() + 1 + 10;
+pub const HEAD: usize = MAGIC.len() + 1 + 10;
 /// The longest key, in bytes.
 pub const KEY: usize = 512;
 

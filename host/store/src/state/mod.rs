@@ -13,6 +13,5 @@ mod edit;
 pub(crate) mod foreign;
 
 pub use claim::{Change, Claim, ClaimError, Claimant, CommitError, Handover, HandoverClaim};
-pub(crate) use document::HEAD;
-pub use document::{Document, DocumentError, KEY, LARGEST, Limits};
+pub use document::{Document, DocumentError, HEAD, KEY, LARGEST, Limits};
 pub use edit::{EditError, edit, read};

@@ -6,14 +6,10 @@
 mod azure;
 mod azure_modules;
 mod file_systems;
-mod leases;
 mod memory;
-mod modules;
 mod processes;
 mod recovery;
 mod sqlite;
-mod suite;
-mod terms;
-mod versioned;
 
+use baton_store::conformance::{modules, suite, versioned};
 use baton_test_support::{azurite, fuse, patience, proxy, skipped};

@@ -1,0 +1,116 @@
+//! An elector that is driven by hand, with a store of a few lines: `cargo run -p baton-election --example drive`.
+//!
+//! It shows the whole calling contract: hand an input in, carry out what comes out, and wake the elector when it says. No
+//! time passes but what the example adds, and nothing is asked of any network.
+#![allow(clippy::expect_used, reason = "an example ends at the first mistake")]
+
+use std::time::Duration;
+
+use baton_election::{
+    Effect, Elector, End, Input, LeaseState, ModuleVersion, Now, OnDone, Op, Plan, Random, Record, Reply, Settings,
+    Snapshot, StoreError, Time, Timing, Version,
+};
+
+/// A store for one client: it never fails, and nobody else ever holds its lease.
+#[derive(Default)]
+struct Store {
+    record: Option<Record>,
+    held: bool,
+    writes: u64,
+}
+
+impl Store {
+    fn request(&mut self, op: Op) -> Result<Reply, StoreError> {
+        match op {
+            Op::Read => Ok(Reply::Read(match &self.record {
+                None => Snapshot::Nothing,
+                Some(record) => Snapshot::Object {
+                    lease: if self.held { LeaseState::Held } else { LeaseState::Free },
+                    version: self.version(),
+                    record: Some(record.clone()),
+                },
+            })),
+            Op::Recall => Ok(Reply::Term(self.record.as_ref().map_or(0, |record| record.term))),
+            Op::Write { version, .. } | Op::Acquire { version, .. } if version != self.version() => {
+                Err(StoreError::Conflict)
+            }
+            Op::Create { record } | Op::Write { record, .. } => {
+                (self.record, self.writes) = (Some(record), self.writes + 1);
+                Ok(Reply::Version(self.version()))
+            }
+            Op::Acquire { .. } | Op::Renew { .. } => {
+                self.held = true;
+                Ok(Reply::Done)
+            }
+            Op::Release { .. } => {
+                self.held = false;
+                Ok(Reply::Done)
+            }
+        }
+    }
+
+    fn version(&self) -> Version {
+        Version(self.writes.to_string())
+    }
+}
+
+fn main() {
+    let lease_range = (Duration::from_secs(2), Duration::from_secs(60));
+    let timing = Timing::new(Duration::from_secs(15), lease_range, Duration::from_secs(5), 64 << 20);
+    let settings = Settings {
+        node: "web-1".to_owned(),
+        incarnation: "web-1/1".to_owned(),
+        timing: timing.expect("15 s are within the range"),
+        lease_range,
+        pause: Duration::from_secs(30),
+        on_done: OnDone::Finish,
+        probation: Duration::from_secs(60),
+    };
+    let mut clock = Duration::ZERO;
+    let now =
+        |clock: Duration| Now { time: Time(clock), least: clock, wall: Duration::from_secs(1_700_000_000) + clock };
+    // A host takes these from the system: no two acquisitions anywhere may have the same id.
+    let random = Random {
+        state: [7; 32],
+        next: |state| {
+            state[0] = state[0].wrapping_add(1);
+            u64::from(state[0]) << 56 | 1
+        },
+    };
+    let mut elector = Elector::new(settings, now(clock), random);
+    let mut store = Store::default();
+    let module = ModuleVersion { digest: format!("sha256:{}", "0".repeat(64)), serial: 1 };
+    let mut inputs = vec![Input::Plan(Plan { module: Some(module), fallback: None })];
+    loop {
+        for input in std::mem::take(&mut inputs) {
+            elector.handle(now(clock), input);
+        }
+        while let Some(effect) = elector.poll_effect() {
+            match effect {
+                Effect::Request { id, op, .. } => {
+                    println!("{clock:>9.3?}  asks: {op}");
+                    inputs.push(Input::Answer { id, result: store.request(op) });
+                }
+                Effect::Start { term, deadline, .. } => {
+                    println!("{clock:>9.3?}  term {term} begins, and is safe until {deadline:?}");
+                    clock += Duration::from_secs(4);
+                    println!("{clock:>9.3?}  its work is done");
+                    inputs.push(Input::Gone { end: End::Done });
+                }
+                Effect::Report(report) => println!("{clock:>9.3?}  {report:?}"),
+                Effect::Finished => return,
+                other => println!("{clock:>9.3?}  {other:?}"),
+            }
+        }
+        // With `OnDone::Finish` the election is over now, and nothing is left to wait for but the end of this host.
+        if store.record.as_ref().is_some_and(|record| record.outcome.is_some()) && !store.held {
+            inputs.push(Input::Shutdown);
+        }
+        if inputs.is_empty()
+            && let Some(Time(wakeup)) = elector.next_wakeup()
+        {
+            clock = clock.max(wakeup);
+            inputs.push(Input::Tick);
+        }
+    }
+}
