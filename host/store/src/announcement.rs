@@ -1,5 +1,5 @@
-//! What a node says of itself in an election: `ELECTION/nodes/NODE`. It is for people, but for the term: that is for
-//! whoever finds the record deleted, or an earlier one in its place.
+//! What a node says of itself in an election: `ELECTION/nodes/NODE`. People read it, and other
+//! nodes the term in it: a node that finds the record deleted, or an earlier one in its place, learns it here.
 
 use baton_election::{ElectionName, Op, Reply, StoreError, Term};
 use bytes::Bytes;

@@ -44,14 +44,14 @@ const CONTENT: &str = "The lease of an election of Baton. Its record is the meta
 /// No connection takes longer to open.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 
-/// No request takes longer, but for those that carry a module. The lease's own requests are given up long before,
-/// by whoever sent them.
+/// No request takes longer, but for those that carry a module. The supervisor gives the lease's own requests up long
+/// before.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// A container of blobs.
 pub struct AzureStore {
     container: ContainerClient,
-    /// The same for requests that last as long as what they carry takes: whoever sends one limits it.
+    /// The same for requests that last as long as their content takes: `transfer` limits each.
     transfers: ContainerClient,
     name: String,
 }

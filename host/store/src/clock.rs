@@ -1,13 +1,13 @@
 //! The host's clock: elapsed time, by three clocks of the kernel, none of which is believed alone.
 //!
-//! The boot clock counts suspends, and whoever keeps the machine's time may slew it: chrony does by up to 8.3%. The raw
+//! The boot clock counts suspends, and the daemon that keeps the machine's time may slew it: chrony does by up to 8.3%. The raw
 //! clock is slewed by nobody, and stands still in a suspend. The wall clock shows a pause that a hypervisor hid, once it
 //! is corrected. So there are two answers to how much time has passed. [`Clock::now`] says what has passed at the most,
 //! by the largest of the three: by it a node judges what it may still do itself. [`Clock::least`] says what has passed
 //! at the least, by the smaller of boot and raw: by it a node waits out what another may still do. The wall clock has
 //! no part in that, since anyone may step it.
 //!
-//! Both are judged from reading to reading, so that they are right for any two moments, whatever the clocks did before.
+//! Both answers are summed from reading to reading, so that they are right for any two moments.
 
 mod wall;
 

@@ -10,8 +10,8 @@ use crate::jitter::between;
 use crate::pace::{Pace, tried};
 use crate::{ObjectStore, Reading, VersionedObject};
 
-/// How often another's write may come first before the change is given up: whoever writes all the time leaves no gap on a
-/// store that is far away.
+/// How often another's write may come first before the change is given up: a client that writes all the time
+/// leaves no gap on a store that is far away.
 const CONFLICTS: u32 = 100;
 /// How long to wait at most after each such, so that many do not meet again at once.
 const APART: Duration = Duration::from_millis(50);
@@ -69,7 +69,7 @@ impl<'a> Edit<'a> {
                     self.version = Some(version);
                     return Ok(Some(content));
                 }
-                // Nothing is unchanged for whoever knows no version.
+                // To a reader that knows no version nothing is unchanged.
                 Ok(Reading::Nothing | Reading::Unchanged) => {
                     self.version = None;
                     return Ok(None);

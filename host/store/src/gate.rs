@@ -17,9 +17,9 @@ pub use watchdog::Watchdog;
 #[error("the term is over: effects of this instance are refused")]
 pub struct Refused;
 
-/// Until when effects may leave this process. The gate of an instance has one; so has what passed it and then waits in
-/// the process for whoever takes it, such as a line that nobody has read yet: that is judged by it right before it
-/// leaves. Clones are the same deadline.
+/// Until when effects may leave this process. The gate of an instance has one; so has an effect that passed the gate
+/// and then waits in the process, such as a line that nobody has read yet: it is judged once more right before it leaves.
+/// Clones are the same deadline.
 #[derive(Clone, Debug)]
 pub struct Deadline {
     clock: Clock,
@@ -142,7 +142,7 @@ impl Gate {
 
     /// Says that the process has found at `now` that it was paused. If that was past the deadline, no effect is caused
     /// any more, since this gate refuses; so the kill may take from now on what it may take otherwise. That is given
-    /// once: whoever is paused again and again, or woken too late each time, would never end.
+    /// once: a process that is paused again and again, or woken too late each time, would never end.
     fn wakes(&self, now: Time) {
         let deadline = self.deadline.nanoseconds();
         if nanoseconds(now) >= deadline && self.woken.load(Ordering::Acquire) < deadline {

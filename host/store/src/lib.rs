@@ -64,7 +64,7 @@ pub use url::{StoreUrl, StoreUrlError};
 #[async_trait]
 pub trait LeaseStore: Send + Sync {
     /// Carries out one request, or says why not. Dropping the future may leave the request under way:
-    /// whoever does so must treat it as [`StoreError::Unknown`].
+    /// a caller that does so must treat it as [`StoreError::Unknown`].
     async fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, StoreError>;
 
     /// The names of all elections, sorted.

@@ -23,7 +23,7 @@ pub const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(2), Duration:
 /// Says what time it is, since some fixed moment. It must not go back.
 pub type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
 
-/// What becomes of one request. Whoever sent it learns nothing: the answer is [`StoreError::Unknown`].
+/// What becomes of one request. Its sender learns nothing: the answer is [`StoreError::Unknown`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// It never arrives.

@@ -46,13 +46,13 @@ pub trait ModuleStore: ObjectStore {
         self.put(&PlainObject::Module(*digest), content).await
     }
 
-    /// The first `limit` bytes of a module as they are stored; none if it is not there. Whoever uses them compares them
-    /// with the digest.
+    /// The first `limit` bytes of a module as they are stored; none if it is not there. The caller compares them with
+    /// the digest.
     async fn get_module(&self, digest: &Digest, limit: u64) -> Result<Option<Bytes>, StoreError> {
         self.get(&PlainObject::Module(*digest), limit).await
     }
 
-    /// All modules that are kept, of whatever election, in the order of their digests.
+    /// The modules of all elections, in the order of their digests.
     async fn modules(&self) -> Result<Vec<StoredModule>, StoreError> {
         let listed = self.list(&Listing::Modules).await?;
         let modules = listed.into_iter().filter_map(|listed| match listed.object {

@@ -1,7 +1,7 @@
 //! What a store keeps beside the leases: objects of bytes, under names.
 //!
 //! Two kinds. A [`VersionedObject`], of which each election has at most one, is changed by conditional writes alone. A
-//! [`PlainObject`] has a name that is nobody else's, so that whoever puts it need not look first. What is in them is
+//! [`PlainObject`] has a name that no other writer uses, so that it is put without a look first. What the bytes mean is
 //! written once, on top of this: [`state`](crate::state), and [`ModuleStore`](crate::ModuleStore).
 
 use async_trait::async_trait;
@@ -34,7 +34,7 @@ pub enum PlainObject {
 pub enum Listing {
     /// What the nodes of an election have said.
     Announcements(ElectionName),
-    /// All modules, of whatever election.
+    /// The modules of all elections.
     Modules,
 }
 
@@ -94,8 +94,8 @@ pub trait ObjectStore: Send + Sync {
     /// counts as put now: who puts it is about to name it.
     async fn put(&self, object: &PlainObject, content: Bytes) -> Result<(), StoreError>;
 
-    /// An object's bytes, of which only the first `limit` are read; none if it is not there. Whoever must tell one of
-    /// `limit` bytes from a larger one asks for one byte more.
+    /// An object's bytes, of which only the first `limit` are read; none if it is not there. A caller that must tell
+    /// an object of `limit` bytes from a larger one asks for one byte more.
     async fn get(&self, object: &PlainObject, limit: u64) -> Result<Option<Bytes>, StoreError>;
 
     /// The objects of a listing, in the order of their names.

@@ -1,5 +1,5 @@
-//! What a store names of an election's terms, in whatever it keeps for it: whoever finds the record deleted, or set back
-//! to an earlier one, learns here that there was a later term.
+//! The highest term that anything in a store names for an election. A node that finds the record deleted, or set back to
+//! an earlier one, learns here that there was a later term.
 
 use baton_election::{StoreError, Term};
 

@@ -146,8 +146,8 @@ impl SqliteStore {
         .await
     }
 
-    /// Whoever drops the future leaves the work to its thread, which ends by itself: the store's
-    /// contract is that the request may then be under way.
+    /// Does work on a thread that may block. If the future is dropped, the work goes on there until it ends: by the
+    /// store's contract the request may then be under way.
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Databases) -> Result<T, StoreError> + Send + 'static,
@@ -182,8 +182,8 @@ impl LeaseStore for SqliteStore {
 
     async fn create(&self) -> Result<(), StoreError> {
         self.blocking(|shared| {
-            // The leases last: whoever can read them can ask what the others name, too. But one that cannot be made
-            // is no reason to have no leases.
+            // The leases come last: a node that can read them can ask the other files for terms, too. But a file that
+            // cannot be made is no reason to have no leases.
             let files = [&shared.states, &shared.control, &shared.modules, &shared.leases];
             files.map(Database::create).into_iter().collect()
         })

@@ -196,7 +196,7 @@ fn location(account: &str, uri: &str) -> CloudLocation {
     CloudLocation::Custom { account: account.to_owned(), uri: uri.to_owned() }
 }
 
-/// Whether nobody between here and there can read a token: whoever has it can do what this host can.
+/// Whether nobody between here and there can read a token: with it a thief can do what this host can.
 pub(super) fn is_safe_for_tokens(uri: &str) -> bool {
     let Ok(url) = Url::parse(uri) else { return false };
     url.scheme() == "https" || url.host().is_some_and(|host| is_loopback(&host))

@@ -54,7 +54,7 @@ impl ObjectStore for AzureStore {
             Some(Ok(answer)) => answer,
             Some(Err(error)) if known.is_some() && is_not_modified(&error) => return Ok(Reading::Unchanged),
             Some(Err(error)) if code(&error) == Some("BlobNotFound") => return Ok(Reading::Nothing),
-            // Of an empty blob no range can be read. Baton writes none, and whoever did is told so.
+            // Of an empty blob no range can be read. Baton writes none; that another client did is said by its content.
             Some(Err(error)) if code(&error) == Some("InvalidRange") => {
                 let found = blob.get_properties().await.map_err(|error| failed(&error))?;
                 let version = Version(found.blob.properties.etag.to_string());

@@ -132,12 +132,12 @@ mod tests {
         let unmarked = decode(metadata.clone()).unwrap_or_default();
         let is = |record: &Option<Record>| record.as_ref().map(|record| (record.term, record.released));
         assert_eq!(is(&unmarked), Some((4, false)));
-        // Whoever writes anything else has marked nothing.
+        // No other value is a mark.
         for (value, released) in [("true", true), ("false", false), ("", false), ("1", false)] {
             metadata.insert("Released".to_owned(), value.to_owned());
             assert_eq!(is(&decode(metadata.clone()).unwrap_or_default()), Some((4, released)), "{value}");
         }
-        // Nor has whoever knows of marks but has none: then the key is not there.
+        // A record without a mark is written without the key.
         let again = unmarked.iter().flat_map(|record| encode(record).iter().collect::<Vec<_>>()).count();
         assert_eq!(again, older.len());
     }

@@ -27,7 +27,7 @@ type Fetched = Result<AccessToken, Arc<Error>>;
 /// Where tokens come from.
 type Source = dyn Fn(Vec<String>) -> BoxFuture<'static, Result<AccessToken, Error>> + Send + Sync;
 
-/// Keeps a token and fetches the next one ahead of need, off the path of whoever asks.
+/// Keeps a token and fetches the next one ahead of need, so that no request waits for it.
 pub(super) struct KeptToken {
     source: Box<Source>,
     state: Mutex<State>,

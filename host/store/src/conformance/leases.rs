@@ -13,7 +13,7 @@ pub(super) async fn acquire_is_idempotent_for_its_id_and_held_for_others(bench: 
     assert_eq!(bench.see().await.lease, LeaseState::Held);
 }
 
-/// Whoever has waited another's lease out under a longer one serves under one of its own length.
+/// A node that has waited another's lease out under a longer one serves under one of its own length.
 pub(super) async fn a_lease_acquired_again_for_less_time_and_renewed_ends_sooner(bench: Bench) {
     let version = bench.create().await;
     for length in [bench.store.lease_range().1, bench.brief()] {
@@ -109,7 +109,7 @@ pub(super) async fn renewing_an_untouched_expired_lease_works(bench: Bench) {
     assert_eq!(bench.acquire(b()).await, Err(StoreError::Held));
 }
 
-/// The emulator renews it for its last holder, whoever asks. That must not count as one's own.
+/// The emulator renews it for its last holder, even if another asks. That must not count as one's own.
 pub(super) async fn renewing_an_expired_lease_with_a_wrong_id_is_lost(bench: Bench) {
     bench.held_by(a()).await;
     bench.outlive().await;
@@ -236,7 +236,7 @@ pub(super) async fn of_a_deleted_record_nothing_is_left(bench: Bench) {
     assert_lost(&bench.renew(a()).await);
 }
 
-/// Whoever hears no answer asks again, and learns what became of the first request.
+/// A client that hears no answer asks again, and learns what became of the first request.
 pub(super) async fn lost_answers_are_found_out_by_asking_again(bench: Bench) {
     let version = bench.held_by(a()).await;
     assert_eq!(bench.acquire(a()).await, Ok(Reply::Done), "an acquire");

@@ -1,4 +1,4 @@
-//! The one suite that every store passes, for whoever writes another (feature `conformance`).
+//! The one suite that every store passes, for the authors of others (feature `conformance`).
 //!
 //! A backend of your own implements [`LeaseStore`](crate::LeaseStore) and [`ObjectStore`](crate::ObjectStore), and its tests
 //! run three functions: [`suite::run`] on leases, records and what the store says of terms, for which it says as a

@@ -29,7 +29,7 @@ const WATCH_CLOSELY: Duration = Duration::from_millis(50);
 /// A watchdog that finds this much more time passed than it slept was itself stopped, with the process.
 const PAUSED: Duration = Duration::from_millis(500);
 
-/// Whoever waits by a timer is told once timers have missed this much, in nanoseconds.
+/// Those who wait by timers are told once these have missed this much, in nanoseconds.
 const MISSED: i128 = 10_000_000;
 
 /// How often the end looks whether its last words are said.
@@ -52,8 +52,9 @@ struct Watched {
     words: Words,
 }
 
-/// What the watchdog has to say. Whoever says it may block: on a lock whose owner does not run, on memory, on whatever
-/// is written to. So a thread of its own speaks, and the end waits for its last words a bounded time, on nothing else.
+/// What the watchdog has to say. A thread that speaks may block: on a lock whose owner does not run, on memory, on the
+/// descriptor that it writes to. So a thread of its own speaks, and the end waits for the last words a bounded time, and
+/// for nothing else.
 #[derive(Debug, Default)]
 struct Words {
     /// Whether timers have missed time, and nobody was told yet.
@@ -85,7 +86,7 @@ impl Words {
         }
     }
 
-    /// Has whoever waits by timers told that these have missed time.
+    /// Has those who wait by timers told that these have missed time.
     fn have_missed(&self, speaker: &Thread) {
         self.missed.store(true, Ordering::Release);
         speaker.unpark();

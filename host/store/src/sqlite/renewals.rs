@@ -20,7 +20,7 @@ pub(super) struct Renewals(Mutex<(u64, Arc<Queue>)>);
 /// Renewals that wait for a commit.
 pub(super) struct Queue {
     pub waiting: Mutex<Vec<Renewal>>,
-    /// Whoever has it does what waits then.
+    /// The renewal that has this permit commits all that wait by then.
     pub turn: Arc<Semaphore>,
 }
 

@@ -1,8 +1,8 @@
 //! The tables that hold the leases, and which of their records are marked as released.
 //!
 //! Hosts of before there were marks write the whole row by position, so the table `lease` keeps its columns. A mark is
-//! in a table of its own, made with the first one: it names the version of the record that it is about, so whoever
-//! writes a record without knowing of marks voids it.
+//! in a table of its own, made with the first one: it names the version of the record that it is about, so
+//! an older host that writes a record voids it.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ CREATE TABLE lease (
   changed INTEGER NOT NULL, boot TEXT NOT NULL, time_namespace TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;";
 
-/// Made with the first mark, in whatever file that is: one that an older host has made, or an operator has put back.
+/// Made with the first mark, also in a file that an older host has made, or that an operator has put back.
 const RELEASED: &str = "
 CREATE TABLE IF NOT EXISTS released (election TEXT PRIMARY KEY, version TEXT NOT NULL) STRICT, WITHOUT ROWID;";
 

@@ -21,7 +21,7 @@ use crate::gate::Gate;
 use crate::pace::{Pace, tried};
 use crate::{ObjectStore, Reading, VersionedObject};
 
-/// Whoever claims an election's state.
+/// A host that claims an election's state.
 #[derive(Clone)]
 pub struct Claimant {
     /// Where it is.
@@ -127,7 +127,7 @@ impl Claimant {
     async fn read(&self) -> Result<Option<(Version, Bytes)>, StoreError> {
         Ok(match tried(self.store.read(VersionedObject::State, &self.election, None)).await? {
             Reading::Found(version, content) => Some((version, content)),
-            // Nothing is unchanged for whoever knows no version.
+            // To a reader that knows no version nothing is unchanged.
             Reading::Nothing | Reading::Unchanged => None,
         })
     }

@@ -1,8 +1,8 @@
 //! A coordinator's state: one document per election, beside its lease, that outlives every node.
 //!
 //! Each new term **claims** the document with a conditional write before its instance starts, and reads
-//! from memory afterwards; each commit is one conditional write on top of the last. So whoever claims
-//! fences off all before it: what they still have under way finds a version that is gone. Only where one term follows
+//! from memory afterwards; each commit is one conditional write on top of the last. So a claim
+//! fences off the terms before it: a commit of theirs that is still under way finds a version that is gone. Only where one term follows
 //! another in the same process, which has its eyes on both, is the claim made ahead.
 //!
 //! `document` is what is stored, `claim` a term's right to change it, and `edit` an operator's.
