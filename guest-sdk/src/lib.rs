@@ -136,8 +136,8 @@
 #![cfg_attr(not(target_family = "wasm"), doc = "The module [`testing`] has an example.")]
 //!
 //! # Features
-//! `json`, on by default, is the typed access to the state; `async` brings [`AsyncTerm`] and `http`. Whoever uses
-//! neither has a component of 70 KB, with values in the state it has 190 KB (115 KB with the release profile that
+//! `json`, on by default, is the typed access to the state; `async` brings [`AsyncTerm`] and `http`. A
+//! component that uses neither has 70 KB, with values in the state it has 190 KB (115 KB with the release profile that
 //! `baton new` writes), and with HTTP 370 KB.
 
 mod failure;

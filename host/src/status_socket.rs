@@ -1,7 +1,7 @@
 //! The status socket: what the store does not know, `baton status` learns from the hosts of its machine.
 //!
 //! Each host listens on a socket without a file (Linux's abstract namespace), whose name has its user and its
-//! incarnation. Whoever connects, if it is the same user, gets one JSON document. Nothing can be asked for,
+//! incarnation. A client of the same user that connects gets one JSON document. Nothing can be asked for,
 //! and nothing rests on it: a host without it runs as well.
 
 use std::collections::BTreeSet;
@@ -78,7 +78,7 @@ impl StatusSocket {
         let store = name_of(store);
         loop {
             match self.0.accept().await {
-                // Whoever does not read, or goes away, harms nobody.
+                // A client that does not read, or goes away, harms nobody.
                 Ok((client, _)) => drop(timeout(PATIENCE, answer(client, &store, running)).await),
                 Err(_) => tokio::time::sleep(PATIENCE).await,
             }
@@ -121,7 +121,7 @@ pub async fn ask(store: &StoreUrl) -> Vec<LocalUse> {
 
 async fn ask_one(name: &str) -> io::Result<Vec<LocalUse>> {
     let host = loop {
-        // It never waits for whoever listens there: where nobody takes connections, there is soon no room for more.
+        // It never waits for the listener there: where nobody takes connections, there is soon no room for more.
         match UnixStream::connect(format!("\0{name}")).await {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::time::sleep(PATIENCE / 20).await,
             connected => break connected?,

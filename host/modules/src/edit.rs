@@ -1,4 +1,4 @@
-//! Changing what an election is told about its modules, by whoever may: operators who push, nodes that judge.
+//! Changing an election's list of versions: operators push, nodes judge.
 
 use baton_election::{ElectionName, StoreError};
 use baton_store::clock::wall;

@@ -93,7 +93,7 @@ async fn an_edit_is_made_once_whether_the_request_or_the_answer_was_lost() {
 async fn what_begins_anew_has_serials_that_no_count_has_come_up_to() {
     for fault in [Fault::LoseRequest, Fault::LoseAnswer] {
         let mut serials = Vec::new();
-        // Whoever finds nothing cannot know whether that is so since it was deleted.
+        // A reader that finds nothing cannot know whether the object was deleted.
         for _ in 0..2 {
             let store = empty_store();
             store.fail_next(fault);

@@ -128,7 +128,7 @@ impl Source for FileSource {
                     self.settling = None;
                     let is_news = self.offered.as_ref() != Some(&found.identity);
                     self.offered = Some(found.identity);
-                    // Whoever was told that there is nothing is told that there is something again.
+                    // A follower that was told that there is nothing is told that there is something again.
                     if self.said.take().is_some() || is_news {
                         return Ok(found.offer);
                     }
@@ -167,7 +167,7 @@ impl FileSource {
         self.looks_at = Some(Instant::now() + wait);
     }
 
-    /// Until it is time to look, or there is a hint. Whoever drops this and calls it again rests no longer.
+    /// Until it is time to look, or there is a hint. A caller that drops this and calls it again rests no longer.
     async fn rest(&mut self) {
         let Some(at) = self.looks_at else { return };
         let hint = async {
@@ -246,7 +246,7 @@ fn read_signature(path: &Path) -> Result<Option<String>, SourceError> {
             return Err(SourceError::Unusable(text));
         }
     };
-    // What is no text is no signature either, as whoever verifies it will say.
+    // Bytes that are no text are no signature either, as their verification will say.
     Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }
 

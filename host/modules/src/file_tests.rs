@@ -81,7 +81,7 @@ async fn at_first_there_is_what_is_there_or_why_not() {
     let (_folder, path) = folder();
     fs::write(&path, component("one")).unwrap();
     assert_eq!(offered(&mut source(&path)).await, component("one"));
-    // Whatever is wrong inside is for whoever prepares it.
+    // What is wrong inside a module its preparation finds.
     fs::write(&path, "text").unwrap();
     assert_eq!(offered(&mut patient(&path)).await, b"text");
 

@@ -1,8 +1,8 @@
 //! Modules on their way to an instance: where they come from, whether they may run here, and which of them
 //! does.
 //!
-//! A source **offers** bytes. They are verified, compiled and linked ahead (**prepared**), on every node and
-//! whoever leads; only then does a supervisor hear of them, in its **supply**. What becomes of a version once
+//! A source **offers** bytes. They are verified, compiled and linked ahead (**prepared**), on every
+//! node; only then does a supervisor hear of them, in its **supply**. What becomes of a version once
 //! it runs is **judged**, and the judgement is kept in the election's [`VersionList`] so that every node knows it.
 //!
 //! - `source` is where modules come from: `file`, `oci`, or the store itself. `watch` has hints that files change, [`way`]
@@ -88,7 +88,7 @@ pub struct Judgement {
     pub verdict: Verdict,
 }
 
-/// What running a version has shown of it. Whoever records it adds by whom and when.
+/// What running a version has shown of it. The recorder adds the node and the time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// Its probation is over.

@@ -107,7 +107,7 @@ impl PrepareError {
     }
 }
 
-/// Finds out what a module is, whether it would run here or not, for whoever looks at one or publishes it: with the
+/// Finds out what a module is, whether it would run here or not, before an operator publishes it: with the
 /// compiler and the bounds that it meets on a node. `name` is what it is called.
 ///
 /// # Errors

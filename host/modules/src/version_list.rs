@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::{Judgement, Verdict};
 use baton_store::{Digest, DigestPrefix};
 
-/// The format that this version reads and writes. Whoever adds a field raises it, since an older host would
+/// The format that this version reads and writes. A change that adds a field raises it, since an older host would
 /// write the object without it.
 const FORMAT: u64 = 1;
 /// Nothing more is pushed once the object is as large, in bytes: every node reads it whole at each change.

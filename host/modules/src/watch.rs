@@ -16,7 +16,7 @@ use tokio::io::unix::AsyncFd;
 const EVENTS: usize = 4096;
 
 /// Gives a hint when something changes in folders: a file appears, vanishes, is renamed or closed by a writer, or a
-/// folder itself goes. What happens on a network file system's other side gives none: whoever waits for hints looks
+/// folder itself goes. What happens on a network file system's other side gives none: a source that waits for hints looks
 /// without them, too, by and by.
 #[derive(Debug)]
 pub struct Watch {
@@ -75,7 +75,7 @@ impl Watch {
             };
             match ready.try_io(|inotify| drain(inotify.get_ref())) {
                 Ok(Ok(())) => return,
-                // Whoever waits looks without hints, too.
+                // The waiting source looks without hints, too.
                 Ok(Err(_)) => return std::future::pending().await,
                 Err(_nothing) => {}
             }

@@ -1,6 +1,6 @@
 //! The way to what a path names: each name that is looked up, and the folder that it is looked up in.
 //!
-//! Whoever can change one of these folders decides where the path leads.
+//! A user who can change one of these folders decides where the path leads.
 
 use std::io;
 use std::path::{Component, Path, PathBuf};

@@ -11,8 +11,8 @@ use wasmtime_environ::{ScopeVec, Tunables};
 pub(super) struct ComponentSize {
     /// Its core instances.
     pub instances: u64,
-    /// How many steps it takes to instantiate it, with what it imports and exports. Each takes memory of whoever loads
-    /// it, and components that are instantiated several times within others make millions of a few bytes.
+    /// How many steps it takes to instantiate it, with what it imports and exports. Each takes memory of the process that
+    /// loads the component, and components that are instantiated several times within others make millions of a few bytes.
     pub steps: usize,
     /// Whether instantiating it runs none of its code: nothing in it has a start function.
     pub is_inert: bool,

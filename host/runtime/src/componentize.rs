@@ -1,7 +1,7 @@
 //! Core modules that can be made components, as the linkers of other toolchains leave them: those that carry
 //! their component types with them (wit-bindgen), and those for WASI preview 1.
 //!
-//! The judgement of what came out is left to whoever judges components.
+//! `judge` says whether the result fits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -108,7 +108,7 @@ fn needs(types: &[u8]) -> wasmparser::Result<Needs> {
 
 /// Whose interface has which types of another's.
 fn note_needs(world: &[ComponentTypeDeclaration<'_>], needs: &mut Needs) {
-    // The packages that each type of the world is taken from, and that of each of its interfaces.
+    // The packages that each type of the world is taken from, and the package of each of its interfaces.
     let (mut types, mut interfaces) = (Vec::<BTreeSet<String>>::new(), Vec::<Option<String>>::new());
     let of = |types: &[BTreeSet<String>], index: u32| types.get(index as usize).cloned().unwrap_or_default();
     for declaration in world {
@@ -237,7 +237,7 @@ mod tests {
         let z = r#"(import "a:a/z" (instance (export "t" (type (eq $u)))))"#;
         let line = componentize(&module(&format!("{y} {x}")));
         assert!(line.is_ok(), "{line:?}");
-        // One of two packages, and one with that of the world.
+        // One of two packages, and one with the world's package.
         for imports in [format!("{y} {x} {z}"), format!("{y} {x}").replace("a:a/", "c:c/")] {
             let circle = componentize(&module(&imports));
             assert!(matches!(&circle, Err(Unwrappable::Wrong(why)) if why.contains("need each other")), "{circle:?}");

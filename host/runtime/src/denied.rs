@@ -1,5 +1,5 @@
 //! Interfaces that are there with nothing in them: a program may import files and sockets, since its language
-//! always does, but there are none until some are granted. Whoever uses them meets an error of its own
+//! always does, but there are none until some are granted. A program that uses them meets an error of its own
 //! language at that call, and the host's log names what was not granted.
 
 use std::sync::Arc;
@@ -126,7 +126,7 @@ impl ip_name_lookup::HostResolveAddressStream for Refused<'_> {
     }
 }
 
-/// The bindings ask it of whoever may fail with a code.
+/// The bindings ask it of each interface that may fail with a code.
 impl network::Host for Refused<'_> {
     fn convert_error_code(&mut self, error: SocketError) -> wasmtime::Result<ErrorCode> {
         error.downcast()

@@ -1,4 +1,4 @@
-//! Text from others, made harmless for a terminal and for whoever reads lines.
+//! Text from others, made harmless for a terminal and for a reader of lines.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

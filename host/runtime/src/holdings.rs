@@ -80,7 +80,7 @@ impl Holdings {
         }
     }
 
-    /// Its handles, for whoever may make one. Nobody tells when there are more, so they are looked at now and then.
+    /// Its handles, for a call that may make one. Nobody tells when there are more, so they are looked at now and then.
     pub(super) fn table(&mut self) -> &mut ResourceTable {
         self.asked += 1;
         if self.asked >= LOOK_EVERY {

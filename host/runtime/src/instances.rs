@@ -1,4 +1,4 @@
-//! The instances that run in this host, for whoever asks what they use.
+//! The instances that run in this host, and what they use.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 

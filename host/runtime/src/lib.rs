@@ -32,10 +32,11 @@
 //!   those that run.
 //! - Between the two: `protocol` has the messages, `shared` memory of both, `page` the deadline in it and the runner's gate,
 //!   and `limits` what an instance may use and uses.
-//! - The runner's side: `runner` is its whole life. `guest` is the host's side of the contract, `state` that of its state,
-//!   `denied` the interfaces that are there without being granted; `files` are those in granted `folder`s and `listing`
-//!   reads these a part at a time; `http` is what it may ask of other servers. `holdings` holds an instance to its limits,
-//!   and `weight` says what its handles take of memory; `output` takes its lines, `logging` its log.
+//! - The runner's side: `runner` is its whole life. `guest` is the host's side of the contract, `state` of the
+//!   coordinator's state, `denied` the interfaces that are there without being granted; `files` are those in granted
+//!   `folder`s and `listing` reads these a part at a time; `http` is what it may ask of other servers. `holdings` holds
+//!   an instance to its limits, and `weight` says what its handles take of memory; `output` takes its lines, `logging`
+//!   its log.
 //! - Before and after: `module` reads, compiles and links components, by an `engine`; `judge` says before whether they fit,
 //!   `componentize` makes them of core modules, `component_size` counts their core instances. `backtrace` makes a trap's
 //!   readable, with `names`; `postmortem` writes core dumps and profiles, in the host.

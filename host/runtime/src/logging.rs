@@ -37,7 +37,7 @@ use bindings::wasi::logging::logging;
 pub enum LogLevel {
     /// Each step. Only a guest has these.
     Trace,
-    /// For whoever looks for a mistake. Only a guest has these.
+    /// For a search for mistakes. Only a guest has these.
     Debug,
     /// As it should be.
     Info,

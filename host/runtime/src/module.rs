@@ -27,7 +27,7 @@ use crate::{FileError, read_file};
 /// A larger module is refused before it is read whole, in bytes.
 pub const LARGEST_MODULE: u64 = 64 << 20;
 
-/// What takes more steps to be instantiated is refused by whoever compiles it, before it takes the host's memory.
+/// A component that takes more steps to be instantiated is refused by the compiler, before it takes the host's memory.
 const MOST_STEPS: usize = 100_000;
 
 /// Why a module cannot run here. It is named by its file, or by its digest where it is from elsewhere.

@@ -1,8 +1,8 @@
 //! The page: until when effects may leave a runner, as the host says it and the runner reads it.
 //!
 //! The host writes absolute times, one for each of the kernel's clocks that it does not believe alone
-//! ([`Clock`](baton_store::clock::Clock)), since a process that has just begun has not seen how they moved before. Whoever
-//! reads one of them late is past the deadline, whatever the others say.
+//! ([`Clock`](baton_store::clock::Clock)), since a process that has just begun has not seen how they moved before. A
+//! process that finds one of them past is past the deadline, whatever the others say.
 //!
 //! There is room for two deadlines, and a count says which of them holds: the host writes the other one, whole, before it
 //! counts up. So a host that is put aside, stopped or ended in the middle of writing leaves the deadline before, and
@@ -50,7 +50,7 @@ unsafe impl Sharable for Record {}
 /// The page of a runner, as its host writes it.
 pub(super) struct Page {
     record: SharedMemory<Record>,
-    /// Held by whoever writes.
+    /// Held by the thread that writes.
     writing: Mutex<()>,
 }
 
@@ -156,7 +156,7 @@ impl Record {
     /// Only one may write at a time.
     fn write(&self, deadline: [u64; 3]) {
         let next = self.written.load(Ordering::Relaxed).wrapping_add(1);
-        // Whoever reads any of what follows sees that the deadline before holds since.
+        // A reader of any of these writes sees that the deadline before holds since.
         fence(Ordering::Release);
         for (place, at) in self.place_of(next).iter().zip(deadline) {
             place.store(at, Ordering::Relaxed);

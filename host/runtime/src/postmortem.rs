@@ -332,7 +332,7 @@ impl Remains {
 }
 
 /// Writes a file whole, or leaves what was there. Only its owner may read it: memory holds secrets. So it is a
-/// new file, since whoever else may write to the folder could have put one of theirs there, or a link.
+/// new file, since another user who may write to the folder could have put a file there, or a link.
 fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(".part");

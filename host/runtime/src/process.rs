@@ -173,7 +173,7 @@ pub(super) struct Process {
     processes: Processes,
 }
 
-/// What ends a process, whoever waits for it. Clones are the same.
+/// What ends a process, also while another thread waits for it. Clones are the same.
 #[derive(Clone)]
 pub(super) struct Handle(Arc<OwnedFd>);
 
@@ -257,7 +257,7 @@ fn serve(asked: &mpsc::Receiver<Ask>) {
             Ok(Ask::Start(ask)) => {
                 let Start { program, descriptors, back, answer } = *ask;
                 let started = start(&program, MAKE_RUNNERS, &descriptors);
-                // Whoever asked may have gone, and the process ends with the answer that nobody takes.
+                // The caller may have gone, and the process ends with the answer that nobody takes.
                 let _ = answer.send(started.map(|(pid, pidfd, way)| (Started { pid, pidfd: Some(pidfd), back }, way)));
             }
             Ok(Ask::Adopt(ask)) => {
@@ -362,7 +362,7 @@ fn adopt(pid: Pid) -> io::Result<OwnedFd> {
     Ok(pidfd)
 }
 
-/// Hands descriptors over to whoever takes them with [`receive`] at the other end.
+/// Hands descriptors over to the process that takes them with [`receive`] at the other end.
 ///
 /// # Errors
 /// Those of the system.
@@ -373,7 +373,7 @@ pub(super) fn hand_over(socket: impl AsFd, descriptors: &[impl AsFd]) -> io::Res
     if !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // Whoever does not take them must not hold this up.
+    // A process that does not take them must not hold this up.
     sendmsg(socket, &[IoSlice::new(&[0])], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
     Ok(())
 }

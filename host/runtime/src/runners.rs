@@ -166,7 +166,7 @@ impl Runners {
                 if let Some(its) = its.upgrade()
                     && !ready.as_ref().is_some_and(Ready::is_alive)
                 {
-                    // Whoever needs it tries again, and says why there is none.
+                    // The start that needs it tries again, and says why there is none.
                     *ready = Self(its).make_rehearsed(&module, &version).await.ok();
                 }
             },

@@ -15,7 +15,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 /// What two processes may share.
 ///
 /// # Safety
-/// It consists of atomic numbers only, so that any bytes are a value of it, whoever writes them whenever; and it has
+/// It consists of atomic numbers only, so that any bytes are a value of it, even while another process writes them; and it has
 /// room in one page.
 pub(super) unsafe trait Sharable: Send + Sync {}
 
@@ -33,7 +33,7 @@ pub(super) enum Mapped {
 pub(super) enum Others {
     /// Nobody: the kernel refuses further mappings to write.
     Read,
-    /// Whoever has the file.
+    /// A process that has the file.
     Write,
 }
 
@@ -55,7 +55,7 @@ impl<T: Sharable> SharedMemory<T> {
         let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
         file.set_len(size_of::<T>() as u64)?;
         let mapped = Self::map(&file, Mapped::Writes)?;
-        // Whoever has the file cannot take the memory from under a mapping.
+        // A process that has the file cannot take the memory from under a mapping.
         let size = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         let sealed = match others {
             Others::Write => fcntl_add_seals(&file, size),
@@ -83,7 +83,7 @@ impl<T: Sharable> SharedMemory<T> {
             Mapped::Writes => ProtFlags::READ | ProtFlags::WRITE,
         };
         // SAFETY: the kernel chooses the place, so nothing that is there is replaced; the file has a whole value and is
-        // sealed by whoever made it, so that the memory stays there.
+        // sealed by the process that made it, so that the memory stays there.
         let memory = unsafe { mmap(std::ptr::null_mut(), size_of::<T>(), protection, MapFlags::SHARED, &file, 0)? };
         let memory = NonNull::new(memory.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self(Arc::new(Mapping { memory, value: PhantomData })))

@@ -51,7 +51,7 @@ pub(super) struct Template {
 struct Live {
     process: Process,
     way: UnixStream,
-    /// How many answers are to come. Whoever waited for one may have gone.
+    /// How many answers are to come. The caller that waited for one may have gone.
     asked: usize,
     /// What has come of the next one.
     answer: Vec<u8>,
@@ -103,7 +103,7 @@ impl Template {
         }
     }
 
-    /// Starts its process. How long that may take is for whoever waits for a runner to say.
+    /// Starts its process. The caller that waits for a runner says how long that may take.
     async fn link(&self) -> Result<Live, RunnerError> {
         let Inner { program, processes, .. } = &*self.templates.0;
         let ((theirs_in, to), (from, theirs_out)) = (one_way()?, one_way()?);
@@ -141,7 +141,7 @@ impl Live {
         self.answer().await
     }
 
-    /// Its next answer: the number of the runner that it has forked, or that of an error below zero.
+    /// Its next answer: the process id of the runner that it has forked, or an error's number, below zero.
     async fn answer(&mut self) -> io::Result<io::Result<Pid>> {
         loop {
             if let Some((number, rest)) = self.answer.split_first_chunk() {

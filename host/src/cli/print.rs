@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use baton_runtime::escape::{escape, escape_json, escape_lines};
 
-/// Prints a result of lines, whoever has written what is in them: only their ends reach a terminal as they are. A reader
+/// Prints a result of lines that others may have written: only their ends reach a terminal as they are. A reader
 /// that has read enough and went away (`baton status | head -1`) is no error.
 ///
 /// # Errors

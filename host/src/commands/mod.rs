@@ -82,7 +82,7 @@ impl WrongConfiguration {
 async fn check(module: &Path, compile_timeout: Duration, json: bool) -> anyhow::Result<ExitCode> {
     let inspection = match inspect(module, compile_timeout).await {
         Ok((inspection, _)) => inspection,
-        // Whoever asked for JSON reads stdout.
+        // A caller that asked for JSON reads stdout.
         Err(error) if json => {
             let module = module.display().to_string();
             let report = serde_json::json!({ "module": module, "runs": false, "problems": [format!("{error:#}")] });

@@ -29,7 +29,7 @@ const SLOWEST: u64 = 100_000;
 /// How often a module is sent.
 const SENDINGS: u32 = 3;
 
-/// The bytes are in the store before anything names them, so that whoever is killed here leaves the old version
+/// The bytes are in the store before anything names them, so that a push that is killed here leaves the old version
 /// current or the new one, and never a name without bytes.
 pub(super) async fn push(push: &Push) -> anyhow::Result<ExitCode> {
     let (inspection, module) = inspect(&push.module, push.compile_timeout).await?;
@@ -66,7 +66,7 @@ async fn publish(push: &Push, digest: Digest, module: Bytes, signature: Option<S
     if get(modules, &digest, 1).await?.is_none() {
         store_module(modules, &digest, &module).await?;
     }
-    // Whoever forgot --store sees it here.
+    // A user who forgot --store sees it here.
     let place = format!("{election} on {}", push.store);
     let news = match pushed {
         Pushed::Current => format!("is current in {place}"),

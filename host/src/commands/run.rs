@@ -70,7 +70,7 @@ pub(super) fn run(config: &Config) -> anyhow::Result<ExitCode> {
     host(config, &stores, None)
 }
 
-/// The same for whoever develops a coordinator: alone, on a store in memory, beside what builds the module.
+/// The same for the developer of a coordinator: alone, on a store in memory, beside what builds the module.
 pub(super) fn develop(config: &Config, workshop: &Workshop) -> anyhow::Result<ExitCode> {
     let clock = Clock::default();
     let store = Arc::new(MemoryStore::new(Arc::new(move || clock.now().0)));

@@ -24,7 +24,7 @@ pub(super) async fn start(election: &ElectionName, store: &StoreUrl) -> anyhow::
     record.released = match lease {
         // As its last holder left it.
         LeaseState::Free => record.released,
-        // Nothing outlives its lease; whoever broke one did not wait for that.
+        // Nothing outlives its lease; an operator who broke one did not wait for that.
         LeaseState::Expired => true,
         LeaseState::Broken => false,
         LeaseState::Held => bail!(

@@ -78,7 +78,7 @@ impl Environment {
         self.own_folder("XDG_CACHE_HOME", ".cache")
     }
 
-    /// The key by which the hosts of this user know what they have compiled. It is not in the cache: whoever could write
+    /// The key by which the hosts of this user know what they have compiled. It is not in the cache: a user who could write
     /// there could read it there, too, or put another in its place.
     pub(super) fn cache_key(&self) -> Option<PathBuf> {
         Some(self.state_folder()?.join("cache.key"))

@@ -1,4 +1,4 @@
-//! Variables that look like a setting's with a mistake in it: whoever set one believes that it counts.
+//! Variables that look like a setting's with a mistake in it: the user who set one believes that it counts.
 
 use std::collections::BTreeSet;
 

@@ -421,7 +421,7 @@ fn one_value_of_the_state_is_no_larger_than_all_of_it() {
         Case::new("").error(&[("BATON_MAX_STATE_VALUE", "1MiB")], &["x.wasm", "--max-state=512KiB"]),
         format!("BATON_MAX_STATE_VALUE: {problem}")
     );
-    // Whoever makes the state small need not think of its values.
+    // A user who makes the state small need not think of its values.
     let config = Case::new("").run(&[], &["x.wasm", "--max-state=512KiB"]).unwrap();
     assert_eq!(shown(&config, Key::MaxStateValue), ("512KiB".to_string(), "default".to_string()));
     let limits = config.coordinators[0].state_limits;

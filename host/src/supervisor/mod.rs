@@ -38,7 +38,7 @@ use baton_store::gate::Deadline;
 use reporter::Reporter;
 
 /// A node that holds a lease waits no longer than this without reading the clock while it has no instance: timers stop
-/// while a machine sleeps, of which the watchdog tells whoever has one.
+/// while a machine sleeps, of which the watchdog tells each supervisor.
 const LONGEST_WAIT_UNWATCHED: Duration = Duration::from_millis(250);
 
 /// How long anything else waits at the most.

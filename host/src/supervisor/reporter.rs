@@ -27,7 +27,7 @@ impl Reporter {
         Self { log, module: None, term: None, killed: None, replaced: None }
     }
 
-    /// Every node should run this; whoever does not is told of.
+    /// Every node should run this version; one that does not is told of.
     pub(super) fn expects(&mut self, module: Option<String>) {
         self.module = module;
     }

@@ -109,7 +109,7 @@ fn shortened(message: &str) -> String {
     text
 }
 
-/// Whether whoever develops a coordinator wants to know: each change-over has a line of its own.
+/// Whether the event matters to the developer of a coordinator: each change-over has a line of its own.
 fn matters(event: &Event) -> bool {
     match event {
         Event::Starting { .. }

@@ -1,6 +1,6 @@
 //! What the host tells people: one line on stderr for each [`Event`].
 //!
-//! Whoever has something to say must not wait for whoever reads it. So [`Log::emit`] puts the event into
+//! A thread that has something to say must not wait for the log's reader. So [`Log::emit`] puts the event into
 //! a bounded queue and returns, and a thread of its own writes. When the queue is full, events are
 //! dropped and counted, and the count is said once there is room. Guests may fill only a part of the
 //! queue: however much they print, the host's own events still find room.
@@ -44,7 +44,7 @@ pub const LAST_LINES: Duration = Duration::from_millis(500);
 pub enum Format {
     /// For people.
     Text,
-    /// For whoever develops a coordinator: what matters to them, in short lines.
+    /// For the developer of a coordinator: what matters to them, in short lines.
     Brief,
     /// A JSON object on each line.
     Json,
@@ -93,7 +93,7 @@ impl Log {
         Self { queue: Arc::clone(&self.queue), scope: Arc::new(scope) }
     }
 
-    /// Says something, of a term where it concerns one. Never blocks on whoever reads; any thread may
+    /// Says something, of a term where it concerns one. Never blocks on the log's reader; any thread may
     /// call it.
     pub fn emit(&self, term: Option<Term>, event: Event) {
         self.push(term, event, None);

@@ -61,7 +61,7 @@ pub(super) struct Queue {
     state: Mutex<State>,
     /// For the writer: there is something to do.
     filled: Condvar,
-    /// For whoever waits for the writer: it has ended, or has written the last words.
+    /// For those who wait for the writer: it has ended, or has written the last words.
     written: Condvar,
 }
 
@@ -95,7 +95,7 @@ impl Queue {
             return;
         }
         state.from_guests += usize::from(from_guest);
-        // A hold is short, unless whoever holds is stopped itself: the last event does not rely on it.
+        // A hold is short, unless the holding thread is stopped itself: the last event does not rely on it.
         let held = state.holds > 0 && !is_last;
         state.items.push_back(Item::Entry(entry));
         drop(state);

@@ -1,6 +1,6 @@
 //! What lines are written to: in pieces that a system call takes whole or not at all, wherever there is a way to that.
 //!
-//! What a system call holds while it waits for whoever reads cannot be taken back any more. So the writer waits here
+//! What a system call holds while it waits for the reader cannot be taken back any more. So the writer waits here
 //! first, without anything in its hands, and decides then what may still be written.
 
 use std::io::{self, IoSlice};

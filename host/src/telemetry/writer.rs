@@ -57,7 +57,7 @@ impl Writer {
                     }
                     self.say_dropped(dropped);
                 }
-                // Whoever has put it there waits for that, or does not any more.
+                // The thread that has put it there waits for that, or does not any more.
                 Next::Mark(passed) => drop(passed.send(())),
                 Next::Idle => self.say_overdue(),
                 Next::End(dropped) => {
@@ -122,7 +122,7 @@ impl Writer {
             }
             if entry.deadline.as_ref().is_some_and(Deadline::has_passed) {
                 if rest.len() < line.len() {
-                    // Its beginning is with whoever reads. What follows is to begin a line of its own.
+                    // The reader has its beginning. The next text begins a line of its own.
                     self.end_line();
                 }
                 return Outcome::Overdue;

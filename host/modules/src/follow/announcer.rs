@@ -1,4 +1,4 @@
-//! Lets people know what a node holds and runs, and other nodes which term it has seen. Whoever leads does not wait for
+//! Lets people know what a node holds and runs, and other nodes which term it has seen. A leader does not wait for
 //! it: its failures are tried again, and not said.
 
 use std::sync::Arc;

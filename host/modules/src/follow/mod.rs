@@ -1,4 +1,4 @@
-//! Follows the source of one coordinator, on every node and whoever leads: what it names is fetched, verified,
+//! Follows the source of one coordinator, on leader and standbys alike: what it names is fetched, verified,
 //! compiled and linked ahead, so that a takeover starts warm; what becomes of it is written down for all.
 //!
 //! A follower decides nothing about leases or instances. It gives its node's supervisor a [`Supply`], which
@@ -190,7 +190,7 @@ impl Follower {
         (follower, supplied, judge)
     }
 
-    /// Prepares what the source names first, for whoever must not start without it. Returns its digest; none if
+    /// Prepares what the source names first, for a host that must not start without it. Returns its digest; none if
     /// the source is what was pushed. What is only the machine's fault does not matter: it is tried again later.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use super::report::{Report, ReportSink};
 use crate::Preparation;
 use baton_store::Digest;
 
-/// Whoever waits longer for a module is told for what.
+/// A node that waits longer for a module says for which.
 const SOON: Duration = Duration::from_secs(1);
 
 pub(super) struct Reporter {

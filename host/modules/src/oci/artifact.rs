@@ -216,7 +216,7 @@ mod tests {
             layer["annotations"] = annotations;
             assert_eq!(image(&json!([layer]), &Value::Null), signed(MINISIG));
         }
-        // Whoever verifies it says that it is none.
+        // Its verification says that it is none.
         assert_eq!(image(&json!([layer("application/wasm")]), &json!({SIGNATURE: "?"})), signed("?"));
     }
 

@@ -1,7 +1,7 @@
 //! Which calls of the system a process knows: seccomp filters, and what those of all our processes share.
 //!
-//! A call that is not listed, or not with these arguments, is answered as if the kernel lacked it, so that whoever makes
-//! it goes on without. `clone3` is among those: what it is asked for cannot be seen, and libraries fall back.
+//! A call that is not listed, or not with these arguments, is answered as if the kernel lacked it, so that its
+//! caller goes on without. `clone3` is among those: what it is asked for cannot be seen, and libraries fall back.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

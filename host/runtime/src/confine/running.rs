@@ -3,7 +3,7 @@
 //! the process that it is forked by, before that maps a stranger's code; to what was granted, when it has been forked; and,
 //! to less, once all its threads are there.
 //!
-//! What the kernel cannot tell apart is left to whoever runs the guest. A process with folders can ask of any path what
+//! What the kernel cannot tell apart is left to the runner's own code. A process with folders can ask of any path what
 //! is there (its kind, size and times, and where a link leads), since Landlock lets it and a filter does not see paths;
 //! a folder to be read that lies within one to be written can be written; and which addresses are connected to is not
 //! looked at. It can open a pipe or a file in memory of its own once more by the path in `/proc`, with other rights than

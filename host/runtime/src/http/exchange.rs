@@ -1,8 +1,8 @@
 //! One request and its response on one connection, and the connections that are kept for the next.
 //!
-//! A connection is driven by whoever waits for something on it, so that a request needs no other task than the one
-//! that wasmtime starts for it. An idle one is driven by nobody: whoever takes it looks first whether it still is
-//! there.
+//! A connection is driven by the request or the body that waits for something on it, so that a request needs no other
+//! task than the one that wasmtime starts for it. Nobody drives an idle one: the next request looks first whether it is
+//! still there.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};

@@ -96,7 +96,7 @@ fn request_of(asked: HostOutgoingRequest) -> Result<Request<WasiBody>, Error> {
     Ok(request)
 }
 
-/// A task that was never to run, for whoever must hold one.
+/// A task that was never to run, for a type that must hold one.
 fn nothing() -> AbortOnDropJoinHandle<()> {
     LocalSet::new().spawn_local(async {}).into()
 }

@@ -42,7 +42,7 @@ impl Forked {
     }
 }
 
-/// The whole life of a template, whose host is the process `host`, and with `runs` that of each process that it forks.
+/// The whole life of a template, whose host is the process `host`; `runs` is the life of each process that it forks.
 #[must_use]
 pub fn make_runners(host: u32, runs: impl FnOnce(Forked) -> ExitCode) -> ExitCode {
     let forked = Template::begin(host).and_then(|template| template.map_or(Ok(None), Template::serve));

@@ -38,7 +38,7 @@ impl Wire {
     pub(super) fn tells_of_panics(&self) {
         let wire = self.clone();
         std::panic::set_hook(Box::new(move |panic| {
-            // Whoever panics while it says something keeps the lock, and then nothing more can be said.
+            // A thread that panics while it says something keeps the lock, and then nothing more can be said.
             if let Ok(mut to_host) = wire.0.try_lock()
                 && let Ok(message) = frame(&FromRunner::Panicked(panic.to_string()))
             {
@@ -109,7 +109,7 @@ impl Lookups {
     /// The host has an answer.
     pub(super) fn resolved(&self, number: u64, addresses: Result<Vec<SocketAddr>, String>) {
         if let Some(Waiting { answer, .. }) = lock(&self.waiting).remove(&number) {
-            // Whoever asked may have given up.
+            // The request that asked may have given up.
             let _ = answer.send(addresses);
         }
     }
