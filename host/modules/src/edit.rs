@@ -95,5 +95,4 @@ impl<T> Doubt<T> {
 }
 
 #[cfg(test)]
-#[path = "edit_tests.rs"]
 mod tests;

@@ -257,5 +257,4 @@ fn folders_of(path: &Path) -> BTreeSet<PathBuf> {
 }
 
 #[cfg(test)]
-#[path = "file_tests.rs"]
 mod tests;

@@ -393,5 +393,4 @@ fn is_rejected(entry: &ListedVersion) -> bool {
 }
 
 #[cfg(test)]
-#[path = "version_list_tests.rs"]
 mod tests;

@@ -166,5 +166,4 @@ fn lost(why: &str) -> StoreError {
 }
 
 #[cfg(test)]
-#[path = "lease_tests.rs"]
 mod tests;

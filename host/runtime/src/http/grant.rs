@@ -328,5 +328,4 @@ impl Grants {
 }
 
 #[cfg(test)]
-#[path = "grant_tests.rs"]
 mod tests;

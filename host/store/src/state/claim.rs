@@ -402,5 +402,4 @@ fn check_key(key: &str) -> Result<(), CommitError> {
 }
 
 #[cfg(test)]
-#[path = "claim_tests.rs"]
 mod tests;
