@@ -1,4 +1,8 @@
 //! Noticing that files change: hints from the kernel that it is time to look, and what to compare.
+//!
+//! The kernel is asked for them through `rustix` and tokio, and not through the crate `notify`. That has a thread of its
+//! own, which somebody would have to join, and tells what has happened to which file; a hint is all that is wanted here,
+//! since whoever gets one compares for itself.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Metadata};

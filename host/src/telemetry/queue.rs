@@ -3,6 +3,10 @@
 //! A lock and not a channel, because three things must be seen together: how much of the room guests
 //! use, how much was dropped, and whether it is closed. The lock is held for a push or a pop, never
 //! while something is written.
+//!
+//! It is our own, because a library's queue, such as that of `tracing-appender`, bounds and counts but knows only bytes:
+//! guests would take the host's room, a line could not be judged by its deadline right before it is written, nobody could
+//! wait for those of one lease before it is given up, and the last words would find no room.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,8 @@
 //! Connections: found by name, opened to a checked address, and gated at each write.
+//!
+//! hyper speaks HTTP on them, but they are our own. What `wasmtime-wasi-http` does by default, and clients such as
+//! `reqwest`, open their sockets themselves: below TLS no gate would see what is written, and what an instance has begun
+//! when it is killed would be sent to its end by the kernel and not be reset.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

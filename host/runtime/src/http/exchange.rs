@@ -2,7 +2,8 @@
 //!
 //! A connection is driven by the request or the body that waits for something on it, so that a request needs no other
 //! task than the one that wasmtime starts for it. Nobody drives an idle one: the next request looks first whether it is
-//! still there.
+//! still there. That is why idle ones are kept here: the pool of `hyper-util` gives each connection a task of its own, and
+//! knows nothing of how far a grant reaches.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
