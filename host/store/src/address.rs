@@ -1,9 +1,10 @@
-//! Where an address or a host's name leads.
+//! Where an address or a host's name leads: the one place that judges it, for all of the host's packages.
 //!
-//! A name that somebody else controls, as a coordinator's granted name or a registry's redirect, must not lead into this
-//! machine, its network, or to the place where a cloud gives out its machines' credentials: [`kind`] judges that, and
-//! takes an address for the one that it can be translated to. What is sent in the clear must not leave this machine:
-//! [`is_loopback`] judges that, and takes no address for another.
+//! There are two questions, which differ in what doubt is worth. A name that somebody else controls, as a coordinator's
+//! granted name or a registry's redirect, must not lead into this machine, its network, or to the place where a cloud
+//! gives out its machines' credentials: for [`kind`] and [`kind_of_host`] something is of this machine if it may be. What is
+//! sent in the clear must not leave this machine: for [`is_certainly_loopback`] it is of this machine only if it says so
+//! plainly.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -47,28 +48,30 @@ pub fn kind(address: IpAddr) -> AddressKind {
     }
 }
 
-/// What a URL's host leads to, as far as its own text says.
+/// What a URL's host leads to, as far as its own text says. The parser of URLs writes names in lower case, and every
+/// spelling of an IPv4 address as that address.
 #[must_use]
-pub fn kind_of_host(host: &Host<&str>) -> AddressKind {
-    match *host {
+pub fn kind_of_host<Name: AsRef<str>>(host: &Host<Name>) -> AddressKind {
+    match host {
         Host::Domain(name) => {
-            let name = name.trim_end_matches('.');
+            let name = name.as_ref().trim_end_matches('.');
             let is_here = name == "localhost" || name.ends_with(".localhost");
             if is_here { AddressKind::Loopback } else { AddressKind::Public }
         }
-        Host::Ipv4(address) => kind(address.into()),
-        Host::Ipv6(address) => kind(address.into()),
+        Host::Ipv4(address) => kind((*address).into()),
+        Host::Ipv6(address) => kind((*address).into()),
     }
 }
 
-/// Whether a URL's host is this machine for certain. An address that a network may translate to a loopback one is not, nor
-/// is a name below `localhost`, which a resolver may look up elsewhere.
+/// Whether a URL's host is this machine and says so plainly. `localhost.` and names below `localhost` are not in the file of
+/// hosts, so that a server of names is asked for them; an address that carries a loopback one inside it is translated by
+/// this machine's kernel or by somebody else's.
 #[must_use]
-pub fn is_loopback(host: &Host<&str>) -> bool {
-    match *host {
-        Host::Domain(name) => name == "localhost",
+pub fn is_certainly_loopback<Name: AsRef<str>>(host: &Host<Name>) -> bool {
+    match host {
+        Host::Domain(name) => name.as_ref() == "localhost",
         Host::Ipv4(address) => address.is_loopback(),
-        Host::Ipv6(address) => IpAddr::from(address).to_canonical().is_loopback(),
+        Host::Ipv6(address) => address.is_loopback(),
     }
 }
 
@@ -151,25 +154,39 @@ mod tests {
 
     #[test]
     fn a_host_is_this_machine_for_certain_or_only_leads_to_it() {
-        for (url, leads_to, is_here) in [
-            ("http://localhost", AddressKind::Loopback, true),
-            ("http://LOCALHOST:80", AddressKind::Loopback, true),
-            ("http://127.0.0.1", AddressKind::Loopback, true),
-            ("http://127.9.9.9", AddressKind::Loopback, true),
-            ("http://2130706433", AddressKind::Loopback, true),
-            ("http://[::1]:10000", AddressKind::Loopback, true),
-            ("http://[::ffff:127.0.0.1]", AddressKind::Loopback, true),
-            ("http://localhost.", AddressKind::Loopback, false),
-            ("http://a.localhost", AddressKind::Loopback, false),
-            ("http://[64:ff9b::7f00:1]", AddressKind::Loopback, false),
-            ("http://localhost.example", AddressKind::Public, false),
-            ("http://notlocalhost", AddressKind::Public, false),
-            ("http://0.0.0.0", AddressKind::Special, false),
-            ("http://10.0.0.1", AddressKind::Private, false),
+        for (host, leads_to, is_certain) in [
+            ("localhost", AddressKind::Loopback, true),
+            ("LOCALHOST", AddressKind::Loopback, true),
+            ("127.0.0.1", AddressKind::Loopback, true),
+            ("127.255.255.254", AddressKind::Loopback, true),
+            ("127.1", AddressKind::Loopback, true),
+            ("0x7f.1", AddressKind::Loopback, true),
+            ("2130706433", AddressKind::Loopback, true),
+            ("127.0.0.1.", AddressKind::Loopback, true),
+            ("[::1]", AddressKind::Loopback, true),
+            ("[0:0:0:0:0:0:0:1]", AddressKind::Loopback, true),
+            ("localhost.", AddressKind::Loopback, false),
+            ("LOCALHOST.", AddressKind::Loopback, false),
+            ("a.localhost", AddressKind::Loopback, false),
+            ("a.LocalHost.", AddressKind::Loopback, false),
+            ("[::ffff:127.0.0.1]", AddressKind::Loopback, false),
+            ("[::ffff:7f09:909]", AddressKind::Loopback, false),
+            ("[64:ff9b::7f00:1]", AddressKind::Loopback, false),
+            ("[2002:7f00:1::]", AddressKind::Loopback, false),
+            ("0.0.0.0", AddressKind::Special, false),
+            ("[::]", AddressKind::Special, false),
+            ("[::127.0.0.1]", AddressKind::Special, false),
+            ("10.0.0.1", AddressKind::Private, false),
+            ("localhost.example", AddressKind::Public, false),
+            ("notlocalhost", AddressKind::Public, false),
+            ("128.0.0.1", AddressKind::Public, false),
         ] {
-            let parsed = url::Url::parse(url).unwrap();
-            let host = parsed.host().unwrap();
-            assert_eq!((kind_of_host(&host), is_loopback(&host)), (leads_to, is_here), "{url}");
+            // As a setting, a grant, a reference or a redirect has it.
+            let url: url::Url = format!("http://{host}:10000/").parse().unwrap();
+            let host = url.host().unwrap();
+            assert_eq!((kind_of_host(&host), is_certainly_loopback(&host)), (leads_to, is_certain), "{url}");
+            let owned = host.to_owned();
+            assert_eq!((kind_of_host(&owned), is_certainly_loopback(&owned)), (leads_to, is_certain), "{url}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use url::Url;
 
-use super::transport::is_loopback;
+use super::transport::stays_here;
 use baton_store::Digest;
 
 /// Docker's own registry: what it is called, what it was called, and by what it is asked.
@@ -139,7 +139,7 @@ fn url(registry: &str, repository: &str) -> Option<Url> {
     }
     let with = |scheme: &str| Url::parse(&format!("{scheme}://{registry}/v2/{repository}/")).ok();
     let url = with("https")?;
-    if is_loopback(&url) { with("http") } else { Some(url) }
+    if stays_here(&url) { with("http") } else { Some(url) }
 }
 
 fn is_tag(tag: &str) -> bool {

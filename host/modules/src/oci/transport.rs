@@ -108,7 +108,7 @@ impl Transport {
     /// Whether the registry may lead there: over TLS only, or within this machine, never from elsewhere to this
     /// machine, and never to where a cloud gives out credentials. What its name leads to, [`Lookup`] sees.
     pub fn may_lead_to(&self, url: &Url) -> bool {
-        let from_here = is_loopback(&self.registry);
+        let from_here = stays_here(&self.registry);
         let has_user = !url.username().is_empty() || url.password().is_some();
         match url.scheme() {
             _ if has_user => false,
@@ -117,7 +117,7 @@ impl Transport {
                 Some(AddressKind::Loopback) => from_here,
                 Some(AddressKind::Special) | None => false,
             },
-            "http" => from_here && is_loopback(url),
+            "http" => from_here && stays_here(url),
             _ => false,
         }
     }
@@ -170,9 +170,9 @@ pub fn secret(value: &str) -> Option<HeaderValue> {
     Some(value)
 }
 
-/// Whether a URL leads to this machine for certain.
-pub fn is_loopback(url: &Url) -> bool {
-    url.host().is_some_and(|host| address::is_loopback(&host))
+/// Whether what is sent there in the clear stays on this machine.
+pub fn stays_here(url: &Url) -> bool {
+    url.host().is_some_and(|host| address::is_certainly_loopback(&host))
 }
 
 /// Looks up names for a registry that is on another machine: where it leads by a name, it may not lead to this machine
@@ -277,6 +277,8 @@ mod tests {
             ("http://localhost.example/token", false, false),
             ("https://localhost./token", false, true),
             ("https://a.localhost/token", false, true),
+            ("http://localhost./token", false, false),
+            ("http://[::ffff:127.0.0.1]/token", false, false),
             ("https://0.0.0.0/token", false, false),
             ("https://[::]/token", false, false),
             ("https://10.0.0.7/token", true, true),

@@ -12,7 +12,7 @@ use url::{Host, Url};
 
 use super::path::is_ambiguous;
 use crate::shell;
-use baton_store::address::{AddressKind, kind};
+use baton_store::address::{AddressKind, is_certainly_loopback, kind};
 
 /// No name of a server is longer, in bytes, nor is an address.
 const LONGEST_HOST: usize = 255;
@@ -187,7 +187,7 @@ impl Grant {
             HostRule::Exactly(Host::Ipv4(address)) => Reach::Exactly(IpAddr::V4(*address)),
             HostRule::Exactly(Host::Ipv6(address)) => Reach::Exactly(IpAddr::V6(*address)),
             _ if self.private => Reach::Private,
-            HostRule::Exactly(Host::Domain(name)) if name == "localhost" => Reach::Loopback,
+            HostRule::Exactly(host) if is_certainly_loopback(host) => Reach::Loopback,
             _ => Reach::Public,
         }
     }

@@ -11,7 +11,7 @@ use azure_core::auth::Secret;
 use azure_storage::{CloudLocation, ConnectionString, EndpointProtocol, StorageCredentials};
 
 use super::tokens::KeptToken;
-use crate::address::is_loopback;
+use crate::address::is_certainly_loopback;
 
 /// Why an account cannot be used as the environment says.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -199,7 +199,7 @@ fn location(account: &str, uri: &str) -> CloudLocation {
 /// Whether nobody between here and there can read a token: with it a thief can do what this host can.
 pub(super) fn is_safe_for_tokens(uri: &str) -> bool {
     let Ok(url) = Url::parse(uri) else { return false };
-    url.scheme() == "https" || url.host().is_some_and(|host| is_loopback(&host))
+    url.scheme() == "https" || url.host().is_some_and(|host| is_certainly_loopback(&host))
 }
 
 #[cfg(test)]
@@ -314,6 +314,9 @@ mod tests {
         assert!(place("acct", &[far, ("AZURE_STORAGE_KEY", "a2V5")]).is_ok());
         for here in ["http://127.0.0.1:10/acct", "http://[::1]:10/acct", "http://localhost:10/acct"] {
             assert_eq!(place("acct", &[(ENDPOINT, here)]).as_deref(), Ok(here));
+        }
+        for doubtful in ["http://localhost.:10/acct", "http://[::ffff:127.0.0.1]:10/acct"] {
+            assert!(place("acct", &[(ENDPOINT, doubtful)]).unwrap_err().contains("write https://"), "{doubtful}");
         }
     }
 

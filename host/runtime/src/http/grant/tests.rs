@@ -158,6 +158,9 @@ fn the_widest_grant_counts() {
     assert_eq!(reach(&["http://b.example.com#private"]), None);
     let localhost = Origin::of(&"http://LOCALHOST".parse().unwrap()).unwrap();
     assert_eq!(grants(&["http://localhost"]).reach(&localhost, "/"), Some(Reach::Loopback));
+    let asked_of_a_server = Origin::of(&"http://localhost.".parse().unwrap()).unwrap();
+    assert_eq!(grants(&["http://localhost"]).reach(&asked_of_a_server, "/"), None);
+    assert_eq!(grants(&["http://localhost."]).reach(&asked_of_a_server, "/"), Some(Reach::Public));
 }
 
 #[test]
