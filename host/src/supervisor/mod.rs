@@ -382,3 +382,23 @@ impl Run {
         Some(Input::Stalled { reason: format!("the coordinator made no progress for {stall_after:?}") })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn an_electors_numbers_are_of_chacha_and_no_two_electors_share_them() -> Result<(), getrandom::Error> {
+        let mut zero = Random { state: [0; 32], ..seeded_random()? };
+        // The key stream of a key of zeros as RFC 8439 has it (A.1, the first vector): its first 32 bytes are the
+        // next state and are not shown, and the 8 after them are the number.
+        assert_eq!(zero.number(), 0x8d48_5751_7c59_41da);
+        assert_eq!(zero.state[..4], [0x76, 0xb8, 0xe0, 0xad]);
+        let (mut one, mut other) = (seeded_random()?, seeded_random()?);
+        let numbers: BTreeSet<u64> = (0..1000).flat_map(|_| [one.number(), other.number()]).collect();
+        assert_eq!(numbers.len(), 2000, "none comes twice");
+        Ok(())
+    }
+}
