@@ -251,7 +251,7 @@ fn the_fields_in_json_are_those_of_the_table() {
         kind: None,
         wrapped: None,
         world: None,
-        digest: String::new(),
+        digest: Digest::of(b""),
         size: 0,
         compile_ms: 0,
         imports: Vec::new(),

@@ -45,7 +45,8 @@ impl Random {
 /// One version of the coordinator: a module, and which publishing of it.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct ModuleVersion {
-    /// The module's digest, `sha256:` and 64 hexadecimal digits.
+    /// The module's digest, `sha256:` and 64 hexadecimal digits. A text here, since the elector only tells one from
+    /// another and what a record says is shown as it stands.
     pub digest: String,
     /// Tells one publishing from the next: a rejected module that is published again is another version.
     pub serial: u64,

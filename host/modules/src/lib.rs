@@ -48,14 +48,23 @@ pub use version_list::{
 };
 
 use baton_runtime::Module;
+use baton_store::Digest;
 
 /// A version that is ready to be started: verified, compiled and linked.
 #[derive(Clone)]
 pub struct Prepared {
-    /// The version's digest and serial.
-    pub version: ModuleVersion,
-    /// Its code.
+    /// Which publishing of the module it is.
+    pub serial: u64,
+    /// Its code, with the digest.
     pub module: Module,
+}
+
+impl Prepared {
+    /// What the elector knows it by.
+    #[must_use]
+    pub fn version(&self) -> ModuleVersion {
+        ModuleVersion { digest: self.module.digest().to_string(), serial: self.serial }
+    }
 }
 
 /// What a node could run in an election.
@@ -68,11 +77,19 @@ pub struct Supply {
     pub fallback: Option<Prepared>,
 }
 
+impl Supply {
+    /// What the elector knows its current one by, and its fallback.
+    #[must_use]
+    pub fn versions(&self) -> [Option<ModuleVersion>; 2] {
+        [&self.current, &self.fallback].map(|prepared| prepared.as_ref().map(Prepared::version))
+    }
+}
+
 /// What a supervisor lets its node announce.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Presence {
     /// The digest of what its instance runs; none while there is none.
-    pub runs: Option<String>,
+    pub runs: Option<Digest>,
     /// The highest term that it has seen in the election; 0 before the first.
     pub term: Term,
 }

@@ -96,7 +96,7 @@ pub enum ModuleError {
 /// A compiled component, and what is known of it. Clones share the code.
 #[derive(Clone)]
 pub struct Module {
-    digest: String,
+    digest: Digest,
     size: u64,
     outline: Outline,
     code: Arc<File>,
@@ -179,8 +179,8 @@ pub struct Inspection {
     pub wrapped: Option<Wrapped>,
     /// The world that it is made for, with its version.
     pub world: Option<String>,
-    /// `sha256:` and 64 hexadecimal digits.
-    pub digest: String,
+    /// Of the file's bytes.
+    pub digest: Digest,
     /// In bytes.
     pub size: u64,
     /// How long compiling it took, in milliseconds.
@@ -227,7 +227,7 @@ impl Module {
 
     /// The module of these bytes, whose code and outline [`Module::precompile`] has made.
     pub fn new(bytes: &[u8], outline: Outline, code: File) -> Self {
-        Self { digest: Digest::of(bytes).to_string(), size: bytes.len() as u64, outline, code: Arc::new(code) }
+        Self { digest: Digest::of(bytes), size: bytes.len() as u64, outline, code: Arc::new(code) }
     }
 
     /// Judges a module by what can be seen without compiling it: that it is WebAssembly and, where it is a
@@ -273,7 +273,7 @@ impl Module {
             kind,
             wrapped,
             world,
-            digest: Digest::of(bytes).to_string(),
+            digest: Digest::of(bytes),
             size: bytes.len() as u64,
             compile_ms: milliseconds(compile_time),
             imports,
@@ -287,9 +287,9 @@ impl Module {
         self.outline.kind
     }
 
-    /// `sha256:` and 64 hexadecimal digits: what the module is.
-    pub fn digest(&self) -> &str {
-        &self.digest
+    /// What the module is.
+    pub fn digest(&self) -> Digest {
+        self.digest
     }
 
     /// Whether it has a state, which its term claims first.

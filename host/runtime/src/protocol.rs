@@ -11,6 +11,7 @@ use std::io::{self, Read};
 use std::net::SocketAddr;
 
 use baton_election::{StopReason, Term};
+use baton_store::Digest;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -70,7 +71,7 @@ pub(super) enum ToRunner {
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Setup {
     /// Of the module, for messages.
-    pub digest: String,
+    pub digest: Digest,
     pub policy: Policy,
     /// Whether it rehearses the start of an instance.
     pub rehearses: bool,

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use baton_store::Digest;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::io::AsyncWriteExt as _;
@@ -70,7 +71,7 @@ struct Inner {
     templates: Templates,
     handle: Handle,
     /// By the digests of their modules.
-    versions: Mutex<HashMap<String, Arc<Version>>>,
+    versions: Mutex<HashMap<Digest, Arc<Version>>>,
     /// Those that make runners. They end with this.
     making: Mutex<JoinSet<()>>,
     /// For lookups of names, of all instances together.
@@ -140,7 +141,7 @@ impl Runners {
 
     /// Has a runner made ready for each of these, and ends those for all others.
     pub fn keep(&self, modules: &[&Module]) {
-        let keeps = |digest: &String| modules.iter().any(|module| module.digest() == digest);
+        let keeps = |digest: &Digest| modules.iter().any(|module| module.digest() == *digest);
         lock(&self.0.versions).retain(|digest, _| keeps(digest));
         for module in modules {
             // It is at hand from here on.
@@ -151,7 +152,7 @@ impl Runners {
 
     /// Has a runner made ready for this version, so long `after` now, if it is at hand.
     pub(super) fn refill(&self, module: &Module, after: Duration) {
-        let Some(version) = lock(&self.0.versions).get(module.digest()).cloned() else { return };
+        let Some(version) = lock(&self.0.versions).get(&module.digest()).cloned() else { return };
         let mut making = lock(&self.0.making);
         while making.try_join_next().is_some() {}
         let module = module.clone();
@@ -195,7 +196,7 @@ impl Runners {
 
     fn version(&self, module: &Module) -> Arc<Version> {
         let mut versions = lock(&self.0.versions);
-        let version = versions.entry(module.digest().to_owned()).or_insert_with(|| {
+        let version = versions.entry(module.digest()).or_insert_with(|| {
             let template = self.0.templates.of(module, self.0.policy.purpose());
             Arc::new(Version { template, ready: AsyncMutex::default(), failed_rehearsals: AtomicU32::new(0) })
         });
@@ -256,7 +257,7 @@ impl Runners {
     /// Has it make itself ready.
     async fn prepare(&self, ready: &mut Ready, module: &Module, rehearses: bool) -> Result<(), RunnerError> {
         let within = if rehearses { REHEARSES_WITHIN } else { PATIENCE };
-        let setup = Setup { digest: module.digest().to_owned(), policy: self.0.policy.clone(), rehearses };
+        let setup = Setup { digest: module.digest(), policy: self.0.policy.clone(), rehearses };
         let prepared = timeout(within, async {
             // One that ends before it has read all of it says why, or how it ended does.
             let _ = ready.to.write_all(&frame(&ToRunner::Prepare(Box::new(setup)))?).await;

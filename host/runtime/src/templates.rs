@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use baton_store::Digest;
 use rustix::process::Pid;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
@@ -35,7 +36,7 @@ struct Inner {
     program: PathBuf,
     processes: Processes,
     /// By the digest of the module, and what it was compiled for.
-    known: Mutex<HashMap<(String, Purpose), Weak<Template>>>,
+    known: Mutex<HashMap<(Digest, Purpose), Weak<Template>>>,
 }
 
 /// The template of one version, which is made when it is first needed, and anew if it has ended. It ends with the last
@@ -68,7 +69,7 @@ impl Templates {
     pub(super) fn of(&self, module: &Module, purpose: Purpose) -> Arc<Template> {
         let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|_, template| template.strong_count() > 0);
-        let slot = known.entry((module.digest().to_owned(), purpose)).or_default();
+        let slot = known.entry((module.digest(), purpose)).or_default();
         slot.upgrade().unwrap_or_else(|| {
             let (templates, module) = (self.clone(), module.clone());
             let template = Arc::new(Template { templates, module, purpose, live: AsyncMutex::default() });

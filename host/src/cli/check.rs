@@ -26,7 +26,7 @@ impl fmt::Display for Text<'_> {
         let facts = [
             ["  kind".to_owned(), what_it_is(found.kind, found.wrapped)],
             ["  world".to_owned(), found.world.clone().unwrap_or("-".to_owned())],
-            ["  digest".to_owned(), found.digest.clone()],
+            ["  digest".to_owned(), found.digest.to_string()],
             ["  size".to_owned(), format!("{} bytes", found.size)],
             ["  compiled in".to_owned(), format!("{} ms", found.compile_ms)],
         ];

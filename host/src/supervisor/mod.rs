@@ -32,9 +32,9 @@ use tokio::time::{sleep, timeout};
 use crate::telemetry::{LAST_LINES, Log};
 use baton_modules::{Judgement, Prepared, Presence, Supply, Verdict};
 use baton_runtime::{Instance, InstanceEvent, Launcher};
-use baton_store::LeaseStore;
 use baton_store::clock::Clock;
 use baton_store::gate::Deadline;
+use baton_store::{Digest, LeaseStore};
 use reporter::Reporter;
 
 /// A node that holds a lease waits no longer than this without reading the clock while it has no instance: timers stop
@@ -145,7 +145,7 @@ struct Run {
 /// An instance, and what it runs.
 struct Serving {
     instance: Instance,
-    module: String,
+    module: Digest,
 }
 
 impl Run {
@@ -178,13 +178,10 @@ impl Run {
     /// Tells what runs here, and which term was seen, where that is news.
     fn let_others_know(&self) {
         let term = self.elector.written_term();
-        let runs = self.serving.as_ref().map(|serving| &serving.module);
+        let runs = self.serving.as_ref().map(|serving| serving.module);
         self.given.presence.send_if_modified(|known| {
-            let is_news = (known.runs.as_ref(), known.term) != (runs, term);
-            if is_news {
-                *known = Presence { runs: runs.cloned(), term };
-            }
-            is_news
+            let before = std::mem::replace(known, Presence { runs, term });
+            before != *known
         });
     }
 
@@ -243,7 +240,7 @@ impl Run {
             Effect::Stop { reason, message, grace_ends, next } => {
                 if let Some(Serving { instance, module }) = &mut self.serving {
                     let left = grace_ends.since(self.given.clock.now()).min(instance.remaining());
-                    self.reporter.stopping(module, reason, &message, left);
+                    self.reporter.stopping(*module, reason, &message, left);
                     instance.stop(reason, message, grace_ends, next);
                 }
             }
@@ -277,24 +274,25 @@ impl Run {
 
     /// Tells the elector what there is to be served.
     fn supplied(&mut self) {
-        let Supply { current, fallback } = self.given.supply.borrow_and_update().clone();
-        let version = |prepared: &Option<Prepared>| prepared.as_ref().map(|prepared| prepared.version.clone());
-        let plan = Plan { module: version(&current), fallback: version(&fallback) };
+        let supply = self.given.supply.borrow_and_update().clone();
+        let [module, fallback] = supply.versions();
+        let plan = Plan { module, fallback };
         self.reporter.expects(plan.digest().filter(|_| self.given.one_module).map(str::to_owned));
         self.elector.handle(self.given.now(), Input::Plan(plan));
         // What was rejected here it does not take back, and then goes on with what it knew before.
         let Plan { module, fallback: instead } = self.elector.plan();
         let planned = [module, instead].into_iter().flatten();
         let before = std::mem::take(&mut self.at_hand);
-        let all: Vec<Prepared> = [current, fallback].into_iter().flatten().chain(before).collect();
-        let is = |version: &ModuleVersion, one: &Prepared| one.version.digest == version.digest;
+        let all: Vec<Prepared> = [supply.current, supply.fallback].into_iter().flatten().chain(before).collect();
+        let is = |version: &ModuleVersion, one: &Prepared| one.version().digest == version.digest;
         self.at_hand = planned.filter_map(|version| all.iter().find(|one| is(version, one)).cloned()).collect();
         self.given.launcher.runners.keep(&self.at_hand.iter().map(|one| &one.module).collect::<Vec<_>>());
     }
 
     fn start(&mut self, term: Term, version: &ModuleVersion, deadline: Time, abort_at: Time) {
         // The elector knows of nothing else, and a version is what its digest says.
-        let Some(Prepared { module, .. }) = self.at_hand.iter().find(|one| one.version.digest == version.digest) else {
+        let Some(Prepared { module, .. }) = self.at_hand.iter().find(|one| one.version().digest == version.digest)
+        else {
             self.abort(&format!("module {} is to be started, and is not there", version.digest))
         };
         // One for all terms under a lease: their lines are written in their order.
@@ -305,8 +303,7 @@ impl Run {
         self.lines = Some(lines);
         self.stalled = false;
         let instance = self.given.launcher.start(module, term, deadline, abort_at, output);
-        let module = module.digest().to_owned();
-        self.serving = Some(Serving { instance, module });
+        self.serving = Some(Serving { instance, module: module.digest() });
     }
 
     fn abort(&self, reason: &str) -> ! {

@@ -7,6 +7,7 @@ use baton_election::{End, ModuleVersion, Report, StopReason, StoreError, Term, T
 
 use crate::telemetry::{Event, GuestStream, Log};
 use baton_runtime::{Gone, NearLimit, Notice, Output, RefusedRequest, Stream, Usage};
+use baton_store::Digest;
 use baton_store::clock::Clock;
 use baton_store::gate::Deadline;
 
@@ -19,7 +20,7 @@ pub(super) struct Reporter {
     term: Option<Term>,
     killed: Option<Time>,
     /// The instance that another version is to follow, and when it was gone.
-    replaced: Option<(String, Option<Time>)>,
+    replaced: Option<(Digest, Option<Time>)>,
 }
 
 impl Reporter {
@@ -33,11 +34,11 @@ impl Reporter {
     }
 
     /// What the instance of a term lets people know goes there; its lines no later than the deadline.
-    pub(super) fn output(&mut self, term: Term, module: &str, clock: &Clock, lines: Deadline) -> Arc<dyn Output> {
+    pub(super) fn output(&mut self, term: Term, module: Digest, clock: &Clock, lines: Deadline) -> Arc<dyn Output> {
         let replaces = self.replaced.take().and_then(|(previous, gone)| Some(Replaced { previous, gone: gone? }));
         let replaces = replaces.filter(|replaced| replaced.previous != module);
         let (log, clock) = (self.log.clone(), clock.clone());
-        Arc::new(TermOutput { log, term, module: module.to_owned(), replaces, clock, lines })
+        Arc::new(TermOutput { log, term, module, replaces, clock, lines })
     }
 
     /// A version is judged, for all nodes.
@@ -52,9 +53,9 @@ impl Reporter {
         });
     }
 
-    pub(super) fn stopping(&mut self, module: &str, reason: StopReason, message: &str, grace: Duration) {
+    pub(super) fn stopping(&mut self, module: Digest, reason: StopReason, message: &str, grace: Duration) {
         if reason == StopReason::Replaced {
-            self.replaced = Some((module.to_owned(), None));
+            self.replaced = Some((module, None));
         }
         self.say(Event::stopping(reason, message, grace));
     }
@@ -141,7 +142,7 @@ impl Reporter {
 struct TermOutput {
     log: Log,
     term: Term,
-    module: String,
+    module: Digest,
     replaces: Option<Replaced>,
     clock: Clock,
     /// Until when its lines may be written.
@@ -150,7 +151,7 @@ struct TermOutput {
 
 /// An instance in whose place another one starts.
 struct Replaced {
-    previous: String,
+    previous: Digest,
     gone: Time,
 }
 
@@ -188,10 +189,10 @@ impl Output for TermOutput {
 
 impl TermOutput {
     fn started(&self, took: Duration) {
-        self.say(Event::Started { module: self.module.clone(), took_s: took.into() });
+        self.say(Event::Started { module: self.module.to_string(), took_s: took.into() });
         if let Some(Replaced { previous, gone }) = &self.replaces {
             let gap_s = self.clock.now().since(*gone).into();
-            let (module, previous) = (self.module.clone(), previous.clone());
+            let (module, previous) = (self.module.to_string(), previous.to_string());
             self.say(Event::Swapped { module, previous, gap_s });
         }
     }

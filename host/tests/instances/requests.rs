@@ -11,7 +11,7 @@ use baton_store::clock::Clock;
 use baton::node::NodeId;
 use baton::supervisor::{Shutdown, Supervisor};
 use baton::telemetry::{Format, Log, Style};
-use baton_election::{ElectionName, ModuleVersion, OnDone, Op, Reply, Settings, StoreError, Timing};
+use baton_election::{ElectionName, OnDone, Op, Reply, Settings, StoreError, Timing};
 use baton_modules::{Prepared, Supply};
 use baton_store::{LeaseStore, MemoryStore, memory};
 use tokio::sync::{mpsc, watch};
@@ -57,8 +57,7 @@ impl LeaseStore for Panics {
 async fn a_request_that_panics_has_an_unknown_outcome_and_is_repeated() {
     let launcher = launcher("beat");
     let module = module();
-    let version = ModuleVersion { digest: module.digest().to_owned(), serial: 1 };
-    let supply = Supply { current: Some(Prepared { version, module }), fallback: None };
+    let supply = Supply { current: Some(Prepared { serial: 1, module }), fallback: None };
     let clock: Clock = launcher.clock.clone();
     let time = clock.clone();
     let store = Arc::new(Panics {

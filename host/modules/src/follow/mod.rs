@@ -262,10 +262,7 @@ impl Follower {
         self.tell_what_is_missing(&control);
         let supply = self.ready.supply(&self.candidates);
         self.supply.send_if_modified(|before| {
-            let versions = |supply: &Supply| {
-                [&supply.current, &supply.fallback].map(|prepared| prepared.as_ref().map(|it| it.version.clone()))
-            };
-            let is_news = versions(before) != versions(&supply);
+            let is_news = before.versions() != supply.versions();
             *before = supply;
             is_news
         });
@@ -290,7 +287,6 @@ impl Follower {
         }
         self.recorder.begin(now);
         let Presence { runs, term } = self.given.presence.borrow_and_update().clone();
-        let runs = runs.and_then(|digest| digest.parse().ok());
         self.announcer.begin(Said { holds: self.ready.holds(), runs, term }, now);
     }
 

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use baton_election::ModuleVersion;
 use tokio::time::Instant;
 
 use crate::{PrepareError, Prepared, Supply};
@@ -26,10 +25,6 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    pub fn version(&self) -> ModuleVersion {
-        ModuleVersion { digest: self.digest.to_string(), serial: self.serial }
-    }
-
     /// Whether it is the same, whatever is known of it: signed anew it is another.
     pub fn is(&self, other: &Self) -> bool {
         (self.digest, self.serial, &self.signature) == (other.digest, other.serial, &other.signature)
@@ -136,7 +131,7 @@ impl ReadyVersions {
     pub fn supply(&self, candidates: &[Candidate]) -> Supply {
         let mut ready = candidates.iter().filter_map(|candidate| {
             let module = self.ready.get(&candidate.digest)?.clone();
-            Some((Prepared { version: candidate.version(), module }, candidate.is_good))
+            Some((Prepared { serial: candidate.serial, module }, candidate.is_good))
         });
         let Some((current, is_good)) = ready.next() else { return Supply::default() };
         Supply { current: Some(current), fallback: ready.next().map(|(next, _)| next).filter(|_| !is_good) }

@@ -98,7 +98,7 @@ async fn what_cannot_be_prepared_is_said_once_and_takes_nothing_away() {
     let said = fresh.says("Refused").await;
     assert!(said.contains(&damaged.to_string()) && said.contains("instead: None"), "{said}");
     fresh.supplied(Some((first, 1)), None).await;
-    assert_eq!(node.supply.borrow().current.as_ref().unwrap().version, version(first, 1));
+    assert_eq!(node.supply.borrow().current.as_ref().unwrap().version(), version(first, 1));
 
     // They are tried again.
     fleet.store.inner.put_module(&missing, component(7)).await.unwrap();
@@ -184,7 +184,7 @@ async fn a_file_falls_back_on_what_it_was_before() {
     node.says("not WebAssembly").await;
     file.fails(SourceError::Unusable("there is no such file".to_owned()));
     node.says("there is no such file").await;
-    assert_eq!(node.supply.borrow().current.as_ref().unwrap().version, version(second, 2));
+    assert_eq!(node.supply.borrow().current.as_ref().unwrap().version(), version(second, 2));
 
     let third = file.becomes(component(3));
     node.supplied(Some((third, 4)), Some((second, 2))).await;
@@ -245,7 +245,7 @@ async fn a_node_says_what_it_has_and_takes_it_back() {
     let mut held = [first, second];
     held.sort_unstable();
     fleet.announced("a", |said| said.holds == held && said.runs.is_none() && said.source == "store://fleet").await;
-    node.presence.send_replace(Presence { runs: Some(second.to_string()), term: 0 });
+    node.presence.send_replace(Presence { runs: Some(second), term: 0 });
     fleet.announced("a", |said| said.runs == Some(second)).await;
     node.judge(second, 2, Verdict::Good);
     fleet.announced("a", |said| said.holds == [second]).await;
@@ -286,7 +286,7 @@ async fn a_node_never_names_a_lower_term_than_it_named_before() {
     for (seen, named) in [(3, 7), (8, 8), (2, 8)] {
         // Only the digest shows that it was said anew.
         let runs = Digest::of(&[seen as u8]);
-        node.presence.send_replace(Presence { runs: Some(runs.to_string()), term: seen });
+        node.presence.send_replace(Presence { runs: Some(runs), term: seen });
         fleet.announced("a", |said| said.runs == Some(runs)).await;
         fleet.announced("a", |said| said.term == named).await;
     }
@@ -307,7 +307,7 @@ async fn what_was_judged_last_is_written_before_the_end_which_waits_for_no_store
     let mut hung = fleet.node("b");
     hung.supply.changed().await.unwrap();
     fleet.store.hangs.store(true, Ordering::Relaxed);
-    let current = hung.supply.borrow().current.as_ref().unwrap().version.clone();
+    let current = hung.supply.borrow().current.as_ref().unwrap().version();
     let judgement = Judgement { version: current, term: 1, verdict: Verdict::Good };
     hung.judge.as_ref().unwrap().send(judgement).unwrap();
     hung.end().await;

@@ -199,7 +199,7 @@ impl Surroundings {
             number: beginning.term,
             election: beginning.election.clone(),
             node: beginning.node.clone(),
-            module: setup.digest.clone(),
+            module: setup.digest.to_string(),
             gate: Arc::clone(gate),
             clock: clock.clone(),
             stop: stopped.clone(),

@@ -184,23 +184,15 @@ pub struct Node {
 impl Node {
     pub async fn supplied(&mut self, current: Option<(Digest, u64)>, fallback: Option<(Digest, u64)>) {
         let wanted = [current, fallback].map(|it| it.map(|(digest, serial)| version(digest, serial)));
-        let versions = |supply: &Supply| {
-            [&supply.current, &supply.fallback].map(|prepared| prepared.as_ref().map(|it| it.version.clone()))
-        };
-        let waited = timeout(GUARD, self.supply.wait_for(|supply| versions(supply) == wanted)).await.map(drop);
+        let waited = timeout(GUARD, self.supply.wait_for(|supply| supply.versions() == wanted)).await.map(drop);
         if waited.is_err() {
-            panic!("{wanted:?} was never supplied, but {:?}; {}", versions(&self.supply.borrow()), self.said.text());
-        }
-        // The code is that of the version.
-        let supply = self.supply.borrow();
-        for prepared in [&supply.current, &supply.fallback].into_iter().flatten() {
-            assert_eq!(prepared.module.digest(), prepared.version.digest);
+            panic!("{wanted:?} was never supplied, but {:?}; {}", self.supply.borrow().versions(), self.said.text());
         }
     }
 
     pub async fn supplied_current(&mut self, current: (Digest, u64)) {
         let wanted = version(current.0, current.1);
-        let is_current = |supply: &Supply| supply.current.as_ref().is_some_and(|it| it.version == wanted);
+        let is_current = |supply: &Supply| supply.current.as_ref().is_some_and(|it| it.version() == wanted);
         timeout(GUARD, self.supply.wait_for(is_current)).await.unwrap().unwrap();
     }
 
