@@ -117,7 +117,7 @@ impl Launcher {
         let (tell, events) = mpsc::channel(EVENTS);
         let killed = Arc::new(watch::Sender::new(false));
         let body = Body { gate: Arc::clone(&gate), killed, lapsed: Arc::default(), runner: Arc::default() };
-        let life = Life {
+        let attended = InstanceTask {
             launcher: self.clone(),
             module: module.clone(),
             term,
@@ -132,8 +132,8 @@ impl Launcher {
             dropped: AtomicU64::new(0),
         };
         // What can begin without waiting for anything begins here: no other thread is woken for it.
-        let begun = life.begin_at_once();
-        let task = self.runners.handle().spawn(life.run(begun));
+        let begun = attended.begin_at_once();
+        let task = self.runners.handle().spawn(attended.run(begun));
         self.watchdog.watch(&gate);
         Instance {
             body,
@@ -379,8 +379,8 @@ fn ask_to_stop(stop: &watch::Sender<Option<StopNotice>>, notice: StopNotice) {
     });
 }
 
-/// An instance's life as the task sees it that attends to it.
-struct Life {
+/// What the task works with that attends to an instance.
+struct InstanceTask {
     launcher: Launcher,
     module: Module,
     term: Term,
@@ -423,7 +423,7 @@ enum Over {
     Broken(String),
 }
 
-impl Life {
+impl InstanceTask {
     /// Begins without waiting for anything, if that can be: the runner is ready, there is no state to be claimed and no
     /// file to be read.
     fn begin_at_once(&self) -> Option<Begun> {
@@ -563,7 +563,7 @@ impl Life {
         let runner = kept.insert(runner);
         let succession = claim.as_ref().map(Claim::succession);
         let mut attending = Attending {
-            life: self,
+            task: self,
             claim: Arc::new(tokio::sync::Mutex::new(claim)),
             committing: None,
             lookups: JoinSet::new(),
@@ -622,7 +622,7 @@ pub(super) const LOOKUPS: usize = 4;
 
 /// A runner and its instance while both are there.
 struct Attending<'a> {
-    life: &'a Life,
+    task: &'a InstanceTask,
     claim: Arc<tokio::sync::Mutex<Option<Claim>>>,
     /// The commit under way. There is one at a time: a guest waits for its end.
     committing: Option<BoxFuture<'static, Result<(), CommitError>>>,
@@ -642,10 +642,10 @@ impl Attending<'_> {
         mut unwritten: Vec<u8>,
         succession: Option<&HandoverClaim>,
     ) -> Over {
-        let life = self.life;
-        let mut stopped = life.stopped.clone();
+        let task = self.task;
+        let mut stopped = task.stopped.clone();
         let mut is_told = false;
-        let ahead = claim_ahead(life.succeeded.clone(), succession, &life.stop);
+        let ahead = claim_ahead(task.succeeded.clone(), succession, &task.stop);
         tokio::pin!(ahead);
         loop {
             let writing = async {
@@ -672,7 +672,7 @@ impl Attending<'_> {
                 Ok(notice) = stopped.wait_for(Option::is_some), if !is_told => {
                     is_told = true;
                     if let Some(StopNotice { reason, message, grace_ends }) = notice.clone() {
-                        let grace = grace_ends.since(life.launcher.clock.now());
+                        let grace = grace_ends.since(task.launcher.clock.now());
                         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
                         let notice = protocol::Notice { reason: reason.into(), message, grace_ms };
                         send(&mut unwritten, &ToRunner::Stop(notice));
@@ -709,7 +709,7 @@ impl Attending<'_> {
 
     /// Takes what the runner says, for which so many bytes are still to be written.
     fn take(&mut self, message: FromRunner, unwritten: usize) -> Option<Over> {
-        let Life { launcher, body, output, .. } = self.life;
+        let InstanceTask { launcher, body, output, .. } = self.task;
         let may_leave = || body.gate.pass().is_ok();
         let is_answered = matches!(message, FromRunner::Commit(_) | FromRunner::Resolve { .. });
         if !is_answered && !self.lines.admits() {
@@ -730,7 +730,7 @@ impl Attending<'_> {
                 if std::mem::replace(&mut self.is_started, true) {
                     return Some(Over::Broken("it begins again".to_owned()));
                 }
-                output.notice(Notice::Started(launcher.clock.now().since(self.life.started)));
+                output.notice(Notice::Started(launcher.clock.now().since(self.task.started)));
             }
             FromRunner::Line(_, line) if line.len() > LINE => {
                 return Some(Over::Broken(format!("a line of {} bytes", line.len())));
@@ -745,7 +745,7 @@ impl Attending<'_> {
                     output.notice(Notice::Log { level, context: &context, message: &message });
                 }
             }
-            FromRunner::Dropped(lines) => self.life.tell_dropped(lines),
+            FromRunner::Dropped(lines) => self.task.tell_dropped(lines),
             FromRunner::Denied { what, remedy } => output.notice(Notice::Denied { what: &what, remedy: &remedy }),
             FromRunner::NearLimit(near) => output.notice(Notice::NearLimit(near)),
             FromRunner::RefusedRequest(refused) => output.notice(Notice::RefusedRequest(&refused)),
@@ -754,14 +754,14 @@ impl Attending<'_> {
                     return Some(Over::Broken("it steps down again".to_owned()));
                 }
                 // Nobody may listen any more.
-                let _ = self.life.tell.try_send(InstanceEvent::StepDown(reason));
+                let _ = self.task.tell.try_send(InstanceEvent::StepDown(reason));
             }
             FromRunner::Commit(changes) => {
                 if self.committing.is_some() {
                     return Some(Over::Broken("it commits while it commits".to_owned()));
                 }
                 // Where there is no state to be kept, a runner tells its guest so itself.
-                if self.life.states.is_none() {
+                if self.task.states.is_none() {
                     return Some(Over::Broken("it commits without a state".to_owned()));
                 }
                 let changes = match changes.read(launcher.runners.policy().call_bytes(true)) {

@@ -13,9 +13,9 @@ use baton_store::gate::Gate;
 
 /// All instances that launchers with this value have started and that are not gone. Clones are the same.
 #[derive(Clone, Default)]
-pub struct RunningInstances(Arc<Mutex<Vec<Entry>>>);
+pub struct RunningInstances(Arc<Mutex<Vec<RunningInstance>>>);
 
-struct Entry {
+struct RunningInstance {
     election: ElectionName,
     term: Term,
     limits: Limits,
@@ -104,7 +104,7 @@ impl RunningInstances {
     ) {
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         entries.retain(|entry| entry.gate.strong_count() > 0);
-        entries.push(Entry {
+        entries.push(RunningInstance {
             election: election.clone(),
             term,
             limits: policy.limits,
@@ -118,7 +118,7 @@ impl RunningInstances {
     /// What each uses now.
     pub fn in_use(&self) -> Vec<(ElectionName, Term, InUse)> {
         let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let in_use = |entry: &Entry| {
+        let in_use = |entry: &RunningInstance| {
             entry.gate.upgrade()?;
             let (limits, usage) = (entry.limits, entry.tally.usage());
             let in_use = InUse {

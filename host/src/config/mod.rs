@@ -57,7 +57,7 @@ use baton_runtime::{Folder, Grants, Limits, Secret, SecretSource};
 use baton_store::Digest;
 use baton_store::StoreUrl;
 use baton_store::state;
-use table::Row;
+use table::SettingRow;
 
 /// All that `baton run` was told, checked.
 #[derive(Clone)]
@@ -83,7 +83,7 @@ pub struct Config {
     pub coordinators: Vec<Coordinator>,
     /// Variables that are none of a setting, and look as if they were meant to be.
     pub misspelt: Vec<Misspelt>,
-    rows: Vec<Row>,
+    rows: Vec<SettingRow>,
 }
 
 impl Config {

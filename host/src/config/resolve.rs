@@ -9,7 +9,7 @@ use baton_election::{Timing, TimingError};
 use super::file::{self, DEFAULT_FILE, FileLayers};
 use super::layer::Given;
 use super::misspelt::misspelt;
-use super::table::Row;
+use super::table::SettingRow;
 use super::{Config, ConfigError, Coordinator, Environment, Key, Layer, Origin, folders, secrets, value};
 use crate::node::{NodeChoice, NodeId};
 use crate::telemetry::Format;
@@ -123,8 +123,8 @@ impl Sources {
         Ok(Self { file: file.unwrap_or_default(), file_name, file_origin, variables })
     }
 
-    fn file_row(&self) -> Row {
-        Row {
+    fn file_row(&self) -> SettingRow {
+        SettingRow {
             election: None,
             key: Key::File,
             part: None,
@@ -225,7 +225,7 @@ fn coordinator(
     layers: Vec<&Layer>,
     store: &StoreUrl,
     around: &Environment,
-    rows: &mut Vec<Row>,
+    rows: &mut Vec<SettingRow>,
 ) -> Result<(Coordinator, Origin), ConfigError> {
     let mut own = Resolver::new(layers, rows);
     let no_module = || {
@@ -319,11 +319,11 @@ fn coordinator(
 /// Looks settings up in layers, the strongest first, and notes what it found.
 struct Resolver<'a> {
     layers: Vec<&'a Layer>,
-    rows: &'a mut Vec<Row>,
+    rows: &'a mut Vec<SettingRow>,
 }
 
 impl<'a> Resolver<'a> {
-    fn new(layers: Vec<&'a Layer>, rows: &'a mut Vec<Row>) -> Self {
+    fn new(layers: Vec<&'a Layer>, rows: &'a mut Vec<SettingRow>) -> Self {
         Self { layers, rows }
     }
 
@@ -383,6 +383,6 @@ impl<'a> Resolver<'a> {
     }
 
     fn note(&mut self, key: Key, part: Option<String>, value: String, origin: Origin) {
-        self.rows.push(Row { election: None, key, part, value, origin });
+        self.rows.push(SettingRow { election: None, key, part, value, origin });
     }
 }

@@ -5,7 +5,7 @@ use crate::cli::columns;
 
 /// One line of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Row {
+pub(super) struct SettingRow {
     /// The election that the setting is for; none for the whole host.
     pub election: Option<String>,
     /// The setting.
@@ -18,7 +18,7 @@ pub(super) struct Row {
     pub origin: Origin,
 }
 
-pub(super) fn render(rows: &[Row]) -> String {
+pub(super) fn render(rows: &[SettingRow]) -> String {
     let mut lines = vec![["SETTING".to_string(), "VALUE".to_string(), "FROM".to_string()]];
     let mut section = None;
     for row in rows {

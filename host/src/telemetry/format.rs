@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::queue::Entry;
+use super::queue::LogEntry;
 use super::{Event, Format, GuestStream};
 use baton_runtime::LogLevel;
 use baton_runtime::escape::{escape, escape_json};
@@ -33,7 +33,7 @@ impl Formatter {
     }
 
     /// The line with its end; nothing where nobody is to read it.
-    pub fn line(&mut self, entry: &Entry) -> String {
+    pub fn line(&mut self, entry: &LogEntry) -> String {
         let mut line = match self.style.format {
             Format::Json => json(entry),
             Format::Brief if !matters(&entry.event) => return String::new(),
@@ -43,7 +43,7 @@ impl Formatter {
         line
     }
 
-    fn text(&mut self, entry: &Entry) -> String {
+    fn text(&mut self, entry: &LogEntry) -> String {
         let (name, level) = entry.event.kind();
         let is_brief = self.style.format == Format::Brief;
         let full = rfc3339(entry.at);
@@ -123,7 +123,7 @@ fn matters(event: &Event) -> bool {
     }
 }
 
-fn json(entry: &Entry) -> String {
+fn json(entry: &LogEntry) -> String {
     #[derive(Serialize)]
     struct Line<'a> {
         ts: String,

@@ -32,7 +32,7 @@ pub use format::Style;
 use crate::node::NodeId;
 use baton_store::clock::wall;
 use baton_store::gate::Deadline;
-use queue::{Entry, Queue};
+use queue::{LogEntry, Queue};
 use sink::Sink;
 
 /// How long a node waits for somebody to read its last lines: those of a term before it gives the lease up, and those
@@ -106,7 +106,7 @@ impl Log {
 
     fn push(&self, term: Option<Term>, event: Event, deadline: Option<Deadline>) {
         let event = event.shortened();
-        self.queue.push(Entry { at: wall(), scope: Arc::clone(&self.scope), term, event, deadline });
+        self.queue.push(LogEntry { at: wall(), scope: Arc::clone(&self.scope), term, event, deadline });
     }
 
     /// Waits until all that was said so far is written or dropped, for as long as that takes.

@@ -26,7 +26,7 @@ const SAY_DROPPED: Duration = Duration::from_secs(1);
 
 /// An event and what was known when it happened.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct LogEntry {
     /// Wall-clock time since the Unix epoch.
     pub at: Duration,
     /// Who speaks.
@@ -42,7 +42,7 @@ pub(super) struct Entry {
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "marks are few")]
 enum Item {
-    Entry(Entry),
+    Entry(LogEntry),
     Mark(oneshot::Sender<()>),
 }
 
@@ -51,7 +51,7 @@ enum Item {
 #[expect(clippy::large_enum_variant, reason = "it is taken apart where it is returned")]
 pub(super) enum Next {
     /// Write it, then say that so many were dropped before (0: say nothing).
-    Write(Entry, u64),
+    Write(LogEntry, u64),
     /// Say that all that came before it is done.
     Mark(oneshot::Sender<()>),
     /// There is nothing to do for now.
@@ -85,7 +85,7 @@ struct State {
 
 impl Queue {
     /// Takes an event, or counts it as dropped.
-    pub fn push(&self, entry: Entry) {
+    pub fn push(&self, entry: LogEntry) {
         let mut state = self.lock();
         if state.closed {
             return;
@@ -211,7 +211,7 @@ mod tests {
         let queue = Queue::default();
         let push = |event| {
             let (at, scope) = (Duration::ZERO, Arc::clone(&scope));
-            queue.push(Entry { at, scope, term: None, event, deadline: None });
+            queue.push(LogEntry { at, scope, term: None, event, deadline: None });
         };
         (0..CAPACITY + 5).for_each(|_| push(Event::Released {}));
         push(Event::Aborting { reason: "why".to_owned() });
@@ -232,7 +232,7 @@ mod tests {
         let queue = Queue::default();
         let push = || {
             let (at, scope) = (Duration::ZERO, Arc::clone(&scope));
-            queue.push(Entry { at, scope, term: None, event: Event::Released {}, deadline: None });
+            queue.push(LogEntry { at, scope, term: None, event: Event::Released {}, deadline: None });
         };
         let pop = || match queue.next(false) {
             Next::Write(_, dropped) => dropped,

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use baton_election::Term;
 
 use super::format::{Formatter, Style};
-use super::queue::{Entry, Next, Queue};
+use super::queue::{LogEntry, Next, Queue};
 use super::sink::Sink;
 use super::{Event, Scope};
 use baton_store::clock::wall;
@@ -70,7 +70,7 @@ impl Writer {
         self.queue.set_done();
     }
 
-    fn handle(&mut self, entry: &Entry) {
+    fn handle(&mut self, entry: &LogEntry) {
         // In the order in which it happened: what was dropped came before.
         if !entry.deadline.as_ref().is_some_and(Deadline::has_passed) {
             self.say_overdue();
@@ -82,7 +82,7 @@ impl Writer {
         }
     }
 
-    fn count_overdue(&mut self, entry: &Entry) {
+    fn count_overdue(&mut self, entry: &LogEntry) {
         let is_another = |overdue: &Overdue| overdue.term != entry.term || !Arc::ptr_eq(&overdue.scope, &entry.scope);
         if self.overdue.as_ref().is_some_and(is_another) {
             self.say_overdue();
@@ -106,14 +106,14 @@ impl Writer {
 
     /// Says that so many lines were lost.
     fn say(&mut self, scope: Arc<Scope>, term: Option<Term>, event: Event, lines: u64) {
-        if !matches!(self.write(&Entry { at: wall(), scope, term, event, deadline: None }), Outcome::Written) {
+        if !matches!(self.write(&LogEntry { at: wall(), scope, term, event, deadline: None }), Outcome::Written) {
             self.queue.add_dropped(lines);
         }
     }
 
     /// One call for the whole line, if it is not very long, so that lines of several hosts on one terminal do not mix.
     /// A reader that has gone away is no reason to end the host.
-    fn write(&mut self, entry: &Entry) -> Outcome {
+    fn write(&mut self, entry: &LogEntry) -> Outcome {
         let line = self.formatter.line(entry);
         let mut rest = line.as_bytes();
         while !rest.is_empty() {

@@ -80,7 +80,7 @@ pub enum Unfit {
 #[derive(Deserialize)]
 struct Manifest {
     layers: Option<Vec<Described>>,
-    manifests: Option<Vec<Entry>>,
+    manifests: Option<Vec<IndexEntry>>,
     annotations: Option<Annotations>,
 }
 
@@ -99,7 +99,7 @@ struct Described {
 /// A manifest, in an index.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Entry {
+struct IndexEntry {
     digest: String,
     size: i64,
     artifact_type: Option<String>,
@@ -164,12 +164,12 @@ pub fn short(text: &str) -> String {
 }
 
 /// The one entry that says that it is WebAssembly, or the one that there is.
-fn only(entries: &[Entry]) -> Result<Digest, Unfit> {
-    let says_so = |entry: &&Entry| {
+fn only(entries: &[IndexEntry]) -> Result<Digest, Unfit> {
+    let says_so = |entry: &&IndexEntry| {
         let platform = entry.platform.as_ref().map(|platform| &platform.architecture);
         platform.into_iter().chain(&entry.artifact_type).any(|text| text.contains("wasm"))
     };
-    let modules: Vec<&Entry> = entries.iter().filter(says_so).collect();
+    let modules: Vec<&IndexEntry> = entries.iter().filter(says_so).collect();
     let entry = match (&modules[..], entries) {
         ([entry], _) => entry,
         ([], [entry]) => entry,
