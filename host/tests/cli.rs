@@ -62,6 +62,7 @@ create false default
 allow-weaker-isolation false default
 node n1 flag --node
 log-format text default
+admin 127.0.0.1:7070 (or the next free port) default
 {cache}
 
 [my-job]

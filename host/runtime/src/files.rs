@@ -18,6 +18,7 @@ use wasmtime_wasi::{FsPerms, async_trait};
 use super::denied::Denials;
 use super::guest::Guest;
 use super::holdings::{Holdings, TooMuch};
+use super::limits::Effect;
 use super::listing::Listing;
 use super::page::Gate;
 use super::weight::BUFFER;
@@ -98,7 +99,7 @@ impl preopens::Host for FileAccess<'_> {
 
 impl FileAccess<'_> {
     fn pass(&self) -> FsResult<()> {
-        self.folders.gate.pass().map_err(|_| types::ErrorCode::NotPermitted.into())
+        self.folders.gate.pass(Effect::File).map_err(|_| types::ErrorCode::NotPermitted.into())
     }
 
     /// Whether the instance may open one more.
@@ -302,7 +303,7 @@ struct Guard {
 
 impl Guard {
     fn pass(&self) -> StreamResult<()> {
-        self.gate.pass().map_err(|refused| StreamError::LastOperationFailed(refused.into()))
+        self.gate.pass(Effect::File).map_err(|refused| StreamError::LastOperationFailed(refused.into()))
     }
 }
 

@@ -33,7 +33,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::instances::RunningInstances;
 use super::judge::ModuleKind;
-use super::limits::{Tally, Usage};
+use super::limits::{Effects, Tally, Usage};
 use super::module::Module;
 use super::output::{Allowance, LONGEST_LINE, Notice, Output};
 use super::page::Page;
@@ -350,6 +350,11 @@ impl Instance {
     /// What it uses, or has used.
     pub fn usage(&self) -> Usage {
         self.body.runner.get().map(|runner| runner.tally.usage()).unwrap_or_default()
+    }
+
+    /// How many of its effects have passed or were refused, so far.
+    pub fn effects(&self) -> Effects {
+        self.body.runner.get().map(|runner| runner.tally.effects()).unwrap_or_default()
     }
 
     /// When it was started.

@@ -6,7 +6,7 @@ use baton_election::{ElectionName, Term};
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
-use super::limits::{Limits, Tally};
+use super::limits::{Effects, Limits, Tally};
 use super::policy::Policy;
 use super::shared::SharedMemory;
 use baton_store::gate::Gate;
@@ -113,6 +113,13 @@ impl RunningInstances {
             pid,
             gate: Arc::downgrade(gate),
         });
+    }
+
+    /// How many effects of each have passed or were refused, so far.
+    pub fn effects(&self) -> Vec<(ElectionName, Term, Effects)> {
+        let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let there = entries.iter().filter(|entry| entry.gate.strong_count() > 0);
+        there.map(|entry| (entry.election.clone(), entry.term, entry.tally.effects())).collect()
     }
 
     /// What each uses now.

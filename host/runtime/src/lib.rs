@@ -94,7 +94,7 @@ pub use instance::{CLAIM_AHEAD, Gone, Instance, InstanceEvent, Launcher};
 pub use instances::{InUse, ProcessUse, RunningInstances, Share};
 pub use judge::is_complete;
 pub use judge::{Import, ModuleKind};
-pub use limits::{Limited, Limits, NearLimit, Usage};
+pub use limits::{Effect, Effects, Limited, Limits, NearLimit, Usage};
 pub use logging::LogLevel;
 pub use module::read as read_module;
 pub use module::{Inspection, LARGEST_MODULE, Module, ModuleError};

@@ -3,6 +3,7 @@
 //! Exceeding a limit ends the instance with a message that names the limit and the flag that grants more; coming
 //! near one is told once. Lines of output are the exception: what is too much is dropped and counted (`output`).
 
+use std::ops::Add;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -65,6 +66,71 @@ pub struct Usage {
     pub lines: u64,
     /// Those that were dropped beside them.
     pub dropped: u64,
+}
+
+/// What leaves an instance.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// A request over HTTP.
+    Request,
+    /// A call on a file or folder, or on what it reads from and writes to.
+    File,
+    /// A write to its output, or a line of its log.
+    Output,
+    /// A commit of its state.
+    Commit,
+}
+
+impl Effect {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Request, Self::File, Self::Output, Self::Commit];
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Request => "request",
+            Self::File => "file",
+            Self::Output => "output",
+            Self::Commit => "commit",
+        }
+    }
+}
+
+/// How many effects of an instance have passed, and how many were refused since its time was over. Of commits those are
+/// refused that are not saved, for whatever reason.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Effects {
+    passed: [u64; Effect::ALL.len()],
+    refused: [u64; Effect::ALL.len()],
+}
+
+impl Effects {
+    /// Of each kind so many that have passed, and so many that were refused.
+    pub fn of(count: impl Fn(Effect) -> [u64; 2]) -> Self {
+        let counts = Effect::ALL.map(count);
+        Self { passed: counts.map(|[passed, _]| passed), refused: counts.map(|[_, refused]| refused) }
+    }
+
+    /// How many of this kind have passed.
+    pub fn passed(&self, effect: Effect) -> u64 {
+        self.passed[effect as usize]
+    }
+
+    /// How many of this kind were refused.
+    pub fn refused(&self, effect: Effect) -> u64 {
+        self.refused[effect as usize]
+    }
+}
+
+impl Add for Effects {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self::of(|effect| {
+            let add = |count: fn(&Self, Effect) -> u64| count(&self, effect).saturating_add(count(&other, effect));
+            [add(Self::passed), add(Self::refused)]
+        })
+    }
 }
 
 /// It uses much of what it may.
@@ -135,6 +201,8 @@ pub(super) struct Tally {
     progress: AtomicU64,
     /// Not 0 once an effect was refused.
     refused: AtomicU64,
+    effects_passed: [AtomicU64; Effect::ALL.len()],
+    effects_refused: [AtomicU64; Effect::ALL.len()],
 }
 
 // SAFETY: atomic numbers, and less than a page of them.
@@ -154,6 +222,17 @@ impl Tally {
             lines: read(&self.lines),
             dropped: read(&self.dropped),
         }
+    }
+
+    pub(super) fn effects(&self) -> Effects {
+        Effects::of(|effect| {
+            [&self.effects_passed, &self.effects_refused].map(|counts| counts[effect as usize].load(Ordering::Relaxed))
+        })
+    }
+
+    pub(super) fn count_effect(&self, effect: Effect, has_passed: bool) {
+        let counts = if has_passed { &self.effects_passed } else { &self.effects_refused };
+        counts[effect as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn count_line(&self) {

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use wasmtime::component::{HasSelf, Linker};
 
 use super::guest::Guest;
+use super::limits::Effect;
 use super::output::{Notice, Outlet};
 use super::page::Gate;
 
@@ -70,7 +71,7 @@ impl GuestLog {
 impl logging::Host for GuestLog {
     fn log(&mut self, level: logging::Level, context: String, message: String) -> wasmtime::Result<()> {
         // It has no way to say that it was refused. The next effect that has one says so.
-        if self.gate.pass().is_ok() {
+        if self.gate.pass(Effect::Output).is_ok() {
             let log = Notice::Log { level: level.into(), context: &context, message: &message };
             self.outlet.put(|output| output.notice(log));
         }

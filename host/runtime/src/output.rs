@@ -16,7 +16,7 @@ use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
 
 use super::http::RefusedRequest;
-use super::limits::{NearLimit, Tally};
+use super::limits::{Effect, NearLimit, Tally};
 use super::logging::LogLevel;
 use super::page::Gate;
 use super::shared::SharedMemory;
@@ -143,7 +143,7 @@ impl GuestStream {
     }
 
     fn take(&self, bytes: &[u8]) -> StreamResult<()> {
-        self.gate.pass().map_err(|refused| StreamError::LastOperationFailed(refused.into()))?;
+        self.gate.pass(Effect::Output).map_err(|refused| StreamError::LastOperationFailed(refused.into()))?;
         if let Some(tally) = &self.progress {
             tally.makes_progress();
         }
@@ -154,7 +154,7 @@ impl GuestStream {
     /// Writes out a last line that has no end, if the gate lets it pass: a line is an effect when it is
     /// written out, not when its bytes are taken.
     pub(super) fn finish(&self) {
-        let is_open = self.gate.pass().is_ok();
+        let is_open = self.gate.check().is_ok();
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         if is_open && !lines.unfinished.is_empty() {
             lines.emit();

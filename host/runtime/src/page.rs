@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use rustix::time::ClockId;
 
-use super::limits::Tally;
+use super::limits::{Effect, Tally};
 use super::shared::{Mapped, Others, Sharable, SharedMemory};
 use baton_store::clock::nanoseconds_on;
 use baton_store::gate::Refused;
@@ -104,11 +104,21 @@ impl Gate {
         Ok(Self { record: SharedMemory::map(page, Mapped::Reads)?, tally: tally.clone() })
     }
 
-    /// Lets one effect pass, by the clocks as they are now.
+    /// Lets one effect pass, by the clocks as they are now, and counts it.
     ///
     /// # Errors
     /// [`Refused`] from the deadline on, and once it is closed.
-    pub(super) fn pass(&self) -> Result<(), Refused> {
+    pub(super) fn pass(&self, effect: Effect) -> Result<(), Refused> {
+        let passed = self.check();
+        self.tally.count_effect(effect, passed.is_ok());
+        passed
+    }
+
+    /// Lets what belongs to an effect that has passed go on.
+    ///
+    /// # Errors
+    /// As for [`Gate::pass`].
+    pub(super) fn check(&self) -> Result<(), Refused> {
         if self.remaining().is_zero() {
             self.tally.has_refused();
             return Err(Refused);
@@ -212,13 +222,13 @@ mod tests {
     #[test]
     fn it_begins_closed_and_once_closed_it_never_opens_again() {
         let (gate, page, tally) = gate();
-        assert_eq!((gate.pass(), gate.remaining()), (Err(Refused), Duration::ZERO));
+        assert_eq!((gate.check(), gate.remaining()), (Err(Refused), Duration::ZERO));
         page.open_for(|| HOUR);
-        assert_eq!(gate.pass(), Ok(()));
+        assert_eq!(gate.check(), Ok(()));
         assert!(gate.remaining() > HOUR / 2 && gate.remaining() <= HOUR);
         page.close();
         page.open_for(|| HOUR);
-        assert_eq!((gate.pass(), gate.remaining()), (Err(Refused), Duration::ZERO));
+        assert_eq!((gate.check(), gate.remaining()), (Err(Refused), Duration::ZERO));
         assert!(tally.refused());
     }
 
@@ -228,7 +238,7 @@ mod tests {
             let (gate, page, _) = gate();
             page.open_for(|| HOUR);
             page.record.place_of(1)[late].store(nanoseconds_on(clock), Ordering::Relaxed);
-            assert_eq!(gate.pass(), Err(Refused), "{clock:?}");
+            assert_eq!(gate.check(), Err(Refused), "{clock:?}");
         }
     }
 
@@ -237,10 +247,10 @@ mod tests {
     fn while_a_deadline_is_being_written_the_one_before_holds() {
         let (gate, page, _) = gate();
         page.record.place_of(1).iter().for_each(|at| at.store(u64::MAX, Ordering::Relaxed));
-        assert_eq!(gate.pass(), Err(Refused), "the first is not written yet");
+        assert_eq!(gate.check(), Err(Refused), "the first is not written yet");
         page.open_for(|| HOUR);
         page.record.place_of(2)[0].store(1, Ordering::Relaxed);
-        assert_eq!(gate.pass(), Ok(()));
+        assert_eq!(gate.check(), Ok(()));
     }
 
     #[test]
@@ -270,7 +280,7 @@ mod tests {
             page.close();
             HOUR
         });
-        assert_eq!(gate.pass(), Err(Refused));
+        assert_eq!(gate.check(), Err(Refused));
     }
 
     #[test]

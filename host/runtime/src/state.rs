@@ -1,6 +1,7 @@
 //! The runner's side of `baton:host/state`: reads from memory, commits by the host.
 
 use super::guest::{Guest, state_contract as contract};
+use super::limits::Effect;
 use super::protocol::{Change, NotCommitted};
 use super::runner::KeptState;
 
@@ -19,6 +20,7 @@ impl contract::Host for Guest {
             contract::Change::Delete(key) => Change::Delete(key),
         });
         let committed = state(self)?.commit(changes.collect()).await;
+        self.term.tally.count_effect(Effect::Commit, committed.is_ok());
         Ok(committed.map_err(|error| match error {
             NotCommitted::InvalidKey(why) => contract::Error::InvalidKey(why),
             NotCommitted::TooLarge(why) => contract::Error::TooLarge(why),

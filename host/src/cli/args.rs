@@ -257,6 +257,13 @@ pub(super) struct Run {
     /// How log lines look: text, json [env: BATON_LOG_FORMAT] [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<String>,
+    /// Where probes, load balancers and scrapers ask this node; none for nowhere
+    /// [env: BATON_ADMIN] [default: 127.0.0.1:7070 (or the next free port)]
+    ///
+    /// /livez, /readyz, /leader/ELECTION and /metrics are for all who
+    /// reach the address.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub admin: Option<String>,
     /// Show each setting and where it came from, with secrets hidden, and exit
     #[arg(long)]
     pub print_config: bool,

@@ -359,7 +359,8 @@ impl args::Run {
             .flag(Key::Create, self.create)
             .flag(Key::AllowWeakerIsolation, self.allow_weaker_isolation)
             .flag(Key::Node, self.node)
-            .flag(Key::LogFormat, self.log_format);
+            .flag(Key::LogFormat, self.log_format)
+            .flag(Key::Admin, self.admin);
         self.settings.add_to(layer)
     }
 }

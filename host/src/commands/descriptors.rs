@@ -4,8 +4,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use baton_runtime::Policy;
 
-/// What the host itself opens: its threads, the module that it reads, the caches, the status, pipes to its children.
-const HOST: u64 = 200;
+/// What the host itself opens: its threads, the module that it reads, the caches, the status, the admin endpoint's
+/// connections, pipes to its children.
+const HOST: u64 = 300;
 
 /// What it opens for each coordinator: connections to the store, lookups, code, and the ways to its runners: of one that
 /// runs and of two that are ready.

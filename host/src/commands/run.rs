@@ -7,6 +7,7 @@
 //! - **keepers**, two threads: hear the runners, commit for them, look up names. They decide nothing.
 //! - **starter**: starts templates and the warden, takes over the runners that templates have forked, and reaps those that
 //!   nobody waits for. All of them die with this thread.
+//! - **admin**: answers what probes, load balancers and scrapers ask, and changes nothing.
 //! - **watchdog** and **last words**: see [`Watchdog`].
 //! - **log writer**: writes lines to stderr, and holds nobody up: see [`telemetry`](crate::telemetry).
 //! - **postmortem**: writes core dumps and profiles, one instance's at a time; those that come meanwhile are left out, and
@@ -15,6 +16,7 @@
 //!
 //! No thread that renews, kills or gates waits for a guest. Every task and thread has an owner that awaits or joins it.
 
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -28,12 +30,13 @@ use tokio::task::{JoinError, JoinSet};
 
 use super::dev::Workshop;
 use super::{WrongConfiguration, descriptors, open_store};
+use crate::admin::{self, Admin, AdminError, AdminPlace, Watched};
 use crate::config::{Config, Coordinator, Misspelt, Relied};
 use crate::node::NodeId;
 use crate::signals::{Ask, Signals};
 use crate::status_socket::StatusSocket;
 use crate::supervisor::{Shutdown, Supervisor};
-use crate::telemetry::{Event, FollowerLog, LAST_LINES, Log};
+use crate::telemetry::{Event, FollowerLog, Heartbeat, LAST_LINES, Log, Standing};
 use baton_modules::{
     Cache, CacheError, Compiler, FileSource, Follower, Following, Judgement, ModuleSource, OciSource, Pace, Preparer,
     Presence, RegistryCredentials, Source, Supply, Trust,
@@ -86,14 +89,25 @@ fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow
     let checked = check(&config.coordinators, &files)?;
     descriptors::grant(checked.iter().map(|checked| &checked.policy)).map_err(WrongConfiguration::new)?;
     let node = config.node.claim().map_err(WrongConfiguration::new)?;
+    // The developer of a coordinator sees all there is in the terminal.
+    let place = if workshop.is_none() { config.admin } else { AdminPlace::Off };
+    let (listener, no_endpoint) = match admin::bind(place) {
+        Ok(listener) => (listener, None),
+        // Nobody has asked for it, and nothing depends on it.
+        Err(error @ AdminError::NoLoopback(_)) => (None, Some(error)),
+        Err(error) => return Err(WrongConfiguration::new(error).into()),
+    };
     let (log, writer) = Log::to_stderr(config.log_format, node.id())?;
+    if let Some(error) = no_endpoint {
+        log.emit(None, Event::Error { error: format!("{:#}", anyhow::Error::new(error)) });
+    }
     for missing in confine::missing() {
         log.emit(None, Event::WeakerIsolation { missing });
     }
     for Misspelt { variable, meant } in config.misspelt.iter().cloned() {
         log.emit(None, Event::MisspeltVariable { variable, meant });
     }
-    let ended = contend(config, stores, workshop, &checked, node.id(), &log);
+    let ended = contend(config, stores, workshop, &checked, listener, node.id(), &log);
     if !files.shutdown(LAST_FILES) {
         let error = format!("a core dump or a profile is not written after {LAST_FILES:?}, and is given up");
         log.emit(None, Event::Error { error });
@@ -202,6 +216,7 @@ fn contend(
     Stores { leases, states, modules }: &Stores,
     workshop: Option<&Workshop>,
     checked: &[Checked<'_>],
+    listener: Option<TcpListener>,
     node: &NodeId,
     log: &Log,
 ) -> anyhow::Result<()> {
@@ -215,6 +230,22 @@ fn contend(
     // Two threads: one that waits for a slow call of the system does not delay the other's deadlines.
     let control = runtime("control", 2)?;
     let incarnation = incarnation()?;
+    let running = RunningInstances::default();
+    let standing = |Checked { coordinator, .. }: &Checked<'_>| {
+        Arc::new(Standing::new(coordinator.election.clone(), coordinator.timing.lease()))
+    };
+    let standings: Vec<Arc<Standing>> = checked.iter().map(standing).collect();
+    let heartbeat = Heartbeat::default();
+    let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
+    let watched = Watched {
+        node: node.to_string(),
+        standings: standings.clone(),
+        running: running.clone(),
+        clock: clock.clone(),
+        watchdog: Arc::clone(&watchdog),
+        heartbeat: heartbeat.clone(),
+    };
+    let admin = listener.map(|listener| Admin::start(listener, watched)).transpose()?;
     let result = control.block_on(async {
         let mut signals = Signals::listen()?;
         let all_runners: Vec<Runners> = checked
@@ -224,21 +255,21 @@ fn contend(
         let make =
             Followers::new(config, node, &incarnation, (Arc::clone(modules), Arc::clone(leases)), workshop, log)?;
         let supplied = tokio::select! {
-            supplied = make.all(checked, &all_runners) => supplied?,
+            supplied = make.all(checked, &all_runners, &standings) => supplied?,
             // A large module takes a while, and nothing was begun that has to be ended.
             asked = signals.next() => {
                 told_to_end(asked, log);
                 return Ok(());
             }
         };
-        let running = RunningInstances::default();
         let (ask, asked) = watch::channel(Shutdown::No);
         let (mut supervisors, mut followers) = (JoinSet::new(), JoinSet::new());
-        let supplied = supplied.into_iter().zip(all_runners);
-        for (Checked { coordinator, postmortem, .. }, (supplied, runners)) in checked.iter().zip(supplied) {
-            let log = log.for_election(&coordinator.election);
+        let supplied = supplied.into_iter().zip(all_runners).zip(&standings);
+        for (Checked { coordinator, postmortem, .. }, ((supplied, runners), standing)) in checked.iter().zip(supplied) {
+            let log = log.for_election(standing);
             let (source, timing) = (&coordinator.module, &coordinator.timing);
-            log.emit(None, Event::starting(node.as_str(), &config.store, source.to_string(), supplied.module, timing));
+            let (store, module) = (&config.store, supplied.module);
+            log.emit(None, Event::starting(node.as_str(), store, source.to_string(), module, address, timing));
             let launcher = Launcher {
                 election: coordinator.election.clone(),
                 node: node.to_string(),
@@ -275,11 +306,13 @@ fn contend(
                 stall_after: coordinator.stall_after,
                 clock: clock.clone(),
                 log,
+                standing: Arc::clone(standing),
             };
             supervisors.spawn(supervisor.run(asked.clone()));
             followers.spawn(supplied.follower.run());
         }
         let mut aside = JoinSet::new();
+        aside.spawn(heartbeat.of_runtime(clock.clone()));
         // A folder of one's own costs nobody anything: only what is shared must be asked for.
         if config.create || matches!(config.store, StoreUrl::Sqlite(_)) {
             aside.spawn(create(Arc::clone(leases), log.clone()));
@@ -318,6 +351,9 @@ fn contend(
         aside.shutdown().await;
         Ok(())
     });
+    if let Some(admin) = admin {
+        admin.shutdown();
+    }
     // A store that hangs may hold one of its threads for ever; nothing depends on it any more.
     control.shutdown_background();
     keepers.shutdown_timeout(Duration::from_secs(1));
@@ -382,10 +418,15 @@ impl<'a> Followers<'a> {
         Ok(Self { node, incarnation, modules, leases, workshop, log, compiler: Compiler::default(), cache })
     }
 
-    async fn all(&self, checked: &[Checked<'_>], runners: &[Runners]) -> anyhow::Result<Vec<Supplied>> {
+    async fn all(
+        &self,
+        checked: &[Checked<'_>],
+        runners: &[Runners],
+        standings: &[Arc<Standing>],
+    ) -> anyhow::Result<Vec<Supplied>> {
         let mut supplied = Vec::new();
-        for (checked, runners) in checked.iter().zip(runners) {
-            supplied.push(self.follower(checked, runners).await?);
+        for ((checked, runners), standing) in checked.iter().zip(runners).zip(standings) {
+            supplied.push(self.follower(checked, runners, standing).await?);
         }
         Ok(supplied)
     }
@@ -396,6 +437,7 @@ impl<'a> Followers<'a> {
         &self,
         Checked { coordinator, trust, policy, .. }: &Checked<'_>,
         runners: &Runners,
+        standing: &Arc<Standing>,
     ) -> anyhow::Result<Supplied> {
         let engine = Engine::new(policy.purpose());
         let engine = engine.map_err(|error| anyhow::anyhow!("{error:#}"))?;
@@ -431,7 +473,8 @@ impl<'a> Followers<'a> {
             }),
             presence: seen,
             reports: Arc::new(FollowerLog {
-                log: self.log.for_election(&coordinator.election),
+                log: self.log.for_election(standing),
+                standing: Arc::clone(standing),
                 source: coordinator.module.to_string(),
             }),
             pace: Pace::default(),

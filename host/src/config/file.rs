@@ -312,6 +312,7 @@ fn example(key: Key) -> &'static str {
         Key::MaxMemory | Key::MaxState | Key::MaxStateValue => ", such as \"256MiB\"",
         Key::Pin => ", such as \"sha256:…\", or a list of them in brackets",
         Key::Trust => ", such as \"minisign.pub\", or a list of them in brackets",
+        Key::Admin => ", such as \"127.0.0.1:7070\" or \"none\"",
         Key::Cache => ", such as \"cache\" or \"off\"",
         Key::AllowHttp => ", such as \"https://api.example.com\", or a list of them in brackets",
         Key::MaxRequests => " or a number, such as 64",

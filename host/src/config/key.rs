@@ -15,6 +15,8 @@ pub enum Key {
     Node,
     /// How log lines look.
     LogFormat,
+    /// Where the admin endpoint is.
+    Admin,
     /// Where compiled modules are kept.
     Cache,
     /// Where the modules come from.
@@ -79,13 +81,14 @@ pub enum Key {
 
 impl Key {
     /// All settings: those of the host first, then those of a coordinator.
-    pub const ALL: [Key; 36] = [
+    pub const ALL: [Key; 37] = [
         Key::File,
         Key::Store,
         Key::Create,
         Key::AllowWeakerIsolation,
         Key::Node,
         Key::LogFormat,
+        Key::Admin,
         Key::Cache,
         Key::Module,
         Key::Election,
@@ -128,6 +131,7 @@ impl Key {
             Key::AllowWeakerIsolation => "allow-weaker-isolation",
             Key::Node => "node",
             Key::LogFormat => "log-format",
+            Key::Admin => "admin",
             Key::Cache => "cache",
             Key::Module => "module",
             Key::Election => "election",

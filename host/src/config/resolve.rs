@@ -11,6 +11,7 @@ use super::layer::Given;
 use super::misspelt::misspelt;
 use super::table::SettingRow;
 use super::{Config, ConfigError, Coordinator, Environment, Key, Layer, Origin, folders, secrets, value};
+use crate::admin::AdminPlace;
 use crate::node::{NodeChoice, NodeId};
 use crate::telemetry::Format;
 use baton_modules::ModuleSource;
@@ -35,6 +36,7 @@ pub fn resolve(flags: &Layer, around: &Environment) -> Result<Config, ConfigErro
     let node = node(&mut host, around)?;
     let log_format = host.get(Key::LogFormat, value::log_format, value::show_log_format, || Ok(Format::Text))?.0;
 
+    let admin = host.get(Key::Admin, value::admin, ToString::to_string, || Ok(AdminPlace::Free))?.0;
     let cache = host.get(Key::Cache, value::place, value::show_place, || Ok(around.cache_folder()))?.0;
 
     let mut coordinators = Vec::new();
@@ -67,6 +69,7 @@ pub fn resolve(flags: &Layer, around: &Environment) -> Result<Config, ConfigErro
         allow_weaker_isolation,
         node,
         log_format,
+        admin,
         cache,
         cache_key,
         file,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use baton_election::ElectionName;
 use baton_election::OnDone;
 
+use crate::admin::AdminPlace;
 use crate::telemetry::Format;
 use baton_modules::{InvalidModuleSource, ModuleSource};
 use baton_runtime::shell::quoted;
@@ -68,6 +69,18 @@ pub(super) fn stall(text: &str) -> Result<Option<Duration>, String> {
 
 pub(super) fn show_stall(stall: &Option<Duration>) -> String {
     stall.as_ref().map_or("off".to_string(), show_duration)
+}
+
+/// `none`, or an address with a port; `off`, too, as other settings have it.
+pub(super) fn admin(text: &str) -> Result<AdminPlace, String> {
+    match text.trim() {
+        OFF | "none" => Ok(AdminPlace::Off),
+        address => address.parse().map(AdminPlace::At).map_err(|_| {
+            format!(
+                "{address:?} is not an address: write one with its port, as in 127.0.0.1:7070 or [::]:7070, or none"
+            )
+        }),
+    }
 }
 
 /// `off`, or a path.

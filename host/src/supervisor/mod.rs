@@ -29,7 +29,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::telemetry::{LAST_LINES, Log};
+use crate::telemetry::{Asked, BEAT_EVERY, LAST_LINES, Log, Standing};
 use baton_modules::{Judgement, Prepared, Presence, Supply, Verdict};
 use baton_runtime::{Instance, InstanceEvent, Launcher};
 use baton_store::clock::Clock;
@@ -40,9 +40,6 @@ use reporter::Reporter;
 /// A node that holds a lease waits no longer than this without reading the clock while it has no instance: timers stop
 /// while a machine sleeps, of which the watchdog tells each supervisor.
 const LONGEST_WAIT_UNWATCHED: Duration = Duration::from_millis(250);
-
-/// How long anything else waits at the most.
-const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
 /// How urgently the host is asked to end. A level: it only rises.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -79,6 +76,8 @@ pub struct Supervisor {
     pub clock: Clock,
     /// Where it tells of the election.
     pub log: Log,
+    /// What it tells those that watch the node from outside.
+    pub standing: Arc<Standing>,
 }
 
 impl Supervisor {
@@ -145,6 +144,7 @@ struct Run {
 /// An instance, and what it runs.
 struct Serving {
     instance: Instance,
+    term: Term,
     module: Digest,
 }
 
@@ -178,6 +178,7 @@ impl Run {
     /// Tells what runs here, and which term was seen, where that is news.
     fn let_others_know(&self) {
         let term = self.elector.written_term();
+        self.given.standing.goes_round(self.given.clock.now(), term, self.elector.deadline());
         let runs = self.serving.as_ref().map(|serving| serving.module);
         self.given.presence.send_if_modified(|known| {
             let before = std::mem::replace(known, Presence { runs, term });
@@ -220,7 +221,7 @@ impl Run {
     fn wait(&self) -> Duration {
         let now = self.given.clock.now();
         let is_watched = self.serving.is_some();
-        let longest = if self.elector.holds_lease() && !is_watched { LONGEST_WAIT_UNWATCHED } else { LONGEST_WAIT };
+        let longest = if self.elector.holds_lease() && !is_watched { LONGEST_WAIT_UNWATCHED } else { BEAT_EVERY };
         let next = [self.elector.next_wakeup(), self.stalls_at()].into_iter().flatten().min();
         next.map_or(longest, |next| next.since(now).min(longest))
     }
@@ -238,7 +239,7 @@ impl Run {
                 }
             }
             Effect::Stop { reason, message, grace_ends, next } => {
-                if let Some(Serving { instance, module }) = &mut self.serving {
+                if let Some(Serving { instance, module, .. }) = &mut self.serving {
                     let left = grace_ends.since(self.given.clock.now()).min(instance.remaining());
                     self.reporter.stopping(*module, reason, &message, left);
                     instance.stop(reason, message, grace_ends, next);
@@ -286,6 +287,7 @@ impl Run {
         let all: Vec<Prepared> = [supply.current, supply.fallback].into_iter().flatten().chain(before).collect();
         let is = |version: &ModuleVersion, one: &Prepared| one.version().digest == version.digest;
         self.at_hand = planned.filter_map(|version| all.iter().find(|one| is(version, one)).cloned()).collect();
+        self.given.standing.would_run(self.at_hand.first().map(|one| one.module.digest()));
         self.given.launcher.runners.keep(&self.at_hand.iter().map(|one| &one.module).collect::<Vec<_>>());
     }
 
@@ -303,7 +305,7 @@ impl Run {
         self.lines = Some(lines);
         self.stalled = false;
         let instance = self.given.launcher.start(module, term, deadline, abort_at, output);
-        self.serving = Some(Serving { instance, module: module.digest() });
+        self.serving = Some(Serving { instance, term, module: module.digest() });
     }
 
     fn abort(&self, reason: &str) -> ! {
@@ -320,9 +322,10 @@ impl Run {
     fn request(&mut self, id: RequestId, op: Op, limit: Duration) {
         let (store, election) = (Arc::clone(&self.given.store), self.given.election.clone());
         let last_lines = self.last_lines(&op);
+        let (standing, clock) = (Arc::clone(&self.given.standing), self.given.clock.clone());
         self.requests.spawn(async move {
             last_lines.await;
-            let what = op.to_string();
+            let (what, asked, sent) = (op.to_string(), Asked::from(&op), clock.now());
             // Whatever becomes of it, the elector waits for an answer. Nothing that the request leaves half done
             // is ours, so going on after its panic breaks nothing here.
             let answer = AssertUnwindSafe(timeout(limit, store.request(&election, op))).catch_unwind().await;
@@ -331,6 +334,7 @@ impl Run {
                 Ok(Err(_)) => Err(StoreError::Unknown(format!("no answer to the {what} within {limit:.1?}"))),
                 Err(_) => Err(StoreError::Unknown(format!("the {what} panicked: a bug in the store's client"))),
             };
+            standing.was_asked(asked, &result, clock.now().since(sent));
             (id, result)
         });
     }
@@ -356,7 +360,11 @@ impl Run {
                 Some(Input::StepDown { reason: format!("the coordinator asked for it: {reason}") })
             }
             InstanceEvent::Gone(gone) => {
-                let usage = self.serving.take().map(|serving| serving.instance.usage()).unwrap_or_default();
+                let usage = self.serving.take().map(|Serving { instance, term, .. }| {
+                    self.given.standing.is_gone(term, instance.effects());
+                    instance.usage()
+                });
+                let usage = usage.unwrap_or_default();
                 self.reporter.gone(&gone, usage, self.given.clock.now());
                 Some(Input::Gone { end: gone.end })
             }

@@ -68,6 +68,9 @@ pub enum Event {
         /// The digest of the module that is ready; none if it is not known yet.
         #[serde(skip_serializing_if = "Option::is_none")]
         module: Option<String>,
+        /// Where the admin endpoint is; none if there is none.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        admin: Option<String>,
         /// D: the lease's length.
         lease_s: Seconds,
         /// From a leader's crash until the next instance runs, at worst and with a healthy store.
@@ -472,6 +475,7 @@ impl fmt::Display for Event {
                 store,
                 source,
                 module,
+                admin,
                 lease_s,
                 crash_takeover_s,
                 hand_off_s,
@@ -483,11 +487,12 @@ impl fmt::Display for Event {
                 "baton {version}, node {node}, on {store}, {}, lease {lease_s}; at worst a crash is taken over in \
                  {crash_takeover_s} and a hand-off takes {hand_off_s}; a leader survives a store outage of \
                  {tolerated_outage_s}; tolerated are a hidden pause of {tolerated_pause_s} and a clock that is \
-                 {tolerated_drift_percent}% slow",
+                 {tolerated_drift_percent}% slow{}",
                 match module {
                     Some(module) => format!("module {module} of {source}"),
                     None => format!("modules of {source}"),
-                }
+                },
+                admin.as_ref().map(|admin| format!("; health and metrics at http://{admin}")).unwrap_or_default()
             ),
             Self::WeakerIsolation { missing } => write!(
                 f,

@@ -2,12 +2,16 @@
 
 use baton_modules::{Report, ReportSink};
 
-use super::{Event, Log};
+use std::sync::Arc;
+
+use super::{Event, Log, Standing};
 
 /// Writes what one follower says into its election's log.
 pub struct FollowerLog {
     /// The election's log.
     pub log: Log,
+    /// What those that watch the node from outside are told.
+    pub standing: Arc<Standing>,
     /// Where the modules are from, for people.
     pub source: String,
 }
@@ -15,6 +19,9 @@ pub struct FollowerLog {
 impl ReportSink for FollowerLog {
     fn report(&self, report: Report) {
         let source = self.source.clone();
+        if matches!(report, Report::NothingPushed { .. }) {
+            self.standing.waits_for_push();
+        }
         self.log.emit(
             None,
             match report {

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::queue::LogEntry;
 use super::{Event, Format, GuestStream};
+use baton_election::ElectionName;
 use baton_runtime::LogLevel;
 use baton_runtime::escape::{escape, escape_json};
 use baton_store::Digest;
@@ -54,7 +55,7 @@ impl Formatter {
             (false, true) => time,
             (false, false) => &full,
         };
-        let election = entry.scope.election.as_ref().map_or("-", |election| election.as_str());
+        let election = entry.scope.election().map_or("-", ElectionName::as_str);
         let term = entry.term.map(|term| format!("term {term}"));
         // Of those who read in brief, each has one election.
         let who = Some(election.to_owned()).filter(|_| !is_brief).into_iter().chain(term).collect::<Vec<_>>().join(" ");
@@ -141,7 +142,7 @@ fn json(entry: &LogEntry) -> String {
         level,
         event,
         node: entry.scope.node.as_str(),
-        election: entry.scope.election.as_ref().map(|election| election.as_str()),
+        election: entry.scope.election().map(ElectionName::as_str),
         term: entry.term,
         fields: &entry.event,
     };

@@ -1,5 +1,6 @@
 //! Events made from the elector's words, so that each is named in one place.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use baton_election::timing::LONGEST_POLL;
@@ -13,13 +14,21 @@ use baton_store::StoreUrl;
 impl Event {
     /// The host begins to contend: what follows from its timing.
     #[must_use]
-    pub fn starting(node: &str, store: &StoreUrl, source: String, module: Option<Digest>, timing: &Timing) -> Self {
+    pub fn starting(
+        node: &str,
+        store: &StoreUrl,
+        source: String,
+        module: Option<Digest>,
+        admin: Option<SocketAddr>,
+        timing: &Timing,
+    ) -> Self {
         Self::Starting {
             version: env!("CARGO_PKG_VERSION").to_string(),
             node: node.to_string(),
             store: store.to_string(),
             source,
             module: module.map(|digest| digest.to_string()),
+            admin: admin.map(|address| address.to_string()),
             lease_s: timing.lease().into(),
             crash_takeover_s: timing.takeover_after_crash().into(),
             hand_off_s: (timing.grace().saturating_add(timing.kill_takes() + LAST_LINES + LONGEST_POLL)).into(),

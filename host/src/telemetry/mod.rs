@@ -9,13 +9,16 @@
 //! it brings a deadline with it, and is dropped and counted if that has passed before it is written. What the host says
 //! itself, of whichever term, is always true and has none.
 
+mod counts;
 mod event;
 mod followers;
 mod format;
+mod heartbeat;
 mod make;
 mod queue;
 mod shorten;
 mod sink;
+mod standing;
 mod writer;
 
 use std::io::{self, IsTerminal};
@@ -25,9 +28,12 @@ use std::time::Duration;
 
 use baton_election::{ElectionName, Term};
 
+pub use counts::{Answered, Asked, Counts, Ended, Histogram, Transition};
 pub use event::{Event, GuestStream, Seconds};
 pub use followers::FollowerLog;
 pub use format::Style;
+pub use heartbeat::{BEAT_EVERY, Heartbeat};
+pub use standing::{Known, Standing};
 
 use crate::node::NodeId;
 use baton_store::clock::wall;
@@ -61,7 +67,20 @@ pub struct Log {
 #[derive(Debug)]
 struct Scope {
     node: NodeId,
-    election: Option<ElectionName>,
+    standing: Option<Arc<Standing>>,
+}
+
+impl Scope {
+    fn election(&self) -> Option<&ElectionName> {
+        self.standing.as_ref().map(|standing| &standing.election)
+    }
+
+    /// What is said of an election is also what is known of it.
+    fn observe(&self, term: Option<Term>, event: &Event) {
+        if let Some(standing) = &self.standing {
+            standing.observe(self.node.as_str(), term, event);
+        }
+    }
 }
 
 impl Log {
@@ -81,15 +100,15 @@ impl Log {
     /// What the system says where it has no thread to give.
     pub fn start(style: Style, node: &NodeId, out: Box<dyn AsFd + Send>) -> io::Result<(Self, LogWriter)> {
         let queue = Arc::new(Queue::default());
-        let scope = Arc::new(Scope { node: node.clone(), election: None });
+        let scope = Arc::new(Scope { node: node.clone(), standing: None });
         let thread = writer::spawn(Arc::clone(&queue), Arc::clone(&scope), style, Sink::new(out))?;
         Ok((Self { queue: Arc::clone(&queue), scope }, LogWriter { queue, thread }))
     }
 
     /// The same log for what concerns one election.
     #[must_use]
-    pub fn for_election(&self, election: &ElectionName) -> Self {
-        let scope = Scope { node: self.scope.node.clone(), election: Some(election.clone()) };
+    pub fn for_election(&self, standing: &Arc<Standing>) -> Self {
+        let scope = Scope { node: self.scope.node.clone(), standing: Some(Arc::clone(standing)) };
         Self { queue: Arc::clone(&self.queue), scope: Arc::new(scope) }
     }
 
@@ -105,6 +124,7 @@ impl Log {
     }
 
     fn push(&self, term: Option<Term>, event: Event, deadline: Option<Deadline>) {
+        self.scope.observe(term, &event);
         let event = event.shortened();
         self.queue.push(LogEntry { at: wall(), scope: Arc::clone(&self.scope), term, event, deadline });
     }

@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn last_words_find_room_where_nothing_else_does() {
-        let scope = Arc::new(Scope { node: NodeId::new("n").unwrap(), election: None });
+        let scope = Arc::new(Scope { node: NodeId::new("n").unwrap(), standing: None });
         let queue = Queue::default();
         let push = |event| {
             let (at, scope) = (Duration::ZERO, Arc::clone(&scope));
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_first_loss_is_said_at_once_and_the_rest_when_there_is_room() {
-        let scope = Arc::new(Scope { node: NodeId::new("n").unwrap(), election: None });
+        let scope = Arc::new(Scope { node: NodeId::new("n").unwrap(), standing: None });
         let queue = Queue::default();
         let push = || {
             let (at, scope) = (Duration::ZERO, Arc::clone(&scope));

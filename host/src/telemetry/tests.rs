@@ -22,11 +22,15 @@ fn node() -> NodeId {
     NodeId::new("web-3-0").unwrap()
 }
 
+fn standing() -> Arc<Standing> {
+    Arc::new(Standing::new(ElectionName::new("heartbeat").unwrap(), Duration::from_secs(15)))
+}
+
 /// The lines that `say` leads to.
 fn lines(style: Style, say: impl FnOnce(&Log)) -> Vec<String> {
     let mut kept = tempfile::tempfile().unwrap();
     let (log, writer) = Log::start(style, &node(), Box::new(kept.try_clone().unwrap())).unwrap();
-    say(&log.for_election(&ElectionName::new("heartbeat").unwrap()));
+    say(&log.for_election(&standing()));
     assert!(writer.shutdown(Duration::from_secs(10)));
     kept.rewind().unwrap();
     io::read_to_string(kept).unwrap().lines().map(String::from).collect()
@@ -373,6 +377,7 @@ fn starting_says_what_the_timing_promises() {
         &"azure://account/box".parse().unwrap(),
         "x.wasm".to_owned(),
         Some(Digest::of(b"")),
+        Some(([127, 0, 0, 1], 7070).into()),
         &timing.unwrap(),
     );
     assert_eq!(
@@ -380,7 +385,7 @@ fn starting_says_what_the_timing_promises() {
         format!(
             "baton {}, node web-1-0, on azure://account/box, module {} of x.wasm, lease 15s; at worst a crash is taken over in 16.25s and a \
              hand-off takes 8.7s; a leader survives a store outage of 8s; tolerated are a hidden pause of 550ms and a \
-             clock that is 3.7% slow",
+             clock that is 3.7% slow; health and metrics at http://127.0.0.1:7070",
             env!("CARGO_PKG_VERSION"),
             Digest::of(b"")
         )

@@ -106,6 +106,7 @@ impl Writer {
 
     /// Says that so many lines were lost.
     fn say(&mut self, scope: Arc<Scope>, term: Option<Term>, event: Event, lines: u64) {
+        scope.observe(term, &event);
         if !matches!(self.write(&LogEntry { at: wall(), scope, term, event, deadline: None }), Outcome::Written) {
             self.queue.add_dropped(lines);
         }

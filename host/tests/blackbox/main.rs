@@ -5,6 +5,7 @@
 //! guests wrote down themselves, on the one clock of this machine.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
 
+mod admin;
 mod any_component;
 mod azure_access;
 mod bad_input;

@@ -10,7 +10,7 @@ use baton_store::clock::Clock;
 
 use baton::node::NodeId;
 use baton::supervisor::{Shutdown, Supervisor};
-use baton::telemetry::{Format, Log, Style};
+use baton::telemetry::{Format, Log, Standing, Style};
 use baton_election::{ElectionName, OnDone, Op, Reply, Settings, StoreError, Timing};
 use baton_modules::{Prepared, Supply};
 use baton_store::{LeaseStore, MemoryStore, memory};
@@ -89,6 +89,7 @@ async fn a_request_that_panics_has_an_unknown_outcome_and_is_repeated() {
         stall_after: None,
         clock,
         log,
+        standing: Arc::new(Standing::new(ElectionName::new("fleet").unwrap(), Duration::from_secs(2))),
     };
     let (ask, asked) = watch::channel(Shutdown::No);
     let running = tokio::spawn(supervisor.run(asked));

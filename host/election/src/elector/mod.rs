@@ -164,6 +164,15 @@ impl Elector {
         matches!(self.role, Role::Holding(_))
     }
 
+    /// From when on the effects of this node's instances are refused, unless the lease is renewed before; none while it
+    /// does not hold the lease.
+    pub fn deadline(&self) -> Option<Time> {
+        match &self.role {
+            Role::Holding(holding) => Some(holding.deadline(&self.context)),
+            _ => None,
+        }
+    }
+
     /// Lets the role take the input, or without one the time, until it settles.
     fn apply(&mut self, mut input: Option<Input>) {
         match &input {

@@ -113,7 +113,7 @@ impl Connector {
             Host::Ipv6(address) => return Ok(vec![SocketAddr::new(IpAddr::V6(*address), origin.port)]),
             Host::Domain(name) => name,
         };
-        gate.pass().map_err(told)?;
+        gate.check().map_err(told)?;
         self.names
             .look_up(name, origin.port)
             .await
@@ -140,7 +140,7 @@ struct Gated {
 
 impl Gated {
     async fn connect(address: SocketAddr, gate: &Arc<Gate>) -> Result<(Self, InFlight), Error> {
-        gate.pass().map_err(told)?;
+        gate.check().map_err(told)?;
         let tcp = Self::open(address).await.map_err(|error| connect_error(&error))?;
         // A head and a body that follow each other need not wait for acknowledgements.
         tcp.set_nodelay(true).map_err(|error| connect_error(&error))?;
@@ -160,7 +160,7 @@ impl Gated {
     }
 
     fn pass(&self) -> io::Result<()> {
-        self.gate.pass().map_err(|closed| io::Error::new(io::ErrorKind::PermissionDenied, closed))
+        self.gate.check().map_err(|closed| io::Error::new(io::ErrorKind::PermissionDenied, closed))
     }
 }
 

@@ -34,7 +34,7 @@ use wasmtime_wasi_http::{
 };
 
 use super::guest::TermContext;
-use super::limits::Tally;
+use super::limits::{Effect, Tally};
 use super::output::{Notice, Output};
 use super::page::Gate;
 use super::runner::Lookups;
@@ -214,7 +214,7 @@ struct Common {
 impl Common {
     /// Decides whether the guest may make this request, and makes it this term's.
     fn admit(&self, mut request: Request<WasiBody>, waits: Waits) -> Result<Admitted, Error> {
-        self.gate.pass().map_err(told)?;
+        self.gate.pass(Effect::Request).map_err(told)?;
         // It would make a tunnel of the connection, in which nothing is checked.
         if request.method() == Method::CONNECT {
             return Err(Error::HttpRequestMethodInvalid);

@@ -138,7 +138,7 @@ impl Instance {
         };
         around.finish();
         let core_dump = match &returned {
-            Err(error) if policy.core_dump && around.gate.pass().is_ok() => {
+            Err(error) if policy.core_dump && around.gate.check().is_ok() => {
                 store.as_mut().and_then(|store| core_dump(error, store, &beginning.election, &around.gate))
             }
             _ => None,

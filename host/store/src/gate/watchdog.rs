@@ -32,6 +32,9 @@ const PAUSED: Duration = Duration::from_millis(500);
 /// Those who wait by timers are told once these have missed this much, in nanoseconds.
 const MISSED: i128 = 10_000_000;
 
+/// When it looks next while there is nothing to watch.
+const NEVER: u64 = u64::MAX;
+
 /// How often the end looks whether its last words are said.
 const NAP: Duration = Duration::from_millis(5);
 
@@ -49,6 +52,8 @@ pub struct Watchdog {
 struct Watched {
     state: Mutex<WatchedState>,
     changed: Condvar,
+    /// When it is to have looked at the gates again, in nanoseconds of the host's clock.
+    due: AtomicU64,
     words: Words,
 }
 
@@ -124,7 +129,12 @@ impl Watchdog {
     /// # Errors
     /// Where the system has no thread left.
     pub fn start(clock: Clock, last_words: impl Fn(&str, Duration) + Send + 'static) -> std::io::Result<Self> {
-        let shared = Arc::new(Watched { state: Mutex::default(), changed: Condvar::new(), words: Words::default() });
+        let shared = Arc::new(Watched {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            due: AtomicU64::new(NEVER),
+            words: Words::default(),
+        });
         let mut watchdog = Self { shared: Arc::clone(&shared), threads: Vec::new() };
         let thread = |name: &str| std::thread::Builder::new().name(name.into());
         let spoken = Arc::clone(&shared);
@@ -142,8 +152,17 @@ impl Watchdog {
 
     /// Watches the instance behind `gate` until it is gone.
     pub fn watch(&self, gate: &Arc<Gate>) {
-        self.shared.lock().gates.push(Arc::downgrade(gate));
+        let mut state = self.shared.lock();
+        state.gates.push(Arc::downgrade(gate));
+        self.shared.due.fetch_min(super::nanoseconds(gate.now()), Ordering::Relaxed);
+        drop(state);
         self.shared.changed.notify_one();
+    }
+
+    /// How long ago it was to have looked at the instances that it watches; nothing while it turns as it should.
+    #[must_use]
+    pub fn late(&self, now: Time) -> Duration {
+        Duration::from_nanos(super::nanoseconds(now).saturating_sub(self.shared.due.load(Ordering::Relaxed)))
     }
 }
 
@@ -168,6 +187,7 @@ fn watch(watched: &Watched, clock: &Clock, speaker: &Thread) {
         state.gates.retain(|gate| gate.upgrade().is_some_and(|gate| !gate.gone.load(Ordering::Acquire)));
         if state.gates.is_empty() {
             last = None;
+            watched.due.store(NEVER, Ordering::Relaxed);
             state = watched.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             continue;
         }
@@ -185,6 +205,7 @@ fn watch(watched: &Watched, clock: &Clock, speaker: &Thread) {
                     watched.words.have_missed(speaker);
                 }
                 last = Some((now + wait, timers));
+                watched.due.store(super::nanoseconds(now + wait), Ordering::Relaxed);
                 let (back, _) = watched.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner);
                 state = back;
             }

@@ -49,7 +49,7 @@ impl Holding {
         context.time() <= self.renewed + context.settings.timing.lease() / 2
     }
 
-    pub(super) fn deadline(&self, context: &Context) -> Time {
+    pub(in super::super) fn deadline(&self, context: &Context) -> Time {
         self.renewed + context.settings.timing.deadline_after()
     }
 

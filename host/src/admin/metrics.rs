@@ -1,0 +1,410 @@
+//! The metrics, in the text that Prometheus scrapes. They are read and written down anew for each scrape: nothing that
+//! renews or kills waits for one.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::Watched;
+use crate::telemetry::{Answered, Asked, Ended, Histogram, Known, Standing, Transition};
+use baton_runtime::{Effect, Effects, InUse, Share};
+
+/// What the text is: that of OpenMetrics 1.0.
+pub(super) const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Or the older one, which leaves out what the newer one added.
+pub(super) const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// All metrics as OpenMetrics has them.
+///
+/// # Errors
+/// None that a text in memory could have.
+pub(super) fn open_metrics(watched: &Arc<Watched>) -> Result<String, fmt::Error> {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Scrape::of(watched)));
+    let mut page = String::new();
+    text::encode(&mut page, &registry)?;
+    Ok(page)
+}
+
+/// The same as Prometheus had it before OpenMetrics: a counter is described by the name of its samples, and there are
+/// neither units nor an end.
+pub(super) fn as_prometheus(page: &str) -> String {
+    let is_counter = |line: &str| line.starts_with("# TYPE ") && line.ends_with(" counter");
+    let counters: Vec<&str> =
+        page.lines().filter(|line| is_counter(line)).filter_map(|line| line.split(' ').nth(2)).collect();
+    let mut old = String::with_capacity(page.len());
+    for line in page.lines().filter(|line| !line.starts_with("# UNIT ") && *line != "# EOF") {
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some(what), Some(name), Some(rest)) if counters.contains(&name) => {
+                old.push_str(&format!("# {what} {name}_total {rest}\n"));
+            }
+            _ => old.extend([line, "\n"]),
+        }
+    }
+    old
+}
+
+/// Everything as it was at one moment.
+#[derive(Debug)]
+struct Scrape {
+    node: String,
+    elections: Vec<Election>,
+}
+
+#[derive(Debug)]
+struct Election {
+    standing: Arc<Standing>,
+    known: Known,
+    leads: Option<Duration>,
+    vacant: Duration,
+    in_use: Option<InUse>,
+    effects: Effects,
+}
+
+impl Scrape {
+    fn of(watched: &Watched) -> Self {
+        let now = watched.clock.now();
+        // Before what is known: see `Known::effects`.
+        let (in_use, effects) = (watched.running.in_use(), watched.running.effects());
+        let elections = watched.standings.iter().map(|standing| {
+            let known = standing.known();
+            let running = effects.iter().rfind(|(election, ..)| *election == standing.election);
+            Election {
+                effects: known.effects(running.map(|(_, term, effects)| (*term, *effects))),
+                leads: known.leads(now).map(|(_, left)| left),
+                vacant: known.vacant(now),
+                // The newest, where one takes another's place.
+                in_use: in_use.iter().rfind(|(election, ..)| *election == standing.election).map(|one| one.2.clone()),
+                standing: Arc::clone(standing),
+                known,
+            }
+        });
+        Self { node: watched.node.clone(), elections: elections.collect() }
+    }
+}
+
+/// One of the limits of an instance.
+type Limit = fn(&InUse) -> Share;
+
+type Written = Result<(), fmt::Error>;
+
+/// Describes one metric, and then writes its samples, of each election some.
+struct Metric<'a>(MetricEncoder<'a>);
+
+impl<'a> Metric<'a> {
+    fn new(
+        encoder: &'a mut DescriptorEncoder<'_>,
+        name: &'a str,
+        unit: Option<&'a Unit>,
+        kind: MetricType,
+        help: &str,
+    ) -> Result<Self, fmt::Error> {
+        encoder.encode_descriptor(name, help, unit, kind).map(Self)
+    }
+
+    fn gauge(&mut self, labels: &[(&str, &str)], value: f64) -> Written {
+        if labels.is_empty() {
+            return self.0.encode_gauge(&value);
+        }
+        self.0.encode_family(&labels)?.encode_gauge(&value)
+    }
+
+    fn counter(&mut self, labels: &[(&str, &str)], value: f64) -> Written {
+        self.0.encode_family(&labels)?.encode_counter::<NoLabelSet, _, f64>(&value, None)
+    }
+
+    fn histogram(&mut self, labels: &[(&str, &str)], histogram: &Histogram) -> Written {
+        let buckets: Vec<(f64, u64)> = histogram.buckets().collect();
+        let count = buckets.iter().map(|(_, count)| count).sum();
+        let sum = histogram.sum().as_secs_f64();
+        self.0.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "samples are floating-point numbers in Prometheus, too")]
+fn number(count: u64) -> f64 {
+    count as f64
+}
+
+impl Collector for Scrape {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Written {
+        let encoder = &mut encoder;
+        self.build(encoder)?;
+        self.leadership(encoder)?;
+        self.store(encoder)?;
+        self.instances(encoder)?;
+        self.usage(encoder)
+    }
+}
+
+impl Scrape {
+    fn build(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
+        let help = "This host, by its version and its node";
+        let labels = [("version", env!("CARGO_PKG_VERSION")), ("node", &self.node)];
+        Metric::new(encoder, "baton_build_info", None, MetricType::Gauge, help)?.gauge(&labels, 1.0)?;
+        let help = "Whether this node could take over each of its elections, ever since it has started";
+        let is_ready = self.elections.iter().all(|one| one.known.is_ready());
+        Metric::new(encoder, "baton_ready", None, MetricType::Gauge, help)?.gauge(&[], f64::from(u8::from(is_ready)))
+    }
+
+    fn leadership(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
+        let seconds = Some(&Unit::Seconds);
+        self.gauges(encoder, "baton_leader", None, "Whether this node leads", |one| one.leads.is_some().into())?;
+        let help = "The same under the name that client-go has for it";
+        let mut metric = Metric::new(encoder, "leader_election_master_status", None, MetricType::Gauge, help)?;
+        for one in &self.elections {
+            metric.gauge(&[("name", one.standing.election.as_str())], one.leads.is_some().into())?;
+        }
+        self.gauges(encoder, "baton_term", None, "The highest term that was seen", |one| number(one.known.term))?;
+        let help = "The length of the lease";
+        self.gauges(encoder, "baton_lease", seconds, help, |one| one.standing.lease.as_secs_f64())?;
+        let help = "Until effects of this node are refused, unless it renews before; 0 where it does not lead";
+        let left = |one: &Election| one.leads.unwrap_or_default().as_secs_f64();
+        self.gauges(encoder, "baton_lease_remaining", seconds, help, left)?;
+        let help = "Changes of who leads, as this node saw them";
+        let mut metric = Metric::new(encoder, "baton_transitions", None, MetricType::Counter, help)?;
+        for one in &self.elections {
+            for reason in Transition::ALL {
+                let count = one.standing.counts.transitions(*reason);
+                metric.counter(&[one.label(), ("reason", reason.word())], number(count))?;
+            }
+        }
+        let help = "How long nobody led, as far as this node saw";
+        self.counters(encoder, "baton_leaderless", seconds, help, |one| one.vacant.as_secs_f64())?;
+        let help = "What this node would run, by its digest";
+        let mut metric = Metric::new(encoder, "baton_module_info", None, MetricType::Gauge, help)?;
+        for one in &self.elections {
+            if let Some(digest) = &one.known.module {
+                metric.gauge(&[one.label(), ("digest", &digest.to_string())], 1.0)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn store(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
+        let help = "How long renewals took that succeeded";
+        self.histograms(encoder, "baton_renewal_duration", help, |one| &one.standing.counts.renewals)?;
+        let help = "Requests for lease and record, by what was asked and how the store answered";
+        let mut metric = Metric::new(encoder, "baton_store_requests", None, MetricType::Counter, help)?;
+        for one in &self.elections {
+            for what in Asked::ALL {
+                for how in Answered::ALL {
+                    let labels = [one.label(), ("operation", what.word()), ("result", how.word())];
+                    metric.counter(&labels, number(one.standing.counts.requests(*what, *how)))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn instances(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
+        let help = "Instances that were started here";
+        self.counters(encoder, "baton_instance_starts", None, help, |one| number(one.standing.counts.starts()))?;
+        let help = "Instances that have ended here, by how";
+        let mut metric = Metric::new(encoder, "baton_instance_ends", None, MetricType::Counter, help)?;
+        for one in &self.elections {
+            for outcome in Ended::ALL {
+                let count = one.standing.counts.ends(*outcome);
+                metric.counter(&[one.label(), ("outcome", outcome.word())], number(count))?;
+            }
+        }
+        let help = "From the kill of an instance until it was gone";
+        self.histograms(encoder, "baton_kill_duration", help, |one| &one.standing.counts.kills)?;
+        let help = "How long there was no instance when a version took another's place";
+        self.histograms(encoder, "baton_swap_gap", help, |one| &one.standing.counts.swaps)?;
+        let help = "Effects of instances that have passed, and those that were refused";
+        let mut metric = Metric::new(encoder, "baton_effects", None, MetricType::Counter, help)?;
+        for one in &self.elections {
+            for effect in Effect::ALL {
+                let labels = |result| [one.label(), ("kind", effect.name()), ("result", result)];
+                metric.counter(&labels("passed"), number(one.effects.passed(effect)))?;
+                metric.counter(&labels("refused"), number(one.effects.refused(effect)))?;
+            }
+        }
+        let help = "Lines of instances that were lost";
+        let lost = |one: &Election| number(one.standing.counts.lines_dropped());
+        self.counters(encoder, "baton_output_lines_dropped", None, help, lost)
+    }
+
+    /// Only of what runs here.
+    fn usage(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
+        let bytes = Some(&Unit::Bytes);
+        let running = || self.elections.iter().filter_map(|one| Some((one, one.in_use.as_ref()?)));
+        let help = "Memory that the instance uses";
+        let mut metric = Metric::new(encoder, "baton_guest_memory", bytes, MetricType::Gauge, help)?;
+        for (one, in_use) in running() {
+            metric.gauge(&[one.label()], number(in_use.memory.used))?;
+        }
+        let help = "Memory that the instance may use";
+        let mut metric = Metric::new(encoder, "baton_guest_memory_limit", bytes, MetricType::Gauge, help)?;
+        for (one, in_use) in running() {
+            metric.gauge(&[one.label()], number(in_use.memory.limit))?;
+        }
+        let limits: [(&str, Limit); 5] = [
+            ("table_elements", |in_use| in_use.table_elements),
+            ("instances", |in_use| in_use.instances),
+            ("handles", |in_use| in_use.handles),
+            ("files", |in_use| in_use.files),
+            ("requests", |in_use| in_use.requests),
+        ];
+        let help = "What the instance uses of each other limit, at its peak so far";
+        let mut metric = Metric::new(encoder, "baton_guest_usage", None, MetricType::Gauge, help)?;
+        for (one, in_use) in running() {
+            for (limit, share) in limits {
+                metric.gauge(&[one.label(), ("limit", limit)], number(share(in_use).used))?;
+            }
+            metric.gauge(&[one.label(), ("limit", "kept_bytes")], number(in_use.kept))?;
+        }
+        let help = "What the instance may use of each other limit";
+        let mut metric = Metric::new(encoder, "baton_guest_limit", None, MetricType::Gauge, help)?;
+        for (one, in_use) in running() {
+            for (limit, share) in limits {
+                metric.gauge(&[one.label(), ("limit", limit)], number(share(in_use).limit))?;
+            }
+        }
+        let help = "Processor time of the instance's process; each instance begins anew";
+        let mut metric = Metric::new(encoder, "baton_guest_cpu", Some(&Unit::Seconds), MetricType::Counter, help)?;
+        for (one, in_use) in running() {
+            metric.counter(&[one.label()], Duration::from_millis(in_use.process.cpu_ms).as_secs_f64())?;
+        }
+        Ok(())
+    }
+
+    fn gauges<'a>(
+        &'a self,
+        encoder: &mut DescriptorEncoder<'_>,
+        name: &str,
+        unit: Option<&Unit>,
+        help: &str,
+        value: impl Fn(&'a Election) -> f64,
+    ) -> Written {
+        let mut metric = Metric::new(encoder, name, unit, MetricType::Gauge, help)?;
+        self.elections.iter().try_for_each(|one| metric.gauge(&[one.label()], value(one)))
+    }
+
+    fn counters<'a>(
+        &'a self,
+        encoder: &mut DescriptorEncoder<'_>,
+        name: &str,
+        unit: Option<&Unit>,
+        help: &str,
+        value: impl Fn(&'a Election) -> f64,
+    ) -> Written {
+        let mut metric = Metric::new(encoder, name, unit, MetricType::Counter, help)?;
+        self.elections.iter().try_for_each(|one| metric.counter(&[one.label()], value(one)))
+    }
+
+    fn histograms<'a>(
+        &'a self,
+        encoder: &mut DescriptorEncoder<'_>,
+        name: &str,
+        help: &str,
+        histogram: impl Fn(&'a Election) -> &'a Histogram,
+    ) -> Written {
+        let mut metric = Metric::new(encoder, name, Some(&Unit::Seconds), MetricType::Histogram, help)?;
+        self.elections.iter().try_for_each(|one| metric.histogram(&[one.label()], histogram(one)))
+    }
+}
+
+impl Election {
+    fn label(&self) -> (&str, &str) {
+        ("election", self.standing.election.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use baton_election::ElectionName;
+    use baton_runtime::RunningInstances;
+    use baton_store::clock::Clock;
+    use baton_store::gate::Watchdog;
+
+    use super::*;
+    use crate::telemetry::Heartbeat;
+
+    fn page() -> String {
+        let clock = Clock::default();
+        let standing = Standing::new(ElectionName::new("job").unwrap(), Duration::from_secs(15));
+        standing.would_run(Some(baton_store::Digest::of(b"")));
+        let watched = Watched {
+            node: "web-3".to_owned(),
+            standings: vec![Arc::new(standing)],
+            running: RunningInstances::default(),
+            clock: clock.clone(),
+            watchdog: Arc::new(Watchdog::start(clock, |_, _| {}).unwrap()),
+            heartbeat: Heartbeat::default(),
+        };
+        open_metrics(&Arc::new(watched)).unwrap()
+    }
+
+    /// Each metric with the labels that its samples have beside the election. Those of instances have none here.
+    fn described(page: &str) -> BTreeMap<String, Vec<String>> {
+        let mut all = BTreeMap::new();
+        for line in page.lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            if let ["#", "TYPE", name, kind] = words[..] {
+                let name = if kind == "counter" { format!("{name}_total") } else { name.to_owned() };
+                all.insert(name, Vec::new());
+            } else if let Some((name, rest)) = line.split_once('{') {
+                let labels =
+                    rest.split(',').filter_map(|label| label.split_once('=')).map(|(label, _)| label.to_owned());
+                let labels = labels.filter(|label| label != "election" && label != "le").collect();
+                let of_histogram = ["_sum", "_count", "_bucket"].iter().find_map(|end| name.strip_suffix(end));
+                all.insert(of_histogram.unwrap_or(name).to_owned(), labels);
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn the_docs_have_every_metric_with_its_labels() {
+        let docs = include_str!("../../../docs/monitoring.md");
+        let (_, table) = docs.split_once("| metric | labels | means |\n|---|---|---|\n").unwrap();
+        let of_instances = [("baton_guest_usage", "limit"), ("baton_guest_limit", "limit")];
+        let mut described = described(&page());
+        for (name, label) in of_instances {
+            described.insert(name.to_owned(), vec![label.to_owned()]);
+        }
+        let mut documented = BTreeMap::new();
+        for row in table.lines().take_while(|line| line.starts_with('|')) {
+            let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+            let words = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+            documented.insert(words(cells[1]).remove(0), words(cells[2]));
+        }
+        assert_eq!(described, documented);
+        for words in [
+            Asked::ALL.iter().map(|what| what.word()).collect::<Vec<_>>(),
+            Answered::ALL.iter().map(|how| how.word()).collect(),
+            Transition::ALL.iter().map(|reason| reason.word()).collect(),
+            Ended::ALL.iter().map(|outcome| outcome.word()).collect(),
+            Effect::ALL.iter().map(|effect| effect.name()).collect(),
+        ] {
+            for word in words {
+                assert!(table.contains(&format!("`{word}`")), "{word}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_older_text_describes_counters_by_the_name_of_their_samples() {
+        let (new, old) = (page(), as_prometheus(&page()));
+        assert!(new.contains("# TYPE baton_transitions counter\n") && new.ends_with("# EOF\n"));
+        assert!(old.contains("# TYPE baton_transitions_total counter\nbaton_transitions_total{"), "{old}");
+        assert!(old.contains("# HELP baton_leaderless_seconds_total How long nobody led, as far as this node saw\n"));
+        assert!(!old.contains("# UNIT") && !old.contains("# EOF"));
+        let samples = |page: &str| page.lines().filter(|line| !line.starts_with('#')).count();
+        assert_eq!(samples(&new), samples(&old));
+        assert!(old.contains("_bucket{le=\"+Inf\",election=\"job\"} 0\n"), "{old}");
+    }
+}

@@ -1,0 +1,145 @@
+//! The admin endpoint: what probes, load balancers and scrapers ask a node.
+//!
+//! It has a thread of its own, and whatever is asked there changes nothing: a renewal waits for no request, however many
+//! there are or slow they arrive. It reads what supervisors tell of themselves ([`Standing`]), and the clock: an answer
+//! that says "this node leads" is true when it is made, whether the supervisor still turns or not.
+//!
+//! The paths here are open to everyone who reaches the address, in plain HTTP: probes and scrapers need them, and they
+//! tell who leads and what was counted, nothing else.
+
+mod connections;
+mod metrics;
+mod routes;
+
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::ops::Range;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use tokio::runtime::Builder;
+use tokio::sync::oneshot;
+
+use crate::telemetry::{Heartbeat, Standing};
+use baton_runtime::RunningInstances;
+use baton_store::clock::Clock;
+use baton_store::gate::Watchdog;
+
+/// Where the endpoint is unless it is told: the first of these ports that is free.
+const PORTS: Range<u16> = 7070..7170;
+
+/// Where the endpoint is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AdminPlace {
+    /// Nowhere.
+    Off,
+    /// On the loopback, at the first free port from 7070 on.
+    Free,
+    /// At this address.
+    At(SocketAddr),
+}
+
+impl fmt::Display for AdminPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("none"),
+            Self::Free => write!(f, "{}:{} (or the next free port)", Ipv4Addr::LOCALHOST, PORTS.start),
+            Self::At(address) => fmt::Display::fmt(address, f),
+        }
+    }
+}
+
+/// Why there is no endpoint.
+#[derive(Debug, thiserror::Error)]
+pub enum AdminError {
+    /// The address that was given cannot be had.
+    #[error("--admin {address}: this address cannot be listened on; give another one, or none")]
+    Taken {
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// None on the loopback can.
+    #[error(
+        "there is no admin endpoint: nothing can be listened on at {}; give an address with --admin, or none",
+        Ipv4Addr::LOCALHOST
+    )]
+    NoLoopback(#[source] io::Error),
+}
+
+/// Takes the address, so that nobody else has it. Nothing is answered yet; none if it is to be nowhere.
+///
+/// # Errors
+/// [`AdminError`] where it cannot be had.
+pub fn bind(place: AdminPlace) -> Result<Option<TcpListener>, AdminError> {
+    match place {
+        AdminPlace::Off => Ok(None),
+        AdminPlace::At(address) => {
+            TcpListener::bind(address).map(Some).map_err(|source| AdminError::Taken { address, source })
+        }
+        // Where all are taken, any.
+        AdminPlace::Free => PORTS
+            .into_iter()
+            .find_map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok())
+            .map_or_else(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)), Ok)
+            .map(Some)
+            .map_err(AdminError::NoLoopback),
+    }
+}
+
+/// What is told of a node.
+pub struct Watched {
+    /// Its id.
+    pub node: String,
+    /// What it knows and does, in each election.
+    pub standings: Vec<Arc<Standing>>,
+    /// What its instances use.
+    pub running: RunningInstances,
+    /// The host's clock.
+    pub clock: Clock,
+    /// What ends the host if an instance is not gone in time.
+    pub watchdog: Arc<Watchdog>,
+    /// The control runtime's.
+    pub heartbeat: Heartbeat,
+}
+
+/// The endpoint at work: the owner of its thread.
+#[derive(Debug)]
+pub struct Admin {
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Admin {
+    /// Answers from now on.
+    ///
+    /// # Errors
+    /// What the system says where it has no thread to give.
+    pub fn start(listener: TcpListener, watched: Watched) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let (stop, stopped) = oneshot::channel();
+        let routes = routes::all(Arc::new(watched));
+        let thread = std::thread::Builder::new().name("admin".into()).spawn(move || {
+            runtime.block_on(async {
+                // It was listened on before, with a runtime that is there: only a lack of memory could fail here.
+                let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
+                tokio::select! {
+                    () = connections::serve(listener, routes) => {}
+                    _ = stopped => {}
+                }
+            });
+        })?;
+        Ok(Self { stop, thread })
+    }
+
+    /// Answers nothing more. Whatever is under way is cut off.
+    pub fn shutdown(self) {
+        let _ = self.stop.send(());
+        // One that panicked has nothing more to say here.
+        let _ = self.thread.join();
+    }
+}
