@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "what cannot be measured ends its section, with a reason")]
 #![allow(clippy::disallowed_methods, reason = "measures by plain clocks, and starts what it measures itself")]
 
+mod admin;
 mod baseline;
 #[path = "../../tests/guests/src/compute.rs"]
 mod compute;
@@ -28,7 +29,7 @@ mod turning;
 mod usage;
 mod warm;
 
-use baton_test_support::{azurite, node, patience};
+use baton_test_support::{azurite, endpoint, node, patience};
 
 use std::fmt::Display;
 use std::fs;
@@ -50,6 +51,7 @@ struct Effort {
     swaps: swaps::Effort,
     warm: warm::Effort,
     languages: languages::Effort,
+    admin: u32,
     window: Duration,
 }
 
@@ -62,6 +64,7 @@ const QUICK: Effort = Effort {
     swaps: swaps::Effort { hosts: 2, rounds: 50 },
     warm: warm::Effort { rounds: 3 },
     languages: languages::Effort { starts: 5 },
+    admin: 4,
     window: Duration::from_secs(30),
 };
 
@@ -74,6 +77,7 @@ const FULL: Effort = Effort {
     swaps: swaps::Effort { hosts: 2, rounds: 200 },
     warm: warm::Effort { rounds: 10 },
     languages: languages::Effort { starts: 20 },
+    admin: 20,
     window: Duration::from_secs(300),
 };
 
@@ -116,6 +120,7 @@ fn measure(guests: &Guests, effort: &Effort) -> Vec<Row> {
         section("a large module held warm", || warm::measure(module, &effort.warm)),
         section("languages", || languages::measure(&effort.languages)),
         section("hosts at rest", || idle::at_rest(module, effort.window)),
+        section("the admin endpoint", || admin::measure(module, effort.admin)),
         section("requests to the store", || idle::requests(module, effort.window)),
         section("the binary", || binary(Path::new(env!("CARGO_BIN_EXE_baton")))),
     ];

@@ -24,7 +24,7 @@ pub(super) const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 ///
 /// # Errors
 /// None that a text in memory could have.
-pub(super) fn open_metrics(watched: &Arc<Watched>) -> Result<String, fmt::Error> {
+pub(super) fn open_metrics(watched: &Watched) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Scrape::of(watched)));
     let mut page = String::new();
@@ -323,29 +323,11 @@ impl Election {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
     use std::collections::BTreeMap;
-    use std::time::Duration;
-
-    use baton_election::ElectionName;
-    use baton_runtime::RunningInstances;
-    use baton_store::clock::Clock;
-    use baton_store::gate::Watchdog;
 
     use super::*;
-    use crate::telemetry::Heartbeat;
 
     fn page() -> String {
-        let clock = Clock::default();
-        let standing = Standing::new(ElectionName::new("job").unwrap(), Duration::from_secs(15));
-        standing.would_run(Some(baton_store::Digest::of(b"")));
-        let watched = Watched {
-            node: "web-3".to_owned(),
-            standings: vec![Arc::new(standing)],
-            running: RunningInstances::default(),
-            clock: clock.clone(),
-            watchdog: Arc::new(Watchdog::start(clock, |_, _| {}).unwrap()),
-            heartbeat: Heartbeat::default(),
-        };
-        open_metrics(&Arc::new(watched)).unwrap()
+        open_metrics(&Watched::of_nothing()).unwrap()
     }
 
     /// Each metric with the labels that its samples have beside the election. Those of instances have none here.

@@ -106,6 +106,26 @@ pub struct Watched {
     pub heartbeat: Heartbeat,
 }
 
+#[cfg(test)]
+impl Watched {
+    /// A host that takes part in one election and does nothing.
+    #[allow(clippy::unwrap_used, reason = "a test may panic")]
+    fn of_nothing() -> Self {
+        let clock = Clock::default();
+        let election = baton_election::ElectionName::new("job").unwrap();
+        let standing = Standing::new(election, std::time::Duration::from_secs(15));
+        standing.would_run(Some(baton_store::Digest::of(b"")));
+        Self {
+            node: "web-3".to_owned(),
+            standings: vec![Arc::new(standing)],
+            running: RunningInstances::default(),
+            clock: clock.clone(),
+            watchdog: Arc::new(Watchdog::start(clock, |_, _| {}).unwrap()),
+            heartbeat: Heartbeat::default(),
+        }
+    }
+}
+
 /// The endpoint at work: the owner of its thread.
 #[derive(Debug)]
 pub struct Admin {
@@ -122,7 +142,7 @@ impl Admin {
         listener.set_nonblocking(true)?;
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = oneshot::channel();
-        let routes = routes::all(Arc::new(watched));
+        let routes = routes::all(watched);
         let thread = std::thread::Builder::new().name("admin".into()).spawn(move || {
             runtime.block_on(async {
                 // It was listened on before, with a runtime that is there: only a lack of memory could fail here.

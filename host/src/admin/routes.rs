@@ -1,16 +1,20 @@
 //! What can be asked, and the answers.
 
+use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use bytes::Bytes;
 use serde::Serialize;
+use tokio::sync::Semaphore;
 
 use super::{Watched, metrics};
 use baton_runtime::escape::escape;
@@ -24,8 +28,27 @@ const SECOND_LOOK: Duration = Duration::from_secs(1);
 
 const PATHS: &str = "There are: /livez, /readyz, /leader/ELECTION and /metrics.\n";
 
+/// So many pages of metrics are there at a time, each until its client has read it: one of a thousand elections takes
+/// ten megabytes, and a client may read slowly or not at all.
+const PAGES: usize = 8;
+
+/// In bytes. The next piece of a page is handed out when the client has read most of the one before.
+const PIECE: usize = 16 << 10;
+
+/// What the answers are made of.
+pub(super) struct Asked {
+    watched: Arc<Watched>,
+    pages: Arc<Semaphore>,
+}
+
+impl Asked {
+    fn about(watched: Watched) -> Arc<Self> {
+        Arc::new(Self { watched: Arc::new(watched), pages: Arc::new(Semaphore::new(PAGES)) })
+    }
+}
+
 /// All paths.
-pub(super) fn all(watched: Arc<Watched>) -> Router {
+pub(super) fn all(watched: Watched) -> Router {
     Router::new()
         .route("/livez", get(live))
         .route("/readyz", get(ready))
@@ -33,13 +56,13 @@ pub(super) fn all(watched: Arc<Watched>) -> Router {
         .route("/metrics", get(scraped))
         .fallback(nothing)
         .method_not_allowed_fallback(only_reads)
-        .with_state(watched)
+        .with_state(Asked::about(watched))
 }
 
 /// An answer that nobody keeps, since the next may be another.
-fn answer(status: StatusCode, kind: &'static str, body: String) -> Response {
+fn answer(status: StatusCode, kind: &'static str, body: impl Into<Body>) -> Response {
     let headers = [(CONTENT_TYPE, kind), (CACHE_CONTROL, "no-store")];
-    (status, headers, body).into_response()
+    (status, headers, body.into()).into_response()
 }
 
 fn text(status: StatusCode, body: impl Into<String>) -> Response {
@@ -55,7 +78,8 @@ fn verdict(problems: &[String]) -> Response {
 }
 
 /// Whether all that must turn turns.
-async fn live(State(watched): State<Arc<Watched>>) -> Response {
+async fn live(State(asked): State<Arc<Asked>>) -> Response {
+    let watched = &asked.watched;
     if watched.is_stuck().is_empty() {
         return verdict(&[]);
     }
@@ -64,8 +88,8 @@ async fn live(State(watched): State<Arc<Watched>>) -> Response {
 }
 
 /// Whether this node could take over what it contends for.
-async fn ready(State(watched): State<Arc<Watched>>) -> Response {
-    verdict(&watched.lacks())
+async fn ready(State(asked): State<Arc<Asked>>) -> Response {
+    verdict(&asked.watched.lacks())
 }
 
 /// Who leads an election.
@@ -80,7 +104,8 @@ struct Leader {
     term: u64,
 }
 
-async fn leader(State(watched): State<Arc<Watched>>, Path(election): Path<String>) -> Response {
+async fn leader(State(asked): State<Arc<Asked>>, Path(election): Path<String>) -> Response {
+    let watched = &asked.watched;
     let Some(standing) = watched.standings.iter().find(|one| one.election.to_string() == election) else {
         let mut known = format!("{} does not take part in {}; it does in:", watched.node, escape(&election));
         for standing in &watched.standings {
@@ -97,14 +122,29 @@ async fn leader(State(watched): State<Arc<Watched>>, Path(election): Path<String
     answer(status, "application/json", body + "\n")
 }
 
-async fn scraped(State(watched): State<Arc<Watched>>, headers: HeaderMap) -> Response {
-    let Ok(page) = metrics::open_metrics(&watched) else { return StatusCode::INTERNAL_SERVER_ERROR.into_response() };
+async fn scraped(State(asked): State<Arc<Asked>>, headers: HeaderMap) -> Response {
+    let Ok(place) = Arc::clone(&asked.pages).try_acquire_owned() else {
+        return text(StatusCode::SERVICE_UNAVAILABLE, format!("{PAGES} others are reading the metrics: try again\n"));
+    };
+    let Ok(page) = metrics::open_metrics(&asked.watched) else {
+        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    };
     let accepts = headers.get_all(ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
-    if accepts.into_iter().any(|accept| accept.contains("application/openmetrics-text")) {
-        answer(StatusCode::OK, metrics::OPEN_METRICS, page)
+    let (kind, page) = if accepts.into_iter().any(|accept| accept.contains("application/openmetrics-text")) {
+        (metrics::OPEN_METRICS, page)
     } else {
-        answer(StatusCode::OK, metrics::PROMETHEUS, metrics::as_prometheus(&page))
-    }
+        (metrics::PROMETHEUS, metrics::as_prometheus(&page))
+    };
+    let length = page.len();
+    let page = Bytes::from(page);
+    let pieces = (0..length).step_by(PIECE).map(move |from| {
+        // Until the last of them is handed out.
+        let _ = &place;
+        Ok::<_, Infallible>(page.slice(from..length.min(from + PIECE)))
+    });
+    let mut response = answer(StatusCode::OK, kind, Body::from_stream(futures::stream::iter(pieces)));
+    response.headers_mut().insert(CONTENT_LENGTH, length.into());
+    response
 }
 
 async fn nothing() -> Response {
@@ -153,5 +193,30 @@ impl Watched {
             }
         }
         lacks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn pages_that_nobody_reads_are_few() {
+        let asked = Asked::about(Watched::of_nothing());
+        let scrape = || scraped(State(Arc::clone(&asked)), HeaderMap::new());
+        let mut unread = Vec::new();
+        for _ in 0..PAGES {
+            unread.push(scrape().await);
+        }
+        assert!(unread.iter().all(|answer| answer.status() == StatusCode::OK));
+        assert_eq!(scrape().await.status(), StatusCode::SERVICE_UNAVAILABLE);
+        let read = unread.pop().unwrap().into_body().collect().await.unwrap().to_bytes();
+        assert!(read.starts_with(b"# HELP baton_build_info"));
+        assert_eq!(scrape().await.status(), StatusCode::OK, "a page that was read makes room");
+        drop(unread);
+        assert_eq!(asked.pages.available_permits(), PAGES);
     }
 }

@@ -1,16 +1,18 @@
 //! What a node tells probes, load balancers and scrapers, while that happens which they ask about.
 
-use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::collections::HashSet;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::endpoint::{Answer, Endpoint, sample};
 use crate::fleet::{ELECTION, Fleet};
 use crate::frozen::freeze;
 use crate::guests::Guest;
-use crate::node::{GUARD, Node, finish, until};
+use crate::node::{finish, until};
 use crate::on_both_stores;
 use crate::store::Store;
 
@@ -23,60 +25,16 @@ on_both_stores! {
 /// More connections than a host has descriptors for, if it kept them.
 const MANY: usize = 5000;
 
-/// An answer, as far as it came.
-#[derive(Debug)]
-struct Answer {
-    status: u16,
-    head: String,
-    body: String,
-}
-
-/// Where the node's endpoint is.
-fn endpoint(node: &Node) -> SocketAddr {
-    let starting = node.event("its endpoint", |event| event.name == "starting");
-    starting.text("admin").parse().unwrap_or_else(|_| panic!("no address: {starting:?}"))
-}
-
-fn connect(at: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(at).expect("it listens");
-    stream.set_read_timeout(Some(GUARD)).expect("a limit");
-    stream
-}
-
-/// Sends these bytes and reads to the end.
-fn ask_with(at: SocketAddr, request: &[u8]) -> io::Result<Answer> {
-    let mut stream = connect(at);
-    stream.write_all(request)?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer)?;
-    let text = String::from_utf8_lossy(&answer).into_owned();
-    let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
-    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
-    Ok(Answer { status, head: head.to_ascii_lowercase(), body: body.to_owned() })
-}
-
-fn ask(at: SocketAddr, path: &str) -> Answer {
-    let request = format!("GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n");
-    ask_with(at, request.as_bytes()).expect("an answer")
-}
-
 /// Asks until the status is this one.
-fn ask_until(at: SocketAddr, path: &str, status: u16) -> Answer {
+fn ask_until(at: Endpoint, path: &str, status: u16) -> Answer {
     until(&format!("{path} to answer {status}"), || {
-        let answer = ask(at, path);
+        let answer = at.ask(path);
         if answer.status == status { Ok(answer) } else { Err(answer) }
     })
 }
 
 fn leader(answer: &Answer) -> Value {
     serde_json::from_str(&answer.body).unwrap_or_else(|_| panic!("no JSON: {answer:?}"))
-}
-
-/// The value of the one sample that begins so.
-fn sample(page: &str, name: &str) -> f64 {
-    let found: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).collect();
-    assert_eq!(found.len(), 1, "{name} in:\n{page}");
-    found[0].parse().expect("a number")
 }
 
 /// The sample of this fleet's election with these other labels.
@@ -86,9 +44,9 @@ fn of(name: &str, labels: &str) -> String {
 }
 
 /// Scrapes until that sample passes the test.
-fn scraped(at: SocketAddr, name: &str, test: impl Fn(f64) -> bool) -> f64 {
+fn scraped(at: Endpoint, name: &str, test: impl Fn(f64) -> bool) -> f64 {
     until(&format!("{name} to change"), || {
-        let value = sample(&ask(at, "/metrics").body, name);
+        let value = sample(&at.ask("/metrics").body, name);
         if test(value) { Ok(value) } else { Err(value) }
     })
 }
@@ -96,11 +54,11 @@ fn scraped(at: SocketAddr, name: &str, test: impl Fn(f64) -> bool) -> f64 {
 fn each_node_says_who_leads_and_could_take_over(fleet: Fleet) {
     let (alpha, term) = fleet.leader("alpha");
     let beta = fleet.standby("beta", &alpha);
-    let (at_alpha, at_beta) = (endpoint(&alpha), endpoint(&beta));
+    let (at_alpha, at_beta) = (Endpoint::of(&alpha), Endpoint::of(&beta));
     assert_ne!(at_alpha, at_beta);
     for at in [at_alpha, at_beta] {
         for path in ["/livez", "/readyz"] {
-            let answer = ask(at, path);
+            let answer = at.ask(path);
             assert_eq!((answer.status, answer.body.as_str()), (200, "ok\n"), "{path}");
         }
     }
@@ -111,14 +69,14 @@ fn each_node_says_who_leads_and_could_take_over(fleet: Fleet) {
         assert_eq!((&said["leader"], &said["here"]), (&"alpha".into(), &is_here.into()), "{said}");
         assert!(said["term"].as_u64() >= Some(term), "{said}");
     }
-    let page = ask(at_alpha, "/metrics").body;
+    let page = at_alpha.ask("/metrics").body;
     assert!(sample(&page, &of("baton_lease_remaining_seconds", "")) > 0.0);
     assert_eq!(sample(&page, &of("baton_lease_seconds", "")), fleet.lease().as_secs_f64());
     assert_eq!(sample(&page, &format!("leader_election_master_status{{name=\"{ELECTION}\"}}")), 1.0);
     assert!(sample(&page, &of("baton_guest_memory_bytes", "")) > 0.0);
     assert_eq!(sample(&page, &of("baton_guest_memory_limit_bytes", "")), f64::from(64 << 20));
     assert_eq!(sample(&page, &of("baton_transitions_total", "reason=\"elected\"")), 1.0);
-    assert_eq!(sample(&ask(at_beta, "/metrics").body, &of("baton_leader", "")), 0.0);
+    assert_eq!(sample(&at_beta.ask("/metrics").body, &of("baton_leader", "")), 0.0);
     scraped(at_alpha, &of("baton_effects_total", "kind=\"output\",result=\"passed\""), |passed| passed > 0.0);
     scraped(at_alpha, &of("baton_renewal_duration_seconds_count", ""), |renewals| renewals > 0.0);
     scraped(at_alpha, &of("baton_store_requests_total", "operation=\"renew\",result=\"ok\""), |asked| asked > 0.0);
@@ -128,7 +86,7 @@ fn each_node_says_who_leads_and_could_take_over(fleet: Fleet) {
     assert_eq!(beat.from, "beta");
     let said = leader(&ask_until(at_beta, &path, 200));
     assert_eq!(said["leader"], "beta", "{said}");
-    let page = ask(at_beta, "/metrics").body;
+    let page = at_beta.ask("/metrics").body;
     assert_eq!(sample(&page, &of("baton_leader", "")), 1.0);
     assert!(sample(&page, &of("baton_term", "")) > term as f64, "{page}");
     assert!(sample(&page, &of("baton_leaderless_seconds_total", "")) > 0.0, "{page}");
@@ -138,19 +96,19 @@ fn each_node_says_who_leads_and_could_take_over(fleet: Fleet) {
 
 fn an_outage_is_counted_and_undoes_no_readiness(fleet: Fleet) {
     let (alpha, _) = fleet.leader("alpha");
-    let at = endpoint(&alpha);
+    let at = Endpoint::of(&alpha);
     let outage = fleet.store.cut();
     alpha.event("its loss", |event| event.name == "standby" && event.text("leader").is_empty() && event.term == 0);
     alpha.after(0, "gone");
     let path = format!("/leader/{ELECTION}");
     assert_eq!(leader(&ask_until(at, &path, 503))["here"], false);
     for path in ["/livez", "/readyz"] {
-        assert_eq!(ask(at, path).status, 200, "{path}");
+        assert_eq!(at.ask(path).status, 200, "{path}");
     }
     scraped(at, &of("baton_transitions_total", "reason=\"lost\""), |lost| lost == 1.0);
     let unanswered =
         |result: &str| of("baton_store_requests_total", &format!("operation=\"renew\",result=\"{result}\""));
-    let page = ask(at, "/metrics").body;
+    let page = at.ask("/metrics").body;
     assert!(sample(&page, &unanswered("unknown")) + sample(&page, &unanswered("misconfigured")) > 0.0, "{page}");
     assert_eq!(sample(&page, &of("baton_leader", "")), 0.0);
     assert_eq!(sample(&page, "baton_ready"), 1.0);
@@ -168,20 +126,46 @@ fn what_is_swapped_is_timed(fleet: Fleet) {
         pushed.stdout.split(' ').next().expect("a digest").to_owned()
     };
     let node = fleet.launch_from("alpha", format!("store://{ELECTION}"), &[]).start();
-    let at = endpoint(&node);
+    let at = Endpoint::of(&node);
     // Nothing is pushed yet: a rolling update waits for nobody to do so.
     ask_until(at, "/readyz", 200);
     let module = |digest: &str| of("baton_module_info", &format!("digest=\"{digest}\""));
     let first = build(1);
     fleet.beat_above(0);
-    assert_eq!(sample(&ask(at, "/metrics").body, &module(&first)), 1.0);
+    assert_eq!(sample(&at.ask("/metrics").body, &module(&first)), 1.0);
     let second = build(2);
     node.event("the swap", |event| event.name == "swapped");
-    let page = ask(at, "/metrics").body;
+    let page = at.ask("/metrics").body;
     assert_eq!(sample(&page, &of("baton_swap_gap_seconds_count", "")), 1.0);
     assert_eq!(sample(&page, &module(&second)), 1.0);
     assert_eq!(sample(&page, &of("baton_instance_starts_total", "")), 2.0);
     assert_eq!(sample(&page, &of("baton_transitions_total", "reason=\"elected\"")), 1.0);
+    fleet.check_promises();
+}
+
+/// Each host is replaced as soon as the one before is ready, and a probe would end what is not live.
+#[test]
+fn a_rolling_update_waits_for_no_leadership() {
+    let fleet = Fleet::new(Store::sqlite());
+    let (alpha, _) = fleet.leader("alpha");
+    let mut nodes = vec![fleet.standby("beta", &alpha), fleet.standby("gamma", &alpha), alpha];
+    for name in ["delta", "epsilon", "zeta"] {
+        let mut old = nodes.remove(0);
+        assert_eq!(old.terminate().code(), Some(0));
+        let new = fleet.node(name);
+        ask_until(Endpoint::of(&new), "/readyz", 200);
+        nodes.push(new);
+        for node in &nodes {
+            assert_eq!(Endpoint::of(node).ask("/livez").status, 200, "{}", node.name);
+        }
+    }
+    let last = fleet.journal.events().iter().map(|event| event.term).max().expect("terms");
+    let beat = fleet.beat("one of the new ones to lead", |event| ["delta", "epsilon", "zeta"].contains(&&*event.from));
+    assert!(beat.term >= last);
+    // The leader came last, so that one election was enough.
+    let leaders: HashSet<String> =
+        fleet.journal.events().into_iter().filter(|event| event.name == "elected").map(|event| event.from).collect();
+    assert_eq!(leaders.len(), 2, "{leaders:?}");
     fleet.check_promises();
 }
 
@@ -190,17 +174,17 @@ fn ends_and_kills_are_counted_by_what_led_to_them() {
     for (guest, outcome) in [(Guest::Done, "done"), (Guest::Traps, "failed"), (Guest::FailsFatally, "fatal")] {
         let fleet = Fleet::new(Store::sqlite()).with(guest);
         let node = fleet.node("alpha");
-        let at = endpoint(&node);
+        let at = Endpoint::of(&node);
         scraped(at, &of("baton_instance_ends_total", &format!("outcome=\"{outcome}\"")), |ends| ends > 0.0);
     }
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Loops).heavy();
     let node = fleet.node("alpha");
     node.after(0, "started");
-    let at = endpoint(&node);
+    let at = Endpoint::of(&node);
     scraped(at, &of("baton_guest_cpu_seconds_total", ""), |seconds| seconds > 0.0);
     let _outage = fleet.store.cut();
     scraped(at, &of("baton_instance_ends_total", "outcome=\"killed\""), |ends| ends == 1.0);
-    let page = ask(at, "/metrics").body;
+    let page = at.ask("/metrics").body;
     assert_eq!(sample(&page, &of("baton_kill_duration_seconds_count", "")), 1.0);
     assert!(!page.contains("baton_guest_memory_bytes{"), "nothing runs:\n{page}");
 }
@@ -210,19 +194,19 @@ fn lines_that_are_dropped_are_counted() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Floods).heavy();
     let node = fleet.node("alpha");
     node.event("lines that are dropped", |event| event.name == "dropped");
-    scraped(endpoint(&node), &of("baton_output_lines_dropped_total", ""), |lines| lines > 0.0);
+    scraped(Endpoint::of(&node), &of("baton_output_lines_dropped_total", ""), |lines| lines > 0.0);
 }
 
 #[test]
 fn commits_are_counted_over_all_instances() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::KeepsHistory);
     let (node, term) = fleet.leader("alpha");
-    let at = endpoint(&node);
+    let at = Endpoint::of(&node);
     let commits = of("baton_effects_total", "kind=\"commit\",result=\"passed\"");
     let before = scraped(at, &commits, |commits| commits > 2.0);
     let outage = fleet.store.cut();
     node.after(0, "gone");
-    let gone = sample(&ask(at, "/metrics").body, &commits);
+    let gone = sample(&at.ask("/metrics").body, &commits);
     assert!(gone >= before, "{gone} after {before}");
     drop(outage);
     fleet.beat_above(term);
@@ -233,15 +217,15 @@ fn commits_are_counted_over_all_instances() {
 fn a_node_without_its_store_is_not_ready_and_says_why() {
     let fleet = Fleet::new(Store::bare_azurite());
     let node = fleet.node("alpha");
-    let at = endpoint(&node);
+    let at = Endpoint::of(&node);
     let answer = ask_until(at, "/readyz", 503);
     let missing = format!("{ELECTION}: the store has not answered yet\n");
     assert!(answer.body.starts_with(&missing), "{answer:?}");
-    assert_eq!(ask(at, "/livez").status, 200, "no outage of the store is the host's fault");
-    assert_eq!(sample(&ask(at, "/metrics").body, "baton_ready"), 0.0);
+    assert_eq!(at.ask("/livez").status, 200, "no outage of the store is the host's fault");
+    assert_eq!(sample(&at.ask("/metrics").body, "baton_ready"), 0.0);
     fleet.store.create_container();
     ask_until(at, "/readyz", 200);
-    assert_eq!(sample(&ask(at, "/metrics").body, "baton_ready"), 1.0);
+    assert_eq!(sample(&at.ask("/metrics").body, "baton_ready"), 1.0);
 }
 
 #[test]
@@ -249,28 +233,28 @@ fn what_does_not_turn_is_not_live() {
     let fleet = Fleet::new(Store::sqlite());
     let (alpha, _) = fleet.leader("alpha");
     let beta = fleet.standby("beta", &alpha);
-    let at = endpoint(&beta);
-    assert_eq!(ask(at, "/livez").status, 200);
+    let at = Endpoint::of(&beta);
+    assert_eq!(at.ask("/livez").status, 200);
     freeze(&beta, "control");
     let answer = ask_until(at, "/livez", 503);
     let lines: Vec<&str> = answer.body.lines().collect();
     let names =
         ["the control runtime has not turned for ", &format!("the supervisor of {ELECTION} has not turned for ")];
     assert!(names.iter().zip(&lines).all(|(name, line)| line.starts_with(*name)), "{answer:?}");
-    assert_eq!(ask(endpoint(&alpha), "/livez").status, 200);
+    assert_eq!(Endpoint::of(&alpha).ask("/livez").status, 200);
 }
 
 #[test]
 fn a_leader_whose_supervisor_hangs_is_none_from_its_deadline_on() {
     let fleet = Fleet::new(Store::sqlite());
     let (alpha, _) = fleet.leader("alpha");
-    let at = endpoint(&alpha);
+    let at = Endpoint::of(&alpha);
     let path = format!("/leader/{ELECTION}");
     ask_until(at, &path, 200);
     // Without renewals: the host ends itself soon after the deadline, and is asked until then.
     freeze(&alpha, "control");
     let mut last = 200;
-    while let Ok(mut stream) = TcpStream::connect(at) {
+    while let Ok(mut stream) = TcpStream::connect(at.0) {
         let request = format!("GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n");
         let mut answer = String::new();
         if stream.write_all(request.as_bytes()).and_then(|()| stream.read_to_string(&mut answer)).is_err() {
@@ -291,32 +275,32 @@ fn a_leader_whose_supervisor_hangs_is_none_from_its_deadline_on() {
 fn only_reading_is_answered() {
     let fleet = Fleet::new(Store::sqlite());
     let node = fleet.node("alpha");
-    let at = endpoint(&node);
+    let at = Endpoint::of(&node);
     for path in ["/livez", "/readyz", "/metrics", "/leader/fleet"] {
         for method in ["POST", "PUT", "DELETE", "PATCH"] {
             let request =
                 format!("{method} {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
-            let answer = ask_with(at, request.as_bytes()).expect("an answer");
+            let answer = at.send(request.as_bytes()).expect("an answer");
             assert_eq!(answer.status, 405, "{method} {path}: {answer:?}");
             assert!(answer.head.contains("allow: get, head"), "{answer:?}");
         }
     }
-    let nothing = ask(at, "/");
+    let nothing = at.ask("/");
     assert_eq!(nothing.status, 404);
     assert!(nothing.body.contains("/readyz"), "{nothing:?}");
-    let other = ask(at, "/leader/other%0A");
+    let other = at.ask("/leader/other%0A");
     assert_eq!(other.status, 404);
     assert_eq!(other.body, "alpha does not take part in other\\n; it does in: fleet\n");
     let open =
         b"GET /metrics HTTP/1.1\r\nHost: node\r\nConnection: close\r\nAccept: application/openmetrics-text\r\n\r\n";
-    let open = ask_with(at, open).expect("an answer");
+    let open = at.send(open).expect("an answer");
     assert!(open.head.contains("content-type: application/openmetrics-text; version=1.0.0"), "{}", open.head);
     assert!(
         open.body.ends_with("# EOF\n") && open.body.contains("# TYPE baton_transitions counter\n"),
         "{}",
         open.body
     );
-    let old = ask(at, "/metrics");
+    let old = at.ask("/metrics");
     assert!(old.head.contains("content-type: text/plain; version=0.0.4"), "{}", old.head);
     assert!(
         old.body.contains("# TYPE baton_transitions_total counter\n") && !old.body.contains("# EOF"),
@@ -329,11 +313,11 @@ fn only_reading_is_answered() {
 fn those_who_hold_connections_or_send_nonsense_keep_no_probe_out() {
     let fleet = Fleet::new(Store::sqlite()).heavy();
     let (mut node, term) = fleet.leader("alpha");
-    let at = endpoint(&node);
+    let at = Endpoint::of(&node);
     // None of them is ever closed by its client. Of most, the host does not even have a descriptor any more.
     let mut held = Vec::new();
     for number in 0..MANY {
-        let Ok(mut stream) = TcpStream::connect(at) else { continue };
+        let Ok(mut stream) = TcpStream::connect(at.0) else { continue };
         let sent: &[u8] = match number % 4 {
             0 => b"GET /metrics HT",
             1 => b"\x16\x03\x01 this is no HTTP\r\n\r\n",
@@ -349,12 +333,12 @@ fn those_who_hold_connections_or_send_nonsense_keep_no_probe_out() {
     }
     assert_eq!(ask_until(at, "/livez", 200).body, "ok\n");
     let huge = format!("GET /livez HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "x".repeat(1 << 20));
-    if let Ok(answer) = ask_with(at, huge.as_bytes()) {
+    if let Ok(answer) = at.send(huge.as_bytes()) {
         assert!([0, 431].contains(&answer.status), "{answer:?}");
     }
     let long = format!("GET /leader/{} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "x".repeat(10_000));
-    assert_eq!(ask_with(at, long.as_bytes()).expect("an answer").status, 404);
-    assert_eq!(ask(at, "/readyz").status, 200);
+    assert_eq!(at.send(long.as_bytes()).expect("an answer").status, 404);
+    assert_eq!(at.ask("/readyz").status, 200);
     drop(held);
     let beat = fleet.beat("a beat", |event| event.name == "output");
     assert_eq!((beat.term, node.is_running()), (term, true));
@@ -377,8 +361,8 @@ fn an_address_is_taken_as_it_is_told() {
     assert!(refused.stderr.contains(&says), "{refused:?}");
     drop(taken);
     let node = fleet.launch_with("alpha", &[("--admin", &address)]).start();
-    assert_eq!(endpoint(&node).to_string(), address);
-    assert_eq!(ask(endpoint(&node), "/livez").status, 200);
+    assert_eq!(Endpoint::of(&node).0.to_string(), address);
+    assert_eq!(Endpoint::of(&node).ask("/livez").status, 200);
     let quiet = fleet.launch_with("beta", &[("--admin", "none")]).start();
     let starting = quiet.event("its start", |event| event.name == "starting");
     assert_eq!(starting.fields["admin"], Value::Null);

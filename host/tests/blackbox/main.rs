@@ -38,7 +38,7 @@ mod trust;
 mod when_it_dies;
 
 use baton_test_support::{
-    azurite, fuse, guests, minisign, modules, node, patience, publisher, registry, share, skipped,
+    azurite, endpoint, fuse, guests, minisign, modules, node, patience, publisher, registry, share, skipped,
 };
 
 /// Runs each scenario on the embedded store and on Azurite.

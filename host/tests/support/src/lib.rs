@@ -1,4 +1,5 @@
-//! What tests, benchmarks and the demo share: hosts that are started and judged by their logs (`node`), what they run
+//! What tests, benchmarks and the demo share: hosts that are started and judged by their logs (`node`) and asked at their
+//! `endpoint`, what they run
 //! (`guests`, `modules`), what they need (`azurite`, `registry` with its `publisher`, `minisign`, `fuse`), what is put
 //! between them (`proxy`), and how a test waits: for a state, for as long as something moves (`patience`), and for its
 //! `share` of the machine.
@@ -9,6 +10,7 @@
 #![allow(clippy::disallowed_methods, reason = "nobody suspends the machine while it is tested")]
 
 pub mod azurite;
+pub mod endpoint;
 pub mod fuse;
 pub mod gone;
 pub mod guests;

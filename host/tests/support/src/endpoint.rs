@@ -1,0 +1,58 @@
+//! A node's admin endpoint, as its clients see it.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+
+use crate::node::{GUARD, Node};
+
+/// Where it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Endpoint(pub SocketAddr);
+
+/// An answer, as far as it came.
+#[derive(Debug)]
+pub struct Answer {
+    /// 0 if there is none.
+    pub status: u16,
+    /// In lower case.
+    pub head: String,
+    /// What follows the head.
+    pub body: String,
+}
+
+impl Endpoint {
+    /// The one that the node has said at its start.
+    pub fn of(node: &Node) -> Self {
+        let starting = node.event("its endpoint", |event| event.name == "starting");
+        Self(starting.text("admin").parse().unwrap_or_else(|_| panic!("no address: {starting:?}")))
+    }
+
+    /// Sends these bytes on a new connection and reads to the end.
+    ///
+    /// # Errors
+    /// Where the connection is cut.
+    pub fn send(self, request: &[u8]) -> io::Result<Answer> {
+        let mut stream = TcpStream::connect(self.0)?;
+        stream.set_read_timeout(Some(GUARD))?;
+        stream.write_all(request)?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer)?;
+        let text = String::from_utf8_lossy(&answer).into_owned();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+        Ok(Answer { status, head: head.to_ascii_lowercase(), body: body.to_owned() })
+    }
+
+    /// Asks for a path.
+    pub fn ask(self, path: &str) -> Answer {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n");
+        self.send(request.as_bytes()).expect("an answer")
+    }
+}
+
+/// The value of the one sample of a scraped page that has this name and these labels.
+pub fn sample(page: &str, name: &str) -> f64 {
+    let found: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).collect();
+    assert_eq!(found.len(), 1, "{name} in:\n{page}");
+    found[0].parse().expect("a number")
+}
