@@ -33,7 +33,7 @@ install() {
 		exit 1
 	fi
 	dpkg -x "$download"/docker-registry_*.deb "$download/unpacked"
-	# Last comes the program, whole: whoever finds it needs nothing else.
+	# Last comes the program, whole: a test that finds it needs nothing else.
 	mv "$download/unpacked/usr/bin/docker-registry" "$PROGRAM.new"
 	mv "$PROGRAM.new" "$PROGRAM"
 	rm -rf "$download"

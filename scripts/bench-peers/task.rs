@@ -1,5 +1,6 @@
 //! The task that Baton and `etcdctl lock` run, one source for both: an ordinary program that appends a line to a file
-//! every 10 ms until it is ended. It knows no stop: natively SIGTERM ends it, unless whoever starts it has that ignored.
+//! every 10 ms until it is ended. It knows no stop: natively SIGTERM ends it, unless the process that starts it has
+//! that signal ignored.
 //!
 //! `TASK_FILE` is the file. A line is the node, the term or token it was given, and the time.
 

@@ -29,7 +29,7 @@ pub fn memory(pid: u32) -> io::Result<Memory> {
     let (mut in_memory, mut on_disk) = (BTreeMap::new(), BTreeMap::new());
     for pid in family(pid) {
         let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
-        // Its share: a runner and its template have much of it in common, and with nobody else.
+        // The process's share: a runner and its template have much memory in common, and with no other process.
         anonymous += kib(&rollup, "Pss_Anon:").ok_or(io::ErrorKind::InvalidData)?;
         note_files(&fs::read_to_string(format!("/proc/{pid}/smaps"))?, &mut in_memory, &mut on_disk);
     }
@@ -70,7 +70,8 @@ fn note_files(smaps: &str, in_memory: &mut BTreeMap<String, u64>, on_disk: &mut 
                 place = None;
             }
         } else if let (["Rss:", size, "kB"], Some(place)) = (&words[..], &place) {
-            // Whoever has touched more of it has touched what the others have, and a little that is private counts twice.
+            // The process that has touched more of this file has touched what the others have, and a little that is
+            // private counts twice.
             let most = on_disk.entry(place.clone()).or_default();
             *most = f64::max(*most, size.parse().unwrap_or(0.0));
         }

@@ -513,7 +513,7 @@ fn what_is_refused_is_said_once_and_asked_for_ever_more_seldom_though_it_can_be_
             scene.told.iter().filter(trouble).count()
         };
         assert_eq!(troubles(&scene), 1, "{:?}", scene.told);
-        // Somebody who may has it: nothing is refused any more.
+        // A node that may take the lease has it: nothing is refused any more.
         scene.reads(object(LeaseState::Held, Some(record(2, "other"))));
         assert!(matches!(scene.told[..], [.., Report::StoreBack { .. }]), "{:?}", scene.told);
     }
@@ -537,7 +537,7 @@ fn what_people_must_correct_is_told_once_whatever_met_it() {
 #[test]
 fn an_outside_client_that_comes_again_after_another_has_held_the_lease_is_told_again() {
     let mut scene = Scene::new();
-    // Who waits another's lease out writes a record without a holder.
+    // A node that waits another's lease out writes a record without a holder.
     let waits = Record { node: None, ..record(3, "other") };
     for lease in [LeaseState::HeldForever, LeaseState::HeldForever, LeaseState::Held, LeaseState::HeldForever] {
         assert_eq!(scene.reads(object(lease, Some(waits.clone()))), []);
@@ -868,7 +868,7 @@ fn nothing_at_all_is_nothing_only_if_state_and_announcements_name_no_term() {
     let Op::Create { record } = only_request(&created) else { panic!("{created:?}") };
     assert_eq!((record.term, record.lease, record.released), (7, SECOND * 60, false));
     scene.answer(Ok(Reply::Version(Version("v1".to_string()))));
-    // Whoever else reads that waits, too, whatever it knows.
+    // Any other node that reads this record waits, too, whatever that node knows.
     for mut scene in [scene, Scene::new()] {
         scene.acquires(freed(record.clone()));
         let acquired = scene.now;
@@ -1025,7 +1025,7 @@ fn a_term_that_was_tried_and_never_seen_may_have_been_anothers() {
     scene.acquires(object(LeaseState::Broken, Some(record(3, "other"))));
     let acquired = scene.now;
     let note = written_record(&scene.answer(Ok(Reply::Done)));
-    assert_eq!(note.lease, SECOND * 60, "whoever comes next waits as long");
+    assert_eq!(note.lease, SECOND * 60, "the next holder waits as long");
     assert_eq!(scene.run_until_written().term, 5);
     assert!(scene.now.since(acquired) >= SECOND * 60);
     let mut scene = tries_term_4();

@@ -2,7 +2,7 @@
 //!
 //! The kernel is asked for them through `rustix` and tokio, and not through the crate `notify`. That has a thread of its
 //! own, which somebody would have to join, and tells what has happened to which file; a hint is all that is wanted here,
-//! since whoever gets one compares for itself.
+//! since a source that gets one compares the files itself.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Metadata};
@@ -104,8 +104,8 @@ fn drain(inotify: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// What the file system says of a file without reading it. It is another where the content is: the time of change,
-/// unlike that of modification, is nobody's to choose.
+/// What the file system says of a file without reading it. Where the content differs, so does the stamp: nobody can
+/// choose the time of change, unlike the time of modification.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
     device: u64,
@@ -116,7 +116,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// That of the file that a path leads to; none if it leads to none that can be seen. May block.
+    /// The stamp of the file that a path leads to; none if the path leads to no file that can be seen. May block.
     pub fn of(path: &Path) -> Option<Self> {
         Some(Self::from(&fs::metadata(path).ok()?))
     }

@@ -90,8 +90,8 @@ pub trait Store: LeaseStore + ObjectStore {}
 
 impl<T: LeaseStore + ObjectStore> Store for T {}
 
-/// Opens the store at `url`. Asks it nothing yet. Each handle has connections and threads of its own: who
-/// uses one for leases and another for state has no guest's commit in a renewal's way.
+/// Opens the store at `url`. Asks it nothing yet. Each handle has connections and threads of its own: a caller
+/// that uses one for leases and another for state has no guest's commit in a renewal's way.
 ///
 /// # Errors
 /// [`OpenError`] where what it takes is not configured.
@@ -104,7 +104,7 @@ pub fn open(url: &StoreUrl) -> Result<Arc<dyn Store>, OpenError> {
         StoreUrl::Sqlite(_) => {
             Err(unusable("it was left out of this program: build it with the feature `sqlite`".to_owned()))
         }
-        StoreUrl::Memory => Err(unusable("it is there for whoever has made it, and for nobody else".to_owned())),
+        StoreUrl::Memory => Err(unusable("it is there for the caller that has made it, and for no other".to_owned())),
         #[cfg(feature = "azure")]
         StoreUrl::Azure { account, container } => opened(AzureStore::open(account, container)).map_err(unusable),
         #[cfg(feature = "azure")]

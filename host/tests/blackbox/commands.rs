@@ -126,7 +126,7 @@ fn start_and_status_of_an_election_that_is_not_there() {
     }
 }
 
-/// Whoever is the first process of a container has to listen: nothing else would end it.
+/// A host that is the first process of a container has to listen: nothing else would end it.
 #[test]
 fn a_host_that_still_compiles_its_module_ends_in_order() {
     let fleet = Fleet::new(Store::sqlite());

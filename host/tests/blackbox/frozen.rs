@@ -11,8 +11,8 @@ pub fn freeze(node: &Node, name: &str) {
     let threads: Vec<i32> = named(node, name);
     assert!(!threads.is_empty(), "{} has no thread `{name}`", node.name);
     let (ready, stopped) = mpsc::channel();
-    // All calls for a stopped thread must come from the one thread that has stopped it. It ends with the host's
-    // process, which ends with its node at the latest; so whoever holds the node must not wait for it.
+    // All calls for a stopped thread must come from the one thread that has stopped it. That one ends with the host's
+    // process, which ends with its node at the latest; so the caller, which holds the node, must not wait for it.
     std::thread::spawn(move || {
         for thread in &threads {
             stop(*thread);

@@ -264,7 +264,7 @@ fn nodes_that_follow_something_else_are_named_to_whoever_pushes(fleet: Fleet) {
 fn nodes_run_what_is_pushed_and_say_so(fleet: Fleet) {
     let beats = std::fs::read(Guest::Beats.module()).expect("the guest");
     let [old, new] = [1, 2].map(|n| Version::of(&fleet, beats.clone(), n));
-    // Whoever runs it first, and all who have it.
+    // One node runs the version, no matter which, and both nodes have it.
     let until_runs = |version: &Version| {
         until("the version to run on one node and be held by both", || {
             let rows = rows(&fleet);

@@ -59,7 +59,7 @@ fn a_push_that_cannot_run_takes_nothing_away(fleet: Fleet) {
     let half = Guest::Beats.build(2);
     let half = publish(&fleet, &half[..half.len() / 2]);
     let missing = name(&fleet, &Guest::Beats.build(3));
-    // Whoever starts now has the newest that can run.
+    // A node that starts now has the newest version that can run.
     let beta = fleet.launch_from("beta", PUSHED, &[]).start();
     for node in [&alpha, &beta] {
         for bad in [half.digest, missing.digest] {

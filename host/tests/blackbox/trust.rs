@@ -79,7 +79,7 @@ fn what_is_not_signed_never_runs_and_never_stops_what_is() {
                           MODULE -t 'election:other election:{ELECTION}'`"
     );
     assert!(told.text("error").contains(&wanted), "{told:?}");
-    // Whoever changes what it says spoils it.
+    // An attacker who changes what a signature says spoils it.
     let forged = elsewhere(&build(9)).replace("election:other", &format!("election:{ELECTION}"));
     let forged = offer(&build(9), Some(forged));
     node.event("to refuse a forged comment", |event| {

@@ -69,7 +69,7 @@ fn a_trap_leaves_a_core_dump_that_can_be_read_by_its_owner_alone() {
     assert_eq!(name, "fleet");
     assert!(frames > 1, "{frames} frames of a panic");
     assert!(memory > 1000, "{memory} bytes of memory");
-    // What the guest had in its hands is in there, for whoever looks for the cause.
+    // What the guest had in its hands is in the dump, for a person who looks for the cause.
     let text = b"this guest panics";
     assert!(dump.windows(text.len()).any(|window| window == text));
     fleet.check_promises();

@@ -26,7 +26,7 @@ const AS: &str = "CONFINE_TEST_AS";
 /// The variable that says what it does then. Without one it attempts everything.
 const DOES: &str = "CONFINE_TEST_DOES";
 
-/// Descriptors that whoever starts this program leaves open: a pipe to read from, and a socket.
+/// Descriptors that the process that starts this program leaves open: a pipe to read from, and a socket.
 const INHERITED: i32 = 90;
 const INHERITED_SOCKET: i32 = 91;
 
@@ -78,20 +78,20 @@ impl Way {
         matches!(self, Self::Loading { .. } | Self::Running { .. })
     }
 
-    /// What is attempted in this way: all that one tries who only computes, and more.
+    /// What is attempted in this way: all that a process tries that only computes, and more.
     fn tables(self) -> &'static [&'static [Attempt]] {
         const ALL: &[&[Attempt]] = &[OUTSIDE, INSIDE, LOADING, ALWAYS, FILES, NETWORK, NEVER];
         if let Self::Computing(_) = self { &ALL[..2] } else { ALL }
     }
 
-    /// Its names.
+    /// The names of what is attempted.
     fn attempts(self) -> Vec<&'static str> {
         let calls = UNKNOWN.iter().map(|(name, _)| *name).chain([RUNS]);
         let calls = (!matches!(self, Self::Computing(_))).then_some(calls);
         self.tables().iter().copied().flatten().map(|(name, _)| *name).chain(calls.into_iter().flatten()).collect()
     }
 
-    /// What of it is done.
+    /// The names of those attempts that succeed.
     fn does(self) -> Vec<&'static str> {
         let names = |attempts: &[Attempt]| attempts.iter().map(|(name, _)| *name).collect::<Vec<_>>();
         let (granted, loads) = match self {
@@ -195,7 +195,7 @@ fn attempt(way: Way, targets: &Targets) {
     exit(0)
 }
 
-/// Somebody who could be traced where the system asks the traced.
+/// A process that could be traced where the system asks the traced one.
 const VICTIM: &str = "a victim";
 
 fn be_a_victim() {

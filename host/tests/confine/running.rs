@@ -459,8 +459,8 @@ pub const NETWORK: &[Attempt] = &[
     }),
 ];
 
-/// What a runner cannot do either: run a file of its folder, which is a program that says what it is told. Whoever can
-/// is no longer there.
+/// What a runner cannot do either: run a file of its folder, which is a program that says what it is told. A process
+/// that can is no longer there: the program has taken its place.
 pub const RUNS: &str = "runs a file of its folder";
 
 pub fn run(targets: &Targets) -> io::Error {

@@ -2,7 +2,7 @@
 //!
 //! A thread that reads may be late, so its own clock shows nothing about order. The kernel stamps what comes on a
 //! socket with `SO_TIMESTAMPNS` (`CLOCK_REALTIME`, one for all sockets), and does so within the very system call of
-//! whoever sends: over loopback that call carries the segment to the receiving end itself, and with a Unix socket it
+//! the sender: over loopback that call carries the segment to the receiving end itself, and with a Unix socket it
 //! puts the message into the receiver's queue. So the stamps are in the order in which the writes happened, whatever
 //! waits for a processor afterwards.
 //!
@@ -57,7 +57,7 @@ pub fn message_pipe() -> (OwnedFd, OwnedFd) {
     // SAFETY: both have just been opened by the call, and nobody else owns them.
     let [reads, writes] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
     set(&reads, libc::SO_TIMESTAMPNS, 1);
-    // As much room as the system gives, so that who writes does not wait for who reads.
+    // As much room as the system gives, so that the writer does not wait for the reader.
     set(&writes, libc::SO_SNDBUF, 4 << 20);
     (reads, writes)
 }
@@ -179,7 +179,7 @@ fn read(clock: ClockId) -> i128 {
 mod tests {
     use super::*;
 
-    /// Two that write one after the other, read in the other order and late.
+    /// Two senders write one after the other, and what they write is read in the other order and late.
     #[test]
     fn stamps_are_in_the_order_of_the_writes_and_not_of_the_reads() {
         let listener = listener();

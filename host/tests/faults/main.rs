@@ -2,10 +2,11 @@
 //!
 //! Three real hosts run a coordinator that causes effects as fast as it can: requests to a receiver, and lines of
 //! output; and that saves, or has no state, as the seed has it. Versions are pushed. Hosts are stopped, killed and ended,
-//! and so are the processes that they have started, each alone and several at once; the lease is broken, freed and taken by an outside client; the record is
-//! deleted and written by others; the store is slow or away. These come in bursts, which follow from a seed that is
-//! printed; with `SEED=` they are the same again, and only the machine's own timing differs. Everything that arrives is
-//! put in the kernel's order (`kernel.rs`) and judged at once (`judge.rs`):
+//! and so are the processes that they have started, each alone and several at once; the lease is broken, freed and
+//! taken by an outside client; the record is deleted and written by others; the store is slow or away. These faults
+//! come in bursts, which follow from a seed that is printed; with `SEED=` they are the same again, and only the
+//! machine's own timing differs. Everything that arrives is put in the kernel's order (`kernel.rs`) and judged at once
+//! (`judge.rs`):
 //!
 //! - no effect of a lower term arrives after one of a higher term, but for the write that a SIGSTOP caught;
 //! - no term is served by two instances, and each effect carries its own;
@@ -14,7 +15,8 @@
 //! - when the faults of a burst are over, somebody leads within a bound;
 //! - in the end a version can be pushed, and is served.
 //!
-//! Without `FAULTS_MINUTES` this is a test of half a minute and the last burst's traces. With `ONLY=stop,kill` there are no others, as many of these.
+//! Without `FAULTS_MINUTES` this is a test of half a minute and the last burst's traces. With `ONLY=stop,kill` there
+//! are no other faults, and as many of these.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
 #![allow(clippy::disallowed_methods, reason = "nobody suspends the machine while it is tested")]
 
@@ -122,7 +124,7 @@ struct Run {
     operator: Operator,
     /// When to do what is to follow.
     due: Vec<(Instant, Then)>,
-    /// How long a node stays down that ends, and since when it does.
+    /// Of each node that is ending: how long it is to stay down, and since when it has been ending.
     ending: [Option<(Duration, Instant)>; NAMES.len()],
     /// How many faults of each kind were done, and how many were not.
     kinds: BTreeMap<&'static str, (usize, usize)>,
@@ -298,7 +300,7 @@ impl Run {
         self.until("the store to answer", ENDING * 5, |run| run.store.answers())?;
         let (lease, healed, healed_at) = (self.store.lease(), Instant::now(), kernel::now());
         self.log().note("the faults are over");
-        // Who leads at first may not have noticed yet what was done to it last.
+        // The node that leads at first may not have noticed yet what was done to it last.
         let leads = healed_at + u64::try_from(lease.as_nanos()).expect("a lease is short");
         loop {
             self.step()?;
@@ -443,7 +445,7 @@ fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} cannot be read")))
 }
 
-/// Tells also whoever runs all tests.
+/// Also tells a person who runs all tests.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "faults: {line}");
 }

@@ -8,9 +8,9 @@ use crate::fleet::NAMES;
 /// Whom a fault meets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Who {
-    /// Whoever leads then, or that node where nobody does.
+    /// The node that leads then, or the node of this number where none leads.
     Leader(usize),
-    /// That node.
+    /// The node of this number.
     Node(usize),
 }
 
@@ -116,7 +116,7 @@ impl Fault {
         }
     }
 
-    /// What it is counted as.
+    /// What the fault is counted as.
     pub fn kind(&self) -> &'static str {
         match self {
             Fault::Stop(_, Parts::HOST, _) => "stop",
@@ -147,7 +147,7 @@ pub struct Plan<W> {
 const BURST: u64 = 8;
 
 impl<W: Fn(&Fault) -> bool> Plan<W> {
-    /// That of a seed.
+    /// The plan of a seed.
     pub fn new(seed: u64, lease: Duration, is_wanted: W) -> Self {
         Self { rng: Rng(seed), lease, is_wanted }
     }

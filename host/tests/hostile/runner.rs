@@ -179,7 +179,7 @@ impl Runner {
         String::from_utf8(self.start[at + 1..][..length].to_vec()).unwrap()
     }
 
-    /// Writes these bytes; whoever is not heard any more stays.
+    /// Writes these bytes. A runner that its host does not hear any more stays, and does nothing.
     fn write(&self, bytes: &[u8]) {
         if self.to_host.as_ref().is_none_or(|mut to| to.write_all(bytes).is_err()) {
             stay();

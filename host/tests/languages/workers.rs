@@ -140,7 +140,7 @@ impl Shared {
                 (200, taken.to_string())
             }
         };
-        // Whoever asked may be gone.
+        // The node that made the offer may be gone.
         let length = body.len();
         let _ = write!(stream, "HTTP/1.1 {status} -\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
     }

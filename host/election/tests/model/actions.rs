@@ -21,7 +21,7 @@ pub enum Action {
     Wait,
     /// A process whose time has come is woken.
     Wake(usize),
-    /// A request reaches the store, and its answer whoever waits for it.
+    /// A request reaches the store, and its answer the process that waits for it.
     Arrive(usize),
     /// The same, and the answer is lost.
     ArriveUnheard(usize),
@@ -340,8 +340,9 @@ impl World {
         }
     }
 
-    /// Goes on to the next moment at which a holder, a lease or whoever waits has anything to do. A standby reads then as
-    /// well, if it is time; only where nobody else has anything to do does time stop for it alone.
+    /// Goes on to the next moment at which a holder, a lease or a process that waits for an answer has anything to do.
+    /// A standby reads then as well, if it is time; only where nobody else has anything to do does time stop for it
+    /// alone.
     fn wait(&mut self) {
         for flight in self.flights.iter_mut().filter(|flight| !flight.is_late) {
             flight.is_late = true;

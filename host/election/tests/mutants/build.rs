@@ -1,6 +1,6 @@
 //! Copies the elector's sources and puts every mutant of `table.rs` into the copy, each behind a switch.
 //! The sources themselves know nothing of it. A mutant whose text is not found exactly once stops the
-//! build: whoever changes that place in the elector says anew how its rule would be broken there.
+//! build: a developer who changes that place in the elector says anew how its rule would be broken there.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};

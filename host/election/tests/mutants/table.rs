@@ -340,14 +340,14 @@ pub const MUTANTS: &[Mutant] = &[
         breaks: "created_only_if_none",
     },
     Mutant {
-        name: "a record that is made anew names the D of whoever makes it",
+        name: "a record that is made anew names the D of the node that makes it",
         file: CANDIDATE,
         old: "if unclear.is_some() { longest }",
         new: "if unclear.is_some() && !MUTANT { longest }",
         breaks: "created_only_if_none",
     },
     Mutant {
-        name: "whoever waits a lease out leaves the mark",
+        name: "a node that waits a lease out leaves the mark",
         file: CONTEXT,
         old: "            failures: basis.map_or(0, |record| record.failures),\n            released: false,",
         new: "            failures: basis.map_or(0, |record| record.failures),\n            released: MUTANT && basis.is_some_and(|record| record.released),",
@@ -776,7 +776,7 @@ pub const MUTANTS: &[Mutant] = &[
         breaks: "failures_counted_in_record",
     },
     Mutant {
-        name: "whoever waits a lease out forgets whose the failures are",
+        name: "a node that waits a lease out forgets whose the failures are",
         file: CONTEXT,
         old: "module: basis.and_then(|record| record.module.clone()),",
         new: "module: basis.and_then(|record| record.module.clone()).filter(|_| !MUTANT),",
@@ -832,7 +832,7 @@ pub const MUTANTS: &[Mutant] = &[
         breaks: "finish_stays_finished",
     },
     Mutant {
-        name: "whoever waits a lease out forgets that the election is over",
+        name: "a node that waits a lease out forgets that the election is over",
         file: CONTEXT,
         old: "outcome: basis.and_then(|record| record.outcome),",
         new: "outcome: basis.and_then(|record| record.outcome).filter(|_| !MUTANT),",

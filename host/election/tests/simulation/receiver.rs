@@ -1,5 +1,5 @@
-//! Whoever takes the effects of instances, somewhere outside: it refuses those whose term is lower than one that it has
-//! seen. What comes late is told apart by nothing else.
+//! The receiver of the effects of instances, somewhere outside: it refuses those whose term is lower than one that it
+//! has seen. Nothing else tells it which effects are late.
 
 use baton_election::Term;
 

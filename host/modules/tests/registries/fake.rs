@@ -15,7 +15,7 @@ impl Requests {
         self.0.lock().unwrap().push(request.to_owned());
     }
 
-    /// Those that have this in them.
+    /// The requests that have this in them.
     pub fn with(&self, part: &str) -> Vec<String> {
         self.0.lock().unwrap().iter().filter(|request| request.contains(part)).cloned().collect()
     }
@@ -127,7 +127,7 @@ async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Option<String> {
 
 async fn tell(stream: &mut (impl AsyncWrite + Unpin), answer: Option<String>) {
     match answer {
-        // Whoever has enough of it hangs up, which is no fault of the test's.
+        // A client that has enough of the answer hangs up, which is no fault of the test's.
         Some(answer) => {
             let _ = stream.write_all(answer.as_bytes()).await;
             let _ = stream.shutdown().await;

@@ -143,7 +143,7 @@ async fn files_of_modules_that_are_damaged_are_named() {
     store.write(VersionedObject::State, &job, None, versioned::text("x")).await.unwrap();
 }
 
-/// Whoever writes a module for as long as it takes is in nobody else's way.
+/// A client that writes a module, for as long as it takes, is in no other client's way.
 #[tokio::test]
 async fn a_lock_on_the_modules_delays_no_renewal_and_no_reading_of_control() {
     let folder = folder().await;

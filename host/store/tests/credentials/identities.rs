@@ -1,5 +1,5 @@
-//! Tokens of identities: a small server on loopback stands for who issues them and for the account that they
-//! are shown to. What the services behind the real addresses do with them cannot be run here.
+//! Tokens of identities: a small server on loopback stands for the service that issues them and for the account that
+//! they are shown to. What the services behind the real addresses do with them cannot be run here.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -33,7 +33,7 @@ impl Server {
                 let (status, body) = answer(&request);
                 kept.lock().unwrap().push(request);
                 let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
-                // Who gave up does not read it.
+                // A client that gave up does not read the answer.
                 let _ = client.write_all((head + &body).as_bytes());
             }
         });
@@ -118,7 +118,7 @@ fn ask(token: &'static str, variables: &[(&str, &str)]) -> (String, Server) {
     (answers("azure://contoso/leases", &variables), account)
 }
 
-/// What an account says that knows the token; nothing else does.
+/// Checks that this is what an account says that knows the token: nothing else says it.
 #[track_caller]
 fn assert_known(told: &str) {
     assert!(
@@ -159,7 +159,7 @@ fn the_identity_that_is_assigned_to_a_machine_is_asked_for_by_its_client_id() {
 
 #[test]
 fn a_token_that_the_store_refuses_is_thrown_away_at_once() {
-    // Whoever has the machine's endpoint gives another token each time, and says that it lasts for a day.
+    // The server at the machine's endpoint gives another token each time, and says that it lasts for a day.
     let given = AtomicUsize::new(0);
     let machine = Server::start(move |_| {
         let (number, expires_on) = (given.fetch_add(1, Ordering::SeqCst) + 1, far_future());

@@ -21,7 +21,7 @@ fn listen() -> (TcpListener, String) {
 fn accept(listener: &TcpListener) -> TcpStream {
     listener.set_nonblocking(true).unwrap();
     let (stream, _) = until("a connection", || {
-        // Nothing wakes whoever waits for one with a limit; this only paces the question.
+        // Nothing wakes a thread that waits for a connection with a limit; this only paces the question.
         std::thread::sleep(Duration::from_millis(1));
         listener.accept()
     });

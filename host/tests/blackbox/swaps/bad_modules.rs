@@ -149,7 +149,7 @@ impl Source {
         }
     }
 
-    /// Puts a version there that is as it should be.
+    /// Puts a version that is as it should be into the source.
     fn publish(&self, fleet: &Fleet, version: &Version) {
         if matches!(self, Self::Store) {
             return fleet.push(version);
@@ -159,7 +159,7 @@ impl Source {
         self.offer(fleet, &Offered { whole: bytes.clone(), bytes, signature });
     }
 
-    /// Puts a module there, as whoever may write there can.
+    /// Puts a module into the source, as anybody can who may write to the source.
     fn offer(&self, fleet: &Fleet, Offered { whole, bytes, signature }: &Offered) {
         let digest = Digest::of(whole);
         match self {

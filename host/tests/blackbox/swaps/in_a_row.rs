@@ -16,9 +16,9 @@ on_both_stores! {
     a_push_during_a_change_over_is_not_lost,
 }
 
-/// As often one version takes over from another.
+/// How often one version takes over from another.
 const SWAPS: usize = 100;
-/// As often where each has to be noticed in the store first.
+/// How often where each version has to be noticed in the store first.
 const PUSHES: usize = 8;
 
 fn a_hundred_versions_take_over_from_one_another(fleet: Fleet) {
@@ -49,7 +49,7 @@ fn what_is_pushed_runs_within_seconds(fleet: Fleet) {
         let next = scene.fleet.version(&format!("works {number}"));
         scene.fleet.push(&next);
         last = scene.fleet.runs(&next, last.term);
-        // Whoever does not lead is as far.
+        // The standby is as far.
         scene.fleet.is_ready(&standby, &next);
     }
     assert_eq!(scene.end(leader), PUSHES);

@@ -24,7 +24,7 @@ use versions::Version;
 
 /// Long enough that a busy machine does not cost the lease, where it must be kept.
 const LONG_LEASE: (&str, &str) = ("--lease", "20s");
-/// Long enough that nobody is killed who is about to stop.
+/// Long enough that no instance is killed that is about to stop.
 const LONG_GRACE: (&str, &str) = ("--grace", "10s");
 
 impl Fleet {
@@ -56,7 +56,8 @@ impl Fleet {
         assert_eq!(finished.code, Some(0), "{finished:?}");
     }
 
-    /// Names such a module the current one, as whoever may write to the store can. Its bytes need not be its own.
+    /// Names the module of this digest the current one, as any client can that may write to the store. The bytes need
+    /// not be that module's.
     fn publish(&self, digest: &str, bytes: Vec<u8>, signature: Option<String>) {
         let digest: Digest = digest.parse().expect("a digest");
         let (size, by, at) = (bytes.len() as u64, "somebody".to_owned(), "2026-11-21T12:00:00Z".to_owned());

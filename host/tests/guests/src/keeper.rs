@@ -26,7 +26,7 @@ fn run(term: &Term) -> baton_sdk::Result {
     }
 }
 
-/// Counts in the state. Each term's part of the count has an entry, so that whoever reads the state in the end
+/// Counts in the state. Each term's part of the count has an entry, so that a test that reads the state in the end
 /// sees whether all commits are one history.
 fn history(term: &Term) -> baton_sdk::Result {
     let mut count: u64 = match get("count") {

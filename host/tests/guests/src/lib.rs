@@ -128,7 +128,7 @@ fn run(term: &Term) -> baton_sdk::Result {
             let variables = std::env::vars().map(|(name, value)| format!("variable {name}={value}"));
             let stored = store::get_all().map_err(|error| Failure::fatal(format!("{error:?}")))?;
             let stored = stored.into_iter().map(|(name, value)| format!("config {name}={value}"));
-            // One line, so that whoever reads it has all of it.
+            // One line, so that a test that reads it has all of it.
             println!("{}", variables.chain(stored).collect::<Vec<_>>().join("; "));
             Ok(())
         }
@@ -139,7 +139,7 @@ fn run(term: &Term) -> baton_sdk::Result {
             said.push((Info, String::new(), "no context".to_owned()));
             said.push((Info, "c".repeat(1000), format!("two\nlines and {}", "x".repeat(100_000))));
             for (level, context, message) in said {
-                // Slowly enough that whoever reads it keeps each.
+                // Slowly enough that a test that reads the lines gets each of them.
                 std::thread::sleep(Duration::from_millis(15));
                 log(level, &context, &message);
             }
@@ -165,7 +165,7 @@ fn run(term: &Term) -> baton_sdk::Result {
         "files" => {
             for call in variable("SCRIPT").unwrap_or_default().split(';') {
                 println!("{}: {}", call.trim(), on_file(call.trim()).unwrap_or_else(|error| format!("error: {error}")));
-                // Slowly enough that whoever reads it keeps each.
+                // Slowly enough that a test that reads the lines gets each of them.
                 std::thread::sleep(Duration::from_millis(15));
             }
             beat(term)

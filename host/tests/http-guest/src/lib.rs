@@ -232,7 +232,7 @@ fn hang(term: &Term, url: &str) -> baton_sdk::Result {
     rest(term)
 }
 
-/// Reports its term, and is done: whoever refuses it is told to people.
+/// Reports its term, and is done: a server's refusal of the term is only told to people.
 fn report(term: &Term, url: &str) -> baton_sdk::Result {
     for _ in 0..2 {
         match client::get(url, Fields::new()) {

@@ -29,7 +29,8 @@ impl Azurite {
         Self::keeping(&["--inMemoryPersistence"])
     }
 
-    /// One that keeps all in files of this folder, many writes in each: for whoever writes for more than ten minutes.
+    /// One that keeps all in files of this folder, many writes in each: for a test that writes for more than ten
+    /// minutes.
     ///
     /// # Panics
     /// As above.

@@ -97,7 +97,7 @@ fn serve(mut device: File, file: &str, hang: &Sender<HungWrite>) {
             FLUSH | RELEASE => Ok(vec![]),
             WRITE => {
                 let device = device.try_clone().expect("a descriptor");
-                // Whoever does not wait for it answers it by that.
+                // Where the test waits for no write any more, this one is dropped, and so answered.
                 let _ = hang.send(HungWrite { device, request, size: number(56) });
                 continue;
             }

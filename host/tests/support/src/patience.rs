@@ -1,11 +1,11 @@
 //! How long a test waits: for as long as something moves.
 //!
-//! No test knows how fast its machine is, or what else that is busy with. So a wait does not count the time that
+//! No test knows how fast its machine is, or what else keeps that busy. So a wait does not count the time that
 //! passes but the time that was there for what it waits for: none while one of this test's threads or processes stands
 //! in line for a processor, and none while a compiler or a build that its hosts have started gets on. When nothing has
 //! come of a whole minute of that, the wait is given up.
 //!
-//! Who waits for many things in a row says so with each one, by [`Patience::renew`].
+//! A test that waits for many things in a row says so with each one, by [`Patience::renew`].
 
 #![allow(clippy::disallowed_methods, reason = "a guard against hangs need not count suspends")]
 #![allow(dead_code, reason = "the support modules serve several test targets")]
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// How much time may be there in which nothing moves.
 pub const QUIET: Duration = Duration::from_secs(60);
 
-/// How often it is looked at what moves. Whoever waits asks no less often.
+/// How often the threads and processes are looked at. A test that waits asks no less often.
 pub const LOOK: Duration = Duration::from_secs(1);
 
 /// The patience of one wait.
@@ -29,7 +29,7 @@ pub struct Patience {
     since: Meter,
 }
 
-/// What it returns who has waited in vain.
+/// What a wait that was in vain returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InVain;
 
@@ -123,7 +123,7 @@ struct Looked {
     meter: Meter,
     /// How long each of our threads has waited for a processor in its life.
     waited: HashMap<u32, Duration>,
-    /// How much of one each of the builders has had.
+    /// How much processor time each of the builders has had.
     built: HashMap<u32, u64>,
 }
 
@@ -144,7 +144,7 @@ impl Looked {
         let Some(before) = before else {
             return Self { at, meter: Meter::default(), waited, built };
         };
-        // Who waits for one another waits for whoever stands in line the longest.
+        // Threads that wait for one another wait for the one that stands in line the longest.
         let in_line =
             waited.iter().map(|(id, &time)| time.saturating_sub(before.waited.get(id).copied().unwrap_or_default()));
         let in_line = in_line.max().unwrap_or_default();
@@ -160,12 +160,12 @@ impl Looked {
 
 struct Process {
     id: u32,
-    /// Neither this process nor what it has started itself, but what that has.
+    /// Neither this process nor one that it has started itself, but one that those have started.
     is_builder: bool,
     ticks: u64,
 }
 
-/// This process and all that it has started, and what that has.
+/// This process, all that it has started, and all that those have started.
 fn ours() -> Vec<Process> {
     let mut children: HashMap<u32, Vec<(u32, u64)>> = HashMap::new();
     for id in numbers("/proc") {

@@ -17,9 +17,9 @@ pub enum Mode {
     Hang,
     /// They arrive, and the connection is cut before the answer.
     CutAfterRequest,
-    /// They wait for the next mode and arrive then, even if whoever sent them has given up.
+    /// They wait for the next mode and arrive then, even if the client that sent them has given up.
     HoldRequest,
-    /// They arrive, and their answers wait for the next mode, even if whoever sent them has given up.
+    /// They arrive, and their answers wait for the next mode, even if the client that sent them has given up.
     HoldAnswer,
     /// All connections are closed at once, new ones too.
     Down,
@@ -199,7 +199,7 @@ fn answers(shared: &Shared, mut server: TcpStream, mut client: TcpStream) {
             state = shared.changed.wait_while(state, waiting).expect("no holder of the lock panics");
             matches!(state.mode, Mode::CutAfterRequest | Mode::Down)
         };
-        // Who gave up does not read it; the server's answers are counted all the same.
+        // A client that gave up does not read this; the server's answers are counted all the same.
         if cut || client.write_all(&bytes[..length]).is_err() {
             break;
         }

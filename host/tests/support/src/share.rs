@@ -20,18 +20,18 @@ pub struct Share {
 }
 
 impl Share {
-    /// That of a test that mostly waits. Waits until there is one.
+    /// The share of a test that mostly waits. Waits until there is one.
     pub fn light() -> Self {
         Self::of(1)
     }
 
-    /// That of a test that keeps a processor busy: a whole one. Waits until there is one, and meanwhile no other test
-    /// begins.
+    /// The share of a test that keeps a processor busy: a whole processor. Waits until there is one, and meanwhile no
+    /// other test begins.
     pub fn heavy() -> Self {
         Self::of(SHARES)
     }
 
-    /// All that the test holds has to be given back before: whoever waits holds nothing.
+    /// Before this, the test has to give back all that it holds: a test that waits holds nothing.
     fn of(count: usize) -> Self {
         if HOLDS.replace(true) {
             // A test has one share, however many stages it has.

@@ -68,7 +68,7 @@ impl HostRules {
         self.doubt_never_extends(deadline, abort_at)
     }
 
-    /// Whoever takes over from it has been promised to wait no longer.
+    /// A node that takes over from this one has been promised to wait no longer than D.
     fn serves_under_a_lease_of_d(&self) -> Checked {
         let Table(lease) = self.table();
         match &self.holding {
@@ -191,7 +191,7 @@ impl HostRules {
         Ok(())
     }
 
-    /// Who holds a lease and cannot write the record gives it up within D: another node might do better.
+    /// A host that holds a lease and cannot write the record gives the lease up within D: another node might do better.
     pub(super) fn gives_up_what_it_cannot_write(&self, now: Time) -> Checked {
         let Some(holding) = self.holding.as_ref().filter(|_| self.instance.is_none()) else { return Ok(()) };
         // What a release needs to be written may come after that, as long as the lease lasts.
@@ -204,7 +204,7 @@ impl HostRules {
         }
     }
 
-    /// Who has taken a lease under which nothing can still run begins its term as soon as half of D is left.
+    /// A host that has taken a lease under which nothing can still run begins its term as soon as half of D is left.
     pub(super) fn starts_at_once(&self, now: Time) -> Checked {
         let (Some(holding), Some(acquisition)) = (&self.holding, &self.acquisition) else { return Ok(()) };
         let is_over = self.has_read_that_it_is_over();
@@ -229,7 +229,7 @@ impl HostRules {
     pub(super) fn known_renewal_extends(&self) -> Checked {
         let (Some(instance), Some(holding)) = (&self.instance, &self.holding) else { return Ok(()) };
         let (table, renewed) = (self.table(), holding.renewed);
-        // What is known to be lost no answer brings back that comes after that.
+        // No later answer brings back a lease that is known to be lost.
         if holding.lost || holding.reads_of_loss {
             return Ok(());
         }
@@ -282,7 +282,7 @@ impl HostRules {
     ) -> Checked {
         const RULE: &str = "leader_tries_never_slow";
         let Some(holding) = &self.holding else { return Ok(()) };
-        // Who gives the lease up does so before it runs out, or not at all.
+        // A host that gives the lease up does so before it runs out, or not at all.
         let is_left = self.instance.is_none()
             && (holding.has_marked
                 || holding.is_leaving
@@ -307,7 +307,7 @@ impl HostRules {
         let Some((Snapshot::Object { lease, .. }, at)) = &seen.last else { return Ok(()) };
         let long = seen.outside_since.is_some_and(|since| at.since(since) >= self.settings.timing.lease() * 2);
         let is_outside = *lease == LeaseState::HeldForever || (*lease == LeaseState::Held && long);
-        // Who gave the lease up, and read that in doubt, says it at its next reading.
+        // A host that gave the lease up, and read that in doubt, says it at its next reading.
         let was_standby = seen.as_standby;
         let is_standby = self.holding.is_none() && self.acquisition.as_ref().is_none_or(|last| last.decided);
         if is_outside && was_standby && is_standby && *at == now && !seen.outside_said && !self.shutdown_asked {

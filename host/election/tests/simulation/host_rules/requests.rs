@@ -33,7 +33,7 @@ impl HostRules {
     }
 
     fn renew(&mut self, now: Time, id: LeaseId) -> Checked {
-        // One that reads in doubt that its lease is not held asks at once whether that is so.
+        // A holder that reads in doubt that its lease is not held asks at once whether that is so.
         let is_asking = !self.seen.as_standby
             && matches!(&self.seen.last, Some((Snapshot::Object { lease, .. }, _)) if *lease != LeaseState::Held);
         let Some(holding) = self.holding.as_mut().filter(|holding| holding.id == id) else {
@@ -49,7 +49,7 @@ impl HostRules {
 
     pub(super) fn standby_backs_off(&self, now: Time) -> Checked {
         const RULE: &str = "standby_backs_off";
-        // Who ends and gives up what it may have acquired tries as a holder does.
+        // A host that ends and gives up what it may have acquired tries as a holder does.
         if self.holding.is_some() || self.shutdown_asked {
             return Ok(());
         }
@@ -163,7 +163,8 @@ impl HostRules {
         if matches!(lease, LeaseState::Held | LeaseState::HeldForever | LeaseState::Breaking) {
             return broken("acquires_only_what_looks_free", format!("an acquire after reading {lease:?}"));
         }
-        // One in doubt is repeated whatever is planned by now: only its answer tells whether there is a lease to give up.
+        // An acquire in doubt is repeated whatever is planned by now: only its answer tells whether there is a lease to
+        // give up.
         if is_new && record.as_ref().is_some_and(|record| self.is_over(record)) {
             return broken("finish_stays_finished", "an acquire of a finished election".to_string());
         }
@@ -307,11 +308,11 @@ impl HostRules {
                 "the mark tells the next one that nothing still runs".to_string(),
             );
         }
-        // What began while it waited is known only to whoever asks once more.
+        // A holder knows what began while it waited only if it asks once more.
         if let Some(last) = self.acquisition.as_ref().filter(|last| last.id == id && !last.is_clear)
             && record.node.is_some()
             && record.incarnation == self.settings.incarnation
-            // Who has not even waited breaks another rule as soon as it starts.
+            // A holder that has not even waited breaks another rule as soon as it starts.
             && self.least >= last.waits_until
             && self.seen.recalled_at.is_none_or(|at| at < last.waits_until)
         {
@@ -321,7 +322,7 @@ impl HostRules {
         if self.instance.is_none() {
             holding.unwritten_since.get_or_insert(now);
         }
-        // Who waits another's lease out notes that, and begins nothing.
+        // A holder that waits another's lease out notes that, and begins nothing.
         holding.has_begun |= record.node.is_some();
         let running_for = self.instance.as_ref().map(|instance| now.since(instance.started));
         // What became of a term is noted in its record, even if the state has named a later one since.
@@ -349,7 +350,7 @@ impl HostRules {
         Ok(())
     }
 
-    /// Who reads after a doubt compares: what it finds to be there it does not write again under a later term.
+    /// A host that reads after a doubt compares: what it finds to be there it does not write again under a later term.
     pub(super) fn a_write_that_is_found_is_done(&self, record: &Record) -> Checked {
         let wanted = self.last_write.and_then(|id| self.requests.get(&id)).map(|asked| &asked.op);
         let (Some(Op::Write { record: wanted, .. }), Some((Snapshot::Object { record: Some(found), .. }, _))) =

@@ -258,7 +258,7 @@ pub struct Life {
     pub stops: Option<Duration>,
     /// From its end or its kill until it is gone.
     pub gone: Duration,
-    /// How long what it sends is on its way to whoever takes it.
+    /// How long what it sends is on its way to the receiver.
     pub lands: Duration,
     /// How long its host's last words take, if it is not gone in time.
     pub words: Duration,

@@ -115,8 +115,8 @@ impl World {
         self.clocks_have_changed(host);
     }
 
-    /// Whoever drives the elector reads the clock soon after time has passed otherwise than timers show, and so does the
-    /// watchdog.
+    /// The supervisor, which drives the elector, reads the clock soon after time has passed otherwise than timers show,
+    /// and so does the watchdog.
     fn clocks_have_changed(&mut self, host: usize) {
         let incarnation = self.hosts[host].incarnation;
         let Some(process) = &self.hosts[host].process else { return };
@@ -158,8 +158,8 @@ impl World {
         self.history.floor().max(self.store.record().map_or(0, |record| record.term))
     }
 
-    /// Whether state or the announcement of whoever wrote the latest term name it. Those of others do not count: they
-    /// are taken back while it may still run.
+    /// Whether the state names the latest term, or the announcement of a host that wrote it does. Announcements of
+    /// other hosts do not count: they are taken back while an instance of that term may still run.
     fn latest_is_witnessed(&self) -> bool {
         let latest = self.latest_term();
         let is_writers = |host: usize| {
@@ -210,8 +210,8 @@ impl World {
         }
     }
 
-    /// An operator writes the coordinator's state, as of a term that may be later than the record's: whoever
-    /// has claimed it is superseded.
+    /// An operator writes the coordinator's state, as of a term that may be later than the record's: an instance that
+    /// has claimed the state is superseded.
     fn restore_state(&mut self, ahead: u64) {
         if !self.plan.has_state {
             return;

@@ -46,7 +46,7 @@ pub struct World {
     state_term: Term,
     /// The highest term that each host's announcement names.
     announced: Vec<Term>,
-    /// Every record that was written, for whoever writes an old one again.
+    /// Every record that was written, for the fault that writes an old one again.
     records: Vec<Record>,
     outages: Vec<Failing>,
     /// Faults that wait for what they come with.
@@ -124,7 +124,7 @@ enum Event {
         host: usize,
         incarnation: u32,
     },
-    /// What an instance has sent reaches whoever takes it.
+    /// What an instance has sent reaches the receiver.
     Lands(Sent),
     /// No clock of the host is slewed any more.
     SlewEnds {
