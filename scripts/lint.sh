@@ -78,6 +78,7 @@ contract() {
 pages() {
   local page
   git ls-files -z '*.md' | xargs -0 python3 scripts/check_links.py
+  scripts/monitoring.sh
   for page in *.md docs/*.md; do
     awk '(length > 50 || /^## /) && seen[$0]++ { print FILENAME ": twice: " $0; twice = 1 } END { exit twice }' "$page"
   done
