@@ -63,6 +63,9 @@ allow-weaker-isolation false default
 node n1 flag --node
 log-format text default
 admin 127.0.0.1:7070 (or the next free port) default
+admin-token-file none default
+admin-tls-cert none default
+admin-tls-key none default
 {cache}
 
 [my-job]

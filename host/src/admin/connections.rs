@@ -1,15 +1,20 @@
 //! The connections to the admin endpoint: few, each for a bounded time.
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::time::Duration;
 
-use axum::Router;
+use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+use super::access::Caller;
 
 /// So many are open at a time. One more, and the oldest is cut off: those who only hold theirs open, however many they
 /// are, keep no probe out.
@@ -24,22 +29,26 @@ const LIFETIME: Duration = Duration::from_secs(60);
 /// The longest head, in bytes. Nothing that is asked here has a body.
 const LONGEST_HEAD: usize = 16 << 10;
 
+/// The first byte of a connection that begins with TLS (RFC 8446, 5.1: the content type of a handshake). No method of
+/// HTTP begins so.
+const HANDSHAKE: u8 = 22;
+
 /// While the system lets nobody in, it is asked again after so long.
 const REFUSED: Duration = Duration::from_millis(100);
 
 /// Serves until it is dropped.
-pub(super) async fn serve(listener: TcpListener, routes: Router) {
+pub(super) async fn serve(listener: TcpListener, routes: Router, tls: Option<TlsAcceptor>) {
     let mut open = JoinSet::new();
     let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
+                Ok((stream, peer)) => {
                     oldest_first.retain(|one| !one.is_finished());
                     if oldest_first.len() >= AT_ONCE && let Some(oldest) = oldest_first.pop_front() {
                         oldest.abort();
                     }
-                    oldest_first.push_back(open.spawn(converse(stream, routes.clone())));
+                    oldest_first.push_back(open.spawn(converse(stream, peer.ip(), routes.clone(), tls.clone())));
                 }
                 // Its client has hung up, or there are no descriptors left.
                 Err(_) => tokio::time::sleep(REFUSED).await,
@@ -49,10 +58,26 @@ pub(super) async fn serve(listener: TcpListener, routes: Router) {
     }
 }
 
-async fn converse(stream: TcpStream, routes: Router) {
+/// Speaks TLS with those who do, and plain HTTP with the others, on one address.
+async fn converse(stream: TcpStream, peer: IpAddr, routes: Router, tls: Option<TlsAcceptor>) {
+    let conversation = async {
+        let mut first = [0];
+        let Ok(Ok(1..)) = timeout(HEAD, stream.peek(&mut first)).await else { return };
+        match tls.filter(|_| first == [HANDSHAKE]) {
+            None => answer(stream, routes.layer(Extension(Caller::at(peer, false)))).await,
+            Some(tls) => {
+                let Ok(Ok(stream)) = timeout(HEAD, tls.accept(stream)).await else { return };
+                answer(stream, routes.layer(Extension(Caller::at(peer, true)))).await;
+            }
+        }
+    };
+    // What is under way then is cut off.
+    let _ = timeout(LIFETIME, conversation).await;
+}
+
+async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, routes: Router) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(LONGEST_HEAD);
-    let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
     // What goes wrong on a connection is its client's affair.
-    let _ = timeout(LIFETIME, connection).await;
+    let _ = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes)).await;
 }

@@ -4,25 +4,34 @@
 //! there are or slow they arrive. It reads what supervisors tell of themselves ([`Standing`]), and the clock: an answer
 //! that says "this node leads" is true when it is made, whether the supervisor still turns or not.
 //!
-//! The paths here are open to everyone who reaches the address, in plain HTTP: probes and scrapers need them, and they
-//! tell who leads and what was counted, nothing else.
+//! Health, the way to the leader and metrics are open to everyone who reaches the address, in plain HTTP: probes and
+//! scrapers need them, and they tell who leads and what was counted. Who may see more is in `access`.
 
+mod access;
 mod connections;
 mod metrics;
 mod routes;
+mod status;
 
 use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
+use tokio_rustls::TlsAcceptor;
+
+use access::Access;
+pub use access::{TlsFiles, UnusableFile};
+use routes::Asked;
 
 use crate::telemetry::{Heartbeat, Standing};
 use baton_runtime::RunningInstances;
+use baton_store::ObjectStore;
 use baton_store::clock::Clock;
 use baton_store::gate::Watchdog;
 
@@ -62,6 +71,9 @@ pub enum AdminError {
         #[source]
         source: io::Error,
     },
+    /// A file cannot be used.
+    #[error(transparent)]
+    File(#[from] UnusableFile),
     /// None on the loopback can.
     #[error(
         "there is no admin endpoint: nothing can be listened on at {}; give an address with --admin, or none",
@@ -70,11 +82,49 @@ pub enum AdminError {
     NoLoopback(#[source] io::Error),
 }
 
-/// Takes the address, so that nobody else has it. Nothing is answered yet; none if it is to be nowhere.
-///
-/// # Errors
-/// [`AdminError`] where it cannot be had.
-pub fn bind(place: AdminPlace) -> Result<Option<TcpListener>, AdminError> {
+/// How the endpoint is to be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AdminSettings {
+    /// Where it is.
+    pub place: AdminPlace,
+    /// The file of the token that other machines need.
+    pub token_file: Option<PathBuf>,
+    /// The certificate that they know it by.
+    pub tls: Option<TlsFiles>,
+}
+
+/// An endpoint that answers nothing yet, and has its address.
+pub struct Listening {
+    listener: TcpListener,
+    access: Access,
+    tls: Option<TlsAcceptor>,
+}
+
+impl Listening {
+    /// Takes the address, so that nobody else has it; none if it is to be nowhere.
+    ///
+    /// # Errors
+    /// [`AdminError`] where it cannot be had, or a file is not what it must be.
+    pub fn with(settings: &AdminSettings) -> Result<Option<Self>, AdminError> {
+        let AdminSettings { place, token_file, tls } = settings;
+        if let Some(file) = token_file {
+            access::token(file)?;
+        }
+        let tls = tls.as_ref().map(TlsFiles::acceptor).transpose()?;
+        let access = Access { token_file: token_file.clone(), has_tls: tls.is_some() };
+        Ok(bind(*place)?.map(|listener| Self { listener, access, tls }))
+    }
+
+    /// The address.
+    ///
+    /// # Errors
+    /// None that a listener could have.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+fn bind(place: AdminPlace) -> Result<Option<TcpListener>, AdminError> {
     match place {
         AdminPlace::Off => Ok(None),
         AdminPlace::At(address) => {
@@ -138,17 +188,21 @@ impl Admin {
     ///
     /// # Errors
     /// What the system says where it has no thread to give.
-    pub fn start(listener: TcpListener, watched: Watched) -> io::Result<Self> {
+    pub fn start(
+        Listening { listener, access, tls }: Listening,
+        watched: Watched,
+        store: Arc<dyn ObjectStore>,
+    ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = oneshot::channel();
-        let routes = routes::all(watched);
+        let routes = routes::all(Asked::about(watched, store, access));
         let thread = std::thread::Builder::new().name("admin".into()).spawn(move || {
             runtime.block_on(async {
                 // It was listened on before, with a runtime that is there: only a lack of memory could fail here.
                 let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
                 tokio::select! {
-                    () = connections::serve(listener, routes) => {}
+                    () = connections::serve(listener, routes, tls) => {}
                     _ = stopped => {}
                 }
             });

@@ -1,22 +1,27 @@
 //! What can be asked, and the answers.
 
 use std::convert::Infallible;
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::{Json, Router};
+use baton_store::ObjectStore;
 use bytes::Bytes;
 use serde::Serialize;
 use tokio::sync::Semaphore;
+use utoipa::openapi::OpenApi;
+use utoipa::{OpenApi as _, ToSchema};
 
+use super::access::Access;
+use super::status::{self, Nodes};
 use super::{Watched, metrics};
+use crate::telemetry::Standing;
 use baton_runtime::escape::escape;
 
 /// What has not beaten for so long does not turn.
@@ -26,7 +31,7 @@ const FRESH: Duration = Duration::from_secs(15);
 /// so long.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
 
-const PATHS: &str = "There are: /livez, /readyz, /leader/ELECTION and /metrics.\n";
+const PATHS: &str = "There are: /livez, /readyz, /leader/ELECTION, /metrics, and what /v1/openapi.json lists.\n";
 
 /// So many pages of metrics are there at a time, each until its client has read it: one of a thousand elections takes
 /// ten megabytes, and a client may read slowly or not at all.
@@ -37,26 +42,32 @@ const PIECE: usize = 16 << 10;
 
 /// What the answers are made of.
 pub(super) struct Asked {
-    watched: Arc<Watched>,
+    pub(super) watched: Watched,
+    pub(super) access: Access,
+    pub(super) nodes: Nodes,
     pages: Arc<Semaphore>,
 }
 
 impl Asked {
-    fn about(watched: Watched) -> Arc<Self> {
-        Arc::new(Self { watched: Arc::new(watched), pages: Arc::new(Semaphore::new(PAGES)) })
+    pub(super) fn about(watched: Watched, store: Arc<dyn ObjectStore>, access: Access) -> Arc<Self> {
+        Arc::new(Self { watched, access, nodes: Nodes::of(store), pages: Arc::new(Semaphore::new(PAGES)) })
     }
 }
 
 /// All paths.
-pub(super) fn all(watched: Watched) -> Router {
+pub(super) fn all(asked: Arc<Asked>) -> Router {
     Router::new()
         .route("/livez", get(live))
         .route("/readyz", get(ready))
         .route("/leader/{election}", get(leader))
         .route("/metrics", get(scraped))
+        .route("/v1/elections", get(status::elections))
+        .route("/v1/elections/{election}", get(status::election))
+        .route("/v1/nodes", get(status::nodes))
+        .route("/v1/openapi.json", get(described))
         .fallback(nothing)
         .method_not_allowed_fallback(only_reads)
-        .with_state(Asked::about(watched))
+        .with_state(asked)
 }
 
 /// An answer that nobody keeps, since the next may be another.
@@ -65,7 +76,7 @@ fn answer(status: StatusCode, kind: &'static str, body: impl Into<Body>) -> Resp
     (status, headers, body.into()).into_response()
 }
 
-fn text(status: StatusCode, body: impl Into<String>) -> Response {
+pub(super) fn text(status: StatusCode, body: impl Into<String>) -> Response {
     answer(status, "text/plain; charset=utf-8", body.into())
 }
 
@@ -78,6 +89,7 @@ fn verdict(problems: &[String]) -> Response {
 }
 
 /// Whether all that must turn turns.
+#[utoipa::path(get, path = "/livez", responses((status = 200, body = String), (status = 503, body = String)))]
 async fn live(State(asked): State<Arc<Asked>>) -> Response {
     let watched = &asked.watched;
     if watched.is_stuck().is_empty() {
@@ -88,12 +100,22 @@ async fn live(State(asked): State<Arc<Asked>>) -> Response {
 }
 
 /// Whether this node could take over what it contends for.
+#[utoipa::path(get, path = "/readyz", responses((status = 200, body = String), (status = 503, body = String)))]
 async fn ready(State(asked): State<Arc<Asked>>) -> Response {
     verdict(&asked.watched.lacks())
 }
 
+/// The node takes no part in that election.
+pub(super) struct NoPart(String);
+
+impl IntoResponse for NoPart {
+    fn into_response(self) -> Response {
+        text(StatusCode::NOT_FOUND, self.0)
+    }
+}
+
 /// Who leads an election.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 struct Leader {
     election: String,
     /// Whether it is this node, and its instance runs.
@@ -104,15 +126,22 @@ struct Leader {
     term: u64,
 }
 
+/// Whether this node is the one to send to what its coordinator is asked.
+#[utoipa::path(
+    get,
+    path = "/leader/{election}",
+    params(("election" = String, Path)),
+    responses(
+        (status = 200, body = Leader),
+        (status = 503, body = Leader),
+        (status = 404, description = "this node takes no part in it")
+    )
+)]
 async fn leader(State(asked): State<Arc<Asked>>, Path(election): Path<String>) -> Response {
     let watched = &asked.watched;
-    let Some(standing) = watched.standings.iter().find(|one| one.election.to_string() == election) else {
-        let mut known = format!("{} does not take part in {}; it does in:", watched.node, escape(&election));
-        for standing in &watched.standings {
-            // Writing to a text does not fail.
-            let _ = write!(known, " {}", standing.election);
-        }
-        return text(StatusCode::NOT_FOUND, known + "\n");
+    let standing = match watched.standing(&election) {
+        Ok(standing) => standing,
+        Err(no_part) => return no_part.into_response(),
     };
     let known = standing.known();
     let here = known.serves(watched.clock.now());
@@ -122,6 +151,12 @@ async fn leader(State(asked): State<Arc<Asked>>, Path(election): Path<String>) -
     answer(status, "application/json", body + "\n")
 }
 
+/// What was counted, for Prometheus.
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    responses((status = 200, body = String), (status = 503, description = "too many others read it"))
+)]
 async fn scraped(State(asked): State<Arc<Asked>>, headers: HeaderMap) -> Response {
     let Ok(place) = Arc::clone(&asked.pages).try_acquire_owned() else {
         return text(StatusCode::SERVICE_UNAVAILABLE, format!("{PAGES} others are reading the metrics: try again\n"));
@@ -147,6 +182,18 @@ async fn scraped(State(asked): State<Arc<Asked>>, headers: HeaderMap) -> Respons
     response
 }
 
+/// The paths and their answers, as OpenAPI has them.
+async fn described() -> Json<OpenApi> {
+    Json(Described::openapi())
+}
+
+#[derive(utoipa::OpenApi)]
+#[openapi(
+    info(title = "Baton", description = "What a node tells of itself and of the elections that it takes part in"),
+    paths(live, ready, leader, scraped, status::elections, status::election, status::nodes)
+)]
+struct Described;
+
 async fn nothing() -> Response {
     text(StatusCode::NOT_FOUND, format!("There is nothing at this path. {PATHS}"))
 }
@@ -158,6 +205,16 @@ async fn only_reads() -> Response {
 }
 
 impl Watched {
+    /// What is known of that election, or the answer that there is nothing.
+    pub(super) fn standing(&self, election: &str) -> Result<&Standing, NoPart> {
+        if let Some(standing) = self.standings.iter().find(|one| one.election.as_str() == election) {
+            return Ok(standing);
+        }
+        let known: Vec<&str> = self.standings.iter().map(|one| one.election.as_str()).collect();
+        let (node, asked, known) = (&self.node, escape(election), known.join(" "));
+        Err(NoPart(format!("{node} does not take part in {asked}; it does in: {known}\n")))
+    }
+
     /// What has not turned for too long.
     fn is_stuck(&self) -> Vec<String> {
         let now = self.clock.now();
@@ -197,15 +254,26 @@ impl Watched {
 }
 
 #[cfg(test)]
+impl Asked {
+    pub(super) fn of_nothing() -> Arc<Self> {
+        let store = baton_store::MemoryStore::new(Arc::new(|| Duration::ZERO));
+        Self::about(Watched::of_nothing(), Arc::new(store), Access::default())
+    }
+}
+
+#[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
     use http_body_util::BodyExt as _;
+    use serde_json::Value;
+    use tower::ServiceExt as _;
 
+    use super::super::access::Caller;
     use super::*;
 
     #[tokio::test]
     async fn pages_that_nobody_reads_are_few() {
-        let asked = Asked::about(Watched::of_nothing());
+        let asked = Asked::of_nothing();
         let scrape = || scraped(State(Arc::clone(&asked)), HeaderMap::new());
         let mut unread = Vec::new();
         for _ in 0..PAGES {
@@ -218,5 +286,78 @@ mod tests {
         assert_eq!(scrape().await.status(), StatusCode::OK, "a page that was read makes room");
         drop(unread);
         assert_eq!(asked.pages.available_permits(), PAGES);
+    }
+
+    /// What the endpoint answers to somebody of this machine, or of another.
+    async fn get(asked: &Arc<Asked>, path: &str, is_local: bool) -> (StatusCode, Bytes) {
+        let address = if is_local { [127, 0, 0, 1] } else { [10, 0, 0, 7] };
+        let routes = all(Arc::clone(asked)).layer(axum::Extension(Caller::at(address.into(), false)));
+        let request = axum::http::Request::get(path).header("host", "127.0.0.1:7070").body(Body::empty()).unwrap();
+        let answer = routes.oneshot(request).await.unwrap();
+        (answer.status(), answer.into_body().collect().await.unwrap().to_bytes())
+    }
+
+    /// Checks that the value has what its schema says: each property, and no other.
+    fn fits(value: &Value, schema: &Value, described: &Value) {
+        let schema = match schema["$ref"].as_str() {
+            Some(name) => described.pointer(name.trim_start_matches('#')).unwrap(),
+            None => schema,
+        };
+        match value {
+            Value::Array(values) => {
+                assert_eq!(schema["type"], "array", "{value}");
+                values.iter().for_each(|value| fits(value, &schema["items"], described));
+            }
+            Value::Object(values) => {
+                let properties = schema["properties"].as_object().unwrap_or_else(|| panic!("{value} and {schema}"));
+                assert_eq!(values.keys().collect::<Vec<_>>(), properties.keys().collect::<Vec<_>>());
+                values.iter().for_each(|(name, value)| fits(value, &properties[name], described));
+            }
+            simple => {
+                let kind = match simple {
+                    Value::String(_) => "string",
+                    Value::Bool(_) => "boolean",
+                    Value::Number(number) if number.is_u64() => "integer",
+                    Value::Number(_) => "number",
+                    _ => "null",
+                };
+                let kinds = &schema["type"];
+                let is_kind = |one: &Value| one == kind;
+                assert!(
+                    is_kind(kinds) || kinds.as_array().is_some_and(|kinds| kinds.iter().any(is_kind)),
+                    "{value}: {kinds}"
+                );
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn each_path_answers_as_it_is_described() {
+        let asked = Asked::of_nothing();
+        let (status, described) = get(&asked, "/v1/openapi.json", false).await;
+        assert_eq!(status, StatusCode::OK, "what there is is no secret");
+        let described: Value = serde_json::from_slice(&described).unwrap();
+        let paths = described["paths"].as_object().unwrap();
+        assert_eq!(paths.len(), 7);
+        let docs = include_str!("../../../docs/monitoring.md");
+        for (path, operations) in paths {
+            let named = path.replace("{election}", "ELECTION");
+            assert!(docs.contains(&format!("| `{named}` |")), "{named} is not in the docs");
+            assert_eq!(operations.as_object().unwrap().len(), 1, "{path} can only be read");
+            let responses = &operations["get"]["responses"];
+            let (status, body) = get(&asked, &path.replace("{election}", "job"), true).await;
+            let schema = &responses[status.as_str()]["content"]["application/json"]["schema"];
+            assert!(!responses[status.as_str()].is_null(), "{path}: {status}");
+            if !schema.is_null() {
+                fits(&serde_json::from_slice(&body).unwrap(), schema, &described);
+            }
+            let (elsewhere, _) = get(&asked, &path.replace("{election}", "job"), false).await;
+            let expected = if path.starts_with("/v1/") { StatusCode::FORBIDDEN } else { status };
+            assert_eq!(elsewhere, expected, "{path} asked from another machine");
+            if path.contains("{election}") {
+                let (none, _) = get(&asked, &path.replace("{election}", "none"), true).await;
+                assert_eq!((none, responses["404"].is_null()), (StatusCode::NOT_FOUND, false), "{path}");
+            }
+        }
     }
 }

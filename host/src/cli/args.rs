@@ -264,6 +264,17 @@ pub(super) struct Run {
     /// reach the address.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub admin: Option<String>,
+    /// The file of the token that other machines need there for more than that [env: BATON_ADMIN_TOKEN_FILE] [default: none]
+    ///
+    /// It is read anew whenever somebody asks. They need TLS, too.
+    #[arg(long, value_name = "PATH")]
+    pub admin_token_file: Option<String>,
+    /// The certificates (PEM) by which other machines know it, its own first [env: BATON_ADMIN_TLS_CERT] [default: none]
+    #[arg(long, value_name = "PATH")]
+    pub admin_tls_cert: Option<String>,
+    /// The private key (PEM) of that certificate [env: BATON_ADMIN_TLS_KEY] [default: none]
+    #[arg(long, value_name = "PATH")]
+    pub admin_tls_key: Option<String>,
     /// Show each setting and where it came from, with secrets hidden, and exit
     #[arg(long)]
     pub print_config: bool,

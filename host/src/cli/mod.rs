@@ -360,7 +360,10 @@ impl args::Run {
             .flag(Key::AllowWeakerIsolation, self.allow_weaker_isolation)
             .flag(Key::Node, self.node)
             .flag(Key::LogFormat, self.log_format)
-            .flag(Key::Admin, self.admin);
+            .flag(Key::Admin, self.admin)
+            .flag(Key::AdminTokenFile, self.admin_token_file)
+            .flag(Key::AdminTlsCert, self.admin_tls_cert)
+            .flag(Key::AdminTlsKey, self.admin_tls_key);
         self.settings.add_to(layer)
     }
 }

@@ -16,7 +16,6 @@
 //!
 //! No thread that renews, kills or gates waits for a guest. Every task and thread has an owner that awaits or joins it.
 
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -30,7 +29,7 @@ use tokio::task::{JoinError, JoinSet};
 
 use super::dev::Workshop;
 use super::{WrongConfiguration, descriptors, open_store};
-use crate::admin::{self, Admin, AdminError, AdminPlace, Watched};
+use crate::admin::{Admin, AdminError, AdminPlace, AdminSettings, Listening, Watched};
 use crate::config::{Config, Coordinator, Misspelt, Relied};
 use crate::node::NodeId;
 use crate::signals::{Ask, Signals};
@@ -69,6 +68,7 @@ pub(super) fn run(config: &Config) -> anyhow::Result<ExitCode> {
         leases: open_store(&config.store)?,
         states: open_store(&config.store)?,
         modules: open_store(&config.store)?,
+        status: open_store(&config.store)?,
     };
     host(config, &stores, None)
 }
@@ -77,7 +77,12 @@ pub(super) fn run(config: &Config) -> anyhow::Result<ExitCode> {
 pub(super) fn develop(config: &Config, workshop: &Workshop) -> anyhow::Result<ExitCode> {
     let clock = Clock::default();
     let store = Arc::new(MemoryStore::new(Arc::new(move || clock.now().0)));
-    let stores = Stores { leases: Arc::clone(&store) as _, states: Arc::clone(&store) as _, modules: store };
+    let stores = Stores {
+        leases: Arc::clone(&store) as _,
+        states: Arc::clone(&store) as _,
+        modules: Arc::clone(&store) as _,
+        status: store,
+    };
     host(config, &stores, Some(workshop))
 }
 
@@ -90,9 +95,9 @@ fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow
     descriptors::grant(checked.iter().map(|checked| &checked.policy)).map_err(WrongConfiguration::new)?;
     let node = config.node.claim().map_err(WrongConfiguration::new)?;
     // The developer of a coordinator sees all there is in the terminal.
-    let place = if workshop.is_none() { config.admin } else { AdminPlace::Off };
-    let (listener, no_endpoint) = match admin::bind(place) {
-        Ok(listener) => (listener, None),
+    let place = if workshop.is_none() { config.admin.place } else { AdminPlace::Off };
+    let (listening, no_endpoint) = match Listening::with(&AdminSettings { place, ..config.admin.clone() }) {
+        Ok(listening) => (listening, None),
         // Nobody has asked for it, and nothing depends on it.
         Err(error @ AdminError::NoLoopback(_)) => (None, Some(error)),
         Err(error) => return Err(WrongConfiguration::new(error).into()),
@@ -107,7 +112,7 @@ fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow
     for Misspelt { variable, meant } in config.misspelt.iter().cloned() {
         log.emit(None, Event::MisspeltVariable { variable, meant });
     }
-    let ended = contend(config, stores, workshop, &checked, listener, node.id(), &log);
+    let ended = contend(config, stores, workshop, &checked, listening, node.id(), &log);
     if !files.shutdown(LAST_FILES) {
         let error = format!("a core dump or a profile is not written after {LAST_FILES:?}, and is given up");
         log.emit(None, Event::Error { error });
@@ -170,11 +175,13 @@ fn besides(config: &Config, workshop: Option<&Workshop>) -> Vec<Relied> {
     found
 }
 
-/// Three handles of one store: neither state nor modules are in a renewal's way, nor modules in that of the state.
+/// Four handles of one store: neither state nor modules are in a renewal's way, nor modules in that of the state; and
+/// what people ask is in nobody's.
 struct Stores {
     leases: Arc<dyn LeaseStore>,
     states: Arc<dyn ObjectStore>,
     modules: Arc<dyn ObjectStore>,
+    status: Arc<dyn ObjectStore>,
 }
 
 /// A coordinator, and what is made for it before anybody contends.
@@ -213,10 +220,10 @@ fn check<'a>(coordinators: &'a [Coordinator], files: &PostmortemWriter) -> anyho
 
 fn contend(
     config: &Config,
-    Stores { leases, states, modules }: &Stores,
+    Stores { leases, states, modules, status }: &Stores,
     workshop: Option<&Workshop>,
     checked: &[Checked<'_>],
-    listener: Option<TcpListener>,
+    listening: Option<Listening>,
     node: &NodeId,
     log: &Log,
 ) -> anyhow::Result<()> {
@@ -236,7 +243,7 @@ fn contend(
     };
     let standings: Vec<Arc<Standing>> = checked.iter().map(standing).collect();
     let heartbeat = Heartbeat::default();
-    let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
+    let address = listening.as_ref().map(Listening::address).transpose()?;
     let watched = Watched {
         node: node.to_string(),
         standings: standings.clone(),
@@ -245,7 +252,7 @@ fn contend(
         watchdog: Arc::clone(&watchdog),
         heartbeat: heartbeat.clone(),
     };
-    let admin = listener.map(|listener| Admin::start(listener, watched)).transpose()?;
+    let admin = listening.map(|listening| Admin::start(listening, watched, Arc::clone(status))).transpose()?;
     let result = control.block_on(async {
         let mut signals = Signals::listen()?;
         let all_runners: Vec<Runners> = checked

@@ -213,7 +213,9 @@ impl Source<'_> {
                 DeValue::Integer(number),
             ) => number.to_string(),
             (Key::Module, DeValue::String(module)) if is_path(module) => self.path(at, &path, module)?,
-            (Key::HttpCa, DeValue::String(file)) => self.path(at, &path, file)?,
+            (Key::HttpCa | Key::AdminTokenFile | Key::AdminTlsCert | Key::AdminTlsKey, DeValue::String(file)) => {
+                self.path(at, &path, file)?
+            }
             (Key::Store, DeValue::String(store)) => match store.strip_prefix(SQLITE) {
                 Some(folder) if !folder.is_empty() && !folder.starts_with('~') => {
                     format!("{SQLITE}{}", self.path(at, &path, folder)?)

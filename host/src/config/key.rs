@@ -17,6 +17,12 @@ pub enum Key {
     LogFormat,
     /// Where the admin endpoint is.
     Admin,
+    /// The token that other machines need there.
+    AdminTokenFile,
+    /// The certificate by which it is known to them.
+    AdminTlsCert,
+    /// The key of that.
+    AdminTlsKey,
     /// Where compiled modules are kept.
     Cache,
     /// Where the modules come from.
@@ -81,7 +87,7 @@ pub enum Key {
 
 impl Key {
     /// All settings: those of the host first, then those of a coordinator.
-    pub const ALL: [Key; 37] = [
+    pub const ALL: [Key; 40] = [
         Key::File,
         Key::Store,
         Key::Create,
@@ -89,6 +95,9 @@ impl Key {
         Key::Node,
         Key::LogFormat,
         Key::Admin,
+        Key::AdminTokenFile,
+        Key::AdminTlsCert,
+        Key::AdminTlsKey,
         Key::Cache,
         Key::Module,
         Key::Election,
@@ -132,6 +141,9 @@ impl Key {
             Key::Node => "node",
             Key::LogFormat => "log-format",
             Key::Admin => "admin",
+            Key::AdminTokenFile => "admin-token-file",
+            Key::AdminTlsCert => "admin-tls-cert",
+            Key::AdminTlsKey => "admin-tls-key",
             Key::Cache => "cache",
             Key::Module => "module",
             Key::Election => "election",

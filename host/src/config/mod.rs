@@ -50,7 +50,7 @@ pub use reach::Relied;
 pub use resolve::{resolve, resolve_compile_timeout, resolve_store, resolve_store_to_fill};
 pub use value::election;
 
-use crate::admin::AdminPlace;
+use crate::admin::AdminSettings;
 use crate::node::NodeChoice;
 use crate::telemetry::Format;
 use baton_modules::ModuleSource;
@@ -73,8 +73,8 @@ pub struct Config {
     pub node: NodeChoice,
     /// How lines look on stderr.
     pub log_format: Format,
-    /// Where the admin endpoint is.
-    pub admin: AdminPlace,
+    /// How the admin endpoint is to be.
+    pub admin: AdminSettings,
     /// The folder for compiled modules; none for no cache.
     pub cache: Option<PathBuf>,
     /// The file of the key by which this user's hosts know what they have compiled; none where there is no folder for

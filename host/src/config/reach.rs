@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 
 use super::{Config, ConfigError, Coordinator, Key};
+use crate::admin::TlsFiles;
 use crate::node::NodeChoice;
 use baton_modules::ModuleSource;
 use baton_modules::way::Way;
@@ -98,6 +99,13 @@ impl Config {
         }
         if let Some(key) = self.cache.as_ref().and(self.cache_key.as_ref()) {
             add(place(Key::Cache), "the key of the cache", key, false);
+        }
+        if let Some(path) = &self.admin.token_file {
+            add(place(Key::AdminTokenFile), "the file of the endpoint's token", path, false);
+        }
+        if let Some(TlsFiles { certificate, key }) = &self.admin.tls {
+            add(place(Key::AdminTlsCert), "the endpoint's certificate", certificate, false);
+            add(place(Key::AdminTlsKey), "the key of the endpoint's certificate", key, false);
         }
         for coordinator in &self.coordinators {
             let place = |key| self.place(Some(coordinator), key, None);

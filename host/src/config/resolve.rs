@@ -11,7 +11,7 @@ use super::layer::Given;
 use super::misspelt::misspelt;
 use super::table::SettingRow;
 use super::{Config, ConfigError, Coordinator, Environment, Key, Layer, Origin, folders, secrets, value};
-use crate::admin::AdminPlace;
+use crate::admin::{AdminPlace, AdminSettings, TlsFiles};
 use crate::node::{NodeChoice, NodeId};
 use crate::telemetry::Format;
 use baton_modules::ModuleSource;
@@ -36,7 +36,7 @@ pub fn resolve(flags: &Layer, around: &Environment) -> Result<Config, ConfigErro
     let node = node(&mut host, around)?;
     let log_format = host.get(Key::LogFormat, value::log_format, value::show_log_format, || Ok(Format::Text))?.0;
 
-    let admin = host.get(Key::Admin, value::admin, ToString::to_string, || Ok(AdminPlace::Free))?.0;
+    let admin = admin(&mut host)?;
     let cache = host.get(Key::Cache, value::place, value::show_place, || Ok(around.cache_folder()))?.0;
 
     let mut coordinators = Vec::new();
@@ -77,6 +77,27 @@ pub fn resolve(flags: &Layer, around: &Environment) -> Result<Config, ConfigErro
         misspelt,
         rows,
     })
+}
+
+fn admin(host: &mut Resolver<'_>) -> Result<AdminSettings, ConfigError> {
+    let place = host.get(Key::Admin, value::admin, ToString::to_string, || Ok(AdminPlace::Free))?.0;
+    let mut file = |key| host.get(key, value::file, value::show_file, || Ok(None));
+    let (token_file, _) = file(Key::AdminTokenFile)?;
+    let (certificate, of_certificate) = file(Key::AdminTlsCert)?;
+    let (key, of_key) = file(Key::AdminTlsKey)?;
+    let tls = match (certificate, key) {
+        (None, None) => None,
+        (Some(certificate), Some(key)) => Some(TlsFiles { certificate, key }),
+        (Some(_), None) => {
+            let problem = "is of no use alone: name its key with --admin-tls-key, too";
+            return Err(ConfigError::at(Key::AdminTlsCert, &of_certificate, problem));
+        }
+        (None, Some(_)) => {
+            let problem = "is of no use alone: name its certificate with --admin-tls-cert, too";
+            return Err(ConfigError::at(Key::AdminTlsKey, &of_key, problem));
+        }
+    };
+    Ok(AdminSettings { place, token_file, tls })
 }
 
 /// The store alone, for the commands that ask it: from a flag, a variable, the file or the default.

@@ -6,6 +6,7 @@ use std::path::Path;
 use tempfile::TempDir;
 
 use super::*;
+use crate::admin::TlsFiles;
 use crate::cli::{self, Command};
 use baton_modules::ModuleSource;
 
@@ -57,7 +58,7 @@ const PINS: [&str; 4] = [
 ];
 
 /// For each setting: what flag, variable, table and top of the file say, and the default. All different.
-const SETTINGS: [(Key, [&str; 4], &str); 31] = [
+const SETTINGS: [(Key, [&str; 4], &str); 32] = [
     (Key::Store, ["sqlite:/f", "sqlite:/v", "", "sqlite:/g"], "sqlite:HOME/.local/state/baton"),
     (Key::Create, ["true", "false", "", "true"], "false"),
     (Key::AllowWeakerIsolation, ["true", "false", "", "true"], "false"),
@@ -73,6 +74,7 @@ const SETTINGS: [(Key, [&str; 4], &str); 31] = [
     (Key::Coredump, ["f", "off", "/t", "off"], "off"),
     (Key::Profile, ["f.json", "off", "/t.json", "off"], "off"),
     (Key::Admin, ["127.0.0.1:1", "[::1]:2", "", "none"], "127.0.0.1:7070 (or the next free port)"),
+    (Key::AdminTokenFile, ["f", "v", "", "HOME/g"], "none"),
     (Key::Cache, ["f", "v", "", "off"], "HOME/.cache/baton"),
     (Key::Pin, [PINS[0], PINS[1], PINS[2], PINS[3]], "none"),
     (Key::Trust, ["f.pub", "v.pub", "/t.pub", "/g.pub"], "none"),
@@ -141,9 +143,9 @@ fn each_setting_comes_from_the_strongest_layer_that_has_it() {
         assert_eq!(shown(&config, key), expected, "{name}");
     }
     // Every setting is in the table above, or has a test of its own.
+    const ELSEWHERE: [Key; 4] = [Key::File, Key::Args, Key::AdminTlsCert, Key::AdminTlsKey];
     let named = Key::ALL.into_iter().filter(|key| key.is_named());
-    let tested: Vec<Key> =
-        SETTINGS.iter().map(|setting| setting.0).chain([Key::File, Key::Args]).chain(named).collect();
+    let tested: Vec<Key> = SETTINGS.iter().map(|setting| setting.0).chain(ELSEWHERE).chain(named).collect();
     assert!(Key::ALL.iter().all(|key| tested.contains(key)));
 }
 
@@ -513,6 +515,22 @@ fn the_docs_have_every_bound_as_it_is() {
         assert!(Case::new("").run(&[], &["x.wasm", flag, most]).is_ok(), "{flag} {most}");
         assert!(Case::new("").run(&[], &["x.wasm", flag, &more]).is_err(), "{flag} {more}");
     }
+}
+
+#[test]
+fn a_certificate_and_its_key_come_together() {
+    let both = ["x.wasm", "--admin-tls-cert=a.pem", "--admin-tls-key=b.pem"];
+    let config = Case::new("").run(&[], &both).unwrap();
+    assert_eq!(config.admin.tls, Some(TlsFiles { certificate: "a.pem".into(), key: "b.pem".into() }));
+    for (alone, other) in [(both[1], "--admin-tls-key"), (both[2], "--admin-tls-cert")] {
+        let error = Case::new("").run(&[], &["x.wasm", alone]).unwrap_err().to_string();
+        let flag = alone.split('=').next().unwrap();
+        assert!(error.starts_with(flag) && error.contains(&format!("with {other}, too")), "{error}");
+    }
+    let of_file = Case::new("admin-tls-cert = 'a.pem'\nadmin-tls-key = 'b.pem'\n");
+    let config = of_file.run(&[], &["x.wasm"]).unwrap();
+    let here = |name| of_file.path().join(name);
+    assert_eq!(config.admin.tls, Some(TlsFiles { certificate: here("a.pem"), key: here("b.pem") }));
 }
 
 #[test]

@@ -191,7 +191,8 @@ impl Counts {
 }
 
 /// The upper bounds of a histogram's buckets, in seconds. What is longer is in one more.
-pub const BOUNDS: [f64; 13] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+pub const BOUNDS: [f64; 16] =
+    [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 /// How long something took, each time.
 #[derive(Debug, Default)]

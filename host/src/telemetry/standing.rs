@@ -52,6 +52,10 @@ pub struct Known {
     killed: bool,
     /// Whether it was seen that nobody led, or who did.
     has_looked: bool,
+    /// Who led last, unless it was seen since that nobody did.
+    last_leader: Option<String>,
+    /// Whether nobody can lead, since nothing was ever pushed.
+    awaits_push: bool,
     /// Whether nobody led by the last reading. Before the first one nothing counts as seen.
     is_vacant: bool,
     /// The effects of the instances that are gone, and the term of the last of these.
@@ -114,7 +118,7 @@ impl Standing {
         let mut known = self.lock();
         known.term = known.term.max(term);
         known.deadline = deadline;
-        let is_vacant = known.is_vacant && known.leads.is_none();
+        let is_vacant = known.is_vacant && known.leads.is_none() && !known.awaits_push;
         if is_vacant != known.vacant_since.is_some() {
             known.vacant = known.vacant(now);
             known.vacant_since = is_vacant.then_some(now);
@@ -131,12 +135,14 @@ impl Standing {
     pub fn would_run(&self, module: Option<Digest>) {
         let mut known = self.lock();
         known.has_module |= module.is_some();
+        known.awaits_push &= module.is_none();
         known.module = module;
     }
 
     /// The source is there, and nothing was pushed to it yet.
     pub fn waits_for_push(&self) {
-        self.lock().has_module = true;
+        let mut known = self.lock();
+        (known.has_module, known.awaits_push) = (true, true);
     }
 
     /// The store has answered a request, or has not, after so long.
@@ -146,7 +152,9 @@ impl Standing {
         known.has_store |= result.is_ok();
         if let Ok(Reply::Read(snapshot)) = result {
             known.is_vacant = is_vacant(snapshot);
-            known.has_looked |= known.is_vacant;
+            if known.is_vacant {
+                (known.has_looked, known.last_leader) = (true, None);
+            }
             if let Snapshot::Object { lease, record: Some(record), .. } = snapshot {
                 known.term = known.term.max(record.term);
                 if known.leads.is_none() {
@@ -161,7 +169,7 @@ impl Standing {
         match event {
             Event::Elected { .. } => {
                 let mut known = self.lock();
-                (known.leader, known.has_looked) = (Some(node.to_owned()), true);
+                (known.leader, known.last_leader, known.has_looked) = (Some(node.to_owned()), None, true);
                 // Each term of a lease is told of.
                 if std::mem::replace(&mut known.leads, term).is_none() {
                     self.counts.changed(Transition::Elected);
@@ -170,8 +178,9 @@ impl Standing {
             Event::Standby { leader: Some(leader), .. } => {
                 let mut known = self.lock();
                 known.leader = Some(leader.clone());
-                // Who leads when a host starts has led before.
-                if std::mem::replace(&mut known.has_looked, true) {
+                let before = known.last_leader.replace(leader.clone());
+                // A leader that begins another term is still the same, and the one at this host's start is no change.
+                if std::mem::replace(&mut known.has_looked, true) && before.as_ref() != Some(leader) {
                     self.counts.changed(Transition::Other);
                 }
             }
@@ -317,17 +326,36 @@ mod tests {
         says(&standing, Some(3), follows("other"));
         assert_eq!(changes(&standing), [0, 0, 0, 0], "who led before this host started is no change");
         assert_eq!(standing.known().leader.as_deref(), Some("other"));
-        says(&standing, Some(4), follows("third"));
-        says(&standing, Some(5), elected());
+        says(&standing, Some(4), follows("other"));
+        assert_eq!(changes(&standing), [0, 0, 0, 0], "it only begins another term");
+        says(&standing, Some(5), follows("third"));
+        says(&standing, Some(6), elected());
         assert_eq!(standing.known().leader.as_deref(), Some("here"));
-        says(&standing, Some(5), Event::Lost { reason: String::new(), since_renewal_s: Duration::ZERO.into() });
+        says(&standing, Some(6), Event::Lost { reason: String::new(), since_renewal_s: Duration::ZERO.into() });
         says(&standing, None, Event::Standby { reason: String::new(), leader: None });
         assert_eq!(standing.known().leader, None);
         assert_eq!(changes(&standing), [1, 1, 0, 1]);
-        says(&standing, Some(6), elected());
-        says(&standing, Some(6), Event::Released {});
+        says(&standing, Some(7), elected());
+        says(&standing, Some(7), Event::Released {});
         says(&standing, None, Event::Standby { reason: String::new(), leader: None });
         assert_eq!(changes(&standing), [2, 1, 1, 1]);
+        // The same node leads again, after it was seen that none did.
+        says(&standing, Some(8), follows("third"));
+        standing.was_asked(Asked::Read, &read(LeaseState::Expired, |_| {}), Duration::ZERO);
+        says(&standing, Some(9), follows("third"));
+        assert_eq!(changes(&standing), [2, 3, 1, 1]);
+    }
+
+    #[test]
+    fn an_election_that_waits_for_its_first_push_misses_no_leader() {
+        let standing = standing();
+        standing.waits_for_push();
+        standing.was_asked(Asked::Read, &Ok(Reply::Read(Snapshot::Nothing)), Duration::ZERO);
+        standing.goes_round(at(1), 0, None);
+        assert_eq!(standing.known().vacant(at(9)), Duration::ZERO);
+        standing.would_run(Some(Digest::of(b"")));
+        standing.goes_round(at(9), 0, None);
+        assert_eq!(standing.known().vacant(at(12)), Duration::from_secs(3));
     }
 
     #[test]

@@ -2,19 +2,25 @@
 
 use std::collections::HashSet;
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::endpoint::{Answer, Endpoint, sample};
 use crate::fleet::{ELECTION, Fleet};
 use crate::frozen::freeze;
 use crate::guests::Guest;
 use crate::node::{finish, until};
-use crate::on_both_stores;
 use crate::store::Store;
+use crate::{on_both_stores, skipped};
 
 on_both_stores! {
     each_node_says_who_leads_and_could_take_over,
@@ -178,7 +184,8 @@ fn ends_and_kills_are_counted_by_what_led_to_them() {
         scraped(at, &of("baton_instance_ends_total", &format!("outcome=\"{outcome}\"")), |ends| ends > 0.0);
     }
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Loops).heavy();
-    let node = fleet.node("alpha");
+    // The kill has 0.13 of it: more than a busy machine may take before the host ends itself.
+    let node = fleet.launch_with("alpha", &[("--lease", "10s")]).start();
     node.after(0, "started");
     let at = Endpoint::of(&node);
     scraped(at, &of("baton_guest_cpu_seconds_total", ""), |seconds| seconds > 0.0);
@@ -369,4 +376,82 @@ fn an_address_is_taken_as_it_is_told() {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", quiet.pid())).expect("it runs");
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
     assert!(names.into_iter().all(|name| name.trim() != "admin"), "no thread for nothing");
+}
+
+#[test]
+fn the_status_is_told_here_and_to_others_with_token_and_tls() {
+    let fleet = Fleet::new(Store::sqlite());
+    let token = fleet.home.path().join("token");
+    std::fs::write(&token, "too-short").expect("written");
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/blackbox/http/tls");
+    let [token_file, certificate, key] =
+        [token.clone(), beside.join("cert.pem"), beside.join("key.pem")].map(|path| path.display().to_string());
+    let flags = [
+        ("--admin", "0.0.0.0:0"),
+        ("--admin-token-file", &*token_file),
+        ("--admin-tls-cert", &*certificate),
+        ("--admin-tls-key", &*key),
+    ];
+    let mut refused = fleet.launch_with("alpha", &flags).start();
+    assert_eq!(refused.wait().code(), Some(2));
+    let said = fleet.journal.events().into_iter().map(|event| event.raw).collect::<String>();
+    assert!(said.contains("too few") && said.contains("openssl rand"), "{said}");
+
+    std::fs::write(&token, "0123456789abcdef\n").expect("written");
+    let node = fleet.launch_with("alpha", &flags).start();
+    node.after(0, "started");
+    let port = Endpoint::of(&node).0.port();
+    let here = Endpoint(([127, 0, 0, 1], port).into());
+    let elections: Value = serde_json::from_str(&here.ask_as("127.0.0.1", "/v1/elections").body).expect("JSON");
+    assert_eq!((&elections[0]["election"], &elections[0]["leads"]), (&ELECTION.into(), &true.into()), "{elections}");
+    assert!(elections[0]["usage"]["memory"]["used"].as_u64() > Some(0), "{elections}");
+    let nodes = until("the node to be announced", || {
+        let nodes: Value = serde_json::from_str(&here.ask_as("localhost", "/v1/nodes").body).expect("JSON");
+        if nodes[0]["runs"].is_string() { Ok(nodes) } else { Err(nodes) }
+    });
+    assert_eq!((&nodes[0]["node"], &nodes[0]["election"]), (&"alpha".into(), &ELECTION.into()), "{nodes}");
+    // A page in a browser has had its own name lead here.
+    let led = here.ask_as("evil.example", "/v1/elections");
+    assert_eq!(led.status, 403, "{led:?}");
+
+    // In TLS as in plain HTTP: what is asked from here needs no token.
+    let secure = tls(here, "GET /v1/elections HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n");
+    assert!(secure.starts_with("HTTP/1.1 200 OK") && secure.contains(ELECTION), "{secure}");
+    let Some(other) = own_address() else { return skipped::skipped("this machine has no address but its loopback's") };
+    let there = Endpoint((other, port).into());
+    assert_eq!(there.ask("/livez").status, 200);
+    assert_eq!(there.ask("/v1/elections").status, 403);
+    let ask =
+        |token: &str| tls(there, &format!("GET /v1/nodes HTTP/1.1\r\nHost: node\r\nConnection: close\r\n{token}\r\n"));
+    let without = ask("");
+    assert!(without.starts_with("HTTP/1.1 401") && without.contains("www-authenticate: Bearer"), "{without}");
+    let with = ask("Authorization: Bearer 0123456789abcdef\r\n");
+    assert!(with.starts_with("HTTP/1.1 200 OK") && with.contains("alpha"), "{with}");
+}
+
+/// What the endpoint answers in TLS.
+fn tls(at: Endpoint, request: &str) -> String {
+    let authority = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/blackbox/http/tls/ca.pem");
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(authority).expect("a certificate")).expect("an authority");
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = ServerName::try_from("localhost").expect("a name");
+    let connection = ClientConnection::new(Arc::new(config), name).expect("a client");
+    let mut stream = StreamOwned::new(connection, TcpStream::connect(at.0).expect("it listens"));
+    stream.write_all(request.as_bytes()).expect("sent");
+    let mut answer = Vec::new();
+    // A server that ends the connection need not say so in TLS.
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// An address of this machine that others could ask. Nothing is sent.
+fn own_address() -> Option<IpAddr> {
+    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("192.0.2.1:9").ok()?;
+    Some(socket.local_addr().ok()?.ip()).filter(|address| !address.is_loopback() && !address.is_unspecified())
 }

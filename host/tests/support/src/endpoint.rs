@@ -45,8 +45,15 @@ impl Endpoint {
 
     /// Asks for a path.
     pub fn ask(self, path: &str) -> Answer {
-        let request = format!("GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n");
-        self.send(request.as_bytes()).expect("an answer")
+        self.ask_as("node", path)
+    }
+
+    /// The same of a host of this name.
+    pub fn ask_as(self, host: &str, path: &str) -> Answer {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        let answer = self.send(request.as_bytes()).expect("an answer");
+        assert!(answer.status > 0, "{self:?} has hung up");
+        answer
     }
 }
 

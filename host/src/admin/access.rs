@@ -1,0 +1,337 @@
+//! Who may ask for what.
+//!
+//! Health, the way to the leader and the metrics are for all who reach the address. **Status** (what each node has, uses
+//! and knows) is for those who ask from this machine, and for others only with the token and over TLS. Another user of the
+//! machine sees it, too; a page in a browser does not, though its requests come from here: it can have a name of its own
+//! lead to this machine, and then reads what is answered, but it cannot choose what stands in `Host`.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::FromRequestParts;
+use axum::http::header::{AUTHORIZATION, HOST, WWW_AUTHENTICATE};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use baton_store::Digest;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use super::routes::{Asked, text};
+use baton_runtime::escape::escape;
+use baton_runtime::read_file;
+
+/// In bytes. A token has some dozens.
+const LONGEST_TOKEN: u64 = 4096;
+
+/// The fewest characters that nobody guesses: 96 random bits in base 64.
+const SHORTEST_TOKEN: usize = 16;
+
+/// The largest file of certificates or of a key, in bytes.
+const LARGEST_PEM: u64 = 1 << 20;
+
+/// How long the file of the token may take.
+const READ: Duration = Duration::from_secs(5);
+
+/// Why a file that was named cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum UnusableFile {
+    /// It is no token.
+    #[error(
+        "--admin-token-file {path}: {why}; it needs one line of {SHORTEST_TOKEN} printable ASCII characters or more, such \
+         as `openssl rand -base64 24` prints"
+    )]
+    Token {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// It is no certificate, or no key of it.
+    #[error("{flag} {path}: {why}; it needs {needs} as PEM")]
+    Tls {
+        /// The flag.
+        flag: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+        /// What it must have.
+        needs: &'static str,
+    },
+}
+
+/// The certificate by which the endpoint is known, and its key: two files.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TlsFiles {
+    /// The certificates, its own first.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+}
+
+impl TlsFiles {
+    /// What answers in TLS with them.
+    ///
+    /// # Errors
+    /// [`UnusableFile`] where they are none, or do not belong together.
+    pub(super) fn acceptor(&self) -> Result<TlsAcceptor, UnusableFile> {
+        let unusable = |is_key: bool, why: String| {
+            let (flag, path, needs) = match is_key {
+                false => ("--admin-tls-cert", &self.certificate, "certificates"),
+                true => ("--admin-tls-key", &self.key, "the certificate's private key"),
+            };
+            UnusableFile::Tls { flag, path: path.clone(), why, needs }
+        };
+        let certificates = read(&self.certificate, LARGEST_PEM).map_err(|why| unusable(false, why))?;
+        let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&certificates).collect();
+        let certificates = certificates.map_err(|error| unusable(false, error.to_string()))?;
+        if certificates.is_empty() {
+            return Err(unusable(false, "there is no certificate in it".to_owned()));
+        }
+        let key = read(&self.key, LARGEST_PEM).map_err(|why| unusable(true, why))?;
+        let key = PrivateKeyDer::from_pem_slice(&key).map_err(|error| unusable(true, error.to_string()))?;
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .and_then(|config| config.with_no_client_auth().with_single_cert(certificates, key))
+            .map_err(|error| unusable(true, error.to_string()))?;
+        Ok(TlsAcceptor::from(Arc::new(config)))
+    }
+}
+
+fn read(path: &Path, longest: u64) -> Result<Vec<u8>, String> {
+    read_file(path, longest).map_err(|error| format!("it {error}"))
+}
+
+/// The token in a file, which is read anew whenever somebody asks with one: so it can be changed while the host runs.
+///
+/// # Errors
+/// [`UnusableFile`] where there is none.
+pub(super) fn token(path: &Path) -> Result<String, UnusableFile> {
+    let unusable = |why: &str| UnusableFile::Token { path: path.to_owned(), why: why.to_owned() };
+    let bytes = read(path, LONGEST_TOKEN).map_err(|why| unusable(&why))?;
+    let token = String::from_utf8(bytes).map_err(|_| unusable("it is no text"))?;
+    let token = token.trim();
+    if token.len() < SHORTEST_TOKEN {
+        return Err(unusable(&format!("its {} characters are too few", token.len())));
+    }
+    if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(unusable("it has spaces, or is not of one line"));
+    }
+    Ok(token.to_owned())
+}
+
+/// Who asks, and how: known of each connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Caller {
+    /// Whether the connection comes from this machine's loopback.
+    pub(super) is_local: bool,
+    /// Whether nobody else reads it.
+    pub(super) is_encrypted: bool,
+}
+
+impl Caller {
+    pub(super) fn at(address: IpAddr, is_encrypted: bool) -> Self {
+        Self { is_local: address.to_canonical().is_loopback(), is_encrypted }
+    }
+}
+
+/// What those who ask need.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Access {
+    /// The file of the token.
+    pub(super) token_file: Option<PathBuf>,
+    /// Whether the endpoint speaks TLS.
+    pub(super) has_tls: bool,
+}
+
+/// Why somebody is not told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Denied {
+    /// The node has no way to tell other machines.
+    OnlyHere,
+    /// It has, and this was not it.
+    OnlyOverTls,
+    /// The token is missing, or another one.
+    NeedsToken,
+    /// This node's own cannot be read.
+    NoToken(String),
+    /// A browser may have been led here.
+    OtherHost(String),
+}
+
+impl IntoResponse for Denied {
+    fn into_response(self) -> Response {
+        let told = "status is told to other machines only";
+        let (status, why) = match self {
+            Self::OnlyHere => (
+                StatusCode::FORBIDDEN,
+                format!("{told} by nodes with --admin-token-file, --admin-tls-cert and --admin-tls-key\n"),
+            ),
+            Self::OnlyOverTls => (StatusCode::FORBIDDEN, format!("{told} over TLS: ask with https\n")),
+            Self::NeedsToken => {
+                let why = format!("{told} with the token of --admin-token-file: Authorization: Bearer TOKEN\n");
+                let mut response = text(StatusCode::UNAUTHORIZED, why);
+                response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+                return response;
+            }
+            Self::NoToken(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
+            Self::OtherHost(name) => (
+                StatusCode::FORBIDDEN,
+                format!("ask for this machine by an address or as localhost, not as {}\n", escape(&name)),
+            ),
+        };
+        text(status, why)
+    }
+}
+
+/// Somebody who may see the status.
+pub(super) struct MaySeeStatus;
+
+impl FromRequestParts<Arc<Asked>> for MaySeeStatus {
+    type Rejection = Denied;
+
+    async fn from_request_parts(parts: &mut Parts, asked: &Arc<Asked>) -> Result<Self, Denied> {
+        // Of whom nothing is known comes from elsewhere.
+        let unknown = Caller { is_local: false, is_encrypted: false };
+        let caller = parts.extensions.get().copied().unwrap_or(unknown);
+        asked.access.status(caller, &parts.headers, &parts.uri).await.map(|()| Self)
+    }
+}
+
+impl Access {
+    async fn status(&self, caller: Caller, headers: &HeaderMap, uri: &Uri) -> Result<(), Denied> {
+        if caller.is_local {
+            return has_asked_for_this_machine(headers, uri);
+        }
+        let Some(file) = self.token_file.clone().filter(|_| self.has_tls) else { return Err(Denied::OnlyHere) };
+        if !caller.is_encrypted {
+            return Err(Denied::OnlyOverTls);
+        }
+        let given = headers.get(AUTHORIZATION).and_then(|given| given.to_str().ok());
+        let given =
+            given.and_then(|given| given.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+        let Some((_, given)) = given else { return Err(Denied::NeedsToken) };
+        let read = timeout(READ, spawn_blocking(move || token(&file))).await;
+        let own = match read {
+            Ok(Ok(Ok(own))) => own,
+            Ok(Ok(Err(error))) => return Err(Denied::NoToken(error.to_string())),
+            Ok(Err(_)) | Err(_) => return Err(Denied::NoToken("the file of the token cannot be read now".to_owned())),
+        };
+        // How long it takes to compare two digests tells nothing of what they are of.
+        if Digest::of(given.trim().as_bytes()) == Digest::of(own.as_bytes()) { Ok(()) } else { Err(Denied::NeedsToken) }
+    }
+}
+
+/// Whether the name that was asked for is this machine, and not one of somebody else's that leads here.
+fn has_asked_for_this_machine(headers: &HeaderMap, uri: &Uri) -> Result<(), Denied> {
+    let named = headers.get(HOST).map(|host| String::from_utf8_lossy(host.as_bytes()).into_owned());
+    let named = named.or_else(|| uri.authority().map(ToString::to_string)).unwrap_or_default();
+    let host = match named.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        _ => &named,
+    };
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    if address.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok() {
+        Ok(())
+    } else {
+        Err(Denied::OtherHost(named))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use super::*;
+
+    const TOKEN: &str = "0123456789abcdef";
+
+    fn asks(host: &str, token: Option<&str>) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert(HOST, host.parse().unwrap());
+        if let Some(token) = token {
+            headers.insert(AUTHORIZATION, token.parse().unwrap());
+        }
+        headers
+    }
+
+    #[tokio::test]
+    async fn other_machines_need_token_and_tls() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        std::fs::write(&file, format!("{TOKEN}\n")).unwrap();
+        let plain = Caller::at([10, 0, 0, 7].into(), false);
+        let encrypted = Caller { is_encrypted: true, ..plain };
+        let whole = Access { token_file: Some(file.clone()), has_tls: true };
+        let right = format!("Bearer {TOKEN}");
+        let ask = async |access: &Access, caller, token: Option<&str>| {
+            access.status(caller, &asks("node.example", token), &Uri::default()).await
+        };
+        for lacking in [
+            Access::default(),
+            Access { has_tls: false, ..whole.clone() },
+            Access { token_file: None, ..whole.clone() },
+        ] {
+            assert_eq!(ask(&lacking, encrypted, Some(&right)).await, Err(Denied::OnlyHere), "{lacking:?}");
+        }
+        assert_eq!(ask(&whole, plain, Some(&right)).await, Err(Denied::OnlyOverTls));
+        for wrong in
+            [None, Some("Bearer"), Some("Bearer 0123456789abcdeg"), Some("Basic 0123456789abcdef"), Some(TOKEN)]
+        {
+            assert_eq!(ask(&whole, encrypted, wrong).await, Err(Denied::NeedsToken), "{wrong:?}");
+        }
+        assert_eq!(ask(&whole, encrypted, Some(&right)).await, Ok(()));
+        // It may be changed at any time, and be gone.
+        std::fs::write(&file, "another-token-of-ours").unwrap();
+        assert_eq!(ask(&whole, encrypted, Some(&right)).await, Err(Denied::NeedsToken));
+        assert_eq!(ask(&whole, encrypted, Some("bearer another-token-of-ours")).await, Ok(()));
+        std::fs::remove_file(&file).unwrap();
+        assert!(matches!(ask(&whole, encrypted, Some(&right)).await, Err(Denied::NoToken(_))));
+    }
+
+    #[tokio::test]
+    async fn this_machine_is_told_unless_it_was_asked_for_under_anothers_name() {
+        let access = Access::default();
+        for local in ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1"] {
+            let caller = Caller::at(local.parse().unwrap(), false);
+            for host in ["127.0.0.1:7070", "localhost", "LOCALHOST:7070", "[::1]:7070", "10.0.0.7"] {
+                assert_eq!(access.status(caller, &asks(host, None), &Uri::default()).await, Ok(()), "{host}");
+            }
+            for host in
+                ["evil.example", "evil.example:7070", "", "localhost.evil.example", "127.0.0.1.evil.example:7070"]
+            {
+                let denied = access.status(caller, &asks(host, None), &Uri::default()).await;
+                assert_eq!(denied, Err(Denied::OtherHost(host.to_owned())), "{host}");
+            }
+        }
+        let other = Caller::at([192, 168, 0, 7].into(), false);
+        assert_eq!(access.status(other, &asks("127.0.0.1", None), &Uri::default()).await, Err(Denied::OnlyHere));
+    }
+
+    #[test]
+    fn a_token_that_could_be_guessed_or_sent_wrongly_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        for (content, why) in [
+            ("", "its 0 characters are too few"),
+            ("0123456789abcde\n", "its 15 characters are too few"),
+            ("0123456789abcdef 0123456789abcdef", "it has spaces"),
+            ("0123456789abcdef\n0123456789abcdef", "it has spaces"),
+            ("0123456789abcdefü", "it has spaces"),
+        ] {
+            std::fs::write(&file, content).unwrap();
+            let error = token(&file).unwrap_err().to_string();
+            assert!(error.contains(why) && error.contains("openssl rand"), "{content:?}: {error}");
+        }
+        std::fs::write(&file, " 0123456789abcdef\r\n").unwrap();
+        assert_eq!(token(&file).unwrap(), TOKEN);
+        assert!(token(folder.path()).unwrap_err().to_string().contains("is not a regular file"));
+    }
+}
