@@ -9,7 +9,7 @@ use baton_election::Timing;
 use clap::Command;
 use serde::Serialize;
 
-use crate::cli::{self, LeaseWord, ModuleRow, NodeRow, StatusRow, WRONG_CONFIGURATION};
+use crate::cli::{self, LeaseWord, ModuleRow, NodeRow, NodeStatusRow, StatusRow, SuspendedRow, WRONG_CONFIGURATION};
 use crate::config::{Environment, Key};
 use baton_modules::Pace;
 use baton_runtime::{Import, InUse, Inspection, Usage};
@@ -229,6 +229,7 @@ fn the_fields_in_json_are_those_of_the_table() {
         module: None,
         outcome: None,
         failures: None,
+        suspended: None,
         in_use: None,
     };
     let version = ModuleRow {
@@ -258,10 +259,24 @@ fn the_fields_in_json_are_those_of_the_table() {
         exports: Vec::new(),
         problems: Vec::new(),
     };
+    let suspended = SuspendedRow { by: String::new(), at: String::new(), reason: None };
+    let listed = NodeStatusRow {
+        node: String::new(),
+        incarnation: String::new(),
+        role: "leader",
+        version: None,
+        ready: None,
+        runs: None,
+        at: None,
+        stays_out: None,
+        rival: None,
+    };
     let node = NodeRow { node: String::new(), runs: false, at: String::new() };
     let in_code = [
         fields(&status),
         fields(&in_use),
+        fields(&suspended),
+        fields(&listed),
         fields(&version),
         fields(&node),
         fields(&inspection),

@@ -18,5 +18,6 @@ pub mod foreign;
 pub mod node;
 pub mod signals;
 pub mod status_socket;
+pub mod steering;
 pub mod supervisor;
 pub mod telemetry;

@@ -10,6 +10,8 @@ use std::thread;
 const REQUEST: &[u8] = b" HTTP/1.1\r\n";
 /// How that of a look at what is published ends.
 const LOOK: &[u8] = b"control HTTP/1.1\r\n";
+/// How that of a look at what operators ask ends.
+const STEERING: &[u8] = b"steering HTTP/1.1\r\n";
 /// What is in that of a node that says what modules it has.
 const ANNOUNCEMENT: &[u8] = b"nodes/";
 
@@ -52,7 +54,7 @@ impl Counter {
         self.requests.all.load(Ordering::Relaxed)
     }
 
-    /// Those of them that are about modules: what is published, and what the node has of it.
+    /// Those of them that are about modules and steering: what is published, what is asked, and what the node has.
     pub fn for_modules(&self) -> u64 {
         self.requests.for_modules.load(Ordering::Relaxed)
     }
@@ -66,7 +68,7 @@ fn connect(client: TcpStream, target: u16, requests: &Arc<Requests>) -> io::Resu
     let requests = requests.clone();
     thread::spawn(move || {
         let mut all = Finder::of(REQUEST);
-        let mut for_modules = [LOOK, ANNOUNCEMENT].map(Finder::of);
+        let mut for_modules = [LOOK, STEERING, ANNOUNCEMENT].map(Finder::of);
         pump(client, server, |bytes| {
             requests.all.fetch_add(all.count(bytes), Ordering::Relaxed);
             let found = for_modules.iter_mut().map(|finder| finder.count(bytes)).sum();

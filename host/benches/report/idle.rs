@@ -18,10 +18,11 @@ use crate::usage::{Cpu, memory};
 const SETTLE: Duration = Duration::from_secs(5);
 /// The lease by default, in seconds.
 const LEASE: f64 = 15.0;
-/// Looks at what is published in a second: as many as there are in the middle, one in 3 s.
-const LOOKS: f64 = 1.0 / 3.0;
-/// The most: a look each 2 s, and a word each minute on what the node has.
-const MOST_FOR_MODULES: f64 = 1.0 / 2.0 + 1.0 / 60.0;
+/// Looks at what is published and at what operators ask in a second: as many as there are in the middle, one each in 3 s.
+const LOOKS: f64 = 2.0 / 3.0;
+/// The most: a look each 2 s at what is published and at what operators ask, and a word each minute on what the node has,
+/// before which the last one is read.
+const MOST_FOR_MODULES: f64 = 2.0 / 2.0 + 2.0 / 60.0;
 /// Elections of which one host is leader.
 const COUNTS: [usize; 3] = [1, 10, 100];
 /// Pairs of a leader and a standby on the embedded store.
@@ -100,9 +101,9 @@ fn counted(leader: &Used, standby: &Used) -> Vec<Row> {
     let edge = 1.0 / leader.seconds;
     let row = |what: &str, per_second| Row::new(what, Unit::PerSecond, Samples::from_iter([per_second]));
     let for_modules = |used: &Used| {
-        row("  and about modules", used.for_modules)
+        row("  and about modules and steering", used.for_modules)
             .bar(Bar::P99(MOST_FOR_MODULES + edge))
-            .beside("a look in 3 s", LOOKS)
+            .beside("two looks in 3 s", LOOKS)
     };
     vec![
         row("a leader's requests about the lease", leader.requests - leader.for_modules)

@@ -92,6 +92,11 @@ pub struct Presence {
     pub runs: Option<Digest>,
     /// The highest term that it has seen in the election; 0 before the first.
     pub term: Term,
+    /// What it was last asked to do, and why it would not take the lease now: as an
+    /// [`Announcement`](baton_store::Announcement) has them.
+    pub steered: Option<String>,
+    /// See above.
+    pub stays_out: Option<&'static str>,
 }
 
 /// What a leader has found out about a version by running it.

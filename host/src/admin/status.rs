@@ -51,6 +51,8 @@ pub(super) struct ElectionStatus {
     ready: bool,
     /// How long nobody has led while this node looked, in seconds.
     leaderless_s: f64,
+    /// Why this node is not to lead, and who says so; null where nobody does.
+    stays_out: Option<String>,
     /// What its instance uses here, as in `baton status --json`; null where none runs.
     #[schema(value_type = Option<Object>)]
     usage: Option<InUse>,
@@ -73,6 +75,7 @@ impl ElectionStatus {
             ready: known.is_ready(),
             leaderless_s: known.vacant(now).as_secs_f64(),
             usage: in_use.map(|(_, _, in_use)| in_use),
+            stays_out: known.stays_out,
             leader: known.leader,
         }
     }
@@ -97,14 +100,21 @@ pub(super) struct NodeStatus {
     runs: Option<String>,
     /// The highest term that it had seen.
     term: u64,
+    /// The version of its host; null where that is one that does not say, and does not know steering.
+    version: Option<String>,
+    /// Why it would not take the lease: `suspended`, `stepped-down`, `transferring` or `cooling-off`; null where it would.
+    stays_out: Option<String>,
+    /// Another start of a host that calls itself the same; null where there is none.
+    rival: Option<String>,
 }
 
 impl NodeStatus {
     fn of(election: &ElectionName, said: Announcement) -> Self {
-        let Announcement { node, incarnation, at, source, holds, runs, term } = said;
+        let Announcement { node, incarnation, at, source, holds, runs, term, version, stays_out, rival, .. } = said;
         let holds = holds.into_iter().map(|digest| digest.to_string()).collect();
         let runs = runs.map(|digest| digest.to_string());
-        Self { node, election: election.to_string(), incarnation, at, source, holds, runs, term }
+        let (election, version) = (election.to_string(), Some(version).filter(|version| !version.is_empty()));
+        Self { node, election, incarnation, at, source, holds, runs, term, version, stays_out, rival }
     }
 }
 

@@ -160,6 +160,85 @@ Example:
         #[command(flatten)]
         store: Store,
     },
+    /// Have the leader give the lease up, and another take it
+    ///
+    /// The node that leads stops its instance in order and stays out for a while. Where no other node is there, nobody
+    /// leads meanwhile. Exits with 1 if it has not given the lease up within --timeout.
+    #[command(after_help = "\
+Example:
+  baton step-down nightly-report --for 10m --reason 'kernel update'")]
+    StepDown {
+        #[command(flatten)]
+        of: SteeringOf,
+        /// How long that node does not lead again, from 1s to 24h
+        #[arg(long = "for", value_name = "DURATION", default_value = "60s")]
+        stays_out: String,
+        #[command(flatten)]
+        reason: Reason,
+    },
+    /// Have nobody lead until it is resumed
+    ///
+    /// Exits with 1 if somebody still leads after --timeout.
+    #[command(after_help = "\
+Example:
+  baton suspend nightly-report --reason 'the database is moved'")]
+    Suspend {
+        #[command(flatten)]
+        of: SteeringOf,
+        #[command(flatten)]
+        reason: Reason,
+    },
+    /// Take a suspension back
+    ///
+    /// Returns when a node leads, or when all know that one may. A steering object that is damaged is made anew.
+    #[command(after_help = "\
+Example:
+  baton resume nightly-report")]
+    Resume {
+        #[command(flatten)]
+        of: SteeringOf,
+    },
+    /// Have a certain node lead
+    ///
+    /// All others stay out until it has had its chance. If it does not take the lease soon, whoever did before may go
+    /// on; then this exits with 1.
+    #[command(after_help = "\
+Example:
+  baton transfer nightly-report --to web-3")]
+    Transfer {
+        #[command(flatten)]
+        of: SteeringOf,
+        /// The node, as `baton nodes` lists it
+        #[arg(long, value_name = "NODE")]
+        to: String,
+        #[command(flatten)]
+        reason: Reason,
+    },
+    /// Break a lease that a client holds which is no host of Baton
+    ///
+    /// One without an end, too. The lease of a host is not broken, since that would be waited out for longer.
+    #[command(after_help = "\
+Example:
+  baton break nightly-report --store azure://myaccount/leases")]
+    Break {
+        #[command(flatten)]
+        of: SteeringOf,
+    },
+    /// List the nodes of an election, as they have announced themselves
+    ///
+    /// With role, version, whether their module is ready, what they run, and why they stay out if they do.
+    #[command(after_help = "\
+Example:
+  baton nodes nightly-report --json")]
+    Nodes {
+        /// The election
+        election: String,
+        #[command(flatten)]
+        store: Store,
+        /// Print a JSON array of objects
+        #[arg(long)]
+        json: bool,
+    },
     /// Compile the module on standard input: what a host starts for it
     #[command(name = baton_modules::COMPILE_MODULE, hide = true)]
     CompileModule {
@@ -502,6 +581,25 @@ pub(super) struct StateOf {
     pub election: String,
     #[command(flatten)]
     pub store: Store,
+}
+
+/// Which election's nodes are asked.
+#[derive(Args, Debug)]
+pub(super) struct SteeringOf {
+    /// The election
+    pub election: String,
+    #[command(flatten)]
+    pub store: Store,
+    /// How long to wait until it has taken effect
+    #[arg(long, value_name = "DURATION", default_value = "90s")]
+    pub timeout: String,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct Reason {
+    /// Why, for the log and `baton status`
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
 }
 
 #[derive(Args, Debug)]

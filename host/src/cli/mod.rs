@@ -4,8 +4,10 @@
 mod args;
 mod check;
 mod modules;
+mod nodes;
 mod print;
 mod status;
+mod steering;
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -22,8 +24,10 @@ use clap::error::ContextValue;
 pub use args::Lang;
 pub use check::print_inspection;
 pub use modules::{ModuleRow, NodeRow, print_modules};
+pub use nodes::{NodeStatusRow, print_nodes};
 pub use print::{columns, print, print_json, print_value};
-pub use status::{LeaseWord, StatusRow, print_status};
+pub use status::{LeaseWord, StatusRow, SuspendedRow, print_status};
+pub use steering::{Steer, Steered};
 
 use crate::config::{self, Config, ConfigError, Environment, Key, Layer};
 use args::{Arguments, Subcommand};
@@ -108,6 +112,17 @@ pub enum Command {
         election: ElectionName,
         /// Where the lease store is.
         store: StoreUrl,
+    },
+    /// Ask an election's nodes for something.
+    Steer(Steer),
+    /// List the nodes of an election.
+    Nodes {
+        /// The election.
+        election: ElectionName,
+        /// Where the store is.
+        store: StoreUrl,
+        /// As JSON.
+        json: bool,
     },
     /// Compile a module for the host that started this process.
     CompileModule(Assignment),
@@ -324,6 +339,16 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment
         Subcommand::Start { election, store } => Command::Start {
             election: election_argument(&election)?,
             store: config::resolve_store(&store.layer(), around)?,
+        },
+        steering @ (Subcommand::StepDown { .. }
+        | Subcommand::Suspend { .. }
+        | Subcommand::Resume { .. }
+        | Subcommand::Transfer { .. }
+        | Subcommand::Break { .. }) => steering::command(steering, around)?,
+        Subcommand::Nodes { election, store, json } => Command::Nodes {
+            election: election_argument(&election)?,
+            store: config::resolve_store(&store.layer(), around)?,
+            json,
         },
         Subcommand::CompileModule { size, cpu, profile, inspect } => {
             Command::CompileModule(Assignment { size, cpu, profile, inspect })

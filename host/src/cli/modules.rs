@@ -166,13 +166,21 @@ fn verdict(row: &ModuleRow) -> String {
     }
 }
 
-fn said(node: &NodeRow, now: OffsetDateTime) -> String {
-    let age = OffsetDateTime::parse(&node.at, &Rfc3339).ok().map(|at| now - at);
-    let age = age.filter(|age| *age > SILENT).map(|age| match age.whole_minutes() {
+/// How long ago that was; none where it is no time.
+pub(super) fn age(at: &str, now: OffsetDateTime) -> Option<String> {
+    let age = now - OffsetDateTime::parse(at, &Rfc3339).ok()?;
+    Some(match age.whole_minutes() {
+        // Another machine's clock may be ahead.
+        minutes if minutes < 2 => format!("{} s ago", age.whole_seconds().max(0)),
         minutes if minutes < 120 => format!("{minutes} min ago"),
         minutes if minutes < 48 * 60 => format!("{} h ago", minutes / 60),
         minutes => format!("{} days ago", minutes / (24 * 60)),
-    });
+    })
+}
+
+fn said(node: &NodeRow, now: OffsetDateTime) -> String {
+    let is_old = OffsetDateTime::parse(&node.at, &Rfc3339).is_ok_and(|at| now - at > SILENT);
+    let age = age(&node.at, now).filter(|_| is_old);
     match (node.runs, age) {
         (true, None) => format!("{} (runs)", node.node),
         (true, Some(age)) => format!("{} (ran, {age})", node.node),

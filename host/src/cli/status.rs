@@ -11,6 +11,7 @@ use baton_runtime::escape::escape;
 use baton_runtime::{InUse, Share};
 use baton_store::Digest;
 use baton_store::clock::rfc3339;
+use baton_store::steering::Order;
 
 /// Whether the lease is held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -76,9 +77,29 @@ pub struct StatusRow {
     /// Failures in a row, over all nodes, for people; none if the store has no record.
     #[serde(skip)]
     pub failures: Option<u32>,
+    /// Who has suspended it; none where nobody has, or that cannot be read.
+    pub suspended: Option<SuspendedRow>,
     /// What its instance uses; none if no host of this user on this machine runs it.
     #[serde(rename = "usage")]
     pub in_use: Option<InUse>,
+}
+
+/// That nobody leads until it is resumed. The keys of its JSON are an interface.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct SuspendedRow {
+    /// Who has said so.
+    pub by: String,
+    /// When, in RFC 3339.
+    pub at: String,
+    /// Why.
+    pub reason: Option<String>,
+}
+
+impl From<Order> for SuspendedRow {
+    fn from(order: Order) -> Self {
+        let Order { by, at, reason, .. } = order;
+        Self { by, at, reason }
+    }
 }
 
 impl StatusRow {
@@ -100,6 +121,7 @@ impl StatusRow {
                 module: None,
                 outcome: None,
                 failures: None,
+                suspended: None,
                 in_use: None,
             },
             Some(record) => Self {
@@ -112,6 +134,7 @@ impl StatusRow {
                 module: record.module,
                 outcome: record.outcome.map(|Outcome::Done| "done".to_string()),
                 failures: Some(record.failures),
+                suspended: None,
                 in_use: None,
             },
         })
@@ -150,6 +173,10 @@ fn table(rows: &[StatusRow]) -> String {
     }
     let mut text = columns(&lines);
     for row in rows {
+        if let Some(SuspendedRow { by, at, reason }) = &row.suspended {
+            let why = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+            text.push_str(&format!("\n{} is suspended since {at} by {}\n", row.election, escape(&(by.clone() + &why))));
+        }
         if let Some(in_use) = &row.in_use {
             text.push_str(&format!("\n{} uses {}\n", escape(&row.election), used(in_use)));
         }
@@ -221,6 +248,11 @@ mod tests {
                 module: Some(format!("sha256:{}", "ab".repeat(32))),
                 outcome: None,
                 failures: Some(3),
+                suspended: Some(SuspendedRow {
+                    by: "ann@desk".to_string(),
+                    at: "2024-02-29T12:00:00Z".to_string(),
+                    reason: Some("\x1b[2J".to_string()),
+                }),
                 in_use: None,
             },
             StatusRow {
@@ -232,6 +264,7 @@ mod tests {
                 module: None,
                 outcome: Some("done".to_string()),
                 failures: None,
+                suspended: None,
                 in_use: None,
             },
         ]
@@ -243,7 +276,9 @@ mod tests {
             table(&rows()),
             "ELECTION   LEASE    TERM  NODE            SINCE                 MODULE               OUTCOME\n\
              heartbeat  held     7     web-3\\u{1b}[2J  2024-02-29T12:34:56Z  sha256:abababababab  failed 3 times in a row\n\
-             x          outside  -     -               -                     -                    done\n"
+             x          outside  -     -               -                     -                    done\n\
+             \n\
+             heartbeat is suspended since 2024-02-29T12:00:00Z by ann@desk: \\u{1b}[2J\n"
         );
         assert_eq!(table(&[]), "There are no elections in this store.\n");
     }
@@ -280,6 +315,7 @@ mod tests {
                 module: Some("sha256:ab".to_string()),
                 outcome: Some("done".to_string()),
                 failures: Some(0),
+                suspended: None,
                 in_use: None,
             }
         );
@@ -291,7 +327,7 @@ mod tests {
         assert_eq!(
             serde_json::to_string(&rows()).unwrap(),
             format!(
-                r#"[{{"election":"heartbeat","lease":"held","term":7,"node":"web-3\u001b[2J","since":"2024-02-29T12:34:56.000042Z","module":"sha256:{digest}","outcome":null,"usage":null}},{{"election":"x","lease":"outside","term":null,"node":null,"since":null,"module":null,"outcome":"done","usage":null}}]"#
+                r#"[{{"election":"heartbeat","lease":"held","term":7,"node":"web-3\u001b[2J","since":"2024-02-29T12:34:56.000042Z","module":"sha256:{digest}","outcome":null,"suspended":{{"by":"ann@desk","at":"2024-02-29T12:00:00Z","reason":"\u001b[2J"}},"usage":null}},{{"election":"x","lease":"outside","term":null,"node":null,"since":null,"module":null,"outcome":"done","suspended":null,"usage":null}}]"#
             )
         );
     }

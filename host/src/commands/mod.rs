@@ -10,6 +10,7 @@ mod run;
 mod start;
 mod state;
 mod status;
+mod steering;
 
 use std::io::Write;
 use std::path::Path;
@@ -52,6 +53,8 @@ pub fn run(command: Command) -> ExitCode {
         }
         Command::Prune { elections, keep, dry_run, store } => block_on(prune::prune(&elections, &store, keep, dry_run)),
         Command::State { election, store, action } => block_on(state::state(&election, &store, action)),
+        Command::Steer(asked) => block_on(steering::steer(asked)),
+        Command::Nodes { election, store, json } => block_on(steering::nodes(&election, &store, json)),
         Command::CompileModule(assignment) => Ok(compile_for_parent(assignment)),
         Command::MakeRunners { parent } => Ok(make_runners(parent, run_instance)),
         Command::WatchRunners { parent } => Ok(watch_runners(parent)),

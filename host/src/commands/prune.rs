@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use baton_election::ElectionName;
+use baton_election::{ElectionName, Snapshot, StoreError};
 use time::{Duration, OffsetDateTime};
 use tokio::time::timeout;
 
 use super::modules::now;
-use super::{ANSWER_WITHIN, TRIES, open_store, patiently};
+use super::{ANSWER_WITHIN, TRIES, open_store, patiently, read};
 use crate::cli;
 use baton_modules::{EditError, ListedVersion, VersionList};
 use baton_modules::{edit_versions, read_versions};
@@ -17,7 +17,7 @@ use baton_runtime::escape::escape;
 use baton_store::ModuleStore as _;
 use baton_store::withdraw;
 use baton_store::{Announcement, Digest, StoredModule};
-use baton_store::{Store, StoreUrl};
+use baton_store::{Reading, Store, StoreUrl, VersionedObject};
 
 /// So long a module stays that nothing names: somebody may have stored it and be about to name it.
 const UNNAMED: Duration = Duration::hours(1);
@@ -48,6 +48,8 @@ struct Pruner<'a> {
 struct Removed {
     versions: Vec<(ElectionName, ListedVersion)>,
     modules: Vec<StoredModule>,
+    /// What was asked of the nodes of elections that are no more.
+    steering: Vec<ElectionName>,
     /// Modules that nothing names either, and that stay for now.
     young: Vec<StoredModule>,
 }
@@ -74,6 +76,7 @@ impl Pruner<'_> {
             };
             controls.insert(election, control);
         }
+        removed.steering = self.prune_steering(elections, &controls).await?;
         let named: BTreeSet<Digest> =
             controls.values().flat_map(|control| &control.pushed).map(|entry| entry.digest).collect();
         for module in stored {
@@ -101,6 +104,37 @@ impl Pruner<'_> {
         }
         let edit = edit_versions(self.store, election, |control| Ok::<_, EditError>(prune(control)));
         self.in_time(election, edit).await
+    }
+
+    /// Removes what is asked of nodes that nobody could be: there is no lease, nothing was pushed, and no node has announced
+    /// itself.
+    async fn prune_steering(
+        &self,
+        elections: &[ElectionName],
+        pushed: &BTreeMap<ElectionName, VersionList>,
+    ) -> anyhow::Result<Vec<ElectionName>> {
+        let store = self.store;
+        let steered = patiently(TRIES, async || store.elections_with(VersionedObject::Steering).await).await;
+        let mut removed = Vec::new();
+        for election in steered.context("cannot list what is asked of nodes")? {
+            let is_asked_for = elections.is_empty() || elections.contains(&election);
+            if !is_asked_for || pushed.contains_key(&election) || read(store, &election).await? != Snapshot::Nothing {
+                continue;
+            }
+            let cannot = || format!("cannot read what is asked of the nodes of {election}");
+            let nodes = patiently(TRIES, async || store.announcements(&election).await).await.with_context(cannot)?;
+            let found = patiently(TRIES, async || store.read(VersionedObject::Steering, &election, None).await).await;
+            if let (true, Reading::Found(version, _)) = (nodes.is_empty(), found.with_context(cannot)?) {
+                // One that was asked for anew meanwhile stays.
+                let delete = async || store.delete(VersionedObject::Steering, &election, &version).await;
+                match if self.dry_run { Ok(()) } else { patiently(TRIES, delete).await } {
+                    Ok(()) => removed.push(election),
+                    Err(StoreError::Conflict) => {}
+                    Err(error) => return Err(error).context(format!("cannot remove what is asked in {election}")),
+                }
+            }
+        }
+        Ok(removed)
     }
 
     async fn control(&self, election: &ElectionName) -> anyhow::Result<VersionList> {
@@ -159,6 +193,11 @@ impl Removed {
                 escape(at)
             ));
         }
+        for election in &self.steering {
+            text.push_str(&format!(
+                "{removed} what was asked of the nodes of {election}, of which nothing else is left\n"
+            ));
+        }
         for StoredModule { digest, size, .. } in &self.modules {
             text.push_str(&format!("{removed} from the store: {digest} ({size} bytes)\n"));
         }
@@ -187,6 +226,8 @@ mod tests {
 
     use baton_election::{ModuleVersion, Op, Record, Term};
     use bytes::Bytes;
+
+    use baton_store::ObjectStore as _;
 
     use super::*;
     use baton_modules::{Judgement, Publication, Verdict};
@@ -289,6 +330,26 @@ mod tests {
         assert_eq!(sizes(&removed), (vec![], vec![1, 5]));
         assert!(removed.report(false).ends_with("removed in all: versions 0, modules 2, bytes 6\n"));
         assert_eq!(bench.left().await, [2, 3, 4]);
+    }
+
+    #[tokio::test]
+    async fn what_is_asked_of_nobody_is_removed() {
+        let bench = Bench::new();
+        bench.push("one", "a").await;
+        let names = ["one", "two", "three"].map(|name| ElectionName::new(name).unwrap());
+        for election in &names {
+            bench.store.write(VersionedObject::Steering, election, None, "{}".into()).await.unwrap();
+        }
+        let said = Announcement::now("alpha", "i", "", vec![], None);
+        bench.store.announce(&names[2], "alpha", said.encode()).await.unwrap();
+        for dry_run in [true, false] {
+            let removed = bench.prune(&[], 1, dry_run).await.unwrap();
+            assert_eq!(removed.steering, [names[1].clone()], "the others are there");
+            let report = removed.report(dry_run);
+            assert!(report.contains("what was asked of the nodes of two"), "{report}");
+        }
+        let left = bench.store.elections_with(VersionedObject::Steering).await.unwrap();
+        assert_eq!(left, [names[0].clone(), names[2].clone()]);
     }
 
     #[tokio::test]

@@ -34,6 +34,7 @@ use crate::config::{Config, Coordinator, Misspelt, Relied};
 use crate::node::NodeId;
 use crate::signals::{Ask, Signals};
 use crate::status_socket::StatusSocket;
+use crate::steering::{Helm, Itself};
 use crate::supervisor::{Shutdown, Supervisor};
 use crate::telemetry::{Event, FollowerLog, Heartbeat, LAST_LINES, Log, Standing};
 use baton_modules::{
@@ -270,7 +271,7 @@ fn contend(
             }
         };
         let (ask, asked) = watch::channel(Shutdown::No);
-        let (mut supervisors, mut followers) = (JoinSet::new(), JoinSet::new());
+        let (mut supervisors, mut followers, mut aside) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
         let supplied = supplied.into_iter().zip(all_runners).zip(&standings);
         for (Checked { coordinator, postmortem, .. }, ((supplied, runners), standing)) in checked.iter().zip(supplied) {
             let log = log.for_election(standing);
@@ -293,6 +294,14 @@ fn contend(
                 clock: clock.clone(),
                 watchdog: Arc::clone(&watchdog),
             };
+            let helm = Arc::new(Helm::new(
+                coordinator.election.clone(),
+                Itself { node: node.to_string(), incarnation: incarnation.clone() },
+                Arc::clone(modules),
+                clock.clone(),
+                log.clone(),
+            ));
+            aside.spawn(Arc::clone(&helm).watch());
             let supervisor = Supervisor {
                 election: coordinator.election.clone(),
                 settings: Settings {
@@ -309,6 +318,7 @@ fn contend(
                 supply: supplied.supply,
                 one_module: matches!(source, ModuleSource::File(_)),
                 judgements: supplied.judgements,
+                helm,
                 presence: supplied.presence,
                 stall_after: coordinator.stall_after,
                 clock: clock.clone(),
@@ -318,7 +328,6 @@ fn contend(
             supervisors.spawn(supervisor.run(asked.clone()));
             followers.spawn(supplied.follower.run());
         }
-        let mut aside = JoinSet::new();
         aside.spawn(heartbeat.of_runtime(clock.clone()));
         // A folder of one's own costs nobody anything: only what is shared must be asked for.
         if config.create || matches!(config.store, StoreUrl::Sqlite(_)) {

@@ -5,10 +5,11 @@ use std::process::ExitCode;
 use anyhow::Context;
 use baton_election::ElectionName;
 
-use super::{elections, open_store, read, unheard_of};
+use super::{ANSWER_WITHIN, elections, open_store, read, unheard_of};
 use crate::cli::{self, StatusRow};
 use crate::status_socket;
-use baton_store::StoreUrl;
+use baton_store::{StoreUrl, steering};
+use tokio::time::timeout;
 
 pub(super) async fn status(election: Option<ElectionName>, store: &StoreUrl, json: bool) -> anyhow::Result<ExitCode> {
     let url = store;
@@ -19,7 +20,11 @@ pub(super) async fn status(election: Option<ElectionName>, store: &StoreUrl, jso
     };
     let mut rows = Vec::new();
     for election in names {
-        rows.extend(StatusRow::of(&election, read(&*store, &election).await?));
+        let row = StatusRow::of(&election, read(&*store, &election).await?);
+        // Where it cannot be read, `baton nodes` and those that steer say why.
+        let asked = timeout(ANSWER_WITHIN, steering::read(&*store, &election)).await;
+        let suspended = asked.ok().and_then(Result::ok).and_then(|asked| asked.suspended);
+        rows.extend(row.map(|row| StatusRow { suspended: suspended.map(Into::into), ..row }));
     }
     if let (Some(election), true) = (election, rows.is_empty()) {
         return Err(unheard_of(&election, url));

@@ -48,7 +48,7 @@ pub use layer::{Layer, Origin};
 pub use misspelt::Misspelt;
 pub use reach::Relied;
 pub use resolve::{resolve, resolve_compile_timeout, resolve_store, resolve_store_to_fill};
-pub use value::election;
+pub use value::{duration, election};
 
 use crate::admin::AdminSettings;
 use crate::node::NodeChoice;

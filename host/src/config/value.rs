@@ -34,7 +34,11 @@ pub(super) fn module(text: &str) -> Result<ModuleSource, String> {
     text.parse().map_err(|error: InvalidModuleSource| error.to_string())
 }
 
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+/// A length of time.
+///
+/// # Errors
+/// What is wrong with the text, and how to write it.
+pub fn duration(text: &str) -> Result<Duration, String> {
     let duration = humantime::parse_duration(text.trim())
         .map_err(|_| format!("{text:?} is not a duration: write it like 15s, 1m30s or 500ms"))?;
     if duration > LONGEST_DURATION {

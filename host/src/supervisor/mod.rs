@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use baton_election::{
     Effect, ElectionName, Elector, Input, ModuleVersion, Now, Op, Plan, Random, Reply, Report, RequestId, Settings,
-    StoreError, Term, Time,
+    StopReason, StoreError, Term, Time,
 };
 use futures::FutureExt as _;
 use rand_chacha::ChaCha20Rng;
@@ -29,6 +29,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use crate::steering::{Heard, Helm, StaysOut, TAKEN_WITHIN, Why};
 use crate::telemetry::{Asked, BEAT_EVERY, LAST_LINES, Log, Standing};
 use baton_modules::{Judgement, Prepared, Presence, Supply, Verdict};
 use baton_runtime::{Instance, InstanceEvent, Launcher};
@@ -68,6 +69,8 @@ pub struct Supervisor {
     pub one_module: bool,
     /// Takes what running a version has shown.
     pub judgements: mpsc::UnboundedSender<Judgement>,
+    /// What it is asked by operators.
+    pub helm: Arc<Helm>,
     /// Takes what other nodes are to know.
     pub presence: watch::Sender<Presence>,
     /// How long a running instance may stay silent.
@@ -91,6 +94,7 @@ impl Supervisor {
         let elector = Elector::new(self.settings.clone(), self.now(), random);
         let reporter = Reporter::new(self.log.clone());
         let missed_by_timers = self.launcher.watchdog.missed_by_timers();
+        let hears = self.helm.hears();
         let mut run = Run {
             given: self,
             missed_by_timers,
@@ -101,6 +105,11 @@ impl Supervisor {
             serving: None,
             lines: None,
             stalled: false,
+            hears,
+            stays_out: None,
+            over: None,
+            gives_up: None,
+            cools_off: None,
         };
         run.supplied();
         run.until_finished(shutdown).await;
@@ -139,6 +148,23 @@ struct Run {
     lines: Option<Deadline>,
     /// Whether the instance was already reported as stalled.
     stalled: bool,
+    hears: watch::Receiver<Heard>,
+    /// Why this node is not to lead, for now.
+    stays_out: Option<StaysOut>,
+    /// What it has stayed out for already.
+    over: Option<String>,
+    /// What became of the lease that was held when this node began to stay out.
+    gives_up: Option<GivesUp>,
+    /// Until when it does not contend by its own decision.
+    cools_off: Option<Time>,
+}
+
+/// A lease that is given up since this node stays out.
+enum GivesUp {
+    /// It is held still.
+    Holds,
+    /// Since then it is not.
+    Since(Time),
 }
 
 /// An instance, and what it runs.
@@ -169,7 +195,10 @@ impl Run {
             if !self.elector.holds_lease() {
                 self.given.launcher.handover.clear();
             }
-            if let Some(input) = self.next_input(&mut shutdown, &mut asked).await {
+            let input = self.next_input(&mut shutdown, &mut asked).await;
+            // What was heard by then comes first: an answer may be what the node takes the lease by.
+            self.steer();
+            if let Some(input) = input {
                 self.elector.handle(self.given.now(), input);
             }
         }
@@ -180,10 +209,53 @@ impl Run {
         let term = self.elector.written_term();
         self.given.standing.goes_round(self.given.clock.now(), term, self.elector.deadline());
         let runs = self.serving.as_ref().map(|serving| serving.module);
+        let (steered, stays_out) = (self.hears.borrow().mark().map(str::to_owned), self.out());
         self.given.presence.send_if_modified(|known| {
-            let before = std::mem::replace(known, Presence { runs, term });
+            let before = std::mem::replace(known, Presence { runs, term, steered, stays_out });
             before != *known
         });
+    }
+
+    /// What keeps this node from leading, in the word for it that others know.
+    fn out(&self) -> Option<&'static str> {
+        let now = self.given.clock.now();
+        let cools_off = self.cools_off.filter(|until| now < *until && !self.elector.holds_lease());
+        let cools_off = cools_off.map(|_| "cooling-off");
+        self.stays_out.as_ref().map(|stays_out| stays_out.why.word()).or(cools_off)
+    }
+
+    /// Stays out, or not any more, as operators ask.
+    fn steer(&mut self) {
+        let now = self.given.clock.now();
+        let (itself, timing) = (self.given.helm.itself(), &self.given.settings.timing);
+        let mut stays_out = self.hears.borrow_and_update().stays_out(itself, timing, now);
+        if matches!(self.gives_up, Some(GivesUp::Holds)) && !self.elector.holds_lease() {
+            self.gives_up = Some(GivesUp::Since(now));
+        }
+        // A transfer whose lease nobody takes is over for who has given that up.
+        if let (Some(StaysOut { why: Why::Transferring(..), until }), Some(GivesUp::Since(since))) =
+            (&mut stays_out, &self.gives_up)
+        {
+            *until = until.map(|until| until.min(*since + TAKEN_WITHIN));
+        }
+        let is_over = |StaysOut { why, until }: &StaysOut| {
+            until.is_some_and(|until| until <= now) || self.over.as_ref() == Some(&why.order().id)
+        };
+        let stays_out = stays_out.filter(|stays_out| !is_over(stays_out));
+        let why = |stays_out: &Option<StaysOut>| stays_out.as_ref().map(|stays_out| stays_out.why.clone());
+        let before = std::mem::replace(&mut self.stays_out, stays_out);
+        let (before, next) = (why(&before), why(&self.stays_out));
+        if before == next {
+            return;
+        }
+        if let Some(why) = before.as_ref().filter(|_| next.is_none()) {
+            self.over = Some(why.order().id.clone());
+        }
+        self.gives_up = next.is_some().then_some(GivesUp::Holds).filter(|_| self.elector.holds_lease());
+        let wait = self.stays_out.as_ref().and_then(|stays_out| stays_out.until).map(|until| until.since(now));
+        self.reporter.steered(before.as_ref(), next.as_ref(), wait);
+        self.given.standing.stays_out(next.map(|why| why.told()));
+        self.supplied();
     }
 
     /// Waits for whatever comes first.
@@ -208,6 +280,7 @@ impl Run {
                 self.supplied();
                 None
             }
+            Ok(()) = self.hears.changed() => None,
             Some(answer) = self.requests.join_next() => match answer {
                 Ok((id, result)) => Some(Input::Answer { id, result }),
                 // They are cancelled at the end only, when nobody asks for the next.
@@ -222,7 +295,8 @@ impl Run {
         let now = self.given.clock.now();
         let is_watched = self.serving.is_some();
         let longest = if self.elector.holds_lease() && !is_watched { LONGEST_WAIT_UNWATCHED } else { BEAT_EVERY };
-        let next = [self.elector.next_wakeup(), self.stalls_at()].into_iter().flatten().min();
+        let comes_back = self.stays_out.as_ref().and_then(|stays_out| stays_out.until);
+        let next = [self.elector.next_wakeup(), self.stalls_at(), comes_back].into_iter().flatten().min();
         next.map_or(longest, |next| next.since(now).min(longest))
     }
 
@@ -239,6 +313,10 @@ impl Run {
                 }
             }
             Effect::Stop { reason, message, grace_ends, next } => {
+                let message = match &self.stays_out {
+                    Some(stays_out) if reason == StopReason::StepDown => stays_out.why.told(),
+                    _ => message,
+                };
                 if let Some(Serving { instance, module, .. }) = &mut self.serving {
                     let left = grace_ends.since(self.given.clock.now()).min(instance.remaining());
                     self.reporter.stopping(*module, reason, &message, left);
@@ -267,21 +345,25 @@ impl Run {
                 {
                     lines.end();
                 }
+                if let Report::CoolOff { wait, .. } = &report {
+                    self.cools_off = Some(self.given.clock.now() + *wait);
+                }
                 self.reporter.report(report);
             }
             Effect::Finished => {}
         }
     }
 
-    /// Tells the elector what there is to be served.
+    /// Tells the elector what there is to be served: nothing while this node stays out. What it holds ready it keeps.
     fn supplied(&mut self) {
         let supply = self.given.supply.borrow_and_update().clone();
         let [module, fallback] = supply.versions();
         let plan = Plan { module, fallback };
         self.reporter.expects(plan.digest().filter(|_| self.given.one_module).map(str::to_owned));
-        self.elector.handle(self.given.now(), Input::Plan(plan));
+        let serves = if self.stays_out.is_some() { Plan::default() } else { plan.clone() };
+        self.elector.handle(self.given.now(), Input::Plan(serves));
         // What was rejected here it does not take back, and then goes on with what it knew before.
-        let Plan { module, fallback: instead } = self.elector.plan();
+        let Plan { module, fallback: instead } = if self.stays_out.is_some() { &plan } else { self.elector.plan() };
         let planned = [module, instead].into_iter().flatten();
         let before = std::mem::take(&mut self.at_hand);
         let all: Vec<Prepared> = [supply.current, supply.fallback].into_iter().flatten().chain(before).collect();
@@ -323,12 +405,20 @@ impl Run {
         let (store, election) = (Arc::clone(&self.given.store), self.given.election.clone());
         let last_lines = self.last_lines(&op);
         let (standing, clock) = (Arc::clone(&self.given.standing), self.given.clock.clone());
+        // The last that is asked before the lease is.
+        let helm = matches!(op, Op::Recall).then(|| Arc::clone(&self.given.helm));
         self.requests.spawn(async move {
             last_lines.await;
             let (what, asked, sent) = (op.to_string(), Asked::from(&op), clock.now());
             // Whatever becomes of it, the elector waits for an answer. Nothing that the request leaves half done
             // is ours, so going on after its panic breaks nothing here.
-            let answer = AssertUnwindSafe(timeout(limit, store.request(&election, op))).catch_unwind().await;
+            let look = async {
+                if let Some(helm) = helm {
+                    helm.look_before(limit / 2).await;
+                }
+            };
+            let request = async { futures::join!(store.request(&election, op), look).0 };
+            let answer = AssertUnwindSafe(timeout(limit, request)).catch_unwind().await;
             let result = match answer {
                 Ok(Ok(result)) => result,
                 Ok(Err(_)) => Err(StoreError::Unknown(format!("no answer to the {what} within {limit:.1?}"))),

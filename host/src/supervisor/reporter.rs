@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use baton_election::{End, ModuleVersion, Report, StopReason, StoreError, Term, Time};
 
+use crate::steering::Why;
 use crate::telemetry::{Event, GuestStream, Log};
 use baton_runtime::{Gone, NearLimit, Notice, Output, RefusedRequest, Stream, Usage};
 use baton_store::Digest;
@@ -78,6 +79,21 @@ impl Reporter {
             (end, _) => end,
         };
         self.say(Event::gone(self.term, end, took, usage));
+    }
+
+    /// Something else keeps this node from leading, or nothing any more.
+    pub(super) fn steered(&self, before: Option<&Why>, next: Option<&Why>, wait: Option<Duration>) {
+        match (before, next) {
+            (_, Some(why)) => self.say(why.event(wait)),
+            (Some(Why::Suspended(_)), None) => self.say(Event::Resumed { reason: "the suspension is over".to_owned() }),
+            (Some(Why::SteppedDown(_)), None) => {
+                self.say(Event::Resumed { reason: "it has stayed out for as long as it was told to".to_owned() });
+            }
+            (Some(Why::Transferring(_, to)), None) => {
+                self.say(Event::Resumed { reason: format!("{to} has had its chance to take the lease") });
+            }
+            (None, None) => {}
+        }
     }
 
     pub(super) fn report(&mut self, report: Report) {

@@ -109,6 +109,41 @@ pub enum Event {
         /// How that shows.
         reason: String,
     },
+    /// Nobody leads the election until it is resumed.
+    Suspended {
+        /// Who has said so.
+        by: String,
+        /// Why.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+    /// This node was told to lead no more for a while.
+    SteppingDown {
+        /// Who has said so.
+        by: String,
+        /// Why.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+        /// For how long.
+        wait_s: Seconds,
+    },
+    /// Another node is to lead, and this one lets it.
+    Transferring {
+        /// The other node.
+        to: String,
+        /// Who has said so.
+        by: String,
+        /// Why.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+        /// For how long at the most.
+        wait_s: Seconds,
+    },
+    /// What kept this node from leading is over.
+    Resumed {
+        /// What that was.
+        reason: String,
+    },
     /// This node holds the lease and waits out the time of an earlier holder before it begins a term.
     Settling {
         /// Why it must.
@@ -430,6 +465,10 @@ impl Event {
             Self::Stopping { .. } => ("stopping", Info),
             Self::Killed { .. } => ("killed", Warn),
             Self::Gone { outcome, .. } => ("gone", if outcome == "done" { Info } else { Warn }),
+            Self::Suspended { .. } => ("suspended", Warn),
+            Self::SteppingDown { .. } => ("stepping_down", Info),
+            Self::Transferring { .. } => ("transferring", Info),
+            Self::Resumed { .. } => ("resumed", Info),
             Self::Released {} => ("released", Info),
             Self::NotReleased { .. } => ("not_released", Warn),
             Self::Lost { .. } => ("lost", Warn),
@@ -463,6 +502,10 @@ impl Event {
             Self::Error { .. } => ("error", Error),
         }
     }
+}
+
+fn told(by: &str, reason: &Option<String>) -> String {
+    reason.as_ref().map_or_else(|| by.to_owned(), |reason| format!("{by}: {reason}"))
 }
 
 /// What a person reads after the event's name.
@@ -533,6 +576,14 @@ impl fmt::Display for Event {
                     "{outcome}{message}; gone in {took_s}; it used {memory} MiB, {handles} handles and {lines} lines"
                 )
             }
+            Self::Suspended { by, reason } => write!(f, "nobody leads until it is resumed, says {}", told(by, reason)),
+            Self::SteppingDown { by, reason, wait_s } => {
+                write!(f, "this node leads no more and stays out for {wait_s}, says {}", told(by, reason))
+            }
+            Self::Transferring { to, by, reason, wait_s } => {
+                write!(f, "{to} is to lead, and this node stays out for up to {wait_s}, says {}", told(by, reason))
+            }
+            Self::Resumed { reason } => write!(f, "this node may lead again: {reason}"),
             Self::NotReleased { reason } => f.write_str(reason),
             Self::Released {} => f.write_str("the lease is free"),
             Self::Lost { reason, since_renewal_s } => write!(f, "{reason}; last renewed {since_renewal_s} ago"),

@@ -11,6 +11,12 @@ use baton_runtime::{LogLevel, Usage};
 use baton_store::Digest;
 use baton_store::StoreUrl;
 
+/// From a step-down until the next instance runs, at worst and with a healthy store.
+#[must_use]
+pub fn hand_off(timing: &Timing) -> Duration {
+    timing.grace().saturating_add(timing.kill_takes() + LAST_LINES + LONGEST_POLL)
+}
+
 impl Event {
     /// The host begins to contend: what follows from its timing.
     #[must_use]
@@ -31,7 +37,7 @@ impl Event {
             admin: admin.map(|address| address.to_string()),
             lease_s: timing.lease().into(),
             crash_takeover_s: timing.takeover_after_crash().into(),
-            hand_off_s: (timing.grace().saturating_add(timing.kill_takes() + LAST_LINES + LONGEST_POLL)).into(),
+            hand_off_s: hand_off(timing).into(),
             tolerated_outage_s: timing.tolerated_outage().into(),
             tolerated_pause_s: timing.tolerated_pause().into(),
             tolerated_drift_percent: f64::from(timing.tolerated_drift()) / 10.0,

@@ -33,6 +33,7 @@ pub use event::{Event, GuestStream, Seconds};
 pub use followers::FollowerLog;
 pub use format::Style;
 pub use heartbeat::{BEAT_EVERY, Heartbeat};
+pub use make::hand_off;
 pub use standing::{Known, Standing};
 
 use crate::node::NodeId;

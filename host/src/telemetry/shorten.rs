@@ -36,6 +36,10 @@ impl Event {
             | Self::Retrying { reason: text, .. }
             | Self::CoolOff { reason: text, .. }
             | Self::Finished { reason: text }
+            | Self::Resumed { reason: text }
+            | Self::Suspended { reason: Some(text), .. }
+            | Self::SteppingDown { reason: Some(text), .. }
+            | Self::Transferring { reason: Some(text), .. }
             | Self::Rejected { reason: text, .. }
             | Self::Dropped { reason: text, .. }
             | Self::Aborting { reason: text }
@@ -56,6 +60,9 @@ impl Event {
             | Self::Started { .. }
             | Self::RenewRecovered { .. }
             | Self::Gone { message: None, .. }
+            | Self::Suspended { reason: None, .. }
+            | Self::SteppingDown { reason: None, .. }
+            | Self::Transferring { reason: None, .. }
             | Self::Released {}
             | Self::Pausing { .. }
             | Self::OtherModule { .. }

@@ -42,6 +42,8 @@ pub struct Known {
     pub has_store: bool,
     /// Whether there was ever something to run, or certainly nothing was pushed yet.
     pub has_module: bool,
+    /// Why this node is not to lead, as operators have asked; none where they have not.
+    pub stays_out: Option<String>,
     /// The term that this node leads.
     leads: Option<Term>,
     /// When the effects of this node are refused, unless it renews before.
@@ -137,6 +139,11 @@ impl Standing {
         known.has_module |= module.is_some();
         known.awaits_push &= module.is_none();
         known.module = module;
+    }
+
+    /// Operators keep this node from leading, or do not any more.
+    pub fn stays_out(&self, why: Option<String>) {
+        self.lock().stays_out = why;
     }
 
     /// The source is there, and nothing was pushed to it yet.

@@ -33,6 +33,10 @@ impl LeaseStore for Counting {
         self.inner.request(election, op).await
     }
 
+    async fn break_now(&self, election: &ElectionName) -> Result<(), StoreError> {
+        self.inner.break_now(election).await
+    }
+
     async fn elections(&self) -> Result<Vec<ElectionName>, StoreError> {
         self.inner.elections().await
     }
@@ -65,6 +69,15 @@ impl ObjectStore for Counting {
         content: Bytes,
     ) -> Result<Version, StoreError> {
         self.inner.write(object, election, version, content).await
+    }
+
+    async fn delete(
+        &self,
+        object: VersionedObject,
+        election: &ElectionName,
+        version: &Version,
+    ) -> Result<(), StoreError> {
+        ObjectStore::delete(&self.inner, object, election, version).await
     }
 
     async fn elections_with(&self, object: VersionedObject) -> Result<Vec<ElectionName>, StoreError> {

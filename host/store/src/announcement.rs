@@ -34,6 +34,20 @@ pub struct Announcement {
     /// not say.
     #[serde(default)]
     pub term: Term,
+    /// The version of its host; empty where it did not say.
+    #[serde(default)]
+    pub version: String,
+    /// The [mark](crate::steering::Steering::mark) of what it was last asked to do; none where it has not read that yet, or
+    /// cannot be asked, as hosts that do not know steering.
+    #[serde(default)]
+    pub steered: Option<String>,
+    /// Why it would not take the lease now: `suspended`, `stepped-down`, `transferring`, `cooling-off`; none where it would,
+    /// or did not say.
+    #[serde(default)]
+    pub stays_out: Option<String>,
+    /// Another start of a host that says the same id, and was heard after this one had begun to speak.
+    #[serde(default)]
+    pub rival: Option<String>,
 }
 
 impl Announcement {
@@ -41,7 +55,19 @@ impl Announcement {
     #[must_use]
     pub fn now(node: &str, incarnation: &str, source: &str, holds: Vec<Digest>, runs: Option<Digest>) -> Self {
         let [node, incarnation, source] = [node, incarnation, source].map(str::to_owned);
-        Self { node, incarnation, at: rfc3339(wall()), source, holds, runs, term: 0 }
+        Self {
+            node,
+            incarnation,
+            at: rfc3339(wall()),
+            source,
+            holds,
+            runs,
+            term: 0,
+            version: String::new(),
+            steered: None,
+            stays_out: None,
+            rival: None,
+        }
     }
 
     /// As it is stored.
@@ -105,7 +131,7 @@ mod tests {
         assert_eq!((later(0), later(4)), (true, false));
         let standby = Announcement { at: "2026-11-21T12:00:00.000000Z".to_owned(), runs: None, term: 7, ..said };
         let json = format!(
-            r#"{{"at":"2026-11-21T12:00:00.000000Z","holds":["{digest}"],"incarnation":"abc","node":"web-3-0","runs":null,"source":"job.wasm","term":7}}"#
+            r#"{{"at":"2026-11-21T12:00:00.000000Z","holds":["{digest}"],"incarnation":"abc","node":"web-3-0","rival":null,"runs":null,"source":"job.wasm","stays_out":null,"steered":null,"term":7,"version":""}}"#
         );
         assert_eq!(standby.encode(), json);
     }

@@ -204,6 +204,10 @@ impl LeaseStore for AzureStore {
         }
     }
 
+    async fn break_now(&self, election: &ElectionName) -> Result<(), StoreError> {
+        self.break_lease(election, Duration::ZERO).await
+    }
+
     async fn elections(&self) -> Result<Vec<ElectionName>, StoreError> {
         let mut elections = Vec::new();
         let mut pages = self.container.list_blobs().into_stream();

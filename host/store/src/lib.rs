@@ -14,6 +14,7 @@
 //! - [`state`] is a coordinator's state. [`ModuleStore`] has the modules under their [`Digest`]s, what an election is told
 //!   of them, and what each node says that it has ([`Announcement`]). A module is written once, and compared with its digest
 //!   at each reading.
+//! - [`steering`] is what operators ask of an election's nodes.
 //! - [`edit`] changes an object through conflict and doubt; `recall` is what all of these name of terms.
 //! - [`foreign`] reads the bytes of others, as `make fuzz` finds it; each package lists its own readers.
 
@@ -39,6 +40,7 @@ mod recall;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 pub mod state;
+pub mod steering;
 mod url;
 
 use std::fmt::Display;
@@ -66,6 +68,12 @@ pub trait LeaseStore: Send + Sync {
     /// Carries out one request, or says why not. Dropping the future may leave the request under way:
     /// a caller that does so must treat it as [`StoreError::Unknown`].
     async fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, StoreError>;
+
+    /// Breaks the lease at once, whoever holds it, for operators. Harmless where it is broken already.
+    ///
+    /// # Errors
+    /// [`StoreError::Lost`] if there is no lease to break.
+    async fn break_now(&self, election: &ElectionName) -> Result<(), StoreError>;
 
     /// The names of all elections, sorted.
     async fn elections(&self) -> Result<Vec<ElectionName>, StoreError>;

@@ -129,6 +129,10 @@ impl LeaseStore for MemoryStore {
         Err(StoreError::Unknown("the request or its answer was lost".to_owned()))
     }
 
+    async fn break_now(&self, election: &ElectionName) -> Result<(), StoreError> {
+        self.break_lease(election, Duration::ZERO)
+    }
+
     async fn elections(&self) -> Result<Vec<ElectionName>, StoreError> {
         Ok(self.state().objects.keys().cloned().collect())
     }
@@ -165,6 +169,23 @@ impl ObjectStore for MemoryStore {
         content: Bytes,
     ) -> Result<Version, StoreError> {
         self.write_or_fail(Write { place: (object, election.clone()), version: version.cloned(), content })
+    }
+
+    async fn delete(
+        &self,
+        object: VersionedObject,
+        election: &ElectionName,
+        version: &Version,
+    ) -> Result<(), StoreError> {
+        let mut state = self.state();
+        let place = (object, election.clone());
+        match state.versioned.get(&place) {
+            Some((found, _)) if found != version => Err(StoreError::Conflict),
+            _ => {
+                state.versioned.remove(&place);
+                Ok(())
+            }
+        }
     }
 
     async fn elections_with(&self, object: VersionedObject) -> Result<Vec<ElectionName>, StoreError> {

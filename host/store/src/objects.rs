@@ -18,6 +18,13 @@ pub enum VersionedObject {
     State,
     /// What it is told about its modules: `ELECTION/control`.
     Control,
+    /// What operators ask of its nodes: `ELECTION/steering`.
+    Steering,
+}
+
+impl VersionedObject {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::State, Self::Control, Self::Steering];
 }
 
 /// An object whose name says who may put it, or what it holds.
@@ -86,6 +93,17 @@ pub trait ObjectStore: Send + Sync {
         version: Option<&Version>,
         content: Bytes,
     ) -> Result<Version, StoreError>;
+
+    /// Deletes an election's object, only if it still has that version. Harmless if there is none.
+    ///
+    /// # Errors
+    /// [`StoreError::Conflict`] if it has another.
+    async fn delete(
+        &self,
+        object: VersionedObject,
+        election: &ElectionName,
+        version: &Version,
+    ) -> Result<(), StoreError>;
 
     /// The elections that have such an object, sorted.
     async fn elections_with(&self, object: VersionedObject) -> Result<Vec<ElectionName>, StoreError>;

@@ -4,7 +4,7 @@
 use super::azure;
 #[cfg(feature = "sqlite")]
 use super::sqlite;
-use super::{Announcement, StoreUrl, state};
+use super::{Announcement, StoreUrl, state, steering::Steering};
 use crate::foreign::{Reader, text};
 
 /// All of them.
@@ -18,12 +18,20 @@ pub const READERS: &[Reader] = &[
     Reader { name: "store-url", read: store_url },
     Reader { name: "state", read: state::foreign::state },
     Reader { name: "announcement", read: announcement },
+    Reader { name: "steering", read: steering },
 ];
 
 fn store_url(bytes: &[u8]) {
     let text = text(bytes);
     match text.parse::<StoreUrl>() {
         Ok(url) => assert_eq!(url.to_string().parse(), Ok(url), "it is written as it is read"),
+        Err(error) => drop(error.to_string()),
+    }
+}
+
+fn steering(bytes: &[u8]) {
+    match Steering::decode(bytes) {
+        Ok(steering) => assert_eq!(Steering::decode(&steering.encode()), Ok(steering), "it is written as it is read"),
         Err(error) => drop(error.to_string()),
     }
 }

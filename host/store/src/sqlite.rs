@@ -170,6 +170,10 @@ impl LeaseStore for SqliteStore {
         self.in_lane(election, move |shared| shared.request(&name, op)).await
     }
 
+    async fn break_now(&self, election: &ElectionName) -> Result<(), StoreError> {
+        self.break_lease(election, Duration::ZERO).await
+    }
+
     async fn elections(&self) -> Result<Vec<ElectionName>, StoreError> {
         self.blocking(|shared| {
             shared.leases.transact(Intent::Read, |db| {

@@ -12,7 +12,7 @@ use crate::node::{Journal, Launch, baton, finish};
 use crate::store::Store;
 
 /// The keys of one election in `baton status --json`, all of them, always.
-const KEYS: [&str; 8] = ["election", "lease", "term", "node", "since", "module", "outcome", "usage"];
+const KEYS: [&str; 9] = ["election", "lease", "term", "node", "since", "module", "outcome", "suspended", "usage"];
 
 #[track_caller]
 fn has_the_shape(status: &Value) {

@@ -31,6 +31,7 @@ mod self_abort;
 mod sources;
 mod start;
 mod state;
+mod steering;
 mod store;
 mod swaps;
 mod templates;

@@ -40,6 +40,10 @@ impl LeaseStore for Panics {
         answer
     }
 
+    async fn break_now(&self, election: &ElectionName) -> Result<(), StoreError> {
+        self.store.break_now(election).await
+    }
+
     async fn elections(&self) -> Result<Vec<ElectionName>, StoreError> {
         self.store.elections().await
     }

@@ -8,6 +8,7 @@ use baton_election::{ElectionName, StoreError, Term};
 use tokio::time::{Instant, timeout};
 
 use super::in_flight::InFlight;
+use crate::Presence;
 use baton_store::LeaseStore;
 use baton_store::{Announcement, Digest, ModuleStore as _, ObjectStore, withdraw};
 
@@ -42,8 +43,7 @@ pub(super) struct Announcer {
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Said {
     pub holds: Vec<Digest>,
-    pub runs: Option<Digest>,
-    pub term: Term,
+    pub presence: Presence,
 }
 
 impl Announcer {
@@ -83,9 +83,14 @@ impl Announcer {
         self.said = Some(what.clone());
         self.again = now + EVERY;
         let (store, election) = (Arc::clone(&self.store), self.election.clone());
-        let Said { holds, runs, term } = what;
-        let announcement =
-            Announcement { term, ..Announcement::now(&self.node, &self.incarnation, &self.source, holds, runs) };
+        let Said { holds, presence: Presence { runs, term, steered, stays_out } } = what;
+        let announcement = Announcement {
+            term,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            steered,
+            stays_out: stays_out.map(str::to_owned),
+            ..Announcement::now(&self.node, &self.incarnation, &self.source, holds, runs)
+        };
         let said = say(store, election, announcement, self.named);
         self.saying.begin(async move {
             timeout(TRY, said).await.unwrap_or_else(|_| Err(StoreError::Unknown(format!("no answer within {TRY:?}"))))
@@ -122,7 +127,7 @@ impl Announcer {
         let Self { store, leases, election, node, incarnation, source, said, named, .. } = self;
         // What it had named before this start, nobody may know but who reads that.
         let (Some(named), Some(said)) = (named, said) else { return };
-        let known = named.max(said.term).max(seen);
+        let known = named.max(said.presence.term).max(seen);
         // A node that has said something looks old after a while anyway.
         let is_taken_back = withdraw(&*leases, &*store, &election, &node, known).await;
         if matches!(is_taken_back, Ok(false)) && known > named {
@@ -132,21 +137,20 @@ impl Announcer {
     }
 }
 
-/// Says it, and returns the term that it names: never a lower one than the node has `named` before. What it named before
-/// this start is read: it may be the only one that knows of that term, and has not seen the election yet.
+/// Says it, and returns the term that it names: never a lower one than the node has `named` before. What was said last is
+/// read first. Before this start's first word that may be the only thing that knows of a term, since this node has not seen
+/// the election yet; later it shows whether another start of a host says the same id.
 async fn say(
     store: Arc<dyn ObjectStore>,
     election: ElectionName,
     mut announcement: Announcement,
     named: Option<Term>,
 ) -> Result<Term, StoreError> {
-    let named = match named {
-        Some(named) => named,
-        None => {
-            let before = store.announced(&election, &announcement.node).await?;
-            before.and_then(|content| Announcement::decode(&content)).map_or(0, |before| before.term)
-        }
-    };
+    let before = store.announced(&election, &announcement.node).await?;
+    let before = before.and_then(|content| Announcement::decode(&content));
+    let other = before.as_ref().map(|before| &before.incarnation).filter(|other| **other != announcement.incarnation);
+    announcement.rival = named.and(other).cloned();
+    let named = named.unwrap_or_else(|| before.map_or(0, |before| before.term));
     announcement.term = announcement.term.max(named);
     store.announce(&election, &announcement.node, announcement.encode()).await?;
     Ok(announcement.term)

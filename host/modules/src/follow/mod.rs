@@ -286,8 +286,8 @@ impl Follower {
             Step::Wait(_) | Step::Rest => self.preparing.stop(),
         }
         self.recorder.begin(now);
-        let Presence { runs, term } = self.given.presence.borrow_and_update().clone();
-        self.announcer.begin(Said { holds: self.ready.holds(), runs, term }, now);
+        let presence = self.given.presence.borrow_and_update().clone();
+        self.announcer.begin(Said { holds: self.ready.holds(), presence }, now);
     }
 
     fn next_wake(&self, now: Instant) -> Instant {

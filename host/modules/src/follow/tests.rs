@@ -245,7 +245,7 @@ async fn a_node_says_what_it_has_and_takes_it_back() {
     let mut held = [first, second];
     held.sort_unstable();
     fleet.announced("a", |said| said.holds == held && said.runs.is_none() && said.source == "store://fleet").await;
-    node.presence.send_replace(Presence { runs: Some(second), term: 0 });
+    node.presence.send_replace(Presence { runs: Some(second), term: 0, ..Presence::default() });
     fleet.announced("a", |said| said.runs == Some(second)).await;
     node.judge(second, 2, Verdict::Good);
     fleet.announced("a", |said| said.holds == [second]).await;
@@ -259,10 +259,10 @@ async fn what_nothing_else_names_a_node_does_not_take_back() {
     fleet.push(1).await;
     let mut node = fleet.node("a");
     // There is no record: it was deleted, or an earlier one will be in its place.
-    node.presence.send_replace(Presence { runs: None, term: 7 });
+    node.presence.send_replace(Presence { runs: None, term: 7, ..Presence::default() });
     fleet.announced("a", |said| said.term == 7).await;
     // A term that it has seen last, and has not named yet.
-    node.presence.send_replace(Presence { runs: None, term: 8 });
+    node.presence.send_replace(Presence { runs: None, term: 8, ..Presence::default() });
     node.end().await;
     fleet.announced("a", |said| said.term == 8).await;
 }
@@ -286,7 +286,7 @@ async fn a_node_never_names_a_lower_term_than_it_named_before() {
     for (seen, named) in [(3, 7), (8, 8), (2, 8)] {
         // Only the digest shows that it was said anew.
         let runs = Digest::of(&[seen as u8]);
-        node.presence.send_replace(Presence { runs: Some(runs), term: seen });
+        node.presence.send_replace(Presence { runs: Some(runs), term: seen, ..Presence::default() });
         fleet.announced("a", |said| said.runs == Some(runs)).await;
         fleet.announced("a", |said| said.term == named).await;
     }

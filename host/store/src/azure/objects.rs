@@ -91,6 +91,20 @@ impl ObjectStore for AzureStore {
         }
     }
 
+    async fn delete(
+        &self,
+        object: VersionedObject,
+        election: &ElectionName,
+        version: &Version,
+    ) -> Result<(), StoreError> {
+        let blob = self.versioned_blob(object, election);
+        match blob.delete().if_match(IfMatchCondition::Match(version.0.clone())).into_future().await {
+            Ok(_) => Ok(()),
+            Err(error) if code(&error) == Some("BlobNotFound") => Ok(()),
+            Err(error) => Err(self.store_error(Asked::ToCreate, &error)),
+        }
+    }
+
     async fn elections_with(&self, object: VersionedObject) -> Result<Vec<ElectionName>, StoreError> {
         let blobs = self.list_blobs(self.container.list_blobs()).await?;
         let election = |blob: &Blob| ElectionName::new(blob.name.strip_suffix(last_part(object))?).ok();
@@ -295,6 +309,7 @@ fn last_part(object: VersionedObject) -> &'static str {
     match object {
         VersionedObject::State => "/state",
         VersionedObject::Control => "/control",
+        VersionedObject::Steering => "/steering",
     }
 }
 
@@ -373,6 +388,7 @@ mod tests {
             format!("{election}{}", super::super::LEASE_BLOB),
             format!("{election}{}", last_part(VersionedObject::State)),
             format!("{election}{}", last_part(VersionedObject::Control)),
+            format!("{election}{}", last_part(VersionedObject::Steering)),
             name_of(&PlainObject::Announcement(election, "NODE".to_owned())),
             name_of(&PlainObject::Module(digest)).replace(&digest.hex(), "HEX"),
         ]

@@ -153,6 +153,19 @@ pub(super) async fn a_lease_broken_at_once_is_free_for_others(bench: Bench) {
     assert_lost(&bench.renew(a()).await);
 }
 
+pub(super) async fn a_host_breaks_a_lease_whose_id_it_does_not_know(bench: Bench) {
+    let version = bench.held_by(a()).await;
+    for _ in 0..2 {
+        assert_eq!(bench.backend.open().break_now(&job()).await, Ok(()));
+        let seen = bench.see().await;
+        assert_eq!((seen.lease, &seen.version), (LeaseState::Broken, &version));
+    }
+    assert_lost(&bench.renew(a()).await);
+    assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
+    assert_eq!(bench.release(b()).await, Ok(Reply::Done));
+    assert_lost(&bench.store.break_now(&job()).await.map(|()| Reply::Done));
+}
+
 pub(super) async fn a_lease_being_broken_is_free_after_its_period(bench: Bench) {
     let version = bench.create().await;
     let length = bench.store.lease_range().1;

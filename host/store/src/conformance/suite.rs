@@ -62,6 +62,7 @@ cases![
     a_write_under_an_expired_lease_is_lost,
     a_lease_broken_at_once_is_free_for_others,
     a_lease_being_broken_is_free_after_its_period,
+    a_host_breaks_a_lease_whose_id_it_does_not_know,
     breaking_an_expired_lease_breaks_it_at_once,
     breaking_a_broken_lease_changes_nothing,
     breaking_again_never_takes_longer,

@@ -13,12 +13,13 @@ const LARGE: usize = 4 << 20;
 
 /// Runs every case on a store of which `open` makes another host's handle.
 pub async fn run(open: impl Fn() -> Arc<dyn ObjectStore>) {
-    for object in [VersionedObject::State, VersionedObject::Control] {
+    for object in VersionedObject::ALL {
         it_is_read_only_where_it_has_changed(&*open(), object).await;
         a_write_needs_the_version(&*open(), object).await;
         of_many_writers_one_succeeds_in_each_round(&open, object).await;
         what_is_large_is_kept_whole(&*open(), object).await;
         versions_never_come_back(&*open(), object).await;
+        it_is_deleted_only_as_it_was_read(&*open(), object).await;
     }
     elections_and_objects_are_apart(&*open()).await;
 }
@@ -102,8 +103,23 @@ async fn versions_never_come_back(store: &dyn ObjectStore, object: VersionedObje
     }
 }
 
+async fn it_is_deleted_only_as_it_was_read(store: &dyn ObjectStore, object: VersionedObject) {
+    let job = election("deleted");
+    let stale = Version("\"0x0\"".to_owned());
+    assert_eq!(store.delete(object, &job, &stale).await, Ok(()), "there is none");
+    let first = store.write(object, &job, None, text("a")).await.unwrap();
+    let second = store.write(object, &job, Some(&first), text("b")).await.unwrap();
+    assert_eq!(store.delete(object, &job, &first).await, Err(StoreError::Conflict));
+    assert_eq!(store.read(object, &job, None).await, found(&second, "b"));
+    assert_eq!(store.delete(object, &job, &second).await, Ok(()));
+    assert_eq!(store.read(object, &job, Some(&second)).await, Ok(Reading::Nothing));
+    assert!(!store.elections_with(object).await.unwrap().contains(&job));
+    let third = store.write(object, &job, None, text("a")).await.unwrap();
+    assert!(third != first && third != second, "{third:?} was there before");
+}
+
 async fn elections_and_objects_are_apart(store: &dyn ObjectStore) {
-    let objects = [VersionedObject::State, VersionedObject::Control];
+    let objects = VersionedObject::ALL;
     // The first has the name of a folder, the others begin alike.
     let names = ["modules", "one", "one-more"].map(election);
     let mut written = Vec::new();

@@ -39,10 +39,10 @@ impl ObjectStore for SqliteStore {
         election: &ElectionName,
         known: Option<&Version>,
     ) -> Result<Reading, StoreError> {
-        let (name, known) = (election.clone(), known.cloned());
+        let (key, known) = (key(object, election), known.cloned());
         self.in_lane(election, move |shared| {
             let (database, table) = shared.place(object);
-            database.transact(Intent::Read, |db| read(db, table, &name, known.as_ref()).map(Ok))
+            database.transact(Intent::Read, |db| read(db, table, &key, known.as_ref()).map(Ok))
         })
         .await
     }
@@ -54,10 +54,30 @@ impl ObjectStore for SqliteStore {
         version: Option<&Version>,
         content: Bytes,
     ) -> Result<Version, StoreError> {
-        let (name, version) = (election.clone(), version.cloned());
+        let (key, version) = (key(object, election), version.cloned());
         self.in_lane(election, move |shared| {
             let (database, table) = shared.place(object);
-            database.transact(Intent::Write, |db| write(db, table, &name, version.as_ref(), &content))
+            database.transact(Intent::Write, |db| write(db, table, &key, version.as_ref(), &content))
+        })
+        .await
+    }
+
+    async fn delete(
+        &self,
+        object: VersionedObject,
+        election: &ElectionName,
+        version: &Version,
+    ) -> Result<(), StoreError> {
+        let (key, version) = (key(object, election), version.clone());
+        self.in_lane(election, move |shared| {
+            let (database, table) = shared.place(object);
+            database.transact(Intent::Write, |db| {
+                let deleted = format!("DELETE FROM {table} WHERE election = ?1 AND version = ?2");
+                db.execute(&deleted, [key.as_str(), &version.0])?;
+                let is_left = format!("SELECT EXISTS (SELECT 1 FROM {table} WHERE election = ?1)");
+                let is_left: bool = db.query_row(&is_left, [&key], |row| row.get(0))?;
+                Ok(if is_left { Err(StoreError::Conflict) } else { Ok(()) })
+            })
         })
         .await
     }
@@ -67,7 +87,11 @@ impl ObjectStore for SqliteStore {
             let (database, table) = shared.place(object);
             database.transact(Intent::Read, |db| {
                 let mut names = db.prepare_cached(&format!("SELECT election FROM {table} ORDER BY election"))?;
-                elections(names.query_map([], |row| row.get(0))?).map(Ok)
+                let names = names.query_map([], |row| row.get::<_, String>(0))?;
+                let own = names.filter_map(|name| {
+                    name.map(|name| name.strip_suffix(suffix(object)).map(str::to_owned)).transpose()
+                });
+                elections(own).map(Ok)
             })
         })
         .await
@@ -200,23 +224,31 @@ impl Databases {
     fn place(&self, object: VersionedObject) -> (&Database, &'static str) {
         match object {
             VersionedObject::State => (&self.states, "state"),
-            VersionedObject::Control => (&self.control, "control"),
+            VersionedObject::Control | VersionedObject::Steering => (&self.control, "control"),
         }
     }
 }
 
+/// What an election's row is called there: two kinds of objects share a table, so that a folder that an earlier version
+/// made can keep both. No election is called like this, so that earlier hosts pass it over.
+fn key(object: VersionedObject, election: &ElectionName) -> String {
+    format!("{election}{}", suffix(object))
+}
+
+fn suffix(object: VersionedObject) -> &'static str {
+    match object {
+        VersionedObject::State | VersionedObject::Control => "",
+        VersionedObject::Steering => "/steering",
+    }
+}
+
 /// An election's object. The content is left on the disk where its version is `known`.
-fn read(
-    db: &Connection,
-    table: &'static str,
-    election: &ElectionName,
-    known: Option<&Version>,
-) -> rusqlite::Result<Reading> {
+fn read(db: &Connection, table: &'static str, key: &str, known: Option<&Version>) -> rusqlite::Result<Reading> {
     let found = db
         .prepare_cached(&format!(
             "SELECT version, CASE WHEN version = ?2 THEN NULL ELSE content END FROM {table} WHERE election = ?1"
         ))?
-        .query_row(params![election.as_str(), known.map(|version| &version.0)], |row| {
+        .query_row(params![key, known.map(|version| &version.0)], |row| {
             Ok((Version(row.get(0)?), row.get::<_, Option<Vec<u8>>>(1)?))
         })
         .optional()?;
@@ -228,28 +260,21 @@ fn read(
 }
 
 /// Writes it whole if it has that version; without one, if there is none.
-fn write(
-    db: &Connection,
-    table: &'static str,
-    election: &ElectionName,
-    version: Option<&Version>,
-    content: &[u8],
-) -> Step<Version> {
+fn write(db: &Connection, table: &'static str, key: &str, version: Option<&Version>, content: &[u8]) -> Step<Version> {
     let next = match new_version() {
         Ok(next) => next,
         Err(error) => return Ok(Err(error)),
     };
-    let changed =
-        match version {
-            Some(version) => db
-                .prepare_cached(&format!(
-                    "UPDATE {table} SET version = ?2, content = ?3 WHERE election = ?1 AND version = ?4"
-                ))?
-                .execute(params![election.as_str(), next.0, content, version.0])?,
-            None => db
-                .prepare_cached(&format!("INSERT OR IGNORE INTO {table} VALUES (?1, ?2, ?3)"))?
-                .execute(params![election.as_str(), next.0, content])?,
-        };
+    let changed = match version {
+        Some(version) => db
+            .prepare_cached(&format!(
+                "UPDATE {table} SET version = ?2, content = ?3 WHERE election = ?1 AND version = ?4"
+            ))?
+            .execute(params![key, next.0, content, version.0])?,
+        None => db
+            .prepare_cached(&format!("INSERT OR IGNORE INTO {table} VALUES (?1, ?2, ?3)"))?
+            .execute(params![key, next.0, content])?,
+    };
     Ok(if changed == 0 { Err(StoreError::Conflict) } else { Ok(next) })
 }
 

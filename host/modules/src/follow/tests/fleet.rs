@@ -325,6 +325,15 @@ impl ObjectStore for Faulty {
         self.meet(&[]).await?.write(object, election, version, content).await
     }
 
+    async fn delete(
+        &self,
+        object: VersionedObject,
+        election: &ElectionName,
+        version: &Version,
+    ) -> Result<(), StoreError> {
+        ObjectStore::delete(self.meet(&[]).await?, object, election, version).await
+    }
+
     async fn elections_with(&self, object: VersionedObject) -> Result<Vec<ElectionName>, StoreError> {
         self.meet(&[]).await?.elections_with(object).await
     }

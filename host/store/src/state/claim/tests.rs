@@ -49,6 +49,10 @@ impl ObjectStore for Counted {
         self.store.write(object, election, version, content).await
     }
 
+    async fn delete(&self, _: VersionedObject, _: &ElectionName, _: &Version) -> Result<(), StoreError> {
+        unreachable!("claims delete nothing")
+    }
+
     async fn elections_with(&self, _: VersionedObject) -> Result<Vec<ElectionName>, StoreError> {
         unreachable!("claims know their election")
     }

@@ -1,0 +1,217 @@
+//! What `baton nodes` prints.
+
+use std::io;
+
+use baton_election::{LeaseState, Record, Snapshot};
+use serde::Serialize;
+use time::OffsetDateTime;
+
+use super::modules::age;
+use super::status::short;
+use super::{columns, print, print_json};
+use baton_store::steering::Order;
+use baton_store::{Announcement, Digest};
+
+/// One node of an election. The keys of its JSON are an interface.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct NodeStatusRow {
+    /// Its id.
+    pub node: String,
+    /// This start of it.
+    pub incarnation: String,
+    /// `leader` or `standby`.
+    pub role: &'static str,
+    /// The version of its baton; none if it is one that does not say, and does not know steering.
+    pub version: Option<String>,
+    /// Whether it could start a module at once; none if it has not announced itself.
+    pub ready: Option<bool>,
+    /// The digest of what its instance runs.
+    pub runs: Option<Digest>,
+    /// When it announced itself last, in RFC 3339, by its own clock; none if it has not.
+    pub at: Option<String>,
+    /// Why it would not take the lease: `suspended`, `stepped-down`, `transferring` or `cooling-off`; none if it would,
+    /// or does not say.
+    pub stays_out: Option<String>,
+    /// Another start of a host that calls itself the same.
+    pub rival: Option<String>,
+}
+
+impl NodeStatusRow {
+    /// The leader first, which may not have announced itself yet.
+    #[must_use]
+    pub fn of(snapshot: &Snapshot, announcements: &[Announcement]) -> Vec<Self> {
+        let leader = leader(snapshot);
+        let leads = |incarnation: &str| leader.is_some_and(|record| record.incarnation == incarnation);
+        let mut rows: Vec<Self> = announcements
+            .iter()
+            .map(|said| Self {
+                node: said.node.clone(),
+                incarnation: said.incarnation.clone(),
+                role: if leads(&said.incarnation) { "leader" } else { "standby" },
+                version: Some(said.version.clone()).filter(|version| !version.is_empty()),
+                ready: Some(!said.holds.is_empty()),
+                runs: said.runs,
+                at: Some(said.at.clone()),
+                stays_out: said.stays_out.clone(),
+                rival: said.rival.clone(),
+            })
+            .collect();
+        if let Some(record) = leader.filter(|_| rows.iter().all(|row| row.role != "leader")) {
+            rows.push(Self {
+                node: record.node.clone().unwrap_or_default(),
+                incarnation: record.incarnation.clone(),
+                role: "leader",
+                version: None,
+                ready: None,
+                runs: None,
+                at: None,
+                stays_out: None,
+                rival: None,
+            });
+        }
+        rows.sort_by(|one, other| (one.role, &one.node).cmp(&(other.role, &other.node)));
+        rows
+    }
+
+    fn state(&self) -> String {
+        match (&self.rival, &self.stays_out, &self.version) {
+            (Some(rival), ..) => format!("another host has this id: {} and {rival}", self.incarnation),
+            (None, Some(why), _) => why.replace('-', " "),
+            (None, None, None) if self.at.is_some() => "does not know steering".to_owned(),
+            (None, None, _) => "-".to_owned(),
+        }
+    }
+}
+
+fn leader(snapshot: &Snapshot) -> Option<&Record> {
+    let Snapshot::Object { lease: LeaseState::Held | LeaseState::Breaking, record: Some(record), .. } = snapshot else {
+        return None;
+    };
+    Some(record).filter(|record| record.node.is_some() && !record.released)
+}
+
+/// Prints the nodes, as a table or as a JSON array. Ages are seen from `now`.
+///
+/// # Errors
+/// As for [`print()`].
+pub fn print_nodes(
+    rows: &[NodeStatusRow],
+    suspended: Option<&Order>,
+    now: OffsetDateTime,
+    json: bool,
+) -> io::Result<()> {
+    if json { print_json(&rows) } else { print(&table(rows, suspended, now)) }
+}
+
+fn table(rows: &[NodeStatusRow], suspended: Option<&Order>, now: OffsetDateTime) -> String {
+    let mut lines = vec![["NODE", "ROLE", "VERSION", "MODULE", "RUNS", "SAID", "STATE"].map(String::from)];
+    let dash = |text: Option<String>| text.unwrap_or("-".to_owned());
+    for row in rows {
+        lines.push([
+            row.node.clone(),
+            row.role.to_owned(),
+            dash(row.version.clone()),
+            dash(row.ready.map(|ready| if ready { "ready" } else { "none" }.to_owned())),
+            dash(row.runs.map(|digest| short(&digest.to_string()))),
+            dash(row.at.as_deref().map(|at| age(at, now).unwrap_or_else(|| at.to_owned()))),
+            row.state(),
+        ]);
+    }
+    let mut text = columns(&lines);
+    if let Some(order) = suspended {
+        text.push_str(&format!("\nsuspended since {} by {}\n", order.at, order.told()));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use std::time::Duration;
+
+    use baton_election::Version;
+    use time::format_description::well_known::Rfc3339;
+
+    use super::*;
+
+    fn rows() -> Vec<NodeStatusRow> {
+        let record = Record {
+            term: 7,
+            node: Some("web-2".to_owned()),
+            incarnation: "b".to_owned(),
+            since: Duration::from_secs(9),
+            lease: Duration::from_secs(15),
+            module: None,
+            outcome: None,
+            failures: 0,
+            released: false,
+        };
+        let version = Version(String::new());
+        let snapshot = Snapshot::Object { lease: LeaseState::Held, version, record: Some(record) };
+        let said = |node: &str, incarnation: &str, holds: &[&str]| Announcement {
+            at: "2026-11-21T12:00:00Z".to_owned(),
+            version: "0.1.0".to_owned(),
+            ..Announcement::now(
+                node,
+                incarnation,
+                "",
+                holds.iter().map(|name| Digest::of(name.as_bytes())).collect(),
+                None,
+            )
+        };
+        let stays_out = Some("cooling-off".to_owned());
+        let rows = [
+            Announcement { stays_out, ..said("web-1", "a", &["one"]) },
+            said("web-2", "b", &["one"]),
+            Announcement { version: String::new(), ..said("web-3", "c", &[]) },
+            Announcement { rival: Some("e".to_owned()), ..said("web-4", "d", &["one"]) },
+        ];
+        NodeStatusRow::of(&snapshot, &rows)
+    }
+
+    #[test]
+    fn the_table_says_who_could_lead_and_why_not() {
+        let now = OffsetDateTime::parse("2026-11-21T12:00:30Z", &Rfc3339).unwrap();
+        let [id, by, at] = ["1", "ann@desk\x1b[2J", "2026-11-21T12:00:10Z"].map(str::to_owned);
+        let order = Order { id, by, at, reason: Some("maintenance".to_owned()) };
+        assert_eq!(
+            table(&rows(), Some(&order), now),
+            "\
+NODE   ROLE     VERSION  MODULE  RUNS  SAID      STATE
+web-2  leader   0.1.0    ready   -     30 s ago  -
+web-1  standby  0.1.0    ready   -     30 s ago  cooling off
+web-3  standby  -        none    -     30 s ago  does not know steering
+web-4  standby  0.1.0    ready   -     30 s ago  another host has this id: d and e
+
+suspended since 2026-11-21T12:00:10Z by ann@desk\u{1b}[2J: maintenance
+"
+        );
+    }
+
+    #[test]
+    fn a_leader_that_has_not_announced_itself_is_there_all_the_same() {
+        let record = Record { incarnation: "x".to_owned(), ..leader_record() };
+        let snapshot =
+            Snapshot::Object { lease: LeaseState::Held, version: Version(String::new()), record: Some(record.clone()) };
+        let rows = NodeStatusRow::of(&snapshot, &[]);
+        assert_eq!((rows.len(), rows[0].role, rows[0].ready), (1, "leader", None));
+        let released = Record { released: true, ..record };
+        let snapshot =
+            Snapshot::Object { lease: LeaseState::Held, version: Version(String::new()), record: Some(released) };
+        assert_eq!(NodeStatusRow::of(&snapshot, &[]), []);
+    }
+
+    fn leader_record() -> Record {
+        Record {
+            term: 1,
+            node: Some("web-9".to_owned()),
+            incarnation: String::new(),
+            since: Duration::ZERO,
+            lease: Duration::from_secs(15),
+            module: None,
+            outcome: None,
+            failures: 0,
+            released: false,
+        }
+    }
+}

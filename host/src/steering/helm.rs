@@ -1,0 +1,338 @@
+//! What a node hears of what it is asked, and why it stays out for now.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use baton_election::timing::LONGEST_POLL;
+use baton_election::{ElectionName, StoreError, Time, Timing, Version};
+use baton_store::clock::Clock;
+use baton_store::jitter::between;
+use baton_store::steering::{Ask, LONGEST_STEP_DOWN, Order, Request, Steering};
+use baton_store::{ObjectStore, Reading, VersionedObject};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use crate::telemetry::{Event, LAST_LINES, Log, hand_off};
+
+/// From one reading to the next, at least and at most.
+const POLL: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(4));
+/// The longest wait after readings that failed.
+const OUTAGE: Duration = Duration::from_secs(15);
+/// How long a reading may take.
+const READ: Duration = Duration::from_secs(4);
+/// From a reading that failed to the next, where a takeover waits for it.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// The start of a host that is asked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Itself {
+    /// Its id.
+    pub node: String,
+    /// This start of it.
+    pub incarnation: String,
+}
+
+/// What one node hears of what an election's nodes are asked.
+pub struct Helm {
+    election: ElectionName,
+    itself: Itself,
+    store: Arc<dyn ObjectStore>,
+    clock: Clock,
+    log: Log,
+    reader: Mutex<Reader>,
+    heard: watch::Sender<Heard>,
+}
+
+/// What was read, in the order in which it was asked for.
+#[derive(Default)]
+struct Reader {
+    version: Option<Version>,
+    /// Readings that were begun, and the latest of these whose answer counts.
+    begun: u64,
+    taken: u64,
+    /// What is wrong with what was read last, and was said.
+    wrong: Option<String>,
+}
+
+/// What was heard so far.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Heard {
+    /// What was heard last; none before the first answer.
+    mark: Option<String>,
+    suspended: Option<Order>,
+    /// The last request, and when it was heard first; never where that was by the first answer.
+    request: Option<(Request, Option<Time>)>,
+}
+
+/// A node that would not lead now.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StaysOut {
+    /// Why.
+    pub why: Why,
+    /// Until when; none for as long as it is not told otherwise.
+    pub until: Option<Time>,
+}
+
+/// Why a node stays out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Why {
+    /// The election is suspended.
+    Suspended(Order),
+    /// It was asked to step down.
+    SteppedDown(Order),
+    /// That node is to take the lease.
+    Transferring(Order, String),
+}
+
+impl Why {
+    /// What it was asked.
+    #[must_use]
+    pub fn order(&self) -> &Order {
+        match self {
+            Self::Suspended(order) | Self::SteppedDown(order) | Self::Transferring(order, _) => order,
+        }
+    }
+
+    /// The word for it that nodes announce.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Suspended(_) => "suspended",
+            Self::SteppedDown(_) => "stepped-down",
+            Self::Transferring(..) => "transferring",
+        }
+    }
+
+    /// The same for people, with who asked for it.
+    #[must_use]
+    pub fn told(&self) -> String {
+        match self {
+            Self::Suspended(order) => format!("suspended by {}", order.told()),
+            Self::SteppedDown(order) => format!("told to step down by {}", order.told()),
+            Self::Transferring(order, to) => format!("to be transferred to {to}, by {}", order.told()),
+        }
+    }
+
+    /// What the log says when it begins.
+    #[must_use]
+    pub fn event(&self, wait: Option<Duration>) -> Event {
+        let wait_s = wait.unwrap_or_default().into();
+        match self.clone() {
+            Self::Suspended(Order { by, reason, .. }) => Event::Suspended { by, reason },
+            Self::SteppedDown(Order { by, reason, .. }) => Event::SteppingDown { by, reason, wait_s },
+            Self::Transferring(Order { by, reason, .. }, to) => Event::Transferring { to, by, reason, wait_s },
+        }
+    }
+}
+
+/// How long all but the node that a transfer names stay out at the most: as long as a hand-off takes, and two polls.
+#[must_use]
+pub fn transfer_takes(timing: &Timing) -> Duration {
+    hand_off(timing).saturating_add(2 * LONGEST_POLL)
+}
+
+/// How long the leader before stays out after it has given the lease up. Nobody leads for longer than that and a poll.
+pub const TAKEN_WITHIN: Duration = LAST_LINES.saturating_add(LONGEST_POLL.saturating_mul(3));
+
+impl Heard {
+    /// Why this node is to stay out at this time.
+    #[must_use]
+    pub fn stays_out(&self, itself: &Itself, timing: &Timing, now: Time) -> Option<StaysOut> {
+        if let Some(order) = &self.suspended {
+            return Some(StaysOut { why: Why::Suspended(order.clone()), until: None });
+        }
+        let (Request { order, ask }, Some(heard)) = self.request.as_ref()? else { return None };
+        let (why, wait) = match ask {
+            Ask::StepDown { node, incarnation, for_s } => {
+                if (node, incarnation) != (&itself.node, &itself.incarnation) {
+                    return None;
+                }
+                (Why::SteppedDown(order.clone()), Duration::from_secs(*for_s).min(LONGEST_STEP_DOWN))
+            }
+            Ask::Transfer { node, incarnation } => {
+                if (node, incarnation) == (&itself.node, &itself.incarnation) {
+                    return None;
+                }
+                (Why::Transferring(order.clone(), node.clone()), transfer_takes(timing))
+            }
+        };
+        let until = *heard + wait;
+        (now < until).then_some(StaysOut { why, until: Some(until) })
+    }
+
+    /// Tells what was heard from what was heard before; none before the first answer.
+    #[must_use]
+    pub fn mark(&self) -> Option<&str> {
+        self.mark.as_deref()
+    }
+
+    fn take(&mut self, steering: Steering, now: Time) {
+        let mark = steering.mark();
+        let is_first = self.mark.replace(mark).is_none();
+        self.suspended = steering.suspended;
+        let known = self.request.as_ref().map(|(request, _)| &request.order.id);
+        if steering.request.as_ref().map(|request| &request.order.id) != known {
+            self.request = steering.request.map(|request| (request, (!is_first).then_some(now)));
+        }
+    }
+}
+
+impl Helm {
+    /// A node that has heard nothing yet.
+    pub fn new(election: ElectionName, itself: Itself, store: Arc<dyn ObjectStore>, clock: Clock, log: Log) -> Self {
+        let (reader, heard) = (Mutex::default(), watch::channel(Heard::default()).0);
+        Self { election, itself, store, clock, log, reader, heard }
+    }
+
+    /// Who is asked.
+    pub fn itself(&self) -> &Itself {
+        &self.itself
+    }
+
+    /// What it hears, now and later.
+    pub fn hears(&self) -> watch::Receiver<Heard> {
+        self.heard.subscribe()
+    }
+
+    /// Reads again and again what is asked, until it is dropped.
+    pub async fn watch(self: Arc<Self>) {
+        let mut wait = POLL;
+        loop {
+            let read = timeout(READ, self.look()).await;
+            let is_read = matches!(read, Ok(Ok(())));
+            // Nothing depends on it, and what is wrong with the store is said by those who depend on that.
+            wait = if is_read { POLL } else { (wait.1.min(OUTAGE), (wait.1 * 2).min(OUTAGE)) };
+            sleep(between(wait.0, wait.1)).await;
+        }
+    }
+
+    /// Reads it now, within that time at the most: before a node asks for a lease that may have been given up for what is
+    /// asked. A store that does not answer so soon leaves what is known.
+    pub async fn look_before(&self, within: Duration) {
+        let look = async {
+            while let Err(StoreError::Unknown(_)) = self.look().await {
+                sleep(AGAIN).await;
+            }
+        };
+        let _ = timeout(within, look).await;
+    }
+
+    async fn look(&self) -> Result<(), StoreError> {
+        let (known, number) = {
+            let mut reader = self.reader();
+            reader.begun += 1;
+            (reader.version.clone(), reader.begun)
+        };
+        let reading = self.store.read(VersionedObject::Steering, &self.election, known.as_ref()).await?;
+        let mut reader = self.reader();
+        // Two may be under way, and the one that was begun later knows better.
+        if number <= reader.taken {
+            return Ok(());
+        }
+        reader.taken = number;
+        let steering = match reading {
+            Reading::Unchanged => return Ok(()),
+            Reading::Nothing => {
+                reader.version = None;
+                Ok(Steering::default())
+            }
+            Reading::Found(version, content) => {
+                reader.version = Some(version);
+                Steering::decode(&content)
+            }
+        };
+        match steering {
+            Ok(steering) => {
+                reader.wrong = None;
+                let now = self.clock.now();
+                self.heard.send_if_modified(|heard| {
+                    let before = heard.clone();
+                    heard.take(steering, now);
+                    *heard != before
+                });
+            }
+            Err(error) => {
+                let error = format!("{error}; until then what was asked before holds here");
+                if reader.wrong.as_ref() != Some(&error) {
+                    self.log.emit(None, Event::Error { error: error.clone() });
+                    reader.wrong = Some(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn reader(&self) -> MutexGuard<'_, Reader> {
+        self.reader.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use super::*;
+
+    fn itself(incarnation: &str) -> Itself {
+        Itself { node: "web-1".to_owned(), incarnation: incarnation.to_owned() }
+    }
+
+    fn timing() -> Timing {
+        let second = Duration::from_secs(1);
+        Timing::new(15 * second, (second, 60 * second), 5 * second, 64 << 20).unwrap()
+    }
+
+    fn at(seconds: u64) -> Time {
+        Time(Duration::from_secs(seconds))
+    }
+
+    fn order(id: &str) -> Order {
+        let [id, by, at] = [id, "ann@desk", "2026-11-21T12:00:00Z"].map(str::to_owned);
+        Order { id, by, at, reason: None }
+    }
+
+    fn asks(id: &str, ask: Ask) -> Steering {
+        Steering { suspended: None, request: Some(Request { order: order(id), ask }) }
+    }
+
+    fn step_down(id: &str) -> Steering {
+        let Itself { node, incarnation } = itself("ab");
+        asks(id, Ask::StepDown { node, incarnation, for_s: 60 })
+    }
+
+    fn word(heard: &Heard, itself: &Itself, now: u64) -> Option<&'static str> {
+        heard.stays_out(itself, &timing(), at(now)).map(|stays_out| stays_out.why.word())
+    }
+
+    #[test]
+    fn a_request_holds_from_when_it_is_heard_and_only_for_whom_it_names() {
+        let mut heard = Heard::default();
+        heard.take(Steering::default(), at(1));
+        heard.take(step_down("1"), at(100));
+        assert_eq!(word(&heard, &itself("ab"), 159), Some("stepped-down"));
+        assert_eq!(word(&heard, &itself("ab"), 160), None);
+        assert_eq!(word(&heard, &itself("another"), 101), None, "another start of the node was meant");
+        // Read once more, it is the same request.
+        heard.take(step_down("1"), at(150));
+        assert_eq!(word(&heard, &itself("ab"), 160), None);
+        heard.take(step_down("2"), at(200));
+        assert_eq!(word(&heard, &itself("ab"), 201), Some("stepped-down"));
+
+        let Itself { node, incarnation } = itself("ab");
+        heard.take(asks("3", Ask::Transfer { node, incarnation }), at(300));
+        assert_eq!(word(&heard, &itself("ab"), 301), None, "it is to take the lease");
+        assert_eq!(word(&heard, &itself("another"), 301), Some("transferring"));
+        let over = 301 + transfer_takes(&timing()).as_secs();
+        assert_eq!(word(&heard, &itself("another"), over), None, "then everyone may again");
+    }
+
+    #[test]
+    fn a_request_from_before_the_start_is_over_and_a_suspension_is_not() {
+        let mut heard = Heard::default();
+        assert_eq!(heard.mark(), None);
+        heard.take(Steering { suspended: Some(order("0")), ..step_down("1") }, at(100));
+        assert_eq!(heard.mark(), Some("0/1"));
+        assert_eq!(word(&heard, &itself("ab"), 100_000), Some("suspended"));
+        heard.take(step_down("1"), at(101));
+        assert_eq!(word(&heard, &itself("ab"), 102), None);
+    }
+}

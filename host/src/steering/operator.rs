@@ -1,0 +1,560 @@
+//! An operator's side: asks an election's nodes for something, and waits until it has taken effect.
+//!
+//! Whether it has is read in the record, and where that says nothing, in what nodes announce. Only commands and the admin
+//! endpoint wait here; no node ever does.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use baton_election::{ElectionName, LeaseState, Op, Outcome, Record, Reply, Snapshot, StoreError, Term, Version};
+use baton_store::clock::wall;
+use baton_store::steering::{self, Ask, EditError, LONGEST_REASON, Order, Request, Steering, SteeringError};
+use baton_store::{Announcement, LeaseStore, ModuleStore as _, ObjectStore, Store};
+use time::OffsetDateTime;
+use tokio::time::{Instant, sleep, timeout};
+
+/// From one look to the next, while something is waited for.
+const LOOK: Duration = Duration::from_millis(200);
+/// How long one answer of the store may take, and how often it is asked for.
+const ANSWER: Duration = Duration::from_secs(4);
+const TRIES: u32 = 5;
+/// By then every node that is there has read what it is asked, and said so.
+const HEARD_WITHIN: Duration = Duration::from_secs(6);
+
+/// Whether that can be a reason.
+///
+/// # Errors
+/// Why not.
+pub fn check_reason(reason: &str) -> Result<(), String> {
+    if reason.trim().is_empty() {
+        return Err("it is empty: leave it out, or say why".to_owned());
+    }
+    if reason.len() > LONGEST_REASON {
+        return Err(format!("it has {} bytes, and {LONGEST_REASON} are kept: write a shorter one", reason.len()));
+    }
+    Ok(())
+}
+
+/// Who asks, and whom.
+pub struct Operator<'a> {
+    /// Where the election is.
+    pub store: &'a dyn Store,
+    /// Its name.
+    pub election: &'a ElectionName,
+    /// Who asks: `USER@HOST`.
+    pub by: String,
+    /// Why, for people.
+    pub reason: Option<String>,
+    /// How long it is waited for.
+    pub patience: Duration,
+}
+
+/// Why something that was asked has no effect.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NoEffect {
+    /// There is no such election.
+    #[error("there is no election {0} in this store: no host has contended for it yet; is --store right?")]
+    Unknown(ElectionName),
+    /// It would make no sense, and nothing was asked.
+    #[error("{0}")]
+    Refused(String),
+    /// It was asked, and has not taken effect in time, or came to something else.
+    #[error("{0}")]
+    NotYet(String),
+    /// The store cannot be asked.
+    #[error(transparent)]
+    Steering(#[from] EditError),
+    /// The store does not answer.
+    #[error("the store cannot be asked: {0}")]
+    Store(#[from] StoreError),
+}
+
+/// What happened, in lines for people.
+pub type Told = Result<String, NoEffect>;
+
+/// One look at the record.
+#[derive(Clone, Debug)]
+struct Seen {
+    lease: Option<LeaseState>,
+    version: Option<Version>,
+    record: Option<Record>,
+}
+
+/// Who leads.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Leader {
+    node: String,
+    incarnation: String,
+    term: Term,
+}
+
+impl Seen {
+    /// The host that leads as far as the record says.
+    fn leader(&self) -> Option<Leader> {
+        let record = self.record.as_ref().filter(|record| !record.released)?;
+        let is_held = matches!(self.lease, Some(LeaseState::Held | LeaseState::Breaking));
+        let node = record.node.clone().filter(|_| is_held)?;
+        Some(Leader { node, incarnation: record.incarnation.clone(), term: record.term })
+    }
+
+    fn is_held(&self) -> bool {
+        self.lease.is_some_and(LeaseState::is_held)
+    }
+
+    fn is_over(&self) -> bool {
+        self.record.as_ref().is_some_and(|record| record.outcome == Some(Outcome::Done))
+    }
+}
+
+impl Operator<'_> {
+    /// Has the leader give the lease up and stay out for so long.
+    ///
+    /// # Errors
+    /// [`NoEffect`].
+    pub async fn step_down(&self, stays_out: Duration) -> Told {
+        let deadline = Instant::now() + self.patience;
+        let election = self.election;
+        let leader = self.known_leader().await?;
+        let nodes = self.nodes().await?;
+        self.refuse_an_unaware(&leader, &nodes)?;
+        let (Leader { node, incarnation, term }, for_s) = (leader.clone(), stays_out.as_secs());
+        let mark = self.request(Ask::StepDown { node: node.clone(), incarnation, for_s }).await?;
+        let is_given_up = |seen: &Seen| seen.leader().is_none_or(|now| now.incarnation != leader.incarnation);
+        if self.until(deadline, is_given_up).await?.is_none() {
+            return Err(NoEffect::NotYet(self.still_leads(&leader, &mark).await?));
+        }
+        let others = nodes.iter().filter(|said| said.incarnation != leader.incarnation && could_lead(said)).count();
+        let next = if others > 0 { self.until(deadline, |seen| seen.leader().is_some()).await? } else { None };
+        let then = match next.and_then(|seen| seen.leader()) {
+            Some(next) => format!("{} leads in term {}", next.node, next.term),
+            None if others > 0 => "nobody has taken the lease yet".to_owned(),
+            None => "no other node has said that it could lead, so that nobody does meanwhile".to_owned(),
+        };
+        let stays_out = humantime::format_duration(Duration::from_secs(for_s));
+        Ok(format!("{node} led {election} in term {term}, has stepped down and stays out for {stays_out}: {then}\n"))
+    }
+
+    /// Has nobody lead, until [`Operator::resume`].
+    ///
+    /// # Errors
+    /// [`NoEffect`].
+    pub async fn suspend(&self) -> Told {
+        let deadline = Instant::now() + self.patience;
+        let election = self.election;
+        let before = self.look().await?;
+        let nodes = self.nodes().await?;
+        if before.lease.is_none()
+            && nodes.is_empty()
+            && self.store.read_control(election, None).await? == baton_store::Reading::Nothing
+        {
+            return Err(NoEffect::Unknown(election.clone()));
+        }
+        if let Some(leader) = before.leader() {
+            self.refuse_an_unaware(&leader, &nodes)?;
+        }
+        let order = self.order()?;
+        let mark = self.edit(|found| Ok(Steering { suspended: Some(order.clone()), ..found? })).await?;
+        let heard_by = Instant::now() + HEARD_WITHIN;
+        loop {
+            if self.until(deadline, |seen| seen.leader().is_none()).await?.is_none() {
+                let leader = self.look().await?.leader();
+                return Err(NoEffect::NotYet(match leader {
+                    Some(leader) => self.still_leads(&leader, &mark).await?,
+                    None => format!(
+                        "{election} is suspended, but just now somebody led: look with `baton nodes {election}`"
+                    ),
+                }));
+            }
+            // Who has read what is asked before it was, and not again, could take it still.
+            let nodes = self.nodes().await?;
+            let unheard = unheard(&nodes, &mark);
+            if unheard.is_empty() || Instant::now() >= heard_by.min(deadline) {
+                if self.look().await?.leader().is_some() {
+                    continue;
+                }
+                let mut said = format!("{election} is suspended: nobody leads until `baton resume {election}`\n");
+                if let Some(Leader { node, term, .. }) = before.leader() {
+                    let _ = writeln!(said, "{node} led in term {term}");
+                }
+                for node in unheard {
+                    let _ = writeln!(said, "{node} has not said that it knows");
+                }
+                said.push_str(&may_lead_all_the_same(&nodes));
+                return Ok(said);
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    /// Takes a suspension back.
+    ///
+    /// # Errors
+    /// [`NoEffect`].
+    pub async fn resume(&self) -> Told {
+        let deadline = Instant::now() + self.patience;
+        let election = self.election;
+        let resume = |found: Result<Steering, SteeringError>| match found {
+            Ok(found) => {
+                let was_suspended = found.suspended.is_some();
+                let next = Steering { suspended: None, ..found };
+                let mark = next.mark();
+                Ok((next, (was_suspended, mark)))
+            }
+            Err(SteeringError::Damaged(_)) => Ok((Steering::default(), (true, Steering::default().mark()))),
+            Err(error) => Err(EditError::from(error)),
+        };
+        let (was_suspended, mark) = steering::edit(self.objects(), election, resume).await?;
+        if !was_suspended {
+            return Ok(format!("{election} was not suspended: nothing changed\n"));
+        }
+        loop {
+            let seen = self.look().await?;
+            if let Some(Leader { node, term, .. }) = seen.leader() {
+                return Ok(format!("{election} is resumed: {node} leads in term {term}\n"));
+            }
+            if seen.is_over() {
+                return Ok(format!(
+                    "{election} is resumed, and finished: `baton start {election}` lets it run again\n"
+                ));
+            }
+            let nodes = self.nodes().await?;
+            if !nodes.iter().any(could_lead) && unheard(&nodes, &mark).is_empty() {
+                return Ok(format!("{election} is resumed; no node has said that it could lead\n"));
+            }
+            if Instant::now() >= deadline {
+                let unheard = unheard(&nodes, &mark);
+                return match unheard.is_empty() {
+                    true => Ok(format!("{election} is resumed, which all nodes know; nobody leads yet\n")),
+                    false => Err(NoEffect::NotYet(format!(
+                        "{election} is resumed, and nobody leads yet; {} did not say that it knows: does it run, and reach \
+                         the store?",
+                        unheard.join(", ")
+                    ))),
+                };
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    /// Has that node lead. If it does not take the lease soon, whoever did before may go on.
+    ///
+    /// # Errors
+    /// [`NoEffect`].
+    pub async fn transfer(&self, to: &str) -> Told {
+        let deadline = Instant::now() + self.patience;
+        let election = self.election;
+        let asked = self.known().await?;
+        if let Some(order) = &asked.suspended {
+            let why = order.told();
+            return Err(NoEffect::Refused(format!(
+                "{election} is suspended by {why}: `baton resume {election}` first"
+            )));
+        }
+        let heard_by = deadline.min(Instant::now() + HEARD_WITHIN);
+        let (before, nodes, target) = loop {
+            let (before, nodes) = (self.look().await?.leader(), self.nodes().await?);
+            // It may stay out for what is over, and not have heard that yet.
+            let named = nodes.iter().find(|said| said.node == to);
+            let is_behind =
+                named.is_some_and(|said| said.stays_out.is_some() && said.steered.as_ref() != Some(&asked.mark()));
+            if !is_behind || Instant::now() >= heard_by {
+                let target = self.target(to, before.as_ref(), &nodes)?;
+                break (before, nodes, target);
+            }
+            sleep(LOOK).await;
+        };
+        if let Some(leader) = &before {
+            if leader.incarnation == target {
+                return Ok(format!("{to} leads {election} already, in term {}\n", leader.term));
+            }
+            self.refuse_an_unaware(leader, &nodes)?;
+        }
+        let mark = self.request(Ask::Transfer { node: to.to_owned(), incarnation: target.clone() }).await?;
+        let mut is_given_up = before.is_none();
+        let mut came_to_nothing = None;
+        let taken = self.until(deadline, |seen| match seen.leader() {
+            Some(leader) if leader.incarnation == target => true,
+            Some(leader) if is_given_up || Some(&leader.incarnation) != before.as_ref().map(|one| &one.incarnation) => {
+                came_to_nothing = Some(leader);
+                true
+            }
+            Some(_) => false,
+            None => {
+                is_given_up = true;
+                false
+            }
+        });
+        let taken = taken.await?;
+        if let Some(Leader { node, term, .. }) = came_to_nothing {
+            let is_unaware = nodes.iter().any(|said| said.node == node && said.version.is_empty());
+            let why = if is_unaware { " and does not know steering: update it" } else { "" };
+            return Err(NoEffect::NotYet(format!(
+                "{to} has not taken the lease of {election} in time: {node} leads in term {term}{why}"
+            )));
+        }
+        match (taken.and_then(|seen| seen.leader()), before) {
+            (Some(leader), before) => {
+                let from = before.map(|before| format!(", after {}", before.node)).unwrap_or_default();
+                Ok(format!("{to} leads {election} in term {}{from}\n{}", leader.term, may_lead_all_the_same(&nodes)))
+            }
+            (None, Some(leader)) if !is_given_up => Err(NoEffect::NotYet(self.still_leads(&leader, &mark).await?)),
+            (None, _) => Err(NoEffect::NotYet(format!(
+                "{to} has not taken the lease of {election} within {:?}, nor has anybody else: look with `baton nodes \
+                 {election}`",
+                self.patience
+            ))),
+        }
+    }
+
+    /// Breaks the lease that a client holds which is no host of Baton.
+    ///
+    /// # Errors
+    /// [`NoEffect`], where a host holds it, too.
+    pub async fn break_lease(&self) -> Told {
+        let deadline = Instant::now() + self.patience;
+        let election = self.election;
+        let seen = self.look().await?;
+        let Some(lease) = seen.lease else { return Err(NoEffect::Unknown(election.clone())) };
+        let is_outside = match lease {
+            LeaseState::Free | LeaseState::Expired => {
+                return Err(NoEffect::Refused(format!(
+                    "nobody holds the lease of {election}: there is nothing to break"
+                )));
+            }
+            LeaseState::Broken => return Ok(format!("the lease of {election} is broken already\n")),
+            LeaseState::Breaking => return Err(NoEffect::Refused(format!("the lease of {election} is being broken"))),
+            LeaseState::HeldForever => true,
+            LeaseState::Held => match (&seen.record, seen.leader()) {
+                (None, _) => true,
+                (_, Some(leader)) => return Err(NoEffect::Refused(of_a_host(election, &leader, &seen))),
+                // A host that has just taken it writes so at once.
+                (Some(record), None) => {
+                    let writes = record.lease.max(Duration::from_secs(5));
+                    let version = seen.version.clone();
+                    let changed = |seen: &Seen| !seen.is_held() || seen.version != version;
+                    match self.until(deadline.min(Instant::now() + writes), changed).await? {
+                        None if Instant::now() < deadline => true,
+                        None => {
+                            return Err(NoEffect::NotYet(format!(
+                                "the lease of {election} may be held by a host that is about to say so: nothing is broken. \
+                                 Give it --timeout {:?} or more",
+                                writes + Duration::from_secs(1)
+                            )));
+                        }
+                        Some(_) => false,
+                    }
+                }
+            },
+        };
+        if !is_outside {
+            return Err(NoEffect::Refused(format!(
+                "the lease of {election} is not an outside client's any more: look with `baton status {election}`"
+            )));
+        }
+        self.leases().break_now(election).await?;
+        match self.until(deadline, |now| now.lease != Some(lease)).await? {
+            Some(_) => Ok(format!(
+                "the lease of {election} is broken, which an outside client held: a node takes it now, and waits out the \
+                 time that an instance could still have\n"
+            )),
+            None => Err(NoEffect::NotYet(format!("the lease of {election} is still held, though it was broken"))),
+        }
+    }
+
+    /// Who leads; nobody is an error.
+    async fn known_leader(&self) -> Result<Leader, NoEffect> {
+        let election = self.election;
+        let seen = self.look().await?;
+        if seen.lease.is_none() {
+            return Err(NoEffect::Unknown(election.clone()));
+        }
+        let Some(leader) = seen.leader() else {
+            let why = match self.known().await?.suspended {
+                Some(order) => format!("it is suspended by {}", order.told()),
+                None if seen.is_over() => "it is finished".to_owned(),
+                None if seen.is_held() => "its lease is held by an outside client, or by a node that begins".to_owned(),
+                None => "its lease is free".to_owned(),
+            };
+            return Err(NoEffect::Refused(format!("nobody leads {election}: {why}")));
+        };
+        Ok(leader)
+    }
+
+    /// The start of the node of that name that is to lead.
+    fn target(&self, to: &str, leader: Option<&Leader>, nodes: &[Announcement]) -> Result<String, NoEffect> {
+        let election = self.election;
+        let refused = |why: String| Err(NoEffect::Refused(why));
+        let Some(said) = nodes.iter().find(|said| said.node == to) else {
+            let known: Vec<&str> = nodes.iter().map(|said| said.node.as_str()).collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            return refused(format!("no node {to} has announced itself in {election}; these have: {known}"));
+        };
+        let led = leader.filter(|leader| leader.node == to).map(|leader| &leader.incarnation);
+        if let Some(other) = said.rival.as_ref().or(led.filter(|led| **led != said.incarnation)) {
+            return refused(format!(
+                "two hosts call themselves {to}, started as {} and as {other}: give each a --node of its own, or try again \
+                 in a minute if one of them has just ended",
+                said.incarnation
+            ));
+        }
+        if led.is_some() {
+            return Ok(said.incarnation.clone());
+        }
+        if !said.is_fresh(now()) {
+            return refused(format!("{to} has said nothing since {}: does it still run?", said.at));
+        }
+        if let Some(why) = &said.stays_out {
+            return refused(format!(
+                "{to} would not take the lease of {election} now: it is {}",
+                why.replace('-', " ")
+            ));
+        }
+        if said.holds.is_empty() {
+            return refused(format!("{to} has no module of {election} ready: look with `baton nodes {election}`"));
+        }
+        Ok(said.incarnation.clone())
+    }
+
+    fn refuse_an_unaware(&self, leader: &Leader, nodes: &[Announcement]) -> Result<(), NoEffect> {
+        let said = nodes.iter().find(|said| said.incarnation == leader.incarnation);
+        match said.filter(|said| said.version.is_empty()) {
+            None => Ok(()),
+            Some(_) => Err(NoEffect::Refused(format!(
+                "{} leads {}, and its version of baton does not know steering: update it first, or end it with SIGTERM, \
+                 which hands the lease over",
+                leader.node, self.election
+            ))),
+        }
+    }
+
+    /// Why the same node leads still.
+    async fn still_leads(&self, leader: &Leader, mark: &str) -> Result<String, NoEffect> {
+        let nodes = self.nodes().await?;
+        let said = nodes.iter().find(|said| said.incarnation == leader.incarnation);
+        let why = match said {
+            Some(said) if said.version.is_empty() => "its version of baton does not know steering: update it",
+            Some(said) if said.steered.as_deref() == Some(mark) => "it knows, and its instance is still stopping",
+            _ => "it has not said that it knows: does it run, and reach the store?",
+        };
+        let Leader { node, term, .. } = leader;
+        Ok(format!("after {:?} {node} still leads {} in term {term}; {why}", self.patience, self.election))
+    }
+
+    fn order(&self) -> Result<Order, NoEffect> {
+        Order::now(&self.by, self.reason.as_deref())
+            .map_err(|error| NoEffect::Refused(format!("the system has no random numbers: {error}")))
+    }
+
+    async fn request(&self, ask: Ask) -> Result<String, NoEffect> {
+        let request = Request { order: self.order()?, ask };
+        self.edit(|found| Ok(Steering { request: Some(request.clone()), ..found? })).await
+    }
+
+    /// Changes what is asked, and returns its mark.
+    async fn edit(
+        &self,
+        change: impl Fn(Result<Steering, SteeringError>) -> Result<Steering, SteeringError>,
+    ) -> Result<String, NoEffect> {
+        let change = |found| {
+            let next = change(found)?;
+            let mark = next.mark();
+            Ok::<_, EditError>((next, mark))
+        };
+        Ok(steering::edit(self.objects(), self.election, change).await?)
+    }
+
+    async fn known(&self) -> Result<Steering, NoEffect> {
+        Ok(steering::read(self.objects(), self.election).await?)
+    }
+
+    /// What the nodes have said last that may still be there, by this machine's clock.
+    async fn nodes(&self) -> Result<Vec<Announcement>, NoEffect> {
+        let said = patiently(async || self.store.announcements(self.election).await).await?;
+        Ok(said.iter().filter_map(|(_, content)| Announcement::decode(content)).collect())
+    }
+
+    async fn look(&self) -> Result<Seen, NoEffect> {
+        let read = patiently(async || self.leases().request(self.election, Op::Read).await).await?;
+        Ok(match read {
+            Reply::Read(Snapshot::Object { lease, version, record }) => {
+                Seen { lease: Some(lease), version: Some(version), record }
+            }
+            _ => Seen { lease: None, version: None, record: None },
+        })
+    }
+
+    /// Looks until what is seen passes the test; none if that is not in time.
+    async fn until(&self, deadline: Instant, mut test: impl FnMut(&Seen) -> bool) -> Result<Option<Seen>, NoEffect> {
+        loop {
+            let seen = self.look().await?;
+            if test(&seen) {
+                return Ok(Some(seen));
+            }
+            if Instant::now() >= deadline {
+                return Ok(None);
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    fn objects(&self) -> &dyn ObjectStore {
+        self.store
+    }
+
+    fn leases(&self) -> &dyn LeaseStore {
+        self.store
+    }
+}
+
+/// Asks the store, a few times where it is busy or does not answer.
+async fn patiently<T>(ask: impl AsyncFn() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    let mut tries = 0;
+    loop {
+        let late = |_| StoreError::Unknown(format!("no answer within {ANSWER:?}"));
+        match timeout(ANSWER, ask()).await.map_err(late).flatten() {
+            Err(StoreError::Unknown(_)) if tries < TRIES => {
+                tries += 1;
+                sleep(LOOK).await;
+            }
+            answer => return answer,
+        }
+    }
+}
+
+/// Whether a node has said that it could take the lease now.
+fn could_lead(said: &Announcement) -> bool {
+    said.is_fresh(now()) && said.stays_out.is_none() && !said.holds.is_empty()
+}
+
+/// Those that may be there, know steering, and have not said that they know of this.
+fn unheard<'a>(nodes: &'a [Announcement], mark: &str) -> Vec<&'a str> {
+    let aware = nodes.iter().filter(|said| said.is_fresh(now()) && !said.version.is_empty());
+    aware.filter(|said| said.steered.as_deref() != Some(mark)).map(|said| said.node.as_str()).collect()
+}
+
+/// A line for each node that does not know steering.
+fn may_lead_all_the_same(nodes: &[Announcement]) -> String {
+    let unaware = nodes.iter().filter(|said| said.is_fresh(now()) && said.version.is_empty());
+    unaware.fold(String::new(), |mut lines, said| {
+        let _ = writeln!(
+            lines,
+            "{} does not know steering, and may lead all the same: its version of baton is an earlier one",
+            said.node
+        );
+        lines
+    })
+}
+
+fn of_a_host(election: &ElectionName, leader: &Leader, seen: &Seen) -> String {
+    let Leader { node, term, .. } = leader;
+    let lease = seen.record.as_ref().map_or(Duration::ZERO, |record| record.lease);
+    format!(
+        "the lease of {election} is held by {node}, in term {term}, and nothing is broken: a broken lease is waited out in \
+         full, which takes longer. Unless {node} renews it, it runs out within {lease:?}; `baton step-down {election}` has \
+         {node} give it up"
+    )
+}
+
+fn now() -> OffsetDateTime {
+    OffsetDateTime::UNIX_EPOCH + wall()
+}

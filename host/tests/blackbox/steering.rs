@@ -1,0 +1,338 @@
+//! What operators ask of a fleet, on both stores: of a leader that is alive, pauses between terms, does not heed its stop,
+//! is alone, hangs or is cut off, and of nodes that hang, are older or share an id.
+
+use std::time::Duration;
+
+use baton_election::{ElectionName, Op, Record, Reply, Snapshot};
+use baton_store::{Announcement, ModuleStore as _, Reading, Store as AnyStore, VersionedObject};
+use serde_json::Value;
+
+use crate::fleet::{ELECTION, Fleet};
+use crate::guests::Guest;
+use crate::node::{Event, Finished, Node, baton, finish, until};
+use crate::on_both_stores;
+use crate::store::Store;
+
+on_both_stores! {
+    a_step_down_hands_over_and_the_reason_is_told,
+    nobody_leads_while_it_is_suspended,
+    a_lease_is_transferred_to_whom_it_should,
+    a_node_that_hangs_is_waited_for_in_vain_and_the_leader_goes_on,
+    a_leader_that_hangs_is_waited_out_and_hears_of_it_when_it_wakes,
+    a_leader_that_heeds_no_stop_is_killed,
+    what_is_spoilt_is_told_once_and_made_anew,
+    an_outside_clients_lease_is_broken_and_a_hosts_is_not,
+    hosts_that_do_not_know_steering_are_named,
+    an_id_that_two_hosts_have_is_refused,
+}
+
+fn steer(fleet: &Fleet, args: &[&str]) -> Finished {
+    fleet.command(&[&[args[0], ELECTION], &args[1..]].concat())
+}
+
+#[track_caller]
+fn done(finished: &Finished, words: &[&str]) {
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    words.iter().for_each(|word| assert!(finished.stdout.contains(word), "`{word}` is not said: {finished:?}"));
+}
+
+#[track_caller]
+fn refused(finished: &Finished, words: &[&str]) {
+    assert_eq!((finished.code, finished.stdout.as_str()), (Some(1), ""), "{finished:?}");
+    words.iter().for_each(|word| assert!(finished.stderr.contains(word), "`{word}` is not said: {finished:?}"));
+}
+
+/// A node's row in `baton nodes`, once it passes the test.
+fn listed(fleet: &Fleet, node: &str, test: impl Fn(&Value) -> bool) -> Value {
+    until(&format!("{node} in `baton nodes`"), || {
+        let nodes = steer(fleet, &["nodes", "--json"]);
+        let rows = if nodes.code == Some(0) { nodes.json() } else { Value::Null };
+        let own = rows.as_array().and_then(|rows| rows.iter().find(|row| row["node"] == node));
+        own.filter(|row| test(row)).cloned().ok_or(nodes)
+    })
+}
+
+fn is_ready(row: &Value) -> bool {
+    row["ready"] == true && row["stays_out"].is_null()
+}
+
+/// The terms in which that node was elected.
+fn elected(fleet: &Fleet, node: &str) -> Vec<u64> {
+    let events = fleet.journal.events();
+    events.iter().filter(|event| event.name == "elected" && event.from == node).map(|event| event.term).collect()
+}
+
+fn says(node: &Node, name: &str) -> Event {
+    node.event(&format!("`{name}`"), |event| event.name == name)
+}
+
+/// The store, past the commands.
+fn on<T>(fleet: &Fleet, ask: impl AsyncFn(&dyn AnyStore) -> T) -> T {
+    let store = baton_store::open(&fleet.store.url().parse().expect("a URL")).expect("a store");
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(ask(&*store))
+}
+
+fn election() -> ElectionName {
+    ElectionName::new(ELECTION).expect("a name")
+}
+
+fn a_step_down_hands_over_and_the_reason_is_told(fleet: Fleet) {
+    let (alpha, term) = fleet.leader("alpha");
+    let beta = fleet.standby("beta", &alpha);
+    listed(&fleet, "beta", is_ready);
+    let row = listed(&fleet, "alpha", |row| row["role"] == "leader" && !row["runs"].is_null());
+    assert_eq!(row["version"], env!("CARGO_PKG_VERSION"), "{row}");
+    let asked = steer(&fleet, &["step-down", "--for", "1h", "--reason", "kernel update"]);
+    done(&asked, &["alpha led fleet in term ", "stays out for 1h", "beta leads in term "]);
+    let stepping_down = says(&alpha, "stepping_down");
+    assert_eq!(stepping_down.text("reason"), "kernel update", "{stepping_down:?}");
+    assert!(stepping_down.text("by").contains('@') && stepping_down.fields["wait_s"] == 3600.0, "{stepping_down:?}");
+    let stopping = says(&alpha, "stopping");
+    assert_eq!(stopping.text("reason"), "step-down");
+    assert!(stopping.text("message").contains("kernel update"), "{stopping:?}");
+    assert_eq!(fleet.beat_above(term).from, "beta");
+    assert_eq!(listed(&fleet, "alpha", |row| !row["stays_out"].is_null())["stays_out"], "stepped-down");
+    // Nobody else is there to step down to, and whoever steps down alone comes back.
+    let alone = steer(&fleet, &["step-down", "--for", "3s"]);
+    done(&alone, &["beta led fleet", "no other node has said that it could lead"]);
+    says(&beta, "resumed");
+    let last = elected(&fleet, "beta")[0];
+    assert_eq!(fleet.beat_above(last).from, "beta");
+    assert_eq!(elected(&fleet, "alpha").len(), 1, "it stays out for longer");
+    fleet.check_promises();
+}
+
+fn nobody_leads_while_it_is_suspended(fleet: Fleet) {
+    let (alpha, term) = fleet.leader("alpha");
+    let beta = fleet.standby("beta", &alpha);
+    let nothing = steer(&fleet, &["resume"]);
+    done(&nothing, &["was not suspended"]);
+    let asked = steer(&fleet, &["suspend", "--reason", "the database is moved"]);
+    done(&asked, &["nobody leads until `baton resume fleet`", "alpha led in term"]);
+    let status = fleet.status();
+    assert_eq!((&status["lease"], &status["suspended"]["reason"]), (&"free".into(), &"the database is moved".into()));
+    for node in [&alpha, &beta] {
+        assert_eq!(says(node, "suspended").text("reason"), "the database is moved");
+        assert_eq!(listed(&fleet, &node.name, |row| !row["stays_out"].is_null())["stays_out"], "suspended");
+    }
+    // One that starts now hears of it before it takes what is free.
+    let gamma = fleet.node("gamma");
+    says(&gamma, "suspended");
+    refused(&steer(&fleet, &["step-down"]), &["nobody leads fleet", "suspended by", "the database is moved"]);
+    refused(&steer(&fleet, &["transfer", "--to", "alpha"]), &["alpha"]);
+    assert_eq!(elected(&fleet, "alpha"), [term], "nobody has led since");
+    assert!(elected(&fleet, "beta").is_empty() && elected(&fleet, "gamma").is_empty());
+    done(&steer(&fleet, &["resume"]), &["fleet is resumed: ", " leads in term "]);
+    assert_eq!(fleet.status()["suspended"], Value::Null);
+    fleet.beat_above(term);
+    for node in [&alpha, &beta, &gamma] {
+        says(node, "resumed");
+    }
+    let unknown = fleet.command(&["suspend", "nightly"]);
+    refused(&unknown, &["there is no election nightly", "--store"]);
+    fleet.check_promises();
+}
+
+fn a_lease_is_transferred_to_whom_it_should(fleet: Fleet) {
+    let (alpha, term) = fleet.leader("alpha");
+    let _standbys = ["beta", "gamma", "delta"].map(|name| fleet.standby(name, &alpha));
+    for name in ["beta", "gamma", "delta"] {
+        listed(&fleet, name, is_ready);
+    }
+    refused(&steer(&fleet, &["transfer", "--to", "omega"]), &["no node omega", "alpha", "delta"]);
+    done(&steer(&fleet, &["transfer", "--to", "alpha"]), &["alpha leads fleet already"]);
+    let mut last = term;
+    for to in ["delta", "beta", "gamma"] {
+        // What stayed out for the one before may still do.
+        listed(&fleet, to, is_ready);
+        done(&steer(&fleet, &["transfer", "--to", to, "--reason", "a test"]), &[&format!("{to} leads fleet in term ")]);
+        let beat = fleet.beat_above(last);
+        assert_eq!(beat.from, to);
+        last = beat.term;
+    }
+    let told = says(&alpha, "transferring");
+    assert_eq!((told.text("to"), told.text("reason")), ("delta", "a test"), "{told:?}");
+    fleet.check_promises();
+}
+
+fn a_node_that_hangs_is_waited_for_in_vain_and_the_leader_goes_on(fleet: Fleet) {
+    let (alpha, term) = fleet.leader("alpha");
+    let beta = fleet.standby("beta", &alpha);
+    listed(&fleet, "beta", is_ready);
+    beta.pause();
+    let asked = steer(&fleet, &["transfer", "--to", "beta"]);
+    refused(&asked, &["beta has not taken the lease of fleet in time", "alpha leads in term"]);
+    assert_eq!(fleet.beat_above(term).from, "alpha");
+    says(&alpha, "resumed");
+    beta.resume();
+    fleet.check_promises();
+}
+
+fn a_leader_that_hangs_is_waited_out_and_hears_of_it_when_it_wakes(fleet: Fleet) {
+    let (alpha, term) = fleet.leader("alpha");
+    let beta = fleet.standby("beta", &alpha);
+    listed(&fleet, "beta", is_ready);
+    alpha.pause();
+    let early = steer(&fleet, &["step-down", "--timeout", "0s"]);
+    refused(&early, &["alpha still leads fleet", "has not said that it knows"]);
+    let asked = steer(&fleet, &["step-down", "--for", "1h"]);
+    done(&asked, &["beta leads in term"]);
+    assert_eq!(fleet.beat_above(term).from, "beta");
+    beta.pause();
+    // Nobody is left who could say that it knows.
+    done(&steer(&fleet, &["suspend"]), &["fleet is suspended", "beta has not said that it knows"]);
+    alpha.resume();
+    beta.resume();
+    for node in [&alpha, &beta] {
+        says(node, "suspended");
+    }
+    done(&steer(&fleet, &["resume"]), &["is resumed"]);
+    fleet.check_promises();
+}
+
+fn a_leader_that_heeds_no_stop_is_killed(fleet: Fleet) {
+    let fleet = fleet.with(Guest::IgnoresStop);
+    let (alpha, term) = fleet.leader("alpha");
+    let beta = fleet.standby("beta", &alpha);
+    listed(&fleet, "beta", is_ready);
+    done(&steer(&fleet, &["transfer", "--to", "beta"]), &["beta leads fleet in term ", "after alpha"]);
+    says(&alpha, "killed");
+    assert_eq!(fleet.beat_above(term).from, "beta");
+    done(&steer(&fleet, &["suspend"]), &["fleet is suspended"]);
+    says(&beta, "killed");
+    fleet.check_promises();
+}
+
+#[test]
+fn a_leader_that_pauses_between_terms_gives_its_lease_up() {
+    let fleet = Fleet::new(Store::sqlite()).with(Guest::Done);
+    let paused = [("--pause", "1h")];
+    let alpha = fleet.launch_with("alpha", &paused).start();
+    says(&alpha, "pausing");
+    let beta = fleet.launch_with("beta", &paused).start();
+    beta.event("to follow", |event| event.name == "standby" && event.text("leader") == "alpha");
+    listed(&fleet, "beta", is_ready);
+    done(&steer(&fleet, &["step-down"]), &["beta leads in term"]);
+    says(&beta, "pausing");
+    fleet.check_promises();
+}
+
+/// Only a store that is asked over a network can be away for one node and there for the others.
+#[test]
+fn a_leader_that_is_cut_off_is_waited_out() {
+    let fleet = Fleet::new(Store::azurite());
+    let (alpha, term) = fleet.leader("alpha");
+    let around = fleet.store.url_around_the_proxy();
+    let beta = fleet.launch_with("beta", &[("--store", &around)]).start();
+    listed(&fleet, "beta", is_ready);
+    let outage = fleet.store.cut();
+    let asked = |args: &[&str]| {
+        let mut command = baton(fleet.home.path());
+        command.args(args).args(["--store", &around]);
+        finish(command)
+    };
+    done(&asked(&["transfer", ELECTION, "--to", "beta"]), &["beta leads fleet in term"]);
+    assert_eq!(fleet.beat_above(term).from, "beta");
+    done(&asked(&["suspend", ELECTION, "--reason", "while it is away"]), &["alpha has not said that it knows"]);
+    drop(outage);
+    assert_eq!(says(&alpha, "suspended").text("reason"), "while it is away");
+    says(&beta, "suspended");
+    fleet.check_promises();
+}
+
+fn what_is_spoilt_is_told_once_and_made_anew(fleet: Fleet) {
+    let (alpha, term) = fleet.leader("alpha");
+    done(&steer(&fleet, &["suspend"]), &[]);
+    let write = |content: &'static str| {
+        on(&fleet, async |store| {
+            let read = store.read(VersionedObject::Steering, &election(), None).await.expect("it is read");
+            let version = if let Reading::Found(version, _) = read { Some(version) } else { None };
+            let written = store.write(VersionedObject::Steering, &election(), version.as_ref(), content.into()).await;
+            written.expect("it is written");
+        });
+    };
+    write("{\"format\":1,\"suspended\":");
+    let told = alpha.event("what is wrong", |event| event.name == "error" && event.text("error").contains("steering"));
+    assert!(told.text("error").contains("`baton resume` makes it anew"), "{told:?}");
+    refused(&steer(&fleet, &["suspend"]), &["is damaged", "`baton resume` makes it anew"]);
+    assert_eq!(elected(&fleet, "alpha"), [term], "what was known goes on");
+    done(&steer(&fleet, &["resume"]), &["is resumed: alpha leads"]);
+    // A later version's is left alone.
+    write("{\"format\":2,\"suspended\":true}");
+    alpha.event("that it is newer", |event| event.name == "error" && event.text("error").contains("has format 2"));
+    for command in ["resume", "suspend", "step-down"] {
+        refused(&steer(&fleet, &[command]), &["has format 2", "update this baton"]);
+    }
+    let errors = fleet.journal.events().iter().filter(|e| e.name == "error").count();
+    assert_eq!(errors, 2, "each is said once");
+    assert_eq!(elected(&fleet, "alpha").len(), 2);
+    fleet.check_promises();
+}
+
+fn an_outside_clients_lease_is_broken_and_a_hosts_is_not(fleet: Fleet) {
+    let (mut alpha, term) = fleet.leader("alpha");
+    refused(&steer(&fleet, &["break"]), &["is held by alpha", "runs out within", "baton step-down fleet"]);
+    assert!(alpha.terminate().success());
+    refused(&steer(&fleet, &["break"]), &["nobody holds the lease"]);
+    fleet.store.hold_for_ever();
+    let beta = fleet.node("beta");
+    says(&beta, "outside");
+    refused(&steer(&fleet, &["step-down"]), &["nobody leads fleet", "outside client"]);
+    done(&steer(&fleet, &["break"]), &["the lease of fleet is broken"]);
+    says(&beta, "settling");
+    assert_eq!(fleet.beat_above(term).from, "beta");
+    fleet.check_promises();
+}
+
+fn hosts_that_do_not_know_steering_are_named(fleet: Fleet) {
+    let (mut alpha, _) = fleet.leader("alpha");
+    assert!(alpha.terminate().success());
+    // As a host of before announces itself, and leads.
+    let unaware = |node: &str| Announcement::now(node, &format!("{node}-1"), "", vec![], None);
+    let announce = |said: Announcement| {
+        on(&fleet, async |store| store.announce(&election(), &said.node, said.encode()).await.expect("it is said"));
+    };
+    announce(unaware("older"));
+    fleet.store.hold(Duration::from_secs(60));
+    let id = baton_election::LeaseId::from_random(7);
+    let is_sqlite = fleet.store.is_sqlite();
+    if is_sqlite {
+        on(&fleet, async |store| {
+            let Ok(Reply::Read(Snapshot::Object { version, record: Some(record), .. })) =
+                store.request(&election(), Op::Read).await
+            else {
+                panic!("no record")
+            };
+            let (node, incarnation) = (Some("older".to_owned()), "older-1".to_owned());
+            let record = Record { node, incarnation, released: false, term: record.term + 1, ..record };
+            store.request(&election(), Op::Write { id, version, record }).await.expect("it is written");
+        });
+        refused(&steer(&fleet, &["step-down"]), &["older leads fleet", "does not know steering", "update it"]);
+        refused(&steer(&fleet, &["suspend"]), &["older leads fleet", "does not know steering"]);
+        on(&fleet, async |store| store.request(&election(), Op::Release { id }).await.expect("it is released"));
+    } else {
+        on(&fleet, async |store| store.break_now(&election()).await.expect("it is broken"));
+    }
+    done(&steer(&fleet, &["suspend"]), &["older does not know steering, and may lead all the same"]);
+    let nodes = steer(&fleet, &["nodes"]);
+    done(&nodes, &["does not know steering"]);
+}
+
+fn an_id_that_two_hosts_have_is_refused(fleet: Fleet) {
+    let (alpha, _) = fleet.leader("alpha");
+    let one = fleet.standby("beta", &alpha);
+    let other = fleet.node("beta");
+    listed(&fleet, "beta", is_ready);
+    // Both have something new to say now, and find what the other has said.
+    done(&steer(&fleet, &["suspend"]), &[]);
+    done(&steer(&fleet, &["resume"]), &[]);
+    let row = listed(&fleet, "beta", |row| !row["rival"].is_null());
+    let (incarnation, rival) = (row["incarnation"].as_str().expect("text"), row["rival"].as_str().expect("text"));
+    assert_ne!(incarnation, rival);
+    let asked = until("a refusal", || {
+        let asked = steer(&fleet, &["transfer", "--to", "beta"]);
+        if asked.stderr.contains("two hosts call themselves beta") { Ok(asked) } else { Err(asked) }
+    });
+    refused(&asked, &[incarnation, rival, "--node"]);
+    drop((one, other));
+}
