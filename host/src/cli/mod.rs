@@ -27,7 +27,7 @@ pub use modules::{ModuleRow, NodeRow, print_modules};
 pub use nodes::{NodeStatusRow, print_nodes};
 pub use print::{columns, print, print_json, print_value};
 pub use status::{LeaseWord, StatusRow, SuspendedRow, print_status};
-pub use steering::{Steer, Steered};
+pub use steering::Steer;
 
 use crate::config::{self, Config, ConfigError, Environment, Key, Layer};
 use args::{Arguments, Subcommand};

@@ -9,6 +9,7 @@ use time::OffsetDateTime;
 use super::modules::age;
 use super::status::short;
 use super::{columns, print, print_json};
+use baton_runtime::escape::escape;
 use baton_store::steering::Order;
 use baton_store::{Announcement, Digest};
 
@@ -119,7 +120,7 @@ fn table(rows: &[NodeStatusRow], suspended: Option<&Order>, now: OffsetDateTime)
     }
     let mut text = columns(&lines);
     if let Some(order) = suspended {
-        text.push_str(&format!("\nsuspended since {} by {}\n", order.at, order.told()));
+        text.push_str(&format!("\nsuspended since {} by {}\n", escape(&order.at), escape(&order.told())));
     }
     text
 }
@@ -183,7 +184,7 @@ web-1  standby  0.1.0    ready   -     30 s ago  cooling off
 web-3  standby  -        none    -     30 s ago  does not know steering
 web-4  standby  0.1.0    ready   -     30 s ago  another host has this id: d and e
 
-suspended since 2026-11-21T12:00:10Z by ann@desk\u{1b}[2J: maintenance
+suspended since 2026-11-21T12:00:10Z by ann@desk\\u{1b}[2J: maintenance
 "
         );
     }

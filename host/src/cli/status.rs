@@ -175,7 +175,12 @@ fn table(rows: &[StatusRow]) -> String {
     for row in rows {
         if let Some(SuspendedRow { by, at, reason }) = &row.suspended {
             let why = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-            text.push_str(&format!("\n{} is suspended since {at} by {}\n", row.election, escape(&(by.clone() + &why))));
+            text.push_str(&format!(
+                "\n{} is suspended since {} by {}\n",
+                row.election,
+                escape(at),
+                escape(&(by.clone() + &why))
+            ));
         }
         if let Some(in_use) = &row.in_use {
             text.push_str(&format!("\n{} uses {}\n", escape(&row.election), used(in_use)));

@@ -9,7 +9,7 @@ use baton_store::steering::LONGEST_STEP_DOWN;
 use super::args::{self, Subcommand};
 use super::{Command, Stop, election_argument};
 use crate::config::{self, ConfigError, Environment};
-use crate::steering::operator::check_reason;
+use crate::steering::operator::{Steered, check_reason};
 
 /// What is asked of an election's nodes.
 #[derive(Debug)]
@@ -26,21 +26,6 @@ pub struct Steer {
     pub timeout: Duration,
     /// Who asks, `USER@HOST`.
     pub by: String,
-}
-
-/// What can be asked.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Steered {
-    /// That the leader gives the lease up, and stays out for so long.
-    StepDown(Duration),
-    /// That nobody leads.
-    Suspend,
-    /// That a suspension is over.
-    Resume,
-    /// That this node leads.
-    Transfer(String),
-    /// That an outside client's lease is broken.
-    Break,
 }
 
 /// The command that such arguments make.

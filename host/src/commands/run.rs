@@ -296,7 +296,7 @@ fn contend(
             };
             let helm = Arc::new(Helm::new(
                 coordinator.election.clone(),
-                Itself { node: node.to_string(), incarnation: incarnation.clone() },
+                (Itself { node: node.to_string(), incarnation: incarnation.clone() }, coordinator.timing),
                 Arc::clone(modules),
                 clock.clone(),
                 log.clone(),

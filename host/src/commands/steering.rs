@@ -8,21 +8,14 @@ use tokio::time::timeout;
 
 use super::modules::{announcements, now};
 use super::{ANSWER_WITHIN, open_store, read, unheard_of};
-use crate::cli::{self, NodeStatusRow, Steer, Steered};
+use crate::cli::{self, NodeStatusRow, Steer};
 use crate::steering::operator::{NoEffect, Operator};
 
 pub(super) async fn steer(asked: Steer) -> anyhow::Result<ExitCode> {
     let Steer { election, store: place, what, reason, timeout, by } = asked;
     let store = open_store(&place)?;
     let operator = Operator { store: &*store, election: &election, by, reason, patience: timeout };
-    let told = match what {
-        Steered::StepDown(stays_out) => operator.step_down(stays_out).await,
-        Steered::Suspend => operator.suspend().await,
-        Steered::Resume => operator.resume().await,
-        Steered::Transfer(to) => operator.transfer(&to).await,
-        Steered::Break => operator.break_lease().await,
-    };
-    match told {
+    match operator.steer(&what).await {
         Ok(told) => cli::print(&told)?,
         Err(NoEffect::Unknown(election)) => return Err(unheard_of(&election, &place)),
         Err(error) => return Err(error.into()),

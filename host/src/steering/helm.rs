@@ -36,6 +36,7 @@ pub struct Itself {
 pub struct Helm {
     election: ElectionName,
     itself: Itself,
+    timing: Timing,
     store: Arc<dyn ObjectStore>,
     clock: Clock,
     log: Log,
@@ -60,8 +61,12 @@ pub struct Heard {
     /// What was heard last; none before the first answer.
     mark: Option<String>,
     suspended: Option<Order>,
-    /// The last request, and when it was heard first; never where that was by the first answer.
-    request: Option<(Request, Option<Time>)>,
+    /// What the last request was called.
+    request: Option<String>,
+    /// Until when this node was asked to stay out.
+    stepped_down: Option<(Order, Time)>,
+    /// Which other node is to lead, if that was asked last, and until when this one stays out for it.
+    transfer: Option<(Order, String, Time)>,
 }
 
 /// A node that would not lead now.
@@ -137,27 +142,15 @@ pub const TAKEN_WITHIN: Duration = LAST_LINES.saturating_add(LONGEST_POLL.satura
 impl Heard {
     /// Why this node is to stay out at this time.
     #[must_use]
-    pub fn stays_out(&self, itself: &Itself, timing: &Timing, now: Time) -> Option<StaysOut> {
+    pub fn stays_out(&self, now: Time) -> Option<StaysOut> {
         if let Some(order) = &self.suspended {
             return Some(StaysOut { why: Why::Suspended(order.clone()), until: None });
         }
-        let (Request { order, ask }, Some(heard)) = self.request.as_ref()? else { return None };
-        let (why, wait) = match ask {
-            Ask::StepDown { node, incarnation, for_s } => {
-                if (node, incarnation) != (&itself.node, &itself.incarnation) {
-                    return None;
-                }
-                (Why::SteppedDown(order.clone()), Duration::from_secs(*for_s).min(LONGEST_STEP_DOWN))
-            }
-            Ask::Transfer { node, incarnation } => {
-                if (node, incarnation) == (&itself.node, &itself.incarnation) {
-                    return None;
-                }
-                (Why::Transferring(order.clone(), node.clone()), transfer_takes(timing))
-            }
-        };
-        let until = *heard + wait;
-        (now < until).then_some(StaysOut { why, until: Some(until) })
+        if let Some((order, until)) = self.stepped_down.as_ref().filter(|(_, until)| now < *until) {
+            return Some(StaysOut { why: Why::SteppedDown(order.clone()), until: Some(*until) });
+        }
+        let (order, to, until) = self.transfer.as_ref().filter(|(.., until)| now < *until)?;
+        Some(StaysOut { why: Why::Transferring(order.clone(), to.clone()), until: Some(*until) })
     }
 
     /// Tells what was heard from what was heard before; none before the first answer.
@@ -166,27 +159,43 @@ impl Heard {
         self.mark.as_deref()
     }
 
-    fn take(&mut self, steering: Steering, now: Time) {
-        let mark = steering.mark();
-        let is_first = self.mark.replace(mark).is_none();
+    fn take(&mut self, steering: Steering, itself: &Itself, timing: &Timing, now: Time) {
+        let is_first = self.mark.replace(steering.mark()).is_none();
         self.suspended = steering.suspended;
-        let known = self.request.as_ref().map(|(request, _)| &request.order.id);
-        if steering.request.as_ref().map(|request| &request.order.id) != known {
-            self.request = steering.request.map(|request| (request, (!is_first).then_some(now)));
+        let Some(Request { order, ask }) = steering.request else { return };
+        if self.request.replace(order.id.clone()).as_ref() == Some(&order.id) || is_first {
+            return;
         }
+        self.transfer = None;
+        match ask {
+            Ask::StepDown { node, incarnation, for_s } if itself.is(&node, &incarnation) => {
+                let until = now + Duration::from_secs(for_s).min(LONGEST_STEP_DOWN);
+                self.stepped_down = Some((order, until));
+            }
+            Ask::StepDown { .. } => {}
+            Ask::Transfer { node, incarnation } if itself.is(&node, &incarnation) => self.stepped_down = None,
+            Ask::Transfer { node, .. } => self.transfer = Some((order, node, now + transfer_takes(timing))),
+        }
+    }
+}
+
+impl Itself {
+    fn is(&self, node: &str, incarnation: &str) -> bool {
+        (self.node.as_str(), self.incarnation.as_str()) == (node, incarnation)
     }
 }
 
 impl Helm {
     /// A node that has heard nothing yet.
-    pub fn new(election: ElectionName, itself: Itself, store: Arc<dyn ObjectStore>, clock: Clock, log: Log) -> Self {
+    pub fn new(
+        election: ElectionName,
+        (itself, timing): (Itself, Timing),
+        store: Arc<dyn ObjectStore>,
+        clock: Clock,
+        log: Log,
+    ) -> Self {
         let (reader, heard) = (Mutex::default(), watch::channel(Heard::default()).0);
-        Self { election, itself, store, clock, log, reader, heard }
-    }
-
-    /// Who is asked.
-    pub fn itself(&self) -> &Itself {
-        &self.itself
+        Self { election, itself, timing, store, clock, log, reader, heard }
     }
 
     /// What it hears, now and later.
@@ -247,7 +256,7 @@ impl Helm {
                 let now = self.clock.now();
                 self.heard.send_if_modified(|heard| {
                     let before = heard.clone();
-                    heard.take(steering, now);
+                    heard.take(steering, &self.itself, &self.timing, now);
                     *heard != before
                 });
             }
@@ -294,45 +303,64 @@ mod tests {
         Steering { suspended: None, request: Some(Request { order: order(id), ask }) }
     }
 
-    fn step_down(id: &str) -> Steering {
-        let Itself { node, incarnation } = itself("ab");
+    fn step_down(id: &str, incarnation: &str) -> Steering {
+        let Itself { node, incarnation } = itself(incarnation);
         asks(id, Ask::StepDown { node, incarnation, for_s: 60 })
     }
 
-    fn word(heard: &Heard, itself: &Itself, now: u64) -> Option<&'static str> {
-        heard.stays_out(itself, &timing(), at(now)).map(|stays_out| stays_out.why.word())
+    fn word(heard: &Heard, now: u64) -> Option<&'static str> {
+        heard.stays_out(at(now)).map(|stays_out| stays_out.why.word())
+    }
+
+    fn take(heard: &mut Heard, steering: Steering, now: u64) {
+        heard.take(steering, &itself("ab"), &timing(), at(now));
+    }
+
+    fn transfer(id: &str, incarnation: &str) -> Steering {
+        let Itself { node, incarnation } = itself(incarnation);
+        asks(id, Ask::Transfer { node, incarnation })
     }
 
     #[test]
     fn a_request_holds_from_when_it_is_heard_and_only_for_whom_it_names() {
         let mut heard = Heard::default();
-        heard.take(Steering::default(), at(1));
-        heard.take(step_down("1"), at(100));
-        assert_eq!(word(&heard, &itself("ab"), 159), Some("stepped-down"));
-        assert_eq!(word(&heard, &itself("ab"), 160), None);
-        assert_eq!(word(&heard, &itself("another"), 101), None, "another start of the node was meant");
+        take(&mut heard, Steering::default(), 1);
+        take(&mut heard, step_down("1", "another"), 100);
+        assert_eq!(word(&heard, 101), None, "another start of the node was meant");
+        take(&mut heard, step_down("2", "ab"), 200);
+        assert_eq!((word(&heard, 259), word(&heard, 260)), (Some("stepped-down"), None));
         // Read once more, it is the same request.
-        heard.take(step_down("1"), at(150));
-        assert_eq!(word(&heard, &itself("ab"), 160), None);
-        heard.take(step_down("2"), at(200));
-        assert_eq!(word(&heard, &itself("ab"), 201), Some("stepped-down"));
+        take(&mut heard, step_down("2", "ab"), 250);
+        assert_eq!(word(&heard, 260), None);
 
-        let Itself { node, incarnation } = itself("ab");
-        heard.take(asks("3", Ask::Transfer { node, incarnation }), at(300));
-        assert_eq!(word(&heard, &itself("ab"), 301), None, "it is to take the lease");
-        assert_eq!(word(&heard, &itself("another"), 301), Some("transferring"));
-        let over = 301 + transfer_takes(&timing()).as_secs();
-        assert_eq!(word(&heard, &itself("another"), over), None, "then everyone may again");
+        take(&mut heard, transfer("3", "ab"), 300);
+        assert_eq!(word(&heard, 300), None, "it is to take the lease");
+        take(&mut heard, transfer("4", "another"), 400);
+        let over = 401 + transfer_takes(&timing()).as_secs();
+        assert_eq!((word(&heard, 400), word(&heard, over)), (Some("transferring"), None));
+    }
+
+    #[test]
+    fn a_node_stays_out_whatever_is_asked_of_others_unless_it_is_to_lead() {
+        let mut heard = Heard::default();
+        take(&mut heard, Steering::default(), 1);
+        take(&mut heard, step_down("1", "ab"), 100);
+        take(&mut heard, step_down("2", "another"), 101);
+        take(&mut heard, transfer("3", "another"), 102);
+        assert_eq!((word(&heard, 159), word(&heard, 160)), (Some("stepped-down"), None));
+        take(&mut heard, step_down("4", "ab"), 200);
+        take(&mut heard, transfer("5", "ab"), 201);
+        assert_eq!(word(&heard, 202), None);
     }
 
     #[test]
     fn a_request_from_before_the_start_is_over_and_a_suspension_is_not() {
         let mut heard = Heard::default();
         assert_eq!(heard.mark(), None);
-        heard.take(Steering { suspended: Some(order("0")), ..step_down("1") }, at(100));
+        take(&mut heard, Steering { suspended: Some(order("0")), ..step_down("1", "ab") }, 100);
         assert_eq!(heard.mark(), Some("0/1"));
-        assert_eq!(word(&heard, &itself("ab"), 100_000), Some("suspended"));
-        heard.take(step_down("1"), at(101));
-        assert_eq!(word(&heard, &itself("ab"), 102), None);
+        assert_eq!(word(&heard, 100_000), Some("suspended"));
+        take(&mut heard, step_down("1", "ab"), 101);
+        assert_eq!(word(&heard, 102), None);
     }
 }

@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use baton_election::{ElectionName, LeaseState, Op, Outcome, Record, Reply, Snapshot, StoreError, Term, Version};
+use baton_runtime::escape::escape;
 use baton_store::clock::wall;
 use baton_store::steering::{self, Ask, EditError, LONGEST_REASON, Order, Request, Steering, SteeringError};
 use baton_store::{Announcement, LeaseStore, ModuleStore as _, ObjectStore, Store};
@@ -33,6 +34,21 @@ pub fn check_reason(reason: &str) -> Result<(), String> {
         return Err(format!("it has {} bytes, and {LONGEST_REASON} are kept: write a shorter one", reason.len()));
     }
     Ok(())
+}
+
+/// What can be asked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Steered {
+    /// That the leader gives the lease up, and stays out for so long.
+    StepDown(Duration),
+    /// That nobody leads.
+    Suspend,
+    /// That a suspension is over.
+    Resume,
+    /// That this node leads.
+    Transfer(String),
+    /// That an outside client's lease is broken.
+    Break,
 }
 
 /// Who asks, and whom.
@@ -97,6 +113,16 @@ impl Seen {
         Some(Leader { node, incarnation: record.incarnation.clone(), term: record.term })
     }
 
+    /// The same, unless that term had begun before. Who has taken a lease that ran out has not written so yet for a moment:
+    /// the record still names the last holder then.
+    fn leader_above(&self, term: Term) -> Option<Leader> {
+        self.leader().filter(|leader| leader.term > term)
+    }
+
+    fn term(&self) -> Term {
+        self.record.as_ref().map_or(0, |record| record.term)
+    }
+
     fn is_held(&self) -> bool {
         self.lease.is_some_and(LeaseState::is_held)
     }
@@ -107,11 +133,22 @@ impl Seen {
 }
 
 impl Operator<'_> {
-    /// Has the leader give the lease up and stay out for so long.
+    /// Asks for it, and waits until it has taken effect.
     ///
     /// # Errors
     /// [`NoEffect`].
-    pub async fn step_down(&self, stays_out: Duration) -> Told {
+    pub async fn steer(&self, what: &Steered) -> Told {
+        match what {
+            Steered::StepDown(stays_out) => self.step_down(*stays_out).await,
+            Steered::Suspend => self.suspend().await,
+            Steered::Resume => self.resume().await,
+            Steered::Transfer(to) => self.transfer(to).await,
+            Steered::Break => self.break_lease().await,
+        }
+    }
+
+    /// Has the leader give the lease up and stay out for so long.
+    async fn step_down(&self, stays_out: Duration) -> Told {
         let deadline = Instant::now() + self.patience;
         let election = self.election;
         let leader = self.known_leader().await?;
@@ -124,8 +161,9 @@ impl Operator<'_> {
             return Err(NoEffect::NotYet(self.still_leads(&leader, &mark).await?));
         }
         let others = nodes.iter().filter(|said| said.incarnation != leader.incarnation && could_lead(said)).count();
-        let next = if others > 0 { self.until(deadline, |seen| seen.leader().is_some()).await? } else { None };
-        let then = match next.and_then(|seen| seen.leader()) {
+        let next =
+            if others > 0 { self.until(deadline, |seen| seen.leader_above(term).is_some()).await? } else { None };
+        let then = match next.and_then(|seen| seen.leader_above(term)) {
             Some(next) => format!("{} leads in term {}", next.node, next.term),
             None if others > 0 => "nobody has taken the lease yet".to_owned(),
             None => "no other node has said that it could lead, so that nobody does meanwhile".to_owned(),
@@ -135,10 +173,7 @@ impl Operator<'_> {
     }
 
     /// Has nobody lead, until [`Operator::resume`].
-    ///
-    /// # Errors
-    /// [`NoEffect`].
-    pub async fn suspend(&self) -> Told {
+    async fn suspend(&self) -> Told {
         let deadline = Instant::now() + self.patience;
         let election = self.election;
         let before = self.look().await?;
@@ -187,10 +222,7 @@ impl Operator<'_> {
     }
 
     /// Takes a suspension back.
-    ///
-    /// # Errors
-    /// [`NoEffect`].
-    pub async fn resume(&self) -> Told {
+    async fn resume(&self) -> Told {
         let deadline = Instant::now() + self.patience;
         let election = self.election;
         let resume = |found: Result<Steering, SteeringError>| match found {
@@ -207,9 +239,11 @@ impl Operator<'_> {
         if !was_suspended {
             return Ok(format!("{election} was not suspended: nothing changed\n"));
         }
+        let seen = self.look().await?;
+        let last = if seen.leader().is_none() { seen.term() } else { 0 };
         loop {
             let seen = self.look().await?;
-            if let Some(Leader { node, term, .. }) = seen.leader() {
+            if let Some(Leader { node, term, .. }) = seen.leader_above(last) {
                 return Ok(format!("{election} is resumed: {node} leads in term {term}\n"));
             }
             if seen.is_over() {
@@ -237,29 +271,26 @@ impl Operator<'_> {
     }
 
     /// Has that node lead. If it does not take the lease soon, whoever did before may go on.
-    ///
-    /// # Errors
-    /// [`NoEffect`].
-    pub async fn transfer(&self, to: &str) -> Told {
+    async fn transfer(&self, to: &str) -> Told {
         let deadline = Instant::now() + self.patience;
         let election = self.election;
         let asked = self.known().await?;
         if let Some(order) = &asked.suspended {
-            let why = order.told();
+            let why = escape(&order.told()).into_owned();
             return Err(NoEffect::Refused(format!(
                 "{election} is suspended by {why}: `baton resume {election}` first"
             )));
         }
         let heard_by = deadline.min(Instant::now() + HEARD_WITHIN);
-        let (before, nodes, target) = loop {
-            let (before, nodes) = (self.look().await?.leader(), self.nodes().await?);
-            // It may stay out for what is over, and not have heard that yet.
+        let (last, before, nodes, target) = loop {
+            let (seen, nodes) = (self.look().await?, self.nodes().await?);
+            let (last, before) = (seen.term(), seen.leader());
+            // It may not have heard yet that it is not suspended any more.
             let named = nodes.iter().find(|said| said.node == to);
-            let is_behind =
-                named.is_some_and(|said| said.stays_out.is_some() && said.steered.as_ref() != Some(&asked.mark()));
+            let is_behind = named.is_some_and(|said| said.stays_out.as_deref() == Some("suspended"));
             if !is_behind || Instant::now() >= heard_by {
                 let target = self.target(to, before.as_ref(), &nodes)?;
-                break (before, nodes, target);
+                break (last, before, nodes, target);
             }
             sleep(LOOK).await;
         };
@@ -274,7 +305,11 @@ impl Operator<'_> {
         let mut came_to_nothing = None;
         let taken = self.until(deadline, |seen| match seen.leader() {
             Some(leader) if leader.incarnation == target => true,
-            Some(leader) if is_given_up || Some(&leader.incarnation) != before.as_ref().map(|one| &one.incarnation) => {
+            // A leader that begins another term under its lease has not given that up.
+            Some(leader)
+                if leader.term > last
+                    && (is_given_up || before.as_ref().is_none_or(|one| one.incarnation != leader.incarnation)) =>
+            {
                 came_to_nothing = Some(leader);
                 true
             }
@@ -307,10 +342,7 @@ impl Operator<'_> {
     }
 
     /// Breaks the lease that a client holds which is no host of Baton.
-    ///
-    /// # Errors
-    /// [`NoEffect`], where a host holds it, too.
-    pub async fn break_lease(&self) -> Told {
+    async fn break_lease(&self) -> Told {
         let deadline = Instant::now() + self.patience;
         let election = self.election;
         let seen = self.look().await?;
@@ -370,7 +402,7 @@ impl Operator<'_> {
         }
         let Some(leader) = seen.leader() else {
             let why = match self.known().await?.suspended {
-                Some(order) => format!("it is suspended by {}", order.told()),
+                Some(order) => format!("it is suspended by {}", escape(&order.told())),
                 None if seen.is_over() => "it is finished".to_owned(),
                 None if seen.is_held() => "its lease is held by an outside client, or by a node that begins".to_owned(),
                 None => "its lease is free".to_owned(),
@@ -403,11 +435,10 @@ impl Operator<'_> {
         if !said.is_fresh(now()) {
             return refused(format!("{to} has said nothing since {}: does it still run?", said.at));
         }
-        if let Some(why) = &said.stays_out {
-            return refused(format!(
-                "{to} would not take the lease of {election} now: it is {}",
-                why.replace('-', " ")
-            ));
+        // What else keeps it out is over once it is asked to lead.
+        if let Some(why) = said.stays_out.as_ref().filter(|why| ["suspended", "cooling-off"].contains(&why.as_str())) {
+            let why = why.replace('-', " ");
+            return refused(format!("{to} would not take the lease of {election} now: it is {why}"));
         }
         if said.holds.is_empty() {
             return refused(format!("{to} has no module of {election} ready: look with `baton nodes {election}`"));
@@ -469,12 +500,12 @@ impl Operator<'_> {
 
     /// What the nodes have said last that may still be there, by this machine's clock.
     async fn nodes(&self) -> Result<Vec<Announcement>, NoEffect> {
-        let said = patiently(async || self.store.announcements(self.election).await).await?;
+        let said = patiently(|| self.store.announcements(self.election)).await?;
         Ok(said.iter().filter_map(|(_, content)| Announcement::decode(content)).collect())
     }
 
     async fn look(&self) -> Result<Seen, NoEffect> {
-        let read = patiently(async || self.leases().request(self.election, Op::Read).await).await?;
+        let read = patiently(|| self.leases().request(self.election, Op::Read)).await?;
         Ok(match read {
             Reply::Read(Snapshot::Object { lease, version, record }) => {
                 Seen { lease: Some(lease), version: Some(version), record }
@@ -507,7 +538,7 @@ impl Operator<'_> {
 }
 
 /// Asks the store, a few times where it is busy or does not answer.
-async fn patiently<T>(ask: impl AsyncFn() -> Result<T, StoreError>) -> Result<T, StoreError> {
+async fn patiently<T, F: Future<Output = Result<T, StoreError>>>(ask: impl Fn() -> F) -> Result<T, StoreError> {
     let mut tries = 0;
     loop {
         let late = |_| StoreError::Unknown(format!("no answer within {ANSWER:?}"));
@@ -521,9 +552,11 @@ async fn patiently<T>(ask: impl AsyncFn() -> Result<T, StoreError>) -> Result<T,
     }
 }
 
-/// Whether a node has said that it could take the lease now.
+/// Whether a node has said that it could take the lease now. One that lets another take it does so until it is asked for
+/// something else.
 fn could_lead(said: &Announcement) -> bool {
-    said.is_fresh(now()) && said.stays_out.is_none() && !said.holds.is_empty()
+    let is_out = said.stays_out.as_ref().is_some_and(|why| why != "transferring");
+    said.is_fresh(now()) && !is_out && !said.holds.is_empty()
 }
 
 /// Those that may be there, know steering, and have not said that they know of this.

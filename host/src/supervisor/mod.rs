@@ -227,8 +227,7 @@ impl Run {
     /// Stays out, or not any more, as operators ask.
     fn steer(&mut self) {
         let now = self.given.clock.now();
-        let (itself, timing) = (self.given.helm.itself(), &self.given.settings.timing);
-        let mut stays_out = self.hears.borrow_and_update().stays_out(itself, timing, now);
+        let mut stays_out = self.hears.borrow_and_update().stays_out(now);
         if matches!(self.gives_up, Some(GivesUp::Holds)) && !self.elector.holds_lease() {
             self.gives_up = Some(GivesUp::Since(now));
         }

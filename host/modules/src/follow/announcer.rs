@@ -36,7 +36,17 @@ pub(super) struct Announcer {
     again: Instant,
     /// Failures in a row.
     failures: u32,
-    saying: InFlight<Result<Term, StoreError>>,
+    saying: InFlight<Result<Heard, StoreError>>,
+    /// Another start of a host that says the same id, and until when it counts as there unless it is heard again.
+    rival: Option<(String, Instant)>,
+}
+
+/// What has come of saying something.
+struct Heard {
+    /// The term that was named.
+    named: Term,
+    /// Another start of a host whose word was there in this one's place.
+    rival: Option<String>,
 }
 
 /// What others are to know.
@@ -69,6 +79,7 @@ impl Announcer {
             again: Instant::now(),
             failures: 0,
             saying: InFlight::none(),
+            rival: None,
         }
     }
 
@@ -89,6 +100,7 @@ impl Announcer {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             steered,
             stays_out: stays_out.map(str::to_owned),
+            rival: self.rival.as_ref().filter(|(_, until)| now < *until).map(|(rival, _)| rival.clone()),
             ..Announcement::now(&self.node, &self.incarnation, &self.source, holds, runs)
         };
         let said = say(store, election, announcement, self.named);
@@ -106,8 +118,10 @@ impl Announcer {
     /// Waits until it is said, or not.
     pub async fn said(&mut self) {
         match self.saying.done().await {
-            Ok(named) => {
+            Ok(Heard { named, rival }) => {
                 self.named = Some(named);
+                // Each says something once a minute.
+                self.rival = rival.map(|rival| (rival, Instant::now() + 2 * EVERY)).or_else(|| self.rival.take());
                 self.failures = 0;
             }
             Err(_) => {
@@ -137,21 +151,22 @@ impl Announcer {
     }
 }
 
-/// Says it, and returns the term that it names: never a lower one than the node has `named` before. What was said last is
-/// read first. Before this start's first word that may be the only thing that knows of a term, since this node has not seen
-/// the election yet; later it shows whether another start of a host says the same id.
+/// Says it, and returns what came of it. The term that it names is never a lower one than the node has `named` before. What
+/// was said last is read first. Before this start's first word that may be the only thing that knows of a term, since this
+/// node has not seen the election yet; later it shows whether another start of a host says the same id.
 async fn say(
     store: Arc<dyn ObjectStore>,
     election: ElectionName,
     mut announcement: Announcement,
     named: Option<Term>,
-) -> Result<Term, StoreError> {
+) -> Result<Heard, StoreError> {
     let before = store.announced(&election, &announcement.node).await?;
     let before = before.and_then(|content| Announcement::decode(&content));
     let other = before.as_ref().map(|before| &before.incarnation).filter(|other| **other != announcement.incarnation);
-    announcement.rival = named.and(other).cloned();
+    let rival = named.and(other).cloned();
+    announcement.rival = rival.clone().or(announcement.rival);
     let named = named.unwrap_or_else(|| before.map_or(0, |before| before.term));
     announcement.term = announcement.term.max(named);
     store.announce(&election, &announcement.node, announcement.encode()).await?;
-    Ok(announcement.term)
+    Ok(Heard { named: announcement.term, rival })
 }

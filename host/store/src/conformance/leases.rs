@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use baton_election::{LeaseState, Op, Reply, Snapshot, StoreError};
 
-use super::suite::{Bench, a, ask, assert_lost, b, record, version_of};
+use super::suite::{Bench, a, ask, assert_lost, b, job, record, version_of};
 
 pub(super) async fn acquire_is_idempotent_for_its_id_and_held_for_others(bench: Bench) {
     bench.held_by(a()).await;
