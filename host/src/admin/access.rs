@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::FromRequestParts;
-use axum::http::header::{AUTHORIZATION, HOST, WWW_AUTHENTICATE};
+use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, WWW_AUTHENTICATE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
@@ -165,6 +165,14 @@ pub(super) enum Denied {
     NoToken(String),
     /// A browser may have been led here.
     OtherHost(String),
+    /// The node has no token, and so changes nothing for anybody.
+    ChangesNothing,
+    /// Changes are made for other machines over TLS only.
+    ChangesOverTls,
+    /// A change needs the token, from this machine, too.
+    ChangeNeedsToken,
+    /// A page of another site asks.
+    CrossSite,
 }
 
 impl IntoResponse for Denied {
@@ -182,6 +190,21 @@ impl IntoResponse for Denied {
                 response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
                 return response;
             }
+            Self::ChangeNeedsToken => {
+                let why = "this needs the token of --admin-token-file: Authorization: Bearer TOKEN\n".to_owned();
+                let mut response = text(StatusCode::UNAUTHORIZED, why);
+                response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+                return response;
+            }
+            Self::ChangesNothing => {
+                (StatusCode::FORBIDDEN, "this is done by nodes with --admin-token-file only\n".to_owned())
+            }
+            Self::ChangesOverTls => {
+                let why =
+                    "this is done for other machines only over TLS, by nodes with --admin-tls-cert and --admin-tls-key";
+                (StatusCode::FORBIDDEN, format!("{why}\n"))
+            }
+            Self::CrossSite => (StatusCode::FORBIDDEN, "this is not done for pages of other sites\n".to_owned()),
             Self::NoToken(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
             Self::OtherHost(name) => (
                 StatusCode::FORBIDDEN,
@@ -206,7 +229,33 @@ impl FromRequestParts<Arc<Asked>> for MaySeeStatus {
     }
 }
 
+/// Somebody who may change something.
+pub(super) struct MayChange;
+
+impl FromRequestParts<Arc<Asked>> for MayChange {
+    type Rejection = Denied;
+
+    async fn from_request_parts(parts: &mut Parts, asked: &Arc<Asked>) -> Result<Self, Denied> {
+        let unknown = Caller { is_local: false, is_encrypted: false };
+        let caller = parts.extensions.get().copied().unwrap_or(unknown);
+        asked.access.change(caller, &parts.headers, &parts.uri).await.map(|()| Self)
+    }
+}
+
 impl Access {
+    /// The token is needed on this machine, too: other users share its loopback. A browser would send it along for no page,
+    /// and yet answers none of another site's.
+    async fn change(&self, caller: Caller, headers: &HeaderMap, uri: &Uri) -> Result<(), Denied> {
+        let Some(file) = self.token_file.clone() else { return Err(Denied::ChangesNothing) };
+        is_no_other_sites(headers, uri)?;
+        if caller.is_local {
+            has_asked_for_this_machine(headers, uri)?;
+        } else if !self.has_tls || !caller.is_encrypted {
+            return Err(Denied::ChangesOverTls);
+        }
+        if has_token(file, headers).await? { Ok(()) } else { Err(Denied::ChangeNeedsToken) }
+    }
+
     async fn status(&self, caller: Caller, headers: &HeaderMap, uri: &Uri) -> Result<(), Denied> {
         if caller.is_local {
             return has_asked_for_this_machine(headers, uri);
@@ -215,25 +264,50 @@ impl Access {
         if !caller.is_encrypted {
             return Err(Denied::OnlyOverTls);
         }
-        let given = headers.get(AUTHORIZATION).and_then(|given| given.to_str().ok());
-        let given =
-            given.and_then(|given| given.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-        let Some((_, given)) = given else { return Err(Denied::NeedsToken) };
-        let read = timeout(READ, spawn_blocking(move || token(&file))).await;
-        let own = match read {
-            Ok(Ok(Ok(own))) => own,
-            Ok(Ok(Err(error))) => return Err(Denied::NoToken(error.to_string())),
-            Ok(Err(_)) | Err(_) => return Err(Denied::NoToken("the file of the token cannot be read now".to_owned())),
-        };
-        // How long it takes to compare two digests tells nothing of what they are of.
-        if Digest::of(given.trim().as_bytes()) == Digest::of(own.as_bytes()) { Ok(()) } else { Err(Denied::NeedsToken) }
+        if has_token(file, headers).await? { Ok(()) } else { Err(Denied::NeedsToken) }
     }
+}
+
+/// Whether the token that comes along is the one in this file.
+async fn has_token(file: PathBuf, headers: &HeaderMap) -> Result<bool, Denied> {
+    let given = headers.get(AUTHORIZATION).and_then(|given| given.to_str().ok());
+    let given =
+        given.and_then(|given| given.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    let Some((_, given)) = given else { return Ok(false) };
+    let read = timeout(READ, spawn_blocking(move || token(&file))).await;
+    let own = match read {
+        Ok(Ok(Ok(own))) => own,
+        Ok(Ok(Err(error))) => return Err(Denied::NoToken(error.to_string())),
+        Ok(Err(_)) | Err(_) => return Err(Denied::NoToken("the file of the token cannot be read now".to_owned())),
+    };
+    // How long it takes to compare two digests tells nothing of what they are of.
+    Ok(Digest::of(given.trim().as_bytes()) == Digest::of(own.as_bytes()))
+}
+
+/// Refuses what a browser says is of another site's page: by its kind of request, where it tells, or by the page's origin,
+/// which has to be where the request goes. What is no browser says neither.
+fn is_no_other_sites(headers: &HeaderMap, uri: &Uri) -> Result<(), Denied> {
+    let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
+    if site.is_some_and(|site| ![b"same-origin".as_slice(), b"none"].contains(&site)) {
+        return Err(Denied::CrossSite);
+    }
+    let host = named(headers, uri);
+    let is_own = |origin: &HeaderValue| {
+        let origin = String::from_utf8_lossy(origin.as_bytes()).into_owned();
+        origin.split_once("://").is_some_and(|(_, authority)| authority.eq_ignore_ascii_case(&host))
+    };
+    if headers.get_all(ORIGIN).iter().all(is_own) { Ok(()) } else { Err(Denied::CrossSite) }
+}
+
+/// The name that was asked for.
+fn named(headers: &HeaderMap, uri: &Uri) -> String {
+    let named = headers.get(HOST).map(|host| String::from_utf8_lossy(host.as_bytes()).into_owned());
+    named.or_else(|| uri.authority().map(ToString::to_string)).unwrap_or_default()
 }
 
 /// Whether the name that was asked for is this machine, and not one of somebody else's that leads here.
 fn has_asked_for_this_machine(headers: &HeaderMap, uri: &Uri) -> Result<(), Denied> {
-    let named = headers.get(HOST).map(|host| String::from_utf8_lossy(host.as_bytes()).into_owned());
-    let named = named.or_else(|| uri.authority().map(ToString::to_string)).unwrap_or_default();
+    let named = named(headers, uri);
     let host = match named.rsplit_once(':') {
         Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
         _ => &named,

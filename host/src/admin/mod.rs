@@ -1,7 +1,7 @@
 //! The admin endpoint: what probes, load balancers and scrapers ask a node.
 //!
-//! It has a thread of its own, and whatever is asked there changes nothing: a renewal waits for no request, however many
-//! there are or slow they arrive. It reads what supervisors tell of themselves ([`Standing`]), and the clock: an answer
+//! It has a thread of its own: a renewal waits for no request, however many there are or slow they arrive. What operators ask
+//! of the nodes there goes through the store, as that of commands does, and changes nothing in this host. It reads what supervisors tell of themselves ([`Standing`]), and the clock: an answer
 //! that says "this node leads" is true when it is made, whether the supervisor still turns or not.
 //!
 //! Health, the way to the leader and metrics are open to everyone who reaches the address, in plain HTTP: probes and
@@ -12,6 +12,7 @@ mod connections;
 mod metrics;
 mod routes;
 mod status;
+mod steering;
 
 use std::fmt;
 use std::io;
@@ -29,9 +30,10 @@ use access::Access;
 pub use access::{TlsFiles, UnusableFile};
 use routes::Asked;
 
-use crate::telemetry::{Heartbeat, Standing};
+use crate::telemetry::{Event, Heartbeat, Log, Standing};
+use baton_election::ElectionName;
 use baton_runtime::RunningInstances;
-use baton_store::ObjectStore;
+use baton_store::Store;
 use baton_store::clock::Clock;
 use baton_store::gate::Watchdog;
 
@@ -154,6 +156,18 @@ pub struct Watched {
     pub watchdog: Arc<Watchdog>,
     /// The control runtime's.
     pub heartbeat: Heartbeat,
+    /// Where it is told what was changed here; none where nobody reads that.
+    pub log: Option<Log>,
+}
+
+impl Watched {
+    /// Says of an election what was changed through the endpoint.
+    fn says(&self, election: &ElectionName, event: Event) {
+        let standing = self.standings.iter().find(|standing| standing.election == *election);
+        if let (Some(log), Some(standing)) = (&self.log, standing) {
+            log.for_election(standing).emit(None, event);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -172,6 +186,7 @@ impl Watched {
             clock: clock.clone(),
             watchdog: Arc::new(Watchdog::start(clock, |_, _| {}).unwrap()),
             heartbeat: Heartbeat::default(),
+            log: None,
         }
     }
 }
@@ -191,7 +206,7 @@ impl Admin {
     pub fn start(
         Listening { listener, access, tls }: Listening,
         watched: Watched,
-        store: Arc<dyn ObjectStore>,
+        store: Arc<dyn Store>,
     ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let runtime = Builder::new_current_thread().enable_all().build()?;

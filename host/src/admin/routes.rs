@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use baton_store::ObjectStore;
+use baton_store::{ObjectStore, Store};
 use bytes::Bytes;
 use serde::Serialize;
 use tokio::sync::Semaphore;
@@ -20,7 +20,7 @@ use utoipa::{OpenApi as _, ToSchema};
 
 use super::access::Access;
 use super::status::{self, Nodes};
-use super::{Watched, metrics};
+use super::{Watched, metrics, steering};
 use crate::telemetry::Standing;
 use baton_runtime::escape::escape;
 
@@ -45,12 +45,17 @@ pub(super) struct Asked {
     pub(super) watched: Watched,
     pub(super) access: Access,
     pub(super) nodes: Nodes,
+    pub(super) store: Arc<dyn Store>,
+    /// Places for calls that change something.
+    pub(super) changes: Semaphore,
     pages: Arc<Semaphore>,
 }
 
 impl Asked {
-    pub(super) fn about(watched: Watched, store: Arc<dyn ObjectStore>, access: Access) -> Arc<Self> {
-        Arc::new(Self { watched, access, nodes: Nodes::of(store), pages: Arc::new(Semaphore::new(PAGES)) })
+    pub(super) fn about(watched: Watched, store: Arc<dyn Store>, access: Access) -> Arc<Self> {
+        let nodes = Nodes::of(Arc::clone(&store) as Arc<dyn ObjectStore>);
+        let (changes, pages) = (Semaphore::new(steering::AT_ONCE), Arc::new(Semaphore::new(PAGES)));
+        Arc::new(Self { watched, access, nodes, store, changes, pages })
     }
 }
 
@@ -65,6 +70,7 @@ pub(super) fn all(asked: Arc<Asked>) -> Router {
         .route("/v1/elections/{election}", get(status::election))
         .route("/v1/nodes", get(status::nodes))
         .route("/v1/openapi.json", get(described))
+        .merge(steering::routes())
         .fallback(nothing)
         .method_not_allowed_fallback(only_reads)
         .with_state(asked)
@@ -106,7 +112,7 @@ async fn ready(State(asked): State<Arc<Asked>>) -> Response {
 }
 
 /// The node takes no part in that election.
-pub(super) struct NoPart(String);
+pub(super) struct NoPart(pub(super) String);
 
 impl IntoResponse for NoPart {
     fn into_response(self) -> Response {
@@ -190,7 +196,20 @@ async fn described() -> Json<OpenApi> {
 #[derive(utoipa::OpenApi)]
 #[openapi(
     info(title = "Baton", description = "What a node tells of itself and of the elections that it takes part in"),
-    paths(live, ready, leader, scraped, status::elections, status::election, status::nodes)
+    paths(
+        live,
+        ready,
+        leader,
+        scraped,
+        status::elections,
+        status::election,
+        status::nodes,
+        steering::step_down,
+        steering::suspend,
+        steering::resume,
+        steering::transfer,
+        steering::roll_back
+    )
 )]
 struct Described;
 
@@ -338,9 +357,11 @@ mod tests {
         assert_eq!(status, StatusCode::OK, "what there is is no secret");
         let described: Value = serde_json::from_slice(&described).unwrap();
         let paths = described["paths"].as_object().unwrap();
-        assert_eq!(paths.len(), 7);
+        let (reads, changes): (Vec<_>, Vec<_>) =
+            paths.iter().partition(|(_, operations)| operations.as_object().unwrap().contains_key("get"));
+        assert_eq!((reads.len(), changes.len()), (7, 5));
         let docs = include_str!("../../../docs/monitoring.md");
-        for (path, operations) in paths {
+        for (path, operations) in reads {
             let named = path.replace("{election}", "ELECTION");
             assert!(docs.contains(&format!("| `{named}` |")), "{named} is not in the docs");
             assert_eq!(operations.as_object().unwrap().len(), 1, "{path} can only be read");
@@ -358,6 +379,110 @@ mod tests {
                 let (none, _) = get(&asked, &path.replace("{election}", "none"), true).await;
                 assert_eq!((none, responses["404"].is_null()), (StatusCode::NOT_FOUND, false), "{path}");
             }
+        }
+    }
+
+    const TOKEN: &str = "0123456789abcdef";
+
+    /// Sends a change, from this machine or over TLS from another, with these headers.
+    async fn change(
+        asked: &Arc<Asked>,
+        path: &str,
+        is_local: bool,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> StatusCode {
+        let address = if is_local { [127, 0, 0, 1] } else { [10, 0, 0, 7] };
+        let routes = all(Arc::clone(asked)).layer(axum::Extension(Caller::at(address.into(), !is_local)));
+        let request = axum::http::Request::post(path).header("host", "127.0.0.1:7070");
+        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        routes.oneshot(request.body(Body::from(body.to_owned())).unwrap()).await.unwrap().status()
+    }
+
+    /// Each operation that the document has, by its path, but for those that only read.
+    async fn changing(asked: &Arc<Asked>) -> Vec<String> {
+        let (_, described) = get(asked, "/v1/openapi.json", false).await;
+        let described: Value = serde_json::from_slice(&described).unwrap();
+        let docs = include_str!("../../../docs/monitoring.md");
+        let mut paths = Vec::new();
+        for (path, operations) in described["paths"].as_object().unwrap() {
+            for (method, operation) in operations.as_object().unwrap() {
+                if method == "get" {
+                    continue;
+                }
+                assert_eq!(method, "post", "{path}");
+                for status in ["200", "400", "401", "403", "404", "409", "503"] {
+                    assert!(!operation["responses"][status].is_null(), "{path} does not say when it answers {status}");
+                }
+                let named = path.replace("{election}", "ELECTION");
+                assert!(docs.contains(&format!("| `{named}` |")), "{named} is not in the docs");
+                paths.push(path.replace("{election}", "job"));
+            }
+        }
+        paths
+    }
+
+    #[tokio::test]
+    async fn nothing_is_changed_without_the_token() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        std::fs::write(&file, TOKEN).unwrap();
+        let with = |access| {
+            let store = baton_store::MemoryStore::new(Arc::new(|| Duration::ZERO));
+            Asked::about(Watched::of_nothing(), Arc::new(store), access)
+        };
+        let (none, whole) = (with(Access::default()), with(Access { token_file: Some(file.clone()), has_tls: true }));
+        let plain = with(Access { token_file: Some(file), has_tls: false });
+        let json = ("content-type", "application/json");
+        let right = ("authorization", "Bearer 0123456789abcdef");
+        let paths = changing(&whole).await;
+        assert_eq!(paths.len(), 5);
+        for path in paths {
+            let body = if path.ends_with("transfer") { r#"{"to":"web-1"}"# } else { "{}" };
+            for is_local in [true, false] {
+                assert_eq!(change(&none, &path, is_local, &[json, right], body).await, StatusCode::FORBIDDEN, "{path}");
+                for wrong in ["", "Bearer", "Bearer 0123456789abcdeg", "Basic 0123456789abcdef", TOKEN] {
+                    let headers = [json, ("authorization", wrong)];
+                    let answer = change(&whole, &path, is_local, &headers, body).await;
+                    assert_eq!(answer, StatusCode::UNAUTHORIZED, "{path} with {wrong:?}");
+                }
+                assert_eq!(change(&whole, &path, is_local, &[json], body).await, StatusCode::UNAUTHORIZED, "{path}");
+                // What a page in a browser may send along.
+                for (name, value) in [
+                    ("origin", "https://evil.example"),
+                    ("origin", "null"),
+                    ("sec-fetch-site", "cross-site"),
+                    ("sec-fetch-site", "same-site"),
+                ] {
+                    let answer = change(&whole, &path, is_local, &[json, right, (name, value)], body).await;
+                    assert_eq!(answer, StatusCode::FORBIDDEN, "{path} with {name}: {value}");
+                }
+            }
+            let answer = change(&plain, &path, false, &[json, right], body).await;
+            assert_eq!(answer, StatusCode::FORBIDDEN, "{path} from elsewhere without TLS");
+            let get = axum::http::Request::get(&path).body(Body::empty()).unwrap();
+            let answer = all(Arc::clone(&whole)).oneshot(get).await.unwrap();
+            assert_eq!(
+                (answer.status(), &answer.headers()[ALLOW]),
+                (StatusCode::METHOD_NOT_ALLOWED, &"POST".parse().unwrap())
+            );
+            // With the token it comes to the body, and to the election: there is nothing to steer.
+            for (is_local, site) in [(true, "none"), (false, "same-origin")] {
+                let headers = [json, right, ("sec-fetch-site", site), ("origin", "http://127.0.0.1:7070")];
+                let answer = change(&whole, &path, is_local, &headers, body).await;
+                assert!(
+                    [StatusCode::OK, StatusCode::NOT_FOUND, StatusCode::CONFLICT].contains(&answer),
+                    "{path}: {answer}"
+                );
+            }
+            let bad = change(&whole, &path, true, &[json, right], r#"{"more":1}"#).await;
+            assert_eq!(bad, StatusCode::BAD_REQUEST, "{path}");
+            let kind = change(&whole, &path, true, &[("content-type", "text/plain"), right], body).await;
+            assert_eq!(kind, StatusCode::UNSUPPORTED_MEDIA_TYPE, "{path}");
+            let long = change(&whole, &path, true, &[json, right], &" ".repeat(5000)).await;
+            assert_eq!(long, StatusCode::PAYLOAD_TOO_LARGE, "{path}");
+            let other = change(&whole, &path.replace("job", "none"), true, &[json, right], body).await;
+            assert_eq!(other, StatusCode::NOT_FOUND, "{path}");
         }
     }
 }

@@ -9,7 +9,8 @@ use tokio::time::timeout;
 
 use super::{ANSWER_WITHIN, TRIES, open_store, patiently, read};
 use crate::cli::{self, ModuleRow};
-use baton_modules::{RolledBack, edit_versions, read_versions};
+use crate::steering::rollback;
+use baton_modules::read_versions;
 use baton_store::StoreUrl;
 use baton_store::clock::wall;
 use baton_store::{Announcement, DigestPrefix, ModuleStore as _, ObjectStore};
@@ -44,24 +45,8 @@ pub(super) async fn rollback(
     store: &StoreUrl,
     to: Option<&DigestPrefix>,
 ) -> anyhow::Result<ExitCode> {
-    let (place, store) = (store, open_store(store)?);
-    let edit = edit_versions(&*store, election, |control| control.rollback(to).map_err(anyhow::Error::from));
-    let rolled_back = match timeout(ANSWER_WITHIN, edit).await {
-        Ok(rolled_back) => rolled_back.with_context(|| format!("cannot roll {election} back on {place}"))?,
-        Err(_) => bail!(
-            "the store did not answer within {ANSWER_WITHIN:?}: {election} may be rolled back or not; look with \
-             `baton modules {election}`"
-        ),
-    };
-    cli::print(&match rolled_back {
-        RolledBack::To(digest) => format!("{digest} is current in {election} on {place}\n"),
-        RolledBack::Already(digest) => {
-            format!("{digest} was current already in {election} on {place}: nothing changed\n")
-        }
-        RolledBack::Forgiven(digest) => {
-            format!("{digest} is not rejected any more in {election}: nodes whose source names it may run it again\n")
-        }
-    })?;
+    let rolled_back = rollback::roll_back(&*open_store(store)?, election, to).await?;
+    cli::print(&rollback::told(&rolled_back, election))?;
     Ok(ExitCode::SUCCESS)
 }
 

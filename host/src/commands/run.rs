@@ -7,7 +7,7 @@
 //! - **keepers**, two threads: hear the runners, commit for them, look up names. They decide nothing.
 //! - **starter**: starts templates and the warden, takes over the runners that templates have forked, and reaps those that
 //!   nobody waits for. All of them die with this thread.
-//! - **admin**: answers what probes, load balancers and scrapers ask, and changes nothing.
+//! - **admin**: answers what probes, load balancers and scrapers ask; writes into the store what operators ask of the nodes.
 //! - **watchdog** and **last words**: see [`Watchdog`].
 //! - **log writer**: writes lines to stderr, and holds nobody up: see [`telemetry`](crate::telemetry).
 //! - **postmortem**: writes core dumps and profiles, one instance's at a time; those that come meanwhile are left out, and
@@ -51,7 +51,7 @@ use baton_runtime::{Folder, Secret};
 use baton_store::clock::Clock;
 use baton_store::gate::Watchdog;
 use baton_store::state::Handover;
-use baton_store::{Digest, ObjectStore};
+use baton_store::{Digest, ObjectStore, Store};
 use baton_store::{LeaseStore, MemoryStore, StoreUrl};
 
 /// How long the end waits for the last core dump and the last profile.
@@ -182,7 +182,7 @@ struct Stores {
     leases: Arc<dyn LeaseStore>,
     states: Arc<dyn ObjectStore>,
     modules: Arc<dyn ObjectStore>,
-    status: Arc<dyn ObjectStore>,
+    status: Arc<dyn Store>,
 }
 
 /// A coordinator, and what is made for it before anybody contends.
@@ -252,6 +252,7 @@ fn contend(
         clock: clock.clone(),
         watchdog: Arc::clone(&watchdog),
         heartbeat: heartbeat.clone(),
+        log: Some(log.clone()),
     };
     let admin = listening.map(|listening| Admin::start(listening, watched, Arc::clone(status))).transpose()?;
     let result = control.block_on(async {

@@ -6,5 +6,6 @@
 
 mod helm;
 pub mod operator;
+pub mod rollback;
 
 pub use helm::{Heard, Helm, Itself, StaysOut, TAKEN_WITHIN, Why};

@@ -139,6 +139,16 @@ pub enum Event {
         /// For how long at the most.
         wait_s: Seconds,
     },
+    /// Somebody has made an earlier version the current one, through this node's endpoint.
+    RolledBack {
+        /// Who.
+        by: String,
+        /// Why.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+        /// What has changed.
+        told: String,
+    },
     /// What kept this node from leading is over.
     Resumed {
         /// What that was.
@@ -468,6 +478,7 @@ impl Event {
             Self::Suspended { .. } => ("suspended", Warn),
             Self::SteppingDown { .. } => ("stepping_down", Info),
             Self::Transferring { .. } => ("transferring", Info),
+            Self::RolledBack { .. } => ("rolled_back", Info),
             Self::Resumed { .. } => ("resumed", Info),
             Self::Released {} => ("released", Info),
             Self::NotReleased { .. } => ("not_released", Warn),
@@ -583,6 +594,7 @@ impl fmt::Display for Event {
             Self::Transferring { to, by, reason, wait_s } => {
                 write!(f, "{to} is to lead, and this node stays out for up to {wait_s}, says {}", told(by, reason))
             }
+            Self::RolledBack { by, reason, told: what } => write!(f, "{}, says {}", what.trim_end(), told(by, reason)),
             Self::Resumed { reason } => write!(f, "this node may lead again: {reason}"),
             Self::NotReleased { reason } => f.write_str(reason),
             Self::Released {} => f.write_str("the lease is free"),

@@ -37,6 +37,7 @@ impl Event {
             | Self::CoolOff { reason: text, .. }
             | Self::Finished { reason: text }
             | Self::Resumed { reason: text }
+            | Self::RolledBack { told: text, .. }
             | Self::Suspended { reason: Some(text), .. }
             | Self::SteppingDown { reason: Some(text), .. }
             | Self::Transferring { reason: Some(text), .. }

@@ -7,6 +7,7 @@ use baton_election::{ElectionName, Op, Record, Reply, Snapshot};
 use baton_store::{Announcement, ModuleStore as _, Reading, Store as AnyStore, VersionedObject};
 use serde_json::Value;
 
+use crate::endpoint::Endpoint;
 use crate::fleet::{ELECTION, Fleet};
 use crate::guests::Guest;
 use crate::node::{Event, Finished, Node, baton, finish, until};
@@ -342,4 +343,47 @@ fn an_id_that_two_hosts_have_is_refused(fleet: Fleet) {
     });
     refused(&asked, &[incarnation, rival, "--node"]);
     drop((one, other));
+}
+
+/// Any node that takes part can be asked, also one that does not lead.
+#[test]
+fn an_endpoint_steers_for_who_has_the_token() {
+    let fleet = Fleet::new(Store::sqlite());
+    let token = fleet.home.path().join("token");
+    std::fs::write(&token, "0123456789abcdef\n").expect("written");
+    let (alpha, term) = fleet.leader("alpha");
+    let beta = fleet.launch_with("beta", &[("--admin-token-file", token.to_str().expect("text"))]).start();
+    listed(&fleet, "beta", is_ready);
+    let post = |at: Endpoint, what: &str, headers: &str, body: &str| {
+        let request = format!(
+            "POST /v1/elections/{ELECTION}/{what} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n{headers}\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            at.0,
+            body.len()
+        );
+        at.send(request.as_bytes()).expect("an answer")
+    };
+    const RIGHT: &str = "Authorization: Bearer 0123456789abcdef\r\n";
+    let (at_alpha, at_beta) = (Endpoint::of(&alpha), Endpoint::of(&beta));
+    for what in ["step-down", "suspend", "resume", "transfer", "rollback"] {
+        assert_eq!(post(at_beta, what, "", "{}").status, 401, "{what}");
+        assert_eq!(post(at_alpha, what, RIGHT, "{}").status, 403, "it has no token: {what}");
+    }
+    let nowhere = post(at_beta, "transfer", RIGHT, r#"{"to":"omega"}"#);
+    assert!(nowhere.status == 409 && nowhere.body.contains("no node omega"), "{nowhere:?}");
+    let suspended = post(at_beta, "suspend", RIGHT, r#"{"reason":"a test","timeout_s":50}"#);
+    assert!(suspended.status == 200 && suspended.body.contains(r#""done":true"#), "{suspended:?}");
+    assert_eq!(fleet.status()["suspended"]["by"], "the endpoint of beta");
+    let status = at_beta.ask_as("localhost", &format!("/v1/elections/{ELECTION}"));
+    assert!(status.body.contains(r#""stays_out":"suspended by the endpoint of beta: a test""#), "{status:?}");
+    assert_eq!(post(at_beta, "resume", RIGHT, "").status, 200);
+    let last = fleet.beat_above(term).term;
+    for to in ["alpha", "beta"] {
+        let asked = post(at_beta, "transfer", RIGHT, &format!(r#"{{"to":"{to}"}}"#));
+        assert!(asked.status == 200 && asked.body.contains(&format!("{to} leads fleet")), "{asked:?}");
+    }
+    fleet.beat("one of beta", |event| event.from == "beta" && event.term >= last);
+    let nothing = post(at_beta, "rollback", RIGHT, "{}");
+    assert!(nothing.status == 409 && nothing.body.contains("nothing was pushed"), "{nothing:?}");
+    fleet.check_promises();
 }

@@ -1,0 +1,43 @@
+//! Making an earlier version of a module the current one, for the command and the admin endpoint.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use baton_election::ElectionName;
+use baton_modules::{RolledBack, edit_versions};
+use baton_store::{DigestPrefix, ObjectStore};
+use tokio::time::timeout;
+
+/// How long the store may take.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+/// Makes this version the current one; the newest other that is not rejected if none is named.
+///
+/// # Errors
+/// A [`RollbackError`](baton_modules::RollbackError) where there is none, or what the store says.
+pub async fn roll_back(
+    store: &dyn ObjectStore,
+    election: &ElectionName,
+    to: Option<&DigestPrefix>,
+) -> anyhow::Result<RolledBack> {
+    let edit = edit_versions(store, election, |control| control.rollback(to).map_err(anyhow::Error::from));
+    match timeout(ANSWER_WITHIN, edit).await {
+        Ok(rolled_back) => rolled_back.with_context(|| format!("cannot roll {election} back")),
+        Err(_) => bail!(
+            "the store did not answer within {ANSWER_WITHIN:?}: {election} may be rolled back or not; look with \
+             `baton modules {election}`"
+        ),
+    }
+}
+
+/// What happened, for people.
+#[must_use]
+pub fn told(rolled_back: &RolledBack, election: &ElectionName) -> String {
+    match rolled_back {
+        RolledBack::To(digest) => format!("{digest} is current in {election}\n"),
+        RolledBack::Already(digest) => format!("{digest} was current already in {election}: nothing changed\n"),
+        RolledBack::Forgiven(digest) => {
+            format!("{digest} is not rejected any more in {election}: nodes whose source names it may run it again\n")
+        }
+    }
+}
