@@ -4,7 +4,8 @@
 //!   the host finds by a path out of its coordinators' reach; `commands` carries the commands out.
 //! - `supervisor` carries out what an elector decides, and owns the instance and all that it started.
 //! - `telemetry` is the log: lines pass a bounded queue to one writer thread, which judges those of guests once more.
-//! - `admin` answers probes, load balancers and scrapers.
+//! - `steering` is what operators ask of nodes: how these hear of it, and how commands ask for it.
+//! - `admin` answers probes, load balancers and scrapers, and takes what programs ask of nodes.
 //! - `node` is who this host is, `signals` how it is told to end, and `status_socket` what the hosts of a machine tell
 //!   `baton status` that the store does not know.
 

@@ -1,11 +1,12 @@
 //! The admin endpoint: what probes, load balancers and scrapers ask a node.
 //!
-//! It has a thread of its own: a renewal waits for no request, however many there are or slow they arrive. What operators ask
-//! of the nodes there goes through the store, as that of commands does, and changes nothing in this host. It reads what supervisors tell of themselves ([`Standing`]), and the clock: an answer
-//! that says "this node leads" is true when it is made, whether the supervisor still turns or not.
+//! It has a thread of its own: a renewal waits for no request, however many there are or slow they arrive. It reads what
+//! supervisors tell of themselves ([`Standing`]), and the clock: an answer that says "this node leads" is true when it is
+//! made, whether the supervisor still turns or not. What operators ask of the nodes here (`steering`) goes through the store,
+//! as that of commands does, and this host hears of it there.
 //!
 //! Health, the way to the leader and metrics are open to everyone who reaches the address, in plain HTTP: probes and
-//! scrapers need them, and they tell who leads and what was counted. Who may see more is in `access`.
+//! scrapers need them, and they tell who leads and what was counted. Who may see or do more is in `access`.
 
 mod access;
 mod connections;

@@ -295,18 +295,18 @@ mod tests {
             }
         };
         assert_eq!(edit(&store, &job, suspend("1")).await, Ok(false));
-        for fault in [Fault::LoseAnswer, Fault::LoseRequest] {
+        for (id, fault) in [("2", Fault::LoseAnswer), ("3", Fault::LoseRequest)] {
             store.fail_next(fault);
             // What it found before it was written itself.
-            assert_eq!(edit(&store, &job, suspend("2")).await, Ok(true));
-            assert_eq!(read(&store, &job).await.unwrap().mark(), "2/");
+            assert_eq!(edit(&store, &job, suspend(id)).await, Ok(true));
+            assert_eq!(read(&store, &job).await.unwrap().mark(), format!("{id}/"));
         }
         let (version, _) = match store.read(VersionedObject::Steering, &job, None).await.unwrap() {
             crate::Reading::Found(version, content) => (version, content),
             other => panic!("{other:?}"),
         };
         store.write(VersionedObject::Steering, &job, Some(&version), "spoilt".into()).await.unwrap();
-        assert!(matches!(edit(&store, &job, suspend("3")).await, Err(EditError::Steering(_))));
+        assert!(matches!(edit(&store, &job, suspend("4")).await, Err(EditError::Steering(_))));
         let mend = |_| Ok::<_, EditError>((Steering::default(), ()));
         edit(&store, &job, mend).await.unwrap();
         assert_eq!(read(&store, &job).await, Ok(Steering::default()));
