@@ -160,70 +160,8 @@ Example:
         #[command(flatten)]
         store: Store,
     },
-    /// Have the leader give the lease up, and another take it
-    ///
-    /// The node that leads stops its instance in order and stays out for a while. Where no other node is there, nobody
-    /// leads meanwhile. Exits with 1 if it has not given the lease up within --timeout.
-    #[command(after_help = "\
-Example:
-  baton step-down nightly-report --for 10m --reason 'kernel update'")]
-    StepDown {
-        #[command(flatten)]
-        of: SteeringOf,
-        /// How long that node does not lead again, from 1s to 24h
-        #[arg(long = "for", value_name = "DURATION", default_value = "60s")]
-        stays_out: String,
-        #[command(flatten)]
-        reason: Reason,
-    },
-    /// Have nobody lead until it is resumed
-    ///
-    /// Exits with 1 if somebody still leads after --timeout.
-    #[command(after_help = "\
-Example:
-  baton suspend nightly-report --reason 'the database is moved'")]
-    Suspend {
-        #[command(flatten)]
-        of: SteeringOf,
-        #[command(flatten)]
-        reason: Reason,
-    },
-    /// Take a suspension back
-    ///
-    /// Returns when a node leads, or when all know that one may. A steering object that is damaged is made anew.
-    #[command(after_help = "\
-Example:
-  baton resume nightly-report")]
-    Resume {
-        #[command(flatten)]
-        of: SteeringOf,
-    },
-    /// Have a certain node lead
-    ///
-    /// All others stay out until it has had its chance. If it does not take the lease soon, whoever did before may go
-    /// on; then this exits with 1.
-    #[command(after_help = "\
-Example:
-  baton transfer nightly-report --to web-3")]
-    Transfer {
-        #[command(flatten)]
-        of: SteeringOf,
-        /// The node, as `baton nodes` lists it
-        #[arg(long, value_name = "NODE")]
-        to: String,
-        #[command(flatten)]
-        reason: Reason,
-    },
-    /// Break a lease that a client holds which is no host of Baton
-    ///
-    /// One without an end, too. The lease of a host is not broken, since that would be waited out for longer.
-    #[command(after_help = "\
-Example:
-  baton break nightly-report --store azure://myaccount/leases")]
-    Break {
-        #[command(flatten)]
-        of: SteeringOf,
-    },
+    #[command(flatten)]
+    Steer(SteerCommand),
     /// List the nodes of an election, as they have announced themselves
     ///
     /// With role, version, whether their module is ready, what they run, and why they stay out if they do.
@@ -581,6 +519,75 @@ pub(super) struct StateOf {
     pub election: String,
     #[command(flatten)]
     pub store: Store,
+}
+
+/// What to ask of an election's nodes.
+#[derive(clap::Subcommand, Debug)]
+pub(super) enum SteerCommand {
+    /// Have the leader give the lease up, and another take it
+    ///
+    /// The node that leads stops its instance in order and stays out for a while. Where no other node is there, nobody
+    /// leads meanwhile. Exits with 1 if it has not given the lease up within --timeout.
+    #[command(after_help = "\
+Example:
+  baton step-down nightly-report --for 10m --reason 'kernel update'")]
+    StepDown {
+        #[command(flatten)]
+        of: SteeringOf,
+        /// How long that node does not lead again, from 1s to 24h
+        #[arg(long = "for", value_name = "DURATION", default_value = "60s")]
+        stays_out: String,
+        #[command(flatten)]
+        reason: Reason,
+    },
+    /// Have nobody lead until it is resumed
+    ///
+    /// Exits with 1 if somebody still leads after --timeout.
+    #[command(after_help = "\
+Example:
+  baton suspend nightly-report --reason 'the database is moved'")]
+    Suspend {
+        #[command(flatten)]
+        of: SteeringOf,
+        #[command(flatten)]
+        reason: Reason,
+    },
+    /// Take a suspension back
+    ///
+    /// Returns when a node leads, or when all know that one may. A steering object that is damaged is made anew.
+    #[command(after_help = "\
+Example:
+  baton resume nightly-report")]
+    Resume {
+        #[command(flatten)]
+        of: SteeringOf,
+    },
+    /// Have a certain node lead
+    ///
+    /// All others stay out until it has had its chance. If it does not take the lease soon, whoever did before may go
+    /// on; then this exits with 1.
+    #[command(after_help = "\
+Example:
+  baton transfer nightly-report --to web-3")]
+    Transfer {
+        #[command(flatten)]
+        of: SteeringOf,
+        /// The node, as `baton nodes` lists it
+        #[arg(long, value_name = "NODE")]
+        to: String,
+        #[command(flatten)]
+        reason: Reason,
+    },
+    /// Break a lease that a client holds which is no host of Baton
+    ///
+    /// One without an end, too. The lease of a host is not broken, since that would be waited out for longer.
+    #[command(after_help = "\
+Example:
+  baton break nightly-report --store azure://myaccount/leases")]
+    Break {
+        #[command(flatten)]
+        of: SteeringOf,
+    },
 }
 
 /// Which election's nodes are asked.

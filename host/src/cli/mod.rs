@@ -340,11 +340,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment
             election: election_argument(&election)?,
             store: config::resolve_store(&store.layer(), around)?,
         },
-        steering @ (Subcommand::StepDown { .. }
-        | Subcommand::Suspend { .. }
-        | Subcommand::Resume { .. }
-        | Subcommand::Transfer { .. }
-        | Subcommand::Break { .. }) => steering::command(steering, around)?,
+        Subcommand::Steer(asked) => steering::command(asked, around)?,
         Subcommand::Nodes { election, store, json } => Command::Nodes {
             election: election_argument(&election)?,
             store: config::resolve_store(&store.layer(), around)?,

@@ -6,7 +6,7 @@ use baton_election::ElectionName;
 use baton_store::StoreUrl;
 use baton_store::steering::LONGEST_STEP_DOWN;
 
-use super::args::{self, Subcommand};
+use super::args::{SteerCommand, SteeringOf};
 use super::{Command, Stop, election_argument};
 use crate::config::{self, ConfigError, Environment};
 use crate::steering::operator::{Steered, check_reason};
@@ -32,9 +32,9 @@ pub struct Steer {
 ///
 /// # Errors
 /// [`Stop`] where they are wrong.
-pub(super) fn command(arguments: Subcommand, around: &Environment) -> Result<Command, Stop> {
+pub(super) fn command(arguments: SteerCommand, around: &Environment) -> Result<Command, Stop> {
     let (of, reason, what) = match arguments {
-        Subcommand::StepDown { of, stays_out, reason } => {
+        SteerCommand::StepDown { of, stays_out, reason } => {
             let stays_out = duration("--for", &stays_out)?;
             if stays_out < Duration::from_secs(1) || stays_out > LONGEST_STEP_DOWN {
                 let problem = "it is from 1s to 24h: `baton suspend` has nobody lead for longer".to_owned();
@@ -42,16 +42,15 @@ pub(super) fn command(arguments: Subcommand, around: &Environment) -> Result<Com
             }
             (of, reason.reason, Steered::StepDown(stays_out))
         }
-        Subcommand::Suspend { of, reason } => (of, reason.reason, Steered::Suspend),
-        Subcommand::Resume { of } => (of, None, Steered::Resume),
-        Subcommand::Transfer { of, to, reason } => (of, reason.reason, Steered::Transfer(to)),
-        Subcommand::Break { of } => (of, None, Steered::Break),
-        _ => unreachable!("it is one of those that steer"),
+        SteerCommand::Suspend { of, reason } => (of, reason.reason, Steered::Suspend),
+        SteerCommand::Resume { of } => (of, None, Steered::Resume),
+        SteerCommand::Transfer { of, to, reason } => (of, reason.reason, Steered::Transfer(to)),
+        SteerCommand::Break { of } => (of, None, Steered::Break),
     };
     if let Some(reason) = &reason {
         check_reason(reason).map_err(|problem| ConfigError::of_argument("--reason", problem))?;
     }
-    let args::SteeringOf { election, store, timeout } = of;
+    let SteeringOf { election, store, timeout } = of;
     Ok(Command::Steer(Steer {
         election: election_argument(&election)?,
         store: config::resolve_store(&store.layer(), around)?,
