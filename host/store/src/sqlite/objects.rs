@@ -86,12 +86,14 @@ impl ObjectStore for SqliteStore {
         self.blocking(move |shared| {
             let (database, table) = shared.place(object);
             database.transact(Intent::Read, |db| {
-                let mut names = db.prepare_cached(&format!("SELECT election FROM {table} ORDER BY election"))?;
+                let mut names = db.prepare_cached(&format!("SELECT election FROM {table}"))?;
                 let names = names.query_map([], |row| row.get::<_, String>(0))?;
                 let own = names.filter_map(|name| {
                     name.map(|name| name.strip_suffix(suffix(object)).map(str::to_owned)).transpose()
                 });
-                elections(own).map(Ok)
+                let mut found = elections(own)?;
+                found.sort_unstable();
+                Ok(Ok(found))
             })
         })
         .await
