@@ -15,6 +15,7 @@
 //!   of them, and what each node says that it has ([`Announcement`]). A module is written once, and compared with its digest
 //!   at each reading.
 //! - [`steering`] is what operators ask of an election's nodes.
+//! - [`History`] is what has become of an election's terms, for people alone.
 //! - [`edit`] changes an object through conflict and doubt; `recall` is what all of these name of terms.
 //! - [`foreign`] reads the bytes of others, as `make fuzz` finds it; each package lists its own readers.
 
@@ -29,6 +30,7 @@ mod digest;
 pub mod edit;
 pub mod foreign;
 pub mod gate;
+mod history;
 pub mod jitter;
 pub mod lease;
 pub mod memory;
@@ -54,6 +56,7 @@ pub use announcement::{Announcement, SILENT, withdraw};
 #[cfg(feature = "azure")]
 pub use azure::AzureStore;
 pub use digest::{Digest, DigestPrefix, InvalidDigest, InvalidPrefix};
+pub use history::{History, HistoryError, KEPT_TERMS, LONGEST_TEXT, PastTerm, read_history, tell_terms};
 pub use memory::MemoryStore;
 pub use modules::{ModuleStore, StoredModule};
 pub use objects::{Listed, Listing, ObjectStore, PlainObject, Reading, VersionedObject};

@@ -20,11 +20,13 @@ pub enum VersionedObject {
     Control,
     /// What operators ask of its nodes: `ELECTION/steering`.
     Steering,
+    /// What has become of its terms: `ELECTION/history`.
+    History,
 }
 
 impl VersionedObject {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::State, Self::Control, Self::Steering];
+    pub const ALL: [Self; 4] = [Self::State, Self::Control, Self::Steering, Self::History];
 }
 
 /// An object whose name says who may put it, or what it holds.

@@ -4,7 +4,7 @@
 use super::azure;
 #[cfg(feature = "sqlite")]
 use super::sqlite;
-use super::{Announcement, StoreUrl, state, steering::Steering};
+use super::{Announcement, History, HistoryError, KEPT_TERMS, PastTerm, StoreUrl, state, steering::Steering};
 use crate::foreign::{Reader, text};
 
 /// All of them.
@@ -19,6 +19,7 @@ pub const READERS: &[Reader] = &[
     Reader { name: "state", read: state::foreign::state },
     Reader { name: "announcement", read: announcement },
     Reader { name: "steering", read: steering },
+    Reader { name: "history", read: history },
 ];
 
 fn store_url(bytes: &[u8]) {
@@ -40,4 +41,20 @@ fn announcement(bytes: &[u8]) {
     let Some(said) = Announcement::decode(bytes) else { return };
     let _ = said.when();
     assert_eq!(Announcement::decode(&said.encode()), Some(said), "it is written as it is read");
+}
+
+fn history(bytes: &[u8]) {
+    let mut history = match History::decode(bytes) {
+        Ok(history) => history,
+        Err(error) => return drop(HistoryError::to_string(&error)),
+    };
+    // What a host makes of it can be read, and is no larger than it may be.
+    history.tell(PastTerm { term: 7, node: "node".to_owned(), ..PastTerm::default() });
+    history.close();
+    let written = history.encode();
+    let Ok(again) = History::decode(&written) else { panic!("what is written cannot be read") };
+    assert!(again.terms.len() <= KEPT_TERMS && history.terms.ends_with(&again.terms), "it is read as it was written");
+    assert_eq!(again.encode(), written, "it is written as it is read");
+    let is_over = |pair: &&[PastTerm]| pair[0].ended.is_none() && pair[0].incarnation != pair[1].incarnation;
+    assert_eq!(again.terms.windows(2).filter(is_over).count(), 0, "what a term of another has followed is over");
 }

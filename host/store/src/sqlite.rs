@@ -1,7 +1,8 @@
 //! The embedded store: a SQLite file for the hosts of one machine, with nothing to install.
 //!
 //! `DIR/lease.db` holds leases and their records and nothing else, `DIR/state.db` the coordinators' state,
-//! `DIR/modules.db` the modules, and `DIR/control.db` what elections are told about them.
+//! `DIR/modules.db` the modules, `DIR/control.db` what elections are told about them, and `DIR/history.db` what has become
+//! of their terms.
 //! Time is the boot clock's, which all processes of one boot share and no one sets. A lease that was last
 //! changed on another boot clock (before a reboot, in another time namespace), or at a moment that ours has not
 //! come to, counts from when this store first saw it as it is, by the slowest of the clocks.
@@ -45,7 +46,7 @@ const LEASES_BUSY: Duration = Duration::from_millis(100);
 /// find one.
 const STATES_BUSY: Duration = Duration::from_secs(2);
 
-/// The same for what elections are told, which many nodes read and few write.
+/// The same for what elections are told and for their history, which many read and few write.
 const CONTROL_BUSY: Duration = Duration::from_secs(2);
 
 /// The same for modules: as long as a slow disk takes for a large one that another is writing.
@@ -76,6 +77,7 @@ impl SqliteStore {
                 leases: Database::new(dir.join("lease.db"), row::SCHEMA, LEASES_BUSY),
                 states: Database::new(dir.join("state.db"), objects::STATES_SCHEMA, STATES_BUSY),
                 control: Database::new(dir.join("control.db"), objects::CONTROL_SCHEMA, CONTROL_BUSY),
+                history: Database::new(dir.join("history.db"), objects::HISTORY_SCHEMA, CONTROL_BUSY),
                 modules: Database::new(dir.join("modules.db"), objects::MODULES_SCHEMA, MODULES_BUSY),
                 boot,
                 watched: Mutex::default(),
@@ -188,7 +190,7 @@ impl LeaseStore for SqliteStore {
         self.blocking(|shared| {
             // The leases come last: a node that can read them can ask the other files for terms, too. But a file that
             // cannot be made is no reason to have no leases.
-            let files = [&shared.states, &shared.control, &shared.modules, &shared.leases];
+            let files = [&shared.states, &shared.control, &shared.history, &shared.modules, &shared.leases];
             files.map(Database::create).into_iter().collect()
         })
         .await
@@ -205,6 +207,8 @@ struct Databases {
     states: Database,
     /// Apart from the modules, so that no push delays the reading of what is pushed.
     control: Database,
+    /// Apart from all else, since nothing waits for it.
+    history: Database,
     modules: Database,
     boot: Boot,
     /// Leases whose stamp says nothing about our boot clock, and since when, by what has passed here at the least, they

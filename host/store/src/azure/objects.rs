@@ -314,6 +314,7 @@ fn last_part(object: VersionedObject) -> &'static str {
         VersionedObject::State => "/state",
         VersionedObject::Control => "/control",
         VersionedObject::Steering => "/steering",
+        VersionedObject::History => "/history",
     }
 }
 
@@ -393,6 +394,7 @@ mod tests {
             format!("{election}{}", last_part(VersionedObject::State)),
             format!("{election}{}", last_part(VersionedObject::Control)),
             format!("{election}{}", last_part(VersionedObject::Steering)),
+            format!("{election}{}", last_part(VersionedObject::History)),
             name_of(&PlainObject::Announcement(election, "NODE".to_owned())),
             name_of(&PlainObject::Module(digest)).replace(&digest.hex(), "HEX"),
         ]

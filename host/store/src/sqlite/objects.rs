@@ -2,7 +2,7 @@
 //!
 //! The coordinators' state has a file of its own, so that no commit delays a renewal. So have modules: who writes one of
 //! many megabytes keeps readers out for as long as the disk takes, and what elections are told is read by every node
-//! every few seconds.
+//! every few seconds. And so has their history, so that nothing that matters more waits for it.
 
 use std::sync::Arc;
 
@@ -26,6 +26,10 @@ pub(super) const STATES_SCHEMA: &str =
 pub(super) const CONTROL_SCHEMA: &str =
     "CREATE TABLE control (election TEXT PRIMARY KEY, version TEXT NOT NULL, content BLOB NOT NULL) STRICT;
 CREATE TABLE node (election TEXT, node TEXT, content BLOB NOT NULL, PRIMARY KEY (election, node)) STRICT;";
+
+/// Of `history.db`.
+pub(super) const HISTORY_SCHEMA: &str =
+    "CREATE TABLE history (election TEXT PRIMARY KEY, version TEXT NOT NULL, content BLOB NOT NULL) STRICT;";
 
 /// Of `modules.db`. `stored` is in seconds since 1970.
 pub(super) const MODULES_SCHEMA: &str =
@@ -227,6 +231,7 @@ impl Databases {
         match object {
             VersionedObject::State => (&self.states, "state"),
             VersionedObject::Control | VersionedObject::Steering => (&self.control, "control"),
+            VersionedObject::History => (&self.history, "history"),
         }
     }
 }

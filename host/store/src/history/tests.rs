@@ -1,0 +1,183 @@
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::*;
+use crate::MemoryStore;
+use crate::memory::Fault;
+
+fn job() -> ElectionName {
+    ElectionName::new("job").unwrap()
+}
+
+fn begun(term: Term, node: &str) -> PastTerm {
+    let (node, incarnation, begun) = (node.to_owned(), format!("start-of-{node}"), rfc3339(Duration::from_secs(term)));
+    let module = Some(format!("sha256:{}", "ab".repeat(32)));
+    PastTerm { term, node, incarnation, begun, module, ..PastTerm::default() }
+}
+
+fn ended(term: Term, node: &str) -> PastTerm {
+    let (ended, outcome) = (Some(rfc3339(Duration::from_secs(term))), Some("done".to_owned()));
+    PastTerm { ended, outcome, leaderless_ms: Some(7), ..begun(term, node) }
+}
+
+fn record(term: Term, node: &str, released: bool) -> Record {
+    Record {
+        term,
+        node: Some(node.to_owned()),
+        incarnation: format!("start-of-{node}"),
+        since: Duration::from_secs(term),
+        lease: Duration::from_secs(15),
+        module: Some(format!("sha256:{}", "ab".repeat(32))),
+        outcome: None,
+        failures: 0,
+        released,
+    }
+}
+
+/// A history that was told this, in this order.
+fn told(all: impl IntoIterator<Item = PastTerm>) -> History {
+    let mut history = History::default();
+    all.into_iter().for_each(|told| history.tell(told));
+    history.close();
+    assert_eq!(History::decode(&history.encode()), Ok(history.clone()), "it is read as it is written");
+    history
+}
+
+fn numbers(history: &History) -> Vec<Term> {
+    history.terms.iter().map(|term| term.term).collect()
+}
+
+#[test]
+fn what_its_own_node_says_of_a_term_counts_whoever_is_first() {
+    let own = [begun(1, "a"), ended(1, "a")];
+    let after = begun(2, "b");
+    let by_others = PastTerm::before(&record(1, "a", false), "b", &after.begun).unwrap();
+    let known = told([own[1].clone(), after.clone()]);
+    let [one, all] = [&own[1..], &own[..]].map(<[PastTerm]>::to_vec);
+    let orders = [
+        [all.clone(), vec![by_others.clone(), after.clone()]].concat(),
+        [vec![by_others.clone(), after.clone()], all.clone()].concat(),
+        [vec![own[0].clone(), by_others.clone(), after.clone()], one.clone()].concat(),
+        [vec![after.clone(), by_others.clone()], one.clone(), vec![own[0].clone(), by_others.clone()]].concat(),
+    ];
+    for order in orders {
+        assert_eq!(told(order.clone()), known, "{order:#?}");
+    }
+}
+
+#[test]
+fn a_term_whose_node_died_is_closed_by_its_successor() {
+    let after = begun(3, "b");
+    // It had told of its beginning, or its record alone tells of it.
+    let first = PastTerm { leaderless_ms: Some(7), ..begun(1, "a") };
+    let by_others = PastTerm::before(&record(2, "a", false), "b", &after.begun).unwrap();
+    let history = told([first, by_others, after.clone()]);
+    let ends: Vec<_> = history.terms.iter().map(|term| (term.ended.as_deref(), term.closed_by.as_deref())).collect();
+    assert_eq!(ends, [(Some(&*after.begun), Some("b")), (Some(&*after.begun), Some("b")), (None, None)]);
+    assert_eq!((&history.terms[0].reason, history.terms[0].leaderless_ms), (&Some(UNHEARD.to_owned()), Some(7)));
+    assert_eq!((&history.terms[1].reason, &history.terms[1].outcome), (&Some(UNHEARD.to_owned()), &None));
+    let given_up = PastTerm::before(&record(2, "a", true), "b", &after.begun).unwrap();
+    assert_eq!(told([given_up, after]).terms[0].reason.as_deref(), Some(GIVEN_UP));
+    // As long as nobody has taken over, its node may only be late.
+    let late = told([begun(1, "a"), begun(2, "a")]);
+    assert!(late.terms.iter().all(|term| term.ended.is_none()), "{late:?}");
+    let nobody = Record { node: None, ..record(2, "a", false) };
+    assert_eq!((PastTerm::of(&nobody), PastTerm::of(&record(0, "a", false))), (None, None));
+}
+
+#[test]
+fn what_is_told_late_comes_to_its_place() {
+    let history = told([1, 2, 5, 6, 4, 3].map(|term| ended(term, "a")));
+    assert_eq!(numbers(&history), [1, 2, 3, 4, 5, 6]);
+    // Numbers that were set back with the store are of the last terms all the same.
+    let mut history = told((1000..2000).map(|term| ended(term, "a")));
+    history.tell(ended(7, "b"));
+    history.tell(ended(8, "b"));
+    assert_eq!(numbers(&history)[1000..], [7, 8]);
+    // A number that was given twice is two terms.
+    history.tell(ended(8, "c"));
+    assert_eq!(numbers(&history)[1000..], [7, 8, 8]);
+}
+
+#[test]
+fn the_last_terms_are_kept_and_their_texts_are_short() {
+    let history = told((1..=KEPT_TERMS as u64).map(|term| ended(term, "a")));
+    let mut more = history.clone();
+    more.tell(ended(2000, "a"));
+    let again = History::decode(&more.encode()).unwrap();
+    assert_eq!(again.terms, more.terms[1..]);
+    let long = "\u{1f980}\u{7}".repeat(1000);
+    let mut texts = history.clone();
+    for term in 1..=KEPT_TERMS as u64 {
+        texts.tell(PastTerm { reason: Some(long.clone()), ..ended(term, "a") });
+    }
+    let reason = texts.terms[0].reason.clone().unwrap();
+    assert_eq!(reason.chars().count(), LONGEST_TEXT);
+    let content = texts.encode();
+    assert!(content.len() <= LARGEST + 64, "{}", content.len());
+    let kept = History::decode(&content).unwrap();
+    assert!(kept.terms.len() > 200 && texts.terms.ends_with(&kept.terms), "{}", kept.terms.len());
+}
+
+#[tokio::test]
+async fn it_is_told_in_one_write_and_read_again() {
+    let store = MemoryStore::new(Arc::new(|| Duration::ZERO));
+    assert_eq!(read_history(&store, &job()).await, Ok(None));
+    assert_eq!(tell_terms(&store, &job(), &[ended(1, "a"), begun(2, "a")]).await, Ok(None));
+    let known = read_history(&store, &job()).await.unwrap().unwrap();
+    assert_eq!(known, told([ended(1, "a"), begun(2, "a")]));
+    // An answer that was lost is asked for again, and told but once.
+    store.fail_next(Fault::LoseAnswer);
+    assert_eq!(tell_terms(&store, &job(), &[ended(2, "a")]).await, Ok(None));
+    let known = read_history(&store, &job()).await.unwrap().unwrap();
+    assert_eq!(known, told([ended(1, "a"), ended(2, "a")]));
+    let written = store.read(VersionedObject::History, &job(), None).await;
+    assert_eq!(tell_terms(&store, &job(), &[ended(2, "a"), begun(1, "a")]).await, Ok(None));
+    assert_eq!(store.read(VersionedObject::History, &job(), None).await, written, "nothing was new");
+}
+
+#[tokio::test]
+async fn two_that_tell_at_once_are_both_heard() {
+    let store = MemoryStore::new(Arc::new(|| Duration::ZERO));
+    let tells = |node: &'static str, terms: [Term; 3]| {
+        let store = store.clone();
+        async move {
+            for term in terms {
+                assert_eq!(tell_terms(&store, &job(), &[ended(term, node)]).await, Ok(None));
+            }
+        }
+    };
+    tokio::join!(tells("a", [1, 3, 6]), tells("b", [2, 4, 5]));
+    assert_eq!(numbers(&read_history(&store, &job()).await.unwrap().unwrap()), [1, 2, 3, 4, 5, 6]);
+}
+
+#[tokio::test]
+async fn what_is_damaged_is_begun_anew_and_what_is_newer_is_left_alone() {
+    let store = MemoryStore::new(Arc::new(|| Duration::ZERO));
+    let damaged =
+        ["", "null", "[]", "{\"format\":1}", "{\"format\":1,\"terms\":[{}]}", "{\"format\":1,\"terms\":[1]}", "\u{0}"];
+    for content in
+        damaged.map(str::to_owned).into_iter().chain([format!("{{\"format\":1{}}}", " ".repeat(LARGEST_READ))])
+    {
+        let version = match store.read(VersionedObject::History, &job(), None).await.unwrap() {
+            crate::Reading::Found(version, _) => Some(version),
+            _ => None,
+        };
+        let content = Bytes::from(content);
+        store.write(VersionedObject::History, &job(), version.as_ref(), content.clone()).await.unwrap();
+        assert!(matches!(read_history(&store, &job()).await, Err(HistoryError::Damaged(_))), "{content:?}");
+        let said = tell_terms(&store, &job(), &[ended(1, "a")]).await;
+        assert!(matches!(said, Ok(Some(HistoryError::Damaged(_)))), "{said:?}");
+        assert_eq!(read_history(&store, &job()).await, Ok(Some(told([ended(1, "a")]))));
+        assert_eq!(tell_terms(&store, &job(), &[ended(1, "a")]).await, Ok(None), "it is said once");
+    }
+    let newer = ElectionName::new("newer").unwrap();
+    let content = Bytes::from("{\"format\":2,\"pages\":[]}");
+    store.write(VersionedObject::History, &newer, None, content.clone()).await.unwrap();
+    assert_eq!(tell_terms(&store, &newer, &[ended(1, "a")]).await, Err(HistoryError::Format(2)));
+    assert!(HistoryError::Format(2).to_string().contains("format 2, and this version of Baton reads 1"));
+    let found = store.read(VersionedObject::History, &newer, None).await;
+    assert!(matches!(found, Ok(crate::Reading::Found(_, found)) if found == content));
+}
