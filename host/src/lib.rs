@@ -5,6 +5,7 @@
 //! - `supervisor` carries out what an elector decides, and owns the instance and all that it started.
 //! - `telemetry` is the log: lines pass a bounded queue to one writer thread, which judges those of guests once more.
 //! - `steering` is what operators ask of nodes: how these hear of it, and how commands ask for it.
+//! - `historian` writes into the store what has become of the terms.
 //! - `admin` answers probes, load balancers and scrapers, and takes what programs ask of nodes.
 //! - `node` is who this host is, `signals` how it is told to end, and `status_socket` what the hosts of a machine tell
 //!   `baton status` that the store does not know.
@@ -16,6 +17,7 @@ pub mod config;
 #[cfg(test)]
 mod docs_tests;
 pub mod foreign;
+pub mod historian;
 pub mod node;
 pub mod signals;
 pub mod status_socket;

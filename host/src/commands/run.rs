@@ -2,8 +2,8 @@
 //!
 //! The host's threads:
 //!
-//! - **control**, two threads: supervisors, followers, requests to the store, signals. They never write to a descriptor
-//!   that somebody may not read. One election's try does not wait behind another's.
+//! - **control**, two threads: supervisors, followers, historians, requests to the store, signals. They never write to a
+//!   descriptor that somebody may not read. One election's try does not wait behind another's.
 //! - **keepers**, two threads: hear the runners, commit for them, look up names. They decide nothing.
 //! - **starter**: starts templates and the warden, takes over the runners that templates have forked, and reaps those that
 //!   nobody waits for. All of them die with this thread.
@@ -31,6 +31,7 @@ use super::dev::Workshop;
 use super::{WrongConfiguration, descriptors, open_store};
 use crate::admin::{Admin, AdminError, AdminPlace, AdminSettings, Listening, Watched};
 use crate::config::{Config, Coordinator, Misspelt, Relied};
+use crate::historian::{Historian, HistorianPace};
 use crate::node::NodeId;
 use crate::signals::{Ask, Signals};
 use crate::status_socket::StatusSocket;
@@ -272,7 +273,9 @@ fn contend(
             }
         };
         let (ask, asked) = watch::channel(Shutdown::No);
-        let (mut supervisors, mut followers, mut aside) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
+        let (mut supervisors, mut followers, mut historians) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
+        let mut aside = JoinSet::new();
+        let (serving, over) = watch::channel(());
         let supplied = supplied.into_iter().zip(all_runners).zip(&standings);
         for (Checked { coordinator, postmortem, .. }, ((supplied, runners), standing)) in checked.iter().zip(supplied) {
             let log = log.for_election(standing);
@@ -303,6 +306,15 @@ fn contend(
                 log.clone(),
             ));
             aside.spawn(Arc::clone(&helm).watch());
+            let historian = Historian {
+                election: coordinator.election.clone(),
+                node: node.to_string(),
+                incarnation: incarnation.clone(),
+                store: Arc::clone(modules),
+                standing: Arc::clone(standing),
+                log: log.clone(),
+                pace: HistorianPace::default(),
+            };
             let supervisor = Supervisor {
                 election: coordinator.election.clone(),
                 settings: Settings {
@@ -328,6 +340,7 @@ fn contend(
             };
             supervisors.spawn(supervisor.run(asked.clone()));
             followers.spawn(supplied.follower.run());
+            historians.spawn(historian.run(over.clone()));
         }
         aside.spawn(heartbeat.of_runtime(clock.clone()));
         // A folder of one's own costs nobody anything: only what is shared must be asked for.
@@ -362,9 +375,12 @@ fn contend(
                 Some(ended) = followers.join_next() => followed(ended, log),
             }
         }
+        drop(serving);
         while let Some(ended) = followers.join_next().await {
             followed(ended, log);
         }
+        // One that fails has nothing more to write, and takes nothing with it.
+        while historians.join_next().await.is_some() {}
         aside.shutdown().await;
         Ok(())
     });

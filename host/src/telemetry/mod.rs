@@ -19,6 +19,7 @@ mod queue;
 mod shorten;
 mod sink;
 mod standing;
+mod terms;
 mod writer;
 
 use std::io::{self, IsTerminal};
@@ -35,6 +36,7 @@ pub use format::Style;
 pub use heartbeat::{BEAT_EVERY, Heartbeat};
 pub use make::hand_off;
 pub use standing::{Known, Standing};
+pub use terms::Served;
 
 use crate::node::NodeId;
 use baton_store::clock::wall;

@@ -14,6 +14,7 @@ use baton_store::Digest;
 use super::Event;
 use super::counts::{Asked, Counts, Ended, Transition};
 use super::heartbeat::Heartbeat;
+use super::terms::Terms;
 
 /// One node in one election.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub struct Standing {
     pub lease: Duration,
     /// What was counted so far.
     pub counts: Counts,
+    /// The terms that it serves.
+    pub terms: Terms,
     known: Mutex<Known>,
     /// Its supervisor's.
     pub heartbeat: Heartbeat,
@@ -105,7 +108,8 @@ impl Standing {
     /// A node that knows nothing yet.
     #[must_use]
     pub fn new(election: ElectionName, lease: Duration) -> Self {
-        Self { election, lease, counts: Counts::default(), known: Mutex::default(), heartbeat: Heartbeat::default() }
+        let (counts, terms, known, heartbeat) = Default::default();
+        Self { election, lease, counts, terms, known, heartbeat }
     }
 
     /// What is known now.
@@ -123,7 +127,10 @@ impl Standing {
         let is_vacant = known.is_vacant && known.leads.is_none() && !known.awaits_push;
         if is_vacant != known.vacant_since.is_some() {
             known.vacant = known.vacant(now);
-            known.vacant_since = is_vacant.then_some(now);
+            let since = std::mem::replace(&mut known.vacant_since, is_vacant.then_some(now));
+            if let (Some(since), true) = (since, known.leads.is_some()) {
+                self.terms.follows_on(now.since(since));
+            }
         }
     }
 
@@ -165,6 +172,7 @@ impl Standing {
             if let Snapshot::Object { lease, record: Some(record), .. } = snapshot {
                 known.term = known.term.max(record.term);
                 if known.leads.is_none() {
+                    self.terms.has_read(record);
                     known.leader = record.node.clone().filter(|_| leads(*lease, record));
                 }
             }
@@ -173,6 +181,7 @@ impl Standing {
 
     /// What was said of this election.
     pub(super) fn observe(&self, node: &str, term: Option<Term>, event: &Event) {
+        self.terms.observe(term, event);
         match event {
             Event::Elected { .. } => {
                 let mut known = self.lock();

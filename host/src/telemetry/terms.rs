@@ -1,0 +1,260 @@
+//! The terms that a node serves, as its log tells of them, for the election's history.
+//!
+//! The threads that renew and kill tell: none of it waits for anything but a lock that nobody holds for longer than it takes to
+//! copy a few words. Whoever writes the history takes them.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use baton_election::{Record, Term};
+use baton_store::clock::wall;
+use baton_store::{KEPT_TERMS, LONGEST_TEXT};
+use tokio::sync::Notify;
+
+use super::Event;
+
+/// A term of this node, as far as it has come.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Served {
+    /// Its number.
+    pub term: Term,
+    /// The digest of what runs.
+    pub module: String,
+    /// When it began: wall-clock time since the Unix epoch.
+    pub begun: Duration,
+    /// When its instance was gone; none before that.
+    pub ended: Option<Duration>,
+    /// How its instance ended: the outcome of the event `gone`.
+    pub outcome: Option<String>,
+    /// What the log has said first of why it ended.
+    pub reason: Option<String>,
+    /// How long nobody had led before, if that was seen.
+    pub leaderless: Option<Duration>,
+    /// What the record said before, where this term is the first of its lease.
+    pub before: Option<Record>,
+}
+
+/// The terms of one node in one election.
+#[derive(Debug, Default)]
+pub struct Terms {
+    told: Mutex<Told>,
+    news: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Told {
+    /// The one that is served, and whether it was taken as it is.
+    serving: Option<(Served, bool)>,
+    /// Those that have ended and were not taken yet, the last ones.
+    ended: VecDeque<Served>,
+    /// What was read last of a record with a node.
+    before: Option<Record>,
+}
+
+impl Terms {
+    /// Waits until there is something to take.
+    pub async fn news(&self) {
+        self.news.notified().await;
+    }
+
+    /// What has changed since it was taken last, in the terms' order.
+    #[must_use]
+    pub fn take(&self) -> Vec<Served> {
+        let mut told = self.lock();
+        let mut taken: Vec<Served> = std::mem::take(&mut told.ended).into();
+        if let Some((serving, is_taken)) = &mut told.serving
+            && !std::mem::replace(is_taken, true)
+        {
+            taken.push(serving.clone());
+        }
+        taken
+    }
+
+    /// A record was read while this node did not lead.
+    pub(super) fn has_read(&self, record: &Record) {
+        let mut told = self.lock();
+        if record.node.is_some() && told.before.as_ref() != Some(record) {
+            told.before = Some(record.clone());
+        }
+    }
+
+    /// Nobody had led for so long before the term that is served.
+    pub(super) fn follows_on(&self, leaderless: Duration) {
+        if let Some((serving, is_taken)) = &mut self.lock().serving {
+            (serving.leaderless, *is_taken) = (Some(leaderless), false);
+        }
+    }
+
+    /// What was said of a term of this node.
+    pub(super) fn observe(&self, term: Option<Term>, event: &Event) {
+        match (term, event) {
+            (Some(term), Event::Elected { module, .. }) => self.begins(term, module),
+            (_, Event::Stopping { reason, message, .. }) => self.is_ending(term, || format!("{reason}: {message}")),
+            (_, Event::Lost { reason, .. }) => self.is_ending(term, || format!("lost: {reason}")),
+            (_, Event::Killed { reason }) => self.is_ending(term, || reason.clone()),
+            (Some(term), Event::Gone { outcome, message, .. }) => self.has_ended(term, outcome, message.as_deref()),
+            _ => {}
+        }
+    }
+
+    fn begins(&self, term: Term, module: &str) {
+        let mut told = self.lock();
+        told.serving = Some((
+            Served {
+                term,
+                module: module.to_owned(),
+                begun: wall(),
+                ended: None,
+                outcome: None,
+                reason: None,
+                leaderless: None,
+                before: told.before.take().filter(|before| before.term < term),
+            },
+            false,
+        ));
+        drop(told);
+        self.news.notify_one();
+    }
+
+    fn is_ending(&self, term: Option<Term>, why: impl FnOnce() -> String) {
+        if let Some((serving, _)) = &mut self.lock().serving
+            && term == Some(serving.term)
+        {
+            serving.reason.get_or_insert_with(|| shortened(&why()));
+        }
+    }
+
+    fn has_ended(&self, term: Term, outcome: &str, message: Option<&str>) {
+        let mut told = self.lock();
+        let Some((mut served, _)) = told.serving.take_if(|(serving, _)| serving.term == term) else { return };
+        (served.ended, served.outcome) = (Some(wall()), Some(outcome.to_owned()));
+        served.reason = served.reason.take().or_else(|| message.map(shortened));
+        if told.ended.len() >= KEPT_TERMS {
+            told.ended.pop_front();
+        }
+        told.ended.push_back(served);
+        drop(told);
+        self.news.notify_one();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The first line, or the beginning of it.
+fn shortened(text: &str) -> String {
+    text.lines().next().unwrap_or_default().chars().take(LONGEST_TEXT).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use baton_election::{ElectionName, LeaseState, Reply, Snapshot, Time, Version};
+    use baton_runtime::Usage;
+
+    use super::*;
+    use crate::telemetry::{Asked, Standing};
+
+    fn at(seconds: u64) -> Time {
+        Time(Duration::from_secs(seconds))
+    }
+
+    fn standing() -> Standing {
+        Standing::new(ElectionName::new("job").unwrap(), Duration::from_secs(15))
+    }
+
+    fn says(standing: &Standing, term: Term, event: &Event) {
+        standing.observe("here", Some(term), event);
+    }
+
+    fn elected() -> Event {
+        Event::Elected { module: "sha256:ab".to_owned(), failures: 0 }
+    }
+
+    fn stopping(reason: &str) -> Event {
+        let (reason, message) = (reason.to_owned(), "why".to_owned());
+        Event::Stopping { reason, message, grace_s: Duration::ZERO.into() }
+    }
+
+    fn gone(outcome: &str, message: Option<&str>) -> Event {
+        let message = message.map(str::to_owned);
+        Event::Gone { outcome: outcome.to_owned(), message, took_s: Duration::ZERO.into(), usage: Usage::default() }
+    }
+
+    fn reads(standing: &Standing, lease: LeaseState, term: Term) -> Record {
+        let record = Record {
+            term,
+            node: Some("other".to_owned()),
+            incarnation: "i".to_owned(),
+            since: Duration::from_secs(9),
+            lease: Duration::from_secs(15),
+            module: None,
+            outcome: None,
+            failures: 0,
+            released: false,
+        };
+        let snapshot = Snapshot::Object { lease, version: Version(String::new()), record: Some(record.clone()) };
+        standing.was_asked(Asked::Read, &Ok(Reply::Read(snapshot)), Duration::ZERO);
+        record
+    }
+
+    #[test]
+    fn a_term_is_told_of_as_the_log_has_it_when_it_begins_and_when_it_has_ended() {
+        let standing = standing();
+        let before = reads(&standing, LeaseState::Expired, 3);
+        standing.goes_round(at(10), 3, None);
+        says(&standing, 4, &elected());
+        standing.goes_round(at(12), 4, Some(at(20)));
+        let [begun] = standing.terms.take().try_into().unwrap();
+        assert_eq!((begun.term, begun.leaderless, begun.ended), (4, Some(Duration::from_secs(2)), None));
+        assert_eq!((begun.module.as_str(), &begun.before), ("sha256:ab", &Some(before)));
+        assert_eq!(standing.terms.take(), []);
+        says(&standing, 4, &stopping("lease-at-risk"));
+        says(&standing, 4, &Event::Lost { reason: "held".to_owned(), since_renewal_s: Duration::ZERO.into() });
+        says(&standing, 4, &Event::Killed { reason: "late".to_owned() });
+        assert_eq!(standing.terms.take(), [], "it is told with its end");
+        says(&standing, 4, &gone("killed", None));
+        let [ended] = standing.terms.take().try_into().unwrap();
+        assert_eq!(ended.reason.as_deref(), Some("lease-at-risk: why"), "the first is the cause");
+        assert_eq!(ended.outcome.as_deref(), Some("killed"));
+        assert_eq!(Served { ended: None, outcome: None, reason: None, ..ended.clone() }, begun);
+        assert!(ended.ended >= Some(begun.begun));
+    }
+
+    #[test]
+    fn a_term_that_follows_under_the_same_lease_has_nobody_before_it() {
+        let standing = standing();
+        reads(&standing, LeaseState::Expired, 3);
+        standing.goes_round(at(10), 3, None);
+        says(&standing, 4, &elected());
+        standing.goes_round(at(12), 4, Some(at(20)));
+        // In doubt of a write a holder reads.
+        reads(&standing, LeaseState::Held, 4);
+        says(&standing, 4, &gone("failed", Some("a trap\nand where")));
+        says(&standing, 5, &elected());
+        standing.goes_round(at(13), 5, Some(at(20)));
+        let [first, second] = standing.terms.take().try_into().unwrap();
+        assert_eq!((first.reason.as_deref(), first.outcome.as_deref()), (Some("a trap"), Some("failed")));
+        assert_eq!((second.term, second.leaderless, second.before), (5, None, None));
+        // Nor is that other's term that it once followed.
+        says(&standing, 5, &gone("done", None));
+        let [done] = standing.terms.take().try_into().unwrap();
+        assert_eq!((done.reason, done.outcome.as_deref()), (None, Some("done")));
+    }
+
+    #[test]
+    fn of_many_the_last_are_kept() {
+        let standing = standing();
+        let long = "x".repeat(10_000);
+        for term in 1..=KEPT_TERMS as u64 + 5 {
+            says(&standing, term, &elected());
+            says(&standing, term, &gone("failed", Some(&long)));
+        }
+        says(&standing, 9, &gone("done", None));
+        let kept = standing.terms.take();
+        assert_eq!((kept.len(), kept[0].term), (KEPT_TERMS, 6));
+        assert!(kept.iter().all(|served| served.reason.as_ref().is_some_and(|why| why.len() == LONGEST_TEXT)));
+    }
+}
