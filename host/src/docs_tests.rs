@@ -9,11 +9,13 @@ use baton_election::Timing;
 use clap::Command;
 use serde::Serialize;
 
-use crate::cli::{self, LeaseWord, ModuleRow, NodeRow, NodeStatusRow, StatusRow, SuspendedRow, WRONG_CONFIGURATION};
+use crate::cli::{
+    self, LeaseWord, ModuleRow, NodeRow, NodeStatusRow, StatusRow, SuspendedRow, TermRow, WRONG_CONFIGURATION,
+};
 use crate::config::{Environment, Key};
 use baton_modules::Pace;
 use baton_runtime::{Import, InUse, Inspection, Usage};
-use baton_store::Digest;
+use baton_store::{Digest, PastTerm};
 use baton_store::{azure, sqlite};
 
 const TIMING: &str = include_str!("../../docs/limits-and-timing.md");
@@ -277,6 +279,7 @@ fn the_fields_in_json_are_those_of_the_table() {
         fields(&in_use),
         fields(&suspended),
         fields(&listed),
+        fields(&TermRow::from(PastTerm::default())),
         fields(&version),
         fields(&node),
         fields(&inspection),

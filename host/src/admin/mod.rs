@@ -10,6 +10,7 @@
 
 mod access;
 mod connections;
+mod history;
 mod metrics;
 mod routes;
 mod status;

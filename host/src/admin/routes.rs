@@ -14,11 +14,12 @@ use axum::{Json, Router};
 use baton_store::{ObjectStore, Store};
 use bytes::Bytes;
 use serde::Serialize;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use utoipa::openapi::OpenApi;
 use utoipa::{OpenApi as _, ToSchema};
 
 use super::access::Access;
+use super::history::{self, Histories};
 use super::status::{self, Nodes};
 use super::{Watched, metrics, steering};
 use crate::telemetry::Standing;
@@ -48,14 +49,16 @@ pub(super) struct Asked {
     pub(super) store: Arc<dyn Store>,
     /// Places for calls that change something.
     pub(super) changes: Semaphore,
+    pub(super) histories: Histories,
     pages: Arc<Semaphore>,
 }
 
 impl Asked {
     pub(super) fn about(watched: Watched, store: Arc<dyn Store>, access: Access) -> Arc<Self> {
-        let nodes = Nodes::of(Arc::clone(&store) as Arc<dyn ObjectStore>);
+        let objects = || Arc::clone(&store) as Arc<dyn ObjectStore>;
+        let (nodes, histories) = (Nodes::of(objects()), Histories::of(objects()));
         let (changes, pages) = (Semaphore::new(steering::AT_ONCE), Arc::new(Semaphore::new(PAGES)));
-        Arc::new(Self { watched, access, nodes, store, changes, pages })
+        Arc::new(Self { watched, access, nodes, histories, store, changes, pages })
     }
 }
 
@@ -68,6 +71,7 @@ pub(super) fn all(asked: Arc<Asked>) -> Router {
         .route("/metrics", get(scraped))
         .route("/v1/elections", get(status::elections))
         .route("/v1/elections/{election}", get(status::election))
+        .route("/v1/elections/{election}/history", get(history::history))
         .route("/v1/nodes", get(status::nodes))
         .route("/v1/openapi.json", get(described))
         .merge(steering::routes())
@@ -176,8 +180,13 @@ async fn scraped(State(asked): State<Arc<Asked>>, headers: HeaderMap) -> Respons
     } else {
         (metrics::PROMETHEUS, metrics::as_prometheus(&page))
     };
+    in_pieces(kind, page, place)
+}
+
+/// A long answer, whose place is another's once its client has read it.
+pub(super) fn in_pieces(kind: &'static str, page: impl Into<Bytes>, place: OwnedSemaphorePermit) -> Response {
+    let page = page.into();
     let length = page.len();
-    let page = Bytes::from(page);
     let pieces = (0..length).step_by(PIECE).map(move |from| {
         // Until the last of them is handed out.
         let _ = &place;
@@ -203,6 +212,7 @@ async fn described() -> Json<OpenApi> {
         scraped,
         status::elections,
         status::election,
+        history::history,
         status::nodes,
         steering::step_down,
         steering::suspend,
@@ -283,6 +293,8 @@ impl Asked {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use baton_election::ElectionName;
+    use baton_store::{PastTerm, tell_terms};
     use http_body_util::BodyExt as _;
     use serde_json::Value;
     use tower::ServiceExt as _;
@@ -352,14 +364,21 @@ mod tests {
 
     #[tokio::test]
     async fn each_path_answers_as_it_is_described() {
-        let asked = Asked::of_nothing();
+        let store = Arc::new(baton_store::MemoryStore::new(Arc::new(|| Duration::ZERO)));
+        let election = ElectionName::new("job").unwrap();
+        let text = || Some("text".to_owned());
+        let whole =
+            PastTerm { term: 1, leaderless_ms: Some(1500), ended: text(), reason: text(), ..PastTerm::default() };
+        let running = PastTerm { term: 2, ..PastTerm::default() };
+        assert_eq!(tell_terms(&*store, &election, &[whole, running]).await, Ok(None));
+        let asked = Asked::about(Watched::of_nothing(), store, Access::default());
         let (status, described) = get(&asked, "/v1/openapi.json", false).await;
         assert_eq!(status, StatusCode::OK, "what there is is no secret");
         let described: Value = serde_json::from_slice(&described).unwrap();
         let paths = described["paths"].as_object().unwrap();
         let (reads, changes): (Vec<_>, Vec<_>) =
             paths.iter().partition(|(_, operations)| operations.as_object().unwrap().contains_key("get"));
-        assert_eq!((reads.len(), changes.len()), (7, 5));
+        assert_eq!((reads.len(), changes.len()), (8, 5));
         let docs = include_str!("../../../docs/monitoring.md");
         for (path, operations) in reads {
             let named = path.replace("{election}", "ELECTION");

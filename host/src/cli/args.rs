@@ -47,6 +47,24 @@ Example:
         #[arg(long)]
         json: bool,
     },
+    /// Show an election's last terms, the newest first: which node led, from when to when, and why it ended
+    ///
+    /// Each node tells of its terms a few seconds after they began and ended. The times are those of the nodes' clocks.
+    #[command(after_help = "\
+Example:
+  baton history nightly-report --limit 100 --store azure://myaccount/leases")]
+    History {
+        /// The election
+        election: String,
+        /// How many terms at the most; the store keeps 1000
+        #[arg(long, value_name = "NUMBER", default_value_t = 20)]
+        limit: usize,
+        #[command(flatten)]
+        store: Store,
+        /// Print a JSON array of objects
+        #[arg(long)]
+        json: bool,
+    },
     /// Say whether a component would run here, and if not, why
     ///
     /// It is compiled as on a node: in a process of its own, with bounded memory and time. Exits with 0 if it would run

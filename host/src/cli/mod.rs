@@ -3,6 +3,7 @@
 
 mod args;
 mod check;
+mod history;
 mod modules;
 mod nodes;
 mod print;
@@ -23,6 +24,7 @@ use clap::error::ContextValue;
 
 pub use args::Lang;
 pub use check::print_inspection;
+pub use history::{TermRow, print_history};
 pub use modules::{ModuleRow, NodeRow, print_modules};
 pub use nodes::{NodeStatusRow, print_nodes};
 pub use print::{columns, print, print_json, print_value};
@@ -54,6 +56,17 @@ pub enum Command {
         election: Option<ElectionName>,
         /// Where the lease store is.
         store: StoreUrl,
+        /// As JSON.
+        json: bool,
+    },
+    /// Show the last terms of an election.
+    History {
+        /// The election.
+        election: ElectionName,
+        /// Where the store is.
+        store: StoreUrl,
+        /// So many at the most.
+        limit: usize,
         /// As JSON.
         json: bool,
     },
@@ -294,6 +307,12 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment
         Subcommand::Status { election, store, json } => Command::Status {
             election: election.as_deref().map(election_argument).transpose()?,
             store: config::resolve_store(&store.layer(), around)?,
+            json,
+        },
+        Subcommand::History { election, limit, store, json } => Command::History {
+            election: election_argument(&election)?,
+            store: config::resolve_store(&store.layer(), around)?,
+            limit,
             json,
         },
         Subcommand::Check { module, compile_timeout, file, json } => {

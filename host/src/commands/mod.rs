@@ -2,6 +2,7 @@
 
 mod descriptors;
 mod dev;
+mod history;
 mod modules;
 mod new;
 mod prune;
@@ -45,6 +46,7 @@ pub fn run(command: Command) -> ExitCode {
         Command::Run(config) => run::run(&config),
         Command::Dev(development) => dev::dev(*development),
         Command::Status { election, store, json } => block_on(status::status(election, &store, json)),
+        Command::History { election, store, limit, json } => block_on(history::history(&election, &store, limit, json)),
         Command::Check { module, compile_timeout, json } => block_on(check(&module, compile_timeout, json)),
         Command::Push(command) => block_on(push::push(&command)),
         Command::Modules { election, store, json } => block_on(modules::modules(&election, &store, json)),

@@ -17,6 +17,7 @@ mod files;
 mod fleet;
 mod frozen;
 mod guests_that_misbehave;
+mod history;
 mod hoards;
 mod http;
 mod leadership;

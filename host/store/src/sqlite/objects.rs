@@ -244,7 +244,7 @@ fn key(object: VersionedObject, election: &ElectionName) -> String {
 
 fn suffix(object: VersionedObject) -> &'static str {
     match object {
-        VersionedObject::State | VersionedObject::Control => "",
+        VersionedObject::State | VersionedObject::Control | VersionedObject::History => "",
         VersionedObject::Steering => "/steering",
     }
 }

@@ -1,0 +1,124 @@
+//! What a node tells of the past terms of the elections that it takes part in, as the store has them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use baton_election::{ElectionName, StoreError};
+use baton_store::{History, HistoryError, KEPT_TERMS, ObjectStore, read_history};
+use tokio::sync::{Mutex, Semaphore};
+use tokio::time::{Instant, timeout};
+
+use super::access::MaySeeStatus;
+use super::routes::{Asked, in_pieces, text};
+use crate::cli::TermRow;
+
+/// The store is not asked for a history more often: a node tells of a term a few seconds after it began or ended.
+const EVERY: Duration = Duration::from_secs(5);
+
+/// How long the store may take.
+const WITHIN: Duration = Duration::from_secs(10);
+
+/// So many answers are there at a time, each until its client has read it.
+const ANSWERS: usize = 8;
+
+/// So many terms there are in an answer, unless another number is asked for.
+const TERMS: usize = 100;
+
+/// The histories as the store had them a moment ago.
+pub(super) struct Histories {
+    store: Arc<dyn ObjectStore>,
+    /// One asks at a time, and the others take what it finds.
+    last: Mutex<BTreeMap<ElectionName, (Instant, Arc<History>)>>,
+    answers: Arc<Semaphore>,
+}
+
+impl Histories {
+    pub(super) fn of(store: Arc<dyn ObjectStore>) -> Self {
+        Self { store, last: Mutex::default(), answers: Arc::new(Semaphore::new(ANSWERS)) }
+    }
+
+    async fn now(&self, election: &ElectionName) -> Result<Arc<History>, HistoryError> {
+        let mut last = self.last.lock().await;
+        // What nobody has asked for again is not kept.
+        last.retain(|_, (at, _)| at.elapsed() < EVERY);
+        if let Some((_, history)) = last.get(election) {
+            return Ok(Arc::clone(history));
+        }
+        let late = |_| StoreError::Unknown(format!("no answer within {WITHIN:?}"));
+        let read = timeout(WITHIN, read_history(&*self.store, election)).await.map_err(late)??;
+        let history = Arc::new(read.unwrap_or_default());
+        last.insert(election.clone(), (Instant::now(), Arc::clone(&history)));
+        Ok(history)
+    }
+}
+
+/// The last terms of an election, the newest first.
+#[utoipa::path(
+    get,
+    path = "/v1/elections/{election}/history",
+    params(
+        ("election" = String, Path),
+        ("limit" = Option<usize>, Query, description = "how many terms at the most; 100 if it is not given")
+    ),
+    responses(
+        (status = 200, body = Vec<TermRow>),
+        (status = 400, description = "the limit is no number"),
+        (status = 404, description = "this node takes no part in it"),
+        (status = 503, description = "the store does not answer, or too many others read a history")
+    )
+)]
+pub(super) async fn history(
+    _: MaySeeStatus,
+    State(asked): State<Arc<Asked>>,
+    Path(election): Path<String>,
+    uri: Uri,
+) -> Response {
+    let standing = match asked.watched.standing(&election) {
+        Ok(standing) => standing,
+        Err(no_part) => return no_part.into_response(),
+    };
+    let Some(limit) = limit(uri.query()) else {
+        return text(
+            StatusCode::BAD_REQUEST,
+            format!("ask for some of the last terms with ?limit=1 to {KEPT_TERMS}\n"),
+        );
+    };
+    let histories = &asked.histories;
+    let Ok(place) = Arc::clone(&histories.answers).try_acquire_owned() else {
+        return text(StatusCode::SERVICE_UNAVAILABLE, format!("{ANSWERS} others are reading a history: try again\n"));
+    };
+    let history = match histories.now(&standing.election).await {
+        Ok(history) => history,
+        Err(error) => {
+            return text(StatusCode::SERVICE_UNAVAILABLE, format!("the history cannot be read: {error}\n"));
+        }
+    };
+    let rows: Vec<TermRow> = history.terms.iter().rev().take(limit).cloned().map(TermRow::from).collect();
+    let Ok(body) = serde_json::to_string(&rows) else { return StatusCode::INTERNAL_SERVER_ERROR.into_response() };
+    in_pieces("application/json", body, place)
+}
+
+/// What `limit=` says; none where it is something else.
+fn limit(query: Option<&str>) -> Option<usize> {
+    match query.filter(|query| !query.is_empty()) {
+        None => Some(TERMS),
+        Some(query) => query.strip_prefix("limit=")?.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_a_number() {
+        let limits = ["", "limit=7", "limit=", "limit=-1", "limit=a", "limit=1&limit=2", "x=1"];
+        let expected = [Some(TERMS), Some(7), None, None, None, None, None];
+        assert_eq!(limits.map(|query| limit(Some(query))), expected);
+        assert_eq!(limit(None), Some(TERMS));
+    }
+}

@@ -1,0 +1,37 @@
+//! `baton history`: what has become of an election's terms.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use baton_election::{ElectionName, Snapshot};
+use tokio::time::timeout;
+
+use super::{ANSWER_WITHIN, open_store, read, unheard_of};
+use crate::cli::{self, TermRow};
+use baton_store::{StoreUrl, read_history};
+
+pub(super) async fn history(
+    election: &ElectionName,
+    store: &StoreUrl,
+    limit: usize,
+    json: bool,
+) -> anyhow::Result<ExitCode> {
+    let (place, store) = (store, open_store(store)?);
+    let told = timeout(ANSWER_WITHIN, read_history(&*store, election)).await;
+    let cannot = || format!("cannot read the history of {election}");
+    let told = told.with_context(|| format!("the store did not answer within {ANSWER_WITHIN:?}"));
+    let told = told.with_context(cannot)?.with_context(cannot)?;
+    let snapshot = read(&*store, election).await?;
+    if told.is_none() && snapshot == Snapshot::Nothing {
+        return Err(unheard_of(election, place));
+    }
+    let mut history = told.unwrap_or_default();
+    // The term that has just begun is told of in a few seconds.
+    if let Snapshot::Object { record: Some(record), .. } = &snapshot {
+        history.note(record);
+        history.close();
+    }
+    let rows: Vec<TermRow> = history.terms.into_iter().rev().take(limit).map(TermRow::from).collect();
+    cli::print_history(election, &rows, json)?;
+    Ok(ExitCode::SUCCESS)
+}
