@@ -66,11 +66,14 @@ admin 127.0.0.1:7070 (or the next free port) default
 admin-token-file none default
 admin-tls-cert none default
 admin-tls-key none default
+labels none default
+max-leading off default
 {cache}
 
 [my-job]
 module My_Job.wasm flag MODULE
 election my-job default
+priority 100 default
 lease 15s default
 grace 3s env BATON_GRACE
 pause 1m30s file baton.toml:pause

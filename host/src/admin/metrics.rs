@@ -13,6 +13,7 @@ use prometheus_client::registry::{Registry, Unit};
 use super::Watched;
 use crate::telemetry::{Answered, Asked, Ended, Histogram, Known, Standing, Transition};
 use baton_runtime::{Effect, Effects, InUse, Share};
+use baton_store::Labels;
 
 /// What the text is: that of OpenMetrics 1.0.
 pub(super) const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -55,6 +56,7 @@ pub(super) fn as_prometheus(page: &str) -> String {
 #[derive(Debug)]
 struct Scrape {
     node: String,
+    labels: Labels,
     elections: Vec<Election>,
 }
 
@@ -86,7 +88,7 @@ impl Scrape {
                 known,
             }
         });
-        Self { node: watched.node.clone(), elections: elections.collect() }
+        Self { node: watched.node.clone(), labels: watched.labels.clone(), elections: elections.collect() }
     }
 }
 
@@ -149,6 +151,11 @@ impl Scrape {
         let help = "This host, by its version and its node";
         let labels = [("version", env!("CARGO_PKG_VERSION")), ("node", &self.node)];
         Metric::new(encoder, "baton_build_info", None, MetricType::Gauge, help)?.gauge(&labels, 1.0)?;
+        let help = "What people know this node by";
+        let mut metric = Metric::new(encoder, "baton_node_label_info", None, MetricType::Gauge, help)?;
+        for (label, value) in &self.labels {
+            metric.gauge(&[("label", label), ("value", value)], 1.0)?;
+        }
         let help = "Whether this node could take over each of its elections, ever since it has started";
         let is_ready = self.elections.iter().all(|one| one.known.is_ready());
         Metric::new(encoder, "baton_ready", None, MetricType::Gauge, help)?.gauge(&[], f64::from(u8::from(is_ready)))

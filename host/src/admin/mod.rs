@@ -35,9 +35,9 @@ use routes::Asked;
 use crate::telemetry::{Event, Heartbeat, Log, Standing};
 use baton_election::ElectionName;
 use baton_runtime::RunningInstances;
-use baton_store::Store;
 use baton_store::clock::Clock;
 use baton_store::gate::Watchdog;
+use baton_store::{Labels, Store};
 
 /// Where the endpoint is unless it is told: the first of these ports that is free.
 const PORTS: Range<u16> = 7070..7170;
@@ -148,6 +148,8 @@ fn bind(place: AdminPlace) -> Result<Option<TcpListener>, AdminError> {
 pub struct Watched {
     /// Its id.
     pub node: String,
+    /// What people know it by.
+    pub labels: Labels,
     /// What it knows and does, in each election.
     pub standings: Vec<Arc<Standing>>,
     /// What its instances use.
@@ -183,6 +185,7 @@ impl Watched {
         standing.would_run(Some(baton_store::Digest::of(b"")));
         Self {
             node: "web-3".to_owned(),
+            labels: [("zone".to_owned(), "west".to_owned())].into(),
             standings: vec![Arc::new(standing)],
             running: RunningInstances::default(),
             clock: clock.clone(),

@@ -8,7 +8,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use baton_election::{ElectionName, StoreError};
-use baton_store::{Announcement, ModuleStore as _, ObjectStore};
+use baton_store::{Announcement, Labels, ModuleStore as _, ObjectStore};
 use serde::Serialize;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
@@ -98,6 +98,9 @@ pub(super) struct NodeStatus {
     holds: Vec<String>,
     /// The digest of what its instance runs; null where none does.
     runs: Option<String>,
+    /// What people know it by.
+    #[schema(value_type = Object)]
+    labels: Labels,
     /// The highest term that it had seen.
     term: u64,
     /// The version of its host; null where that is one that does not say, and does not know steering.
@@ -110,11 +113,13 @@ pub(super) struct NodeStatus {
 
 impl NodeStatus {
     fn of(election: &ElectionName, said: Announcement) -> Self {
-        let Announcement { node, incarnation, at, source, holds, runs, term, version, stays_out, rival, .. } = said;
+        let Announcement {
+            node, incarnation, at, source, holds, runs, labels, term, version, stays_out, rival, ..
+        } = said;
         let holds = holds.into_iter().map(|digest| digest.to_string()).collect();
         let runs = runs.map(|digest| digest.to_string());
         let (election, version) = (election.to_string(), Some(version).filter(|version| !version.is_empty()));
-        Self { node, election, incarnation, at, source, holds, runs, term, version, stays_out, rival }
+        Self { node, election, incarnation, at, source, holds, runs, labels, term, version, stays_out, rival }
     }
 }
 

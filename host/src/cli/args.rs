@@ -310,6 +310,16 @@ pub(super) struct Run {
     /// The private key (PEM) of that certificate [env: BATON_ADMIN_TLS_KEY] [default: none]
     #[arg(long, value_name = "PATH")]
     pub admin_tls_key: Option<String>,
+    /// Something that people know this node by; repeat it for more [env: BATON_LABEL, one K=V on each line]
+    ///
+    /// Shown where nodes are, and in the metrics. In the file: the table `labels`, as in `labels = { zone = "west" }`.
+    #[arg(long, value_name = "K=V")]
+    pub label: Vec<String>,
+    /// How many elections this host leads at the most; off for all [env: BATON_MAX_LEADING] [default: off]
+    ///
+    /// What nobody else takes within 10 s it leads all the same.
+    #[arg(long, value_name = "NUMBER")]
+    pub max_leading: Option<String>,
     /// Show each setting and where it came from, with secrets hidden, and exit
     #[arg(long)]
     pub print_config: bool,
@@ -318,6 +328,9 @@ pub(super) struct Run {
 /// How a coordinator is run.
 #[derive(Args, Debug)]
 pub(super) struct Settings {
+    /// How early it takes a lease that is free: 100 at once, 0 up to 3.25 s later * [env: BATON_PRIORITY] [default: 100]
+    #[arg(long, value_name = "NUMBER")]
+    pub priority: Option<String>,
     /// How long the store keeps the lease without a renewal * [env: BATON_LEASE] [default: 15s]
     #[arg(long, value_name = "DURATION")]
     pub lease: Option<String>,

@@ -403,7 +403,9 @@ impl args::Run {
             .flag(Key::Admin, self.admin)
             .flag(Key::AdminTokenFile, self.admin_token_file)
             .flag(Key::AdminTlsCert, self.admin_tls_cert)
-            .flag(Key::AdminTlsKey, self.admin_tls_key);
+            .flag(Key::AdminTlsKey, self.admin_tls_key)
+            .flag(Key::MaxLeading, self.max_leading)
+            .flag_pairs(Key::Labels, &self.label)?;
         self.settings.add_to(layer)
     }
 }
@@ -421,6 +423,7 @@ impl args::Dev {
 impl args::Settings {
     fn add_to(self, layer: Layer) -> Result<Layer, ConfigError> {
         layer
+            .flag(Key::Priority, self.priority)
             .flag(Key::Lease, self.lease)
             .flag(Key::Grace, self.grace)
             .flag(Key::Pause, self.pause)

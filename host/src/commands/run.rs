@@ -36,7 +36,7 @@ use crate::node::NodeId;
 use crate::signals::{Ask, Signals};
 use crate::status_socket::StatusSocket;
 use crate::steering::{Helm, Itself};
-use crate::supervisor::{Shutdown, Supervisor};
+use crate::supervisor::{Leads, Preference, Shutdown, Supervisor};
 use crate::telemetry::{Event, FollowerLog, Heartbeat, LAST_LINES, Log, Standing};
 use baton_modules::{
     Cache, CacheError, Compiler, FileSource, Follower, Following, Judgement, ModuleSource, OciSource, Pace, Preparer,
@@ -52,7 +52,7 @@ use baton_runtime::{Folder, Secret};
 use baton_store::clock::Clock;
 use baton_store::gate::Watchdog;
 use baton_store::state::Handover;
-use baton_store::{Digest, ObjectStore, Store};
+use baton_store::{Digest, Labels, ObjectStore, Store};
 use baton_store::{LeaseStore, MemoryStore, StoreUrl};
 
 /// How long the end waits for the last core dump and the last profile.
@@ -248,6 +248,7 @@ fn contend(
     let address = listening.as_ref().map(Listening::address).transpose()?;
     let watched = Watched {
         node: node.to_string(),
+        labels: config.labels.clone(),
         standings: standings.clone(),
         running: running.clone(),
         clock: clock.clone(),
@@ -273,6 +274,7 @@ fn contend(
             }
         };
         let (ask, asked) = watch::channel(Shutdown::No);
+        let leads = Leads::at_most(config.max_leading);
         let (mut supervisors, mut followers, mut historians) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
         let mut aside = JoinSet::new();
         let (serving, over) = watch::channel(());
@@ -281,7 +283,8 @@ fn contend(
             let log = log.for_election(standing);
             let (source, timing) = (&coordinator.module, &coordinator.timing);
             let (store, module) = (&config.store, supplied.module);
-            log.emit(None, Event::starting(node.as_str(), store, source.to_string(), module, address, timing));
+            let waits = Preference::longest_wait(coordinator.priority, config.max_leading, checked.len());
+            log.emit(None, Event::starting(node.as_str(), store, source.to_string(), module, address, timing, waits));
             let launcher = Launcher {
                 election: coordinator.election.clone(),
                 node: node.to_string(),
@@ -332,6 +335,7 @@ fn contend(
                 one_module: matches!(source, ModuleSource::File(_)),
                 judgements: supplied.judgements,
                 helm,
+                preference: Preference::new(coordinator.election.clone(), coordinator.priority, leads.clone()),
                 presence: supplied.presence,
                 stall_after: coordinator.stall_after,
                 clock: clock.clone(),
@@ -419,6 +423,7 @@ struct Followers<'a> {
     leases: Arc<dyn LeaseStore>,
     workshop: Option<&'a Workshop>,
     log: &'a Log,
+    labels: Labels,
     compiler: Compiler,
     cache: Option<Cache>,
 }
@@ -448,7 +453,8 @@ impl<'a> Followers<'a> {
             // Nothing depends on it.
             opened.map_err(|error| log.emit(None, Event::Error { error: error.to_string() })).ok()
         });
-        Ok(Self { node, incarnation, modules, leases, workshop, log, compiler: Compiler::default(), cache })
+        let (labels, compiler) = (config.labels.clone(), Compiler::default());
+        Ok(Self { node, incarnation, modules, leases, workshop, log, labels, compiler, cache })
     }
 
     async fn all(
@@ -493,6 +499,7 @@ impl<'a> Followers<'a> {
             node: self.node.to_string(),
             incarnation: self.incarnation.to_owned(),
             name: coordinator.module.to_string(),
+            labels: self.labels.clone(),
             source,
             store: Arc::clone(&self.modules),
             leases: Arc::clone(&self.leases),

@@ -136,7 +136,7 @@ impl Source<'_> {
         };
         let origin = Origin::File { path: self.name.to_string(), line: self.line(at), key: path.clone() };
         let text = match (setting, value.get_ref()) {
-            (Key::Env | Key::Config | Key::Secrets, DeValue::Table(values)) => {
+            (Key::Env | Key::Config | Key::Secrets | Key::Labels, DeValue::Table(values)) => {
                 for (name, value) in values {
                     let path = format!("{path}.{}", name.get_ref().escape_debug());
                     let at = name.span().start;
@@ -171,7 +171,7 @@ impl Source<'_> {
             (Key::Dirs, _) => {
                 return Err(self.error(at, Some(&path), "write a list: dirs = [\"HOST::GUEST\"]"));
             }
-            (Key::Env | Key::Config, _) => {
+            (Key::Env | Key::Config | Key::Labels, _) => {
                 let problem = format!("write a table: {word} = {{ NAME = \"VALUE\" }}");
                 return Err(self.error(at, Some(&path), &problem));
             }
@@ -200,7 +200,7 @@ impl Source<'_> {
                 files?.join("\n")
             }
             (Key::Trust, DeValue::String(file)) => self.path(at, &path, file)?,
-            (Key::MaxRequests, DeValue::Integer(number)) => number.to_string(),
+            (Key::MaxRequests | Key::Priority | Key::MaxLeading, DeValue::Integer(number)) => number.to_string(),
             (Key::Create | Key::AllowWeakerIsolation, DeValue::Boolean(on)) => on.to_string(),
             (Key::Create | Key::AllowWeakerIsolation, _) => {
                 return Err(self.error(at, Some(&path), "write true or false, without quotes"));

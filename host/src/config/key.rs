@@ -23,12 +23,18 @@ pub enum Key {
     AdminTlsCert,
     /// The key of that.
     AdminTlsKey,
+    /// Something that people know this node by.
+    Labels,
+    /// How many elections it leads at the most.
+    MaxLeading,
     /// Where compiled modules are kept.
     Cache,
     /// Where the modules come from.
     Module,
     /// The election's name.
     Election,
+    /// How early it takes a lease that is free.
+    Priority,
     /// The lease's length.
     Lease,
     /// How long a stop may take.
@@ -87,7 +93,7 @@ pub enum Key {
 
 impl Key {
     /// All settings: those of the host first, then those of a coordinator.
-    pub const ALL: [Key; 40] = [
+    pub const ALL: [Key; 43] = [
         Key::File,
         Key::Store,
         Key::Create,
@@ -98,9 +104,12 @@ impl Key {
         Key::AdminTokenFile,
         Key::AdminTlsCert,
         Key::AdminTlsKey,
+        Key::Labels,
+        Key::MaxLeading,
         Key::Cache,
         Key::Module,
         Key::Election,
+        Key::Priority,
         Key::Lease,
         Key::Grace,
         Key::Pause,
@@ -144,9 +153,12 @@ impl Key {
             Key::AdminTokenFile => "admin-token-file",
             Key::AdminTlsCert => "admin-tls-cert",
             Key::AdminTlsKey => "admin-tls-key",
+            Key::Labels => "labels",
+            Key::MaxLeading => "max-leading",
             Key::Cache => "cache",
             Key::Module => "module",
             Key::Election => "election",
+            Key::Priority => "priority",
             Key::Lease => "lease",
             Key::Grace => "grace",
             Key::Pause => "pause",
@@ -185,6 +197,7 @@ impl Key {
             Key::Args => "--arg".to_string(),
             Key::Secrets => "--secret".to_string(),
             Key::Dirs => "--dir".to_string(),
+            Key::Labels => "--label".to_string(),
             _ => format!("--{}", self.name()),
         }
     }
@@ -195,6 +208,7 @@ impl Key {
         let word = match self {
             Key::Secrets => "secret",
             Key::Dirs => "dir",
+            Key::Labels => "label",
             _ => self.name(),
         };
         format!("BATON_{}", word.replace('-', "_").to_ascii_uppercase())
@@ -203,7 +217,7 @@ impl Key {
     /// Whether it has many values, each under a name of its own.
     #[must_use]
     pub fn is_named(self) -> bool {
-        matches!(self, Key::Env | Key::Config | Key::Secrets | Key::Dirs)
+        matches!(self, Key::Env | Key::Config | Key::Secrets | Key::Dirs | Key::Labels)
     }
 
     /// Whether each coordinator has its own.

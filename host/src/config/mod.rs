@@ -56,6 +56,7 @@ use crate::telemetry::Format;
 use baton_modules::ModuleSource;
 use baton_runtime::{Folder, Grants, Limits, Secret, SecretSource};
 use baton_store::Digest;
+use baton_store::Labels;
 use baton_store::StoreUrl;
 use baton_store::state;
 use table::SettingRow;
@@ -75,6 +76,10 @@ pub struct Config {
     pub log_format: Format,
     /// How the admin endpoint is to be.
     pub admin: AdminSettings,
+    /// What people know this node by.
+    pub labels: Labels,
+    /// How many elections it leads at the most; none for as many as it takes part in.
+    pub max_leading: Option<usize>,
     /// The folder for compiled modules; none for no cache.
     pub cache: Option<PathBuf>,
     /// The file of the key by which this user's hosts know what they have compiled; none where there is no folder for
@@ -110,6 +115,8 @@ pub struct Coordinator {
     pub election: ElectionName,
     /// Where its modules come from.
     pub module: ModuleSource,
+    /// How early it takes a lease that is free: the highest at once.
+    pub priority: u8,
     /// The lease's length, the grace, and what follows from them.
     pub timing: Timing,
     /// From an instance that is done to the next term under the same lease.

@@ -13,12 +13,13 @@ use super::table::SettingRow;
 use super::{Config, ConfigError, Coordinator, Environment, Key, Layer, Origin, folders, secrets, value};
 use crate::admin::{AdminPlace, AdminSettings, TlsFiles};
 use crate::node::{NodeChoice, NodeId};
+use crate::supervisor::HIGHEST_PRIORITY;
 use crate::telemetry::Format;
 use baton_modules::ModuleSource;
 use baton_runtime::Grants;
 use baton_runtime::{Folder, Secret, SecretSource};
-use baton_store::StoreUrl;
 use baton_store::state::Limits;
+use baton_store::{Labels, MOST_LABELS, StoreUrl};
 
 /// Brings together what the command line says, the variables, the file and the defaults, and checks all
 /// of it.
@@ -37,6 +38,8 @@ pub fn resolve(flags: &Layer, around: &Environment) -> Result<Config, ConfigErro
     let log_format = host.get(Key::LogFormat, value::log_format, value::show_log_format, || Ok(Format::Text))?.0;
 
     let admin = admin(&mut host)?;
+    let labels = labels(&mut host)?;
+    let (max_leading, _) = host.get(Key::MaxLeading, value::most, value::show_most, || Ok(None))?;
     let cache = host.get(Key::Cache, value::place, value::show_place, || Ok(around.cache_folder()))?.0;
 
     let mut coordinators = Vec::new();
@@ -70,6 +73,8 @@ pub fn resolve(flags: &Layer, around: &Environment) -> Result<Config, ConfigErro
         node,
         log_format,
         admin,
+        labels,
+        max_leading,
         cache,
         cache_key,
         file,
@@ -98,6 +103,15 @@ fn admin(host: &mut Resolver<'_>) -> Result<AdminSettings, ConfigError> {
         }
     };
     Ok(AdminSettings { place, token_file, tls })
+}
+
+fn labels(host: &mut Resolver<'_>) -> Result<Labels, ConfigError> {
+    let labels = host.many(Key::Labels, &mut BTreeSet::new(), value::label, |(_, value)| value.clone())?;
+    if labels.len() > MOST_LABELS {
+        let problem = format!("{} labels are too many: give at most {MOST_LABELS}", labels.len());
+        return Err(ConfigError::new(Key::Labels.flag(), problem));
+    }
+    Ok(labels.into_iter().collect())
 }
 
 /// The store alone, for the commands that ask it: from a flag, a variable, the file or the default.
@@ -277,6 +291,8 @@ fn coordinator(
         );
         return Err(ConfigError::at(Key::Election, &election_origin, problem));
     }
+    let highest = || Ok(HIGHEST_PRIORITY);
+    let (priority, _) = own.get(Key::Priority, value::priority, u8::to_string, highest)?;
     let mut duration =
         |key, seconds| own.get(key, value::duration, value::show_duration, || Ok(Duration::from_secs(seconds)));
     let (lease, lease_origin) = duration(Key::Lease, 15)?;
@@ -316,6 +332,7 @@ fn coordinator(
     let coordinator = Coordinator {
         election,
         module,
+        priority,
         timing,
         pause,
         on_done,

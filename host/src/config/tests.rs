@@ -58,13 +58,15 @@ const PINS: [&str; 4] = [
 ];
 
 /// For each setting: what flag, variable, table and top of the file say, and the default. All different.
-const SETTINGS: [(Key, [&str; 4], &str); 32] = [
+const SETTINGS: [(Key, [&str; 4], &str); 34] = [
     (Key::Store, ["sqlite:/f", "sqlite:/v", "", "sqlite:/g"], "sqlite:HOME/.local/state/baton"),
     (Key::Create, ["true", "false", "", "true"], "false"),
     (Key::AllowWeakerIsolation, ["true", "false", "", "true"], "false"),
     (Key::Node, ["f", "v", "", "g"], "MACHINE-N (N: the first free slot)"),
     (Key::LogFormat, ["json", "text", "", "json"], "text"),
     (Key::Election, ["f", "v", "t", ""], "job"),
+    (Key::Priority, ["1", "2", "3", "4"], "100"),
+    (Key::MaxLeading, ["1", "off", "", "4"], "off"),
     (Key::Lease, ["11s", "12s", "13s", "14s"], "15s"),
     (Key::Grace, ["1s", "2s", "3s", "4s"], "5s"),
     (Key::Pause, ["1s", "2s", "3s", "1m30s"], "1m"),
@@ -195,6 +197,28 @@ fn the_environment_is_merged_and_hidden() {
     assert!(!table.contains("global\n") && !table.contains("with=more") && !table.contains("x=y"), "{table}");
     assert!(table.contains("env.E"), "{table}");
     assert!(!format!("{:?}{config:?}", config.coordinators).contains("with=more"));
+}
+
+#[test]
+fn labels_are_few_short_words() {
+    let case = Case::new("labels = { zone = 'west', rack = '7' }\n");
+    let config = case.run(&[("BATON_LABEL", "rack=8")], &["x.wasm", "--label", "os=linux/arm64"]).unwrap();
+    let labels: Vec<String> = config.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    assert_eq!(labels, ["os=linux/arm64", "rack=8", "zone=west"]);
+    let long = format!("zone={}", "x".repeat(64));
+    for (wrong, what) in
+        [("zone", "there is no `=`"), ("zone=", "is not 1 to 63"), ("a b=c", "is not 1 to 63"), (&long, "1 to 63")]
+    {
+        let error = case.error(&[], &["x.wasm", "--label", wrong]);
+        assert!(error.starts_with("--label: ") && error.contains(what), "{error}");
+    }
+    let many: Vec<String> = (0..17).map(|n| format!("--label=l{n}=x")).collect();
+    let arguments: Vec<&str> = ["x.wasm"].into_iter().chain(many.iter().map(String::as_str)).collect();
+    assert!(Case::new("").error(&[], &arguments).contains("17 labels are too many: give at most 16"));
+    for wrong in ["--priority=101", "--priority=-1", "--priority=high"] {
+        assert!(case.error(&[], &["x.wasm", wrong]).contains("is not a number from 0 to 100"));
+    }
+    assert!(case.error(&[], &["x.wasm", "--max-leading=0"]).contains("write at least 1"));
 }
 
 #[test]

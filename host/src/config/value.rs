@@ -7,12 +7,13 @@ use baton_election::ElectionName;
 use baton_election::OnDone;
 
 use crate::admin::AdminPlace;
+use crate::supervisor::HIGHEST_PRIORITY;
 use crate::telemetry::Format;
 use baton_modules::{InvalidModuleSource, ModuleSource};
 use baton_runtime::shell::quoted;
 use baton_runtime::{Grant, GrantError, Grants};
 use baton_store::state::LARGEST;
-use baton_store::{Digest, InvalidDigest};
+use baton_store::{Digest, InvalidDigest, LONGEST_LABEL};
 use baton_store::{StoreUrl, StoreUrlError};
 
 const KIB: u64 = 1 << 10;
@@ -211,6 +212,38 @@ pub(super) fn requests(text: &str) -> Result<usize, String> {
     match text.trim().parse() {
         Ok(number @ 1..=MOST_REQUESTS) => Ok(number),
         _ => Err(format!("{text:?} is not a number from 1 to {MOST_REQUESTS}")),
+    }
+}
+
+/// A priority, of which 100 is the highest.
+pub(super) fn priority(text: &str) -> Result<u8, String> {
+    match text.trim().parse() {
+        Ok(number @ 0..=HIGHEST_PRIORITY) => Ok(number),
+        _ => Err(format!("{text:?} is not a number from 0 to {HIGHEST_PRIORITY}")),
+    }
+}
+
+/// `off`, or a number of things, of which there must be at least one.
+pub(super) fn most(text: &str) -> Result<Option<usize>, String> {
+    match text.trim() {
+        OFF => Ok(None),
+        text => count(text, 100_000).map(|number| usize::try_from(number).ok()),
+    }
+}
+
+pub(super) fn show_most(most: &Option<usize>) -> String {
+    most.as_ref().map_or(OFF.to_owned(), usize::to_string)
+}
+
+/// A label, whose name and value are words.
+pub(super) fn label(name: &str, value: &str) -> Result<(String, String), String> {
+    let is_word = |text: &str| {
+        (1..=LONGEST_LABEL).contains(&text.len())
+            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_./:".contains(&byte))
+    };
+    match [name, value].into_iter().find(|text| !is_word(text)) {
+        None => Ok((name.to_owned(), value.to_owned())),
+        Some(text) => Err(format!("{text:?} is not 1 to {LONGEST_LABEL} of a-z, A-Z, 0-9 and -_./:")),
     }
 }
 

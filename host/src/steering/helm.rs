@@ -67,6 +67,8 @@ pub struct Heard {
     stepped_down: Option<(Order, Time)>,
     /// Which other node is to lead, if that was asked last, and until when this one stays out for it.
     transfer: Option<(Order, String, Time)>,
+    /// Until when this node is the one that is to lead.
+    called: Option<Time>,
 }
 
 /// A node that would not lead now.
@@ -153,6 +155,12 @@ impl Heard {
         Some(StaysOut { why: Why::Transferring(order.clone(), to.clone()), until: Some(*until) })
     }
 
+    /// Whether this node is the one that is to lead, at this time.
+    #[must_use]
+    pub fn is_called(&self, now: Time) -> bool {
+        self.called.is_some_and(|until| now < until)
+    }
+
     /// Tells what was heard from what was heard before; none before the first answer.
     #[must_use]
     pub fn mark(&self) -> Option<&str> {
@@ -166,14 +174,16 @@ impl Heard {
         if self.request.replace(order.id.clone()).as_ref() == Some(&order.id) || is_first {
             return;
         }
-        self.transfer = None;
+        (self.transfer, self.called) = (None, None);
         match ask {
             Ask::StepDown { node, incarnation, for_s } if itself.is(&node, &incarnation) => {
                 let until = now + Duration::from_secs(for_s).min(LONGEST_STEP_DOWN);
                 self.stepped_down = Some((order, until));
             }
             Ask::StepDown { .. } => {}
-            Ask::Transfer { node, incarnation } if itself.is(&node, &incarnation) => self.stepped_down = None,
+            Ask::Transfer { node, incarnation } if itself.is(&node, &incarnation) => {
+                (self.stepped_down, self.called) = (None, Some(now + transfer_takes(timing)));
+            }
             Ask::Transfer { node, .. } => self.transfer = Some((order, node, now + transfer_takes(timing))),
         }
     }
@@ -335,7 +345,9 @@ mod tests {
 
         take(&mut heard, transfer("3", "ab"), 300);
         assert_eq!(word(&heard, 300), None, "it is to take the lease");
+        assert!(heard.is_called(at(300)) && !heard.is_called(at(301 + transfer_takes(&timing()).as_secs())));
         take(&mut heard, transfer("4", "another"), 400);
+        assert!(!heard.is_called(at(400)));
         let over = 401 + transfer_takes(&timing()).as_secs();
         assert_eq!((word(&heard, 400), word(&heard, over)), (Some("transferring"), None));
     }

@@ -11,6 +11,7 @@
 //! A lease is given up only after the lines of its instances are written or dropped: the request that tells others waits
 //! for the writer, [`LAST_LINES`] at most. From term to term under one lease nobody waits: one queue keeps their order.
 
+mod preference;
 mod reporter;
 
 use std::future::pending;
@@ -36,6 +37,8 @@ use baton_runtime::{Instance, InstanceEvent, Launcher};
 use baton_store::clock::Clock;
 use baton_store::gate::Deadline;
 use baton_store::{Digest, LeaseStore};
+use preference::{Asks, MayWait};
+pub use preference::{HIGHEST_PRIORITY, Leads, Preference};
 use reporter::Reporter;
 
 /// A node that holds a lease waits no longer than this without reading the clock while it has no instance: timers stop
@@ -71,6 +74,8 @@ pub struct Supervisor {
     pub judgements: mpsc::UnboundedSender<Judgement>,
     /// What it is asked by operators.
     pub helm: Arc<Helm>,
+    /// Whether it lets other nodes have a free lease first.
+    pub preference: Preference,
     /// Takes what other nodes are to know.
     pub presence: watch::Sender<Presence>,
     /// How long a running instance may stay silent.
@@ -347,6 +352,15 @@ impl Run {
                 if let Report::CoolOff { wait, .. } = &report {
                     self.cools_off = Some(self.given.clock.now() + *wait);
                 }
+                if matches!(
+                    report,
+                    Report::Following { .. }
+                        | Report::HeldOutside { .. }
+                        | Report::Elected { .. }
+                        | Report::ElectionOver { .. }
+                ) {
+                    self.given.preference.is_taken();
+                }
                 self.reporter.report(report);
             }
             Effect::Finished => {}
@@ -401,6 +415,10 @@ impl Run {
     }
 
     fn request(&mut self, id: RequestId, op: Op, limit: Duration) {
+        if self.lets_others_ask(&op) {
+            self.requests.spawn(std::future::ready((id, Err(StoreError::Held))));
+            return;
+        }
         let (store, election) = (Arc::clone(&self.given.store), self.given.election.clone());
         let last_lines = self.last_lines(&op);
         let (standing, clock) = (Arc::clone(&self.given.standing), self.given.clock.clone());
@@ -426,6 +444,32 @@ impl Run {
             standing.was_asked(asked, &result, clock.now().since(sent));
             (id, result)
         });
+    }
+
+    /// Whether a request for the lease is to wait until others had their chance.
+    fn lets_others_ask(&mut self, op: &Op) -> bool {
+        match op {
+            Op::Acquire { id, .. } => {
+                let now = self.given.clock.now();
+                let may_wait = MayWait {
+                    for_priority: self.given.standing.known().term > 0,
+                    at_all: !self.hears.borrow().is_called(now),
+                };
+                match self.given.preference.asks(*id, now, may_wait) {
+                    Asks::Now => false,
+                    Asks::Later(why) => {
+                        why.into_iter().for_each(|why| self.reporter.report(Report::Standby { reason: why }));
+                        true
+                    }
+                }
+            }
+            // Only who follows reads without a lease.
+            Op::Read if !self.elector.holds_lease() => {
+                self.given.preference.follows();
+                false
+            }
+            _ => false,
+        }
     }
 
     /// Before a request tells others that nothing of this node can come any more: waits until the lines of its

@@ -18,7 +18,7 @@ pub fn hand_off(timing: &Timing) -> Duration {
 }
 
 impl Event {
-    /// The host begins to contend: what follows from its timing.
+    /// The host begins to contend: what follows from its timing, where it lets others have a free lease for so long.
     #[must_use]
     pub fn starting(
         node: &str,
@@ -27,6 +27,7 @@ impl Event {
         module: Option<Digest>,
         admin: Option<SocketAddr>,
         timing: &Timing,
+        waits: Duration,
     ) -> Self {
         Self::Starting {
             version: env!("CARGO_PKG_VERSION").to_string(),
@@ -36,8 +37,8 @@ impl Event {
             module: module.map(|digest| digest.to_string()),
             admin: admin.map(|address| address.to_string()),
             lease_s: timing.lease().into(),
-            crash_takeover_s: timing.takeover_after_crash().into(),
-            hand_off_s: hand_off(timing).into(),
+            crash_takeover_s: (timing.takeover_after_crash() + waits).into(),
+            hand_off_s: (hand_off(timing).saturating_add(waits)).into(),
             tolerated_outage_s: timing.tolerated_outage().into(),
             tolerated_pause_s: timing.tolerated_pause().into(),
             tolerated_drift_percent: f64::from(timing.tolerated_drift()) / 10.0,

@@ -379,6 +379,7 @@ fn starting_says_what_the_timing_promises() {
         Some(Digest::of(b"")),
         Some(([127, 0, 0, 1], 7070).into()),
         &timing.unwrap(),
+        Duration::ZERO,
     );
     assert_eq!(
         event.to_string(),

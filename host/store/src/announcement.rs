@@ -1,6 +1,8 @@
 //! What a node says of itself in an election: `ELECTION/nodes/NODE`. People read it, and other
 //! nodes the term in it: a node that finds the record deleted, or an earlier one in its place, learns it here.
 
+use std::collections::BTreeMap;
+
 use baton_election::{ElectionName, Op, Reply, StoreError, Term};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -13,6 +15,15 @@ use crate::{LeaseStore, ModuleStore as _, ObjectStore};
 
 /// A node says what it has each minute. After so long without a word it may be gone.
 pub const SILENT: time::Duration = time::Duration::minutes(3);
+
+/// What people know a node by: names and values.
+pub type Labels = BTreeMap<String, String>;
+
+/// So many labels a node has at the most.
+pub const MOST_LABELS: usize = 16;
+
+/// So long is each name and each value of a label at the most, in bytes.
+pub const LONGEST_LABEL: usize = 63;
 
 /// Which modules a node has, and which term it has seen. It says so at each change and once a minute.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -30,6 +41,9 @@ pub struct Announcement {
     pub holds: Vec<Digest>,
     /// What its instance is; none while it is a standby.
     pub runs: Option<Digest>,
+    /// What people know it by.
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
     /// The highest term that it has seen in the election, in this or an earlier start; 0 where it has seen none, or did
     /// not say.
     #[serde(default)]
@@ -62,6 +76,7 @@ impl Announcement {
             source,
             holds,
             runs,
+            labels: Labels::default(),
             term: 0,
             version: String::new(),
             steered: None,

@@ -26,6 +26,7 @@ mod outage;
 mod output;
 mod outside;
 mod planted;
+mod preference;
 mod proxy;
 mod publish;
 mod self_abort;

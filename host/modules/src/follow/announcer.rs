@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 use super::in_flight::InFlight;
 use crate::Presence;
 use baton_store::LeaseStore;
-use baton_store::{Announcement, Digest, ModuleStore as _, ObjectStore, withdraw};
+use baton_store::{Announcement, Digest, Labels, ModuleStore as _, ObjectStore, withdraw};
 
 /// News is said so long after it came: a term that begins needs the machine for its instance.
 const NEWS_AFTER: Duration = Duration::from_millis(10);
@@ -28,6 +28,7 @@ pub(super) struct Announcer {
     node: String,
     incarnation: String,
     source: String,
+    labels: Labels,
     said: Option<Said>,
     /// Since when something else is to be said.
     news: Option<Instant>,
@@ -65,6 +66,7 @@ impl Announcer {
         node: String,
         incarnation: String,
         source: String,
+        labels: Labels,
     ) -> Self {
         Self {
             store,
@@ -73,6 +75,7 @@ impl Announcer {
             node,
             incarnation,
             source,
+            labels,
             said: None,
             news: None,
             named: None,
@@ -101,6 +104,7 @@ impl Announcer {
             steered,
             stays_out: stays_out.map(str::to_owned),
             rival: self.rival.as_ref().filter(|(_, until)| now < *until).map(|(rival, _)| rival.clone()),
+            labels: self.labels.clone(),
             ..Announcement::now(&self.node, &self.incarnation, &self.source, holds, runs)
         };
         let said = say(store, election, announcement, self.named);
@@ -138,7 +142,7 @@ impl Announcer {
         if !self.saying.is_idle() {
             self.said().await;
         }
-        let Self { store, leases, election, node, incarnation, source, said, named, .. } = self;
+        let Self { store, leases, election, node, incarnation, source, labels, said, named, .. } = self;
         // What it had named before this start, nobody may know but who reads that.
         let (Some(named), Some(said)) = (named, said) else { return };
         let known = named.max(said.presence.term).max(seen);
@@ -146,7 +150,7 @@ impl Announcer {
         let is_taken_back = withdraw(&*leases, &*store, &election, &node, known).await;
         if matches!(is_taken_back, Ok(false)) && known > named {
             let announcement = Announcement::now(&node, &incarnation, &source, said.holds, None);
-            let _ = say(store, election, Announcement { term: known, ..announcement }, Some(named)).await;
+            let _ = say(store, election, Announcement { term: known, labels, ..announcement }, Some(named)).await;
         }
     }
 }

@@ -27,7 +27,7 @@ use announcer::{Announcer, Said};
 use baton_runtime::LARGEST_MODULE;
 use baton_store::LeaseStore;
 use baton_store::jitter::between;
-use baton_store::{Digest, ModuleStore as _, ObjectStore, Reading};
+use baton_store::{Digest, Labels, ModuleStore as _, ObjectStore, Reading};
 use in_flight::InFlight;
 use offer_history::{OfferHistory, rejection};
 use ready::{Candidate, Patience, ReadyVersions, Setback, Step};
@@ -55,6 +55,8 @@ pub struct Following {
     pub incarnation: String,
     /// What people call the source.
     pub name: String,
+    /// What people know this node by.
+    pub labels: Labels,
     /// What names the modules; none, and it is what was pushed into the store.
     pub source: Option<Box<dyn Source>>,
     /// Where the control object is. Nothing that is urgent goes through this handle: modules may be large.
@@ -158,7 +160,7 @@ impl Follower {
     pub fn new(given: Following) -> (Self, watch::Receiver<Supply>, mpsc::UnboundedSender<Judgement>) {
         let (supply, supplied) = watch::channel(Supply::default());
         let (judge, judgements) = mpsc::unbounded_channel();
-        let Following { store, leases, election, node, incarnation, name, reports, pace, .. } = &given;
+        let Following { store, leases, election, node, incarnation, name, labels, reports, pace, .. } = &given;
         let unreachable = (Duration::from_secs(1).min(pace.outage), pace.outage);
         let follower = Self {
             supply,
@@ -183,6 +185,7 @@ impl Follower {
                 node.clone(),
                 incarnation.clone(),
                 name.clone(),
+                labels.clone(),
             ),
             reporter: Reporter::new(Arc::clone(reports), election.clone()),
             given,

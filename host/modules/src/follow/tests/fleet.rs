@@ -144,6 +144,7 @@ impl Fleet {
             node: node.to_owned(),
             incarnation: "1".to_owned(),
             name: if source.is_some() { "x.wasm".to_owned() } else { "store://fleet".to_owned() },
+            labels: [("zone".to_owned(), node.to_owned())].into(),
             source,
             store: Arc::clone(&self.store) as Arc<dyn ObjectStore>,
             leases: Arc::new(self.store.inner.clone()),

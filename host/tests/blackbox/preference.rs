@@ -1,0 +1,79 @@
+//! Which node takes a lease that is free, where they do not all take it at once.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::coordinators::table;
+use crate::endpoint::{Endpoint, sample};
+use crate::fleet::Fleet;
+use crate::guests::Guest;
+use crate::node::{Event, Launch, until};
+use crate::on_both_stores;
+use crate::store::Store;
+
+on_both_stores! {
+    a_lower_priority_lets_others_have_a_free_lease_and_then_takes_it,
+    labels_are_shown,
+}
+
+/// Says that others may have it first.
+fn waits(event: &Event) -> bool {
+    event.name == "standby" && event.text("reason").contains("other nodes may have it first")
+}
+
+fn a_lower_priority_lets_others_have_a_free_lease_and_then_takes_it(fleet: Fleet) {
+    // Before the first term nobody waits.
+    let mut beta = fleet.launch_with("beta", &[("--priority", "0")]).start();
+    let starting = beta.event("its start", |event| event.name == "starting");
+    let at_worst = fleet.lease() + Duration::from_millis(1_250 + 2_000 + 1_250);
+    assert_eq!(starting.fields["crash_takeover_s"], at_worst.as_secs_f64(), "{starting:?}");
+    let first = fleet.beat_above(0).term;
+    assert!(!fleet.journal.events().iter().any(waits), "{:?}", fleet.journal.events());
+    let alpha = fleet.standby("alpha", &beta);
+    assert_eq!(beta.terminate().code(), Some(0));
+    fleet.beat_above(first);
+
+    let beta = fleet.launch_with("beta", &[("--priority", "0")]).start();
+    beta.event("to follow", |event| event.name == "standby" && event.text("leader") == "alpha");
+    alpha.signal(Signal::KILL);
+    let waited = beta.event("to wait", waits);
+    assert!(waited.text("reason").contains("priority 0"), "{waited:?}");
+    let elected = beta.event("to lead", |event| event.name == "elected" && event.ts > waited.ts);
+    assert!(elected.ts - waited.ts >= Duration::from_secs(2), "{waited:?} and {elected:?}");
+    fleet.beat_above(elected.term - 1);
+    fleet.check_promises();
+}
+
+#[test]
+fn a_host_leads_as_many_elections_as_it_should_and_what_nobody_else_does() {
+    let fleet = Fleet::new(Store::sqlite());
+    let tables = ["one", "two"].map(|name| table(name, Guest::Beats)).concat();
+    let store = fleet.store.url();
+    let file = format!("max-leading = 1\nstore = {store:?}\nlease = \"2s\"\nmax-memory = \"64MiB\"\n{tables}");
+    std::fs::write(fleet.home.path().join("baton.toml"), file).expect("a file");
+    let alpha = Launch::run("alpha", fleet.home.path(), &fleet.journal).start();
+    let of = |event: &Event| event.fields["election"].as_str().unwrap_or_default().to_owned();
+    let first = alpha.event("to lead", |event| event.name == "elected");
+    let waited = alpha.event("to wait", waits);
+    assert_ne!(of(&waited), of(&first));
+    assert!(waited.text("reason").contains("1 elections led at most"), "{waited:?}");
+    let second = alpha.event("to lead both", |event| event.name == "elected" && of(event) == of(&waited));
+    assert!(second.ts - waited.ts >= Duration::from_secs(10), "{waited:?} and {second:?}");
+    assert_eq!(fleet.journal.events().iter().filter(|event| waits(event)).count(), 1, "it is said once");
+}
+
+fn labels_are_shown(fleet: Fleet) {
+    let alpha = fleet.launch("alpha").flag("--label", "zone=west").flag("--label", "rack=7").start();
+    fleet.beat_above(0);
+    let at = Endpoint::of(&alpha);
+    assert_eq!(sample(&at.ask("/metrics").body, "baton_node_label_info{label=\"zone\",value=\"west\"}"), 1.0);
+    let nodes: Vec<Value> = until("the nodes", || {
+        let answer = at.ask_as("localhost", "/v1/nodes");
+        let nodes: Vec<Value> = serde_json::from_str(&answer.body).unwrap_or_default();
+        if nodes.is_empty() { Err(answer) } else { Ok(nodes) }
+    });
+    assert_eq!(nodes[0]["labels"], serde_json::json!({ "rack": "7", "zone": "west" }), "{nodes:#?}");
+    fleet.check_promises();
+}
