@@ -290,7 +290,7 @@ impl Disk {
     /// None, aloud, where this process may not mount.
     pub fn mount() -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
-        if mount(&["-t", "tmpfs", "-o", "size=64k", "tmpfs"], dir.path()) {
+        if mount(&["-t", "tmpfs", "-o", "size=96k", "tmpfs"], dir.path()) {
             return Some(Self(dir));
         }
         skipped("only root can mount the small disk that it needs");
