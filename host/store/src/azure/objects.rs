@@ -103,7 +103,9 @@ impl ObjectStore for AzureStore {
             Err(error) if code(&error) == Some("BlobNotFound") => Ok(()),
             Err(error) => match self.store_error(Asked::ToCreate, &error) {
                 // The emulator says of a blob that is not there that it does not meet the condition.
-                StoreError::Conflict if self.read(object, election, None).await? == Reading::Nothing => Ok(()),
+                StoreError::Conflict if ObjectStore::read(self, object, election, None).await? == Reading::Nothing => {
+                    Ok(())
+                }
                 error => Err(error),
             },
         }
