@@ -79,6 +79,7 @@ pages() {
   local page
   git ls-files -z '*.md' | xargs -0 python3 scripts/check_links.py
   scripts/monitoring.sh
+  scripts/packaging.sh
   for page in *.md docs/*.md; do
     awk '(length > 50 || /^## /) && seen[$0]++ { print FILENAME ": twice: " $0; twice = 1 } END { exit twice }' "$page"
   done

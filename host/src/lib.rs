@@ -6,9 +6,10 @@
 //! - `telemetry` is the log: lines pass a bounded queue to one writer thread, which judges those of guests once more.
 //! - `steering` is what operators ask of nodes: how these hear of it, and how commands ask for it.
 //! - `historian` writes into the store what has become of the terms.
-//! - `admin` answers probes, load balancers and scrapers, and takes what programs ask of nodes.
-//! - `node` is who this host is, `signals` how it is told to end, and `status_socket` what the hosts of a machine tell
-//!   `baton status` that the store does not know.
+//! - `watched` is what is told of the host to those that watch it from outside: `admin` answers probes, load balancers and
+//!   scrapers, and takes what programs ask of nodes; `service_manager` tells the manager of the machine's services.
+//! - `node` is who this host is, `signals` how it is told to end, `reload` what it reads anew when it is asked to, and
+//!   `status_socket` what the hosts of a machine tell `baton status` that the store does not know.
 
 pub mod admin;
 pub mod cli;
@@ -19,8 +20,11 @@ mod docs_tests;
 pub mod foreign;
 pub mod historian;
 pub mod node;
+pub mod reload;
+pub mod service_manager;
 pub mod signals;
 pub mod status_socket;
 pub mod steering;
 pub mod supervisor;
 pub mod telemetry;
+pub mod watched;

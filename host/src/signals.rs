@@ -1,6 +1,11 @@
-//! What the outside asks of the process: SIGINT (Ctrl-C) and SIGTERM.
+//! What the outside asks of the process: to end, by SIGINT (Ctrl-C) and SIGTERM, and to read its files anew, by SIGHUP.
+//!
+//! SIGHUP also says that the terminal is gone: in a process that has one it asks for the end, which else would come without
+//! any order. Where it is ignored, as `nohup` has it, it stays ignored.
 
+use std::fs::File;
 use std::io;
+use std::ptr::null;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -18,6 +23,10 @@ pub enum Ask {
 pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    /// In a process that has a terminal.
+    hangup: Option<Signal>,
+    /// In another one.
+    reload: Option<Signal>,
     asked: bool,
 }
 
@@ -27,23 +36,55 @@ impl Signals {
     /// # Errors
     /// What the system says where it refuses the handlers.
     pub fn listen() -> io::Result<Self> {
+        let (mut hangup, mut reload) = (None, None);
+        if !is_hangup_ignored() {
+            let signals = signal(SignalKind::hangup())?;
+            *(if has_terminal() { &mut hangup } else { &mut reload }) = Some(signals);
+        }
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
+            hangup,
+            reload,
             asked: false,
         })
     }
 
+    /// The signals that ask to read files anew, for whoever does so; none where there are no such signals.
+    pub fn take_reloads(&mut self) -> Option<Signal> {
+        self.reload.take()
+    }
+
     /// Waits for the next one. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Ask {
+        let hung_up = async {
+            match &mut self.hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         let name = tokio::select! {
             Some(()) = self.interrupt.recv() => "SIGINT",
             Some(()) = self.terminate.recv() => "SIGTERM",
+            Some(()) = hung_up => "SIGHUP",
             // Streams of signals do not end while the process lives.
             else => std::future::pending().await,
         };
         if std::mem::replace(&mut self.asked, true) { Ask::SkipGrace(name) } else { Ask::Shutdown(name) }
     }
+}
+
+/// Whether a terminal controls this process.
+fn has_terminal() -> bool {
+    File::open("/dev/tty").is_ok()
+}
+
+fn is_hangup_ignored() -> bool {
+    let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: without an action to set, the call only writes the present one, for which there is room.
+    let asked = unsafe { libc::sigaction(libc::SIGHUP, null(), action.as_mut_ptr()) };
+    // SAFETY: all zeros are an action, too, and the call has written one if it has written any.
+    asked == 0 && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
 }
 
 #[cfg(test)]

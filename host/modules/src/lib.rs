@@ -42,7 +42,7 @@ pub use module_source::{InvalidModuleSource, ModuleSource, is_path};
 pub use oci::{InvalidOciReference, OciReference, OciSource, RegistryCredentials};
 pub use prepare::{Preparation, PrepareError, Preparer, inspect};
 pub use source::{Offer, Source, SourceError};
-pub use trust::{Distrust, Trust, TrustError, check_election};
+pub use trust::{Distrust, Trust, TrustError, TrustedKeys, check_election};
 pub use version_list::{
     ListedVersion, Publication, Pushed, RecordedVerdict, RollbackError, RolledBack, VersionList, VersionListError,
 };

@@ -1,6 +1,7 @@
 //! Which modules may run here: those that are pinned, and those that somebody signed who is trusted.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use baton_election::ElectionName;
 use minisign_verify::{PublicKey, Signature};
@@ -16,8 +17,27 @@ const LARGEST_KEY_FILE: u64 = 64 << 10;
 #[derive(Clone, Debug, Default)]
 pub struct Trust {
     pins: Vec<Digest>,
-    keys: Vec<PublicKey>,
+    /// All clones have the same.
+    keys: Arc<RwLock<TrustedKeys>>,
     election: Option<ElectionName>,
+}
+
+/// Keys of which one must have signed a module; none, and nobody need have.
+#[derive(Clone, Debug, Default)]
+pub struct TrustedKeys(Arc<[PublicKey]>);
+
+impl TrustedKeys {
+    /// Those in these files.
+    ///
+    /// # Errors
+    /// [`TrustError`] for a file that cannot be read, or that holds anything but minisign's public keys.
+    pub fn read(files: &[PathBuf]) -> Result<Self, TrustError> {
+        let mut keys = Vec::new();
+        for path in files {
+            keys.extend(read(path).map_err(|why| TrustError { path: path.clone(), why })?);
+        }
+        Ok(Self(keys.into()))
+    }
 }
 
 /// Begins the words of a signature's trusted comment that name the elections it is for.
@@ -78,13 +98,15 @@ impl Trust {
     /// files, if there are any. The files are read once, here.
     ///
     /// # Errors
-    /// [`TrustError`] for a file that cannot be read, or that holds anything but minisign's public keys.
+    /// As for [`TrustedKeys::read`].
     pub fn new(pins: Vec<Digest>, files: &[PathBuf]) -> Result<Self, TrustError> {
-        let mut keys = Vec::new();
-        for path in files {
-            keys.extend(read(path).map_err(|why| TrustError { path: path.clone(), why })?);
-        }
-        Ok(Self { pins, keys, election: None })
+        let keys = TrustedKeys::read(files)?;
+        Ok(Self { pins, keys: Arc::new(RwLock::new(keys)), election: None })
+    }
+
+    /// Trusts these keys from now on, here and in all clones. What was checked before stays as it was judged.
+    pub fn renew(&self, keys: TrustedKeys) {
+        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
     }
 
     /// The same for the modules of an election. A signature that names elections is good for those alone.
@@ -101,13 +123,14 @@ impl Trust {
         if !self.pins.is_empty() && !self.pins.contains(&digest) {
             return Err(Distrust::NotPinned(digest));
         }
-        if self.keys.is_empty() {
+        let TrustedKeys(keys) = self.keys.read().unwrap_or_else(PoisonError::into_inner).clone();
+        if keys.is_empty() {
             return Ok(());
         }
         let signature = signature.ok_or(Distrust::Unsigned)?;
         let signature = Signature::decode(signature).map_err(|error| Distrust::Unreadable(error.to_string()))?;
-        let mut refused = Distrust::UnknownKey(self.keys.len());
-        for key in &self.keys {
+        let mut refused = Distrust::UnknownKey(keys.len());
+        for key in keys.iter() {
             // Signatures of old versions of minisign are over the bytes instead of their hash: both are sound.
             match key.verify(bytes, &signature, true) {
                 // It covers the comment, too.

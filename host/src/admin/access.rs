@@ -16,6 +16,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use baton_store::Digest;
+use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
@@ -106,6 +107,40 @@ impl TlsFiles {
     }
 }
 
+/// The certificate in use. It can be renewed while connections are answered, which keep the one that they began with.
+#[derive(Clone)]
+pub struct Certificate {
+    files: TlsFiles,
+    acceptor: Arc<watch::Sender<TlsAcceptor>>,
+}
+
+/// One that is read and not used yet.
+pub struct NewCertificate(TlsAcceptor);
+
+impl Certificate {
+    pub(super) fn read(files: &TlsFiles) -> Result<Self, UnusableFile> {
+        let acceptor = Arc::new(watch::Sender::new(files.acceptor()?));
+        Ok(Self { files: files.clone(), acceptor })
+    }
+
+    pub(super) fn acceptor(&self) -> TlsAcceptor {
+        self.acceptor.borrow().clone()
+    }
+
+    /// What the files have now.
+    ///
+    /// # Errors
+    /// [`UnusableFile`] where it is none, or its key is another's.
+    pub fn read_anew(&self) -> Result<NewCertificate, UnusableFile> {
+        self.files.acceptor().map(NewCertificate)
+    }
+
+    /// Uses it for all connections from now on.
+    pub fn renew(&self, NewCertificate(acceptor): NewCertificate) {
+        self.acceptor.send_replace(acceptor);
+    }
+}
+
 fn read(path: &Path, longest: u64) -> Result<Vec<u8>, String> {
     read_file(path, longest).map_err(|error| format!("it {error}"))
 }
@@ -114,7 +149,7 @@ fn read(path: &Path, longest: u64) -> Result<Vec<u8>, String> {
 ///
 /// # Errors
 /// [`UnusableFile`] where there is none.
-pub(super) fn token(path: &Path) -> Result<String, UnusableFile> {
+pub(crate) fn token(path: &Path) -> Result<String, UnusableFile> {
     let unusable = |why: &str| UnusableFile::Token { path: path.to_owned(), why: why.to_owned() };
     let bytes = read(path, LONGEST_TOKEN).map_err(|why| unusable(&why))?;
     let token = String::from_utf8(bytes).map_err(|_| unusable("it is no text"))?;

@@ -14,7 +14,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use super::access::Caller;
+use super::access::{Caller, Certificate};
 
 /// So many are open at a time. One more, and the oldest is cut off: those who only hold theirs open, however many they
 /// are, keep no probe out.
@@ -37,7 +37,7 @@ const HANDSHAKE: u8 = 22;
 const REFUSED: Duration = Duration::from_millis(100);
 
 /// Serves until it is dropped.
-pub(super) async fn serve(listener: TcpListener, routes: Router, tls: Option<TlsAcceptor>) {
+pub(super) async fn serve(listener: TcpListener, routes: Router, certificate: Option<Certificate>) {
     let mut open = JoinSet::new();
     let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
     loop {
@@ -48,7 +48,8 @@ pub(super) async fn serve(listener: TcpListener, routes: Router, tls: Option<Tls
                     if oldest_first.len() >= AT_ONCE && let Some(oldest) = oldest_first.pop_front() {
                         oldest.abort();
                     }
-                    oldest_first.push_back(open.spawn(converse(stream, peer.ip(), routes.clone(), tls.clone())));
+                    let tls = certificate.as_ref().map(Certificate::acceptor);
+                    oldest_first.push_back(open.spawn(converse(stream, peer.ip(), routes.clone(), tls)));
                 }
                 // Its client has hung up, or there are no descriptors left.
                 Err(_) => tokio::time::sleep(REFUSED).await,

@@ -10,8 +10,8 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, 
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::Watched;
 use crate::telemetry::{Answered, Asked, Ended, Histogram, Known, Standing, Transition};
+use crate::watched::Watched;
 use baton_runtime::{Effect, Effects, InUse, Share};
 use baton_store::Labels;
 

@@ -1,9 +1,9 @@
 //! The admin endpoint: what probes, load balancers and scrapers ask a node.
 //!
 //! It has a thread of its own: a renewal waits for no request, however many there are or slow they arrive. It reads what
-//! supervisors tell of themselves ([`Standing`]), and the clock: an answer that says "this node leads" is true when it is
-//! made, whether the supervisor still turns or not. What operators ask of the nodes here (`steering`) goes through the store,
-//! as that of commands does, and this host hears of it there.
+//! supervisors tell of themselves ([`Standing`](crate::telemetry::Standing)), and the clock: an answer that says "this node
+//! leads" is true when it is made, whether the supervisor still turns or not. What operators ask of the nodes here
+//! (`steering`) goes through the store, as that of commands does, and this host hears of it there.
 //!
 //! Health, the way to the leader and metrics are open to everyone who reaches the address, in plain HTTP: probes and
 //! scrapers need them, and they tell who leads and what was counted. Who may see or do more is in `access`.
@@ -26,18 +26,14 @@ use std::thread::JoinHandle;
 
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
-use tokio_rustls::TlsAcceptor;
 
 use access::Access;
-pub use access::{TlsFiles, UnusableFile};
+pub(crate) use access::token;
+pub use access::{Certificate, TlsFiles, UnusableFile};
 use routes::Asked;
 
-use crate::telemetry::{Event, Heartbeat, Log, Standing};
-use baton_election::ElectionName;
-use baton_runtime::RunningInstances;
-use baton_store::clock::Clock;
-use baton_store::gate::Watchdog;
-use baton_store::{Labels, Store};
+use crate::watched::Watched;
+use baton_store::Store;
 
 /// Where the endpoint is unless it is told: the first of these ports that is free.
 const PORTS: Range<u16> = 7070..7170;
@@ -101,7 +97,7 @@ pub struct AdminSettings {
 pub struct Listening {
     listener: TcpListener,
     access: Access,
-    tls: Option<TlsAcceptor>,
+    certificate: Option<Certificate>,
 }
 
 impl Listening {
@@ -114,9 +110,15 @@ impl Listening {
         if let Some(file) = token_file {
             access::token(file)?;
         }
-        let tls = tls.as_ref().map(TlsFiles::acceptor).transpose()?;
-        let access = Access { token_file: token_file.clone(), has_tls: tls.is_some() };
-        Ok(bind(*place)?.map(|listener| Self { listener, access, tls }))
+        let certificate = tls.as_ref().map(Certificate::read).transpose()?;
+        let access = Access { token_file: token_file.clone(), has_tls: certificate.is_some() };
+        Ok(bind(*place)?.map(|listener| Self { listener, access, certificate }))
+    }
+
+    /// The certificate by which it is known; none without TLS.
+    #[must_use]
+    pub fn certificate(&self) -> Option<Certificate> {
+        self.certificate.clone()
     }
 
     /// The address.
@@ -144,58 +146,6 @@ fn bind(place: AdminPlace) -> Result<Option<TcpListener>, AdminError> {
     }
 }
 
-/// What is told of a node.
-pub struct Watched {
-    /// Its id.
-    pub node: String,
-    /// What people know it by.
-    pub labels: Labels,
-    /// What it knows and does, in each election.
-    pub standings: Vec<Arc<Standing>>,
-    /// What its instances use.
-    pub running: RunningInstances,
-    /// The host's clock.
-    pub clock: Clock,
-    /// What ends the host if an instance is not gone in time.
-    pub watchdog: Arc<Watchdog>,
-    /// The control runtime's.
-    pub heartbeat: Heartbeat,
-    /// Where it is told what was changed here; none where nobody reads that.
-    pub log: Option<Log>,
-}
-
-impl Watched {
-    /// Says of an election what was changed through the endpoint.
-    fn says(&self, election: &ElectionName, event: Event) {
-        let standing = self.standings.iter().find(|standing| standing.election == *election);
-        if let (Some(log), Some(standing)) = (&self.log, standing) {
-            log.for_election(standing).emit(None, event);
-        }
-    }
-}
-
-#[cfg(test)]
-impl Watched {
-    /// A host that takes part in one election and does nothing.
-    #[allow(clippy::unwrap_used, reason = "a test may panic")]
-    fn of_nothing() -> Self {
-        let clock = Clock::default();
-        let election = baton_election::ElectionName::new("job").unwrap();
-        let standing = Standing::new(election, std::time::Duration::from_secs(15));
-        standing.would_run(Some(baton_store::Digest::of(b"")));
-        Self {
-            node: "web-3".to_owned(),
-            labels: [("zone".to_owned(), "west".to_owned())].into(),
-            standings: vec![Arc::new(standing)],
-            running: RunningInstances::default(),
-            clock: clock.clone(),
-            watchdog: Arc::new(Watchdog::start(clock, |_, _| {}).unwrap()),
-            heartbeat: Heartbeat::default(),
-            log: None,
-        }
-    }
-}
-
 /// The endpoint at work: the owner of its thread.
 #[derive(Debug)]
 pub struct Admin {
@@ -209,8 +159,8 @@ impl Admin {
     /// # Errors
     /// What the system says where it has no thread to give.
     pub fn start(
-        Listening { listener, access, tls }: Listening,
-        watched: Watched,
+        Listening { listener, access, certificate }: Listening,
+        watched: Arc<Watched>,
         store: Arc<dyn Store>,
     ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
@@ -222,7 +172,7 @@ impl Admin {
                 // It was listened on before, with a runtime that is there: only a lack of memory could fail here.
                 let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
                 tokio::select! {
-                    () = connections::serve(listener, routes, tls) => {}
+                    () = connections::serve(listener, routes, certificate) => {}
                     _ = stopped => {}
                 }
             });

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -21,16 +20,10 @@ use utoipa::{OpenApi as _, ToSchema};
 use super::access::Access;
 use super::history::{self, Histories};
 use super::status::{self, Nodes};
-use super::{Watched, metrics, steering};
+use super::{metrics, steering};
 use crate::telemetry::Standing;
+use crate::watched::{SECOND_LOOK, Watched};
 use baton_runtime::escape::escape;
-
-/// What has not beaten for so long does not turn.
-const FRESH: Duration = Duration::from_secs(15);
-
-/// Something that is late may have waited for the machine to wake up, as this thread has: it is looked at again after
-/// so long.
-const SECOND_LOOK: Duration = Duration::from_secs(1);
 
 const PATHS: &str = "There are: /livez, /readyz, /leader/ELECTION, /metrics, and what /v1/openapi.json lists.\n";
 
@@ -43,7 +36,7 @@ const PIECE: usize = 16 << 10;
 
 /// What the answers are made of.
 pub(super) struct Asked {
-    pub(super) watched: Watched,
+    pub(super) watched: Arc<Watched>,
     pub(super) access: Access,
     pub(super) nodes: Nodes,
     pub(super) store: Arc<dyn Store>,
@@ -54,7 +47,7 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    pub(super) fn about(watched: Watched, store: Arc<dyn Store>, access: Access) -> Arc<Self> {
+    pub(super) fn about(watched: Arc<Watched>, store: Arc<dyn Store>, access: Access) -> Arc<Self> {
         let objects = || Arc::clone(&store) as Arc<dyn ObjectStore>;
         let (nodes, histories) = (Nodes::of(objects()), Histories::of(objects()));
         let (changes, pages) = (Semaphore::new(steering::AT_ONCE), Arc::new(Semaphore::new(PAGES)));
@@ -243,50 +236,13 @@ impl Watched {
         let (node, asked, known) = (&self.node, escape(election), known.join(" "));
         Err(NoPart(format!("{node} does not take part in {asked}; it does in: {known}\n")))
     }
-
-    /// What has not turned for too long.
-    fn is_stuck(&self) -> Vec<String> {
-        let now = self.clock.now();
-        let supervisors = self
-            .standings
-            .iter()
-            .map(|standing| (format!("the supervisor of {}", standing.election), standing.heartbeat.since(now)));
-        let beats = [("the control runtime".to_owned(), self.heartbeat.since(now))];
-        let mut stuck: Vec<String> = beats
-            .into_iter()
-            .chain(supervisors)
-            .filter_map(|(what, since)| Some((what, since.filter(|since| *since > FRESH)?)))
-            .map(|(what, since)| format!("{what} has not turned for {} s", since.as_secs()))
-            .collect();
-        let late = self.watchdog.late(now);
-        if late > FRESH {
-            stuck.push(format!("the watchdog is {} s late", late.as_secs()));
-        }
-        stuck
-    }
-
-    /// What is missing before this node could take over.
-    fn lacks(&self) -> Vec<String> {
-        let mut lacks = Vec::new();
-        for standing in &self.standings {
-            let known = standing.known();
-            let election = &standing.election;
-            if !known.has_store {
-                lacks.push(format!("{election}: the store has not answered yet"));
-            }
-            if !known.has_module {
-                lacks.push(format!("{election}: no module is ready yet"));
-            }
-        }
-        lacks
-    }
 }
 
 #[cfg(test)]
 impl Asked {
     pub(super) fn of_nothing() -> Arc<Self> {
-        let store = baton_store::MemoryStore::new(Arc::new(|| Duration::ZERO));
-        Self::about(Watched::of_nothing(), Arc::new(store), Access::default())
+        let store = baton_store::MemoryStore::new(Arc::new(|| std::time::Duration::ZERO));
+        Self::about(Arc::new(Watched::of_nothing()), Arc::new(store), Access::default())
     }
 }
 

@@ -14,10 +14,10 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 use utoipa::ToSchema;
 
-use super::Watched;
 use super::access::MaySeeStatus;
 use super::routes::{Asked, NoPart, text};
 use crate::telemetry::Standing;
+use crate::watched::Watched;
 use baton_runtime::InUse;
 
 /// The store is not asked for nodes more often: they say something new each minute.

@@ -8,6 +8,7 @@
 //! - **starter**: starts templates and the warden, takes over the runners that templates have forked, and reaps those that
 //!   nobody waits for. All of them die with this thread.
 //! - **admin**: answers what probes, load balancers and scrapers ask; writes into the store what operators ask of the nodes.
+//! - **manager**: tells the manager of the machine's services what the host does, where one wants to know.
 //! - **watchdog** and **last words**: see [`Watchdog`].
 //! - **log writer**: writes lines to stderr, and holds nobody up: see [`telemetry`](crate::telemetry).
 //! - **postmortem**: writes core dumps and profiles, one instance's at a time; those that come meanwhile are left out, and
@@ -29,15 +30,18 @@ use tokio::task::{JoinError, JoinSet};
 
 use super::dev::Workshop;
 use super::{WrongConfiguration, descriptors, open_store};
-use crate::admin::{Admin, AdminError, AdminPlace, AdminSettings, Listening, Watched};
+use crate::admin::{Admin, AdminError, AdminPlace, AdminSettings, Listening};
 use crate::config::{Config, Coordinator, Misspelt, Relied};
 use crate::historian::{Historian, HistorianPace};
 use crate::node::NodeId;
+use crate::reload::Reload;
+use crate::service_manager::{Phase, Phases, ServiceManager, Telling};
 use crate::signals::{Ask, Signals};
 use crate::status_socket::StatusSocket;
 use crate::steering::{Helm, Itself};
 use crate::supervisor::{Leads, Preference, Shutdown, Supervisor};
 use crate::telemetry::{Event, FollowerLog, Heartbeat, LAST_LINES, Log, Standing};
+use crate::watched::Watched;
 use baton_modules::{
     Cache, CacheError, Compiler, FileSource, Follower, Following, Judgement, ModuleSource, OciSource, Pace, Preparer,
     Presence, RegistryCredentials, Source, Supply, Trust,
@@ -246,7 +250,7 @@ fn contend(
     let standings: Vec<Arc<Standing>> = checked.iter().map(standing).collect();
     let heartbeat = Heartbeat::default();
     let address = listening.as_ref().map(Listening::address).transpose()?;
-    let watched = Watched {
+    let watched = Arc::new(Watched {
         node: node.to_string(),
         labels: config.labels.clone(),
         standings: standings.clone(),
@@ -255,7 +259,14 @@ fn contend(
         watchdog: Arc::clone(&watchdog),
         heartbeat: heartbeat.clone(),
         log: Some(log.clone()),
+    });
+    let reload = Reload {
+        config: config.clone(),
+        trusts: checked.iter().map(|checked| checked.trust.clone()).collect(),
+        certificate: listening.as_ref().and_then(Listening::certificate),
     };
+    let telling = tell_manager(&watched, log)?;
+    let phases = telling.phases();
     let admin = listening.map(|listening| Admin::start(listening, watched, Arc::clone(status))).transpose()?;
     let result = control.block_on(async {
         let mut signals = Signals::listen()?;
@@ -269,7 +280,7 @@ fn contend(
             supplied = make.all(checked, &all_runners, &standings) => supplied?,
             // A large module takes a while, and nothing was begun that has to be ended.
             asked = signals.next() => {
-                told_to_end(asked, log);
+                told_to_end(asked, log, &phases);
                 return Ok(());
             }
         };
@@ -346,7 +357,10 @@ fn contend(
             followers.spawn(supplied.follower.run());
             historians.spawn(historian.run(over.clone()));
         }
-        aside.spawn(heartbeat.of_runtime(clock.clone()));
+        aside.spawn(heartbeat.clone().of_runtime(clock.clone()));
+        if let Some(asked) = signals.take_reloads() {
+            aside.spawn(reload.whenever(asked, phases.clone(), log.clone()));
+        }
         // A folder of one's own costs nobody anything: only what is shared must be asked for.
         if config.create || matches!(config.store, StoreUrl::Sqlite(_)) {
             aside.spawn(create(Arc::clone(leases), log.clone()));
@@ -366,10 +380,11 @@ fn contend(
                 log.emit(None, Event::Error { error });
             }
         }
+        phases.are_at(Phase::Ready);
         loop {
             tokio::select! {
                 asked = signals.next() => {
-                    ask.send_replace(told_to_end(asked, log));
+                    ask.send_replace(told_to_end(asked, log, &phases));
                 }
                 ended = supervisors.join_next() => match ended {
                     None => break,
@@ -386,23 +401,38 @@ fn contend(
         // One that fails has nothing more to write, and takes nothing with it.
         while historians.join_next().await.is_some() {}
         aside.shutdown().await;
+        heartbeat.end();
         Ok(())
     });
     if let Some(admin) = admin {
         admin.shutdown();
     }
+    telling.end();
     // A store that hangs may hold one of its threads for ever; nothing depends on it any more.
     control.shutdown_background();
     keepers.shutdown_timeout(Duration::from_secs(1));
     result
 }
 
+/// Tells the manager of the machine's services what the host does, if there is one that wants to know.
+fn tell_manager(watched: &Arc<Watched>, log: &Log) -> std::io::Result<Telling> {
+    match ServiceManager::of_process() {
+        Ok(Some(manager)) => manager.tell_of(Arc::clone(watched), log.clone()),
+        Ok(None) => Ok(Telling::default()),
+        Err(error) => {
+            log.emit(None, Event::Error { error: error.to_string() });
+            Ok(Telling::default())
+        }
+    }
+}
+
 /// Says how the host is told to end.
-fn told_to_end(asked: Ask, log: &Log) -> Shutdown {
+fn told_to_end(asked: Ask, log: &Log, phases: &Phases) -> Shutdown {
     let (signal, level) = match asked {
         Ask::Shutdown(signal) => (signal, Shutdown::Requested),
         Ask::SkipGrace(signal) => (signal, Shutdown::Impatient),
     };
+    phases.are_at(Phase::Stopping);
     log.emit(None, Event::ShuttingDown { signal: signal.to_owned(), grace: level < Shutdown::Impatient });
     level
 }

@@ -21,6 +21,7 @@
 //! secrets = { token = { file = "/run/secrets/token" } }
 //! ```
 
+mod again;
 mod environment;
 mod file;
 mod folders;
@@ -92,6 +93,8 @@ pub struct Config {
     /// Variables that are none of a setting, and look as if they were meant to be.
     pub misspelt: Vec<Misspelt>,
     rows: Vec<SettingRow>,
+    /// What all of it was made of, the file aside.
+    given: (Layer, Environment),
 }
 
 impl Config {

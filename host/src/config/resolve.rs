@@ -81,6 +81,7 @@ pub fn resolve(flags: &Layer, around: &Environment) -> Result<Config, ConfigErro
         coordinators,
         misspelt,
         rows,
+        given: (flags.clone(), around.clone()),
     })
 }
 

@@ -118,6 +118,7 @@ impl Supervisor {
         };
         run.supplied();
         run.until_finished(shutdown).await;
+        run.given.standing.heartbeat.end();
         Ok(())
     }
 

@@ -372,6 +372,18 @@ pub enum Event {
         /// What is wrong and what to do.
         error: String,
     },
+    /// Files were read anew, as somebody has asked for.
+    Reloaded {
+        /// The settings that name them.
+        read: Vec<String>,
+        /// The settings that have changed since the start, and count from the next one on.
+        next_start: Vec<String>,
+    },
+    /// Somebody has asked to read files anew, and something is wrong with one of them: all stays as it was.
+    NotReloaded {
+        /// What, and what to do.
+        error: String,
+    },
     /// The host is told to end.
     ShuttingDown {
         /// By which signal.
@@ -499,6 +511,8 @@ impl Event {
             Self::StoreUnreachable { .. } => ("store_unreachable", Warn),
             Self::StoreRecovered { .. } => ("store_recovered", Info),
             Self::Misconfigured { .. } => ("misconfigured", Error),
+            Self::Reloaded { next_start, .. } => ("reloaded", if next_start.is_empty() { Info } else { Warn }),
+            Self::NotReloaded { .. } => ("not_reloaded", Error),
             Self::ShuttingDown { .. } => ("shutting_down", Info),
             Self::Saved { .. } => ("saved", Info),
             Self::NotSaved { .. } => ("not_saved", Warn),
@@ -645,6 +659,17 @@ impl fmt::Display for Event {
                 f.write_str(error)
             }
             Self::StoreRecovered { after_s } => write!(f, "answers again after {after_s}"),
+            Self::Reloaded { read, next_start } => {
+                match read.as_slice() {
+                    [] => f.write_str("there are no files to read anew")?,
+                    read => write!(f, "the files of {} are read anew", read.join(", "))?,
+                }
+                if next_start.is_empty() {
+                    return Ok(());
+                }
+                write!(f, "; these have changed, and count when the host starts again: {}", next_start.join(", "))
+            }
+            Self::NotReloaded { error } => write!(f, "{error}; all stays as it was"),
             Self::ShuttingDown { signal, grace: true } => {
                 write!(f, "{signal}: orderly end; a second signal skips the grace")
             }

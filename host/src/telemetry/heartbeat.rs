@@ -20,7 +20,12 @@ impl Heartbeat {
         self.0.store(u64::try_from(now.0.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// How long ago that was; none before the first time.
+    /// It need not turn any more.
+    pub fn end(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// How long ago that was; none before the first time, and after the end.
     #[must_use]
     pub fn since(&self, now: Time) -> Option<Duration> {
         let at = Some(self.0.load(Ordering::Relaxed)).filter(|at| *at > 0)?;

@@ -52,6 +52,7 @@ impl Event {
             | Self::Misconfigured { error: text }
             | Self::NotSaved { error: text, .. }
             | Self::BuildFailed { error: text, .. }
+            | Self::NotReloaded { error: text }
             | Self::Error { error: text } => cut(text, LONGEST_LINE),
             // Numbers, and the operator's own words.
             Self::Starting { .. }
@@ -73,6 +74,7 @@ impl Event {
             | Self::Proven { .. }
             | Self::SourceRecovered { .. }
             | Self::StoreRecovered { .. }
+            | Self::Reloaded { .. }
             | Self::ShuttingDown { .. }
             | Self::Saved { .. }
             | Self::Usage { .. }

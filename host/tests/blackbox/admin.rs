@@ -1,7 +1,7 @@
 //! What a node tells probes, load balancers and scrapers, while that happens which they ask about.
 
 use std::collections::HashSet;
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
@@ -432,6 +432,11 @@ fn the_status_is_told_here_and_to_others_with_token_and_tls() {
 /// What the endpoint answers in TLS.
 fn tls(at: Endpoint, request: &str) -> String {
     let authority = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/blackbox/http/tls/ca.pem");
+    tls_to(at, &authority, request).expect("its certificate is known")
+}
+
+/// The same where this authority has certified it.
+pub fn tls_to(at: Endpoint, authority: &Path, request: &str) -> io::Result<String> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(authority).expect("a certificate")).expect("an authority");
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -442,11 +447,11 @@ fn tls(at: Endpoint, request: &str) -> String {
     let name = ServerName::try_from("localhost").expect("a name");
     let connection = ClientConnection::new(Arc::new(config), name).expect("a client");
     let mut stream = StreamOwned::new(connection, TcpStream::connect(at.0).expect("it listens"));
-    stream.write_all(request.as_bytes()).expect("sent");
+    stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
     // A server that ends the connection need not say so in TLS.
     let _ = stream.read_to_end(&mut answer);
-    String::from_utf8_lossy(&answer).into_owned()
+    Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
 /// An address of this machine that others could ask. Nothing is sent.

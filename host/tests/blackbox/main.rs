@@ -30,6 +30,7 @@ mod preference;
 mod proxy;
 mod publish;
 mod self_abort;
+mod service_manager;
 mod sources;
 mod start;
 mod state;

@@ -7,8 +7,10 @@
 
 use std::ffi::OsStr;
 use std::fmt::{self, Write as _};
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -238,6 +240,28 @@ impl Launch {
     #[must_use]
     pub fn after(mut self, setup: &str) -> Self {
         self.command = after(Command::new("sh"), &self.command, setup);
+        self
+    }
+
+    /// Starts it where no terminal controls it, as a service manager does.
+    #[must_use]
+    pub fn without_terminal(self) -> Self {
+        self.beginning(|| rustix::process::setsid().map(drop))
+    }
+
+    /// Starts it under the control of this terminal.
+    #[must_use]
+    pub fn with_terminal(self, terminal: File) -> Self {
+        self.beginning(move || {
+            rustix::process::setsid()?;
+            rustix::process::ioctl_tiocsctty(&terminal)
+        })
+    }
+
+    /// Has the new process do this first: a system call or two.
+    fn beginning(mut self, begin: impl Fn() -> rustix::io::Result<()> + Send + Sync + 'static) -> Self {
+        // SAFETY: system calls are all that is made there, and they allocate nothing.
+        unsafe { self.command.pre_exec(move || Ok(begin()?)) };
         self
     }
 

@@ -1,0 +1,69 @@
+//! What has become of a host's settings since it has started.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::table::SettingRow;
+use super::{Config, ConfigError, Coordinator, Key, resolve};
+
+impl Config {
+    /// What it would be if the host started now: the file of settings may have changed.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for the first thing that is wrong by now.
+    pub fn again(&self) -> Result<Self, ConfigError> {
+        let (flags, around) = &self.given;
+        resolve(flags, around)
+    }
+
+    /// The settings that another configuration has otherwise, by their flags, and the elections that only one of the two
+    /// has, by their tables.
+    #[must_use]
+    pub fn differences(&self, other: &Self) -> Vec<String> {
+        let (own, others) = (self.by_election(), other.by_election());
+        let is_in_both = |name: &str| own.contains_key(name) && others.contains_key(name);
+        let values = |config: &Self| -> BTreeSet<_> {
+            let rows = config.rows.iter().filter(|row| row.election.as_deref().is_none_or(is_in_both)).cloned();
+            rows.map(|SettingRow { election, key, part, value, .. }| (key, election, part, value)).collect()
+        };
+        let mut keys: BTreeSet<Key> = values(self).symmetric_difference(&values(other)).map(|(key, ..)| *key).collect();
+        for (one, now) in own.iter().filter_map(|(name, one)| Some((one, others.get(name)?))) {
+            // The table hides what they are.
+            keys.extend((one.env != now.env).then_some(Key::Env));
+            keys.extend((one.secrets != now.secrets).then_some(Key::Secrets));
+        }
+        let names: BTreeSet<&str> = own.keys().chain(others.keys()).copied().filter(|name| !is_in_both(name)).collect();
+        let tables = names.into_iter().map(|name| format!("[coordinators.{name}]"));
+        keys.into_iter().map(Key::flag).chain(tables).collect()
+    }
+
+    fn by_election(&self) -> BTreeMap<&str, &Coordinator> {
+        self.coordinators.iter().map(|coordinator| (coordinator.election.as_str(), coordinator)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use std::fs;
+
+    use super::super::{Environment, Layer};
+    use super::*;
+
+    #[test]
+    fn what_has_changed_in_the_file_is_named_and_nothing_that_is_hidden_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let says = |text: &str| fs::write(folder.path().join("baton.toml"), text).unwrap();
+        let begin = "store = 'sqlite:x'\n[coordinators.a]\nmodule = 'a.wasm'\nenv = { K = 'one' }\n";
+        says(begin);
+        let flags = Layer::new().flag(Key::Node, Some("web".to_owned()));
+        let config = resolve(&flags, &Environment::made_up(&[], folder.path())).unwrap();
+        let differs = || config.again().map(|now| config.differences(&now));
+        assert_eq!(differs().unwrap(), [""; 0]);
+        says(&begin.replace("one", "two"));
+        assert_eq!(differs().unwrap(), ["--env"]);
+        says(&format!("lease = '20s'\nnode = 'other'\nadmin = 'none'\n{begin}[coordinators.b]\nmodule = 'b.wasm'\n"));
+        assert_eq!(differs().unwrap(), ["--admin", "--lease", "[coordinators.b]"], "a flag counts more than the file");
+        says("leese = '20s'\n");
+        assert!(differs().unwrap_err().to_string().contains("leese"));
+    }
+}

@@ -1,0 +1,110 @@
+//! What is told of a node to everything that watches it from outside: probes, scrapers, the manager of the system's
+//! services. What watches reads it from threads of its own, and no supervisor waits for that.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::telemetry::{Event, Heartbeat, Log, Standing};
+use baton_election::ElectionName;
+use baton_runtime::RunningInstances;
+use baton_store::clock::Clock;
+use baton_store::Labels;
+use baton_store::gate::Watchdog;
+
+/// What has not beaten for so long does not turn.
+const FRESH: Duration = Duration::from_secs(15);
+
+/// Something that is late may have waited for the machine to wake up, as who asks has: it is looked at again after
+/// so long.
+pub const SECOND_LOOK: Duration = Duration::from_secs(1);
+
+/// A node, and what it does.
+pub struct Watched {
+    /// Its id.
+    pub node: String,
+    /// What people know it by.
+    pub labels: Labels,
+    /// What it knows and does, in each election.
+    pub standings: Vec<Arc<Standing>>,
+    /// What its instances use.
+    pub running: RunningInstances,
+    /// The host's clock.
+    pub clock: Clock,
+    /// What ends the host if an instance is not gone in time.
+    pub watchdog: Arc<Watchdog>,
+    /// The control runtime's.
+    pub heartbeat: Heartbeat,
+    /// Where it is told what was changed from outside; none where nobody reads that.
+    pub log: Option<Log>,
+}
+
+impl Watched {
+    /// Says of an election what was changed from outside.
+    pub fn says(&self, election: &ElectionName, event: Event) {
+        let standing = self.standings.iter().find(|standing| standing.election == *election);
+        if let (Some(log), Some(standing)) = (&self.log, standing) {
+            log.for_election(standing).emit(None, event);
+        }
+    }
+
+    /// What has not turned for too long.
+    #[must_use]
+    pub fn is_stuck(&self) -> Vec<String> {
+        let now = self.clock.now();
+        let supervisors = self
+            .standings
+            .iter()
+            .map(|standing| (format!("the supervisor of {}", standing.election), standing.heartbeat.since(now)));
+        let beats = [("the control runtime".to_owned(), self.heartbeat.since(now))];
+        let mut stuck: Vec<String> = beats
+            .into_iter()
+            .chain(supervisors)
+            .filter_map(|(what, since)| Some((what, since.filter(|since| *since > FRESH)?)))
+            .map(|(what, since)| format!("{what} has not turned for {} s", since.as_secs()))
+            .collect();
+        let late = self.watchdog.late(now);
+        if late > FRESH {
+            stuck.push(format!("the watchdog is {} s late", late.as_secs()));
+        }
+        stuck
+    }
+
+    /// What is missing before this node could take over.
+    #[must_use]
+    pub fn lacks(&self) -> Vec<String> {
+        let mut lacks = Vec::new();
+        for standing in &self.standings {
+            let known = standing.known();
+            let election = &standing.election;
+            if !known.has_store {
+                lacks.push(format!("{election}: the store has not answered yet"));
+            }
+            if !known.has_module {
+                lacks.push(format!("{election}: no module is ready yet"));
+            }
+        }
+        lacks
+    }
+}
+
+#[cfg(test)]
+impl Watched {
+    /// A host that takes part in one election and does nothing.
+    #[allow(clippy::unwrap_used, reason = "a test may panic")]
+    pub(crate) fn of_nothing() -> Self {
+        let clock = Clock::default();
+        let election = baton_election::ElectionName::new("job").unwrap();
+        let standing = Standing::new(election, std::time::Duration::from_secs(15));
+        standing.would_run(Some(baton_store::Digest::of(b"")));
+        Self {
+            node: "web-3".to_owned(),
+            labels: [("zone".to_owned(), "west".to_owned())].into(),
+            standings: vec![Arc::new(standing)],
+            running: RunningInstances::default(),
+            clock: clock.clone(),
+            watchdog: Arc::new(Watchdog::start(clock, |_, _| {}).unwrap()),
+            heartbeat: Heartbeat::default(),
+            log: None,
+        }
+    }
+}
