@@ -108,3 +108,23 @@ impl Watched {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_stood_still_is_stuck_and_what_has_ended_is_not() {
+        let watched = Watched::of_nothing();
+        assert!(watched.is_stuck().is_empty(), "nothing has begun");
+        let long_ago = baton_election::Time(Duration::from_nanos(1));
+        let beats = [&watched.heartbeat, &watched.standings[0].heartbeat];
+        beats.iter().for_each(|beat| beat.beat(long_ago));
+        let stuck = watched.is_stuck();
+        let names = ["the control runtime has not turned for ", "the supervisor of job has not turned for "];
+        assert!(stuck.len() == 2 && names.iter().zip(&stuck).all(|(name, one)| one.starts_with(name)), "{stuck:?}");
+        beats[1].end();
+        beats[0].beat(watched.clock.now());
+        assert!(watched.is_stuck().is_empty());
+    }
+}

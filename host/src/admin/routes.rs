@@ -327,7 +327,7 @@ mod tests {
             PastTerm { term: 1, leaderless_ms: Some(1500), ended: text(), reason: text(), ..PastTerm::default() };
         let running = PastTerm { term: 2, ..PastTerm::default() };
         assert_eq!(tell_terms(&*store, &election, &[whole, running]).await, Ok(None));
-        let asked = Asked::about(Watched::of_nothing(), store, Access::default());
+        let asked = Asked::about(Arc::new(Watched::of_nothing()), store, Access::default());
         let (status, described) = get(&asked, "/v1/openapi.json", false).await;
         assert_eq!(status, StatusCode::OK, "what there is is no secret");
         let described: Value = serde_json::from_slice(&described).unwrap();
@@ -404,7 +404,7 @@ mod tests {
         std::fs::write(&file, TOKEN).unwrap();
         let with = |access| {
             let store = baton_store::MemoryStore::new(Arc::new(|| Duration::ZERO));
-            Asked::about(Watched::of_nothing(), Arc::new(store), access)
+            Asked::about(Arc::new(Watched::of_nothing()), Arc::new(store), access)
         };
         let (none, whole) = (with(Access::default()), with(Access { token_file: Some(file.clone()), has_tls: true }));
         let plain = with(Access { token_file: Some(file), has_tls: false });

@@ -310,6 +310,13 @@ pub(super) struct Run {
     /// The private key (PEM) of that certificate [env: BATON_ADMIN_TLS_KEY] [default: none]
     #[arg(long, value_name = "PATH")]
     pub admin_tls_key: Option<String>,
+    /// Where to ask what is planned for this machine: auto (a machine of Azure asks Azure), off, or http://HOST
+    /// [env: BATON_SCHEDULED_EVENTS] [default: auto]
+    ///
+    /// The node steps down before the machine is frozen, rebooted,
+    /// redeployed, preempted or terminated, and acknowledges the event.
+    #[arg(long, value_name = "WHERE")]
+    pub scheduled_events: Option<String>,
     /// Something that people know this node by; repeat it for more [env: BATON_LABEL, one K=V on each line]
     ///
     /// Shown where nodes are, and in the metrics. In the file: the table `labels`, as in `labels = { zone = "west" }`.

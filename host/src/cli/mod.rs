@@ -404,6 +404,7 @@ impl args::Run {
             .flag(Key::AdminTokenFile, self.admin_token_file)
             .flag(Key::AdminTlsCert, self.admin_tls_cert)
             .flag(Key::AdminTlsKey, self.admin_tls_key)
+            .flag(Key::ScheduledEvents, self.scheduled_events)
             .flag(Key::MaxLeading, self.max_leading)
             .flag_pairs(Key::Labels, &self.label)?;
         self.settings.add_to(layer)

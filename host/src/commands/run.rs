@@ -33,6 +33,7 @@ use super::{WrongConfiguration, descriptors, open_store};
 use crate::admin::{Admin, AdminError, AdminPlace, AdminSettings, Listening};
 use crate::config::{Config, Coordinator, Misspelt, Relied};
 use crate::historian::{Historian, HistorianPace};
+use crate::maintenance::Maintenance;
 use crate::node::NodeId;
 use crate::reload::Reload;
 use crate::service_manager::{Phase, Phases, ServiceManager, Telling};
@@ -284,6 +285,7 @@ fn contend(
                 return Ok(());
             }
         };
+        let (tell_away, away) = watch::channel(None);
         let (ask, asked) = watch::channel(Shutdown::No);
         let leads = Leads::at_most(config.max_leading);
         let (mut supervisors, mut followers, mut historians) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
@@ -344,6 +346,7 @@ fn contend(
                 launcher,
                 supply: supplied.supply,
                 one_module: matches!(source, ModuleSource::File(_)),
+                away: away.clone(),
                 judgements: supplied.judgements,
                 helm,
                 preference: Preference::new(coordinator.election.clone(), coordinator.priority, leads.clone()),
@@ -360,6 +363,11 @@ fn contend(
         aside.spawn(heartbeat.clone().of_runtime(clock.clone()));
         if let Some(asked) = signals.take_reloads() {
             aside.spawn(reload.whenever(asked, phases.clone(), log.clone()));
+        }
+        // Whoever develops a coordinator is alone: nobody takes over.
+        if let Some(endpoint) = config.scheduled_events.endpoint().filter(|_| workshop.is_none()) {
+            let standings = standings.clone();
+            aside.spawn(Maintenance { endpoint, standings, away: tell_away, log: log.clone() }.watch());
         }
         // A folder of one's own costs nobody anything: only what is shared must be asked for.
         if config.create || matches!(config.store, StoreUrl::Sqlite(_)) {

@@ -23,6 +23,8 @@ pub enum Key {
     AdminTlsCert,
     /// The key of that.
     AdminTlsKey,
+    /// Who is asked what is planned for the machine.
+    ScheduledEvents,
     /// Something that people know this node by.
     Labels,
     /// How many elections it leads at the most.
@@ -93,7 +95,7 @@ pub enum Key {
 
 impl Key {
     /// All settings: those of the host first, then those of a coordinator.
-    pub const ALL: [Key; 43] = [
+    pub const ALL: [Key; 44] = [
         Key::File,
         Key::Store,
         Key::Create,
@@ -104,6 +106,7 @@ impl Key {
         Key::AdminTokenFile,
         Key::AdminTlsCert,
         Key::AdminTlsKey,
+        Key::ScheduledEvents,
         Key::Labels,
         Key::MaxLeading,
         Key::Cache,
@@ -153,6 +156,7 @@ impl Key {
             Key::AdminTokenFile => "admin-token-file",
             Key::AdminTlsCert => "admin-tls-cert",
             Key::AdminTlsKey => "admin-tls-key",
+            Key::ScheduledEvents => "scheduled-events",
             Key::Labels => "labels",
             Key::MaxLeading => "max-leading",
             Key::Cache => "cache",

@@ -52,6 +52,7 @@ pub use resolve::{resolve, resolve_compile_timeout, resolve_store, resolve_store
 pub use value::{duration, election};
 
 use crate::admin::AdminSettings;
+use crate::maintenance::ScheduledEvents;
 use crate::node::NodeChoice;
 use crate::telemetry::Format;
 use baton_modules::ModuleSource;
@@ -77,6 +78,8 @@ pub struct Config {
     pub log_format: Format,
     /// How the admin endpoint is to be.
     pub admin: AdminSettings,
+    /// Who is asked what is planned for the machine.
+    pub scheduled_events: ScheduledEvents,
     /// What people know this node by.
     pub labels: Labels,
     /// How many elections it leads at the most; none for as many as it takes part in.

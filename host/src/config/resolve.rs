@@ -12,6 +12,7 @@ use super::misspelt::misspelt;
 use super::table::SettingRow;
 use super::{Config, ConfigError, Coordinator, Environment, Key, Layer, Origin, folders, secrets, value};
 use crate::admin::{AdminPlace, AdminSettings, TlsFiles};
+use crate::maintenance::ScheduledEvents;
 use crate::node::{NodeChoice, NodeId};
 use crate::supervisor::HIGHEST_PRIORITY;
 use crate::telemetry::Format;
@@ -38,6 +39,9 @@ pub fn resolve(flags: &Layer, around: &Environment) -> Result<Config, ConfigErro
     let log_format = host.get(Key::LogFormat, value::log_format, value::show_log_format, || Ok(Format::Text))?.0;
 
     let admin = admin(&mut host)?;
+    let events = |text: &str| ScheduledEvents::new(text).map_err(|error| error.to_string());
+    let (scheduled_events, _) =
+        host.get(Key::ScheduledEvents, events, ScheduledEvents::to_string, || Ok(ScheduledEvents::Auto))?;
     let labels = labels(&mut host)?;
     let (max_leading, _) = host.get(Key::MaxLeading, value::most, value::show_most, || Ok(None))?;
     let cache = host.get(Key::Cache, value::place, value::show_place, || Ok(around.cache_folder()))?.0;
@@ -73,6 +77,7 @@ pub fn resolve(flags: &Layer, around: &Environment) -> Result<Config, ConfigErro
         node,
         log_format,
         admin,
+        scheduled_events,
         labels,
         max_leading,
         cache,

@@ -30,6 +30,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use crate::maintenance::Away;
 use crate::steering::{Heard, Helm, StaysOut, TAKEN_WITHIN, Why};
 use crate::telemetry::{Asked, BEAT_EVERY, LAST_LINES, Log, Standing};
 use baton_modules::{Judgement, Prepared, Presence, Supply, Verdict};
@@ -70,6 +71,8 @@ pub struct Supervisor {
     pub supply: watch::Receiver<Supply>,
     /// Whether all nodes should have the same module at any time, so that it is told where a leader has another.
     pub one_module: bool,
+    /// Why this node is to take no part, for now.
+    pub away: watch::Receiver<Away>,
     /// Takes what running a version has shown.
     pub judgements: mpsc::UnboundedSender<Judgement>,
     /// What it is asked by operators.
@@ -114,6 +117,7 @@ impl Supervisor {
             stays_out: None,
             over: None,
             gives_up: None,
+            away: None,
             cools_off: None,
         };
         run.supplied();
@@ -155,12 +159,14 @@ struct Run {
     /// Whether the instance was already reported as stalled.
     stalled: bool,
     hears: watch::Receiver<Heard>,
-    /// Why this node is not to lead, for now.
+    /// Why this node is not to lead, for now, as operators ask.
     stays_out: Option<StaysOut>,
     /// What it has stayed out for already.
     over: Option<String>,
     /// What became of the lease that was held when this node began to stay out.
     gives_up: Option<GivesUp>,
+    /// Why this node takes no part, for now, since its machine is about to be taken away.
+    away: Away,
     /// Until when it does not contend by its own decision.
     cools_off: Option<Time>,
 }
@@ -214,6 +220,8 @@ impl Run {
     fn let_others_know(&self) {
         let term = self.elector.written_term();
         self.given.standing.goes_round(self.given.clock.now(), term, self.elector.deadline());
+        let holds_nothing = !self.elector.holds_lease() && self.requests.is_empty();
+        self.given.standing.is_out(self.away.is_some() && holds_nothing);
         let runs = self.serving.as_ref().map(|serving| serving.module);
         let (steered, stays_out) = (self.hears.borrow().mark().map(str::to_owned), self.out());
         self.given.presence.send_if_modified(|known| {
@@ -286,6 +294,10 @@ impl Run {
                 None
             }
             Ok(()) = self.hears.changed() => None,
+            Ok(()) = self.given.away.changed() => {
+                self.supplied();
+                None
+            }
             Some(answer) = self.requests.join_next() => match answer {
                 Ok((id, result)) => Some(Input::Answer { id, result }),
                 // They are cancelled at the end only, when nobody asks for the next.
@@ -318,8 +330,10 @@ impl Run {
                 }
             }
             Effect::Stop { reason, message, grace_ends, next } => {
-                let message = match &self.stays_out {
-                    Some(stays_out) if reason == StopReason::StepDown => stays_out.why.told(),
+                let asked = self.away.as_ref().map(ToString::to_string);
+                let asked = asked.or_else(|| self.stays_out.as_ref().map(|stays_out| stays_out.why.told()));
+                let message = match asked {
+                    Some(why) if reason == StopReason::StepDown => why,
                     _ => message,
                 };
                 if let Some(Serving { instance, module, .. }) = &mut self.serving {
@@ -374,10 +388,12 @@ impl Run {
         let [module, fallback] = supply.versions();
         let plan = Plan { module, fallback };
         self.reporter.expects(plan.digest().filter(|_| self.given.one_module).map(str::to_owned));
-        let serves = if self.stays_out.is_some() { Plan::default() } else { plan.clone() };
+        self.away = self.given.away.borrow_and_update().clone();
+        let is_out = self.away.is_some() || self.stays_out.is_some();
+        let serves = if is_out { Plan::default() } else { plan.clone() };
         self.elector.handle(self.given.now(), Input::Plan(serves));
         // What was rejected here it does not take back, and then goes on with what it knew before.
-        let Plan { module, fallback: instead } = if self.stays_out.is_some() { &plan } else { self.elector.plan() };
+        let Plan { module, fallback: instead } = if is_out { &plan } else { self.elector.plan() };
         let planned = [module, instead].into_iter().flatten();
         let before = std::mem::take(&mut self.at_hand);
         let all: Vec<Prepared> = [supply.current, supply.fallback].into_iter().flatten().chain(before).collect();

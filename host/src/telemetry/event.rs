@@ -384,6 +384,31 @@ pub enum Event {
         /// What, and what to do.
         error: String,
     },
+    /// Something is planned for this machine that interrupts what runs there: this node takes no part until it is over.
+    Maintenance {
+        /// What is about to be done, or is being done.
+        reason: String,
+        /// The event's id.
+        id: String,
+        /// `Scheduled` or `Started`.
+        status: String,
+        /// When it begins at the earliest, as Azure writes it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        not_before: Option<String>,
+        /// What Azure says of it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        description: Option<String>,
+    },
+    /// This node has stepped down, and what is planned for the machine may begin.
+    MaintenanceAcknowledged {
+        /// The event's id.
+        id: String,
+    },
+    /// This node takes part again.
+    MaintenanceOver {
+        /// What has ended.
+        reason: String,
+    },
     /// The host is told to end.
     ShuttingDown {
         /// By which signal.
@@ -513,6 +538,9 @@ impl Event {
             Self::Misconfigured { .. } => ("misconfigured", Error),
             Self::Reloaded { next_start, .. } => ("reloaded", if next_start.is_empty() { Info } else { Warn }),
             Self::NotReloaded { .. } => ("not_reloaded", Error),
+            Self::Maintenance { .. } => ("maintenance", Warn),
+            Self::MaintenanceAcknowledged { .. } => ("maintenance_acknowledged", Info),
+            Self::MaintenanceOver { .. } => ("maintenance_over", Info),
             Self::ShuttingDown { .. } => ("shutting_down", Info),
             Self::Saved { .. } => ("saved", Info),
             Self::NotSaved { .. } => ("not_saved", Warn),
@@ -669,6 +697,15 @@ impl fmt::Display for Event {
                 }
                 write!(f, "; these have changed, and count when the host starts again: {}", next_start.join(", "))
             }
+            Self::Maintenance { reason, id, not_before, description, .. } => {
+                write!(f, "{reason}, and this node takes no part until that is over: event {id}")?;
+                if let Some(not_before) = not_before {
+                    write!(f, ", not before {not_before}")?;
+                }
+                description.as_ref().map_or(Ok(()), |description| write!(f, ": {description}"))
+            }
+            Self::MaintenanceAcknowledged { id } => write!(f, "this node has stepped down: event {id} may begin"),
+            Self::MaintenanceOver { reason } => write!(f, "{reason}, and this node takes part again"),
             Self::NotReloaded { error } => write!(f, "{error}; all stays as it was"),
             Self::ShuttingDown { signal, grace: true } => {
                 write!(f, "{signal}: orderly end; a second signal skips the grace")

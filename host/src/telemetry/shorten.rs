@@ -17,6 +17,10 @@ impl Event {
                 }
                 cut(line, LONGEST_LINE);
             }
+            Self::Maintenance { reason, id, status, not_before, description } => {
+                let texts = [Some(reason), Some(id), Some(status), not_before.as_mut(), description.as_mut()];
+                texts.into_iter().flatten().for_each(|text| cut(text, LONGEST_CONTEXT));
+            }
             Self::Denied { what, remedy } => [what, remedy].into_iter().for_each(|text| cut(text, LONGEST_LINE)),
             Self::RequestRefused { origin, reason, setting, flag } => {
                 [origin, reason].into_iter().for_each(|text| cut(text, LONGEST_LINE));
@@ -53,6 +57,8 @@ impl Event {
             | Self::NotSaved { error: text, .. }
             | Self::BuildFailed { error: text, .. }
             | Self::NotReloaded { error: text }
+            | Self::MaintenanceAcknowledged { id: text }
+            | Self::MaintenanceOver { reason: text }
             | Self::Error { error: text } => cut(text, LONGEST_LINE),
             // Numbers, and the operator's own words.
             Self::Starting { .. }

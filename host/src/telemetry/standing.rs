@@ -47,6 +47,8 @@ pub struct Known {
     pub has_module: bool,
     /// Why this node is not to lead, as operators have asked; none where they have not.
     pub stays_out: Option<String>,
+    /// Whether this node takes no part for now, and holds no lease any more.
+    pub is_out: bool,
     /// The term that this node leads.
     leads: Option<Term>,
     /// When the effects of this node are refused, unless it renews before.
@@ -132,6 +134,11 @@ impl Standing {
                 self.terms.follows_on(now.since(since));
             }
         }
+    }
+
+    /// This node takes no part for now, and holds no lease any more; or it does.
+    pub fn is_out(&self, is_out: bool) {
+        self.lock().is_out = is_out;
     }
 
     /// The instance of a term is gone, which has had these effects.

@@ -22,6 +22,7 @@ mod hoards;
 mod http;
 mod leadership;
 mod limits;
+mod maintenance;
 mod outage;
 mod output;
 mod outside;

@@ -88,6 +88,7 @@ async fn a_request_that_panics_has_an_unknown_outcome_and_is_repeated() {
         launcher,
         supply: watch::Sender::new(supply).subscribe(),
         one_module: true,
+        away: watch::Sender::default().subscribe(),
         judgements: mpsc::unbounded_channel().0,
         presence: watch::Sender::default(),
         stall_after: None,

@@ -1,0 +1,141 @@
+//! The metadata service of a machine, which is asked in plain HTTP on an address of the machine alone, and never through a
+//! proxy.
+
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HOST};
+use http::{Method, Request, StatusCode, Uri};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use serde::de::DeserializeOwned;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::document::{Document, Machine};
+
+/// Where it says what the machine is, and what is planned.
+const MACHINE: &str = "/metadata/instance/compute?api-version=2021-02-01";
+const PLANNED: &str = "/metadata/scheduledevents?api-version=2020-07-01";
+
+/// How long an answer may take.
+const WITHIN: Duration = Duration::from_secs(10);
+
+/// No answer is longer, in bytes: an event has less than a kilobyte, and a machine's description some.
+const LONGEST: usize = 1 << 20;
+
+/// Why something is no address of a metadata service.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0:?} is neither auto, off nor an address: write one like http://169.254.169.254")]
+pub struct NoEndpoint(String);
+
+/// The service's address.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Endpoint(String);
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "http://{}", self.0)
+    }
+}
+
+impl Endpoint {
+    /// Reads `http://HOST` or `http://HOST:PORT`.
+    ///
+    /// # Errors
+    /// [`NoEndpoint`] where it is anything else.
+    pub fn new(url: &str) -> Result<Self, NoEndpoint> {
+        let wrong = || NoEndpoint(url.to_owned());
+        let uri: Uri = url.parse().map_err(|_| wrong())?;
+        let authority = uri.authority().filter(|authority| !authority.as_str().contains('@')).ok_or_else(wrong)?;
+        let is_bare = uri.path_and_query().is_none_or(|path| path.as_str() == "/");
+        if uri.scheme_str() != Some("http") || !is_bare {
+            return Err(wrong());
+        }
+        Ok(Self(authority.to_string()))
+    }
+
+    /// What events call this machine.
+    pub(super) async fn machine(&self) -> Result<String, String> {
+        self.ask::<Machine>(MACHINE).await.map(|machine| machine.name)
+    }
+
+    /// What is planned.
+    pub(super) async fn planned(&self) -> Result<Document, String> {
+        self.ask(PLANNED).await
+    }
+
+    /// Has an event begin: this machine need not be waited for.
+    pub(super) async fn acknowledge(&self, id: &str) -> Result<(), String> {
+        let body = serde_json::json!({ "StartRequests": [{ "EventId": id }] }).to_string();
+        self.send(Method::POST, PLANNED, body).await.map(drop)
+    }
+
+    async fn ask<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {
+        let answer = self.send(Method::GET, path, String::new()).await?;
+        serde_json::from_slice(&answer).map_err(|error| format!("it answers otherwise than Azure does: {error}"))
+    }
+
+    async fn send(&self, method: Method, path: &str, body: String) -> Result<Bytes, String> {
+        let answer = timeout(WITHIN, self.exchange(method, path, body)).await;
+        answer.unwrap_or_else(|_| Err(format!("no answer within {WITHIN:?}")))
+    }
+
+    async fn exchange(&self, method: Method, path: &str, body: String) -> Result<Bytes, String> {
+        let mut request = Request::builder().method(&method).uri(path).header(HOST, &self.0).header("Metadata", "true");
+        if method == Method::POST {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        let request = request.body(Full::new(Bytes::from(body))).map_err(|error| error.to_string())?;
+        let address = if self.has_port() { self.0.clone() } else { format!("{}:80", self.0) };
+        let stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
+        let handshake = http1::handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) = handshake.map_err(|error| error.to_string())?;
+        // Ends with this exchange, whose error says what was wrong.
+        let mut driven = JoinSet::new();
+        driven.spawn(async move { drop(connection.await) });
+        let answer = sender.send_request(request).await.map_err(|error| error.to_string())?;
+        let status = answer.status();
+        let answer = Limited::new(answer.into_body(), LONGEST).collect().await;
+        let answer = answer.map_err(|error| format!("its answer cannot be read: {error}"))?.to_bytes();
+        if status != StatusCode::OK {
+            return Err(format!("it answers {status}"));
+        }
+        Ok(answer)
+    }
+
+    fn has_port(&self) -> bool {
+        self.0.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use super::*;
+
+    #[test]
+    fn an_address_is_of_plain_http_and_has_no_path() {
+        for (url, is) in
+            [("http://169.254.169.254", "http://169.254.169.254"), ("http://127.0.0.1:80/", "http://127.0.0.1:80")]
+        {
+            assert_eq!(Endpoint::new(url).unwrap().to_string(), is);
+        }
+        for wrong in [
+            "https://169.254.169.254",
+            "169.254.169.254",
+            "http://a/b",
+            "http://a/?b",
+            "on",
+            "",
+            "http://u:p@a",
+            "http://",
+        ] {
+            let error = Endpoint::new(wrong).unwrap_err().to_string();
+            assert!(error.contains("169.254.169.254"), "{error}");
+        }
+    }
+}

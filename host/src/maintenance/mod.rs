@@ -1,0 +1,216 @@
+//! What Azure is about to do to the machine that this host runs on: it is frozen, rebooted, redeployed, preempted or
+//! terminated. The machine is told of it before, by Scheduled Events of its metadata service. While there is such an event
+//! this node takes part in no election: it steps down first, and then acknowledges the event, so that it need not be waited
+//! for.
+//!
+//! Nothing rests on it: a machine that is frozen without a word wakes up without its term.
+
+mod document;
+mod endpoint;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+pub(crate) use document::READER;
+use document::ScheduledEvent;
+pub use endpoint::{Endpoint, NoEndpoint};
+
+use crate::telemetry::{Event, Log, Standing};
+
+/// By this tag of the chassis a machine of Azure is known.
+const TAG: (&str, &str) = ("/sys/class/dmi/id/chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77");
+
+/// Where a machine of Azure asks for its metadata.
+const METADATA: &str = "http://169.254.169.254";
+
+/// In a container of Kubernetes.
+const IN_POD: &str = "KUBERNETES_SERVICE_HOST";
+
+/// How often it is asked, as Azure advises.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// How often it is looked at whether this node has stepped down.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The service is made for a machine that asks for the first time, which takes minutes. After so long without an answer
+/// that is said, and a node that stays out for an event comes back.
+const OUTAGE: Duration = Duration::from_secs(300);
+
+/// Where to ask what is planned for this machine.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum ScheduledEvents {
+    /// Where Azure answers, if this machine is one of Azure.
+    #[default]
+    Auto,
+    /// Nowhere.
+    Off,
+    /// At this address.
+    At(Endpoint),
+}
+
+impl ScheduledEvents {
+    /// Reads `auto`, `off` or a URL.
+    ///
+    /// # Errors
+    /// [`NoEndpoint`] for anything else.
+    pub fn new(text: &str) -> Result<Self, NoEndpoint> {
+        match text.trim() {
+            "auto" => Ok(Self::Auto),
+            "off" => Ok(Self::Off),
+            url => Endpoint::new(url).map(Self::At),
+        }
+    }
+
+    /// Who is to be asked; nobody on a machine that has nobody to ask.
+    #[must_use]
+    pub fn endpoint(&self) -> Option<Endpoint> {
+        match self {
+            Self::Off => None,
+            Self::At(endpoint) => Some(endpoint.clone()),
+            Self::Auto => {
+                let tag = fs::read_to_string(TAG.0).unwrap_or_default();
+                Endpoint::new(METADATA).ok().filter(|_| tag.trim() == TAG.1)
+            }
+        }
+    }
+}
+
+impl fmt::Display for ScheduledEvents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Off => f.write_str("off"),
+            Self::At(endpoint) => fmt::Display::fmt(endpoint, f),
+        }
+    }
+}
+
+/// Why this node stays out of its elections, for now; none while it takes part.
+pub type Away = Option<Arc<str>>;
+
+/// Watches what is planned for the machine.
+pub struct Maintenance {
+    /// Who is asked.
+    pub endpoint: Endpoint,
+    /// The elections that this node steps down from.
+    pub standings: Vec<Arc<Standing>>,
+    /// Tells their supervisors.
+    pub away: watch::Sender<Away>,
+    /// Where it tells what is planned.
+    pub log: Log,
+}
+
+impl Maintenance {
+    /// Watches for as long as it is polled.
+    pub async fn watch(self) {
+        // What else runs on a node of Kubernetes is not there for this host to speak for.
+        let may_acknowledge = std::env::var_os(IN_POD).is_none();
+        let mut seen = Seen::default();
+        let machine = loop {
+            match self.endpoint.machine().await {
+                Ok(machine) => break machine,
+                Err(error) => self.unanswered(&mut seen, error),
+            }
+            sleep(EVERY).await;
+        };
+        loop {
+            match self.endpoint.planned().await {
+                Ok(document) => {
+                    (seen.answered, seen.has_complained) = (Instant::now(), false);
+                    self.heed(&document.of(&machine), may_acknowledge, &mut seen).await;
+                }
+                Err(error) => self.unanswered(&mut seen, error),
+            }
+            sleep(EVERY).await;
+        }
+    }
+
+    /// Steps down for what is planned, and acknowledges it then.
+    async fn heed(&self, events: &[&ScheduledEvent], may_acknowledge: bool, seen: &mut Seen) {
+        for event in events {
+            if seen.said.insert(event.id.clone()) {
+                self.log.emit(None, event.told());
+            }
+        }
+        let Some(first) = events.first() else {
+            seen.said.clear();
+            seen.acknowledged.clear();
+            return self.comes_back("the event is over");
+        };
+        let why: Arc<str> = first.why().into();
+        self.away.send_if_modified(|away| {
+            let is_news = away.is_none();
+            away.get_or_insert(why);
+            is_news
+        });
+        let to_acknowledge = |event: &&&ScheduledEvent| {
+            may_acknowledge && event.can_be_acknowledged() && !seen.acknowledged.contains(&event.id)
+        };
+        let Some(event) = events.iter().find(to_acknowledge) else { return };
+        // It may be over before: then there is another to look at.
+        if !self.has_stepped_down().await {
+            return;
+        }
+        match self.endpoint.acknowledge(&event.id).await {
+            Ok(()) => {
+                self.log.emit(None, Event::MaintenanceAcknowledged { id: event.id.clone() });
+                seen.acknowledged.insert(event.id.clone());
+            }
+            Err(error) => self.unanswered(seen, error),
+        }
+    }
+
+    /// Waits until this node holds no lease, for as long as it takes until the next look at what is planned.
+    async fn has_stepped_down(&self) -> bool {
+        let until = Instant::now() + EVERY;
+        loop {
+            if self.standings.iter().all(|standing| standing.known().is_out) {
+                return true;
+            }
+            if Instant::now() >= until {
+                return false;
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    fn unanswered(&self, seen: &mut Seen, error: String) {
+        if seen.answered.elapsed() < OUTAGE || std::mem::replace(&mut seen.has_complained, true) {
+            return;
+        }
+        let error = format!(
+            "what is planned for this machine cannot be read at {}: {error}; it is tried again (--scheduled-events off \
+             asks nobody)",
+            self.endpoint
+        );
+        self.log.emit(None, Event::Error { error });
+        self.comes_back("its end cannot be read");
+    }
+
+    fn comes_back(&self, reason: &str) {
+        if self.away.send_replace(None).is_some() {
+            self.log.emit(None, Event::MaintenanceOver { reason: reason.to_owned() });
+        }
+    }
+}
+
+/// What was seen so far of the events.
+struct Seen {
+    said: BTreeSet<String>,
+    acknowledged: BTreeSet<String>,
+    answered: Instant,
+    has_complained: bool,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        let (said, acknowledged) = (BTreeSet::new(), BTreeSet::new());
+        Self { said, acknowledged, answered: Instant::now(), has_complained: false }
+    }
+}
