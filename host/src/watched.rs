@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::telemetry::{Event, Heartbeat, Log, Standing};
 use baton_election::ElectionName;
 use baton_runtime::RunningInstances;
-use baton_store::clock::Clock;
 use baton_store::Labels;
+use baton_store::clock::Clock;
 use baton_store::gate::Watchdog;
 
 /// What has not beaten for so long does not turn.

@@ -249,6 +249,8 @@ impl Asked {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use std::time::Duration;
+
     use baton_election::ElectionName;
     use baton_store::{PastTerm, tell_terms};
     use http_body_util::BodyExt as _;

@@ -9,7 +9,8 @@ use async_trait::async_trait;
 use baton_store::clock::Clock;
 
 use baton::node::NodeId;
-use baton::supervisor::{Shutdown, Supervisor};
+use baton::steering::{Helm, Itself};
+use baton::supervisor::{Leads, Preference, Shutdown, Supervisor};
 use baton::telemetry::{Format, Log, Standing, Style};
 use baton_election::{ElectionName, OnDone, Op, Reply, Settings, StoreError, Timing};
 use baton_modules::{Prepared, Supply};
@@ -73,12 +74,17 @@ async fn a_request_that_panics_has_an_unknown_outcome_and_is_repeated() {
     let style = Style { format: Format::Json, terminal: false, colours: false };
     let nowhere = File::create("/dev/null").unwrap();
     let (log, writer) = Log::start(style, &NodeId::new("alpha").unwrap(), Box::new(nowhere)).unwrap();
+    let election = ElectionName::new("fleet").unwrap();
+    let timing = Timing::new(Duration::from_secs(2), memory::LEASE_RANGE, Duration::from_secs(1), 64 << 20).unwrap();
+    let itself = Itself { node: "alpha".to_owned(), incarnation: "1".to_owned() };
+    let objects = Arc::new(store.store.clone());
+    let helm = Helm::new(election.clone(), (itself, timing), objects, clock.clone(), log.clone());
     let supervisor = Supervisor {
-        election: ElectionName::new("fleet").unwrap(),
+        election: election.clone(),
         settings: Settings {
             node: "alpha".to_owned(),
             incarnation: "1".to_owned(),
-            timing: Timing::new(Duration::from_secs(2), memory::LEASE_RANGE, Duration::from_secs(1), 64 << 20).unwrap(),
+            timing,
             lease_range: memory::LEASE_RANGE,
             pause: Duration::from_secs(1),
             on_done: OnDone::Repeat,
@@ -90,11 +96,13 @@ async fn a_request_that_panics_has_an_unknown_outcome_and_is_repeated() {
         one_module: true,
         away: watch::Sender::default().subscribe(),
         judgements: mpsc::unbounded_channel().0,
+        helm: Arc::new(helm),
+        preference: Preference::new(election.clone(), 100, Leads::at_most(None)),
         presence: watch::Sender::default(),
         stall_after: None,
         clock,
         log,
-        standing: Arc::new(Standing::new(ElectionName::new("fleet").unwrap(), Duration::from_secs(2))),
+        standing: Arc::new(Standing::new(election, Duration::from_secs(2))),
     };
     let (ask, asked) = watch::channel(Shutdown::No);
     let running = tokio::spawn(supervisor.run(asked));
