@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use baton_election::{ElectionName, Op, Reply, StoreError, Version};
+use baton_election::{ElectionName, Op, Record, Reply, StoreError, Version};
 use baton_store::conformance::suite::{Backend, job};
 use baton_store::conformance::{modules, suite, versioned};
 use baton_store::{
-    LeaseStore, Listed, Listing, MemoryStore, ObjectStore, PlainObject, Reading, Store, VersionedObject,
+    LeaseStore, Listed, Listing, MemoryStore, ObjectStore, OperatorStore, PlainObject, Reading, Store, VersionedObject,
 };
 use bytes::Bytes;
 use time::OffsetDateTime;
@@ -98,6 +98,17 @@ impl ObjectStore for Counting {
 
     async fn remove(&self, object: &PlainObject, put_until: Option<OffsetDateTime>) -> Result<bool, StoreError> {
         self.inner.remove(object, put_until).await
+    }
+}
+
+#[async_trait]
+impl OperatorStore for Counting {
+    async fn overwrite(&self, election: &ElectionName, record: Record) -> Result<Version, StoreError> {
+        self.inner.overwrite(election, record).await
+    }
+
+    async fn remove_election(&self, election: &ElectionName) -> Result<(), StoreError> {
+        self.inner.remove_election(election).await
     }
 }
 

@@ -12,6 +12,7 @@ mod access;
 pub(crate) mod foreign;
 mod identity;
 mod objects;
+mod operator;
 mod recall;
 mod record;
 mod tokens;
@@ -34,6 +35,13 @@ pub use access::{CredentialError, OWN_CONNECTION_STRING};
 use tokens::TokenWatch;
 
 pub use super::url::AZURE_LEASE_RANGE as LEASE_RANGE;
+
+/// What is said where a renewal was answered with another's id, as the emulator does once a lease has expired. It counts
+/// as lost.
+pub const RENEWED_ANOTHERS: &str = "the store renewed the lease of another";
+
+/// How it begins to say that the credentials have too few rights.
+pub const MAY_NOT: &str = "the credentials may not use the container";
 
 /// The name of an election's blob in its folder.
 const LEASE_BLOB: &str = "/lease";
@@ -182,7 +190,7 @@ impl LeaseStore for AzureStore {
                 if is_ours(&response.lease_id, id) {
                     Ok(Reply::Done)
                 } else {
-                    Err(StoreError::Lost("the store renewed the lease of another".to_owned()))
+                    Err(StoreError::Lost(RENEWED_ANOTHERS.to_owned()))
                 }
             }
             Op::Write { id, version, record } => blob
@@ -288,7 +296,7 @@ fn store_error(asked: Asked, container: &str, code: Option<&str>, told: &str) ->
         Some(
             code @ ("AuthorizationFailure" | "AuthorizationPermissionMismatch" | "InsufficientAccountPermissions"),
         ) => StoreError::Misconfigured(format!(
-            "the credentials may not use the container {container} ({code}): check the key or the SAS and its rights, \
+            "{MAY_NOT} {container} ({code}): check the key or the SAS and its rights, \
              and the account's network rules; an identity needs the role Storage Blob Data Contributor, and new roles \
              take minutes to spread"
         )),

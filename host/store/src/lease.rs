@@ -159,6 +159,34 @@ pub fn apply(object: &mut Option<LeaseObject>, op: Op, elapsed: Duration, next: 
     }
 }
 
+/// Writes the record of an election's object without a lease's id.
+///
+/// # Errors
+/// [`StoreError::Lost`] while the lease is held, or if there is nothing under the name.
+pub fn overwrite(
+    object: &mut Option<LeaseObject>,
+    record: Record,
+    elapsed: Duration,
+    next: Version,
+) -> Result<Version, StoreError> {
+    let row = removable(object, elapsed)?.ok_or_else(|| lost("its object is gone"))?;
+    row.lease = Lease { changes: row.lease.changes.wrapping_add(1), ..Lease::default() };
+    row.record = Some(record);
+    row.version = next.clone();
+    Ok(next)
+}
+
+/// The object that a client without a lease's id may change or remove.
+///
+/// # Errors
+/// [`StoreError::Lost`] while the lease is held.
+pub fn removable(object: &mut Option<LeaseObject>, elapsed: Duration) -> Result<Option<&mut LeaseObject>, StoreError> {
+    match object {
+        Some(row) if row.lease.state(elapsed).is_held() => Err(lost("the lease is held, and the request has no id")),
+        object => Ok(object.as_mut()),
+    }
+}
+
 const RELEASED: &str = "the lease is free";
 
 fn lost(why: &str) -> StoreError {

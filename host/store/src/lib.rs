@@ -8,8 +8,8 @@
 //! of them share: the [`clock`] by which a lease is judged, the one place where time is read; the [`gate`] that every
 //! effect of an instance passes, with the watchdog behind it; and where an [`address`] leads.
 //!
-//! - [`LeaseStore`] is what keeps leases, [`ObjectStore`] what keeps all else. The backends of both are [`sqlite`],
-//!   [`azure`] and [`memory`]; [`lease`] has the rules of a lease, for those that keep it themselves. An answer is named
+//! - [`LeaseStore`] is what keeps leases, [`ObjectStore`] what keeps all else, [`OperatorStore`] what is done to them from
+//!   outside. The backends of all three are [`sqlite`], [`azure`] and [`memory`]; [`lease`] has the rules of a lease, for those that keep it themselves. An answer is named
 //!   for the decision that follows from it.
 //! - [`state`] is a coordinator's state. [`ModuleStore`] has the modules under their [`Digest`]s, what an election is told
 //!   of them, and what each node says that it has ([`Announcement`]). A module is written once, and compared with its digest
@@ -36,6 +36,7 @@ pub mod lease;
 pub mod memory;
 mod modules;
 mod objects;
+mod operator;
 mod pace;
 mod readers;
 mod recall;
@@ -60,6 +61,7 @@ pub use history::{History, HistoryError, KEPT_TERMS, LONGEST_TEXT, PastTerm, rea
 pub use memory::MemoryStore;
 pub use modules::{ModuleStore, StoredModule};
 pub use objects::{Listed, Listing, ObjectStore, PlainObject, Reading, VersionedObject};
+pub use operator::OperatorStore;
 pub use readers::READERS;
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteStore;
@@ -97,9 +99,9 @@ pub struct OpenError {
 }
 
 /// All that a store keeps.
-pub trait Store: LeaseStore + ObjectStore {}
+pub trait Store: LeaseStore + ObjectStore + OperatorStore {}
 
-impl<T: LeaseStore + ObjectStore> Store for T {}
+impl<T: LeaseStore + ObjectStore + OperatorStore> Store for T {}
 
 /// Opens the store at `url`. Asks it nothing yet. Each handle has connections and threads of its own: a caller
 /// that uses one for leases and another for state has no guest's commit in a renewal's way.

@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use baton_election::{ElectionName, Op, Reply, StoreError, Term, Version};
+use baton_election::{ElectionName, Op, Record, Reply, StoreError, Term, Version};
 use bytes::Bytes;
 use time::OffsetDateTime;
 
-use super::lease::{LeaseObject, apply};
+use super::lease::{LeaseObject, apply, overwrite, removable};
 use super::{LeaseStore, check_length, recall};
-use crate::{Listed, Listing, ObjectStore, PlainObject, Reading, VersionedObject};
+use crate::{Listed, Listing, ObjectStore, OperatorStore, PlainObject, Reading, VersionedObject};
 
 /// The shortest and the longest lease of a [`MemoryStore`].
 pub const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
@@ -233,6 +233,24 @@ impl ObjectStore for MemoryStore {
     }
 }
 
+#[async_trait]
+impl OperatorStore for MemoryStore {
+    async fn overwrite(&self, election: &ElectionName, record: Record) -> Result<Version, StoreError> {
+        self.state().change(election, (self.clock)(), |object, elapsed, next| overwrite(object, record, elapsed, next))
+    }
+
+    async fn remove_election(&self, election: &ElectionName) -> Result<(), StoreError> {
+        let mut state = self.state();
+        state.change(election, (self.clock)(), |object, elapsed, _| {
+            removable(object, elapsed)?;
+            *object = None;
+            Ok(())
+        })?;
+        state.versioned.retain(|(_, of), _| of != election);
+        Ok(())
+    }
+}
+
 /// A conditional write of such an object.
 struct Write {
     place: (VersionedObject, ElectionName),
@@ -270,21 +288,31 @@ impl State {
     }
 
     fn carry_out(&mut self, election: ElectionName, op: Op, now: Duration) -> Result<Reply, StoreError> {
+        match self.change(&election, now, |object, elapsed, next| apply(object, op, elapsed, next))? {
+            Reply::Term(recorded) => self.recall(election, recorded).map(Reply::Term),
+            reply => Ok(reply),
+        }
+    }
+
+    /// Lets `step` change an election's object, with the time that has passed since its lease changed, and a new version.
+    fn change<T>(
+        &mut self,
+        election: &ElectionName,
+        now: Duration,
+        step: impl FnOnce(&mut Option<LeaseObject>, Duration, Version) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
         self.versions += 1;
         let next = Version(format!("v{}", self.versions));
-        let before = self.objects.remove(&election);
+        let before = self.objects.remove(election);
         let changed = before.as_ref().map_or(now, |object| object.changed);
         let changes = before.as_ref().map(|object| object.row.lease.changes);
         let mut row = before.map(|object| object.row);
-        let answer = apply(&mut row, op, now.saturating_sub(changed), next);
+        let answer = step(&mut row, now.saturating_sub(changed), next);
         if let Some(row) = row {
             let changed = if changes == Some(row.lease.changes) { changed } else { now };
             self.objects.insert(election.clone(), Object { row, changed });
         }
-        match answer? {
-            Reply::Term(recorded) => self.recall(election, recorded).map(Reply::Term),
-            reply => Ok(reply),
-        }
+        answer
     }
 
     /// The highest term that anything names beside the record, which names this one.

@@ -12,6 +12,7 @@ mod database;
 mod file;
 pub(crate) mod foreign;
 mod objects;
+mod operator;
 mod renewals;
 mod row;
 
@@ -29,6 +30,7 @@ use super::lease::{LeaseObject, apply};
 use super::{LeaseStore, check_length, recall};
 pub use boot::Boot;
 use database::{Database, Intent, Step};
+pub use file::network_file_system;
 use renewals::Renewals;
 use row::Stamp;
 
@@ -112,12 +114,8 @@ impl SqliteStore {
     /// What any request can fail with.
     pub async fn delete(&self, election: &ElectionName) -> Result<(), StoreError> {
         let election = election.clone();
-        self.blocking(move |shared| {
-            shared.leases.transact(Intent::Write, |db| {
-                db.execute("DELETE FROM lease WHERE election = ?1", [election.as_str()]).map(|_| Ok(()))
-            })
-        })
-        .await
+        self.blocking(move |shared| shared.leases.transact(Intent::Write, |db| row::delete(db, &election).map(Ok)))
+            .await
     }
 
     /// Works for one election, in its turn.

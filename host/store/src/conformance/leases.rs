@@ -5,6 +5,8 @@ use std::time::Duration;
 use baton_election::{LeaseState, Op, Reply, Snapshot, StoreError};
 
 use super::suite::{Bench, a, ask, assert_lost, b, job, record, version_of};
+use super::versioned::text;
+use crate::{Reading, VersionedObject};
 
 pub(super) async fn acquire_is_idempotent_for_its_id_and_held_for_others(bench: Bench) {
     bench.held_by(a()).await;
@@ -228,6 +230,33 @@ pub(super) async fn a_release_frees_at_once(bench: Bench) {
     assert_lost(&bench.renew(a()).await);
     assert_lost(&bench.backend.break_lease(Duration::ZERO).await.map(|()| Reply::Done));
     assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
+}
+
+pub(super) async fn who_has_no_id_writes_and_removes_only_what_nobody_holds(bench: Bench) {
+    let (store, job) = (&bench.store, job());
+    assert_lost(&store.overwrite(&job, record(1)).await.map(Reply::Version));
+    assert_eq!(store.remove_election(&job).await, Ok(()), "there is none");
+    let version = bench.held_by(a()).await;
+    assert_lost(&store.overwrite(&job, record(1)).await.map(Reply::Version));
+    assert_lost(&store.remove_election(&job).await.map(|()| Reply::Done));
+    let seen = bench.see().await;
+    assert_eq!((seen.lease, seen.version, seen.record), (LeaseState::Held, version.clone(), Some(record(0))));
+
+    assert_eq!(store.break_now(&job).await, Ok(()));
+    let written = store.overwrite(&job, record(1)).await.unwrap();
+    let seen = bench.see().await;
+    assert_eq!((seen.lease, &seen.version, seen.record), (LeaseState::Free, &written, Some(record(1))));
+    assert_ne!(version, written);
+    assert_lost(&bench.renew(a()).await);
+
+    for object in VersionedObject::ALL {
+        store.write(object, &job, None, text("kept")).await.unwrap();
+    }
+    assert_eq!(store.remove_election(&job).await, Ok(()));
+    assert_eq!(bench.ask(Op::Read).await, Ok(Reply::Read(Snapshot::Nothing)));
+    for object in VersionedObject::ALL {
+        assert_eq!(store.read(object, &job, None).await, Ok(Reading::Nothing), "{object:?}");
+    }
 }
 
 pub(super) async fn of_a_deleted_record_nothing_is_left(bench: Bench) {

@@ -67,6 +67,7 @@ cases![
     breaking_a_broken_lease_changes_nothing,
     breaking_again_never_takes_longer,
     a_release_frees_at_once,
+    who_has_no_id_writes_and_removes_only_what_nobody_holds,
     of_a_deleted_record_nothing_is_left,
     lost_answers_are_found_out_by_asking_again,
     requests_that_arrive_late_do_no_harm,
@@ -100,7 +101,7 @@ pub struct Bench {
     /// The store.
     pub backend: Arc<dyn Backend>,
     /// The handle.
-    pub store: Arc<dyn LeaseStore>,
+    pub store: Arc<dyn Store>,
 }
 
 /// The lease id of one host.

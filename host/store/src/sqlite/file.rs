@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::fs::DirBuilder;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -206,6 +207,15 @@ fn misconfigured(path: &Path, why: impl Display) -> StoreError {
 }
 
 const RIGHTS: &str = "give this user the right to read and write the folder and its files";
+
+/// The name of the file system that a file or folder is on, if others may write to that from elsewhere.
+///
+/// # Errors
+/// What the system says.
+pub fn network_file_system(path: &Path) -> io::Result<Option<&'static str>> {
+    // The field's type differs between machines; the numbers have 32 bits everywhere.
+    Ok(network(rustix::fs::statfs(path)?.f_type as u32))
+}
 
 /// Locks and syncs are not what they seem on these: two hosts could hold one lease.
 fn refuse_network(path: &Path, found: rustix::io::Result<rustix::fs::StatFs>) -> Result<(), StoreError> {

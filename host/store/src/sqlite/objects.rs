@@ -227,7 +227,7 @@ impl SqliteStore {
 
 impl Databases {
     /// The file and the table of such objects.
-    fn place(&self, object: VersionedObject) -> (&Database, &'static str) {
+    pub(super) fn place(&self, object: VersionedObject) -> (&Database, &'static str) {
         match object {
             VersionedObject::State => (&self.states, "state"),
             VersionedObject::Control | VersionedObject::Steering => (&self.control, "control"),

@@ -78,12 +78,23 @@ pub(super) fn save(db: &Connection, election: &ElectionName, row: &LeaseObject, 
     Ok(())
 }
 
+/// Removes an election with its lease, record and mark.
+pub(super) fn delete(db: &Connection, election: &ElectionName) -> rusqlite::Result<()> {
+    db.execute("DELETE FROM lease WHERE election = ?1", [election.as_str()])?;
+    if has_marks(db)? {
+        db.execute("DELETE FROM released WHERE election = ?1", [election.as_str()])?;
+    }
+    Ok(())
+}
+
+fn has_marks(db: &Connection) -> rusqlite::Result<bool> {
+    db.prepare_cached("SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'released')")?
+        .query_row([], |row| row.get(0))
+}
+
 /// Whether there is a mark, and it is about this version of the record.
 fn is_released(db: &Connection, election: &ElectionName, version: &Version) -> rusqlite::Result<bool> {
-    let has_marks: bool = db
-        .prepare_cached("SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'released')")?
-        .query_row([], |row| row.get(0))?;
-    if !has_marks {
+    if !has_marks(db)? {
         return Ok(false);
     }
     db.prepare_cached("SELECT EXISTS (SELECT 1 FROM released WHERE election = ?1 AND version = ?2)")?
