@@ -238,3 +238,35 @@ fn a_reader_that_went_away_is_no_failure() {
     assert_eq!(stderr(&output), "");
     assert_eq!(output.status.code(), Some(0));
 }
+
+#[test]
+fn completions_and_manual_pages_have_what_people_use_and_nothing_else() {
+    let folder = folder("");
+    for (shell, word) in
+        [("bash", "complete -F _baton"), ("zsh", "#compdef baton"), ("fish", "complete -c baton"), ("elvish", "baton")]
+    {
+        let output = baton(folder.path(), &[], &["completions", shell]);
+        assert_eq!((output.status.code(), stderr(&output)), (Some(0), ""), "{shell}");
+        let script = stdout(&output);
+        for word in [word, "rollback", "store"] {
+            assert!(script.contains(word), "{shell} lacks {word}");
+        }
+        assert!(!script.contains("compile-module") && !script.contains("watch-runners"), "{shell}");
+    }
+    let output = baton(folder.path(), &[], &["completions", "cmd"]);
+    assert_eq!(output.status.code(), Some(2));
+
+    let output = baton(folder.path(), &[], &["man"]);
+    assert!(stdout(&output).contains(".TH baton 1") && stdout(&output).contains("rollback"), "{}", stdout(&output));
+    let output = baton(folder.path(), &[], &["man", "a/man1"]);
+    assert_eq!((output.status.code(), stderr(&output)), (Some(0), ""));
+    let pages = folder.path().join("a/man1");
+    for name in ["baton.1", "baton-run.1", "baton-state-list.1"] {
+        assert!(std::fs::read_to_string(pages.join(name)).unwrap().contains(".SH NAME"), "{name}");
+    }
+    assert!(!pages.join("baton-compile-module.1").exists());
+    std::fs::write(folder.path().join("taken"), "").unwrap();
+    let output = baton(folder.path(), &[], &["man", "taken"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("cannot write the manual pages into taken"), "{}", stderr(&output));
+}

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser};
 
+use super::generate::Completions;
+
 /// Runs the one job of a fleet that must run in exactly one place at a time.
 ///
 /// Every node runs the same host. The hosts elect a leader with a lease in a store, and the leader runs
@@ -46,6 +48,9 @@ Example:
         /// Print a JSON array of objects
         #[arg(long)]
         json: bool,
+        /// Look again every so many seconds, until Ctrl-C [default: 2]
+        #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2")]
+        watch: Option<String>,
     },
     /// Show an election's last terms, the newest first: which node led, from when to when, and why it ended
     ///
@@ -194,6 +199,17 @@ Example:
         /// Print a JSON array of objects
         #[arg(long)]
         json: bool,
+    },
+    Completions(Completions),
+    /// Print the manual page; or write those of all commands into a folder
+    #[command(after_help = "\
+Examples:
+  baton man | man -l -
+  baton man ~/.local/share/man/man1")]
+    Man {
+        /// The folder, which is made: baton.1, baton-run.1 and so on
+        #[arg(value_name = "DIR")]
+        folder: Option<PathBuf>,
     },
     /// Compile the module on standard input: what a host starts for it
     #[command(name = baton_modules::COMPILE_MODULE, hide = true)]

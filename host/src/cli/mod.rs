@@ -3,12 +3,15 @@
 
 mod args;
 mod check;
+mod generate;
 mod history;
 mod modules;
 mod nodes;
 mod print;
+mod progress;
 mod status;
 mod steering;
+mod tone;
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -24,12 +27,15 @@ use clap::error::ContextValue;
 
 pub use args::Lang;
 pub use check::print_inspection;
+pub use generate::{completions, manual, write_manuals};
 pub use history::{TermRow, print_history};
 pub use modules::{ModuleRow, NodeRow, print_modules};
 pub use nodes::{NodeStatusRow, print_nodes};
-pub use print::{columns, print, print_json, print_value};
-pub use status::{LeaseWord, StatusRow, SuspendedRow, print_status};
+pub use print::{columns, print, print_bytes, print_json, print_value};
+pub use progress::Progress;
+pub use status::{LeaseWord, StatusRow, SuspendedRow, print_again, print_status};
 pub use steering::Steer;
+pub use tone::{Tone, print_styled, table};
 
 use crate::config::{self, Config, ConfigError, Environment, Key, Layer};
 use args::{Arguments, Subcommand};
@@ -58,6 +64,8 @@ pub enum Command {
         store: StoreUrl,
         /// As JSON.
         json: bool,
+        /// How often to look again; none for once.
+        watch: Option<Duration>,
     },
     /// Show the last terms of an election.
     History {
@@ -149,6 +157,10 @@ pub enum Command {
         /// The number of its process.
         parent: u32,
     },
+    /// Print what completes the command line.
+    Completions(clap_complete::Shell),
+    /// Print the manual page, or write all of them into a folder.
+    Manual(Option<PathBuf>),
     /// Write a project to start from.
     New {
         /// Its folder and its election.
@@ -304,10 +316,11 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment
             let around = around.within(&folder);
             Command::Dev(Box::new(Development { folder, build, module, settings: dev.layer()?, around }))
         }
-        Subcommand::Status { election, store, json } => Command::Status {
+        Subcommand::Status { election, store, json, watch } => Command::Status {
             election: election.as_deref().map(election_argument).transpose()?,
             store: config::resolve_store(&store.layer(), around)?,
             json,
+            watch: watch.as_deref().map(status::seconds).transpose()?,
         },
         Subcommand::History { election, limit, store, json } => Command::History {
             election: election_argument(&election)?,
@@ -365,6 +378,8 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment
             store: config::resolve_store(&store.layer(), around)?,
             json,
         },
+        Subcommand::Completions(of) => Command::Completions(of.shell),
+        Subcommand::Man { folder } => Command::Manual(folder),
         Subcommand::CompileModule { size, cpu, profile, inspect } => {
             Command::CompileModule(Assignment { size, cpu, profile, inspect })
         }

@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::status::short;
-use super::{columns, print, print_json};
+use super::{Tone, print_json, print_styled, table};
 use baton_modules::{ListedVersion, RecordedVerdict, VersionList};
 use baton_store::clock::rfc3339;
 use baton_store::{Announcement, Digest, SILENT};
@@ -127,12 +127,12 @@ impl ModuleRow {
 /// Prints the versions, as a table or as a JSON array. Ages are seen from `now`.
 ///
 /// # Errors
-/// As for [`print()`].
+/// As for [`print_json`].
 pub fn print_modules(rows: &[ModuleRow], now: OffsetDateTime, json: bool) -> io::Result<()> {
-    if json { print_json(&rows) } else { print(&table(rows, now)) }
+    if json { print_json(&rows) } else { print_styled(&text(rows, now)).map(drop) }
 }
 
-fn table(rows: &[ModuleRow], now: OffsetDateTime) -> String {
+fn text(rows: &[ModuleRow], now: OffsetDateTime) -> String {
     let mut lines = vec![["VERSION", "DIGEST", "BYTES", "PUSHED", "BY", "VERDICT", "NODES"].map(String::from)];
     let dash = |text: Option<String>| text.filter(|text| !text.is_empty()).unwrap_or("-".to_owned());
     for row in rows {
@@ -151,7 +151,12 @@ fn table(rows: &[ModuleRow], now: OffsetDateTime) -> String {
             dash(Some(nodes.join(", "))),
         ]);
     }
-    columns(&lines)
+    table(&lines, |column, cell| match (column, cell) {
+        (5, "good") => Tone::Good,
+        (5, "on probation") => Tone::Doubtful,
+        (5, cell) if cell.starts_with("rejected") => Tone::Bad,
+        _ => Tone::Plain,
+    })
 }
 
 fn verdict(row: &ModuleRow) -> String {
@@ -242,7 +247,7 @@ mod tests {
         let (a, b, c, d, e) = (digest("a"), digest("b"), digest("c"), digest("d"), digest("e"));
         let now = OffsetDateTime::parse("2026-11-21T12:10:00Z", &Rfc3339).unwrap();
         assert_eq!(
-            table(&rows(), now),
+            anstream::adapter::strip_str(&text(&rows(), now)).to_string(),
             format!(
                 "\
 VERSION   DIGEST               BYTES  PUSHED                BY                 VERDICT                                             NODES

@@ -20,10 +20,15 @@ pub fn print(text: &str) -> io::Result<()> {
 /// # Errors
 /// As for [`print()`], or if it cannot be JSON.
 pub fn print_json(result: &impl Serialize) -> io::Result<()> {
+    print_json_again(result).map(drop)
+}
+
+/// The same, one of many; tells whether somebody reads it.
+pub(super) fn print_json_again(result: &impl Serialize) -> io::Result<bool> {
     // The ends of lines are no part of its texts.
     let json = serde_json::to_string_pretty(result)?;
     let lines: Vec<String> = json.lines().map(|line| escape_json(line.to_owned())).collect();
-    write((lines.join("\n") + "\n").as_bytes())
+    write_all((lines.join("\n") + "\n").as_bytes())
 }
 
 /// Prints a value that somebody saved: as it is, but to a terminal as lines of harmless text.
@@ -37,6 +42,14 @@ pub fn print_value(value: &[u8]) -> io::Result<()> {
     write(harmless(value).as_bytes())
 }
 
+/// Prints what this program has made itself, as it is.
+///
+/// # Errors
+/// As for [`print()`].
+pub fn print_bytes(bytes: &[u8]) -> io::Result<()> {
+    write(bytes)
+}
+
 /// Bytes that are no text are written as `\xHH`.
 fn harmless(value: &[u8]) -> String {
     let mut text = String::new();
@@ -48,17 +61,32 @@ fn harmless(value: &[u8]) -> String {
 }
 
 fn write(bytes: &[u8]) -> io::Result<()> {
+    write_all(bytes).map(drop)
+}
+
+/// Writes a result, and tells whether somebody reads it.
+pub(super) fn write_all(bytes: &[u8]) -> io::Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(io::Error::new(error.kind(), format!("cannot write the result: {error}"))),
-        Ok(()) => Ok(()),
+        Ok(()) => Ok(true),
     }
 }
 
 /// Lines in aligned columns, made harmless for a terminal.
 #[must_use]
 pub fn columns<const N: usize>(lines: &[[String; N]]) -> String {
+    let mut text = String::new();
+    for line in padded(lines) {
+        text.push_str(line.join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// Their cells, harmless for a terminal and each as wide as its column.
+pub(super) fn padded<const N: usize>(lines: &[[String; N]]) -> Vec<[String; N]> {
     let lines: Vec<_> = lines.iter().map(|line| line.each_ref().map(|cell| escape(cell))).collect();
     let mut widths = [0; N];
     for line in &lines {
@@ -66,13 +94,10 @@ pub fn columns<const N: usize>(lines: &[[String; N]]) -> String {
             *width = (*width).max(cell.chars().count());
         }
     }
-    let mut text = String::new();
-    for line in &lines {
-        let padded: Vec<String> = line.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        text.push_str(padded.join("  ").trim_end());
-        text.push('\n');
-    }
-    text
+    let pad = |line: &[std::borrow::Cow<'_, str>; N]| {
+        std::array::from_fn(|column| format!("{:<width$}", line[column], width = widths[column]))
+    };
+    lines.iter().map(pad).collect()
 }
 
 #[cfg(test)]

@@ -1,17 +1,19 @@
 //! What `baton status` prints.
 
-use std::io;
+use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use baton_election::{ElectionName, LeaseState, Outcome, Snapshot, Term};
 use serde::{Serialize, Serializer};
 
-use super::{columns, print, print_json};
-use baton_runtime::escape::escape;
+use super::print::{print_json, print_json_again};
+use super::tone::{Tone, on_stdout, print_drawing, print_styled, table};
+use crate::config::ConfigError;
+use baton_runtime::escape::{escape, escape_lines};
 use baton_runtime::{InUse, Share};
-use baton_store::Digest;
 use baton_store::clock::rfc3339;
 use baton_store::steering::Order;
+use baton_store::{Digest, StoreUrl};
 
 /// Whether the lease is held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -41,6 +43,16 @@ impl LeaseWord {
             LeaseState::Expired => Self::Expired,
             LeaseState::Breaking => Self::Breaking,
             LeaseState::Broken => Self::Broken,
+        }
+    }
+
+    /// How a cell with such a word is shown.
+    fn tone(word: &str) -> Tone {
+        match word {
+            "held" => Tone::Good,
+            "outside" | "broken" => Tone::Bad,
+            "expired" | "breaking" => Tone::Doubtful,
+            _ => Tone::Plain,
         }
     }
 
@@ -148,12 +160,51 @@ fn as_rfc3339<S: Serializer>(since: &Option<Duration>, serializer: S) -> Result<
 /// Prints the elections, as a table or as a JSON array.
 ///
 /// # Errors
-/// As for [`print()`].
+/// As for [`print_json`].
 pub fn print_status(rows: &[StatusRow], json: bool) -> io::Result<()> {
-    if json { print_json(&rows) } else { print(&table(rows)) }
+    if json { print_json(&rows) } else { print_styled(&text(rows)).map(drop) }
 }
 
-fn table(rows: &[StatusRow]) -> String {
+/// Prints what was read of a store at a time, or why nothing could be: on a terminal in the place of what was printed
+/// before, anywhere else below it. Tells whether somebody reads it.
+///
+/// # Errors
+/// As for [`print_json`].
+pub fn print_again(place: &StoreUrl, at: Duration, read: Result<&[StatusRow], &str>, json: bool) -> io::Result<bool> {
+    if json {
+        // What cannot be read is no status.
+        return match read {
+            Ok(rows) => print_json_again(&rows),
+            Err(error) => Ok(writeln!(io::stderr(), "error: {}", escape(error)).is_ok()),
+        };
+    }
+    // A person does not miss the microseconds.
+    let at = rfc3339(Duration::from_secs(at.as_secs())).replace(".000000", "");
+    let said = match read {
+        Ok(rows) => text(rows),
+        Err(error) => escape_lines(&format!("error: {error}\n")).into_owned(),
+    };
+    let text = format!("{at}  {}\n\n{said}", escape(&place.to_string()));
+    if !io::stdout().is_terminal() {
+        return print_styled(&(text + "\n"));
+    }
+    // Each line takes away what is left of the one before, and the end all that is below.
+    const HOME: &str = "\u{1b}[H";
+    const REST_OF_LINE: &str = "\u{1b}[K\n";
+    const BELOW: &str = "\u{1b}[J";
+    print_drawing(&format!("{HOME}{}{BELOW}", on_stdout(&text).replace('\n', REST_OF_LINE)))
+}
+
+/// The time between two looks, of a text in seconds.
+pub(super) fn seconds(text: &str) -> Result<Duration, ConfigError> {
+    let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| {
+        let problem = format!("{text:?} is not a time: give 0.1 to 3600 seconds, and an election before the flag");
+        ConfigError::of_argument("--watch", problem)
+    })
+}
+
+fn text(rows: &[StatusRow]) -> String {
     if rows.is_empty() {
         return "There are no elections in this store.\n".to_string();
     }
@@ -171,7 +222,7 @@ fn table(rows: &[StatusRow]) -> String {
             dash(row.outcome.clone().or(row.failures.and_then(in_a_row))),
         ]);
     }
-    let mut text = columns(&lines);
+    let mut text = table(&lines, |column, cell| if column == 1 { LeaseWord::tone(cell) } else { Tone::Plain });
     for row in rows {
         if let Some(SuspendedRow { by, at, reason }) = &row.suspended {
             let why = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
@@ -278,14 +329,14 @@ mod tests {
     #[test]
     fn the_table_is_aligned_and_harmless() {
         assert_eq!(
-            table(&rows()),
+            anstream::adapter::strip_str(&text(&rows())).to_string(),
             "ELECTION   LEASE    TERM  NODE            SINCE                 MODULE               OUTCOME\n\
              heartbeat  held     7     web-3\\u{1b}[2J  2024-02-29T12:34:56Z  sha256:abababababab  failed 3 times in a row\n\
              x          outside  -     -               -                     -                    done\n\
              \n\
              heartbeat is suspended since 2024-02-29T12:00:00Z by ann@desk: \\u{1b}[2J\n"
         );
-        assert_eq!(table(&[]), "There are no elections in this store.\n");
+        assert_eq!(text(&[]), "There are no elections in this store.\n");
     }
 
     #[test]

@@ -23,7 +23,7 @@ use anyhow::Context;
 use baton_election::{ElectionName, Op, Reply, Snapshot, StoreError};
 use bytes::Bytes;
 
-use crate::cli::{self, Command, WRONG_CONFIGURATION};
+use crate::cli::{self, Command, Progress, WRONG_CONFIGURATION};
 use baton_modules::{Compiler, PrepareError, compile_for_parent};
 use baton_runtime::escape::escape;
 use baton_runtime::{Inspection, make_runners, read_module, run_instance, watch_runners};
@@ -42,10 +42,10 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(100);
 #[must_use]
 pub fn run(command: Command) -> ExitCode {
     let result = match command {
-        Command::PrintConfig(table) => cli::print(&table).map(|()| ExitCode::SUCCESS).map_err(anyhow::Error::from),
+        Command::PrintConfig(table) => printed(cli::print(&table)),
         Command::Run(config) => run::run(&config),
         Command::Dev(development) => dev::dev(*development),
-        Command::Status { election, store, json } => block_on(status::status(election, &store, json)),
+        Command::Status { election, store, json, watch } => block_on(status::status(election, &store, json, watch)),
         Command::History { election, store, limit, json } => block_on(history::history(&election, &store, limit, json)),
         Command::Check { module, compile_timeout, json } => block_on(check(&module, compile_timeout, json)),
         Command::Push(command) => block_on(push::push(&command)),
@@ -57,6 +57,9 @@ pub fn run(command: Command) -> ExitCode {
         Command::State { election, store, action } => block_on(state::state(&election, &store, action)),
         Command::Steer(asked) => block_on(steering::steer(asked)),
         Command::Nodes { election, store, json } => block_on(steering::nodes(&election, &store, json)),
+        Command::Completions(shell) => printed(cli::print_bytes(&cli::completions(shell))),
+        Command::Manual(None) => printed(cli::manual().and_then(|page| cli::print_bytes(&page))),
+        Command::Manual(Some(folder)) => manuals(&folder),
         Command::CompileModule(assignment) => Ok(compile_for_parent(assignment)),
         Command::MakeRunners { parent } => Ok(make_runners(parent, run_instance)),
         Command::WatchRunners { parent } => Ok(watch_runners(parent)),
@@ -84,6 +87,16 @@ impl WrongConfiguration {
     }
 }
 
+fn printed(result: std::io::Result<()>) -> anyhow::Result<ExitCode> {
+    result.map(|()| ExitCode::SUCCESS).map_err(anyhow::Error::from)
+}
+
+fn manuals(folder: &Path) -> anyhow::Result<ExitCode> {
+    let written = cli::write_manuals(folder);
+    written.with_context(|| format!("cannot write the manual pages into {}", folder.display()))?;
+    printed(cli::print(&format!("the manual pages are in {}\n", folder.display())))
+}
+
 async fn check(module: &Path, compile_timeout: Duration, json: bool) -> anyhow::Result<ExitCode> {
     let inspection = match inspect(module, compile_timeout).await {
         Ok((inspection, _)) => inspection,
@@ -104,7 +117,9 @@ async fn check(module: &Path, compile_timeout: Duration, json: bool) -> anyhow::
 async fn inspect(module: &Path, compile_timeout: Duration) -> anyhow::Result<(Inspection, Bytes)> {
     let bytes = Bytes::from(read_module(module)?);
     let name = module.display().to_string();
-    match baton_modules::inspect(&Compiler::default(), &name, &bytes, compile_timeout).await {
+    let compiler = Compiler::default();
+    let inspection = baton_modules::inspect(&compiler, &name, &bytes, compile_timeout);
+    match Progress::on_terminal().during(&format!("compiling {name}"), inspection).await {
         Ok(inspection) => Ok((inspection, bytes)),
         // It names the module.
         Err(PrepareError::Refused(why)) => Err(anyhow::Error::msg(why)),

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::modules::{announcements, now};
 use super::{ANSWER_WITHIN, TRIES, inspect, open_store, patiently};
-use crate::cli::{self, Push};
+use crate::cli::{self, Progress, Push};
 use baton_modules::{EditError, ModuleSource, Publication, Pushed};
 use baton_modules::{check_election, edit_versions};
 use baton_runtime::escape::escape;
@@ -48,7 +48,8 @@ async fn publish(push: &Push, digest: Digest, module: Bytes, signature: Option<S
         patiently(TRIES, async || leases.create().await).await.context("cannot create what the store needs")?;
     }
     let modules: &dyn ObjectStore = &*store;
-    store_module(modules, &digest, &module).await?;
+    let what = format!("sending {:.1} MiB to {}", module.len() as f64 / f64::from(1 << 20), push.store);
+    Progress::on_terminal().during(&what, store_module(modules, &digest, &module)).await?;
 
     let (election, size) = (&push.election, module.len() as u64);
     let new = Publication { digest, size, by: push.by.clone(), at: rfc3339(wall()), signature };

@@ -39,6 +39,7 @@ mod steering;
 mod store;
 mod swaps;
 mod templates;
+mod terminal;
 mod trust;
 mod when_it_dies;
 
