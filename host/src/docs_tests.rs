@@ -10,7 +10,8 @@ use clap::Command;
 use serde::Serialize;
 
 use crate::cli::{
-    self, LeaseWord, ModuleRow, NodeRow, NodeStatusRow, StatusRow, SuspendedRow, TermRow, WRONG_CONFIGURATION,
+    self, Diagnosis, Finding, Latency, LeaseWord, ModuleRow, NodeRow, NodeStatusRow, StatusRow, SuspendedRow, TermRow,
+    WRONG_CONFIGURATION,
 };
 use crate::config::{Environment, Key};
 use baton_modules::Pace;
@@ -273,6 +274,16 @@ fn the_fields_in_json_are_those_of_the_table() {
         stays_out: None,
         rival: None,
     };
+    let latency = Latency { renewals: 0, median_ms: 0.0, p99_ms: 0.0 };
+    let diagnosis = Diagnosis {
+        store: String::new(),
+        passed: false,
+        complete: false,
+        latency: None,
+        recommended_lease: None,
+        free_after_ms: None,
+        findings: Vec::new(),
+    };
     let node = NodeRow { node: String::new(), runs: false, at: String::new() };
     let in_code = [
         fields(&status),
@@ -285,6 +296,9 @@ fn the_fields_in_json_are_those_of_the_table() {
         fields(&inspection),
         fields(&import),
         fields(&crate::commands::KeyRow { key: "", bytes: 0 }),
+        fields(&diagnosis),
+        fields(&latency),
+        fields(&Finding::ok("", "")),
     ];
     let rows = table(COMMANDS, "| what | is an object with |");
     let in_docs: Vec<Vec<&str>> = rows.iter().map(|row| code(row[1])).collect();

@@ -248,7 +248,7 @@ fn completions_and_manual_pages_have_what_people_use_and_nothing_else() {
         let output = baton(folder.path(), &[], &["completions", shell]);
         assert_eq!((output.status.code(), stderr(&output)), (Some(0), ""), "{shell}");
         let script = stdout(&output);
-        for word in [word, "rollback", "store"] {
+        for word in [word, "rollback", "store", "doctor"] {
             assert!(script.contains(word), "{shell} lacks {word}");
         }
         assert!(!script.contains("compile-module") && !script.contains("watch-runners"), "{shell}");
@@ -261,7 +261,7 @@ fn completions_and_manual_pages_have_what_people_use_and_nothing_else() {
     let output = baton(folder.path(), &[], &["man", "a/man1"]);
     assert_eq!((output.status.code(), stderr(&output)), (Some(0), ""));
     let pages = folder.path().join("a/man1");
-    for name in ["baton.1", "baton-run.1", "baton-state-list.1"] {
+    for name in ["baton.1", "baton-run.1", "baton-state-list.1", "baton-doctor.1"] {
         assert!(std::fs::read_to_string(pages.join(name)).unwrap().contains(".SH NAME"), "{name}");
     }
     assert!(!pages.join("baton-compile-module.1").exists());

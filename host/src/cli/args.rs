@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser};
 
+use super::doctor::DoctorArguments;
 use super::generate::Completions;
 
 /// Runs the one job of a fleet that must run in exactly one place at a time.
@@ -90,6 +91,7 @@ Example:
         #[arg(long)]
         json: bool,
     },
+    Doctor(Box<DoctorArguments>),
     /// Publish a module: make it the current version of an election
     ///
     /// It is checked as by `baton check`, kept in the store under its digest, and then named the current version in one

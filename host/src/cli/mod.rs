@@ -3,6 +3,7 @@
 
 mod args;
 mod check;
+mod doctor;
 mod generate;
 mod history;
 mod modules;
@@ -27,6 +28,7 @@ use clap::error::ContextValue;
 
 pub use args::Lang;
 pub use check::print_inspection;
+pub use doctor::{Diagnosis, Finding, Latency, Level, print_diagnosis};
 pub use generate::{completions, manual, write_manuals};
 pub use history::{TermRow, print_history};
 pub use modules::{ModuleRow, NodeRow, print_modules};
@@ -37,7 +39,7 @@ pub use status::{LeaseWord, StatusRow, SuspendedRow, print_again, print_status};
 pub use steering::Steer;
 pub use tone::{Tone, print_styled, table};
 
-use crate::config::{self, Config, ConfigError, Environment, Key, Layer};
+use crate::config::{self, Config, ConfigError, Environment, Examined, Key, Layer};
 use args::{Arguments, Subcommand};
 use baton_modules::Assignment;
 use baton_runtime::escape::{escape, escape_lines};
@@ -87,6 +89,8 @@ pub enum Command {
         /// As JSON.
         json: bool,
     },
+    /// Find out whether store and machine keep what Baton rests on.
+    Doctor(Box<Doctor>),
     /// Publish a module.
     Push(Push),
     /// List the versions of an election's module.
@@ -170,6 +174,19 @@ pub enum Command {
         /// Where the SDK is; none for crates.io.
         sdk: Option<PathBuf>,
     },
+}
+
+/// What is looked at, and how.
+#[derive(Debug)]
+pub struct Doctor {
+    /// The store and the machine.
+    pub examined: Examined,
+    /// A component's file; none for no module.
+    pub module: Option<PathBuf>,
+    /// Leave out what waits for a lease to run out.
+    pub quick: bool,
+    /// As JSON.
+    pub json: bool,
 }
 
 /// A module on its way into the store.
@@ -332,6 +349,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment
             let flags = Layer::new().flag(Key::CompileTimeout, compile_timeout).flag(Key::File, file);
             Command::Check { module, compile_timeout: config::resolve_compile_timeout(&flags, around)?, json }
         }
+        Subcommand::Doctor(doctor) => Command::Doctor(Box::new(doctor.command(around)?)),
         Subcommand::Push { module, election, store, create, signature, compile_timeout } => {
             if election.ends_with(".wasm") {
                 let problem = format!("`{election}` looks like the module: name that first, and then the election");

@@ -2,6 +2,7 @@
 
 mod descriptors;
 mod dev;
+mod doctor;
 mod history;
 mod modules;
 mod new;
@@ -48,6 +49,7 @@ pub fn run(command: Command) -> ExitCode {
         Command::Status { election, store, json, watch } => block_on(status::status(election, &store, json, watch)),
         Command::History { election, store, limit, json } => block_on(history::history(&election, &store, limit, json)),
         Command::Check { module, compile_timeout, json } => block_on(check(&module, compile_timeout, json)),
+        Command::Doctor(command) => block_on(doctor::doctor(&command)),
         Command::Push(command) => block_on(push::push(&command)),
         Command::Modules { election, store, json } => block_on(modules::modules(&election, &store, json)),
         Command::Rollback { election, digest, store } => {

@@ -1,6 +1,7 @@
 //! From layers to a checked [`Config`].
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use baton_election::OnDone;
@@ -44,7 +45,7 @@ pub fn resolve(flags: &Layer, around: &Environment) -> Result<Config, ConfigErro
         host.get(Key::ScheduledEvents, events, ScheduledEvents::to_string, || Ok(ScheduledEvents::Auto))?;
     let labels = labels(&mut host)?;
     let (max_leading, _) = host.get(Key::MaxLeading, value::most, value::show_most, || Ok(None))?;
-    let cache = host.get(Key::Cache, value::place, value::show_place, || Ok(around.cache_folder()))?.0;
+    let cache = cache(&mut host, around)?;
 
     let mut coordinators = Vec::new();
     for layers in sources.coordinators(flags)? {
@@ -150,6 +151,44 @@ pub fn resolve_compile_timeout(flags: &Layer, around: &Environment) -> Result<Du
     compile_timeout(&mut Resolver::new(vec![flags, &sources.variables, &sources.file.global], &mut Vec::new()))
 }
 
+/// What `baton doctor` looks at.
+#[derive(Clone, Debug)]
+pub struct Examined {
+    /// The store.
+    pub store: StoreUrl,
+    /// Make what it needs.
+    pub create: bool,
+    /// The lease that hosts are to have.
+    pub lease: Duration,
+    /// How long compiling a module may take.
+    pub compile_timeout: Duration,
+    /// What outlives a run on this machine; none where there is no home.
+    pub state: Option<PathBuf>,
+    /// Where compiled modules are kept; none for nowhere.
+    pub cache: Option<PathBuf>,
+    /// The file of the cache's key; none where there is no folder for it.
+    pub cache_key: Option<PathBuf>,
+}
+
+/// What a host would have with such settings, for who looks at it beforehand.
+///
+/// # Errors
+/// [`ConfigError`] for the first setting that is wrong.
+pub fn resolve_examined(flags: &Layer, around: &Environment) -> Result<Examined, ConfigError> {
+    let sources = Sources::read(flags, around)?;
+    let mut rows = Vec::new();
+    let mut host = Resolver::new(vec![flags, &sources.variables, &sources.file.global], &mut rows);
+    Ok(Examined {
+        store: store(&mut host, around)?,
+        create: create(&mut host)?,
+        lease: lease(&mut host)?.0,
+        compile_timeout: compile_timeout(&mut host)?,
+        state: around.state_folder(),
+        cache: cache(&mut host, around)?,
+        cache_key: around.cache_key(),
+    })
+}
+
 /// What the environment and the file say.
 struct Sources {
     variables: Layer,
@@ -213,6 +252,14 @@ fn switch(host: &mut Resolver<'_>, key: Key) -> Result<bool, ConfigError> {
 
 fn create(host: &mut Resolver<'_>) -> Result<bool, ConfigError> {
     switch(host, Key::Create)
+}
+
+fn cache(host: &mut Resolver<'_>, around: &Environment) -> Result<Option<PathBuf>, ConfigError> {
+    Ok(host.get(Key::Cache, value::place, value::show_place, || Ok(around.cache_folder()))?.0)
+}
+
+fn lease(own: &mut Resolver<'_>) -> Result<(Duration, Origin), ConfigError> {
+    own.get(Key::Lease, value::duration, value::show_duration, || Ok(Duration::from_secs(15)))
 }
 
 fn compile_timeout(own: &mut Resolver<'_>) -> Result<Duration, ConfigError> {
@@ -299,9 +346,9 @@ fn coordinator(
     }
     let highest = || Ok(HIGHEST_PRIORITY);
     let (priority, _) = own.get(Key::Priority, value::priority, u8::to_string, highest)?;
+    let (lease, lease_origin) = lease(&mut own)?;
     let mut duration =
         |key, seconds| own.get(key, value::duration, value::show_duration, || Ok(Duration::from_secs(seconds)));
-    let (lease, lease_origin) = duration(Key::Lease, 15)?;
     let (grace, _) = duration(Key::Grace, 5)?;
     let (pause, _) = duration(Key::Pause, 60)?;
     let (probation, _) = duration(Key::Probation, 30)?;

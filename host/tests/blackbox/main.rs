@@ -13,6 +13,7 @@ mod commands;
 mod configuration;
 mod coordinators;
 mod dev;
+mod doctor;
 mod files;
 mod fleet;
 mod frozen;

@@ -1,0 +1,173 @@
+//! What takes a lease's time to find out: that it ends when it should, neither sooner nor much later, and what its former
+//! holder may do then.
+
+use std::time::Duration;
+
+use baton_election::{LeaseState, Op, StoreError, Time};
+
+use super::scratch::{Answer, Held, Scratch, Untold, random_id, said};
+use super::verdict::{Seen, Verdict, broken, kept};
+use baton_store::azure::RENEWED_ANOTHERS;
+
+/// How often a lease is asked for that should be free: what is measured is right to that.
+const LOOK: Duration = Duration::from_millis(50);
+/// A lease that is free so much later than it could be makes each takeover later.
+const LATE: Duration = Duration::from_secs(1);
+/// For so many of its lengths a lease that should have ended is waited for.
+const GIVEN_UP: u32 = 2;
+
+/// A lease that ran out, and that another has taken.
+pub(super) struct TakenOver {
+    pub former: Held,
+    pub new: Held,
+    /// How long after it had run out, by its holder's count.
+    pub free_after: Duration,
+}
+
+/// What the end of a lease shows, and what follows is tried with, unless it came too soon or never.
+pub(super) struct Ended {
+    pub verdict: Verdict,
+    /// Whether it has not come at all.
+    pub is_late: bool,
+    pub taken_over: Option<TakenOver>,
+}
+
+impl Ended {
+    fn only(verdict: Verdict) -> Self {
+        Self { verdict, is_late: false, taken_over: None }
+    }
+}
+
+/// That the lease lasts for its length from the last renewal, and ends then. `held` was renewed just now, some time after
+/// it was taken.
+pub(super) async fn lease_length(scratch: &Scratch, held: Held) -> Ended {
+    match until_taken(scratch, held).await {
+        Ok(ended) => ended,
+        Err(untold) => Ended::only(Err(untold)),
+    }
+}
+
+async fn until_taken(scratch: &Scratch, held: Held) -> Result<Ended, Untold> {
+    let length = scratch.length;
+    let ends = held.answered + length;
+    let mut looks = [length / 2, length * 4 / 5, length * 19 / 20].map(|after| held.sent + after).into_iter();
+    loop {
+        if let Some(look) = looks.next() {
+            sleep_until(scratch, look).await?;
+        } else {
+            scratch.sleep(LOOK).await?;
+        }
+        let id = random_id()?;
+        let Answer { result, sent, answered } = scratch.acquire(id, &held.version).await?;
+        match result {
+            Ok(_) if answered.since(held.sent) < length * 99 / 100 => {
+                let after = answered.since(held.sent);
+                return Ok(Ended::only(broken(format!(
+                    "a lease of {length:?} was given to another {after:.2?} after its last renewal was sent, while its \
+                     holder could count on it"
+                ))));
+            }
+            Ok(_) => {
+                let free_after = sent.since(ends);
+                let new = Held { id, version: held.version.clone(), sent, answered };
+                let late = free_after.as_millis();
+                let found =
+                    format!("a lease of {length:?} is free {late} ms after it has run out, by its holder's count");
+                let verdict = if free_after > LATE {
+                    Ok(Seen::Costs {
+                        found,
+                        means: "a takeover after a crash takes that much longer",
+                        remedy: "nothing, if you can do with that; else look at what is between here and the store",
+                    })
+                } else {
+                    kept(found)
+                };
+                return Ok(Ended {
+                    verdict,
+                    is_late: false,
+                    taken_over: Some(TakenOver { former: held, new, free_after }),
+                });
+            }
+            Err(StoreError::Held) if answered.since(held.sent) < length * (GIVEN_UP + 1) => {}
+            Err(StoreError::Held) => {
+                let found =
+                    format!("a lease of {length:?} is still held {GIVEN_UP} lengths after it should have run out");
+                return Ok(Ended { is_late: true, ..Ended::only(broken(found)) });
+            }
+            other => {
+                let found = format!("an acquire of a lease that another holds or held: {}", said(&other));
+                return Ok(Ended::only(broken(found)));
+            }
+        }
+    }
+}
+
+/// That the former holder of a lease that another has taken can do nothing more under it.
+pub(super) async fn lease_taken_over(scratch: &Scratch, TakenOver { former, new, .. }: &TakenOver) -> Verdict {
+    let write = Op::Write { id: former.id, version: former.version.clone(), record: scratch.record(8) };
+    let mut new = new.clone();
+    for op in [Op::Renew { id: former.id }, write, Op::Release { id: former.id }] {
+        let what = op.to_string();
+        let Answer { result, answered, .. } = scratch.ask(op).await?;
+        scratch.still(&new, answered)?;
+        if !matches!(result, Err(StoreError::Lost(_))) {
+            return broken(format!(
+                "a {what} by the former holder of a lease that ran out and that another has taken: {}",
+                said(&result)
+            ));
+        }
+    }
+    let renewed = scratch.renew(&mut new).await?;
+    if renewed.is_err() {
+        return broken(format!("who has taken a lease that ran out renews it, and {}", said(&renewed)));
+    }
+    kept("who held it before neither renews it, nor writes, nor releases it")
+}
+
+/// That under a lease that ran out nothing is written, and that another's id does not renew it.
+pub(super) async fn lease_expired(scratch: &Scratch) -> Verdict {
+    let mut held = scratch.held().await?;
+    sleep_until(scratch, held.answered + scratch.length).await?;
+    let mut lease = scratch.see().await?.lease;
+    while lease == LeaseState::Held && scratch.clock.now().since(held.answered) < scratch.length * (GIVEN_UP + 1) {
+        scratch.sleep(LOOK).await?;
+        lease = scratch.see().await?.lease;
+    }
+    if lease != LeaseState::Expired {
+        return broken(format!(
+            "a lease of {:?} that nobody has renewed is {lease:?}, and not expired",
+            scratch.length
+        ));
+    }
+    let written = scratch.write(held.id, &held.version, 9).await?.result;
+    if !matches!(written, Err(StoreError::Lost(_))) {
+        return broken(format!("the record is written under a lease that ran out: {}", said(&written)));
+    }
+    let by_another = scratch.ask(Op::Renew { id: random_id()? }).await?.result;
+    let is_of_emulator = match &by_another {
+        Err(StoreError::Lost(why)) => why == RENEWED_ANOTHERS,
+        other => {
+            return broken(format!("a lease that ran out is renewed under an id that never held it: {}", said(other)));
+        }
+    };
+    // It may be, as long as nobody else has taken it.
+    let own = if scratch.renew(&mut held).await?.is_ok() { "renews it" } else { "cannot renew it" };
+    let found =
+        format!("once it has run out, nothing is written under it; its own id {own}, if nobody else has taken it");
+    if is_of_emulator {
+        return kept(format!(
+            "{found}. The store renews it for its last holder, whichever id asks: a fault of the emulator's, which Baton \
+             takes for lost"
+        ));
+    }
+    kept(found)
+}
+
+async fn sleep_until(scratch: &Scratch, moment: Time) -> Result<(), Untold> {
+    loop {
+        match moment.since(scratch.clock.now()) {
+            Duration::ZERO => return Ok(()),
+            left => scratch.sleep(left).await?,
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! How long renewals take, and which lease goes with that.
+
+use std::time::Duration;
+
+use baton_election::{StoreError, Timing};
+
+use super::scratch::{Held, Scratch, Untold, said};
+use crate::cli::{Finding, Latency};
+
+/// How often the lease is renewed.
+const RENEWALS: u32 = 48;
+
+/// Renewals, one after the other.
+pub(super) struct Renewed {
+    /// How long each took, the shortest first.
+    pub took: Vec<Duration>,
+    /// The lease as it is after the last.
+    pub held: Held,
+}
+
+/// Renews a lease many times, spread over a while.
+pub(super) async fn renew(scratch: &Scratch, over: Duration) -> Result<Renewed, Untold> {
+    let mut held = scratch.held().await?;
+    let mut took = Vec::new();
+    for _ in 0..RENEWALS {
+        scratch.sleep(over / RENEWALS).await?;
+        // A try without an answer counts with the one that has it.
+        let began = scratch.clock.now();
+        match scratch.renew(&mut held).await? {
+            Ok(_) => took.push(held.answered.since(began)),
+            Err(StoreError::Lost(_)) if scratch.clock.now().since(held.sent) >= scratch.length => {
+                return Err(Untold::Slow);
+            }
+            other => return Err(Untold::Odd(format!("the holder of the lease renews it, and {}", said(&other)))),
+        }
+    }
+    took.sort_unstable();
+    Ok(Renewed { took, held })
+}
+
+/// How long they took, for people and programs.
+pub(super) fn latency(took: &[Duration]) -> Latency {
+    Latency { renewals: took.len(), median_ms: milliseconds(at(took, 50)), p99_ms: milliseconds(at(took, 99)) }
+}
+
+/// The shortest lease of whole seconds that such a store keeps and such renewals fit into twice: one try may take D/12.
+pub(super) fn recommended(took: &[Duration], range: (Duration, Duration)) -> Option<Duration> {
+    let enough = at(took, 99) * 2;
+    let seconds = range.0.as_secs()..=range.1.as_secs();
+    seconds.map(Duration::from_secs).find(|lease| try_timeout(*lease, range).is_some_and(|longest| longest >= enough))
+}
+
+/// Whether they go with that lease.
+pub(super) fn judge(took: &[Duration], lease: Duration, range: (Duration, Duration)) -> Finding {
+    const CHECK: &str = "latency";
+    let (median, p99) = (at(took, 50), at(took, 99));
+    let Some(longest) = try_timeout(lease, range) else {
+        let (least, most) = (range.0.as_secs(), range.1.as_secs());
+        return Finding::problem(
+            CHECK,
+            format!("--lease is {lease:?}"),
+            "no host starts with it",
+            format!("choose {least} to {most} s"),
+        );
+    };
+    let found = format!(
+        "of {} renewals half took at most {median:.1?}, and 99 of 100 at most {p99:.1?}; with a lease of {lease:?} a try may \
+         take {longest:.2?}",
+        took.len()
+    );
+    let recommended = recommended(took, range);
+    let remedy = match recommended {
+        Some(recommended) => format!("--lease {}s, or nodes that are nearer to the store", recommended.as_secs()),
+        None => "nodes that are nearer to the store: there is no lease that is long enough".to_owned(),
+    };
+    if p99 > longest {
+        let means = "tries are given up before they are answered: a leader loses its term though nothing has failed";
+        return Finding::problem(CHECK, found, means, remedy);
+    }
+    if p99 * 2 > longest {
+        return Finding::warning(CHECK, found, "a store that is twice as slow for a while costs terms", remedy);
+    }
+    let shortest = recommended.map(|recommended| format!("; --lease {}s would do", recommended.as_secs()));
+    Finding::ok(CHECK, found + &shortest.unwrap_or_default())
+}
+
+fn try_timeout(lease: Duration, range: (Duration, Duration)) -> Option<Duration> {
+    Timing::new(lease, range, Duration::ZERO, 0).ok().map(|timing| timing.try_timeout())
+}
+
+/// The sample that so many of a hundred do not exceed.
+fn at(took: &[Duration], percent: usize) -> Duration {
+    took.get((took.len() * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or_default()
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e5).round() / 100.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Level;
+
+    const AZURE: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(60));
+
+    fn all(milliseconds: u64) -> Vec<Duration> {
+        vec![Duration::from_millis(milliseconds); 48]
+    }
+
+    #[test]
+    fn of_so_many_so_many_do_not_exceed_it() {
+        let took: Vec<_> = (1..=48).map(Duration::from_millis).collect();
+        assert_eq!((at(&took, 50), at(&took, 99)), (Duration::from_millis(24), Duration::from_millis(48)));
+        assert_eq!(at(&[], 99), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_lease_is_judged_by_how_long_one_try_may_take() {
+        let of = |milliseconds, lease| judge(&all(milliseconds), Duration::from_secs(lease), AZURE);
+        // A try may take 1.25 s.
+        assert_eq!(of(20, 15).level, Level::Ok);
+        let slow = of(700, 15);
+        assert!(slow.level == Level::Warning && slow.remedy.unwrap_or_default().contains("--lease 17s"));
+        assert_eq!(of(700, 17).level, Level::Ok);
+        let too_slow = of(1500, 15);
+        assert!(too_slow.level == Level::Problem && too_slow.remedy.unwrap_or_default().contains("no lease"));
+        let out_of_range = of(20, 5);
+        assert!(out_of_range.level == Level::Problem && out_of_range.remedy.unwrap_or_default().contains("15 to 60 s"));
+    }
+}

@@ -1,0 +1,233 @@
+//! What the hosts of this machine would rest on: its clocks, their folders, descriptors, and what the kernel confines
+//! runners with.
+
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::process::{PidfdFlags, Resource, getpid, getrlimit, pidfd_open};
+use rustix::time::ClockId;
+
+use crate::cli::Finding;
+use crate::commands::descriptors;
+use crate::config::Examined;
+use baton_modules::{Cache, CacheError};
+use baton_runtime::{Grants, HttpPolicy, Policy, confine};
+use baton_store::clock::nanoseconds_on;
+use baton_store::sqlite::network_file_system;
+
+/// A wall clock that has moved against the others by so much was set, and not slewed.
+const STEP: Duration = Duration::from_millis(50);
+/// Less is what a daemon that keeps the time does all day, in millionths.
+const SLEW: f64 = 1000.0;
+
+/// What the clocks say at one moment, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clocks {
+    boot: i128,
+    raw: i128,
+    wall: i128,
+}
+
+impl Clocks {
+    pub fn read() -> Self {
+        let read = |id| i128::from(nanoseconds_on(id));
+        Self { boot: read(ClockId::Boottime), raw: read(ClockId::MonotonicRaw), wall: read(ClockId::Realtime) }
+    }
+
+    /// How they have moved against each other since then.
+    pub fn since(self, before: Self) -> Finding {
+        const CHECK: &str = "clocks";
+        let [boot, raw, wall] = [self.boot - before.boot, self.raw - before.raw, self.wall - before.wall];
+        let stepped = Duration::from_nanos(u64::try_from((wall - boot).abs()).unwrap_or(u64::MAX));
+        let over = Duration::from_nanos(u64::try_from(raw).unwrap_or(0));
+        if stepped >= STEP {
+            return Finding::warning(
+                CHECK,
+                format!("the wall clock was set by {stepped:.1?} within {over:.0?}"),
+                "a leader takes a step forward for time that has passed, and gives its term up if it is 0.7 of the lease's",
+                "have a daemon slew it (chrony, systemd-timesyncd), and find out what else sets it",
+            );
+        }
+        let millionths = (boot - raw) as f64 / (raw.max(1) as f64) * 1e6;
+        let source = std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+        let source = source.map_or("unknown".to_owned(), |source| source.trim().to_owned());
+        let found = format!(
+            "over {over:.1?} boot and raw clock differ by {:.0} millionths, boot and wall clock by {stepped:.1?}; the \
+             clock source is {source}",
+            millionths.abs()
+        );
+        if millionths.abs() >= SLEW {
+            return Finding::warning(
+                CHECK,
+                found,
+                "the clock is slewed, or the machine slept: that costs a leader time, and breaks no promise",
+                "look at what keeps this machine's time (`chronyc tracking`, `timedatectl`), and run this again",
+            );
+        }
+        Finding::ok(CHECK, found)
+    }
+}
+
+/// Whether all processes of this boot that share a store read one boot clock.
+pub(super) fn time_namespace() -> Finding {
+    const CHECK: &str = "time-namespace";
+    let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+    let is_shifted = |line: &str| line.split_whitespace().skip(1).any(|number| number != "0");
+    match offsets.lines().find(|line| is_shifted(line)) {
+        None => Finding::ok(CHECK, "the boot clock is that of the machine"),
+        Some(line) => Finding::warning(
+            CHECK,
+            format!(
+                "this process has a time namespace that shifts its clocks: {}",
+                line.split_whitespace().collect::<Vec<_>>().join(" ")
+            ),
+            "hosts in several of them that share a `sqlite:` store wait a lease out anew where the last holder was in another",
+            "run the hosts of one store in one time namespace",
+        ),
+    }
+}
+
+/// Whether hosts can keep there what outlives them.
+pub(super) fn state_folder(folder: Option<&Path>) -> Finding {
+    const CHECK: &str = "state-folder";
+    const MEANS: &str = "hosts need --store and --node there, and keep no compiled modules";
+    let Some(folder) = folder else {
+        return Finding::warning(CHECK, "there is no home folder", MEANS, "set HOME or XDG_STATE_HOME");
+    };
+    match try_folder(folder) {
+        Ok(None) => Finding::ok(CHECK, format!("{} can be written, and is local", folder.display())),
+        Ok(Some(network)) => Finding::warning(
+            CHECK,
+            format!("{} is on a {network} file system", folder.display()),
+            "file locks are not safe there: two hosts may get one name, and it holds no store",
+            "set XDG_STATE_HOME to a folder on a local disk; or name --store and --node",
+        ),
+        Err(error) => Finding::warning(
+            CHECK,
+            format!("{} cannot be written: {error}", folder.display()),
+            MEANS,
+            "give this user the right to write it, make room, or set XDG_STATE_HOME to another folder",
+        ),
+    }
+}
+
+/// Writes a file there, and removes it; returns the name of a file system that others may write from elsewhere.
+fn try_folder(folder: &Path) -> io::Result<Option<&'static str>> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    let path = folder.join(format!("doctor-{}", getpid().as_raw_nonzero()));
+    let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).and_then(|mut file| {
+        let written = file.write_all(b"baton doctor\n").and_then(|()| file.sync_all());
+        std::fs::remove_file(&path)?;
+        written
+    });
+    written?;
+    network_file_system(folder)
+}
+
+/// Whether compiled modules can be kept.
+pub(super) fn cache(examined: &Examined) -> Finding {
+    const CHECK: &str = "cache";
+    const MEANS: &str = "modules are compiled anew at each start";
+    const REMEDY: &str = "what it says; nothing depends on it";
+    let Some(folder) = examined.cache.as_deref() else {
+        return Finding::ok(CHECK, "there is none: modules are compiled at each start");
+    };
+    let key = examined.cache_key.as_deref().ok_or(CacheError::NoPlaceForKey);
+    match key.and_then(|key| Cache::open(folder, key)) {
+        Ok(_) => match network_file_system(folder) {
+            Ok(Some(network)) => Finding::warning(
+                CHECK,
+                format!("{} is on a {network} file system", folder.display()),
+                "a server that does not answer keeps hosts from starting",
+                "name a folder on a local disk with --cache",
+            ),
+            Ok(None) => Finding::ok(CHECK, format!("{} can be written, and is private and local", folder.display())),
+            Err(error) => Finding::warning(CHECK, format!("{}: {error}", folder.display()), MEANS, REMEDY),
+        },
+        Err(error) => Finding::warning(CHECK, error.to_string(), MEANS, REMEDY),
+    }
+}
+
+/// Whether a process may have as many as a host and its runners need.
+pub(super) fn descriptors() -> Finding {
+    const CHECK: &str = "descriptors";
+    let http = HttpPolicy::new(Grants::default(), 64, None).unwrap_or_default();
+    let usual = Policy { http, ..Policy::default() };
+    match descriptors::grant(std::iter::once(&usual)) {
+        Ok(()) => {
+            let most = getrlimit(Resource::Nofile).maximum.map_or("any number".to_owned(), |most| most.to_string());
+            Finding::ok(CHECK, format!("a process may have {most}: a coordinator with the usual limits can run"))
+        }
+        Err(error) => Finding::problem(
+            CHECK,
+            error.to_string(),
+            "no host starts with the usual limits",
+            "LimitNOFILE= in systemd, `ulimit -Hn`, or the limits of the container",
+        ),
+    }
+}
+
+/// Whether the kernel keeps runners to what their coordinators were granted.
+pub(super) fn isolation() -> Finding {
+    const CHECK: &str = "isolation";
+    if let Err(error) = pidfd_open(getpid(), PidfdFlags::empty()) {
+        return Finding::problem(
+            CHECK,
+            format!("this kernel hands no process over (pidfd_open: {error})"),
+            "no instance can be started",
+            "Linux 5.4 or newer; in a container, a seccomp profile that allows pidfd_open",
+        );
+    }
+    let missing = confine::missing();
+    if missing.is_empty() {
+        return Finding::ok(CHECK, "Landlock, seccomp filters and pidfds are there");
+    }
+    Finding::warning(
+        CHECK,
+        format!("this kernel, or a container's profile, has no {}", missing.join(" and no ")),
+        "a coordinator that broke out of its sandbox could reach more than it was granted; --dir is refused without Landlock",
+        "a newer kernel with both (listed in /sys/kernel/security/lsm), or a profile that allows them; or \
+         --allow-weaker-isolation",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use super::*;
+    use crate::cli::Level;
+
+    const SECOND: i128 = 1_000_000_000;
+
+    #[test]
+    fn clocks_are_judged_by_how_they_moved_against_each_other() {
+        let before = Clocks { boot: 10 * SECOND, raw: 9 * SECOND, wall: 1_000 * SECOND };
+        let after = |boot: i128, raw: i128, wall: i128| {
+            let after = Clocks { boot: before.boot + boot, raw: before.raw + raw, wall: before.wall + wall };
+            after.since(before)
+        };
+        assert_eq!(after(30 * SECOND, 30 * SECOND, 30 * SECOND).level, Level::Ok);
+        assert_eq!(after(30 * SECOND + SECOND / 1000, 30 * SECOND, 30 * SECOND).level, Level::Ok);
+        for (stepped, said) in [
+            (after(30 * SECOND, 30 * SECOND, 40 * SECOND), "was set by 10"),
+            (after(30 * SECOND, 30 * SECOND, 0), "was set by 30"),
+            (after(31 * SECOND, 30 * SECOND, 31 * SECOND), "millionths"),
+        ] {
+            assert!(stepped.level == Level::Warning && stepped.found.contains(said), "{stepped:?}");
+        }
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_written_is_said() {
+        assert_eq!(state_folder(None).level, Level::Warning);
+        let finding = state_folder(Some(Path::new("/proc/self/nowhere")));
+        assert!(finding.level == Level::Warning && finding.found.contains("cannot be written"), "{finding:?}");
+        let own = tempfile::tempdir().unwrap();
+        let finding = state_folder(Some(&own.path().join("a/b")));
+        assert!(finding.level == Level::Ok, "{finding:?}");
+        assert_eq!(std::fs::read_dir(own.path().join("a/b")).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,277 @@
+//! The order in which a store is tried, and what each check would mean if it failed.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use baton_election::{Op, Reply, Snapshot, StoreError};
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::latency::{self, Renewed};
+use super::scratch::{Answer, Scratch, Untold, said};
+use super::verdict::{Seen, Verdict, broken, kept, may_not_list};
+use super::{expiry, leases, objects};
+use crate::cli::{Finding, Latency};
+use baton_store::azure::MAY_NOT;
+
+/// How long a store may take to list all that it has.
+const LISTED_WITHIN: Duration = Duration::from_secs(60);
+/// How often a check is begun anew where it was too slow to tell anything.
+const ANEW: u32 = 3;
+
+/// How the store is tried.
+pub(super) struct Plan {
+    /// Make what it needs first.
+    pub create: bool,
+    pub is_azure: bool,
+    /// The lease that hosts are to have.
+    pub lease: Duration,
+    /// Do not wait for leases to run out.
+    pub quick: bool,
+}
+
+/// What is heard of a trial.
+pub(super) enum News {
+    /// What is being tried.
+    Trying(&'static str),
+    /// Whether from here on there may be something to be removed.
+    Making(bool),
+    Found(Finding),
+    /// How long renewals take, and which lease goes with that.
+    Renewed(Latency, Option<Duration>),
+    /// How long after a lease had run out it was free.
+    FreeAfter(Duration),
+}
+
+type Running = Pin<Box<dyn Future<Output = Verdict>>>;
+
+/// One thing to be tried.
+struct Check {
+    name: &'static str,
+    run: fn(Scratch) -> Running,
+    /// What it would mean if the store did otherwise.
+    means: &'static str,
+}
+
+macro_rules! checks {
+    ($($name:literal, $run:path, $means:literal);* $(;)?) => {
+        &[$(Check { name: $name, run: |scratch| Box::pin($run(scratch)), means: $means }),*]
+    };
+}
+
+const TWO: &str = "two nodes could lead at once";
+const LEADERLESS: &str = "a lease would come free late or never, and nobody would lead";
+
+/// What is tried on a record that is there. Each begins anew.
+const CHECKS: &[Check] = checks![
+    "lease-kept", leases::lease_kept, "a leader would lose its term though nothing has failed, and another could lead beside it";
+    "lease-exclusive", leases::lease_exclusive, "two nodes could lead at once";
+    "lease-own-id", leases::lease_own_id, "a node that lost an answer could not find out that it leads";
+    "lease-wrong-id", leases::lease_wrong_id, "a former leader could hold a lease that another has, or end it";
+    "lease-release", leases::lease_release, "a hand-off would take a whole lease, or a former leader could come back";
+    "lease-break", leases::lease_break, "an operator could not take a lease away, or its holder would go on";
+    "create-once", leases::create_once, "two nodes could begin one election twice, and a term's number could come again";
+    "acquire-version", leases::acquire_version, "a node could lead on a record that it has not read, and a term's number could come again";
+    "write-lease", leases::write_lease, "a node that does not lead could begin a term, and numbers could fall";
+    "write-version", leases::write_version, "a late write could undo a later one, and a term's number could come again";
+    "object-version", objects::object_version, "a former leader could overwrite the state of its successor, and a push could undo another";
+    "announcements", objects::announcements, "a takeover would not learn which terms the nodes know of";
+    "removal", objects::removal, "what is removed would come back";
+];
+
+/// Tries the store, and tells each finding.
+pub(super) async fn try_store(scratch: Scratch, plan: Plan, news: UnboundedSender<News>) {
+    // Nobody hears it any more where the command ends; then so does this.
+    let trial = Trial { scratch, plan, news };
+    let _ = trial.run().await;
+}
+
+/// The store does not answer any more, or nobody wants to know.
+struct Over;
+
+struct Trial {
+    scratch: Scratch,
+    plan: Plan,
+    news: UnboundedSender<News>,
+}
+
+impl Trial {
+    async fn run(&self) -> Result<(), Over> {
+        self.tell(News::Trying("whether it answers"))?;
+        self.reach().await?;
+        self.tell(News::Trying("what the credentials may do"))?;
+        self.list().await?;
+        self.create().await?;
+        for check in CHECKS {
+            self.tell(News::Trying(check.name))?;
+            let verdict = self.concluded(async || (check.run)(self.scratch.clone()).await).await;
+            self.conclude(check.name, check.means, verdict)?;
+        }
+        self.over_time().await
+    }
+
+    async fn reach(&self) -> Result<(), Over> {
+        const NAME: &str = "reachable";
+        const MEANS: &str = "nobody can lead";
+        let store = &self.scratch.store;
+        if self.plan.create {
+            let created = self.scratch.tried(2, async || store.create().await).await;
+            if let Err(untold) = created {
+                return self.conclude(NAME, MEANS, Err(untold)).and(Err(Over));
+            }
+        }
+        let verdict = match self.scratch.ask(Op::Read).await {
+            Ok(Answer { result: Ok(Reply::Read(Snapshot::Nothing)), sent, answered }) => {
+                kept(format!("it answers, the first time after {:.0?}", answered.since(sent)))
+            }
+            Ok(Answer { result, .. }) => {
+                broken(format!("an election with a name that is random is read: {}", said(&result)))
+            }
+            Err(untold) => Err(untold),
+        };
+        let is_reached = matches!(verdict, Ok(Seen::Kept(_)));
+        self.conclude(NAME, MEANS, verdict)?;
+        if is_reached { Ok(()) } else { Err(Over) }
+    }
+
+    async fn list(&self) -> Result<(), Over> {
+        let store = &self.scratch.store;
+        let verdict = match self.scratch.tried_within(LISTED_WITHIN, 1, async || store.elections().await).await {
+            Ok(Answer { result: Ok(elections), .. }) => kept(format!("it lists its elections: {}", elections.len())),
+            Ok(Answer { result, .. }) => broken(format!("its elections are listed, and {}", said(&result))),
+            Err(Untold::Store(StoreError::Misconfigured(found))) => may_not_list(found),
+            Err(untold) => Err(untold),
+        };
+        self.conclude("list", "nobody would see which terms there were", verdict)
+    }
+
+    async fn create(&self) -> Result<(), Over> {
+        self.tell(News::Making(true))?;
+        let verdict = match self.scratch.ask(Op::Create { record: self.scratch.record(0) }).await {
+            Ok(Answer { result: Ok(Reply::Version(_)), .. }) => kept("an election is created"),
+            Ok(Answer { result, .. }) => {
+                broken(format!("an election that is not there is created, and {}", said(&result)))
+            }
+            Err(untold) => Err(untold),
+        };
+        let is_created = matches!(verdict, Ok(Seen::Kept(_)));
+        // Such a request was not carried out, as surely as one that is refused because something is there.
+        if matches!(verdict, Ok(Seen::Broken(_)) | Err(Untold::Store(StoreError::Misconfigured(_)) | Untold::Ended)) {
+            self.tell(News::Making(false))?;
+        }
+        self.conclude("create", "no election can begin", verdict)?;
+        if is_created { Ok(()) } else { Err(Over) }
+    }
+
+    /// How long renewals take, then what happens when nobody renews any more.
+    async fn over_time(&self) -> Result<(), Over> {
+        let scratch = &self.scratch;
+        let (range, quick) = (scratch.store.lease_range(), self.plan.quick);
+        self.tell(News::Trying("how long renewals take"))?;
+        let over = if quick { Duration::ZERO } else { scratch.length * 3 / 5 };
+        let renewed = self.anew(async || latency::renew(scratch, over).await).await;
+        let Renewed { took, held } = match renewed {
+            Ok(renewed) => renewed,
+            Err(untold) => return self.conclude("latency", "a leader would lose its term", Err(untold)),
+        };
+        self.tell(News::Renewed(latency::latency(&took), latency::recommended(&took, range)))?;
+        self.tell(News::Found(latency::judge(&took, self.plan.lease, range)))?;
+        if quick {
+            return Ok(());
+        }
+        self.tell(News::Trying("when a lease that nobody renews is free: that takes its time"))?;
+        let ended = expiry::lease_length(scratch, held).await;
+        self.conclude("lease-length", if ended.is_late { LEADERLESS } else { TWO }, ended.verdict)?;
+        if let Some(taken_over) = ended.taken_over {
+            self.tell(News::FreeAfter(taken_over.free_after))?;
+            let verdict = expiry::lease_taken_over(scratch, &taken_over).await;
+            self.conclude(
+                "lease-taken-over",
+                "a former leader could end its successor's term, or write beside it",
+                verdict,
+            )?;
+        }
+        self.tell(News::Trying("what can be done under a lease that ran out: that takes its time"))?;
+        let verdict = self.concluded(async || expiry::lease_expired(scratch).await).await;
+        self.conclude("lease-expired", "a leader that comes back late could begin a term beside another's", verdict)
+    }
+
+    /// Begins anew where this machine was too slow to tell, and once where the store did not answer.
+    async fn anew<T>(&self, run: impl AsyncFn() -> Result<T, Untold>) -> Result<T, Untold> {
+        let mut is_silent = false;
+        for _ in 1..ANEW {
+            match run().await {
+                Err(Untold::Slow) => {}
+                Err(Untold::Store(StoreError::Unknown(_))) if !is_silent => is_silent = true,
+                end => return end,
+            }
+        }
+        run().await
+    }
+
+    async fn concluded(&self, run: impl AsyncFn() -> Verdict) -> Verdict {
+        self.anew(run).await
+    }
+
+    /// Tells what a check has come to.
+    fn conclude(&self, name: &'static str, means: &'static str, verdict: Verdict) -> Result<(), Over> {
+        const OTHER_STORE: &str = "let no host run on this store: it is not what it seems, or something between here and \
+                                   there answers for it; if it is Azure itself, report that to Baton";
+        let mut is_over = false;
+        let finding = match verdict {
+            Ok(Seen::Kept(found)) => Finding::ok(name, found),
+            Ok(Seen::Costs { found, means, remedy }) => Finding::warning(name, found, means, remedy),
+            Ok(Seen::Broken(found)) | Err(Untold::Odd(found)) => Finding::problem(name, found, means, OTHER_STORE),
+            Err(Untold::Store(StoreError::Misconfigured(why))) => {
+                let remedy = self.remedy(name, &why);
+                Finding::problem(name, why, "hosts cannot do that either: nobody can lead", remedy)
+            }
+            Err(Untold::Store(error)) => {
+                is_over = true;
+                Finding::problem(
+                    name,
+                    format!("it could not be tried: {error}"),
+                    "while the store does not answer, nobody can lead; what comes after this was not tried",
+                    "look at the network, at what is between here and the store (firewall, private endpoint), and at the \
+                     account's state; then run this again",
+                )
+            }
+            Err(Untold::Slow) => Finding::problem(
+                name,
+                format!("it could not be told: a lease of {:?} may have run out meanwhile", self.scratch.length),
+                "the store is so slow, or this machine so busy, that no lease could be kept",
+                "run this again where there is less to do, or nearer to the store",
+            ),
+            Err(Untold::Ended) => return Err(Over),
+        };
+        self.tell(News::Found(finding))?;
+        if is_over { Err(Over) } else { Ok(()) }
+    }
+
+    /// What to do where the store refuses.
+    fn remedy(&self, name: &str, why: &str) -> String {
+        let right = match name {
+            "reachable" => "to read (r)",
+            "create" => "to create (c)",
+            _ => "to write (w), which leases need too",
+        };
+        if self.plan.is_azure && why.contains(MAY_NOT) {
+            return format!(
+                "give the identity the role Storage Blob Data Contributor (Reader is not enough), or the signature the right \
+                 {right}: all that hosts use is `rcwdl`"
+            );
+        }
+        "do what it says, and run this again".to_owned()
+    }
+
+    fn tell(&self, news: News) -> Result<(), Over> {
+        self.news.send(news).map_err(|_| Over)
+    }
+}
+
+/// The names of all findings about a store.
+#[cfg(test)]
+pub(super) fn names() -> Vec<&'static str> {
+    let alone =
+        ["reachable", "list", "create", "latency", "lease-length", "lease-taken-over", "lease-expired", "removed"];
+    CHECKS.iter().map(|check| check.name).chain(alone).collect()
+}

@@ -1,0 +1,155 @@
+//! `baton doctor` on stores that are as they should be, and on those that are away, hang or refuse. What it finds out about
+//! stores that lie, its own tests show.
+
+use std::process::Stdio;
+
+use azure_storage::shared_access_signature::service_sas::BlobSasPermissions;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::fleet::{ELECTION, Fleet};
+use crate::node::{Finished, baton, finish, until};
+use crate::proxy::Mode;
+use crate::store::Store;
+use crate::{modules, on_both_stores};
+
+/// The finding of that check.
+#[track_caller]
+fn finding<'a>(diagnosis: &'a Value, check: &str) -> &'a Value {
+    let findings = diagnosis["findings"].as_array().expect("an array");
+    findings.iter().find(|finding| finding["check"] == check).unwrap_or_else(|| panic!("no {check}: {diagnosis:#}"))
+}
+
+/// What it prints as JSON, where it ends with that status. That a busy machine is slow is another matter.
+#[track_caller]
+fn diagnosis(finished: &Finished, code: i32) -> Value {
+    let diagnosis: Value =
+        serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished:?}"));
+    let findings = diagnosis["findings"].as_array().expect("an array");
+    let problems: Vec<_> = findings.iter().filter(|finding| finding["level"] == "problem").collect();
+    assert_eq!(finished.code, Some(i32::from(!problems.is_empty())), "{finished:?}");
+    assert_eq!(diagnosis["passed"], problems.is_empty(), "{diagnosis:#}");
+    let is_slow = problems.iter().all(|problem| problem["check"] == "latency");
+    assert!(finished.code == Some(code) || is_slow, "{diagnosis:#}");
+    diagnosis
+}
+
+fn a_store_is_tried_beside_an_election_that_does_not_notice(fleet: Fleet) {
+    let (mut alpha, term) = fleet.leader("alpha");
+    let lease = format!("{}s", fleet.store.lease().as_secs().max(15));
+    let diagnosis = diagnosis(&fleet.command(&["doctor", "--json", "--lease", &lease]), 0);
+    assert_eq!(diagnosis["complete"], true, "{diagnosis:#}");
+    assert_eq!(diagnosis["store"], fleet.store.url());
+    for measured in [&diagnosis["latency"]["p99_ms"], &diagnosis["free_after_ms"]] {
+        assert!(measured.as_f64().is_some(), "{diagnosis:#}");
+    }
+    for check in ["lease-taken-over", "lease-expired", "write-version", "removed"] {
+        assert_eq!(finding(&diagnosis, check)["level"], "ok", "{diagnosis:#}");
+    }
+    let expired = finding(&diagnosis, "lease-expired")["found"].as_str().expect("a text");
+    assert_eq!(expired.contains("emulator"), !fleet.store.is_sqlite(), "{expired}");
+    // Nothing of it is left, and nobody was disturbed.
+    let all = fleet.command(&["status", "--json"]).json();
+    assert_eq!(all.as_array().map(Vec::len), Some(1), "{all:#}");
+    assert_eq!((&all[0]["election"], &all[0]["term"]), (&ELECTION.into(), &term.into()), "{all:#}");
+    assert_eq!(alpha.terminate().code(), Some(0));
+    fleet.check_promises();
+}
+
+on_both_stores!(a_store_is_tried_beside_an_election_that_does_not_notice);
+
+#[test]
+fn people_read_what_was_found_and_the_module_is_looked_at() {
+    let fleet = Fleet::new(Store::sqlite());
+    let file = fleet.home.path().join("none.wasm");
+    std::fs::write(&file, b"\0asm no module").expect("written");
+    let finished = fleet.command(&["doctor", "--quick", file.to_str().expect("a path")]);
+    assert_eq!((finished.code, finished.stderr.as_str()), (Some(1), ""), "{finished:?}");
+    for word in ["ok", "lease-exclusive", "problem  module", "it means: ", "to do: ", "isolation"] {
+        assert!(finished.stdout.contains(word), "`{word}` is missing: {}", finished.stdout);
+    }
+    assert!(!finished.stdout.contains("lease-length"), "{}", finished.stdout);
+
+    std::fs::write(&file, modules::command(1)).expect("written");
+    let looked = fleet.command(&["doctor", "--quick", "--json", file.to_str().expect("a path")]);
+    assert_eq!(finding(&looked.json(), "module")["level"], "ok", "{looked:?}");
+}
+
+#[test]
+fn who_interrupts_it_leaves_nothing_behind() {
+    for store in [Store::sqlite(), Store::azurite()] {
+        let fleet = Fleet::new(store);
+        let mut command = fleet.baton(&["doctor", "--json"]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let doctor = command.spawn().expect("it starts");
+        let listed = || {
+            let all = fleet.command(&["status", "--json"]);
+            let all: Value = serde_json::from_str(&all.stdout).unwrap_or_default();
+            all.as_array().map(Vec::len).filter(|count| *count == 1).ok_or(all)
+        };
+        until("its election", listed);
+        kill_process(Pid::from_child(&doctor), Signal::INT).expect("it gets the signal");
+        let output = doctor.wait_with_output().expect("it ends");
+        let diagnosis: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!((output.status.code(), &diagnosis["complete"]), (Some(1), &false.into()), "{diagnosis:#}");
+        assert_eq!(finding(&diagnosis, "removed")["level"], "ok", "{diagnosis:#}");
+        assert_eq!(fleet.command(&["status", "--json"]).json(), Value::Array(vec![]));
+    }
+}
+
+#[test]
+fn a_store_that_hangs_or_is_not_there_is_named_and_nothing_else_is_tried() {
+    let fleet = Fleet::new(Store::azurite());
+    let Store::Azurite { proxy, .. } = &fleet.store else { unreachable!("it is one") };
+    for mode in [Mode::Hang, Mode::Cut] {
+        proxy.set(mode);
+        let diagnosis = diagnosis(&fleet.command(&["doctor", "--json"]), 1);
+        let reached = finding(&diagnosis, "reachable");
+        assert_eq!(reached["level"], "problem", "{diagnosis:#}");
+        assert!(reached["remedy"].as_str().is_some_and(|remedy| remedy.contains("network")), "{diagnosis:#}");
+        let of_store = diagnosis["findings"].as_array().expect("an array").iter();
+        let others = of_store.filter(|finding| finding["check"].as_str().is_some_and(|name| name.contains("lease")));
+        assert_eq!(others.count(), 0, "{diagnosis:#}");
+    }
+    proxy.set(Mode::Through);
+    let elsewhere = fleet.store.url().replace("/fleet", "/nowhere");
+    let mut command = baton(fleet.home.path());
+    command.args(["doctor", "--quick", "--json", "--store", &elsewhere]);
+    let missing = diagnosis(&finish(command), 1);
+    let reached = finding(&missing, "reachable");
+    assert!(reached["found"].as_str().is_some_and(|found| found.contains("--create")), "{missing:#}");
+    let mut command = baton(fleet.home.path());
+    command.args(["doctor", "--quick", "--json", "--create", "--store", &elsewhere]);
+    diagnosis(&finish(command), 0);
+}
+
+#[test]
+fn the_right_that_a_signature_lacks_is_named() {
+    let fleet = Fleet::new(Store::azurite());
+    let all =
+        || BlobSasPermissions { read: true, write: true, create: true, list: true, delete: true, ..Default::default() };
+    let doctor = |rights, code| {
+        let signature = fleet.store.signature(rights);
+        let mut command = baton(fleet.home.path());
+        command.args(["doctor", "--quick", "--json", "--store", "azure://devstoreaccount1/fleet"]);
+        let string = format!("BlobEndpoint={};SharedAccessSignature={signature}", fleet.store.endpoint());
+        let finished = finish({
+            command.env("AZURE_STORAGE_CONNECTION_STRING", string);
+            command
+        });
+        assert!(!format!("{finished:?}").contains(&signature), "a signature is never shown");
+        diagnosis(&finished, code)
+    };
+    for (rights, code, check, level, right) in [
+        (BlobSasPermissions { read: false, ..all() }, 1, "reachable", "problem", "(r)"),
+        (BlobSasPermissions { list: false, ..all() }, 0, "list", "warning", "(l)"),
+        (BlobSasPermissions { create: false, write: false, ..all() }, 1, "create", "problem", "(c)"),
+        (BlobSasPermissions { delete: false, ..all() }, 0, "removal", "warning", "(d)"),
+    ] {
+        let diagnosis = doctor(rights, code);
+        let lacking = finding(&diagnosis, check);
+        assert_eq!(lacking["level"], level, "{diagnosis:#}");
+        assert!(lacking["remedy"].as_str().is_some_and(|remedy| remedy.contains(right)), "{diagnosis:#}");
+    }
+    doctor(all(), 0);
+}
