@@ -197,6 +197,15 @@ impl ObjectStore for Liar {
         self.inner.write(object, election, version, content).await
     }
 
+    async fn delete(
+        &self,
+        object: VersionedObject,
+        election: &ElectionName,
+        version: &Version,
+    ) -> Result<(), StoreError> {
+        ObjectStore::delete(&self.inner, object, election, version).await
+    }
+
     async fn elections_with(&self, object: VersionedObject) -> Result<Vec<ElectionName>, StoreError> {
         self.inner.elections_with(object).await
     }

@@ -19,16 +19,16 @@ impl OperatorStore for AzureStore {
 
     async fn remove_election(&self, election: &ElectionName) -> Result<(), StoreError> {
         // The lease is the first: while somebody holds it, nothing is removed.
-        self.delete(self.blob(election)).await?;
+        self.delete_blob(self.blob(election)).await?;
         for object in VersionedObject::ALL {
-            self.delete(self.versioned_blob(object, election)).await?;
+            self.delete_blob(self.versioned_blob(object, election)).await?;
         }
         Ok(())
     }
 }
 
 impl AzureStore {
-    async fn delete(&self, blob: BlobClient) -> Result<(), StoreError> {
+    async fn delete_blob(&self, blob: BlobClient) -> Result<(), StoreError> {
         match blob.delete().into_future().await {
             Ok(_) => Ok(()),
             Err(error) if code(&error) == Some("BlobNotFound") => Ok(()),
