@@ -57,13 +57,14 @@ docs() {
   RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --workspace --exclude baton-fuzz --all-features
 }
 
-# Each of these is packaged with all that it needs, and a store's backends can be left out.
+# Each of these is packaged with all that it needs; a store's backends can be left out, and so can what sends telemetry.
 published() {
   cargo package --locked --no-verify --allow-dirty --quiet -p baton-election -p baton-sdk -p baton-store
   local features
   for features in '' sqlite azure conformance; do
     cargo clippy --locked --quiet -p baton-store --no-default-features --features "$features" -- -D warnings
   done
+  cargo clippy --locked --quiet -p baton --no-default-features -- -D warnings
 }
 
 # A package on crates.io carries its files with it, so a copy of the contract lives beside the SDK.

@@ -7,7 +7,8 @@
 //! - `steering` is what operators ask of nodes: how these hear of it, and how commands ask for it.
 //! - `historian` writes into the store what has become of the terms.
 //! - `watched` is what is told of the host to those that watch it from outside: `admin` answers probes, load balancers and
-//!   scrapers, and takes what programs ask of nodes; `service_manager` tells the manager of the machine's services.
+//!   scrapers, and takes what programs ask of nodes; `service_manager` tells the manager of the machine's services; `otel`
+//!   sends traces and metrics to a collector of OpenTelemetry, if the environment names one.
 //! - `maintenance` has the host step down before its machine is frozen or rebooted, where somebody tells of that.
 //! - `node` is who this host is, `signals` how it is told to end, `reload` what it reads anew when it is asked to, and
 //!   `status_socket` what the hosts of a machine tell `baton status` that the store does not know.
@@ -22,6 +23,8 @@ pub mod foreign;
 pub mod historian;
 pub mod maintenance;
 pub mod node;
+#[cfg_attr(not(feature = "otel"), path = "otel/nothing.rs")]
+mod otel;
 pub mod reload;
 pub mod service_manager;
 pub mod signals;

@@ -754,6 +754,12 @@ impl Attending<'_> {
             FromRunner::Denied { what, remedy } => output.notice(Notice::Denied { what: &what, remedy: &remedy }),
             FromRunner::NearLimit(near) => output.notice(Notice::NearLimit(near)),
             FromRunner::RefusedRequest(refused) => output.notice(Notice::RefusedRequest(&refused)),
+            FromRunner::Requested(requested) => {
+                if !launcher.runners.policy().http.is_traced() || !requested.is_plausible() {
+                    return Some(Over::Broken("it tells of a request that it cannot have made".to_owned()));
+                }
+                output.notice(Notice::Requested(&requested));
+            }
             FromRunner::StepDown(reason) => {
                 if std::mem::replace(&mut self.is_stepping_down, true) {
                     return Some(Over::Broken("it steps down again".to_owned()));

@@ -89,7 +89,7 @@ pub use componentize::Wrapped;
 pub use engine::{Engine, Purpose};
 pub use folder::{Folder, FolderGrant};
 pub use foreign::READERS;
-pub use http::{CaError, Grant, GrantError, Grants, HttpPolicy, RefusedRequest};
+pub use http::{CaError, Grant, GrantError, Grants, HttpPolicy, RefusedRequest, Requested};
 pub use instance::{CLAIM_AHEAD, Gone, Instance, InstanceEvent, Launcher};
 pub use instances::{InUse, ProcessUse, RunningInstances, Share};
 pub use judge::is_complete;

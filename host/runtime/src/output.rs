@@ -15,7 +15,7 @@ use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
 
-use super::http::RefusedRequest;
+use super::http::{RefusedRequest, Requested};
 use super::limits::{Effect, NearLimit, Tally};
 use super::logging::LogLevel;
 use super::page::Gate;
@@ -114,6 +114,8 @@ pub enum Notice<'a> {
     StateDelayed(&'a StoreError),
     /// A request was refused. Told once for each origin.
     RefusedRequest(&'a RefusedRequest),
+    /// A request over HTTP was answered, or failed. Only where the host exports traces.
+    Requested(&'a Requested),
 }
 
 /// One of an instance's streams as the guest sees it. Clones write to the same.
@@ -307,6 +309,11 @@ impl Allowance {
     /// For a guest that may print so many lines a second in the long run.
     pub(super) fn new(lines: u32, clock: &Clock) -> Self {
         Self(Limit::new(lines.saturating_mul(4).saturating_add(1000), clock.clone()))
+    }
+
+    /// So many a second in the long run.
+    pub(super) fn of(per_second: u32, clock: &Clock) -> Self {
+        Self(Limit::new(per_second, clock.clone()))
     }
 
     /// Whether it takes one more.

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::engine::Purpose;
-use super::http::RefusedRequest;
+use super::http::{RefusedRequest, Requested};
 use super::limits::NearLimit;
 use super::logging::LogLevel;
 use super::module::Outline;
@@ -155,6 +155,8 @@ pub(super) enum FromRunner {
     NearLimit(NearLimit),
     /// A request was refused.
     RefusedRequest(RefusedRequest),
+    /// A request was answered, or failed.
+    Requested(Box<Requested>),
     /// The guest gives leadership up.
     StepDown(String),
     /// The guest commits. It waits for the answer.

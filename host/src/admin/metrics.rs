@@ -1,5 +1,5 @@
-//! The metrics, in the text that Prometheus scrapes. They are read and written down anew for each scrape: nothing that
-//! renews or kills waits for one.
+//! The metrics: one list, in the text that Prometheus scrapes and as what is sent to collectors, so that these say the
+//! same. They are read and written down anew each time: nothing that renews or kills waits for that.
 
 use std::fmt;
 use std::sync::Arc;
@@ -97,36 +97,123 @@ type Limit = fn(&InUse) -> Share;
 
 type Written = Result<(), fmt::Error>;
 
+/// What the metrics are written on.
+enum Encoder<'a> {
+    /// A page for scrapers.
+    Text(DescriptorEncoder<'a>),
+    /// For whoever sends them elsewhere.
+    #[cfg(feature = "otel")]
+    Families(Vec<Family>),
+}
+
+/// A metric as it was at one moment: all of its samples.
+#[cfg(feature = "otel")]
+#[derive(Debug)]
+pub(crate) struct Family {
+    /// Its name, without its unit, and of a counter without `total`: scrapers see those at its end.
+    pub name: String,
+    pub help: String,
+    /// `seconds` or `bytes`, if it has one.
+    pub unit: Option<&'static str>,
+    pub samples: Vec<Sample>,
+}
+
+/// One sample of a metric.
+#[cfg(feature = "otel")]
+#[derive(Debug)]
+pub(crate) struct Sample {
+    pub labels: Vec<(String, String)>,
+    pub value: Sampled,
+}
+
+/// What was sampled.
+#[cfg(feature = "otel")]
+#[derive(Debug)]
+pub(crate) enum Sampled {
+    Gauge(f64),
+    Counter(f64),
+    /// How many there are up to each bound, the last of which is infinite, and all of them together.
+    Histogram {
+        buckets: Vec<(f64, u64)>,
+        sum: f64,
+    },
+}
+
+/// All metrics, for whoever sends them elsewhere.
+#[cfg(feature = "otel")]
+pub(crate) fn families(watched: &Watched) -> Vec<Family> {
+    let mut encoder = Encoder::Families(Vec::new());
+    // Only a page could fail to be written.
+    match (Scrape::of(watched).write(&mut encoder), encoder) {
+        (Ok(()), Encoder::Families(families)) => families,
+        _ => Vec::new(),
+    }
+}
+
 /// Describes one metric, and then writes its samples, of each election some.
-struct Metric<'a>(MetricEncoder<'a>);
+enum Metric<'a> {
+    Text(MetricEncoder<'a>),
+    #[cfg(feature = "otel")]
+    Family(&'a mut Family),
+}
 
 impl<'a> Metric<'a> {
     fn new(
-        encoder: &'a mut DescriptorEncoder<'_>,
+        encoder: &'a mut Encoder<'_>,
         name: &'a str,
         unit: Option<&'a Unit>,
         kind: MetricType,
         help: &str,
     ) -> Result<Self, fmt::Error> {
-        encoder.encode_descriptor(name, help, unit, kind).map(Self)
+        match encoder {
+            Encoder::Text(text) => text.encode_descriptor(name, help, unit, kind).map(Self::Text),
+            #[cfg(feature = "otel")]
+            Encoder::Families(families) => {
+                let unit = unit.map(|unit| if matches!(unit, Unit::Bytes) { "bytes" } else { "seconds" });
+                families.push(Family { name: name.to_owned(), help: help.to_owned(), unit, samples: Vec::new() });
+                families.last_mut().map(Self::Family).ok_or(fmt::Error)
+            }
+        }
     }
 
     fn gauge(&mut self, labels: &[(&str, &str)], value: f64) -> Written {
-        if labels.is_empty() {
-            return self.0.encode_gauge(&value);
+        match self {
+            Self::Text(text) if labels.is_empty() => text.encode_gauge(&value),
+            Self::Text(text) => text.encode_family(&labels)?.encode_gauge(&value),
+            #[cfg(feature = "otel")]
+            Self::Family(family) => family.add(labels, Sampled::Gauge(value)),
         }
-        self.0.encode_family(&labels)?.encode_gauge(&value)
     }
 
     fn counter(&mut self, labels: &[(&str, &str)], value: f64) -> Written {
-        self.0.encode_family(&labels)?.encode_counter::<NoLabelSet, _, f64>(&value, None)
+        match self {
+            Self::Text(text) => text.encode_family(&labels)?.encode_counter::<NoLabelSet, _, f64>(&value, None),
+            #[cfg(feature = "otel")]
+            Self::Family(family) => family.add(labels, Sampled::Counter(value)),
+        }
     }
 
     fn histogram(&mut self, labels: &[(&str, &str)], histogram: &Histogram) -> Written {
         let buckets: Vec<(f64, u64)> = histogram.buckets().collect();
-        let count = buckets.iter().map(|(_, count)| count).sum();
         let sum = histogram.sum().as_secs_f64();
-        self.0.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
+        match self {
+            Self::Text(text) => {
+                let count = buckets.iter().map(|(_, count)| count).sum();
+                text.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
+            }
+            #[cfg(feature = "otel")]
+            Self::Family(family) => family.add(labels, Sampled::Histogram { buckets, sum }),
+        }
+    }
+}
+
+#[cfg(feature = "otel")]
+impl Family {
+    /// As the text has it, where it can fail.
+    fn add(&mut self, labels: &[(&str, &str)], value: Sampled) -> Written {
+        let labels = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        self.samples.push(Sample { labels, value });
+        Ok(())
     }
 }
 
@@ -136,18 +223,21 @@ fn number(count: u64) -> f64 {
 }
 
 impl Collector for Scrape {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Written {
-        let encoder = &mut encoder;
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Written {
+        self.write(&mut Encoder::Text(encoder))
+    }
+}
+
+impl Scrape {
+    fn write(&self, encoder: &mut Encoder<'_>) -> Written {
         self.build(encoder)?;
         self.leadership(encoder)?;
         self.store(encoder)?;
         self.instances(encoder)?;
         self.usage(encoder)
     }
-}
 
-impl Scrape {
-    fn build(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
+    fn build(&self, encoder: &mut Encoder<'_>) -> Written {
         let help = "This host, by its version and its node";
         let labels = [("version", env!("CARGO_PKG_VERSION")), ("node", &self.node)];
         Metric::new(encoder, "baton_build_info", None, MetricType::Gauge, help)?.gauge(&labels, 1.0)?;
@@ -161,7 +251,7 @@ impl Scrape {
         Metric::new(encoder, "baton_ready", None, MetricType::Gauge, help)?.gauge(&[], f64::from(u8::from(is_ready)))
     }
 
-    fn leadership(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
+    fn leadership(&self, encoder: &mut Encoder<'_>) -> Written {
         let seconds = Some(&Unit::Seconds);
         self.gauges(encoder, "baton_leader", None, "Whether this node leads", |one| one.leads.is_some().into())?;
         let help = "The same under the name that client-go has for it";
@@ -195,7 +285,7 @@ impl Scrape {
         Ok(())
     }
 
-    fn store(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
+    fn store(&self, encoder: &mut Encoder<'_>) -> Written {
         let help = "How long renewals took that succeeded";
         self.histograms(encoder, "baton_renewal_duration", help, |one| &one.standing.counts.renewals)?;
         let help = "Requests for lease and record, by what was asked and how the store answered";
@@ -211,7 +301,7 @@ impl Scrape {
         Ok(())
     }
 
-    fn instances(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
+    fn instances(&self, encoder: &mut Encoder<'_>) -> Written {
         let help = "Instances that were started here";
         self.counters(encoder, "baton_instance_starts", None, help, |one| number(one.standing.counts.starts()))?;
         let help = "Instances that have ended here, by how";
@@ -241,7 +331,7 @@ impl Scrape {
     }
 
     /// Only of what runs here.
-    fn usage(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
+    fn usage(&self, encoder: &mut Encoder<'_>) -> Written {
         let bytes = Some(&Unit::Bytes);
         let running = || self.elections.iter().filter_map(|one| Some((one, one.in_use.as_ref()?)));
         let help = "Memory that the instance uses";
@@ -286,7 +376,7 @@ impl Scrape {
 
     fn gauges<'a>(
         &'a self,
-        encoder: &mut DescriptorEncoder<'_>,
+        encoder: &mut Encoder<'_>,
         name: &str,
         unit: Option<&Unit>,
         help: &str,
@@ -298,7 +388,7 @@ impl Scrape {
 
     fn counters<'a>(
         &'a self,
-        encoder: &mut DescriptorEncoder<'_>,
+        encoder: &mut Encoder<'_>,
         name: &str,
         unit: Option<&Unit>,
         help: &str,
@@ -310,7 +400,7 @@ impl Scrape {
 
     fn histograms<'a>(
         &'a self,
-        encoder: &mut DescriptorEncoder<'_>,
+        encoder: &mut Encoder<'_>,
         name: &str,
         help: &str,
         histogram: impl Fn(&'a Election) -> &'a Histogram,

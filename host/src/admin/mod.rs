@@ -11,7 +11,7 @@
 mod access;
 mod connections;
 mod history;
-mod metrics;
+pub(crate) mod metrics;
 mod routes;
 mod status;
 mod steering;

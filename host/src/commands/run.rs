@@ -9,6 +9,7 @@
 //!   nobody waits for. All of them die with this thread.
 //! - **admin**: answers what probes, load balancers and scrapers ask; writes into the store what operators ask of the nodes.
 //! - **manager**: tells the manager of the machine's services what the host does, where one wants to know.
+//! - **otlp**, only where the environment names a collector of OpenTelemetry: sends it traces and metrics.
 //! - **watchdog** and **last words**: see [`Watchdog`].
 //! - **log writer**: writes lines to stderr, and holds nobody up: see [`telemetry`](crate::telemetry).
 //! - **postmortem**: writes core dumps and profiles, one instance's at a time; those that come meanwhile are left out, and
@@ -31,10 +32,11 @@ use tokio::task::{JoinError, JoinSet};
 use super::dev::Workshop;
 use super::{WrongConfiguration, descriptors, open_store};
 use crate::admin::{Admin, AdminError, AdminPlace, AdminSettings, Listening};
-use crate::config::{Config, Coordinator, Misspelt, Relied};
+use crate::config::{Config, Coordinator, Environment, Misspelt, Relied};
 use crate::historian::{Historian, HistorianPace};
 use crate::maintenance::Maintenance;
 use crate::node::NodeId;
+use crate::otel::Exports;
 use crate::reload::Reload;
 use crate::service_manager::{Phase, Phases, ServiceManager, Telling};
 use crate::signals::{Ask, Signals};
@@ -64,8 +66,11 @@ use baton_store::{LeaseStore, MemoryStore, StoreUrl};
 const LAST_FILES: Duration = Duration::from_secs(5);
 
 /// Variables that name files which are read when a store or a registry is asked.
-const FILES: [(&str, &str); 2] =
-    [("AZURE_FEDERATED_TOKEN_FILE", "the token of this workload"), ("SSL_CERT_FILE", "the file of certificates")];
+const FILES: [(&str, &str); 3] = [
+    ("AZURE_FEDERATED_TOKEN_FILE", "the token of this workload"),
+    ("SSL_CERT_FILE", "the file of certificates"),
+    ("OTEL_EXPORTER_OTLP_CERTIFICATE", "the file of the collector's certificates"),
+];
 
 /// Variables that name folders with such files, or with the programs that help with it.
 const FOLDERS: [(&str, &str); 2] = [("SSL_CERT_DIR", "the folder of certificates"), ("PATH", "the folder of programs")];
@@ -98,10 +103,12 @@ fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow
     config.check_reach(besides(config, workshop)).map_err(WrongConfiguration::new)?;
     keeps_to_folders(config).map_err(WrongConfiguration::new)?;
     let files = PostmortemWriter::start()?;
-    let checked = check(&config.coordinators, &files)?;
+    // The developer of a coordinator sees all there is in the terminal.
+    let wanted = if workshop.is_none() { Exports::wanted(&Environment::of_process()) } else { Ok(None) };
+    let is_traced = matches!(&wanted, Ok(Some(exports)) if exports.spans().is_some());
+    let checked = check(&config.coordinators, &files, is_traced)?;
     descriptors::grant(checked.iter().map(|checked| &checked.policy)).map_err(WrongConfiguration::new)?;
     let node = config.node.claim().map_err(WrongConfiguration::new)?;
-    // The developer of a coordinator sees all there is in the terminal.
     let place = if workshop.is_none() { config.admin.place } else { AdminPlace::Off };
     let (listening, no_endpoint) = match Listening::with(&AdminSettings { place, ..config.admin.clone() }) {
         Ok(listening) => (listening, None),
@@ -113,13 +120,19 @@ fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow
     if let Some(error) = no_endpoint {
         log.emit(None, Event::Error { error: format!("{:#}", anyhow::Error::new(error)) });
     }
+    let exports = wanted.unwrap_or_else(|error| {
+        let error = format!("no traces and no metrics are sent to a collector: {error:#}");
+        log.emit(None, Event::Error { error });
+        None
+    });
     for missing in confine::missing() {
         log.emit(None, Event::WeakerIsolation { missing });
     }
     for Misspelt { variable, meant } in config.misspelt.iter().cloned() {
         log.emit(None, Event::MisspeltVariable { variable, meant });
     }
-    let ended = contend(config, stores, workshop, &checked, listening, node.id(), &log);
+    let ends = Ends { listening, exports };
+    let ended = contend(config, stores, workshop, &checked, ends, node.id(), &log);
     if !files.shutdown(LAST_FILES) {
         let error = format!("a core dump or a profile is not written after {LAST_FILES:?}, and is given up");
         log.emit(None, Event::Error { error });
@@ -200,7 +213,11 @@ struct Checked<'a> {
 }
 
 /// Finds out what is wrong with the coordinators' environment while nothing depends on them yet.
-fn check<'a>(coordinators: &'a [Coordinator], files: &PostmortemWriter) -> anyhow::Result<Vec<Checked<'a>>> {
+fn check<'a>(
+    coordinators: &'a [Coordinator],
+    files: &PostmortemWriter,
+    is_traced: bool,
+) -> anyhow::Result<Vec<Checked<'a>>> {
     let mut checked = Vec::new();
     for coordinator in coordinators {
         let Coordinator { pins, trust, allow_http, max_requests, http_ca, core_dumps, profile, .. } = coordinator;
@@ -214,7 +231,7 @@ fn check<'a>(coordinators: &'a [Coordinator], files: &PostmortemWriter) -> anyho
                 limits: coordinator.limits,
                 state_limits: coordinator.state_limits,
                 folders: coordinator.folders.clone(),
-                http: http.map_err(WrongConfiguration::new)?,
+                http: http.map_err(WrongConfiguration::new)?.traced(is_traced),
                 core_dump: core_dumps.is_some(),
                 profile: profile.is_some(),
                 lease: coordinator.timing.lease(),
@@ -225,12 +242,18 @@ fn check<'a>(coordinators: &'a [Coordinator], files: &PostmortemWriter) -> anyho
     Ok(checked)
 }
 
+/// What others watch the node by.
+struct Ends {
+    listening: Option<Listening>,
+    exports: Option<Exports>,
+}
+
 fn contend(
     config: &Config,
     Stores { leases, states, modules, status }: &Stores,
     workshop: Option<&Workshop>,
     checked: &[Checked<'_>],
-    listening: Option<Listening>,
+    Ends { listening, exports }: Ends,
     node: &NodeId,
     log: &Log,
 ) -> anyhow::Result<()> {
@@ -245,8 +268,10 @@ fn contend(
     let control = runtime("control", 2)?;
     let incarnation = incarnation()?;
     let running = RunningInstances::default();
+    let spans = exports.as_ref().and_then(Exports::spans);
     let standing = |Checked { coordinator, .. }: &Checked<'_>| {
-        Arc::new(Standing::new(coordinator.election.clone(), coordinator.timing.lease()))
+        let standing = Standing::new(coordinator.election.clone(), coordinator.timing.lease());
+        Arc::new(standing.traced(spans.clone()))
     };
     let standings: Vec<Arc<Standing>> = checked.iter().map(standing).collect();
     let heartbeat = Heartbeat::default();
@@ -268,6 +293,8 @@ fn contend(
     };
     let telling = tell_manager(&watched, log)?;
     let phases = telling.phases();
+    let exporter =
+        exports.map(|exports| exports.start(&incarnation, Arc::clone(&watched), log.clone())).transpose()?;
     let admin = listening.map(|listening| Admin::start(listening, watched, Arc::clone(status))).transpose()?;
     let result = control.block_on(async {
         let mut signals = Signals::listen()?;
@@ -412,6 +439,9 @@ fn contend(
         heartbeat.end();
         Ok(())
     });
+    if let Some(exporter) = exporter {
+        exporter.shutdown();
+    }
     if let Some(admin) = admin {
         admin.shutdown();
     }

@@ -53,7 +53,7 @@ impl Environment {
         Self { folder: self.folder.join(folder), ..self.clone() }
     }
 
-    pub(super) fn variable(&self, name: &str) -> Option<&OsStr> {
+    pub(crate) fn variable(&self, name: &str) -> Option<&OsStr> {
         self.variables.get(OsStr::new(name)).map(OsString::as_os_str)
     }
 

@@ -510,7 +510,8 @@ fn the_state_folder_follows_xdg() {
 
 #[test]
 fn the_docs_have_every_setting_once() {
-    let section = include_str!("../../../docs/settings.md");
+    // The variables behind it are not ours.
+    let section = include_str!("../../../docs/settings.md").split("\n## OpenTelemetry\n").next().unwrap();
     let of_row = |row: &str| {
         let cells: Vec<&str> = row.split('|').map(|cell| cell.trim().trim_matches('`')).collect();
         [cells[1].split(' ').next().unwrap(), cells[2], cells[3]].map(str::to_owned)

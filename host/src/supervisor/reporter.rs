@@ -193,6 +193,7 @@ impl Output for TermOutput {
                 Event::Usage { limit: what.name(), used, of: limit, flag: what.flag() }
             }
             Notice::StateDelayed(refusal) => Event::StateDelayed { error: refusal.to_string() },
+            Notice::Requested(requested) => return self.log.requested(self.term, &self.module, requested),
             Notice::RefusedRequest(refused) => {
                 let RefusedRequest { origin, reason, allow } = refused.clone();
                 let [setting, flag] = allow.map_or([None, None], |lines| lines.map(Some));

@@ -94,7 +94,7 @@ words! {
 }
 
 impl Answered {
-    fn of(result: &Result<Reply, StoreError>) -> Self {
+    pub(super) fn of(result: &Result<Reply, StoreError>) -> Self {
         match result {
             Ok(_) => Self::Ok,
             Err(StoreError::Held | StoreError::Lost(_) | StoreError::Conflict) => Self::Refused,

@@ -409,6 +409,27 @@ pub enum Event {
         /// What has ended.
         reason: String,
     },
+    /// A collector of OpenTelemetry does not take what it is sent. Said once; it is tried again without an end.
+    CollectorUnreachable {
+        /// `traces` or `metrics`.
+        what: &'static str,
+        /// Where the collector is.
+        collector: String,
+        /// What it, or the way to it, has answered.
+        error: String,
+    },
+    /// The collector takes it again.
+    CollectorRecovered {
+        /// `traces` or `metrics`.
+        what: &'static str,
+        /// How long it had not.
+        after_s: Seconds,
+    },
+    /// Spans were lost, since the collector did not take them.
+    SpansLost {
+        /// How many.
+        spans: u64,
+    },
     /// The host is told to end.
     ShuttingDown {
         /// By which signal.
@@ -541,6 +562,9 @@ impl Event {
             Self::Maintenance { .. } => ("maintenance", Warn),
             Self::MaintenanceAcknowledged { .. } => ("maintenance_acknowledged", Info),
             Self::MaintenanceOver { .. } => ("maintenance_over", Info),
+            Self::CollectorUnreachable { .. } => ("collector_unreachable", Warn),
+            Self::CollectorRecovered { .. } => ("collector_recovered", Info),
+            Self::SpansLost { .. } => ("spans_lost", Warn),
             Self::ShuttingDown { .. } => ("shutting_down", Info),
             Self::Saved { .. } => ("saved", Info),
             Self::NotSaved { .. } => ("not_saved", Warn),
@@ -707,6 +731,11 @@ impl fmt::Display for Event {
             Self::MaintenanceAcknowledged { id } => write!(f, "this node has stepped down: event {id} may begin"),
             Self::MaintenanceOver { reason } => write!(f, "{reason}, and this node takes part again"),
             Self::NotReloaded { error } => write!(f, "{error}; all stays as it was"),
+            Self::CollectorUnreachable { what, collector, error } => {
+                write!(f, "{collector} does not take the {what}: {error}")
+            }
+            Self::CollectorRecovered { what, after_s } => write!(f, "the {what} are taken again after {after_s}"),
+            Self::SpansLost { spans } => write!(f, "{spans} spans were not taken by the collector in time"),
             Self::ShuttingDown { signal, grace: true } => {
                 write!(f, "{signal}: orderly end; a second signal skips the grace")
             }

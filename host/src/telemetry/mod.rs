@@ -18,8 +18,10 @@ mod make;
 mod queue;
 mod shorten;
 mod sink;
+mod spans;
 mod standing;
 mod terms;
+mod tracks;
 mod writer;
 
 use std::io::{self, IsTerminal};
@@ -35,10 +37,13 @@ pub use followers::FollowerLog;
 pub use format::Style;
 pub use heartbeat::{BEAT_EVERY, Heartbeat};
 pub use make::hand_off;
+pub use spans::{Attributes, Place, Span, SpanQueue, Value, Waiting};
 pub use standing::{Known, Standing};
 pub use terms::Served;
 
 use crate::node::NodeId;
+use baton_runtime::Requested;
+use baton_store::Digest;
 use baton_store::clock::wall;
 use baton_store::gate::Deadline;
 use queue::{LogEntry, Queue};
@@ -124,6 +129,13 @@ impl Log {
     /// Hands over a line of a guest, which is dropped if it is not written before the deadline. Blocks as little.
     pub fn emit_output(&self, term: Term, event: Event, deadline: &Deadline) {
         self.push(Some(term), event, Some(deadline.clone()));
+    }
+
+    /// The instance of a term has made a request. It is no line: those who collect traces are told of it.
+    pub fn requested(&self, term: Term, module: &Digest, requested: &Requested) {
+        if let Some(standing) = &self.scope.standing {
+            standing.requested(term, module, requested);
+        }
     }
 
     fn push(&self, term: Option<Term>, event: Event, deadline: Option<Deadline>) {

@@ -52,6 +52,7 @@ impl Event {
             | Self::StateDelayed { error: text }
             | Self::StoreUnreachable { error: text }
             | Self::SourceUnreachable { error: text, .. }
+            | Self::CollectorUnreachable { error: text, .. }
             | Self::ModuleRefused { error: text, .. }
             | Self::Misconfigured { error: text }
             | Self::NotSaved { error: text, .. }
@@ -79,6 +80,8 @@ impl Event {
             | Self::Swapped { .. }
             | Self::Proven { .. }
             | Self::SourceRecovered { .. }
+            | Self::CollectorRecovered { .. }
+            | Self::SpansLost { .. }
             | Self::StoreRecovered { .. }
             | Self::Reloaded { .. }
             | Self::ShuttingDown { .. }

@@ -4,17 +4,20 @@
 //! event. Both are threads that renew and kill: what is counted are atomic numbers, and the rest stands behind a lock
 //! that nobody holds for longer than it takes to copy a few words.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use baton_election::{ElectionName, LeaseState, Op, Outcome, Record, Reply, Snapshot, StoreError, Term, Time};
-use baton_runtime::Effects;
+use baton_runtime::{Effects, Requested};
 use baton_store::Digest;
+use baton_store::clock::wall;
 
 use super::Event;
-use super::counts::{Asked, Counts, Ended, Transition};
+use super::counts::{Answered, Asked, Counts, Ended, Transition};
 use super::heartbeat::Heartbeat;
+use super::spans::{Span, SpanQueue, Waiting};
 use super::terms::Terms;
+use super::tracks::Tracks;
 
 /// One node in one election.
 #[derive(Debug)]
@@ -28,6 +31,8 @@ pub struct Standing {
     /// The terms that it serves.
     pub terms: Terms,
     known: Mutex<Known>,
+    /// Where spans are exported.
+    traced: Option<Traced>,
     /// Its supervisor's.
     pub heartbeat: Heartbeat,
 }
@@ -71,6 +76,13 @@ pub struct Known {
     vacant: Duration,
 }
 
+/// What becomes of that what is done in an election.
+#[derive(Debug)]
+struct Traced {
+    tracks: Mutex<Tracks>,
+    queue: Arc<SpanQueue>,
+}
+
 impl Known {
     /// The term that this node leads at this time, and how long it would without another renewal.
     #[must_use]
@@ -110,8 +122,14 @@ impl Standing {
     /// A node that knows nothing yet.
     #[must_use]
     pub fn new(election: ElectionName, lease: Duration) -> Self {
-        let (counts, terms, known, heartbeat) = Default::default();
-        Self { election, lease, counts, terms, known, heartbeat }
+        let (counts, terms, known, traced, heartbeat) = Default::default();
+        Self { election, lease, counts, terms, known, traced, heartbeat }
+    }
+
+    /// The same, and what is done in the election becomes spans that go there.
+    #[must_use]
+    pub fn traced(self, queue: Option<Arc<SpanQueue>>) -> Self {
+        Self { traced: queue.map(|queue| Traced { tracks: Mutex::default(), queue }), ..self }
     }
 
     /// What is known now.
@@ -169,6 +187,7 @@ impl Standing {
     /// The store has answered a request, or has not, after so long.
     pub fn was_asked(&self, what: Asked, result: &Result<Reply, StoreError>, took: Duration) {
         self.counts.asked(what, result, took);
+        self.trace(|tracks| tracks.asked(wall(), what, Answered::of(result), took));
         let mut known = self.lock();
         known.has_store |= result.is_ok();
         if let Ok(Reply::Read(snapshot)) = result {
@@ -189,6 +208,7 @@ impl Standing {
     /// What was said of this election.
     pub(super) fn observe(&self, node: &str, term: Option<Term>, event: &Event) {
         self.terms.observe(term, event);
+        self.trace(|tracks| tracks.event(wall(), term, event));
         match event {
             Event::Elected { .. } => {
                 let mut known = self.lock();
@@ -234,6 +254,23 @@ impl Standing {
         if known.leads.take().is_some() {
             (known.leader, known.runs, known.is_vacant) = (None, false, true);
             self.counts.changed(how);
+        }
+    }
+
+    /// The instance of a term has made a request.
+    pub(super) fn requested(&self, term: Term, module: &Digest, requested: &Requested) {
+        if let Some(Traced { queue, .. }) = &self.traced
+            && let Some(span) = Tracks::requested(wall(), term, module.to_string(), requested)
+        {
+            queue.push(Waiting { election: self.election.clone(), span, of_guest: true });
+        }
+    }
+
+    fn trace<S: IntoIterator<Item = Span>>(&self, ended: impl FnOnce(&mut Tracks) -> S) {
+        let Some(Traced { tracks, queue }) = &self.traced else { return };
+        let ended = ended(&mut tracks.lock().unwrap_or_else(PoisonError::into_inner));
+        for span in ended {
+            queue.push(Waiting { election: self.election.clone(), span, of_guest: false });
         }
     }
 

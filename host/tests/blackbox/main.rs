@@ -24,6 +24,7 @@ mod http;
 mod leadership;
 mod limits;
 mod maintenance;
+mod otlp;
 mod outage;
 mod output;
 mod outside;

@@ -26,6 +26,7 @@ use super::Common;
 use super::connect::{InFlight, Io, NotOpened};
 use super::grant::{Origin, Reach};
 use super::limits::{HEAD_BYTES, IDLE, IDLE_FOR, READ_AHEAD, Wait, Waits};
+use super::trace::Traced;
 
 /// A request that may be made.
 pub(super) struct Admitted {
@@ -35,6 +36,8 @@ pub(super) struct Admitted {
     /// Its place among the requests in flight.
     pub(super) place: OwnedSemaphorePermit,
     pub(super) waits: Waits,
+    /// Where the host is told of it.
+    pub(super) traced: Option<Traced>,
 }
 
 /// What goes on after the response's head: driving the connection until the response has arrived.
@@ -44,8 +47,22 @@ pub(super) type Rest = Pin<Box<dyn Future<Output = ()> + Send>>;
 ///
 /// # Errors
 /// Why there is no response, for the guest.
-pub(super) async fn run(shared: Arc<Common>, admitted: Admitted) -> Result<(Response<WasiBody>, Option<Rest>), Error> {
-    let Admitted { mut request, origin, reach, place, waits } = admitted;
+pub(super) async fn run(
+    shared: Arc<Common>,
+    mut admitted: Admitted,
+) -> Result<(Response<WasiBody>, Option<Rest>), Error> {
+    let traced = admitted.traced.take();
+    let made = make(shared, admitted).await;
+    match (traced, &made) {
+        (Some(traced), Ok((response, _))) => traced.answered(response.status()),
+        (Some(traced), Err(error)) => traced.failed(error),
+        (None, _) => {}
+    }
+    made
+}
+
+async fn make(shared: Arc<Common>, admitted: Admitted) -> Result<(Response<WasiBody>, Option<Rest>), Error> {
+    let Admitted { mut request, origin, reach, place, waits, .. } = admitted;
     let place = Arc::new(place);
     if !request.body().is_end_stream() {
         // Until all of it is sent, which may be later than its answer, and goes with its body.

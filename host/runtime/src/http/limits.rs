@@ -39,6 +39,9 @@ pub(super) const WORD_BYTES: usize = 64;
 /// The longest authority, in bytes: a name of 255, a user and a port.
 pub(super) const AUTHORITY_BYTES: usize = 1 << 10;
 
+/// Requests of an instance that the host is told of in a second, where it exports traces.
+pub(super) const TRACED_A_SECOND: u32 = 100;
+
 /// What the trailers of a request's body take of the host's memory at the most, in bytes: together with what is written
 /// ahead less than a buffer.
 pub(super) const TRAILERS: usize = 16 << 10;

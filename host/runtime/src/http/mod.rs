@@ -5,7 +5,7 @@
 //! ends; only names are looked up by the host.
 //!
 //! `grant` says which requests are allowed, and to which addresses; `path` which paths mean the same to everybody; `headers` is what is said of the term;
-//! `types` is what a guest puts together and takes apart, `handle` takes a request from it; `connect` and `tls` open connections; `exchange` makes a request on one; `limits` has all numbers.
+//! `types` is what a guest puts together and takes apart, `handle` takes a request from it; `connect` and `tls` open connections; `exchange` makes a request on one; `trace` is what the host is told of it; `limits` has all numbers.
 
 mod connect;
 mod exchange;
@@ -16,6 +16,7 @@ mod headers;
 mod limits;
 mod path;
 mod tls;
+mod trace;
 mod types;
 
 use std::collections::BTreeSet;
@@ -49,6 +50,8 @@ pub(super) use handle::link;
 use headers::{Stamp, is_forbidden};
 use limits::{BEFORE_DEADLINE, FIELD_BYTES, HEAD_BYTES, WRITE_AHEAD, Waits};
 pub use tls::CaError;
+pub use trace::Requested;
+use trace::Tracing;
 pub(super) use types::{HttpAccess, link as link_types};
 
 /// Origins that are told of in a term. A guest could think of more without an end.
@@ -61,6 +64,8 @@ pub struct HttpPolicy {
     max_requests: usize,
     /// Of those who may certify servers beside Mozilla's, as DER.
     certificates: Vec<Vec<u8>>,
+    /// Whether the host is told of each request.
+    traced: bool,
 }
 
 impl HttpPolicy {
@@ -71,7 +76,18 @@ impl HttpPolicy {
     /// [`CaError`] if the file has no certificates.
     pub fn new(grants: Grants, max_requests: usize, ca: Option<&Path>) -> Result<Self, CaError> {
         let certificates = ca.map(tls::certificates).transpose()?.unwrap_or_default();
-        Ok(Self { grants, max_requests, certificates })
+        Ok(Self { grants, max_requests, certificates, traced: false })
+    }
+
+    /// The same, and each request is told to the host if it exports traces.
+    #[must_use]
+    pub fn traced(self, traced: bool) -> Self {
+        Self { traced, ..self }
+    }
+
+    /// Whether the host is told of each request.
+    pub(super) fn is_traced(&self) -> bool {
+        self.traced
     }
 
     /// Whether anything may be asked.
@@ -133,6 +149,7 @@ impl Http {
         tally: &SharedMemory<Tally>,
     ) -> Self {
         let policy = Arc::clone(&client.policy);
+        let policy_is_traced = policy.traced;
         let shared = Arc::new(Common {
             stamp: Stamp::new(&term.election, term.number, &term.node),
             places: Arc::new(Semaphore::new(policy.max_requests)),
@@ -142,6 +159,7 @@ impl Http {
             gate: Arc::clone(&term.gate),
             clock: term.clock.clone(),
             told: Mutex::default(),
+            tracing: policy_is_traced.then(|| Tracing::new(&term.clock, &output)),
             tally: tally.clone(),
             output,
             guest_waits: Arc::default(),
@@ -205,6 +223,7 @@ struct Common {
     idle: Idle,
     /// Of whom it was told that a request was refused.
     told: Mutex<BTreeSet<String>>,
+    tracing: Option<Tracing>,
     tally: SharedMemory<Tally>,
     output: Arc<dyn Output>,
     /// Told whenever the guest begins to wait for something.
@@ -238,7 +257,9 @@ impl Common {
         let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
         *request.uri_mut() = Uri::try_from(target).map_err(|_| Error::HttpRequestUriInvalid)?;
         self.stamp.put_on(request.headers_mut(), &origin)?;
-        Ok(Admitted { request, origin, reach, place, waits })
+        let method = request.method().clone();
+        let traced = self.tracing.as_ref().and_then(|tracing| tracing.begin(&method, &origin, request.headers_mut()));
+        Ok(Admitted { request, origin, reach, place, waits, traced })
     }
 
     /// What the guest is told when a wait has ended in vain.

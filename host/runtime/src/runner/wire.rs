@@ -60,6 +60,7 @@ impl Output for Wire {
             Notice::Denied { what, remedy } => FromRunner::Denied { what: what.to_owned(), remedy: remedy.to_owned() },
             Notice::NearLimit(near) => FromRunner::NearLimit(near),
             Notice::RefusedRequest(refused) => FromRunner::RefusedRequest(refused.clone()),
+            Notice::Requested(requested) => FromRunner::Requested(Box::new(requested.clone())),
             // These are the host's to say.
             Notice::Started(_) | Notice::Saved { .. } | Notice::NotSaved { .. } | Notice::StateDelayed(_) => return,
         });

@@ -21,6 +21,8 @@ pub struct Request {
     pub headers: Vec<String>,
     /// The body, with its chunks' sizes and trailers if it has such.
     pub body: String,
+    /// The body's bytes, where it has a length.
+    pub bytes: Vec<u8>,
 }
 
 impl Request {
@@ -168,11 +170,12 @@ fn read(reader: &mut BufReader<TcpStream>, connection: usize) -> Option<Request>
             header => headers.push(header),
         }
     }
-    let mut request = Request { connection, line, headers, body: String::new() };
+    let mut request = Request { connection, line, headers, body: String::new(), bytes: Vec::new() };
     if let [length] = request.header("content-length")[..] {
         let mut body = vec![0; length.parse().expect("a length")];
         reader.read_exact(&mut body).ok()?;
         request.body = String::from_utf8_lossy(&body).into_owned();
+        request.bytes = body;
     } else if !request.header("transfer-encoding").is_empty() {
         let mut is_last = false;
         loop {
