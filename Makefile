@@ -6,8 +6,8 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 HEARTBEAT := $(TARGET)/wasm32-wasip2/release/heartbeat.wasm
 GUESTS := $(CARGO) build --locked --release --target wasm32-wasip2
 
-.PHONY: help demo build guests examples test tests-built faults soak model fuzz bench bench-peers docs lint clean setup \
-	setup-examples setup-tests
+.PHONY: help demo build dist guests examples test tests-built faults soak model fuzz bench bench-peers docs lint \
+	clean setup setup-examples setup-tests
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' $(MAKEFILE_LIST) | expand -t 20
@@ -20,6 +20,9 @@ demo: setup ## Three nodes, one leader: a crash, a takeover, a hand-off (under 3
 
 build: ## Build the host: target/release/baton
 	$(CARGO) build --locked --release --package baton --bin baton
+
+dist: setup ## Make what is released, signed by the key in DIST_KEY if there is one: target/dist (compare two: CHECK=1)
+	@scripts/dist.sh $(if $(CHECK),--check)
 
 guests: setup ## Build the coordinators: target/wasm32-wasip2/release/*.wasm
 	$(GUESTS) --package cron --package heartbeat --package scheduler
