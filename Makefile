@@ -6,7 +6,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 HEARTBEAT := $(TARGET)/wasm32-wasip2/release/heartbeat.wasm
 GUESTS := $(CARGO) build --locked --release --target wasm32-wasip2
 
-.PHONY: help demo build dist guests examples test tests-built faults soak model fuzz bench bench-peers docs lint \
+.PHONY: help demo build dist guests examples test tests-built faults soak model fuzz bench bench-peers docs lint lint-arm \
 	clean setup setup-examples setup-tests
 
 help: ## Say what there is
@@ -66,6 +66,9 @@ bench-peers: setup build ## Measure etcd and ZooKeeper beside it, in a quarter o
 
 lint: setup ## Check formatting, lints, docs, the contract's copies and the dependencies
 	scripts/lint.sh
+
+lint-arm: setup ## Check the lints of the host for 64-bit ARM, and run there what can be emulated
+	@scripts/lint-arm.sh --run
 
 docs: ## Build the pages as a book with a search: target/docs/index.html
 	@scripts/docs.sh
