@@ -293,8 +293,7 @@ fn contend(
     };
     let telling = tell_manager(&watched, log)?;
     let phases = telling.phases();
-    let exporter =
-        exports.map(|exports| exports.start(&incarnation, Arc::clone(&watched), log.clone())).transpose()?;
+    let exporter = exports.map(|exports| exports.start(&incarnation, Arc::clone(&watched), log.clone())).transpose()?;
     let admin = listening.map(|listening| Admin::start(listening, watched, Arc::clone(status))).transpose()?;
     let result = control.block_on(async {
         let mut signals = Signals::listen()?;

@@ -20,9 +20,9 @@ use reqwest::Client;
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
-use crate::watched::Watched;
 use crate::config::Environment;
 use crate::telemetry::{Log, SpanQueue};
+use crate::watched::Watched;
 use sender::Sender;
 use settings::Settings;
 
@@ -56,7 +56,7 @@ impl Exports {
     ///
     /// # Errors
     /// What the system says where it has no thread to give.
-    pub(crate) fn start(self, incarnation: &str, watched: Watched, log: Log) -> anyhow::Result<Exporter> {
+    pub(crate) fn start(self, incarnation: &str, watched: Arc<Watched>, log: Log) -> anyhow::Result<Exporter> {
         let sender = Sender::new(self, incarnation, watched, log);
         let runtime = Builder::new_current_thread().enable_all().thread_name("otlp").build()?;
         let ((stop, stopped), (ended, end)) = (oneshot::channel(), sync_channel(1));

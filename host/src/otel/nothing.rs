@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::watched::Watched;
 use crate::config::Environment;
 use crate::telemetry::{Log, SpanQueue};
+use crate::watched::Watched;
 
 /// There is none.
 pub(crate) enum Exports {}
@@ -21,7 +21,7 @@ impl Exports {
         match *self {}
     }
 
-    pub(crate) fn start(self, _: &str, _: Watched, _: Log) -> anyhow::Result<Exporter> {
+    pub(crate) fn start(self, _: &str, _: Arc<Watched>, _: Log) -> anyhow::Result<Exporter> {
         match self {}
     }
 }

@@ -18,8 +18,8 @@ use super::Exports;
 use super::messages;
 use super::settings::{CERTIFICATE, Collector, Settings};
 use crate::admin::metrics;
-use crate::watched::Watched;
 use crate::telemetry::{Event, Log, SpanQueue, Waiting};
+use crate::watched::Watched;
 use baton_election::Time;
 use baton_runtime::read_file;
 use baton_store::clock::wall;
@@ -42,7 +42,7 @@ pub(super) struct Sender {
     settings: Settings,
     resource: Resource,
     queue: Arc<SpanQueue>,
-    watched: Watched,
+    watched: Arc<Watched>,
     log: Log,
     began: Duration,
     /// Since when the collectors do not answer, and what was said of that.
@@ -79,7 +79,7 @@ pub(super) fn client(certificate: Option<&Path>) -> anyhow::Result<Client> {
 }
 
 impl Sender {
-    pub(super) fn new(exports: Exports, incarnation: &str, watched: Watched, log: Log) -> Self {
+    pub(super) fn new(exports: Exports, incarnation: &str, watched: Arc<Watched>, log: Log) -> Self {
         let Exports { settings, client, queue } = exports;
         let resource = messages::resource(&settings.resource, &watched.node, incarnation);
         let (began, trouble, pause) = (wall(), BTreeMap::new(), (Duration::ZERO, Time::default()));
