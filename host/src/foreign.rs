@@ -5,5 +5,6 @@ use baton_store::foreign::Reader;
 /// All there are.
 pub fn readers() -> impl Iterator<Item = &'static Reader> {
     let areas = [baton_store::READERS, baton_modules::READERS, baton_runtime::READERS, crate::config::READERS];
-    areas.into_iter().flatten().chain([&crate::status_socket::READER, &crate::maintenance::READER])
+    let own = [&crate::status_socket::READER, &crate::maintenance::READER, &crate::commands::READER];
+    areas.into_iter().flatten().chain(own)
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::telemetry::{Event, Heartbeat, Log, Standing};
+use crate::telemetry::{Event, Heartbeat, Log, Ring, Standing};
 use baton_election::ElectionName;
 use baton_runtime::RunningInstances;
 use baton_store::Labels;
@@ -24,6 +24,10 @@ pub struct Watched {
     pub node: String,
     /// What people know it by.
     pub labels: Labels,
+    /// This start of it.
+    pub incarnation: String,
+    /// What it has said of itself.
+    pub events: Arc<Ring>,
     /// What it knows and does, in each election.
     pub standings: Vec<Arc<Standing>>,
     /// What its instances use.
@@ -99,6 +103,8 @@ impl Watched {
         Self {
             node: "web-3".to_owned(),
             labels: [("zone".to_owned(), "west".to_owned())].into(),
+            incarnation: "00000000000000aa".to_owned(),
+            events: Arc::new(Ring::of(1 << 20)),
             standings: vec![Arc::new(standing)],
             running: RunningInstances::default(),
             clock: clock.clone(),

@@ -4,6 +4,8 @@
 //! and knows) is for those who ask from this machine, and for others only with the token and over TLS. Another user of the
 //! machine sees it, too; a page in a browser does not, though its requests come from here: it can have a name of its own
 //! lead to this machine, and then reads what is answered, but it cannot choose what stands in `Host`.
+//!
+//! What coordinators **print** is told only to those who have the token, from this machine, too: other users share it.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -149,7 +151,7 @@ fn read(path: &Path, longest: u64) -> Result<Vec<u8>, String> {
 ///
 /// # Errors
 /// [`UnusableFile`] where there is none.
-pub(crate) fn token(path: &Path) -> Result<String, UnusableFile> {
+pub fn token(path: &Path) -> Result<String, UnusableFile> {
     let unusable = |why: &str| UnusableFile::Token { path: path.to_owned(), why: why.to_owned() };
     let bytes = read(path, LONGEST_TOKEN).map_err(|why| unusable(&why))?;
     let token = String::from_utf8(bytes).map_err(|_| unusable("it is no text"))?;
@@ -196,6 +198,8 @@ pub(super) enum Denied {
     OnlyOverTls,
     /// The token is missing, or another one.
     NeedsToken,
+    /// Nobody can have one: the node has none.
+    HasNoToken,
     /// This node's own cannot be read.
     NoToken(String),
     /// A browser may have been led here.
@@ -204,8 +208,6 @@ pub(super) enum Denied {
     ChangesNothing,
     /// Changes are made for other machines over TLS only.
     ChangesOverTls,
-    /// A change needs the token, from this machine, too.
-    ChangeNeedsToken,
     /// A page of another site asks.
     CrossSite,
 }
@@ -220,13 +222,7 @@ impl IntoResponse for Denied {
             ),
             Self::OnlyOverTls => (StatusCode::FORBIDDEN, format!("{told} over TLS: ask with https\n")),
             Self::NeedsToken => {
-                let why = format!("{told} with the token of --admin-token-file: Authorization: Bearer TOKEN\n");
-                let mut response = text(StatusCode::UNAUTHORIZED, why);
-                response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-                return response;
-            }
-            Self::ChangeNeedsToken => {
-                let why = "this needs the token of --admin-token-file: Authorization: Bearer TOKEN\n".to_owned();
+                let why = "this needs the token of --admin-token-file: Authorization: Bearer TOKEN\n";
                 let mut response = text(StatusCode::UNAUTHORIZED, why);
                 response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
                 return response;
@@ -240,6 +236,9 @@ impl IntoResponse for Denied {
                 (StatusCode::FORBIDDEN, format!("{why}\n"))
             }
             Self::CrossSite => (StatusCode::FORBIDDEN, "this is not done for pages of other sites\n".to_owned()),
+            Self::HasNoToken => {
+                (StatusCode::FORBIDDEN, "this needs a token, and this node has no --admin-token-file\n".to_owned())
+            }
             Self::NoToken(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
             Self::OtherHost(name) => (
                 StatusCode::FORBIDDEN,
@@ -277,6 +276,43 @@ impl FromRequestParts<Arc<Asked>> for MayChange {
     }
 }
 
+/// Somebody who may see the status, and perhaps more.
+pub(super) struct MaySeeEvents {
+    /// Whether the token came along, so that what coordinators say is told, too.
+    pub(super) has_token: bool,
+}
+
+impl FromRequestParts<Arc<Asked>> for MaySeeEvents {
+    type Rejection = Denied;
+
+    async fn from_request_parts(parts: &mut Parts, asked: &Arc<Asked>) -> Result<Self, Denied> {
+        MaySeeStatus::from_request_parts(parts, asked).await?;
+        // A wrong one is somebody's mistake: less than is expected would be no answer to it.
+        let has_token = parts.headers.contains_key(AUTHORIZATION);
+        if has_token {
+            HasToken::from_request_parts(parts, asked).await?;
+        }
+        Ok(Self { has_token })
+    }
+}
+
+/// Somebody who has the token, wherever they are.
+pub(super) struct HasToken;
+
+impl FromRequestParts<Arc<Asked>> for HasToken {
+    type Rejection = Denied;
+
+    async fn from_request_parts(parts: &mut Parts, asked: &Arc<Asked>) -> Result<Self, Denied> {
+        let access = &asked.access;
+        if access.token_file.is_none() {
+            return Err(Denied::HasNoToken);
+        }
+        // From elsewhere that asks for the token.
+        MaySeeStatus::from_request_parts(parts, asked).await?;
+        access.token(&parts.headers).await.map(|()| Self)
+    }
+}
+
 impl Access {
     /// The token is needed on this machine, too: other users share its loopback. A browser would send it along for no page,
     /// and yet answers none of another site's.
@@ -288,17 +324,25 @@ impl Access {
         } else if !self.has_tls || !caller.is_encrypted {
             return Err(Denied::ChangesOverTls);
         }
-        if has_token(file, headers).await? { Ok(()) } else { Err(Denied::ChangeNeedsToken) }
+        if has_token(file, headers).await? { Ok(()) } else { Err(Denied::NeedsToken) }
     }
 
     async fn status(&self, caller: Caller, headers: &HeaderMap, uri: &Uri) -> Result<(), Denied> {
         if caller.is_local {
             return has_asked_for_this_machine(headers, uri);
         }
-        let Some(file) = self.token_file.clone().filter(|_| self.has_tls) else { return Err(Denied::OnlyHere) };
+        if self.token_file.is_none() || !self.has_tls {
+            return Err(Denied::OnlyHere);
+        }
         if !caller.is_encrypted {
             return Err(Denied::OnlyOverTls);
         }
+        self.token(headers).await
+    }
+
+    /// That this node's token came along.
+    async fn token(&self, headers: &HeaderMap) -> Result<(), Denied> {
+        let Some(file) = self.token_file.clone() else { return Err(Denied::HasNoToken) };
         if has_token(file, headers).await? { Ok(()) } else { Err(Denied::NeedsToken) }
     }
 }

@@ -1,7 +1,8 @@
-//! The connections to the admin endpoint: few, each for a bounded time.
+//! The connections to the admin endpoint: few, each for a bounded time, but for those with a stream (see `streams`).
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::{Extension, Router};
@@ -15,6 +16,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use super::access::{Caller, Certificate};
+use super::streams::Place;
 
 /// So many are open at a time. One more, and the oldest is cut off: those who only hold theirs open, however many they
 /// are, keep no probe out.
@@ -23,7 +25,8 @@ pub(super) const AT_ONCE: usize = 100;
 /// How long a request's head may take, and how long a connection may rest between two.
 const HEAD: Duration = Duration::from_secs(5);
 
-/// How long a connection is there, whatever is asked on it.
+/// How long a connection is there, whatever is asked on it; and how long one with a stream is that its client does not
+/// read.
 const LIFETIME: Duration = Duration::from_secs(60);
 
 /// The longest head, in bytes. Nothing that is asked here has a body.
@@ -39,17 +42,20 @@ const REFUSED: Duration = Duration::from_millis(100);
 /// Serves until it is dropped.
 pub(super) async fn serve(listener: TcpListener, routes: Router, certificate: Option<Certificate>) {
     let mut open = JoinSet::new();
-    let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
+    let mut oldest_first: VecDeque<(AbortHandle, Arc<Place>)> = VecDeque::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => {
-                    oldest_first.retain(|one| !one.is_finished());
-                    if oldest_first.len() >= AT_ONCE && let Some(oldest) = oldest_first.pop_front() {
+                    oldest_first.retain(|(one, place)| !one.is_finished() && !place.is_stream());
+                    if oldest_first.len() >= AT_ONCE && let Some((oldest, _)) = oldest_first.pop_front() {
                         oldest.abort();
                     }
+                    let place = Arc::new(Place::default());
+                    let routes = routes.clone().layer(Extension(Arc::clone(&place)));
                     let tls = certificate.as_ref().map(Certificate::acceptor);
-                    oldest_first.push_back(open.spawn(converse(stream, peer.ip(), routes.clone(), tls)));
+                    let conversation = converse(stream, peer.ip(), routes, tls, Arc::clone(&place));
+                    oldest_first.push_back((open.spawn(conversation), place));
                 }
                 // Its client has hung up, or there are no descriptors left.
                 Err(_) => tokio::time::sleep(REFUSED).await,
@@ -60,7 +66,7 @@ pub(super) async fn serve(listener: TcpListener, routes: Router, certificate: Op
 }
 
 /// Speaks TLS with those who do, and plain HTTP with the others, on one address.
-async fn converse(stream: TcpStream, peer: IpAddr, routes: Router, tls: Option<TlsAcceptor>) {
+async fn converse(stream: TcpStream, peer: IpAddr, routes: Router, tls: Option<TlsAcceptor>, place: Arc<Place>) {
     let conversation = async {
         let mut first = [0];
         let Ok(Ok(1..)) = timeout(HEAD, stream.peek(&mut first)).await else { return };
@@ -73,7 +79,10 @@ async fn converse(stream: TcpStream, peer: IpAddr, routes: Router, tls: Option<T
         }
     };
     // What is under way then is cut off.
-    let _ = timeout(LIFETIME, conversation).await;
+    tokio::select! {
+        () = conversation => {}
+        () = place.ends(LIFETIME) => {}
+    }
 }
 
 async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, routes: Router) {

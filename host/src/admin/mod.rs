@@ -10,11 +10,14 @@
 
 mod access;
 mod connections;
+mod events;
 mod history;
 pub(crate) mod metrics;
 mod routes;
 mod status;
 mod steering;
+mod streams;
+mod url;
 
 use std::fmt;
 use std::io;
@@ -22,21 +25,29 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
 use access::Access;
-pub(crate) use access::token;
-pub use access::{Certificate, TlsFiles, UnusableFile};
+pub use access::{Certificate, TlsFiles, UnusableFile, token};
 use routes::Asked;
+pub use url::{AdminUrl, InvalidAdminUrl};
 
 use crate::watched::Watched;
-use baton_store::Store;
+use baton_store::{Store, StoreUrl};
 
 /// Where the endpoint is unless it is told: the first of these ports that is free.
 const PORTS: Range<u16> = 7070..7170;
+
+/// How long those who read streams may take for what is left when the host ends: its end is the last that it says.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// Whether they have, it is looked at so often.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// Where the endpoint is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,6 +102,35 @@ pub struct AdminSettings {
     pub token_file: Option<PathBuf>,
     /// The certificate that they know it by.
     pub tls: Option<TlsFiles>,
+    /// Where others find it; none to tell them its own address, if that is of use to them.
+    pub advertise: Option<AdminUrl>,
+}
+
+impl AdminSettings {
+    /// What others are told: where they find the endpoint that has this address. None where that would be of no use: on
+    /// the loopback of a machine that is not the store's, or on all addresses of a machine.
+    #[must_use]
+    pub fn advertised(&self, address: SocketAddr, store: &StoreUrl) -> Option<AdminUrl> {
+        if let Some(url) = &self.advertise {
+            return Some(url.clone());
+        }
+        let is_one_machine = match store {
+            StoreUrl::Memory | StoreUrl::Sqlite(_) => true,
+            StoreUrl::Azurite { address, .. } => {
+                format!("http://{address}").parse().is_ok_and(|url: AdminUrl| url.is_private())
+            }
+            StoreUrl::Azure { .. } => false,
+        };
+        let (is_everywhere, is_here) = (address.ip().is_unspecified(), address.ip().is_loopback());
+        let address = match is_everywhere || is_here {
+            true if !is_one_machine => return None,
+            true if is_everywhere => (Ipv4Addr::LOCALHOST, address.port()).into(),
+            true | false => address,
+        };
+        // From this machine it is asked as probes ask.
+        let scheme = if self.tls.is_some() && !address.ip().is_loopback() { "https" } else { "http" };
+        format!("{scheme}://{address}").parse().ok()
+    }
 }
 
 /// An endpoint that answers nothing yet, and has its address.
@@ -106,7 +146,7 @@ impl Listening {
     /// # Errors
     /// [`AdminError`] where it cannot be had, or a file is not what it must be.
     pub fn with(settings: &AdminSettings) -> Result<Option<Self>, AdminError> {
-        let AdminSettings { place, token_file, tls } = settings;
+        let AdminSettings { place, token_file, tls, .. } = settings;
         if let Some(file) = token_file {
             access::token(file)?;
         }
@@ -166,21 +206,33 @@ impl Admin {
         listener.set_nonblocking(true)?;
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = oneshot::channel();
-        let routes = routes::all(Asked::about(watched, store, access));
+        let asked = Asked::about(watched, store, access);
+        let routes = routes::all(Arc::clone(&asked));
+        let last_words = async move {
+            // Whoever sends it is gone where that fails: then it is the end, too.
+            let _ = stopped.await;
+            asked.ends.store(true, Ordering::Relaxed);
+            let told = async {
+                while asked.event_streams.are_open() || asked.log_streams.are_open() {
+                    tokio::time::sleep(LOOK).await;
+                }
+            };
+            let _ = tokio::time::timeout(LAST_WORDS, told).await;
+        };
         let thread = std::thread::Builder::new().name("admin".into()).spawn(move || {
             runtime.block_on(async {
                 // It was listened on before, with a runtime that is there: only a lack of memory could fail here.
                 let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
                 tokio::select! {
                     () = connections::serve(listener, routes, certificate) => {}
-                    _ = stopped => {}
+                    () = last_words => {}
                 }
             });
         })?;
         Ok(Self { stop, thread })
     }
 
-    /// Answers nothing more. Whatever is under way is cut off.
+    /// Answers nothing more. Whatever is under way is cut off, streams a moment later.
     pub fn shutdown(self) {
         let _ = self.stop.send(());
         // One that panicked has nothing more to say here.

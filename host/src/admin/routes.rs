@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -18,8 +19,10 @@ use utoipa::openapi::OpenApi;
 use utoipa::{OpenApi as _, ToSchema};
 
 use super::access::Access;
+use super::events::{self, EVENT_STREAMS, LOG_STREAMS};
 use super::history::{self, Histories};
 use super::status::{self, Nodes};
+use super::streams::Streams;
 use super::{metrics, steering};
 use crate::telemetry::Standing;
 use crate::watched::{SECOND_LOOK, Watched};
@@ -43,15 +46,29 @@ pub(super) struct Asked {
     /// Places for calls that change something.
     pub(super) changes: Semaphore,
     pub(super) histories: Histories,
+    /// Those of events, which need no token here, take no place of those of logs, which do.
+    pub(super) event_streams: Streams,
+    pub(super) log_streams: Streams,
+    /// Whether the host ends: nothing more comes.
+    pub(super) ends: Arc<AtomicBool>,
     pages: Arc<Semaphore>,
 }
 
 impl Asked {
     pub(super) fn about(watched: Arc<Watched>, store: Arc<dyn Store>, access: Access) -> Arc<Self> {
         let objects = || Arc::clone(&store) as Arc<dyn ObjectStore>;
-        let (nodes, histories) = (Nodes::of(objects()), Histories::of(objects()));
-        let (changes, pages) = (Semaphore::new(steering::AT_ONCE), Arc::new(Semaphore::new(PAGES)));
-        Arc::new(Self { watched, access, nodes, histories, store, changes, pages })
+        Arc::new(Self {
+            watched,
+            access,
+            nodes: Nodes::of(objects()),
+            histories: Histories::of(objects()),
+            store,
+            changes: Semaphore::new(steering::AT_ONCE),
+            event_streams: Streams::at_most(EVENT_STREAMS),
+            log_streams: Streams::at_most(LOG_STREAMS),
+            ends: Arc::default(),
+            pages: Arc::new(Semaphore::new(PAGES)),
+        })
     }
 }
 
@@ -66,6 +83,8 @@ pub(super) fn all(asked: Arc<Asked>) -> Router {
         .route("/v1/elections/{election}", get(status::election))
         .route("/v1/elections/{election}/history", get(history::history))
         .route("/v1/nodes", get(status::nodes))
+        .route("/v1/events", get(events::events))
+        .route("/v1/elections/{election}/logs", get(events::logs))
         .route("/v1/openapi.json", get(described))
         .merge(steering::routes())
         .fallback(nothing)
@@ -74,7 +93,7 @@ pub(super) fn all(asked: Arc<Asked>) -> Router {
 }
 
 /// An answer that nobody keeps, since the next may be another.
-fn answer(status: StatusCode, kind: &'static str, body: impl Into<Body>) -> Response {
+pub(super) fn answer(status: StatusCode, kind: &'static str, body: impl Into<Body>) -> Response {
     let headers = [(CONTENT_TYPE, kind), (CACHE_CONTROL, "no-store")];
     (status, headers, body.into()).into_response()
 }
@@ -211,7 +230,9 @@ async fn described() -> Json<OpenApi> {
         steering::suspend,
         steering::resume,
         steering::transfer,
-        steering::roll_back
+        steering::roll_back,
+        events::events,
+        events::logs
     )
 )]
 struct Described;
@@ -336,7 +357,7 @@ mod tests {
         let paths = described["paths"].as_object().unwrap();
         let (reads, changes): (Vec<_>, Vec<_>) =
             paths.iter().partition(|(_, operations)| operations.as_object().unwrap().contains_key("get"));
-        assert_eq!((reads.len(), changes.len()), (8, 5));
+        assert_eq!((reads.len(), changes.len()), (10, 5));
         let docs = include_str!("../../../docs/monitoring.md");
         for (path, operations) in reads {
             let named = path.replace("{election}", "ELECTION");
@@ -352,7 +373,10 @@ mod tests {
             let (elsewhere, _) = get(&asked, &path.replace("{election}", "job"), false).await;
             let expected = if path.starts_with("/v1/") { StatusCode::FORBIDDEN } else { status };
             assert_eq!(elsewhere, expected, "{path} asked from another machine");
-            if path.contains("{election}") {
+            // Who has no token is told nothing, not even that.
+            let needs_token = path.ends_with("/logs");
+            assert_eq!(status == StatusCode::FORBIDDEN, needs_token, "{path}");
+            if path.contains("{election}") && !needs_token {
                 let (none, _) = get(&asked, &path.replace("{election}", "none"), true).await;
                 assert_eq!((none, responses["404"].is_null()), (StatusCode::NOT_FOUND, false), "{path}");
             }

@@ -16,6 +16,8 @@ use utoipa::ToSchema;
 
 use super::access::MaySeeStatus;
 use super::routes::{Asked, NoPart, text};
+use super::AdminUrl;
+use crate::watched::Watched;
 use crate::telemetry::Standing;
 use crate::watched::Watched;
 use baton_runtime::InUse;
@@ -109,17 +111,33 @@ pub(super) struct NodeStatus {
     stays_out: Option<String>,
     /// Another start of a host that calls itself the same; null where there is none.
     rival: Option<String>,
+    /// Where its admin endpoint is found; null where it is nowhere that would be of use to others.
+    admin: Option<String>,
 }
 
 impl NodeStatus {
     fn of(election: &ElectionName, said: Announcement) -> Self {
         let Announcement {
-            node, incarnation, at, source, holds, runs, labels, term, version, stays_out, rival, ..
+            node,
+            incarnation,
+            at,
+            source,
+            holds,
+            runs,
+            labels,
+            term,
+            version,
+            stays_out,
+            rival,
+            admin,
+            ..
         } = said;
         let holds = holds.into_iter().map(|digest| digest.to_string()).collect();
         let runs = runs.map(|digest| digest.to_string());
         let (election, version) = (election.to_string(), Some(version).filter(|version| !version.is_empty()));
-        Self { node, election, incarnation, at, source, holds, runs, labels, term, version, stays_out, rival }
+        // Whoever writes to the store could have put anything there.
+        let admin = admin.parse::<AdminUrl>().ok().map(|url| url.to_string());
+        Self { node, election, incarnation, at, source, holds, runs, labels, term, version, stays_out, rival, admin }
     }
 }
 

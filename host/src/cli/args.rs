@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
+use baton_runtime::LogLevel;
 use clap::{Args, Parser};
+use serde::Deserialize as _;
+use serde::de::IntoDeserializer as _;
 
 use super::doctor::DoctorArguments;
 use super::generate::Completions;
@@ -70,6 +73,32 @@ Example:
         /// Print a JSON array of objects
         #[arg(long)]
         json: bool,
+    },
+    /// Show what the leader's host has said, and go on with what comes
+    ///
+    /// It is asked at its admin endpoint, where its announcement in the store says that this is. With --follow, the
+    /// command goes on with the next leader's when leadership moves, and says so. What coordinators said of their ends
+    /// is told with the token.
+    #[command(after_help = "\
+Example:
+  baton events nightly-report --follow --store azure://myaccount/leases")]
+    Events {
+        /// Only of this election [default: all]
+        election: Option<String>,
+        #[command(flatten)]
+        told: Told,
+    },
+    /// Show what the coordinator prints and logs, and go on with what comes
+    ///
+    /// The leader's host is asked at its admin endpoint, as for `baton events`. It tells those who have the token.
+    #[command(after_help = "\
+Example:
+  baton logs nightly-report --follow --level warn --token-file /etc/baton/token")]
+    Logs {
+        /// The election
+        election: String,
+        #[command(flatten)]
+        told: Told,
     },
     /// Say whether a component would run here, and if not, why
     ///
@@ -345,6 +374,12 @@ pub(super) struct Run {
     /// What nobody else takes within 10 s it leads all the same.
     #[arg(long, value_name = "NUMBER")]
     pub max_leading: Option<String>,
+    /// Where others find this node's endpoint, as they are told in the store; own for its own address, if that is of use to
+    /// them [env: BATON_ADMIN_ADVERTISE] [default: own]
+    ///
+    /// A loopback address is told only where the store is one of this machine, too.
+    #[arg(long, value_name = "URL")]
+    pub admin_advertise: Option<String>,
     /// Show each setting and where it came from, with secrets hidden, and exit
     #[arg(long)]
     pub print_config: bool,
@@ -670,6 +705,36 @@ pub(super) struct Force {
     /// Also while a coordinator leads: its term ends at its next commit, and the next term starts from what was changed
     #[arg(long)]
     pub force: bool,
+}
+
+/// What of it, and how.
+#[derive(Args, Debug)]
+pub(super) struct Told {
+    #[command(flatten)]
+    pub store: Store,
+    /// Go on with what comes, whoever leads
+    #[arg(long)]
+    pub follow: bool,
+    /// How many of those that are there to begin with
+    #[arg(long, value_name = "NUMBER", default_value_t = 100)]
+    pub tail: usize,
+    /// Only this level and above: trace, debug, info, warn, error, critical
+    #[arg(long, value_name = "LEVEL", default_value = "trace", value_parser = level)]
+    pub level: LogLevel,
+    /// The file of the nodes' token [env: BATON_ADMIN_TOKEN_FILE] [default: admin-token-file in baton.toml]
+    #[arg(long, value_name = "PATH")]
+    pub token_file: Option<String>,
+    /// Whom the nodes must be certified by: a file of certificates (PEM) [default: whom the system trusts]
+    #[arg(long, value_name = "PATH")]
+    pub ca: Option<PathBuf>,
+    /// Print each as a line of JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn level(text: &str) -> Result<LogLevel, String> {
+    let level = LogLevel::deserialize(text.into_deserializer());
+    level.map_err(|_: serde::de::value::Error| "it is trace, debug, info, warn, error or critical".to_owned())
 }
 
 #[derive(Args, Debug)]

@@ -12,6 +12,7 @@ mod print;
 mod progress;
 mod status;
 mod steering;
+mod told;
 mod tone;
 
 use std::borrow::Cow;
@@ -33,15 +34,17 @@ pub use generate::{completions, manual, write_manuals};
 pub use history::{TermRow, print_history};
 pub use modules::{ModuleRow, NodeRow, print_modules};
 pub use nodes::{NodeStatusRow, print_nodes};
-pub use print::{columns, print, print_bytes, print_json, print_value};
+pub use print::{columns, print, print_bytes, print_json, print_on, print_value};
 pub use progress::Progress;
 pub use status::{LeaseWord, StatusRow, SuspendedRow, print_again, print_status};
 pub use steering::Steer;
+pub use told::print_told;
 pub use tone::{Tone, print_styled, table};
 
 use crate::config::{self, Config, ConfigError, Environment, Examined, Key, Layer};
 use args::{Arguments, Subcommand};
 use baton_modules::Assignment;
+use baton_runtime::LogLevel;
 use baton_runtime::escape::{escape, escape_lines};
 use baton_store::StoreUrl;
 use baton_store::{DigestPrefix, InvalidPrefix};
@@ -80,6 +83,8 @@ pub enum Command {
         /// As JSON.
         json: bool,
     },
+    /// Show what the leader's host has to tell, and perhaps go on with what comes.
+    Told(Told),
     /// Say whether a component would run here.
     Check {
         /// The component's file.
@@ -186,6 +191,29 @@ pub struct Doctor {
     /// Leave out what waits for a lease to run out.
     pub quick: bool,
     /// As JSON.
+    pub json: bool,
+}
+
+/// What the leader's host has to tell.
+#[derive(Debug)]
+pub struct Told {
+    /// Whether it is what the coordinator prints, or what the host says.
+    pub is_output: bool,
+    /// Of this election; none for all.
+    pub election: Option<ElectionName>,
+    /// Where the store is.
+    pub store: StoreUrl,
+    /// Go on with what comes.
+    pub follow: bool,
+    /// How many of those that are there to begin with.
+    pub tail: usize,
+    /// Only this level and above.
+    pub level: LogLevel,
+    /// The file of the nodes' token.
+    pub token_file: Option<PathBuf>,
+    /// Whom the nodes must be certified by; none for whom the system trusts.
+    pub ca: Option<PathBuf>,
+    /// As lines of JSON.
     pub json: bool,
 }
 
@@ -345,6 +373,13 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment
             limit,
             json,
         },
+        Subcommand::Events { election, told } => {
+            let election = election.as_deref().map(election_argument).transpose()?;
+            Command::Told(told.of(false, election, around)?)
+        }
+        Subcommand::Logs { election, told } => {
+            Command::Told(told.of(true, Some(election_argument(&election)?), around)?)
+        }
         Subcommand::Check { module, compile_timeout, file, json } => {
             let flags = Layer::new().flag(Key::CompileTimeout, compile_timeout).flag(Key::File, file);
             Command::Check { module, compile_timeout: config::resolve_compile_timeout(&flags, around)?, json }
@@ -437,6 +472,7 @@ impl args::Run {
             .flag(Key::AdminTokenFile, self.admin_token_file)
             .flag(Key::AdminTlsCert, self.admin_tls_cert)
             .flag(Key::AdminTlsKey, self.admin_tls_key)
+            .flag(Key::AdminAdvertise, self.admin_advertise)
             .flag(Key::ScheduledEvents, self.scheduled_events)
             .flag(Key::MaxLeading, self.max_leading)
             .flag_pairs(Key::Labels, &self.label)?;
@@ -486,6 +522,15 @@ impl args::Settings {
             .flag_pairs(Key::Config, &self.config)?
             .flag_pairs(Key::Secrets, &self.secret)?
             .flag_pairs(Key::Dirs, &self.dir)
+    }
+}
+
+impl args::Told {
+    fn of(self, is_output: bool, election: Option<ElectionName>, around: &Environment) -> Result<Told, ConfigError> {
+        let Self { store, follow, tail, level, token_file, ca, json } = self;
+        let flags = store.layer().flag(Key::AdminTokenFile, token_file);
+        let (store, token_file) = config::resolve_store_and_token(&flags, around)?;
+        Ok(Told { is_output, election, store, follow, tail, level, token_file, ca, json })
     }
 }
 

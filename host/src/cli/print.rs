@@ -60,6 +60,14 @@ fn harmless(value: &[u8]) -> String {
     text
 }
 
+/// Prints more of a result that has no end, as by [`print()`]. Says whether somebody still reads.
+///
+/// # Errors
+/// As for [`print()`].
+pub fn print_on(text: &str) -> io::Result<bool> {
+    write_all(escape_lines(text).as_bytes())
+}
+
 fn write(bytes: &[u8]) -> io::Result<()> {
     write_all(bytes).map(drop)
 }

@@ -6,7 +6,7 @@ use baton_runtime::Policy;
 
 /// What the host itself opens: its threads, the module that it reads, the caches, the status, the admin endpoint's
 /// connections, pipes to its children.
-const HOST: u64 = 300;
+const HOST: u64 = 450;
 
 /// What it opens for each coordinator: connections to the store, lookups, code, and the ways to its runners: of one that
 /// runs and of two that are ready.

@@ -3,6 +3,7 @@
 mod descriptors;
 mod dev;
 mod doctor;
+mod follow;
 mod history;
 mod modules;
 mod new;
@@ -29,6 +30,7 @@ use baton_modules::{Compiler, PrepareError, compile_for_parent};
 use baton_runtime::escape::escape;
 use baton_runtime::{Inspection, make_runners, read_module, run_instance, watch_runners};
 use baton_store::{LeaseStore, Store, StoreUrl};
+pub(crate) use follow::READER;
 #[cfg(test)]
 pub(crate) use state::KeyRow;
 
@@ -48,6 +50,7 @@ pub fn run(command: Command) -> ExitCode {
         Command::Dev(development) => dev::dev(*development),
         Command::Status { election, store, json, watch } => block_on(status::status(election, &store, json, watch)),
         Command::History { election, store, limit, json } => block_on(history::history(&election, &store, limit, json)),
+        Command::Told(told) => block_on(follow::told(&told)),
         Command::Check { module, compile_timeout, json } => block_on(check(&module, compile_timeout, json)),
         Command::Doctor(command) => block_on(doctor::doctor(&command)),
         Command::Push(command) => block_on(push::push(&command)),

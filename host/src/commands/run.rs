@@ -7,7 +7,7 @@
 //! - **keepers**, two threads: hear the runners, commit for them, look up names. They decide nothing.
 //! - **starter**: starts templates and the warden, takes over the runners that templates have forked, and reaps those that
 //!   nobody waits for. All of them die with this thread.
-//! - **admin**: answers what probes, load balancers and scrapers ask; writes into the store what operators ask of the nodes.
+//! - **admin**: answers what probes, load balancers, scrapers and people ask; writes into the store what operators ask of the nodes.
 //! - **manager**: tells the manager of the machine's services what the host does, where one wants to know.
 //! - **otlp**, only where the environment names a collector of OpenTelemetry: sends it traces and metrics.
 //! - **watchdog** and **last words**: see [`Watchdog`].
@@ -31,7 +31,7 @@ use tokio::task::{JoinError, JoinSet};
 
 use super::dev::Workshop;
 use super::{WrongConfiguration, descriptors, open_store};
-use crate::admin::{Admin, AdminError, AdminPlace, AdminSettings, Listening};
+use crate::admin::{Admin, AdminError, AdminPlace, AdminSettings, AdminUrl, Listening};
 use crate::config::{Config, Coordinator, Environment, Misspelt, Relied};
 use crate::historian::{Historian, HistorianPace};
 use crate::maintenance::Maintenance;
@@ -270,15 +270,18 @@ fn contend(
     let running = RunningInstances::default();
     let spans = exports.as_ref().and_then(Exports::spans);
     let standing = |Checked { coordinator, .. }: &Checked<'_>| {
-        let standing = Standing::new(coordinator.election.clone(), coordinator.timing.lease());
+        let standing = Standing::one_of(checked.len(), coordinator.election.clone(), coordinator.timing.lease());
         Arc::new(standing.traced(spans.clone()))
     };
     let standings: Vec<Arc<Standing>> = checked.iter().map(standing).collect();
     let heartbeat = Heartbeat::default();
     let address = listening.as_ref().map(Listening::address).transpose()?;
+    let advertised = address.and_then(|address| config.admin.advertised(address, &config.store));
     let watched = Arc::new(Watched {
         node: node.to_string(),
         labels: config.labels.clone(),
+        incarnation: incarnation.clone(),
+        events: log.events(),
         standings: standings.clone(),
         running: running.clone(),
         clock: clock.clone(),
@@ -301,8 +304,8 @@ fn contend(
             .iter()
             .map(|Checked { policy, .. }| Runners::new(policy.clone(), &templates, keepers.handle()))
             .collect();
-        let make =
-            Followers::new(config, node, &incarnation, (Arc::clone(modules), Arc::clone(leases)), workshop, log)?;
+        let stores = (Arc::clone(modules), Arc::clone(leases));
+        let make = Followers::new(config, node, &incarnation, advertised.as_ref(), stores, workshop, log)?;
         let supplied = tokio::select! {
             supplied = make.all(checked, &all_runners, &standings) => supplied?,
             // A large module takes a while, and nothing was begun that has to be ended.
@@ -486,6 +489,8 @@ fn followed(ended: Result<(), JoinError>, log: &Log) {
 struct Followers<'a> {
     node: &'a NodeId,
     incarnation: &'a str,
+    /// Where others find the admin endpoint.
+    admin: Option<&'a AdminUrl>,
     modules: Arc<dyn ObjectStore>,
     leases: Arc<dyn LeaseStore>,
     workshop: Option<&'a Workshop>,
@@ -510,6 +515,7 @@ impl<'a> Followers<'a> {
         config: &Config,
         node: &'a NodeId,
         incarnation: &'a str,
+        admin: Option<&'a AdminUrl>,
         (modules, leases): (Arc<dyn ObjectStore>, Arc<dyn LeaseStore>),
         workshop: Option<&'a Workshop>,
         log: &'a Log,
@@ -521,7 +527,7 @@ impl<'a> Followers<'a> {
             opened.map_err(|error| log.emit(None, Event::Error { error: error.to_string() })).ok()
         });
         let (labels, compiler) = (config.labels.clone(), Compiler::default());
-        Ok(Self { node, incarnation, modules, leases, workshop, log, labels, compiler, cache })
+        Ok(Self { node, incarnation, admin, modules, leases, workshop, log, labels, compiler, cache })
     }
 
     async fn all(
@@ -565,6 +571,7 @@ impl<'a> Followers<'a> {
             election: coordinator.election.clone(),
             node: self.node.to_string(),
             incarnation: self.incarnation.to_owned(),
+            admin: self.admin.map(ToString::to_string).unwrap_or_default(),
             name: coordinator.module.to_string(),
             labels: self.labels.clone(),
             source,

@@ -23,6 +23,8 @@ pub enum Key {
     AdminTlsCert,
     /// The key of that.
     AdminTlsKey,
+    /// Where others find it.
+    AdminAdvertise,
     /// Who is asked what is planned for the machine.
     ScheduledEvents,
     /// Something that people know this node by.
@@ -95,7 +97,7 @@ pub enum Key {
 
 impl Key {
     /// All settings: those of the host first, then those of a coordinator.
-    pub const ALL: [Key; 44] = [
+    pub const ALL: [Key; 45] = [
         Key::File,
         Key::Store,
         Key::Create,
@@ -106,6 +108,7 @@ impl Key {
         Key::AdminTokenFile,
         Key::AdminTlsCert,
         Key::AdminTlsKey,
+        Key::AdminAdvertise,
         Key::ScheduledEvents,
         Key::Labels,
         Key::MaxLeading,
@@ -156,6 +159,7 @@ impl Key {
             Key::AdminTokenFile => "admin-token-file",
             Key::AdminTlsCert => "admin-tls-cert",
             Key::AdminTlsKey => "admin-tls-key",
+            Key::AdminAdvertise => "admin-advertise",
             Key::ScheduledEvents => "scheduled-events",
             Key::Labels => "labels",
             Key::MaxLeading => "max-leading",

@@ -48,7 +48,10 @@ pub use key::Key;
 pub use layer::{Layer, Origin};
 pub use misspelt::Misspelt;
 pub use reach::Relied;
-pub use resolve::{Examined, resolve, resolve_compile_timeout, resolve_examined, resolve_store, resolve_store_to_fill};
+pub use resolve::{
+    Examined, resolve, resolve_compile_timeout, resolve_examined, resolve_store, resolve_store_and_token,
+    resolve_store_to_fill,
+};
 pub use value::{duration, election};
 
 use crate::admin::AdminSettings;

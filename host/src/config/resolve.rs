@@ -109,7 +109,8 @@ fn admin(host: &mut Resolver<'_>) -> Result<AdminSettings, ConfigError> {
             return Err(ConfigError::at(Key::AdminTlsKey, &of_key, problem));
         }
     };
-    Ok(AdminSettings { place, token_file, tls })
+    let advertise = host.get(Key::AdminAdvertise, value::admin_url, value::show_admin_url, || Ok(None))?.0;
+    Ok(AdminSettings { place, token_file, tls, advertise })
 }
 
 fn labels(host: &mut Resolver<'_>) -> Result<Labels, ConfigError> {
@@ -129,6 +130,21 @@ pub fn resolve_store(flags: &Layer, around: &Environment) -> Result<StoreUrl, Co
     let sources = Sources::read(flags, around)?;
     let layers = vec![flags, &sources.variables, &sources.file.global];
     store(&mut Resolver::new(layers, &mut Vec::new()), around)
+}
+
+/// The same, and the file of the nodes' token, for the commands that ask nodes.
+///
+/// # Errors
+/// As for [`resolve_store`].
+pub fn resolve_store_and_token(
+    flags: &Layer,
+    around: &Environment,
+) -> Result<(StoreUrl, Option<PathBuf>), ConfigError> {
+    let sources = Sources::read(flags, around)?;
+    let mut rows = Vec::new();
+    let mut host = Resolver::new(vec![flags, &sources.variables, &sources.file.global], &mut rows);
+    let token_file = host.get(Key::AdminTokenFile, value::file, value::show_file, || Ok(None))?.0;
+    Ok((store(&mut host, around)?, token_file))
 }
 
 /// The same, and whether to make what the store needs, for the commands that may be the first to write there.

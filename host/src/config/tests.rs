@@ -58,7 +58,7 @@ const PINS: [&str; 4] = [
 ];
 
 /// For each setting: what flag, variable, table and top of the file say, and the default. All different.
-const SETTINGS: [(Key, [&str; 4], &str); 35] = [
+const SETTINGS: [(Key, [&str; 4], &str); 36] = [
     (Key::Store, ["sqlite:/f", "sqlite:/v", "", "sqlite:/g"], "sqlite:HOME/.local/state/baton"),
     (Key::Create, ["true", "false", "", "true"], "false"),
     (Key::AllowWeakerIsolation, ["true", "false", "", "true"], "false"),
@@ -77,6 +77,7 @@ const SETTINGS: [(Key, [&str; 4], &str); 35] = [
     (Key::Profile, ["f.json", "off", "/t.json", "off"], "off"),
     (Key::Admin, ["127.0.0.1:1", "[::1]:2", "", "none"], "127.0.0.1:7070 (or the next free port)"),
     (Key::AdminTokenFile, ["f", "v", "", "HOME/g"], "none"),
+    (Key::AdminAdvertise, ["http://f:1", "https://v", "", "https://g/x"], "own"),
     (Key::ScheduledEvents, ["off", "http://127.0.0.1:1", "", "http://127.0.0.1:2"], "auto"),
     (Key::Cache, ["f", "v", "", "off"], "HOME/.cache/baton"),
     (Key::Pin, [PINS[0], PINS[1], PINS[2], PINS[3]], "none"),

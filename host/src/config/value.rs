@@ -6,7 +6,7 @@ use std::time::Duration;
 use baton_election::ElectionName;
 use baton_election::OnDone;
 
-use crate::admin::AdminPlace;
+use crate::admin::{AdminPlace, AdminUrl, InvalidAdminUrl};
 use crate::supervisor::HIGHEST_PRIORITY;
 use crate::telemetry::Format;
 use baton_modules::{InvalidModuleSource, ModuleSource};
@@ -21,6 +21,8 @@ const KIB: u64 = 1 << 10;
 const LONGEST_DURATION: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 /// What a setting that has a default of nothing says for that.
 pub(super) const OFF: &str = "off";
+/// What `--admin-advertise` says for the endpoint's own address.
+const OWN: &str = "own";
 /// One page: less is no WebAssembly memory at all.
 const LEAST_MEMORY: u64 = 64 * KIB;
 
@@ -86,6 +88,18 @@ pub(super) fn admin(text: &str) -> Result<AdminPlace, String> {
             )
         }),
     }
+}
+
+/// `own`, or where others find the admin endpoint.
+pub(super) fn admin_url(text: &str) -> Result<Option<AdminUrl>, String> {
+    match text.trim() {
+        OWN => Ok(None),
+        url => url.parse().map(Some).map_err(|error: InvalidAdminUrl| error.to_string()),
+    }
+}
+
+pub(super) fn show_admin_url(url: &Option<AdminUrl>) -> String {
+    url.as_ref().map_or(OWN.to_string(), ToString::to_string)
 }
 
 /// `off`, or a path.

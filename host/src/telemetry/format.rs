@@ -71,9 +71,7 @@ impl Formatter {
             }
             _ => {
                 let (tag, colour) = tag(level);
-                // Of what is refused its digest may have to be given back, as in `--pin`, or be in the path of a grant.
-                let is_refusal = matches!(entry.event, Event::ModuleRefused { .. } | Event::RequestRefused { .. });
-                let message = if is_refusal { message.into_owned() } else { shortened(&message) };
+                let message = shortened(&entry.event, &message);
                 (tag, colour, format!("{name}: {message}"))
             }
         };
@@ -95,7 +93,11 @@ fn tag(level: LogLevel) -> (&'static str, &'static str) {
 }
 
 /// Shortens digests to what `baton modules` shows of them.
-fn shortened(message: &str) -> String {
+fn shortened(event: &Event, message: &str) -> String {
+    // Of what is refused its digest may have to be given back, as in `--pin`, or be in the path of a grant.
+    if matches!(event, Event::ModuleRefused { .. } | Event::RequestRefused { .. }) {
+        return message.to_owned();
+    }
     let mut parts = message.split("sha256:");
     let mut text = parts.next().unwrap_or_default().to_owned();
     for part in parts {
@@ -125,6 +127,17 @@ fn matters(event: &Event) -> bool {
 }
 
 fn json(entry: &LogEntry) -> String {
+    object(entry, &entry.event, None)
+}
+
+/// The same for those who ask for it: with this event in the place of its own, and what a person reads.
+pub(super) fn told(entry: &LogEntry, event: &Event) -> String {
+    // The line is there already.
+    let says = (!matches!(event, Event::Output { .. })).then(|| shortened(event, &event.to_string()));
+    object(entry, event, says)
+}
+
+fn object(entry: &LogEntry, fields: &Event, says: Option<String>) -> String {
     #[derive(Serialize)]
     struct Line<'a> {
         ts: String,
@@ -133,10 +146,12 @@ fn json(entry: &LogEntry) -> String {
         node: &'a str,
         election: Option<&'a str>,
         term: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        says: Option<String>,
         #[serde(flatten)]
         fields: &'a Event,
     }
-    let (event, level) = entry.event.kind();
+    let (event, level) = fields.kind();
     let line = Line {
         ts: rfc3339(entry.at),
         level,
@@ -144,7 +159,8 @@ fn json(entry: &LogEntry) -> String {
         node: entry.scope.node.as_str(),
         election: entry.scope.election().map(ElectionName::as_str),
         term: entry.term,
-        fields: &entry.event,
+        says,
+        fields,
     };
     match serde_json::to_string(&line) {
         Ok(json) => escape_json(json),

@@ -16,6 +16,7 @@ mod format;
 mod heartbeat;
 mod make;
 mod queue;
+mod ring;
 mod shorten;
 mod sink;
 mod spans;
@@ -37,6 +38,7 @@ pub use followers::FollowerLog;
 pub use format::Style;
 pub use heartbeat::{BEAT_EVERY, Heartbeat};
 pub use make::hand_off;
+pub use ring::{Ring, Said, Taken};
 pub use spans::{Attributes, Place, Span, SpanQueue, Value, Waiting};
 pub use standing::{Known, Standing};
 pub use terms::Served;
@@ -69,6 +71,7 @@ pub enum Format {
 pub struct Log {
     queue: Arc<Queue>,
     scope: Arc<Scope>,
+    events: Arc<Ring>,
 }
 
 /// Who speaks.
@@ -109,15 +112,22 @@ impl Log {
     pub fn start(style: Style, node: &NodeId, out: Box<dyn AsFd + Send>) -> io::Result<(Self, LogWriter)> {
         let queue = Arc::new(Queue::default());
         let scope = Arc::new(Scope { node: node.clone(), standing: None });
-        let thread = writer::spawn(Arc::clone(&queue), Arc::clone(&scope), style, Sink::new(out))?;
-        Ok((Self { queue: Arc::clone(&queue), scope }, LogWriter { queue, thread }))
+        let events = Arc::new(Ring::of(ring::EVENTS));
+        let thread = writer::spawn(Arc::clone(&queue), Arc::clone(&scope), Arc::clone(&events), style, Sink::new(out))?;
+        Ok((Self { queue: Arc::clone(&queue), scope, events }, LogWriter { queue, thread }))
     }
 
     /// The same log for what concerns one election.
     #[must_use]
     pub fn for_election(&self, standing: &Arc<Standing>) -> Self {
         let scope = Scope { node: self.scope.node.clone(), standing: Some(Arc::clone(standing)) };
-        Self { queue: Arc::clone(&self.queue), scope: Arc::new(scope) }
+        Self { queue: Arc::clone(&self.queue), scope: Arc::new(scope), events: Arc::clone(&self.events) }
+    }
+
+    /// The last of what the host has said itself, in all elections.
+    #[must_use]
+    pub fn events(&self) -> Arc<Ring> {
+        Arc::clone(&self.events)
     }
 
     /// Says something, of a term where it concerns one. Never blocks on the log's reader; any thread may
@@ -141,7 +151,28 @@ impl Log {
     fn push(&self, term: Option<Term>, event: Event, deadline: Option<Deadline>) {
         self.scope.observe(term, &event);
         let event = event.shortened();
-        self.queue.push(LogEntry { at: wall(), scope: Arc::clone(&self.scope), term, event, deadline });
+        let entry = Arc::new(LogEntry { at: wall(), scope: Arc::clone(&self.scope), term, event, deadline });
+        self.keep(&entry);
+        self.queue.push(entry);
+    }
+
+    /// Keeps it for those who ask, whether the log's reader is quick or not.
+    fn keep(&self, entry: &Arc<LogEntry>) {
+        let lines = self.scope.standing.as_ref().map(|standing| &standing.lines);
+        match (&entry.event, lines) {
+            (Event::Output { .. }, Some(lines)) => {
+                if !entry.deadline.as_ref().is_some_and(Deadline::has_passed) {
+                    lines.put(entry);
+                }
+            }
+            // It belongs to no election that anybody could ask for.
+            (Event::Output { .. }, None) => {}
+            (Event::Dropped { .. }, Some(lines)) => {
+                lines.put(entry);
+                self.events.put(entry);
+            }
+            _ => self.events.put(entry),
+        }
     }
 
     /// Waits until all that was said so far is written or dropped, for as long as that takes.

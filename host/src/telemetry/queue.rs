@@ -40,18 +40,16 @@ pub(super) struct LogEntry {
 }
 
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "marks are few")]
 enum Item {
-    Entry(LogEntry),
+    Entry(Arc<LogEntry>),
     Mark(oneshot::Sender<()>),
 }
 
 /// What the writer is to do next.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "it is taken apart where it is returned")]
 pub(super) enum Next {
     /// Write it, then say that so many were dropped before (0: say nothing).
-    Write(LogEntry, u64),
+    Write(Arc<LogEntry>, u64),
     /// Say that all that came before it is done.
     Mark(oneshot::Sender<()>),
     /// There is nothing to do for now.
@@ -85,7 +83,7 @@ struct State {
 
 impl Queue {
     /// Takes an event, or counts it as dropped.
-    pub fn push(&self, entry: LogEntry) {
+    pub fn push(&self, entry: Arc<LogEntry>) {
         let mut state = self.lock();
         if state.closed {
             return;
@@ -211,14 +209,14 @@ mod tests {
         let queue = Queue::default();
         let push = |event| {
             let (at, scope) = (Duration::ZERO, Arc::clone(&scope));
-            queue.push(LogEntry { at, scope, term: None, event, deadline: None });
+            queue.push(Arc::new(LogEntry { at, scope, term: None, event, deadline: None }));
         };
         (0..CAPACITY + 5).for_each(|_| push(Event::Released {}));
         push(Event::Aborting { reason: "why".to_owned() });
         push(Event::Released {});
         queue.close();
         let entries = std::iter::from_fn(|| match queue.next(false) {
-            Next::Write(entry, _) => Some(entry.event),
+            Next::Write(entry, _) => Some(entry.event.clone()),
             _ => None,
         });
         let entries: Vec<Event> = entries.collect();
@@ -232,7 +230,7 @@ mod tests {
         let queue = Queue::default();
         let push = || {
             let (at, scope) = (Duration::ZERO, Arc::clone(&scope));
-            queue.push(LogEntry { at, scope, term: None, event: Event::Released {}, deadline: None });
+            queue.push(Arc::new(LogEntry { at, scope, term: None, event: Event::Released {}, deadline: None }));
         };
         let pop = || match queue.next(false) {
             Next::Write(_, dropped) => dropped,

@@ -94,6 +94,32 @@ impl Event {
     }
 }
 
+/// What stands in the place of a coordinator's words.
+const WITHHELD: &str = "(told with the token: they may be the coordinator's own words)";
+
+impl Event {
+    /// The same without what the coordinator may have said of its end: it may be as secret as what it prints.
+    pub(super) fn without_words(&self) -> Self {
+        let mut event = self.clone();
+        match &mut event {
+            Self::Gone { message: Some(text), .. }
+            | Self::Retrying { reason: text, .. }
+            | Self::CoolOff { reason: text, .. }
+            | Self::Rejected { reason: text, .. }
+            | Self::Denied { what: text, .. } => WITHHELD.clone_into(text),
+            // It may have asked for that.
+            Self::Stopping { reason, message, .. } if reason == "step-down" => WITHHELD.clone_into(message),
+            Self::RequestRefused { origin, reason, setting, flag } => {
+                origin.clear();
+                WITHHELD.clone_into(reason);
+                (*setting, *flag) = (None, None);
+            }
+            _ => {}
+        }
+        event
+    }
+}
+
 fn cut(text: &mut String, longest: usize) {
     if text.len() > longest {
         let end = text.floor_char_boundary(longest);

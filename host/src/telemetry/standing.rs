@@ -15,9 +15,15 @@ use baton_store::clock::wall;
 use super::Event;
 use super::counts::{Answered, Asked, Counts, Ended, Transition};
 use super::heartbeat::Heartbeat;
+use super::ring::Ring;
 use super::spans::{Span, SpanQueue, Waiting};
 use super::terms::Terms;
 use super::tracks::Tracks;
+
+/// So much of what the instances of all elections print a host keeps for those who ask, in bytes; but for each election
+/// no less and no more than this.
+const LINES: usize = 16 << 20;
+const LINES_EACH: (usize, usize) = (64 << 10, 1 << 20);
 
 /// One node in one election.
 #[derive(Debug)]
@@ -30,6 +36,8 @@ pub struct Standing {
     pub counts: Counts,
     /// The terms that it serves.
     pub terms: Terms,
+    /// The last of what its instances have printed and logged here.
+    pub lines: Arc<Ring>,
     known: Mutex<Known>,
     /// Where spans are exported.
     traced: Option<Traced>,
@@ -122,8 +130,15 @@ impl Standing {
     /// A node that knows nothing yet.
     #[must_use]
     pub fn new(election: ElectionName, lease: Duration) -> Self {
+        Self::one_of(1, election, lease)
+    }
+
+    /// The same of a node that takes part in so many elections.
+    #[must_use]
+    pub fn one_of(elections: usize, election: ElectionName, lease: Duration) -> Self {
+        let lines = (LINES / elections.max(1)).clamp(LINES_EACH.0, LINES_EACH.1);
         let (counts, terms, known, traced, heartbeat) = Default::default();
-        Self { election, lease, counts, terms, known, traced, heartbeat }
+        Self { election, lease, counts, terms, lines: Arc::new(Ring::of(lines)), known, traced, heartbeat }
     }
 
     /// The same, and what is done in the election becomes spans that go there.

@@ -12,18 +12,26 @@ use baton_election::Term;
 use super::format::{Formatter, Style};
 use super::queue::{LogEntry, Next, Queue};
 use super::sink::Sink;
-use super::{Event, Scope};
+use super::{Event, Ring, Scope};
 use baton_store::clock::wall;
 use baton_store::gate::Deadline;
 
-pub(super) fn spawn(queue: Arc<Queue>, scope: Arc<Scope>, style: Style, sink: Sink) -> io::Result<JoinHandle<()>> {
-    let mut writer = Writer { queue, scope, formatter: Formatter::new(style), sink, overdue: None };
+pub(super) fn spawn(
+    queue: Arc<Queue>,
+    scope: Arc<Scope>,
+    events: Arc<Ring>,
+    style: Style,
+    sink: Sink,
+) -> io::Result<JoinHandle<()>> {
+    let mut writer = Writer { queue, scope, events, formatter: Formatter::new(style), sink, overdue: None };
     std::thread::Builder::new().name("baton-log".to_string()).spawn(move || writer.run())
 }
 
 struct Writer {
     queue: Arc<Queue>,
     scope: Arc<Scope>,
+    /// What the writer says itself goes there, too.
+    events: Arc<Ring>,
     formatter: Formatter,
     sink: Sink,
     /// What was dropped since the last line was written.
@@ -107,7 +115,9 @@ impl Writer {
     /// Says that so many lines were lost.
     fn say(&mut self, scope: Arc<Scope>, term: Option<Term>, event: Event, lines: u64) {
         scope.observe(term, &event);
-        if !matches!(self.write(&LogEntry { at: wall(), scope, term, event, deadline: None }), Outcome::Written) {
+        let entry = Arc::new(LogEntry { at: wall(), scope, term, event, deadline: None });
+        self.events.put(&entry);
+        if !matches!(self.write(&entry), Outcome::Written) {
             self.queue.add_dropped(lines);
         }
     }

@@ -62,6 +62,10 @@ pub struct Announcement {
     /// Another start of a host that says the same id, and was heard after this one had begun to speak.
     #[serde(default)]
     pub rival: Option<String>,
+    /// Where others find its admin endpoint; empty where it has none, or none that is of use to others, or did not say. A
+    /// host that knows no such field says what it has anew without it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub admin: String,
 }
 
 impl Announcement {
@@ -82,6 +86,7 @@ impl Announcement {
             steered: None,
             stays_out: None,
             rival: None,
+            admin: String::new(),
         }
     }
 
@@ -148,7 +153,10 @@ mod tests {
         let json = format!(
             r#"{{"at":"2026-11-21T12:00:00.000000Z","holds":["{digest}"],"incarnation":"abc","node":"web-3-0","rival":null,"runs":null,"source":"job.wasm","stays_out":null,"steered":null,"term":7,"version":""}}"#
         );
-        assert_eq!(standby.encode(), json);
+        assert_eq!(standby.encode(), json, "as hosts write it that know no address");
+        let admin = "https://web-3.example:7070".to_owned();
+        let found = Announcement { admin: admin.clone(), ..standby };
+        assert_eq!(Announcement::decode(&found.encode()).map(|said| said.admin), Some(admin));
     }
 
     #[test]
@@ -156,6 +164,7 @@ mod tests {
         let more = br#"{"node":"n","incarnation":"i","at":"x","holds":[],"runs":null,"more":1}"#;
         let said = Announcement::decode(more).unwrap();
         assert_eq!((said.node.as_str(), said.source.as_str(), said.when(), said.term), ("n", "", None, 0));
+        assert_eq!(said.admin, "");
         for none in
             [&b""[..], b"{}", b"null", b"\xff", br#"{"node":"n","incarnation":"i","at":"x","holds":["sha256:0"]}"#]
         {

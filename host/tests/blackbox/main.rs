@@ -14,6 +14,7 @@ mod configuration;
 mod coordinators;
 mod dev;
 mod doctor;
+mod events;
 mod files;
 mod fleet;
 mod frozen;

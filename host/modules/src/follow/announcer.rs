@@ -29,6 +29,7 @@ pub(super) struct Announcer {
     incarnation: String,
     source: String,
     labels: Labels,
+    admin: String,
     said: Option<Said>,
     /// Since when something else is to be said.
     news: Option<Instant>,
@@ -58,7 +59,7 @@ pub(super) struct Said {
 }
 
 impl Announcer {
-    /// `source` is what people call the one that the modules come from.
+    /// `source` is what people call the one that the modules come from, and `admin` where others find the node's endpoint.
     pub fn new(
         store: Arc<dyn ObjectStore>,
         leases: Arc<dyn LeaseStore>,
@@ -66,7 +67,7 @@ impl Announcer {
         node: String,
         incarnation: String,
         source: String,
-        labels: Labels,
+        (labels, admin): (Labels, String),
     ) -> Self {
         Self {
             store,
@@ -76,6 +77,7 @@ impl Announcer {
             incarnation,
             source,
             labels,
+            admin,
             said: None,
             news: None,
             named: None,
@@ -105,6 +107,7 @@ impl Announcer {
             stays_out: stays_out.map(str::to_owned),
             rival: self.rival.as_ref().filter(|(_, until)| now < *until).map(|(rival, _)| rival.clone()),
             labels: self.labels.clone(),
+            admin: self.admin.clone(),
             ..Announcement::now(&self.node, &self.incarnation, &self.source, holds, runs)
         };
         let said = say(store, election, announcement, self.named);

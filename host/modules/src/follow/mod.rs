@@ -53,6 +53,8 @@ pub struct Following {
     pub node: String,
     /// This start of it.
     pub incarnation: String,
+    /// Where others find its admin endpoint; empty for nowhere.
+    pub admin: String,
     /// What people call the source.
     pub name: String,
     /// What people know this node by.
@@ -160,7 +162,7 @@ impl Follower {
     pub fn new(given: Following) -> (Self, watch::Receiver<Supply>, mpsc::UnboundedSender<Judgement>) {
         let (supply, supplied) = watch::channel(Supply::default());
         let (judge, judgements) = mpsc::unbounded_channel();
-        let Following { store, leases, election, node, incarnation, name, labels, reports, pace, .. } = &given;
+        let Following { store, leases, election, node, incarnation, admin, name, labels, reports, pace, .. } = &given;
         let unreachable = (Duration::from_secs(1).min(pace.outage), pace.outage);
         let follower = Self {
             supply,
@@ -185,7 +187,7 @@ impl Follower {
                 node.clone(),
                 incarnation.clone(),
                 name.clone(),
-                labels.clone(),
+                (labels.clone(), admin.clone()),
             ),
             reporter: Reporter::new(Arc::clone(reports), election.clone()),
             given,

@@ -143,6 +143,7 @@ impl Fleet {
             election: self.election.clone(),
             node: node.to_owned(),
             incarnation: "1".to_owned(),
+            admin: format!("http://{node}:7070"),
             name: if source.is_some() { "x.wasm".to_owned() } else { "store://fleet".to_owned() },
             labels: [("zone".to_owned(), node.to_owned())].into(),
             source,

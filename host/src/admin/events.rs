@@ -1,0 +1,360 @@
+//! What a node has said, and what coordinators print there: the last of it, and what comes.
+//!
+//! Who asks for `text/event-stream` gets events sent by the server, without an end, each with an id. Who comes back with
+//! the last id that arrived (`Last-Event-ID`) misses nothing that is still kept, and is told how much is not. The others
+//! get a list.
+
+use std::convert::Infallible;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::header::{ACCEPT, CONNECTION};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use baton_runtime::LogLevel;
+use serde::Deserialize as _;
+use serde::de::IntoDeserializer as _;
+use serde::de::value::Error as NoSuchWord;
+use tokio::time::{Instant, sleep};
+use utoipa::ToSchema;
+
+use super::access::{HasToken, MaySeeEvents};
+use super::routes::{Asked, NoPart, answer, text};
+use super::streams::{Place, Streams};
+use crate::telemetry::{Ring, Said};
+use baton_runtime::escape::escape;
+
+/// So many streams of events there are at a time, and so many of logs: one for each election of a host of many, and some
+/// to spare.
+pub(super) const EVENT_STREAMS: usize = 64;
+pub(super) const LOG_STREAMS: usize = 64;
+
+/// A stream without news looks for them so often. Nobody who has some wakes it: they may be about to renew or to kill.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A stream without news says so often that it is there.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// A stream ends after so long, and its client comes back: with the token of that time.
+const LONGEST: Duration = Duration::from_secs(600);
+
+/// How many entries a list has, and a stream begins with, if its client does not say.
+const TAIL: usize = 100;
+
+/// A piece of an answer is longer than this only by one entry, in bytes: it is kept until the client has read it.
+const PIECE: usize = 64 << 10;
+
+/// The header with the last id that arrived.
+const LAST_ID: HeaderName = HeaderName::from_static("last-event-id");
+
+/// One of what was said. Each kind of event has fields of its own besides, as in the log.
+#[derive(ToSchema)]
+#[allow(dead_code, reason = "it describes what the log's formatter writes")]
+pub(super) struct Entry {
+    /// When, in RFC 3339.
+    ts: String,
+    /// How much it matters: `trace`, `debug`, `info`, `warn`, `error` or `critical`.
+    level: String,
+    /// Its kind.
+    event: String,
+    /// The node that says it.
+    node: String,
+    /// The election that it is about; null if it is about the host.
+    election: Option<String>,
+    /// The term that it is about.
+    term: Option<u64>,
+    /// The same for people; not in a line of output.
+    says: Option<String>,
+}
+
+/// What this node has said of itself, in all elections or in one.
+#[utoipa::path(
+    get,
+    path = "/v1/events",
+    params(
+        ("election" = Option<String>, Query, description = "only events of this election, and of the host"),
+        ("level" = Option<String>, Query, description = "only events of this level and above"),
+        ("tail" = Option<usize>, Query, description = "how many of those that are there to begin with; 100 by default"),
+        ("Last-Event-ID" = Option<String>, Header, description = "go on after this one"),
+    ),
+    responses(
+        (status = 200, content((Vec<Entry> = "application/json"), (String = "text/event-stream"))),
+        (status = 400, description = "a parameter is wrong"),
+        (status = 404, description = "this node takes no part in that election")
+    )
+)]
+pub(super) async fn events(
+    MaySeeEvents { has_token }: MaySeeEvents,
+    State(asked): State<Arc<Asked>>,
+    place: Option<Extension<Arc<Place>>>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Response {
+    let told = Wanted::of(&uri, &["election", "level", "tail"]).and_then(|wanted| {
+        if let Some(election) = &wanted.election {
+            asked.watched.standing(election)?;
+        }
+        Ok(wanted)
+    });
+    match told {
+        Ok(wanted) => tell(&asked, &asked.event_streams, &asked.watched.events, wanted, has_token, place, &headers),
+        Err(wrong) => wrong.into_response(),
+    }
+}
+
+/// What an election's coordinator prints and logs on this node. Needs the token.
+#[utoipa::path(
+    get,
+    path = "/v1/elections/{election}/logs",
+    params(
+        ("election" = String, Path),
+        ("level" = Option<String>, Query, description = "only lines of this level and above; what is printed has info"),
+        ("tail" = Option<usize>, Query, description = "how many of those that are there to begin with; 100 by default"),
+        ("Last-Event-ID" = Option<String>, Header, description = "go on after this one"),
+    ),
+    responses(
+        (status = 200, content((Vec<Entry> = "application/json"), (String = "text/event-stream"))),
+        (status = 400, description = "a parameter is wrong"),
+        (status = 401, description = "the token is missing, or another one"),
+        (status = 403, description = "this node has no token"),
+        (status = 404, description = "this node takes no part in it")
+    )
+)]
+pub(super) async fn logs(
+    _: HasToken,
+    State(asked): State<Arc<Asked>>,
+    Path(election): Path<String>,
+    place: Option<Extension<Arc<Place>>>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Response {
+    let told = Wanted::of(&uri, &["level", "tail"]);
+    match told.and_then(|wanted| Ok((wanted, asked.watched.standing(&election)?))) {
+        Ok((wanted, standing)) => tell(&asked, &asked.log_streams, &standing.lines, wanted, true, place, &headers),
+        Err(wrong) => wrong.into_response(),
+    }
+}
+
+/// Why somebody is told nothing.
+enum Wrong {
+    /// A parameter is wrong.
+    Parameter(String),
+    /// The node takes no part in that election.
+    NoPart(NoPart),
+}
+
+impl From<NoPart> for Wrong {
+    fn from(no_part: NoPart) -> Self {
+        Self::NoPart(no_part)
+    }
+}
+
+impl IntoResponse for Wrong {
+    fn into_response(self) -> Response {
+        match self {
+            Self::Parameter(why) => text(StatusCode::BAD_REQUEST, why + "\n"),
+            Self::NoPart(no_part) => no_part.into_response(),
+        }
+    }
+}
+
+/// What somebody wants to be told.
+struct Wanted {
+    election: Option<String>,
+    level: LogLevel,
+    tail: usize,
+}
+
+impl Wanted {
+    /// By the parameters of the address that was asked for, of which there may be these.
+    fn of(uri: &Uri, known: &[&str]) -> Result<Self, Wrong> {
+        let mut wanted = Self { election: None, level: LogLevel::Trace, tail: TAIL };
+        for (name, value) in url::form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
+            if !known.contains(&&*name) {
+                let known = known.join(", ");
+                return Err(Wrong::Parameter(format!("there is no parameter {}; there are: {known}", escape(&name))));
+            }
+            let value = &*value;
+            let wrong = |needs| Wrong::Parameter(format!("{name}={} is wrong: {needs}", escape(value)));
+            match &*name {
+                "election" => wanted.election = Some(value.to_owned()),
+                "level" => {
+                    let level = LogLevel::deserialize(value.into_deserializer());
+                    wanted.level =
+                        level.map_err(|_: NoSuchWord| wrong("trace, debug, info, warn, error or critical"))?;
+                }
+                _ => wanted.tail = value.parse().map_err(|_| wrong("a number"))?,
+            }
+        }
+        Ok(wanted)
+    }
+
+    fn takes(&self, said: &Said) -> bool {
+        let is_of = |election: &String| said.election().is_none_or(|of| of.as_str() == election);
+        said.level() >= self.level && self.election.as_ref().is_none_or(is_of)
+    }
+}
+
+/// Tells it, as a stream or as a list.
+fn tell(
+    asked: &Asked,
+    streams: &Streams,
+    ring: &Arc<Ring>,
+    wanted: Wanted,
+    words: bool,
+    place: Option<Extension<Arc<Place>>>,
+    headers: &HeaderMap,
+) -> Response {
+    let accepts = headers.get_all(ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
+    let is_stream = accepts.into_iter().any(|accept| accept.contains("text/event-stream"));
+    let Extension(place) = place.unwrap_or_default();
+    let incarnation = asked.watched.incarnation.clone();
+    // An id of an earlier start of this host, or of another's, is followed by all that there is.
+    let last = headers.get(LAST_ID).and_then(|id| id.to_str().ok()).filter(|id| !id.is_empty());
+    let last = last.map(|id| match id.split_once('-') {
+        Some((of, number)) if of == incarnation => number.parse().unwrap_or(0_u64),
+        _ => 0,
+    });
+    let next = match last {
+        Some(last) => last.saturating_add(1),
+        None => ring.tail(wanted.tail, |said| wanted.takes(said)),
+    };
+    let (ring, now) = (Arc::clone(ring), Instant::now());
+    let mut reader = Reader {
+        ring,
+        wanted,
+        words,
+        incarnation,
+        next,
+        place,
+        begun: false,
+        has_ended: false,
+        until: now + LONGEST,
+        ends: Arc::clone(&asked.ends),
+    };
+    if is_stream {
+        streams.begin(&reader.place);
+        let stream = futures::stream::unfold(reader, |mut reader| async {
+            let piece = reader.piece().await?;
+            Some((Ok::<_, Infallible>(piece), reader))
+        });
+        let mut response = answer(StatusCode::OK, "text/event-stream", Body::from_stream(stream));
+        // Nothing else follows on its connection.
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        return response;
+    }
+    let end = reader.ring.end();
+    let pieces = std::iter::from_fn(move || reader.part_of_list(end).map(Ok::<_, Infallible>));
+    answer(StatusCode::OK, "application/json", Body::from_stream(futures::stream::iter(pieces)))
+}
+
+/// Somebody who reads, and how far they are. All that is kept for them is a piece of text.
+struct Reader {
+    ring: Arc<Ring>,
+    wanted: Wanted,
+    words: bool,
+    incarnation: String,
+    next: u64,
+    place: Arc<Place>,
+    begun: bool,
+    has_ended: bool,
+    /// When the stream ends.
+    until: Instant,
+    /// Whether the host does.
+    ends: Arc<AtomicBool>,
+}
+
+impl Reader {
+    /// The next of a stream, once there is something; none where it ends.
+    async fn piece(&mut self) -> Option<String> {
+        self.place.moves();
+        let mut piece = String::new();
+        if !std::mem::replace(&mut self.begun, true) {
+            // After a second its client comes back, and goes on from here, even if nothing has come until then.
+            let _ = write!(piece, "retry: 1000\n{}", self.mark());
+        }
+        let since = Instant::now();
+        while Instant::now() < self.until {
+            // Asked before it is looked whether there is more.
+            let ends = self.ends.load(Ordering::Relaxed);
+            let (lost, found) = self.take(u64::MAX);
+            if lost > 0 {
+                let _ = write!(piece, "event: lost\ndata: {{\"lost\":{lost}}}\n\n");
+            }
+            for (number, json) in &found.wanted {
+                let _ = write!(piece, "id: {}-{number}\ndata: {json}\n\n", self.incarnation);
+            }
+            if piece.is_empty() && since.elapsed() >= QUIET {
+                piece = self.mark();
+            }
+            if !piece.is_empty() {
+                return Some(piece);
+            }
+            if found.was_all && ends {
+                break;
+            }
+            if found.was_all {
+                sleep(LOOK).await;
+            } else {
+                tokio::task::yield_now().await;
+            }
+        }
+        None
+    }
+
+    /// Where the client is by now, though nothing has come that it wants.
+    fn mark(&self) -> String {
+        format!("id: {}-{}\n\n", self.incarnation, self.next.saturating_sub(1))
+    }
+
+    /// The next of a list of what was there when it was asked for; none after its end.
+    fn part_of_list(&mut self, end: u64) -> Option<String> {
+        if self.has_ended {
+            return None;
+        }
+        let (_, found) = self.take(end);
+        let mut part = String::new();
+        for (_, json) in found.wanted {
+            part.push(if std::mem::replace(&mut self.begun, true) { ',' } else { '[' });
+            part.push_str(&json);
+        }
+        if found.was_all {
+            part.push_str(if self.begun { "]\n" } else { "[]\n" });
+            self.has_ended = true;
+        }
+        Some(part)
+    }
+
+    /// What comes next, before the one with the number `end`, and how many were lost before that.
+    fn take(&mut self, end: u64) -> (u64, Found) {
+        let taken = self.ring.since(self.next);
+        let (mut found, mut length) = (Found { wanted: Vec::new(), was_all: true }, 0);
+        self.next = taken.next;
+        for said in taken.said.iter().filter(|said| said.number < end) {
+            if length >= PIECE {
+                self.next = said.number;
+                break;
+            }
+            found.was_all = false;
+            if self.wanted.takes(said) {
+                let json = said.json(self.words);
+                length += json.len();
+                found.wanted.push((said.number, json));
+            }
+        }
+        (taken.lost, found)
+    }
+}
+
+/// What a reader has found.
+struct Found {
+    /// What it wants of that: numbers and JSON.
+    wanted: Vec<(u64, String)>,
+    /// Whether there was nothing more, wanted or not.
+    was_all: bool,
+}

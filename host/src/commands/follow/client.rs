@@ -1,0 +1,232 @@
+//! Asks nodes at their admin endpoints.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::header::{ACCEPT, AUTHORIZATION, HOST};
+use axum::http::{HeaderValue, Request, StatusCode};
+use futures::{Stream, StreamExt as _};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+use super::WrongConfiguration;
+use crate::admin::{AdminUrl, token};
+use baton_runtime::read_file;
+
+/// How long a node may take to answer.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// A stream that says nothing for so long has ended: a node says three times as often that it is there.
+const SILENT: Duration = Duration::from_secs(30);
+
+/// The longest answer that is no stream, in bytes: a node keeps a mebibyte of each kind, which escapes make longer.
+const LONGEST: usize = 32 << 20;
+
+/// So much is read of an answer that explains itself, in bytes.
+const LONGEST_REASON: usize = 4 << 10;
+
+/// The largest file of certificates, in bytes.
+const LARGEST_PEM: u64 = 16 << 20;
+
+/// Why a node has not told.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AskError {
+    /// Asking again is of no use until somebody mends something.
+    #[error("{0}")]
+    Refused(String),
+    /// It may be of use.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl AskError {
+    fn failed(error: impl std::fmt::Display) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+/// What asks, with what it needs for that.
+pub(super) struct Client {
+    token_file: Option<PathBuf>,
+    ca: Option<PathBuf>,
+}
+
+/// What a node answers: the pieces, as they come.
+pub(super) struct Answer {
+    pieces: std::pin::Pin<Box<dyn Stream<Item = Result<Bytes, axum::Error>> + Send>>,
+    /// What carries it. It ends with this value.
+    _carrier: JoinSet<()>,
+}
+
+impl Client {
+    /// One that has these files.
+    pub(super) fn with(token_file: Option<&Path>, ca: Option<&Path>) -> anyhow::Result<Self> {
+        let client = Self { token_file: token_file.map(Path::to_owned), ca: ca.map(Path::to_owned) };
+        // What is wrong with them is said before anybody is asked. They may be other files later.
+        if let Some(file) = &client.token_file {
+            token(file).map_err(WrongConfiguration::new)?;
+        }
+        if client.ca.is_some() {
+            client.tls().map_err(WrongConfiguration::new)?;
+        }
+        Ok(client)
+    }
+
+    /// Whether there is a token to ask with.
+    pub(super) fn has_token(&self) -> bool {
+        self.token_file.is_some()
+    }
+
+    /// What the node answers to this path: what it accepts, and after which id it goes on.
+    pub(super) async fn ask(
+        &self,
+        node: &AdminUrl,
+        path: &str,
+        accepts: &'static str,
+        after: Option<&str>,
+    ) -> Result<Answer, AskError> {
+        let asked = self.ask_at_length(node, path, accepts, after);
+        let asked = timeout(ANSWER, asked).await;
+        asked.unwrap_or_else(|_| Err(AskError::Failed(format!("no answer within {ANSWER:?}"))))
+    }
+
+    async fn ask_at_length(
+        &self,
+        node: &AdminUrl,
+        path: &str,
+        accepts: &'static str,
+        after: Option<&str>,
+    ) -> Result<Answer, AskError> {
+        let mut request = Request::get(node.target(path))
+            .header(HOST, node.authority())
+            .header(ACCEPT, HeaderValue::from_static(accepts));
+        if let Some(id) = after {
+            request = request.header("last-event-id", id);
+        }
+        if let Some(file) = &self.token_file {
+            if !node.is_private() {
+                let why = "the token is not sent where others can read it, and this is neither https nor this machine";
+                return Err(AskError::Refused(why.to_owned()));
+            }
+            let token = token(file).map_err(|error| AskError::Refused(error.to_string()))?;
+            let value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(AskError::failed)?;
+            request = request.header(AUTHORIZATION, value);
+        }
+        let request = request.body(Body::empty()).map_err(AskError::failed)?;
+        let (host, port) = node.place();
+        let stream = TcpStream::connect((&*host, port)).await.map_err(AskError::failed)?;
+        let answer = if node.is_encrypted() {
+            let name = ServerName::try_from(host).map_err(AskError::failed)?;
+            let tls = self.tls().map_err(|error| AskError::Refused(error.to_string()))?;
+            send(tls.connect(name, stream).await.map_err(AskError::failed)?, request).await
+        } else {
+            send(stream, request).await
+        };
+        let (status, answer) = answer.map_err(AskError::failed)?;
+        if status == StatusCode::OK {
+            return Ok(answer);
+        }
+        let said = answer.beginning(LONGEST_REASON).await;
+        let said = format!("{status}: {}", String::from_utf8_lossy(&said).trim());
+        Err(match status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST => AskError::Refused(said),
+            _ => AskError::Failed(said),
+        })
+    }
+
+    /// Whom to trust.
+    fn tls(&self) -> Result<TlsConnector, UntrustedTls> {
+        let mut roots = RootCertStore::empty();
+        let mut why = None;
+        if let Some(path) = &self.ca {
+            let unusable = |why: String| UntrustedTls { place: format!("--ca {}", path.display()), why };
+            let pem = read_file(path, LARGEST_PEM).map_err(|error| unusable(format!("it {error}")))?;
+            for certificate in CertificateDer::pem_slice_iter(&pem) {
+                let certificate = certificate.map_err(|error| unusable(error.to_string()))?;
+                roots.add(certificate).map_err(|error| unusable(error.to_string()))?;
+            }
+        } else {
+            let found = rustls_native_certs::load_native_certs();
+            roots.add_parsable_certificates(found.certs);
+            why = found.errors.first().map(ToString::to_string);
+        }
+        let place = self.ca.as_ref().map_or("the system".to_owned(), |path| format!("--ca {}", path.display()));
+        if roots.is_empty() {
+            let why = why.unwrap_or_else(|| "there is no certificate (PEM) in it".to_owned());
+            return Err(UntrustedTls { place, why });
+        }
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| UntrustedTls { place, why: error.to_string() })?;
+        Ok(TlsConnector::from(Arc::new(config.with_root_certificates(roots).with_no_client_auth())))
+    }
+}
+
+/// Nobody is trusted who could certify a node.
+#[derive(Debug, thiserror::Error)]
+#[error("{place}: no certificates to trust: {why}")]
+struct UntrustedTls {
+    place: String,
+    why: String,
+}
+
+/// Sends a request on a new connection.
+async fn send(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    request: Request<Body>,
+) -> Result<(StatusCode, Answer), hyper::Error> {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let mut carrier = JoinSet::new();
+    // What goes wrong with it, the reader of the answer is told.
+    carrier.spawn(async move { drop(connection.await) });
+    let (head, body) = sender.send_request(request).await?.into_parts();
+    let pieces = Box::pin(Body::new(body).into_data_stream());
+    Ok((head.status, Answer { pieces, _carrier: carrier }))
+}
+
+impl Answer {
+    /// The next piece of a stream; none at its end.
+    pub(super) async fn piece(&mut self) -> Result<Option<Bytes>, AskError> {
+        match timeout(SILENT, self.pieces.next()).await {
+            Ok(None) => Ok(None),
+            Ok(Some(Ok(piece))) => Ok(Some(piece)),
+            Ok(Some(Err(error))) => Err(AskError::failed(error)),
+            Err(_) => Err(AskError::Failed(format!("it says nothing for {SILENT:?}"))),
+        }
+    }
+
+    /// All of it.
+    pub(super) async fn whole(mut self) -> Result<Vec<u8>, AskError> {
+        let mut whole = Vec::new();
+        while let Some(piece) = self.piece().await? {
+            whole.extend_from_slice(&piece);
+            if whole.len() > LONGEST {
+                return Err(AskError::Failed(format!("its answer is longer than {LONGEST} bytes, as no node's is")));
+            }
+        }
+        Ok(whole)
+    }
+
+    /// No more than so much of it, as far as it comes.
+    async fn beginning(mut self, longest: usize) -> Vec<u8> {
+        let mut beginning = Vec::new();
+        while beginning.len() < longest
+            && let Ok(Some(piece)) = self.piece().await
+        {
+            beginning.extend_from_slice(&piece);
+        }
+        beginning.truncate(longest);
+        beginning
+    }
+}

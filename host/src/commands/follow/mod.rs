@@ -1,0 +1,330 @@
+//! `baton events` and `baton logs`: what the leader's host has to tell, whoever leads.
+//!
+//! The record in the store says which node leads, or led last, and that node's announcement where its admin endpoint is.
+//! A reader that follows asks the store again and again, and goes over to the next leader's host when leadership has
+//! moved. It comes back to a host with the last id that it has from there, and takes from the next leader's only what
+//! follows its own term: nothing is printed twice.
+
+mod client;
+mod sent_events;
+
+use std::collections::HashMap;
+use std::io::Write as _;
+use std::pin::pin;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use baton_election::{ElectionName, Snapshot, Term};
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use serde::Deserialize as _;
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+
+use super::{WrongConfiguration, elections, open_store, patiently, read, unheard_of};
+use crate::admin::AdminUrl;
+use crate::cli::{Told, print_told};
+use baton_runtime::LogLevel;
+use baton_runtime::escape::escape;
+use baton_store::jitter::between;
+use baton_store::{Announcement, ModuleStore as _, Store};
+use client::{Answer, AskError, Client};
+pub(crate) use sent_events::READER;
+use sent_events::SentEvents;
+
+/// The store is asked so often who leads.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// After leadership has moved, so long is read what the host that led has to tell still.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// From a failure to the next try: at least and at most.
+const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(2));
+
+/// So many elections are followed at a time: hosts have places for so many readers.
+const MOST: usize = 50;
+
+/// Everything that there is.
+const ALL: usize = usize::MAX;
+
+pub(super) async fn told(told: &Told) -> anyhow::Result<ExitCode> {
+    let store = open_store(&told.store)?;
+    let client = Arc::new(Client::with(told.token_file.as_deref(), told.ca.as_deref())?);
+    if told.is_output && !client.has_token() {
+        let why = "what coordinators print is told to those who have the nodes' token: name its file with --token-file";
+        return Err(WrongConfiguration::new(anyhow::anyhow!(why)).into());
+    }
+    let names = match &told.election {
+        Some(election) => vec![election.clone()],
+        None => elections(&*store).await.context("cannot list the elections")?,
+    };
+    if names.len() > MOST && told.follow {
+        anyhow::bail!("there are {} elections, more than can be followed at a time: name one", names.len());
+    }
+    let one = |election: ElectionName| Reader {
+        place: Place { store: Arc::clone(&store), election: election.clone() },
+        client: Arc::clone(&client),
+        election,
+        is_output: told.is_output,
+        tail: told.tail,
+        level: told.level,
+        json: told.json,
+        begun: None,
+        ids: HashMap::new(),
+        said: String::new(),
+    };
+    if let [name] = names.as_slice()
+        && matches!(read(&*store, name).await?, Snapshot::Nothing)
+    {
+        return Err(unheard_of(name, &told.store));
+    }
+    if !told.follow {
+        for name in names {
+            if !one(name).list().await? {
+                break;
+            }
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut readers: FuturesUnordered<_> = names.into_iter().map(|name| one(name).follow()).collect();
+    // The first that ends ends all: nobody reads any more, or something is wrong for all of them.
+    if let Some(ended) = readers.next().await {
+        ended?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Reads what is told of one election.
+struct Reader {
+    place: Place,
+    client: Arc<Client>,
+    election: ElectionName,
+    is_output: bool,
+    tail: usize,
+    level: LogLevel,
+    json: bool,
+    /// The highest term that a host had begun that was asked; none before any was.
+    begun: Option<Term>,
+    /// The last id from each start of a host.
+    ids: HashMap<String, String>,
+    /// What was said last of how it goes.
+    said: String,
+}
+
+/// The node that leads, or led last.
+#[derive(Clone, PartialEq, Eq)]
+struct Leader {
+    node: String,
+    incarnation: String,
+    term: Term,
+    admin: AdminUrl,
+}
+
+/// Why nobody can be asked now.
+#[derive(Debug, thiserror::Error)]
+enum Nobody {
+    #[error("nobody has led yet")]
+    HasLed,
+    #[error(
+        "{node} leads, or led last, and says in the store of no admin endpoint: it has none, or one that only its own \
+         machine reaches; give that node --admin and --admin-advertise"
+    )]
+    SaysWhere { node: String },
+    #[error("{0}")]
+    Store(String),
+}
+
+/// Why a reader has stopped.
+enum Stopped {
+    /// Nobody reads what it prints.
+    Unread,
+    /// Another node leads.
+    Moved,
+    /// The stream has ended.
+    Ended,
+}
+
+impl Reader {
+    /// Prints what there is. Says whether somebody still reads.
+    async fn list(self) -> anyhow::Result<bool> {
+        let leader = self.place.leader().await.map_err(|nobody| anyhow::anyhow!("{}: {nobody}", self.election))?;
+        let at = || format!("{}: {} does not tell ({})", self.election, leader.node, leader.admin);
+        let path = self.path(self.tail, self.level);
+        let answer = self.client.ask(&leader.admin, &path, "application/json", None);
+        let list = match answer.await {
+            Ok(answer) => answer.whole().await,
+            Err(error) => Err(error),
+        };
+        let list: Vec<Value> = serde_json::from_slice(&list.with_context(at)?).with_context(at)?;
+        for entry in &list {
+            if !self.print(entry)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Prints what there is and what comes, until nobody reads it.
+    async fn follow(mut self) -> anyhow::Result<()> {
+        let mut before: Option<Leader> = None;
+        loop {
+            let leader = match self.place.leader().await {
+                Ok(leader) => leader,
+                Err(nobody) => {
+                    self.say(&nobody.to_string());
+                    sleep(between(AGAIN.0, AGAIN.1)).await;
+                    continue;
+                }
+            };
+            if before.as_ref().is_some_and(|before| before.incarnation != leader.incarnation) {
+                self.say(&format!("{} leads now, in term {}", leader.node, leader.term));
+            }
+            before = Some(leader.clone());
+            match self.read(&leader).await {
+                Ok(Stopped::Unread) => return Ok(()),
+                Ok(Stopped::Moved) => continue,
+                // As each does after a while.
+                Ok(Stopped::Ended) => {}
+                Err(AskError::Refused(why)) => {
+                    anyhow::bail!("{}: {} ({}): {why}", self.election, leader.node, leader.admin)
+                }
+                Err(AskError::Failed(why)) => {
+                    self.say(&format!("{} ({}): {why}; trying again", leader.node, leader.admin));
+                }
+            }
+            sleep(between(AGAIN.0, AGAIN.1)).await;
+        }
+    }
+
+    /// Reads from one host until that ends, or another leads.
+    async fn read(&mut self, leader: &Leader) -> Result<Stopped, AskError> {
+        let before = self.begun;
+        let last = self.ids.get(&leader.incarnation).cloned();
+        // From one that was not asked before, after another was, all that follows the terms that are known.
+        let mut awaits = before.filter(|_| last.is_none());
+        let tail = if awaits.is_some() { ALL } else { self.tail };
+        // An election shows where the next leader's events begin, whatever is to be printed of them.
+        let path = self.path(tail, if self.is_output { self.level } else { LogLevel::Trace });
+        let mut answer = self.client.ask(&leader.admin, &path, "text/event-stream", last.as_deref()).await?;
+        self.said.clear();
+        self.begun = self.begun.max(Some(leader.term));
+        let mut events = SentEvents::default();
+        let place = self.place.clone();
+        let mut another = pin!(place.has_another_than(leader));
+        let mut moved: Option<Instant> = None;
+        loop {
+            let piece = tokio::select! {
+                piece = next(&mut answer, moved) => piece?,
+                () = &mut another, if moved.is_none() => {
+                    moved = Some(Instant::now() + LAST_WORDS);
+                    continue;
+                }
+            };
+            let Some(piece) = piece else {
+                return Ok(if moved.is_some() { Stopped::Moved } else { Stopped::Ended });
+            };
+            for sent in events.read(&piece).map_err(|error| AskError::Failed(error.to_string()))? {
+                let Ok(entry) = serde_json::from_str::<Value>(&sent.data) else { continue };
+                if sent.kind == "lost" {
+                    let lost = entry["lost"].as_u64().unwrap_or_default();
+                    if awaits.is_none() {
+                        self.say(&format!("{lost} were lost: they came faster than they were read, or before"));
+                    }
+                    continue;
+                }
+                // Other events of a host may name others' terms.
+                let own =
+                    entry["term"].as_u64().filter(|_| ["elected", "output"].iter().any(|own| entry["event"] == *own));
+                if awaits.is_some_and(|known| own.is_none_or(|term| term <= known)) {
+                    continue;
+                }
+                awaits = None;
+                // Of the next leader's term the next leader tells.
+                if moved.is_some() && entry["term"].as_u64() > self.begun {
+                    continue;
+                }
+                self.begun = self.begun.max(own);
+                if LogLevel::deserialize(&entry["level"]).is_ok_and(|level| level < self.level) {
+                    continue;
+                }
+                match self.print(&entry) {
+                    Ok(true) => {}
+                    Ok(false) => return Ok(Stopped::Unread),
+                    Err(error) => return Err(AskError::Refused(error.to_string())),
+                }
+            }
+            if let Some(id) = &events.last_id {
+                self.ids.insert(leader.incarnation.clone(), id.clone());
+            }
+        }
+    }
+
+    fn print(&self, entry: &Value) -> std::io::Result<bool> {
+        print_told(entry, self.json)
+    }
+
+    /// Says how it goes, unless that is what was said last.
+    fn say(&mut self, what: &str) {
+        if self.said != what {
+            what.clone_into(&mut self.said);
+            let line = format!("{}: {what}", self.election);
+            // Nobody may read it.
+            let _ = writeln!(std::io::stderr(), "{}", escape(&line));
+        }
+    }
+
+    fn path(&self, tail: usize, level: LogLevel) -> String {
+        let level = serde_json::to_value(level).ok();
+        let level = level.as_ref().and_then(Value::as_str).unwrap_or("trace");
+        let election = &self.election;
+        if self.is_output {
+            return format!("/v1/elections/{election}/logs?level={level}&tail={tail}");
+        }
+        format!("/v1/events?election={election}&level={level}&tail={tail}")
+    }
+}
+
+/// Where it is found who leads.
+#[derive(Clone)]
+struct Place {
+    store: Arc<dyn Store>,
+    election: ElectionName,
+}
+
+impl Place {
+    /// The node that leads, or led last, and where it is asked.
+    async fn leader(&self) -> Result<Leader, Nobody> {
+        let snapshot = read(&*self.store, &self.election).await.map_err(|error| Nobody::Store(format!("{error:#}")))?;
+        let Snapshot::Object { record: Some(record), .. } = snapshot else { return Err(Nobody::HasLed) };
+        let Some(node) = record.node else { return Err(Nobody::HasLed) };
+        let said = patiently(2, async || self.store.announced(&self.election, &node).await).await;
+        let said = said.map_err(|error| Nobody::Store(format!("where {node} is asked cannot be read: {error}")))?;
+        let admin = said.and_then(|said| Announcement::decode(&said)).and_then(|said| said.admin.parse().ok());
+        match admin {
+            Some(admin) => Ok(Leader { node, incarnation: record.incarnation, term: record.term, admin }),
+            None => Err(Nobody::SaysWhere { node }),
+        }
+    }
+
+    /// Waits until the store names another than this one. One that does not answer says nothing of who leads.
+    async fn has_another_than(&self, leader: &Leader) {
+        loop {
+            sleep(LOOK).await;
+            if let Ok(now) = self.leader().await
+                && (now.incarnation != leader.incarnation || now.admin != leader.admin)
+            {
+                return;
+            }
+        }
+    }
+}
+
+/// The next piece; none once that time has come.
+async fn next(answer: &mut Answer, until: Option<Instant>) -> Result<Option<axum::body::Bytes>, AskError> {
+    match until {
+        None => answer.piece().await,
+        Some(until) => tokio::time::timeout_at(until, answer.piece()).await.unwrap_or(Ok(None)),
+    }
+}

@@ -1,0 +1,491 @@
+//! What hosts and coordinators say, as those read it who ask the endpoint: live, in order, each line once, whoever leads.
+
+use std::collections::HashSet;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::endpoint::{Answer, Endpoint};
+use crate::fleet::{ELECTION, Fleet};
+use crate::guests::Guest;
+use crate::node::{GUARD, Node, until};
+use crate::on_both_stores;
+use crate::store::Store;
+
+on_both_stores! {
+    a_reader_follows_the_leader_and_prints_nothing_twice,
+}
+
+const TOKEN: &str = "0123456789abcdef";
+
+/// The file with that token.
+fn token(fleet: &Fleet) -> String {
+    let path = fleet.home.path().join("token");
+    std::fs::write(&path, TOKEN).expect("written");
+    path.display().to_string()
+}
+
+fn launch(fleet: &Fleet, name: &str, token: &str) -> Node {
+    fleet.launch_with(name, &[("--admin-token-file", token)]).start()
+}
+
+fn ask(at: Endpoint, path: &str, headers: &str) -> Answer {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n{headers}\r\n");
+    at.send(request.as_bytes()).expect("an answer")
+}
+
+fn bearer() -> String {
+    format!("Authorization: Bearer {TOKEN}\r\n")
+}
+
+/// The body of an answer that came in chunks.
+fn list(answer: &Answer) -> Vec<Value> {
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let mut rest = answer.body.as_bytes();
+    let mut whole = Vec::new();
+    while let Some(end) = rest.windows(2).position(|two| two == b"\r\n") {
+        let length = usize::from_str_radix(std::str::from_utf8(&rest[..end]).expect("hex"), 16).expect("a length");
+        whole.extend_from_slice(&rest[end + 2..end + 2 + length]);
+        rest = &rest[end + 2 + length + 2..];
+        if length == 0 {
+            break;
+        }
+    }
+    serde_json::from_slice(&whole).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&whole)))
+}
+
+/// A stream that is read by the test.
+struct Stream(BufReader<TcpStream>);
+
+impl Stream {
+    fn open(at: Endpoint, path: &str, headers: &str) -> Self {
+        let mut stream = TcpStream::connect(at.0).expect("it listens");
+        stream.set_read_timeout(Some(GUARD)).expect("a time");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n{headers}\r\n");
+        stream.write_all(request.as_bytes()).expect("sent");
+        let mut stream = Self(BufReader::new(stream));
+        assert!(stream.line().expect("an answer").starts_with("HTTP/1.1 200"));
+        stream
+    }
+
+    /// The next line of whatever is sent; none at the end.
+    fn line(&mut self) -> Option<String> {
+        let mut line = String::new();
+        match self.0.read_line(&mut line) {
+            Ok(0) | Err(_) => None,
+            Ok(_) => Some(line.trim_end().to_owned()),
+        }
+    }
+
+    /// The next entry, with its id.
+    fn entry(&mut self) -> (String, Value) {
+        let mut id = String::new();
+        loop {
+            let line = self.line().expect("the stream goes on");
+            if let Some(said) = line.strip_prefix("id: ") {
+                said.clone_into(&mut id);
+            } else if let Some(data) = line.strip_prefix("data: ") {
+                return (id, serde_json::from_str(data).expect("JSON"));
+            }
+        }
+    }
+}
+
+/// `baton` as it runs on, and what it has printed so far.
+struct Following {
+    process: Child,
+    out: Arc<Mutex<Vec<String>>>,
+    said: Arc<Mutex<Vec<String>>>,
+    readers: Vec<JoinHandle<()>>,
+}
+
+impl Following {
+    fn start(mut command: Command) -> Self {
+        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        let (out, said) = (Arc::default(), Arc::default());
+        let readers = vec![
+            read(process.stdout.take().expect("piped"), Arc::clone(&out)),
+            read(process.stderr.take().expect("piped"), Arc::clone(&said)),
+        ];
+        Self { process, out, said, readers }
+    }
+
+    fn lines(&self) -> Vec<Value> {
+        let lines = self.out.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.iter().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line}"))).collect()
+    }
+
+    fn said(&self) -> Vec<String> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits for a line that passes the test.
+    fn wait(&self, what: &str, test: impl Fn(&Value) -> bool) -> Value {
+        until(what, || self.lines().into_iter().find(&test).ok_or_else(|| (self.lines().len(), self.said())))
+    }
+}
+
+fn read(pipe: impl std::io::Read + Send + 'static, into: Arc<Mutex<Vec<String>>>) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+            into.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+        }
+    })
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        self.readers.drain(..).for_each(|reader| drop(reader.join()));
+    }
+}
+
+/// What a line was, as no other is.
+fn identity(line: &Value) -> String {
+    format!("{} {} {} {} {}", line["ts"], line["node"], line["event"], line["term"], line["line"])
+}
+
+fn a_reader_follows_the_leader_and_prints_nothing_twice(fleet: Fleet) {
+    let token = token(&fleet);
+    let alpha = launch(&fleet, "alpha", &token);
+    let term = fleet.beat_above(0).term;
+    let mut beta = launch(&fleet, "beta", &token);
+    let follow =
+        |what: &str| Following::start(fleet.baton(&[what, ELECTION, "--follow", "--json", "--token-file", &token]));
+    let (logs, events) = (follow("logs"), follow("events"));
+
+    logs.wait("a beat", |line| line["term"] == term && line["event"] == "output");
+    events.wait("its election", |line| line["event"] == "elected" && line["node"] == "alpha");
+    beta.event("to follow alpha", |event| event.name == "standby" && event.text("reason").contains("alpha"));
+
+    // A crash: the way to alpha is lost, and found to beta.
+    alpha.signal(Signal::KILL);
+    let second = fleet.beat_above(term).term;
+    logs.wait("a beat of beta", |line| line["term"] == second && line["node"] == "beta");
+    events.wait("the election of beta", |line| line["event"] == "elected" && line["node"] == "beta");
+    for reader in [&logs, &events] {
+        let says = format!("{ELECTION}: beta leads now, in term {second}");
+        assert!(reader.said().contains(&says), "{:?}", reader.said());
+    }
+    // A hand-off: the last words of beta are told, too, and gamma goes on.
+    let gamma = launch(&fleet, "gamma", &token);
+    gamma.event("to follow beta", |event| event.name == "standby" && event.text("reason").contains("beta"));
+    assert_eq!(beta.terminate().code(), Some(0));
+    let third = fleet.beat_above(second).term;
+    logs.wait("a beat of gamma", |line| line["term"] == third && line["node"] == "gamma");
+    events.wait("the election of gamma", |line| line["event"] == "elected" && line["node"] == "gamma");
+    for reader in [&logs, &events] {
+        let lines: Vec<String> = reader.lines().iter().map(identity).collect();
+        let different: HashSet<&String> = lines.iter().collect();
+        assert_eq!(different.len(), lines.len(), "a line was printed twice");
+    }
+    let (mut terms, beats) = (Vec::new(), logs.lines());
+    terms.extend(beats.iter().filter_map(|line| line["term"].as_u64()));
+    assert!(terms.is_sorted(), "the lines of a term stand together: {terms:?}");
+    let last = |line: &Value| line["node"] == "beta" && line["event"] == "released";
+    events.wait("the last words of beta", last);
+    // Of gamma's time as a standby nothing is told: it led afterwards.
+    assert!(events.lines().iter().all(|line| line["node"] != "gamma" || line["event"] != "standby"));
+    // All that gamma has written since it leads was told.
+    let written = fleet.beat("a later beat", |event| event.from == "gamma" && event.term == third);
+    let text = written.text("line").to_owned();
+    logs.wait("that beat", |line| line["line"].as_str() == Some(&text) && line["term"] == third);
+    fleet.check_promises();
+}
+
+#[test]
+fn what_is_printed_is_told_with_the_token_alone() {
+    let fleet = Fleet::new(Store::sqlite()).with(Guest::Logs);
+    let file = token(&fleet);
+    let node = launch(&fleet, "alpha", &file);
+    let at = Endpoint::of(&node);
+    let path = format!("/v1/elections/{ELECTION}/logs");
+    let logged = until("eight lines", || {
+        let lines = list(&ask(at, &format!("{path}?tail=1000"), &bearer()));
+        if lines.len() > 8 { Ok(lines) } else { Err(lines) }
+    });
+    // The first is printed.
+    let levels: Vec<&str> = logged[1..7].iter().filter_map(|line| line["level"].as_str()).collect();
+    assert_eq!(levels, ["trace", "debug", "info", "warn", "error", "critical"], "{logged:?}");
+    let warnings = list(&ask(at, &format!("{path}?level=warn&tail=2"), &bearer()));
+    let levels: Vec<&str> = warnings.iter().filter_map(|line| line["level"].as_str()).collect();
+    assert_eq!(levels, ["error", "critical"], "the last two of these");
+
+    for (path, headers, status) in [
+        (path.as_str(), "", 401),
+        (&path, "Authorization: Bearer 0123456789abcdeg\r\n", 401),
+        (&path, "Accept: text/event-stream\r\n", 401),
+        ("/v1/elections/other/logs", &bearer(), 404),
+        (&format!("{path}?level=loud"), &bearer(), 400),
+        (&format!("{path}?tail=-1"), &bearer(), 400),
+        (&format!("{path}?since=1"), &bearer(), 400),
+        ("/v1/events?election=other", "", 404),
+        ("/v1/events", "Authorization: Bearer 0123456789abcdeg\r\n", 401),
+        ("/v1/events?tail=0", "", 200),
+    ] {
+        let answer = ask(at, path, headers);
+        assert_eq!(answer.status, status, "{path} {headers}: {answer:?}");
+    }
+    let led = at.send(format!("GET {path} HTTP/1.1\r\nHost: evil.example\r\n{}\r\n", bearer()).as_bytes());
+    assert_eq!(led.map(|answer| answer.status).ok(), Some(403), "a page's own name leads here");
+
+    let tell = |flags: &[&str]| fleet.command(&[&["logs", ELECTION], flags].concat());
+    let text = until("where it is asked to be known", || {
+        let text = tell(&["--token-file", &file, "--level", "critical"]);
+        if text.code == Some(0) { Ok(text) } else { Err(text) }
+    });
+    assert!(text.stdout.contains("CRIT fleet term 1  | billing: this is Level::Critical\n"), "{text:?}");
+    assert!(!text.stdout.contains("Level::Error"), "{text:?}");
+    let none = tell(&[]);
+    assert_eq!(none.code, Some(2), "{none:?}");
+    assert!(none.stderr.contains("--token-file"), "{none:?}");
+    let other = fleet.home.path().join("other");
+    std::fs::write(&other, "another-token-of-ours").expect("written");
+    let refused = tell(&["--token-file", other.to_str().expect("a path")]);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("401") && refused.stderr.contains("--admin-token-file"), "{refused:?}");
+    let wrong = tell(&["--token-file", "/nowhere"]);
+    assert_eq!(wrong.code, Some(2), "{wrong:?}");
+    fleet.check_promises();
+}
+
+#[test]
+fn a_node_without_a_token_tells_nobody_what_is_printed() {
+    let fleet = Fleet::new(Store::sqlite());
+    let (node, _) = fleet.leader("alpha");
+    let at = Endpoint::of(&node);
+    let refused = ask(at, &format!("/v1/elections/{ELECTION}/logs"), &bearer());
+    assert_eq!(refused.status, 403, "{refused:?}");
+    assert!(refused.body.contains("--admin-token-file"), "{refused:?}");
+    assert!(!list(&ask(at, "/v1/events", "")).is_empty(), "events need none here");
+    let events = until("where it is asked to be known", || {
+        let events = fleet.command(&["events"]);
+        if events.code == Some(0) { Ok(events) } else { Err(events) }
+    });
+    assert!(events.stdout.contains("elected: leading with module"), "{events:?}");
+    let unheard = fleet.command(&["events", "other"]);
+    assert_eq!(unheard.code, Some(1), "{unheard:?}");
+    assert!(unheard.stderr.contains("there is no election other"), "{unheard:?}");
+}
+
+#[test]
+fn a_stream_goes_on_after_the_last_id_and_says_what_is_lost() {
+    let fleet = Fleet::new(Store::sqlite());
+    let file = token(&fleet);
+    let node = launch(&fleet, "alpha", &file);
+    node.after(0, "started");
+    let at = Endpoint::of(&node);
+    let path = format!("/v1/elections/{ELECTION}/logs");
+    let mut stream = Stream::open(at, &format!("{path}?tail=5"), &bearer());
+    let (mut id, mut last) = stream.entry();
+    for _ in 0..20 {
+        (id, last) = stream.entry();
+    }
+    drop(stream);
+    let number = |line: &Value| line["line"].as_str()?.strip_prefix("beat ")?.split(' ').next()?.parse::<u64>().ok();
+    fleet.beat("later ones", |event| number(&event.fields) > number(&last).map(|last| last + 20));
+    let mut stream = Stream::open(at, &path, &format!("{}Last-Event-ID: {id}\r\n", bearer()));
+    let last = number(&last).expect("a beat");
+    for expected in last + 1..last + 40 {
+        assert_eq!(number(&stream.entry().1), Some(expected), "each once, in order");
+    }
+    // An id of another start of the host: all there is, from the first on.
+    let mut stream = Stream::open(at, &path, &format!("{}Last-Event-ID: 0123456789abcdef-7\r\n", bearer()));
+    assert_eq!(stream.entry().1["line"], "beat in term 1");
+    drop(node);
+
+    // What has made room for others is lost, and that is said.
+    let fleet = Fleet::new(Store::sqlite()).with(Guest::Floods).heavy();
+    let file = token(&fleet);
+    let node = fleet.launch_with("alpha", &[("--admin-token-file", &file), ("--max-output", "100000")]).start();
+    let at = Endpoint::of(&node);
+    let (first, _) = Stream::open(at, &format!("{path}?tail=1"), &bearer()).entry();
+    let lost = until("lines to be lost", || {
+        let mut stream = Stream::open(at, &path, &format!("{}Last-Event-ID: {first}\r\n", bearer()));
+        loop {
+            match stream.line().expect("the stream goes on") {
+                line if line == "event: lost" => break Ok(stream.line().expect("how many")),
+                line if line.starts_with("data: ") => break Err(line),
+                _ => {}
+            }
+        }
+    });
+    assert!(lost.starts_with("data: {\"lost\":"), "{lost}");
+    fleet.check_promises();
+}
+
+#[test]
+fn whatever_is_printed_is_one_line_of_text() {
+    let fleet = Fleet::new(Store::sqlite()).with(Guest::TellsConfig);
+    let file = token(&fleet);
+    let evil = "<script>alert(1)</script>\u{1b}[2J\u{202e}\u{0}\r\ndata: {}\r\n\r\nevent: lost";
+    let printed = evil.replace('\u{0}', "");
+    let node = fleet
+        .launch_with("alpha", &[("--admin-token-file", &file)])
+        .flag("--config", format!("evil={printed}"))
+        .start();
+    node.after(0, "gone");
+    let at = Endpoint::of(&node);
+    let path = format!("/v1/elections/{ELECTION}/logs");
+    let mut stream = Stream::open(at, &path, &bearer());
+    let lines = [stream.entry(), stream.entry()].map(|(_, entry)| entry["line"].as_str().expect("a line").to_owned());
+    assert!(lines[1].contains("<script>"), "{lines:?}");
+    let raw = ask(at, &path, &bearer()).body;
+    assert!(!raw.chars().any(|c| c == '\u{1b}' || c == '\u{202e}'), "{raw:?}");
+    let text = until("where it is asked to be known", || {
+        let text = fleet.command(&["logs", ELECTION, "--token-file", &file]);
+        if text.code == Some(0) { Ok(text) } else { Err(text) }
+    });
+    assert!(!text.stdout.chars().any(|c| (c.is_control() && c != '\n') || c == '\u{202e}'), "{text:?}");
+    // Its own words at its end need the token, too.
+    let fleet = Fleet::new(Store::sqlite()).with(Guest::FailsRetryable);
+    let file = token(&fleet);
+    let node = launch(&fleet, "alpha", &file);
+    let gone = node.after(0, "gone");
+    let message = gone.text("message").to_owned();
+    assert!(!message.is_empty());
+    let at = Endpoint::of(&node);
+    let path = format!("/v1/events?election={ELECTION}&tail=1000");
+    let told = |headers: &str| {
+        let events = list(&ask(at, &path, headers));
+        events.into_iter().find(|event| event["event"] == "gone").expect("its end")
+    };
+    assert_eq!(told(&bearer())["message"], message.as_str());
+    let withheld = told("").to_string();
+    assert!(withheld.contains("told with the token") && !withheld.contains(&message), "{withheld}");
+}
+
+/// More streams than there are places for, none of which is read.
+#[test]
+fn streams_that_nobody_reads_keep_nobody_out_and_delay_nothing() {
+    let fleet = Fleet::new(Store::sqlite()).with(Guest::Floods).heavy();
+    let file = token(&fleet);
+    // A lease that outlasts what else this machine may be busy with.
+    let flags = [("--admin-token-file", &*file), ("--max-output", "1000"), ("--lease", "10s")];
+    let mut node = fleet.launch_with("alpha", &flags).start();
+    let term = fleet.beat_above(0).term;
+    let at = Endpoint::of(&node);
+    let logs = format!("/v1/elections/{ELECTION}/logs");
+    let mut held = Vec::new();
+    for number in 0..5000 {
+        let Ok(mut stream) = TcpStream::connect(at.0) else { continue };
+        let (path, headers) =
+            if number % 2 == 0 { ("/v1/events?tail=9999", String::new()) } else { (&*logs, bearer()) };
+        let request = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n{headers}\r\n");
+        // It may have hung up.
+        let _ = stream.write_all(request.as_bytes());
+        held.push(stream);
+        if held.len() > 500 {
+            held.drain(..100);
+        }
+    }
+    until("/livez to answer", || {
+        let answer = at.ask("/livez");
+        if answer.status == 200 { Ok(()) } else { Err(answer) }
+    });
+    assert_eq!(at.ask("/readyz").status, 200);
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", node.pid())).expect("it runs").count();
+    assert!(descriptors < 400, "{descriptors} descriptors are open");
+    // Those who come now are served, though all places are taken by others.
+    let mut stream = Stream::open(at, &logs, &bearer());
+    assert_eq!(stream.entry().1["event"], "output");
+    drop(held);
+    let beat = fleet.beat("a line", |event| event.name == "output");
+    assert_eq!((beat.term, node.is_running()), (term, true));
+    let mut events = fleet.journal.events();
+    events.retain(|event| ["lost", "renew_failed"].contains(&event.name.as_str()));
+    assert!(events.is_empty(), "{events:?}");
+    assert_eq!(node.terminate().code(), Some(0));
+    fleet.check_promises();
+}
+
+/// A stream does not count among the connections of which the oldest is cut off.
+#[test]
+fn a_stream_outlives_those_who_only_hold_connections() {
+    let fleet = Fleet::new(Store::sqlite()).heavy();
+    let (node, _) = fleet.leader("alpha");
+    let at = Endpoint::of(&node);
+    let mut stream = Stream::open(at, "/v1/events?tail=1", "");
+    stream.entry();
+    let held: Vec<TcpStream> = (0..400).filter_map(|_| TcpStream::connect(at.0).ok()).collect();
+    until("/livez to answer", || {
+        let answer = at.ask("/livez");
+        if answer.status == 200 { Ok(()) } else { Err(answer) }
+    });
+    let _outage = fleet.store.cut();
+    while stream.entry().1["event"] != "renew_failed" {}
+    drop(held);
+}
+
+#[test]
+fn a_reader_who_has_enough_ends_the_command() {
+    let fleet = Fleet::new(Store::sqlite());
+    let file = token(&fleet);
+    let node = launch(&fleet, "alpha", &file);
+    node.after(0, "started");
+    let mut command = fleet.baton(&["logs", ELECTION, "--follow", "--token-file", &file]);
+    // Where it cannot be asked yet, it tries again.
+    let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
+    let mut first = [0; 20];
+    process.stdout.take().expect("piped").read_exact(&mut first).expect("a line");
+    let status = until("its end", || process.try_wait().expect("a child").ok_or("it runs"));
+    assert_eq!(status.code(), Some(0));
+}
+
+/// A node is found where it says, by its certificate, and the token goes nowhere else.
+#[test]
+fn a_node_is_asked_where_it_says_and_the_token_is_not_sent_in_the_clear() {
+    let fleet = Fleet::new(Store::sqlite());
+    let file = token(&fleet);
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/blackbox/http/tls");
+    let [certificate, key, ca] = ["cert.pem", "key.pem", "ca.pem"].map(|name| beside.join(name).display().to_string());
+    let port = crate::azurite::free_port();
+    let (address, secure) = (format!("127.0.0.1:{port}"), format!("https://localhost:{port}"));
+    let flags = [
+        ("--admin", &*address),
+        ("--admin-token-file", &file),
+        ("--admin-tls-cert", &certificate),
+        ("--admin-tls-key", &key),
+        ("--admin-advertise", &secure),
+    ];
+    let mut node = fleet.launch_with("alpha", &flags).start();
+    node.after(0, "started");
+    let at = Endpoint::of(&node);
+    until("the node to be announced", || {
+        let nodes: Value = serde_json::from_str(&at.ask_as("localhost", "/v1/nodes").body).expect("JSON");
+        if nodes[0]["admin"] == secure.as_str() { Ok(()) } else { Err(nodes) }
+    });
+    let tell = |flags: &[&str]| fleet.command(&[&["logs", ELECTION, "--token-file", &file], flags].concat());
+    let told = tell(&["--ca", &ca]);
+    assert_eq!(told.code, Some(0), "{told:?}");
+    assert!(told.stdout.contains("OUT fleet term"), "{told:?}");
+    let unknown = tell(&[]);
+    assert_eq!(unknown.code, Some(1), "{unknown:?}");
+    assert!(unknown.stderr.contains("certificate"), "{unknown:?}");
+    assert_eq!(node.terminate().code(), Some(0));
+
+    let clear = format!("http://node.example:{port}");
+    let node = fleet.launch_with("beta", &[("--admin-advertise", &clear)]).start();
+    node.after(0, "started");
+    let refused = until("the node to be announced", || {
+        let refused = tell(&[]);
+        if refused.stderr.contains(&clear) { Ok(refused) } else { Err(refused) }
+    });
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("the token is not sent where others can read it"), "{refused:?}");
+    drop(node);
+    let quiet = fleet.launch_with("gamma", &[("--admin", "none")]).start();
+    let started = quiet.after(0, "started");
+    let nowhere = until("gamma to lead", || {
+        let nowhere = tell(&[]);
+        if nowhere.stderr.contains("gamma") { Ok(nowhere) } else { Err((started.term, nowhere)) }
+    });
+    assert!(nowhere.stderr.contains("--admin-advertise"), "{nowhere:?}");
+}
