@@ -35,6 +35,7 @@ test: tests-built ## Run every test there is, those against Azurite and a regist
 	host/tests/azurite.sh install
 	host/tests/registry.sh install
 	host/tests/minisign.sh install
+	host/tests/browser.sh install
 	# Most tests wait for processes, so more of them run at once than there are processors: as many as have a share.
 	RUST_TEST_THREADS=$$(($$(nproc) * 6)) $(CARGO) test --locked --workspace
 	@! [ -s $(TARGET)/tmp/skipped ] || cat $(TARGET)/tmp/skipped

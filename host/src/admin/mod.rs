@@ -13,6 +13,7 @@ mod connections;
 mod events;
 mod history;
 pub(crate) mod metrics;
+mod page;
 mod routes;
 mod status;
 mod steering;

@@ -23,12 +23,13 @@ use super::events::{self, EVENT_STREAMS, LOG_STREAMS};
 use super::history::{self, Histories};
 use super::status::{self, Nodes};
 use super::streams::Streams;
-use super::{metrics, steering};
+use super::{metrics, page, steering};
 use crate::telemetry::Standing;
 use crate::watched::{SECOND_LOOK, Watched};
 use baton_runtime::escape::escape;
 
-const PATHS: &str = "There are: /livez, /readyz, /leader/ELECTION, /metrics, and what /v1/openapi.json lists.\n";
+const PATHS: &str =
+    "There are: / (a page for people), /livez, /readyz, /leader/ELECTION, /metrics, and what /v1/openapi.json lists.\n";
 
 /// So many pages of metrics are there at a time, each until its client has read it: one of a thousand elections takes
 /// ten megabytes, and a client may read slowly or not at all.
@@ -75,6 +76,7 @@ impl Asked {
 /// All paths.
 pub(super) fn all(asked: Arc<Asked>) -> Router {
     Router::new()
+        .route("/", get(page::page))
         .route("/livez", get(live))
         .route("/readyz", get(ready))
         .route("/leader/{election}", get(leader))

@@ -26,6 +26,12 @@ impl Digest {
         Self(Sha256::digest(bytes).into())
     }
 
+    /// Its bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
     /// Its 64 hexadecimal digits, in lower case.
     #[must_use]
     pub fn hex(&self) -> String {

@@ -313,7 +313,7 @@ fn only_reading_is_answered() {
             assert!(answer.head.contains("allow: get, head"), "{answer:?}");
         }
     }
-    let nothing = at.ask("/");
+    let nothing = at.ask("/nothing");
     assert_eq!(nothing.status, 404);
     assert!(nothing.body.contains("/readyz"), "{nothing:?}");
     let other = at.ask("/leader/other%0A");

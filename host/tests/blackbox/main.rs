@@ -29,6 +29,7 @@ mod otlp;
 mod outage;
 mod output;
 mod outside;
+mod page;
 mod planted;
 mod preference;
 mod proxy;

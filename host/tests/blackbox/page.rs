@@ -1,0 +1,327 @@
+//! The page at the admin address, in a real browser, against real hosts: it shows who leads while that changes, its buttons
+//! steer, and nothing that a coordinator prints becomes a part of it.
+
+use std::cell::RefCell;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::endpoint::Endpoint;
+use crate::fleet::Fleet;
+use crate::guests::Guest;
+use crate::node::{Node, until};
+use crate::skipped::skipped;
+use crate::store::Store;
+
+/// The variable with the file for a picture of the page, as seen from the repository.
+const PICTURE: &str = "BATON_PAGE_PICTURE";
+
+const TOKEN: &str = "0123456789abcdef";
+
+/// A browser that does as it is told. It ends with this value.
+struct Browser {
+    process: Child,
+    pipes: RefCell<(ChildStdin, BufReader<ChildStdout>)>,
+    _profile: TempDir,
+}
+
+impl Browser {
+    /// Starts it. None, aloud, where there is no Chromium.
+    fn start() -> Option<Self> {
+        let root = baton_test_support::repository();
+        let core = root.join(".cache/browser/node_modules/playwright-core");
+        if !core.exists() {
+            let script = root.join("host/tests/browser.sh");
+            let installed = Command::new(&script).arg("install").status();
+            assert!(core.exists(), "{} install: {installed:?}", script.display());
+        }
+        let has_chromium =
+            Command::new("chromium").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        if !has_chromium.is_ok_and(|status| status.success()) {
+            skipped("there is no Chromium (Debian: apt-get install chromium)");
+            return None;
+        }
+        let chromium = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
+            .map(|folder| folder.join("chromium"))
+            .find(|program| program.exists())?;
+        let profile = tempfile::tempdir().expect("a folder");
+        let mut process = Command::new("node")
+            .arg(root.join("host/tests/blackbox/page/driver.mjs"))
+            .args([&core, &chromium, &profile.path().to_owned()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("Node.js starts");
+        let stdin = process.stdin.take().expect("piped");
+        let stdout = BufReader::new(process.stdout.take().expect("piped"));
+        Some(Self { process, pipes: RefCell::new((stdin, stdout)), _profile: profile })
+    }
+
+    /// Gives an order, and returns what came of it.
+    fn tell(&self, order: &Value) -> Result<Value, String> {
+        let mut pipes = self.pipes.borrow_mut();
+        let (stdin, stdout) = &mut *pipes;
+        writeln!(stdin, "{order}").expect("the driver listens");
+        let mut line = String::new();
+        stdout.read_line(&mut line).expect("the driver answers");
+        let answer: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("{order}: {line:?}"));
+        match answer["failed"].as_str() {
+            Some(why) => Err(why.to_owned()),
+            None => Ok(answer["did"].clone()),
+        }
+    }
+
+    /// Gives an order that must come off.
+    fn must(&self, order: &Value) -> Value {
+        self.tell(order).unwrap_or_else(|why| panic!("{order}: {why}"))
+    }
+
+    fn open(&self, node: &Node) -> Page<'_> {
+        let page = Page { browser: self, name: node.name.clone() };
+        let url = format!("http://{}/", Endpoint::of(node).0);
+        // A browser that has just started, on a machine that is busy, may be late.
+        until("the page to open", || self.tell(&json!({"do": "open", "page": page.name, "url": url})));
+        page
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        // Its own browser ends with the pipe between the two.
+    }
+}
+
+/// The page of a node.
+struct Page<'a> {
+    browser: &'a Browser,
+    name: String,
+}
+
+impl Page<'_> {
+    fn order(&self, what: &str, more: Value) -> Value {
+        let mut order = json!({"do": what, "page": self.name});
+        order.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        order
+    }
+
+    fn text(&self, at: &str) -> String {
+        self.browser.must(&self.order("text", json!({"at": at}))).as_str().unwrap_or_default().to_owned()
+    }
+
+    fn is_shown(&self, at: &str) -> bool {
+        self.browser.must(&self.order("is_shown", json!({"at": at}))) == true
+    }
+
+    fn count(&self, at: &str) -> u64 {
+        self.browser.must(&self.order("count", json!({"at": at}))).as_u64().expect("a number")
+    }
+
+    /// Waits until the text there passes the test.
+    fn wait(&self, at: &str, test: impl Fn(&str) -> bool) -> String {
+        until(&format!("{at} on the page of {} to change", self.name), || {
+            let text = self.text(at);
+            if test(&text) { Ok(text) } else { Err((text, self.said())) }
+        })
+    }
+
+    fn click(&self, at: &str) {
+        self.browser.must(&self.order("click", json!({"at": at})));
+    }
+
+    fn fill(&self, at: &str, value: &str) {
+        self.browser.must(&self.order("fill", json!({"at": at, "value": value})));
+    }
+
+    fn press(&self, key: &str) {
+        self.browser.must(&self.order("press", json!({"key": key})));
+    }
+
+    /// What it has written into the console, and whom else it has asked.
+    fn said(&self) -> Value {
+        self.browser.must(&self.order("said", json!({})))
+    }
+
+    fn gives_the_token(&self) {
+        self.click("#unlock");
+        self.fill("#ask-token", TOKEN);
+        self.click("#ask-go");
+    }
+}
+
+fn launch(fleet: &Fleet, name: &str) -> Node {
+    let token = fleet.home.path().join("token");
+    std::fs::write(&token, TOKEN).expect("written");
+    fleet.launch_with(name, &[("--admin-token-file", &token.display().to_string())]).start()
+}
+
+#[test]
+fn the_page_shows_who_leads_while_that_changes() {
+    let fleet = Fleet::new(Store::sqlite()).heavy();
+    let Some(browser) = Browser::start() else { return };
+    let alpha = launch(&fleet, "alpha");
+    let term = fleet.beat_above(0).term;
+    let (beta, gamma) = (launch(&fleet, "beta"), launch(&fleet, "gamma"));
+    let pages = [browser.open(&alpha), browser.open(&beta), browser.open(&gamma)];
+    for page in &pages {
+        page.wait("#detail-leader", |leader| leader == "alpha");
+        page.wait("#live-text", |live| live == "live");
+        page.wait("#nodes", |nodes| ["alpha", "beta", "gamma"].iter().all(|name| nodes.contains(name)));
+        assert_eq!(page.is_shown("#deadline"), page.name == "alpha", "only the leader knows it");
+        assert_eq!(page.is_shown("#elsewhere"), page.name != "alpha");
+    }
+    let [of_alpha, of_beta, of_gamma] = &pages;
+    of_alpha.wait("#usage", |usage| usage.contains("memory"));
+    of_alpha.wait("#events", |events| events.contains("elected"));
+    // The others lead to it.
+    let link = of_beta.order("attribute", json!({"at": "#elsewhere a", "name": "href"}));
+    let link = until("the link", || browser.tell(&link));
+    assert_eq!(link, format!("http://{}/", Endpoint::of(&alpha).0));
+
+    // Nothing needs a mouse.
+    of_alpha.press("Tab");
+    let focused = browser.must(&of_alpha.order("focused", json!({})));
+    assert_eq!(focused, "Skip to the election");
+    let themes = ["dark", "light", "auto"];
+    for _ in themes {
+        of_alpha.click("#theme");
+    }
+
+    alpha.signal(Signal::KILL);
+    let next = fleet.beat_above(term);
+    let others = [of_beta, of_gamma];
+    for page in others {
+        page.wait("#detail-leader", |leader| leader == next.from);
+        page.wait("#events", |events| events.contains(&format!("term {}", next.term)));
+    }
+    let leads = others.iter().find(|page| page.name == next.from).expect("one of them");
+    until("the deadline", || if leads.is_shown("#deadline") { Ok(()) } else { Err(leads.said()) });
+    // The page of the one that is gone says that it is old.
+    of_alpha.wait("#live-text", |live| live == "stale");
+    assert!(of_alpha.text("#banner").contains("has not answered"), "{}", of_alpha.text("#banner"));
+    for page in others {
+        assert_eq!(page.said(), json!([]), "{}", page.name);
+    }
+    // The one in the README is taken so.
+    if let Some(file) = std::env::var_os(PICTURE) {
+        leads.gives_the_token();
+        leads.wait("#logs", |lines| lines.contains("beat"));
+        let file = baton_test_support::repository().join(file);
+        let picture = json!({"file": file, "width": 1280, "height": 860});
+        browser.must(&leads.order("picture", picture));
+    }
+    fleet.check_promises();
+}
+
+#[test]
+fn what_a_coordinator_prints_becomes_no_part_of_the_page() {
+    let fleet = Fleet::new(Store::sqlite()).with(Guest::TellsConfig);
+    let Some(browser) = Browser::start() else { return };
+    let token = fleet.home.path().join("token");
+    std::fs::write(&token, TOKEN).expect("written");
+    let evil = "<img src=x onerror=document.title='taken'><script>document.title='taken'</script></ol><h1>Taken</h1>";
+    let node = fleet
+        .launch_with("alpha", &[("--admin-token-file", &token.display().to_string())])
+        .flag("--config", format!("evil={evil}"))
+        .start();
+    node.after(0, "gone");
+    let page = browser.open(&node);
+    page.wait("#logs-note", |note| note.contains("--admin-token-file"));
+    assert_eq!(page.count("#logs li"), 0, "nothing without the token");
+    page.gives_the_token();
+    let line = page.wait("#logs", |lines| lines.contains("evil="));
+    assert!(line.contains("<img src=x") && line.contains("<script>"), "it is shown as it is: {line}");
+    assert_eq!((page.count("main img"), page.count("main script"), page.count("h1")), (0, 0, 1));
+    let title = browser.must(&page.order("evaluate", json!({"script": "document.title"})));
+    assert!(title.as_str().is_some_and(|title| title.contains("Baton")), "{title}");
+    // The browser itself refuses to make markup of text.
+    let refused = page.order("evaluate", json!({"script": "document.body.innerHTML = '<b>x</b>'"}));
+    assert!(browser.tell(&refused).is_err_and(|why| why.contains("TrustedHTML")));
+    fleet.check_promises();
+}
+
+#[test]
+fn logs_come_live_and_by_level() {
+    let fleet = Fleet::new(Store::sqlite()).with(Guest::Logs);
+    let Some(browser) = Browser::start() else { return };
+    let node = launch(&fleet, "alpha");
+    node.after(0, "started");
+    let page = browser.open(&node);
+    page.gives_the_token();
+    page.wait("#logs li:last-child", |line| line.contains("beat"));
+    let choose = |level: &str| browser.must(&page.order("choose", json!({"at": "#level", "value": level})));
+    // However many lines have come since: what is asked for is found among them.
+    choose("error");
+    let lines = page.wait("#logs", |lines| !lines.contains("beat") && lines.contains("Level::Critical"));
+    assert!(lines.contains("Level::Error") && !lines.contains("Level::Warn"), "{lines}");
+    choose("warn");
+    page.wait("#logs", |lines| lines.contains("Level::Warn"));
+    choose("trace");
+    page.wait("#logs li:last-child", |line| line.contains("beat"));
+    assert_eq!(page.said(), json!([]));
+    fleet.check_promises();
+}
+
+/// Each asks for the token and a reason, and says what came of it.
+#[test]
+fn its_buttons_steer() {
+    let fleet = Fleet::new(Store::sqlite()).heavy();
+    let Some(browser) = Browser::start() else { return };
+    let alpha = launch(&fleet, "alpha");
+    let term = fleet.beat_above(0).term;
+    let beta = launch(&fleet, "beta");
+    let page = browser.open(&beta);
+    page.wait("#detail-leader", |leader| leader == "alpha");
+    page.wait("#nodes", |nodes| nodes.contains("beta"));
+    let presses = |action: &str| {
+        let button = format!("[data-action=\"{action}\"]");
+        until(&format!("the button {action}"), || if page.is_shown(&button) { Ok(()) } else { Err(page.said()) });
+        page.click(&button);
+    };
+    presses("transfer");
+    browser.must(&page.order("choose", json!({"at": "#ask-node", "value": "beta"})));
+    page.fill("#ask-reason", "a test of <b>buttons</b>");
+    page.fill("#ask-token", "another-token-of-ours");
+    page.click("#ask-go");
+    let refused =
+        until(
+            "the refusal",
+            || {
+                if page.is_shown("#ask-error") { Ok(page.text("#ask-error")) } else { Err(page.said()) }
+            },
+        );
+    assert!(refused.contains("--admin-token-file"), "{refused}");
+    page.fill("#ask-token", TOKEN);
+    page.click("#ask-go");
+    page.wait("#detail-leader", |leader| leader == "beta");
+    page.wait("#toast", |told| told.contains("beta leads"));
+    fleet.beat_above(term);
+    // The token is known now.
+    presses("suspend");
+    page.fill("#ask-reason", "maintenance");
+    page.click("#ask-go");
+    page.wait("#detail-leader", |leader| leader == "Nobody leads");
+    page.wait("#detail-note", |note| note.contains("maintenance"));
+    presses("resume");
+    page.click("#ask-go");
+    let leader = page.wait("#detail-leader", |leader| ["alpha", "beta"].contains(&leader));
+    presses("step-down");
+    page.fill("#ask-seconds", "5");
+    page.click("#ask-go");
+    page.wait("#detail-leader", |next| ["alpha", "beta"].contains(&next) && next != leader);
+    presses("rollback");
+    page.click("#ask-go");
+    page.wait("#ask-error", |why| why.contains("nothing was pushed"));
+    page.press("Escape");
+    // Only what the browser itself says of a call that is refused.
+    let said = page.said();
+    let said: Vec<&str> = said.as_array().expect("a list").iter().filter_map(Value::as_str).collect();
+    assert!(said.iter().all(|line| line.contains("(Unauthorized)") || line.contains("(Conflict)")), "{said:?}");
+    assert_eq!(page.count("main b:has-text('buttons')"), 0);
+    drop(alpha);
+    fleet.check_promises();
+}

@@ -1,0 +1,63 @@
+// A browser that does as it is told: each line of standard input is an order, and each is answered by a line.
+import { createInterface } from 'node:readline';
+import { createRequire } from 'node:module';
+
+const [core, program, profile] = process.argv.slice(2);
+const { chromium } = createRequire(import.meta.url)(core);
+const context = await chromium.launchPersistentContext(profile, {
+  executablePath: program,
+  headless: true,
+  args: [
+    '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
+    '--disable-component-update', '--disable-sync',
+  ],
+});
+context.setDefaultTimeout(10_000);
+const pages = new Map();
+const said = new Map();
+
+const does = {
+  async open({ page, url, width = 1440, height = 1000, scheme = 'light' }) {
+    const opened = await context.newPage();
+    pages.set(page, opened);
+    const heard = [];
+    said.set(page, heard);
+    opened.on('console', (message) => heard.push(`${message.type()}: ${message.text()}`));
+    opened.on('pageerror', (error) => heard.push(`error: ${error}`));
+    opened.on('request', (request) => { if (new URL(request.url()).origin !== new URL(url).origin && !request.url().startsWith('data:')) heard.push(`asks ${request.url()}`); });
+    await opened.emulateMedia({ colorScheme: scheme });
+    await opened.setViewportSize({ width, height });
+    await opened.goto(url);
+  },
+  text: ({ page, at }) => pages.get(page).locator(at).first().innerText(),
+  texts: ({ page, at }) => pages.get(page).locator(at).allInnerTexts(),
+  is_shown: ({ page, at }) => pages.get(page).locator(at).first().isVisible(),
+  attribute: ({ page, at, name }) => pages.get(page).locator(at).first().getAttribute(name),
+  count: ({ page, at }) => pages.get(page).locator(at).count(),
+  click: ({ page, at }) => pages.get(page).locator(at).first().click(),
+  fill: ({ page, at, value }) => pages.get(page).locator(at).first().fill(value),
+  choose: ({ page, at, value }) => pages.get(page).locator(at).first().selectOption(value),
+  press: ({ page, key }) => pages.get(page).keyboard.press(key),
+  focused: ({ page }) => pages.get(page).evaluate(() => document.activeElement?.textContent ?? ''),
+  evaluate: ({ page, script }) => pages.get(page).evaluate(script),
+  picture: async ({ page, file, width, height, scheme }) => {
+    const one = pages.get(page);
+    if (scheme) await one.emulateMedia({ colorScheme: scheme });
+    if (width) await one.setViewportSize({ width, height });
+    await one.screenshot({ path: file, fullPage: !height });
+  },
+  said: ({ page }) => said.get(page),
+  close: ({ page }) => pages.get(page).close(),
+};
+
+for await (const line of createInterface({ input: process.stdin })) {
+  const order = JSON.parse(line);
+  let answer;
+  try {
+    answer = { did: (await does[order.do](order)) ?? null };
+  } catch (error) {
+    answer = { failed: String(error) };
+  }
+  process.stdout.write(`${JSON.stringify(answer)}\n`);
+}
+await context.close();
