@@ -14,10 +14,9 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 use utoipa::ToSchema;
 
+use super::AdminUrl;
 use super::access::MaySeeStatus;
 use super::routes::{Asked, NoPart, text};
-use super::AdminUrl;
-use crate::watched::Watched;
 use crate::telemetry::Standing;
 use crate::watched::Watched;
 use baton_runtime::InUse;
