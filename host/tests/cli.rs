@@ -66,6 +66,7 @@ admin 127.0.0.1:7070 (or the next free port) default
 admin-token-file none default
 admin-tls-cert none default
 admin-tls-key none default
+admin-advertise own default
 scheduled-events auto default
 labels none default
 max-leading off default
