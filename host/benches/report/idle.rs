@@ -22,7 +22,7 @@ const LEASE: f64 = 15.0;
 const LOOKS: f64 = 2.0 / 3.0;
 /// The most: a look each 2 s at what is published and at what operators ask, and a word each minute on what the node has,
 /// before which the last one is read.
-const MOST_FOR_MODULES: f64 = 2.0 / 2.0 + 2.0 / 60.0;
+const MOST_FOR_MODULES: f64 = 1.0 + 2.0 / 60.0;
 /// Elections of which one host is leader.
 const COUNTS: [usize; 3] = [1, 10, 100];
 /// Pairs of a leader and a standby on the embedded store.

@@ -277,12 +277,12 @@ impl FromRequestParts<Arc<Asked>> for MayChange {
 }
 
 /// Somebody who may see the status, and perhaps more.
-pub(super) struct MaySeeEvents {
+pub(super) struct MaySeeMore {
     /// Whether the token came along, so that what coordinators say is told, too.
     pub(super) has_token: bool,
 }
 
-impl FromRequestParts<Arc<Asked>> for MaySeeEvents {
+impl FromRequestParts<Arc<Asked>> for MaySeeMore {
     type Rejection = Denied;
 
     async fn from_request_parts(parts: &mut Parts, asked: &Arc<Asked>) -> Result<Self, Denied> {

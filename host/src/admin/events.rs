@@ -23,7 +23,7 @@ use serde::de::value::Error as NoSuchWord;
 use tokio::time::{Instant, sleep};
 use utoipa::ToSchema;
 
-use super::access::{HasToken, MaySeeEvents};
+use super::access::{HasToken, MaySeeMore};
 use super::routes::{Asked, NoPart, answer, text};
 use super::streams::{Place, Streams};
 use crate::telemetry::{Ring, Said};
@@ -89,7 +89,7 @@ pub(super) struct Entry {
     )
 )]
 pub(super) async fn events(
-    MaySeeEvents { has_token }: MaySeeEvents,
+    MaySeeMore { has_token }: MaySeeMore,
     State(asked): State<Arc<Asked>>,
     place: Option<Extension<Arc<Place>>>,
     headers: HeaderMap,

@@ -12,7 +12,7 @@ use baton_store::{History, HistoryError, KEPT_TERMS, ObjectStore, read_history};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::{Instant, timeout};
 
-use super::access::MaySeeStatus;
+use super::access::MaySeeMore;
 use super::routes::{Asked, in_pieces, text};
 use crate::cli::TermRow;
 
@@ -56,7 +56,7 @@ impl Histories {
     }
 }
 
-/// The last terms of an election, the newest first.
+/// The last terms of an election, the newest first; why each ended is told only with the token.
 #[utoipa::path(
     get,
     path = "/v1/elections/{election}/history",
@@ -72,7 +72,7 @@ impl Histories {
     )
 )]
 pub(super) async fn history(
-    _: MaySeeStatus,
+    MaySeeMore { has_token }: MaySeeMore,
     State(asked): State<Arc<Asked>>,
     Path(election): Path<String>,
     uri: Uri,
@@ -97,7 +97,9 @@ pub(super) async fn history(
             return text(StatusCode::SERVICE_UNAVAILABLE, format!("the history cannot be read: {error}\n"));
         }
     };
-    let rows: Vec<TermRow> = history.terms.iter().rev().take(limit).cloned().map(TermRow::from).collect();
+    // A reason may be the coordinator's own words.
+    let told = |row: TermRow| if has_token { row } else { TermRow { reason: None, ..row } };
+    let rows: Vec<TermRow> = history.terms.iter().rev().take(limit).cloned().map(TermRow::from).map(told).collect();
     let Ok(body) = serde_json::to_string(&rows) else { return StatusCode::INTERNAL_SERVER_ERROR.into_response() };
     in_pieces("application/json", body, place)
 }
@@ -112,7 +114,30 @@ fn limit(query: Option<&str>) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use baton_store::{MemoryStore, PastTerm, tell_terms};
+    use http_body_util::BodyExt as _;
+    use serde_json::Value;
+
+    use super::super::access::Access;
     use super::*;
+    use crate::watched::Watched;
+
+    #[tokio::test]
+    async fn why_a_term_ended_is_told_only_with_the_token() {
+        let store = Arc::new(MemoryStore::new(Arc::new(|| Duration::ZERO)));
+        let [ended, reason] = ["then", "a secret of the coordinator's"].map(|text| Some(text.to_owned()));
+        let term = PastTerm { term: 1, ended, reason: reason.clone(), ..PastTerm::default() };
+        tell_terms(&*store, &ElectionName::new("job").unwrap(), &[term]).await.unwrap();
+        let asked = Asked::about(Arc::new(Watched::of_nothing()), store, Access::default());
+        for (has_token, expected) in [(true, reason), (false, None)] {
+            let (state, path) = (State(Arc::clone(&asked)), Path("job".to_owned()));
+            let answer = history(MaySeeMore { has_token }, state, path, Uri::from_static("/")).await;
+            let body = answer.into_body().collect().await.unwrap().to_bytes();
+            let rows: Vec<Value> = serde_json::from_slice(&body).unwrap();
+            assert_eq!((rows.len(), rows[0]["reason"].as_str()), (1, expected.as_deref()));
+        }
+    }
 
     #[test]
     fn a_limit_is_a_number() {

@@ -259,6 +259,8 @@ impl Scrape {
         for one in &self.elections {
             metric.gauge(&[("name", one.standing.election.as_str())], one.leads.is_some().into())?;
         }
+        let help = "Whether operators ask this node not to lead for now";
+        self.gauges(encoder, "baton_stays_out", None, help, |one| one.known.stays_out.is_some().into())?;
         self.gauges(encoder, "baton_term", None, "The highest term that was seen", |one| number(one.known.term))?;
         let help = "The length of the lease";
         self.gauges(encoder, "baton_lease", seconds, help, |one| one.standing.lease.as_secs_f64())?;

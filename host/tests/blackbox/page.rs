@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::endpoint::Endpoint;
-use crate::fleet::Fleet;
+use crate::fleet::{ELECTION, Fleet};
 use crate::guests::Guest;
 use crate::node::{Node, until};
 use crate::skipped::skipped;
@@ -154,18 +154,31 @@ impl Page<'_> {
 }
 
 fn launch(fleet: &Fleet, name: &str) -> Node {
+    fleet.launch_with(name, &[("--admin-token-file", &token(fleet))]).start()
+}
+
+/// The file with the token of all nodes.
+fn token(fleet: &Fleet) -> String {
     let token = fleet.home.path().join("token");
     std::fs::write(&token, TOKEN).expect("written");
-    fleet.launch_with(name, &[("--admin-token-file", &token.display().to_string())]).start()
+    token.display().to_string()
 }
 
 #[test]
 fn the_page_shows_who_leads_while_that_changes() {
     let fleet = Fleet::new(Store::sqlite()).heavy();
     let Some(browser) = Browser::start() else { return };
-    let alpha = launch(&fleet, "alpha");
+    // Published, so that the picture of the page shows no path of this machine.
+    let module = fleet.home.path().join("beats.wasm");
+    std::fs::write(&module, Guest::Beats.build(1)).expect("written");
+    let pushed = fleet.command(&["push", module.to_str().expect("a path"), ELECTION]);
+    assert_eq!(pushed.code, Some(0), "{pushed:?}");
+    let token = token(&fleet);
+    let launch =
+        |name| fleet.launch_from(name, format!("store://{ELECTION}"), &[("--admin-token-file", &token)]).start();
+    let alpha = launch("alpha");
     let term = fleet.beat_above(0).term;
-    let (beta, gamma) = (launch(&fleet, "beta"), launch(&fleet, "gamma"));
+    let (beta, gamma) = (launch("beta"), launch("gamma"));
     let pages = [browser.open(&alpha), browser.open(&beta), browser.open(&gamma)];
     for page in &pages {
         page.wait("#detail-leader", |leader| leader == "alpha");
@@ -221,11 +234,9 @@ fn the_page_shows_who_leads_while_that_changes() {
 fn what_a_coordinator_prints_becomes_no_part_of_the_page() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::TellsConfig);
     let Some(browser) = Browser::start() else { return };
-    let token = fleet.home.path().join("token");
-    std::fs::write(&token, TOKEN).expect("written");
     let evil = "<img src=x onerror=document.title='taken'><script>document.title='taken'</script></ol><h1>Taken</h1>";
     let node = fleet
-        .launch_with("alpha", &[("--admin-token-file", &token.display().to_string())])
+        .launch_with("alpha", &[("--admin-token-file", &token(&fleet))])
         .flag("--config", format!("evil={evil}"))
         .start();
     node.after(0, "gone");
