@@ -260,8 +260,14 @@ impl Launch {
 
     /// Has the new process do this first: a system call or two.
     fn beginning(mut self, begin: impl Fn() -> rustix::io::Result<()> + Send + Sync + 'static) -> Self {
+        let begin = move || {
+            // Those who run the tests may ignore it, and what is ignored stays so.
+            // SAFETY: nothing else of this process, which has one thread, handles signals.
+            unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
+            Ok(begin()?)
+        };
         // SAFETY: system calls are all that is made there, and they allocate nothing.
-        unsafe { self.command.pre_exec(move || Ok(begin()?)) };
+        unsafe { self.command.pre_exec(begin) };
         self
     }
 
