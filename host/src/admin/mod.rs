@@ -115,13 +115,7 @@ impl AdminSettings {
         if let Some(url) = &self.advertise {
             return Some(url.clone());
         }
-        let is_one_machine = match store {
-            StoreUrl::Memory | StoreUrl::Sqlite(_) => true,
-            StoreUrl::Azurite { address, .. } => {
-                format!("http://{address}").parse().is_ok_and(|url: AdminUrl| url.is_private())
-            }
-            StoreUrl::Azure { .. } => false,
-        };
+        let is_one_machine = is_of_one_machine(store);
         let (is_everywhere, is_here) = (address.ip().is_unspecified(), address.ip().is_loopback());
         let address = match is_everywhere || is_here {
             true if !is_one_machine => return None,
@@ -131,6 +125,18 @@ impl AdminSettings {
         // From this machine it is asked as probes ask.
         let scheme = if self.tls.is_some() && !address.ip().is_loopback() { "https" } else { "http" };
         format!("{scheme}://{address}").parse().ok()
+    }
+}
+
+/// Whether all nodes of a store run on the machine that it is on, so that its loopback is theirs.
+#[must_use]
+pub fn is_of_one_machine(store: &StoreUrl) -> bool {
+    match store {
+        StoreUrl::Memory | StoreUrl::Sqlite(_) => true,
+        StoreUrl::Azurite { address, .. } => {
+            format!("http://{address}").parse().is_ok_and(|url: AdminUrl| url.is_private())
+        }
+        StoreUrl::Azure { .. } => false,
     }
 }
 
@@ -229,6 +235,8 @@ impl Admin {
                     () = last_words => {}
                 }
             });
+            // Nobody can end a file's reading or a name's lookup that hangs, and the end of the host waits for none.
+            runtime.shutdown_background();
         })?;
         Ok(Self { stop, thread })
     }

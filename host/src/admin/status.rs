@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use baton_election::{ElectionName, StoreError};
+use baton_election::{ElectionName, StoreError, Term};
 use baton_store::{Announcement, Labels, ModuleStore as _, ObjectStore};
 use serde::Serialize;
 use tokio::sync::Mutex;
@@ -60,10 +60,10 @@ pub(super) struct ElectionStatus {
 }
 
 impl ElectionStatus {
-    fn of(watched: &Watched, standing: &Standing) -> Self {
+    fn of(watched: &Watched, standing: &Standing, in_use: &[(ElectionName, Term, InUse)]) -> Self {
         let (now, known) = (watched.clock.now(), standing.known());
         let leads = known.leads(now);
-        let in_use = watched.running.in_use().into_iter().rfind(|(election, ..)| *election == standing.election);
+        let in_use = in_use.iter().rfind(|(election, ..)| *election == standing.election);
         Self {
             election: standing.election.to_string(),
             node: watched.node.clone(),
@@ -75,7 +75,7 @@ impl ElectionStatus {
             module: known.module.map(|digest| digest.to_string()),
             ready: known.is_ready(),
             leaderless_s: known.vacant(now).as_secs_f64(),
-            usage: in_use.map(|(_, _, in_use)| in_use),
+            usage: in_use.map(|(_, _, in_use)| in_use.clone()),
             stays_out: known.stays_out,
             leader: known.leader,
         }
@@ -106,7 +106,8 @@ pub(super) struct NodeStatus {
     term: u64,
     /// The version of its host; null where that is one that does not say, and does not know steering.
     version: Option<String>,
-    /// Why it would not take the lease: `suspended`, `stepped-down`, `transferring` or `cooling-off`; null where it would.
+    /// Why it would not take the lease: `away` (something is planned for its machine), `suspended`, `stepped-down`,
+    /// `transferring` or `cooling-off`; null where it would.
     stays_out: Option<String>,
     /// Another start of a host that calls itself the same; null where there is none.
     rival: Option<String>,
@@ -179,7 +180,9 @@ impl Nodes {
 #[utoipa::path(get, path = "/v1/elections", responses((status = 200, body = Vec<ElectionStatus>)))]
 pub(super) async fn elections(_: MaySeeStatus, State(asked): State<Arc<Asked>>) -> Json<Vec<ElectionStatus>> {
     let watched = &asked.watched;
-    Json(watched.standings.iter().map(|standing| ElectionStatus::of(watched, standing)).collect())
+    // Once for all: each instance's process is looked at.
+    let in_use = watched.running.in_use();
+    Json(watched.standings.iter().map(|standing| ElectionStatus::of(watched, standing, &in_use)).collect())
 }
 
 /// One of them.
@@ -195,7 +198,8 @@ pub(super) async fn election(
     Path(election): Path<String>,
 ) -> Result<Json<ElectionStatus>, NoPart> {
     let watched = &asked.watched;
-    watched.standing(&election).map(|standing| Json(ElectionStatus::of(watched, standing)))
+    let standing = watched.standing(&election)?;
+    Ok(Json(ElectionStatus::of(watched, standing, &watched.running.in_use())))
 }
 
 /// The nodes that take part in these elections, as they have said of themselves in the store.

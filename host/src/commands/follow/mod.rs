@@ -24,7 +24,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::{WrongConfiguration, elections, open_store, patiently, read, unheard_of};
-use crate::admin::AdminUrl;
+use crate::admin::{AdminUrl, is_of_one_machine};
 use crate::cli::{Told, print_told};
 use baton_runtime::LogLevel;
 use baton_runtime::escape::escape;
@@ -63,8 +63,9 @@ pub(super) async fn told(told: &Told) -> anyhow::Result<ExitCode> {
     if names.len() > MOST && told.follow {
         anyhow::bail!("there are {} elections, more than can be followed at a time: name one", names.len());
     }
+    let is_one_machine = is_of_one_machine(&told.store);
     let one = |election: ElectionName| Reader {
-        place: Place { store: Arc::clone(&store), election: election.clone() },
+        place: Place { store: Arc::clone(&store), is_one_machine, election: election.clone() },
         client: Arc::clone(&client),
         election,
         is_output: told.is_output,
@@ -290,6 +291,8 @@ impl Reader {
 #[derive(Clone)]
 struct Place {
     store: Arc<dyn Store>,
+    /// Whether a node's loopback is this machine's.
+    is_one_machine: bool,
     election: ElectionName,
 }
 
@@ -302,7 +305,9 @@ impl Place {
         let said = patiently(2, async || self.store.announced(&self.election, &node).await).await;
         let said = said.map_err(|error| Nobody::Store(format!("where {node} is asked cannot be read: {error}")))?;
         let admin = said.and_then(|said| Announcement::decode(&said)).and_then(|said| said.admin.parse().ok());
-        match admin {
+        // Another machine's loopback is not this one's, where somebody else may listen.
+        let is_there = |admin: &AdminUrl| self.is_one_machine || admin.is_encrypted() || !admin.is_private();
+        match admin.filter(is_there) {
             Some(admin) => Ok(Leader { node, incarnation: record.incarnation, term: record.term, admin }),
             None => Err(Nobody::SaysWhere { node }),
         }
