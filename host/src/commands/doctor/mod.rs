@@ -49,10 +49,11 @@ pub(super) async fn doctor(command: &Doctor) -> anyhow::Result<ExitCode> {
             () = signals.next() => diagnosis.complete = false,
         }
     }
-    diagnosis.passed = diagnosis.findings.iter().all(|finding| finding.level < Level::Problem);
+    let is_whole = diagnosis.complete;
+    diagnosis.passed = is_whole && diagnosis.findings.iter().all(|finding| finding.level < Level::Problem);
     progress.clear();
     cli::print_diagnosis(&diagnosis, command.json)?;
-    Ok(if diagnosis.passed && diagnosis.complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if diagnosis.passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Tries the store, and looks how the clocks go meanwhile.

@@ -77,7 +77,7 @@ pub(super) async fn announcements(scratch: Scratch) -> Verdict {
 /// That it can be removed: not every signature allows that.
 pub(super) async fn removal(scratch: Scratch) -> Verdict {
     let object = scratch.announcement();
-    match scratch.tried(2, async || scratch.store.remove(&object, None).await).await {
+    match scratch.tried(1, async || scratch.store.remove(&object, None).await).await {
         Ok(answer) if answer.result == Ok(true) => kept("what was put is removed"),
         Ok(answer) => broken(format!("an object is removed, and {}", said(&answer.result))),
         Err(Untold::Store(StoreError::Misconfigured(why))) => Ok(Seen::Costs {

@@ -101,9 +101,10 @@ impl Scratch {
         }
     }
 
-    /// Asks until the store says something. What may have been written is not written again.
+    /// Asks until the store says something. What may have been written or given up is not asked for again.
     pub async fn ask(&self, op: Op) -> Result<Answer<Reply>, Untold> {
-        let tries = if matches!(op, Op::Write { .. } | Op::Create { .. }) { 1 } else { TRIES };
+        let once = matches!(op, Op::Write { .. } | Op::Create { .. } | Op::Release { .. });
+        let tries = if once { 1 } else { TRIES };
         self.tried(tries, async || self.store.request(&self.election, op.clone()).await).await
     }
 
