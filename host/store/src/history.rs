@@ -36,6 +36,7 @@ pub const LONGEST_TEXT: usize = 200;
 const LATE: usize = 100;
 
 const UNHEARD: &str = "not ended in order: its node was not heard of any more";
+const UNTOLD: &str = "its node has not told how it ended";
 const GIVEN_UP: &str = "ended in order, of which its node has not said more";
 
 /// One term. Times are those of the nodes' wall clocks, which may differ.
@@ -222,7 +223,7 @@ impl History {
                 successor = Some((next.node.clone(), next.begun.clone()));
             }
             if let (Some((node, begun)), open @ PastTerm { ended: None, .. }) = (&successor, &mut self.terms[at - 1]) {
-                *open = std::mem::take(open).closed(UNHEARD, node, begun);
+                *open = std::mem::take(open).closed(UNTOLD, node, begun);
             }
         }
     }

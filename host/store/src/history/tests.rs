@@ -76,7 +76,7 @@ fn a_term_whose_node_died_is_closed_by_its_successor() {
     let history = told([first, by_others, after.clone()]);
     let ends: Vec<_> = history.terms.iter().map(|term| (term.ended.as_deref(), term.closed_by.as_deref())).collect();
     assert_eq!(ends, [(Some(&*after.begun), Some("b")), (Some(&*after.begun), Some("b")), (None, None)]);
-    assert_eq!((&history.terms[0].reason, history.terms[0].leaderless_ms), (&Some(UNHEARD.to_owned()), Some(7)));
+    assert_eq!((&history.terms[0].reason, history.terms[0].leaderless_ms), (&Some(UNTOLD.to_owned()), Some(7)));
     assert_eq!((&history.terms[1].reason, &history.terms[1].outcome), (&Some(UNHEARD.to_owned()), &None));
     let given_up = PastTerm::before(&record(2, "a", true), "b", &after.begun).unwrap();
     assert_eq!(told([given_up, after]).terms[0].reason.as_deref(), Some(GIVEN_UP));
