@@ -30,7 +30,7 @@ pub struct NodeStatusRow {
     pub runs: Option<Digest>,
     /// When it announced itself last, in RFC 3339, by its own clock; none if it has not.
     pub at: Option<String>,
-    /// Why it would not take the lease: `suspended`, `stepped-down`, `transferring` or `cooling-off`; none if it would,
+    /// Why it would not take the lease: `away`, `suspended`, `stepped-down`, `transferring` or `cooling-off`; none if it would,
     /// or does not say.
     pub stays_out: Option<String>,
     /// Another start of a host that calls itself the same.

@@ -436,7 +436,9 @@ impl Operator<'_> {
             return refused(format!("{to} has said nothing since {}: does it still run?", said.at));
         }
         // What else keeps it out is over once it is asked to lead.
-        if let Some(why) = said.stays_out.as_ref().filter(|why| ["suspended", "cooling-off"].contains(&why.as_str())) {
+        if let Some(why) =
+            said.stays_out.as_ref().filter(|why| ["away", "suspended", "cooling-off"].contains(&why.as_str()))
+        {
             let why = why.replace('-', " ");
             return refused(format!("{to} would not take the lease of {election} now: it is {why}"));
         }

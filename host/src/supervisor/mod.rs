@@ -235,7 +235,9 @@ impl Run {
         let now = self.given.clock.now();
         let cools_off = self.cools_off.filter(|until| now < *until && !self.elector.holds_lease());
         let cools_off = cools_off.map(|_| "cooling-off");
-        self.stays_out.as_ref().map(|stays_out| stays_out.why.word()).or(cools_off)
+        // It says first what no request of an operator's ends.
+        let away = self.away.as_ref().map(|_| "away");
+        away.or_else(|| self.stays_out.as_ref().map(|stays_out| stays_out.why.word())).or(cools_off)
     }
 
     /// Stays out, or not any more, as operators ask.
@@ -416,6 +418,7 @@ impl Run {
         let output = self.reporter.output(term, module.digest(), &self.given.clock, lines.clone());
         self.lines = Some(lines);
         self.stalled = false;
+        self.cools_off = None;
         let instance = self.given.launcher.start(module, term, deadline, abort_at, output);
         self.serving = Some(Serving { instance, term, module: module.digest() });
     }

@@ -152,8 +152,11 @@ impl Announcer {
         // A node that has said something looks old after a while anyway.
         let is_taken_back = withdraw(&*leases, &*store, &election, &node, known).await;
         if matches!(is_taken_back, Ok(false)) && known > named {
-            let announcement = Announcement::now(&node, &incarnation, &source, said.holds, None);
-            let _ = say(store, election, Announcement { term: known, labels, ..announcement }, Some(named)).await;
+            // It ends, and can start nothing any more.
+            let announcement = Announcement::now(&node, &incarnation, &source, Vec::new(), None);
+            let version = env!("CARGO_PKG_VERSION").to_owned();
+            let _ =
+                say(store, election, Announcement { term: known, version, labels, ..announcement }, Some(named)).await;
         }
     }
 }
@@ -172,7 +175,8 @@ async fn say(
     let other = before.as_ref().map(|before| &before.incarnation).filter(|other| **other != announcement.incarnation);
     let rival = named.and(other).cloned();
     announcement.rival = rival.clone().or(announcement.rival);
-    let named = named.unwrap_or_else(|| before.map_or(0, |before| before.term));
+    // Another host of this id may know a higher term, and be the only one.
+    let named = named.unwrap_or(0).max(before.map_or(0, |before| before.term));
     announcement.term = announcement.term.max(named);
     store.announce(&election, &announcement.node, announcement.encode()).await?;
     Ok(Heard { named: announcement.term, rival })
