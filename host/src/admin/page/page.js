@@ -112,7 +112,7 @@
     const text = node?.admin ?? '';
     return /^https?:\/\//.test(text) ? `${text.replace(/\/+$/, '')}/` : '';
   };
-  const why = { suspended: 'suspended', 'stepped-down': 'stepped down', transferring: 'makes room for another', 'cooling-off': 'cools off' };
+  const why = { suspended: 'suspended', 'stepped-down': 'stepped down', transferring: 'makes room for another', 'cooling-off': 'cools off', away: 'its machine is about to be interrupted' };
   const isSuspended = (election) => of(election).some((node) => node.stays_out === 'suspended');
 
   // ------------------------------------------------------------------ showing
@@ -494,6 +494,8 @@
     const { name, election } = asking;
     const given = $('ask-token').value.trim();
     const reason = $('ask-reason').value.trim();
+    // What it is sent over could be read by others.
+    if (!isSecureContext) { say($('ask-error'), 'The token is not sent over plain HTTP: open this page with https.'); show($('ask-error'), true); return; }
     if (name === 'token') { token = given; $('ask').close(); reconnect(); nudge(); return; }
     const body = {};
     if (reason && ACTIONS[name].fields.includes('why')) body.reason = reason;
