@@ -107,7 +107,8 @@ def standard(package, apache):
     by = "; ".join(package["authors"]) or f"the authors of {package['name']} ({package['repository']})"
     offered = package["license"].replace("(", " ").replace(")", " ").replace("/", " OR ").split()
     if "Apache-2.0" in offered:
-        return apache
+        # The exceptions are for those who give them.
+        return apache if "LLVM-exception" in offered else apache.split("--- LLVM Exceptions")[0]
     for licence, text in (("MIT", MIT), ("BSD-3-Clause", BSD)):
         if licence in offered:
             return f"Copyright (c) {by}\n\n{text}"
