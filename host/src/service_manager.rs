@@ -233,7 +233,7 @@ impl Telling {
         self.phases.clone()
     }
 
-    /// Says what was not said yet, within [`PATIENCE`] of a message, and nothing more.
+    /// Says what was not said yet, waiting a second at the most for each message to be taken, and nothing more.
     pub fn end(self) {
         self.phases.tell(None);
         if let Some(thread) = self.thread {
