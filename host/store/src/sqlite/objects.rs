@@ -238,7 +238,7 @@ impl Databases {
 
 /// What an election's row is called there: two kinds of objects share a table, so that a folder that an earlier version
 /// made can keep both. No election is called like this, so that earlier hosts pass it over.
-fn key(object: VersionedObject, election: &ElectionName) -> String {
+pub(super) fn key(object: VersionedObject, election: &ElectionName) -> String {
     format!("{election}{}", suffix(object))
 }
 

@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use baton_election::{ElectionName, Record, StoreError, Version};
 
 use super::database::Intent;
+use super::objects::key;
 use super::{SqliteStore, new_version, row};
 use crate::lease::{overwrite, removable};
 use crate::{OperatorStore, VersionedObject};
@@ -34,7 +35,8 @@ impl OperatorStore for SqliteStore {
             VersionedObject::ALL.into_iter().try_for_each(|object| {
                 let (database, table) = shared.place(object);
                 database.transact(Intent::Write, |db| {
-                    db.execute(&format!("DELETE FROM {table} WHERE election = ?1"), [election.as_str()]).map(|_| Ok(()))
+                    db.execute(&format!("DELETE FROM {table} WHERE election = ?1"), [key(object, &election)])
+                        .map(|_| Ok(()))
                 })
             })
         })
