@@ -155,8 +155,6 @@ pub(super) enum FromRunner {
     NearLimit(NearLimit),
     /// A request was refused.
     RefusedRequest(RefusedRequest),
-    /// A request was answered, or failed.
-    Requested(Box<Requested>),
     /// The guest gives leadership up.
     StepDown(String),
     /// The guest commits. It waits for the answer.
@@ -167,6 +165,8 @@ pub(super) enum FromRunner {
     Panicked(String),
     /// The instance has ended. It is the last message.
     Ended(Box<Ended>),
+    /// A request was answered, or failed.
+    Requested(Box<Requested>),
 }
 
 /// The changes of a commit: their number and they themselves, as the host takes them apart. A change may be a few bytes
