@@ -141,6 +141,8 @@ enum Nobody {
 enum Stopped {
     /// Nobody reads what it prints.
     Unread,
+    /// What it prints cannot be written.
+    Unwritten(std::io::Error),
     /// Another node leads.
     Moved,
     /// The stream has ended.
@@ -185,13 +187,15 @@ impl Reader {
             before = Some(leader.clone());
             match self.read(&leader).await {
                 Ok(Stopped::Unread) => return Ok(()),
+                Ok(Stopped::Unwritten(error)) => return Err(error.into()),
                 Ok(Stopped::Moved) => continue,
                 // As each does after a while.
                 Ok(Stopped::Ended) => {}
-                Err(AskError::Refused(why)) => {
+                // Later, another host may answer at the address of one that is gone.
+                Err(AskError::Refused(why)) if self.begun.is_none() => {
                     anyhow::bail!("{}: {} ({}): {why}", self.election, leader.node, leader.admin)
                 }
-                Err(AskError::Failed(why)) => {
+                Err(AskError::Refused(why) | AskError::Failed(why)) => {
                     self.say(&format!("{} ({}): {why}; trying again", leader.node, leader.admin));
                 }
             }
@@ -253,7 +257,7 @@ impl Reader {
                 match self.print(&entry) {
                     Ok(true) => {}
                     Ok(false) => return Ok(Stopped::Unread),
-                    Err(error) => return Err(AskError::Refused(error.to_string())),
+                    Err(error) => return Ok(Stopped::Unwritten(error)),
                 }
             }
             if let Some(id) = &events.last_id {
