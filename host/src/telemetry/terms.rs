@@ -93,6 +93,7 @@ impl Terms {
             (_, Event::Stopping { reason, message, .. }) => self.is_ending(term, || format!("{reason}: {message}")),
             (_, Event::Lost { reason, .. }) => self.is_ending(term, || format!("lost: {reason}")),
             (_, Event::Killed { reason }) => self.is_ending(term, || reason.clone()),
+            (_, Event::Released {} | Event::NotReleased { .. }) => self.is_given_up(),
             (Some(term), Event::Gone { outcome, message, .. }) => self.has_ended(term, outcome, message.as_deref()),
             _ => {}
         }
@@ -133,6 +134,17 @@ impl Terms {
         if told.ended.len() >= KEPT_TERMS {
             told.ended.pop_front();
         }
+        told.ended.push_back(served);
+        drop(told);
+        self.news.notify_one();
+    }
+
+    /// The lease was given up. A term that was written, and whose instance was never started, ends so.
+    fn is_given_up(&self) {
+        let mut told = self.lock();
+        let Some((mut served, _)) = told.serving.take() else { return };
+        served.ended = Some(wall());
+        served.reason.get_or_insert_with(|| "given up before its instance began".to_owned());
         told.ended.push_back(served);
         drop(told);
         self.news.notify_one();
@@ -242,6 +254,20 @@ mod tests {
         says(&standing, 5, &gone("done", None));
         let [done] = standing.terms.take().try_into().unwrap();
         assert_eq!((done.reason, done.outcome.as_deref()), (None, Some("done")));
+    }
+
+    #[test]
+    fn a_term_that_is_given_up_before_its_instance_began_has_ended() {
+        let standing = standing();
+        says(&standing, 4, &elected());
+        says(&standing, 4, &gone("done", None));
+        says(&standing, 5, &elected());
+        says(&standing, 5, &Event::Released {});
+        says(&standing, 5, &Event::Released {});
+        let [done, given_up] = standing.terms.take().try_into().unwrap();
+        assert_eq!((done.term, done.outcome.as_deref()), (4, Some("done")));
+        assert_eq!((given_up.term, given_up.outcome, given_up.ended.is_some()), (5, None, true));
+        assert!(given_up.reason.is_some_and(|why| why.contains("before its instance began")));
     }
 
     #[test]

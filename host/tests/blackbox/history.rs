@@ -93,11 +93,9 @@ fn terms_in_a_row_are_told_as_the_log_has_them(fleet: Fleet) {
     let events = fleet.journal.events();
     let gone = events.iter().rev().find(|event| event.name == "gone").expect("the last");
     let newest = fleet.command(&["history", ELECTION, "--json", "--limit", "1"]).json();
-    assert_eq!(
-        (&newest[0]["term"], newest[0]["ended"].is_string()),
-        (&gone.term.into(), true),
-        "{newest} and {gone:?}"
-    );
+    // The next one may have been written, and given up before its instance began.
+    let last = newest[0]["term"].as_u64().expect("a number");
+    assert!(last >= gone.term && newest[0]["ended"].is_string(), "{newest} and {gone:?}");
     let table = fleet.command(&["history", ELECTION]);
     for word in ["TERM", "LEADERLESS", "alpha", "done"] {
         assert!(table.stdout.contains(word), "`{word}` is missing: {table:?}");
