@@ -81,7 +81,7 @@ pub enum NoEffect {
     #[error(transparent)]
     Steering(#[from] EditError),
     /// The store does not answer.
-    #[error("the store cannot be asked: {0}")]
+    #[error(transparent)]
     Store(#[from] StoreError),
 }
 
