@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::fleet::{ELECTION, Fleet};
-use crate::node::{Finished, baton, finish, until};
+use crate::node::{Finished, baton, finish, until, wait_for_end};
 use crate::proxy::Mode;
 use crate::store::Store;
 use crate::{modules, on_both_stores};
@@ -81,7 +81,7 @@ fn who_interrupts_it_leaves_nothing_behind() {
         let fleet = Fleet::new(store);
         let mut command = fleet.baton(&["doctor", "--json"]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let doctor = command.spawn().expect("it starts");
+        let mut doctor = command.spawn().expect("it starts");
         let listed = || {
             let all = fleet.command(&["status", "--json"]);
             let all: Value = serde_json::from_str(&all.stdout).unwrap_or_default();
@@ -89,7 +89,9 @@ fn who_interrupts_it_leaves_nothing_behind() {
         };
         until("its election", listed);
         kill_process(Pid::from_child(&doctor), Signal::INT).expect("it gets the signal");
-        let output = doctor.wait_with_output().expect("it ends");
+        // It says less than a pipe holds.
+        wait_for_end(&mut doctor).expect("it ends");
+        let output = doctor.wait_with_output().expect("what it has said");
         let diagnosis: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         assert_eq!((output.status.code(), &diagnosis["complete"]), (Some(1), &false.into()), "{diagnosis:#}");
         assert_eq!(finding(&diagnosis, "removed")["level"], "ok", "{diagnosis:#}");

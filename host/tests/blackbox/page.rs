@@ -3,7 +3,9 @@
 
 use std::cell::RefCell;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -13,6 +15,7 @@ use crate::endpoint::Endpoint;
 use crate::fleet::{ELECTION, Fleet};
 use crate::guests::Guest;
 use crate::node::{Node, until};
+use crate::patience::Patience;
 use crate::skipped::skipped;
 use crate::store::Store;
 
@@ -24,7 +27,8 @@ const TOKEN: &str = "0123456789abcdef";
 /// A browser that does as it is told. It ends with this value.
 struct Browser {
     process: Child,
-    pipes: RefCell<(ChildStdin, BufReader<ChildStdout>)>,
+    orders: RefCell<ChildStdin>,
+    answers: Receiver<String>,
     _profile: TempDir,
 }
 
@@ -55,18 +59,19 @@ impl Browser {
             .stdout(Stdio::piped())
             .spawn()
             .expect("Node.js starts");
-        let stdin = process.stdin.take().expect("piped");
+        let orders = RefCell::new(process.stdin.take().expect("piped"));
         let stdout = BufReader::new(process.stdout.take().expect("piped"));
-        Some(Self { process, pipes: RefCell::new((stdin, stdout)), _profile: profile })
+        let (answer, answers) = mpsc::channel();
+        // It ends with the driver: nothing waits for it.
+        std::thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| answer.send(line)));
+        Some(Self { process, orders, answers, _profile: profile })
     }
 
     /// Gives an order, and returns what came of it.
     fn tell(&self, order: &Value) -> Result<Value, String> {
-        let mut pipes = self.pipes.borrow_mut();
-        let (stdin, stdout) = &mut *pipes;
-        writeln!(stdin, "{order}").expect("the driver listens");
-        let mut line = String::new();
-        stdout.read_line(&mut line).expect("the driver answers");
+        writeln!(self.orders.borrow_mut(), "{order}").expect("the driver listens");
+        let line = Patience::poll(Duration::from_millis(1), || self.answers.try_recv().ok());
+        let line = line.unwrap_or_else(|_| panic!("{order}: the browser does not answer"));
         let answer: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("{order}: {line:?}"));
         match answer["failed"].as_str() {
             Some(why) => Err(why.to_owned()),

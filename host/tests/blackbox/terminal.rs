@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::fleet::{ELECTION, Fleet};
 use crate::modules;
-use crate::node::{Finished, finish};
+use crate::node::{Finished, finish, wait_for_end};
 use crate::store::Store;
 
 const BOLD: &str = "\u{1b}[1m";
@@ -79,7 +79,7 @@ impl Watching {
     }
 
     fn end(mut self) -> Option<i32> {
-        let status = self.0.wait().expect("it ends");
+        let status = wait_for_end(&mut self.0).expect("it ends");
         assert_eq!(status.signal(), None);
         status.code()
     }

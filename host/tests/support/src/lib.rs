@@ -17,6 +17,7 @@ pub mod guests;
 pub mod minisign;
 pub mod modules;
 pub mod node;
+mod overdue;
 pub mod patience;
 pub mod proxy;
 pub mod publisher;

@@ -578,7 +578,8 @@ fn drain(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
     })
 }
 
-fn wait_for_end(child: &mut Child) -> Option<ExitStatus> {
+/// Waits for the end of a process; none if it does not end as long as there is [`Patience`].
+pub fn wait_for_end(child: &mut Child) -> Option<ExitStatus> {
     // A process's end has no condition variable; this only paces the question.
     Patience::poll(Duration::from_millis(10), || child.try_wait().expect("a child can be waited for")).ok()
 }

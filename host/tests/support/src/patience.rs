@@ -94,6 +94,16 @@ impl Patience {
     }
 }
 
+/// The time so far in which none of our threads had to wait for a processor.
+pub(crate) fn had() -> Duration {
+    Meter::read().had
+}
+
+/// All that this process has started and that has not ended, with all that those have started.
+pub(crate) fn started() -> impl Iterator<Item = u32> {
+    ours().into_iter().skip(1).map(|process| process.id)
+}
+
 /// What has moved so far, since this process began to look.
 #[derive(Clone, Copy, Default)]
 struct Meter {
@@ -160,17 +170,21 @@ impl Looked {
 
 struct Process {
     id: u32,
-    /// Neither this process nor one that it has started itself, but one that those have started.
+    /// Neither this process nor one that it has started itself, but one that those have started, and that ends by itself.
     is_builder: bool,
     ticks: u64,
 }
 
+/// How the processes are called that run for as long as who started them: a host's own and a browser's. A leader's runner
+/// always gets on, and a wait that such a process renewed would have no end.
+const NEVER_DONE: [&str; 2] = ["baton", "chrom"];
+
 /// This process, all that it has started, and all that those have started.
 fn ours() -> Vec<Process> {
-    let mut children: HashMap<u32, Vec<(u32, u64)>> = HashMap::new();
+    let mut children: HashMap<u32, Vec<(u32, u64, bool)>> = HashMap::new();
     for id in numbers("/proc") {
-        if let Some((parent, ticks)) = stat(id) {
-            children.entry(parent).or_default().push((id, ticks));
+        if let Some((parent, ticks, ends)) = stat(id) {
+            children.entry(parent).or_default().push((id, ticks, ends));
         }
     }
     let own = std::process::id();
@@ -178,20 +192,23 @@ fn ours() -> Vec<Process> {
     let mut next = 0;
     while next < found.len() {
         let (id, depth) = (found[next].0.id, found[next].1 + 1);
-        for (id, ticks) in children.remove(&id).unwrap_or_default() {
-            found.push((Process { id, is_builder: depth > 1, ticks }, depth));
+        for (id, ticks, ends) in children.remove(&id).unwrap_or_default() {
+            found.push((Process { id, is_builder: depth > 1 && ends, ticks }, depth));
         }
         next += 1;
     }
     found.into_iter().map(|(process, _)| process).collect()
 }
 
-/// The parent of a process, and how much processor time it has had, with that of the children that it has outlived.
-fn stat(id: u32) -> Option<(u32, u64)> {
+/// The parent of a process, how much processor time it has had, with that of the children that it has outlived, and whether
+/// it ends by itself.
+fn stat(id: u32) -> Option<(u32, u64, bool)> {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-    let fields: Vec<&str> = stat.rsplit(") ").next()?.split(' ').collect();
+    let (before, after) = stat.rsplit_once(") ")?;
+    let (_, name) = before.split_once('(')?;
+    let fields: Vec<&str> = after.split(' ').collect();
     let ticks = fields.get(11..15)?.iter().filter_map(|field| field.parse::<u64>().ok()).sum();
-    Some((fields.get(1)?.parse().ok()?, ticks))
+    Some((fields.get(1)?.parse().ok()?, ticks, !NEVER_DONE.iter().any(|start| name.starts_with(start))))
 }
 
 /// How long a thread has waited for a processor so far. None where the kernel does not say: then all time counts.

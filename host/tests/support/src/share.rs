@@ -11,12 +11,15 @@ use std::path::PathBuf;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
+use crate::overdue::Overdue;
+
 /// So many tests that mostly wait fit on one processor. The Makefile starts as many.
 const SHARES: usize = 6;
 
 /// A test's share of the processors, until it is dropped. The locks of a process that dies are gone with it.
 pub struct Share {
     slots: Vec<File>,
+    _overdue: Option<Overdue>,
 }
 
 impl Share {
@@ -35,7 +38,7 @@ impl Share {
     fn of(count: usize) -> Self {
         if HOLDS.replace(true) {
             // A test has one share, however many stages it has.
-            return Self { slots: Vec::new() };
+            return Self { slots: Vec::new(), _overdue: None };
         }
         let all = SHARES * available_parallelism().map_or(1, usize::from);
         let turn = lock_file("turn");
@@ -48,7 +51,7 @@ impl Share {
                     slots.push(slot);
                 }
                 if slots.len() == count {
-                    return Self { slots };
+                    return Self { slots, _overdue: Some(Overdue::watch()) };
                 }
             }
             // Several locks have no condition variable; this only paces the question.
