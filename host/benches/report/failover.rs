@@ -1,19 +1,16 @@
 //! How long it takes until the next instance runs: after an election, a crash, a hand-off.
 
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::Context as _;
 use baton_election::{ElectionName, LeaseState, Op, Reply, Snapshot};
 use baton_store::LeaseStore;
 use baton_store::sqlite::SqliteStore;
 use rustix::process::Signal;
 
-use crate::baseline::milliseconds;
 use crate::hosts::{Site, at, follows, now};
+use crate::instances::{NATIVE_START, native_start};
 use crate::node::Node;
 use crate::samples::Samples;
 use crate::table::{Bar, Row, Unit};
@@ -39,8 +36,8 @@ const POLL: f64 = 1.0;
 const LOOK: Duration = Duration::from_millis(4);
 
 /// From `elected`, when the term is written, to the first line that its guest prints with its first
-/// instructions, both as the host's log says; beside a bare instantiation (median, in milliseconds).
-pub fn elections(module: &Path, effort: &Effort, bare: f64) -> anyhow::Result<Vec<Row>> {
+/// instructions, both as the host's log says; beside the start of a native program that prints a line.
+pub fn elections(module: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     let site = Site::new();
     let launch =
         site.launch("leader", module, "done", &site.url()).flag("--lease", LEASE).flag("--max-memory", "64MiB");
@@ -64,31 +61,9 @@ pub fn elections(module: &Path, effort: &Effort, bare: f64) -> anyhow::Result<Ve
         (samples.len() + 1 >= wanted).then_some(samples)
     });
     node.terminate();
-    let echoes = echoes(effort.terms)?;
+    let native = (0..effort.terms).map(|_| native_start(PAUSE)).collect::<std::io::Result<_>>()?;
     let row = Row::new("elected → the guest's first instruction, warm", Unit::Ms, samples);
-    Ok(vec![
-        row.bar(Bar::Median(0.6)).bar(Bar::P99(1.0)).beside("bare instantiation", bare),
-        Row::new("  a line to `cat`, at rest like it, and back", Unit::Ms, echoes),
-    ])
-}
-
-/// How long a line takes to a native process that does nothing else, and back: what the machine takes to wake two
-/// processes, in milliseconds.
-fn echoes(times: usize) -> anyhow::Result<Samples> {
-    let mut cat = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-    let (Some(mut to), Some(from)) = (cat.stdin.take(), cat.stdout.take()) else { anyhow::bail!("cat has no pipes") };
-    let mut lines = BufReader::new(from).lines();
-    let mut samples = Samples::default();
-    for _ in 0..times {
-        thread::sleep(PAUSE);
-        let begin = Instant::now();
-        to.write_all(b"a line\n")?;
-        lines.next().context("cat has ended")??;
-        samples.push(milliseconds(begin.elapsed()));
-    }
-    drop(to);
-    cat.wait()?;
-    Ok(samples)
+    Ok(vec![row.bar(Bar::Ratio(1.0)).bar(Bar::P99Ratio(1.0)).against(NATIVE_START, &native)])
 }
 
 /// Crashes and hand-offs of pairs of hosts, one leading and one standing by, so that no third one helps.

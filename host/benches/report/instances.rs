@@ -59,19 +59,11 @@ const REST: Duration = Duration::from_millis(30);
 const DONE: &[(&str, &str)] = &[("BEHAVIOUR", "done")];
 const BUSY: &[(&str, &str)] = &[("BEHAVIOUR", "busy")];
 
-/// What was measured in this process.
-pub struct Measured {
-    /// The rows.
-    pub rows: Vec<Row>,
-    /// The median of a bare instantiation, in milliseconds.
-    pub bare_instantiation: f64,
-}
-
 /// Measures with these guests.
 ///
 /// # Errors
 /// If the module does not do as it should.
-pub async fn measure(guests: &Guests, effort: &Effort) -> wasmtime::Result<Measured> {
+pub async fn measure(guests: &Guests, effort: &Effort) -> wasmtime::Result<Vec<Row>> {
     let module = &*guests.fixtures;
     let (bare, unchecked) = (Baseline::compile(module, true)?, Baseline::compile(module, false)?);
     let baton = Baton::new(module)?;
@@ -83,8 +75,9 @@ pub async fn measure(guests: &Guests, effort: &Effort) -> wasmtime::Result<Measu
         at_once.push(baton.start_to_first_line().await?);
     }
     let interpreter = Baton::new(&example(LARGE).map_err(|error| wasmtime::format_err!("{error:#}"))?)?;
-    let mut interpreter_starts = Samples::default();
+    let (mut native_starts, mut interpreter_starts) = (Samples::default(), Samples::default());
     for _ in 0..effort.kills {
+        native_starts.push(native_start(REST)?);
         interpreter_starts.push(interpreter.start_when_ready().await?);
     }
     let (mut bare_kills, mut kills) = (Samples::default(), Samples::default());
@@ -109,7 +102,9 @@ pub async fn measure(guests: &Guests, effort: &Effort) -> wasmtime::Result<Measu
         Row::new("wasmtime's bare instantiation", Unit::Ms, bare_starts),
         Row::new("start of an instance, its runner ready → its first instruction", Unit::Ms, starts)
             .beside("bare instantiation", bare_instantiation),
-        Row::new("  of an interpreter of 12 MB", Unit::Ms, interpreter_starts).bar(Bar::P99(2.5)),
+        Row::new("  of an interpreter of 12 MB", Unit::Ms, interpreter_starts)
+            .bar(Bar::P99Ratio(2.5))
+            .against(NATIVE_START, &native_starts),
         Row::new("  right after another, when none is ready", Unit::Ms, at_once),
         Row::new("kill of a busy loop → gone", Unit::Ms, kills)
             .bar(Bar::P99(5.0))
@@ -119,8 +114,7 @@ pub async fn measure(guests: &Guests, effort: &Effort) -> wasmtime::Result<Measu
             .bar(Bar::Ratio(1.5))
             .beside("a native process", native_exits.median()),
     ];
-    let rows = rows.into_iter().chain(computing).chain([tight]).collect();
-    Ok(Measured { rows, bare_instantiation })
+    Ok(rows.into_iter().chain(computing).chain([tight]).collect())
 }
 
 /// Kills one of many busy instances, and starts it again.
@@ -153,6 +147,23 @@ pub fn touch() -> ! {
     loop {
         std::thread::park();
     }
+}
+
+/// What [`native_start`] measures.
+pub const NATIVE_START: &str = "a native program's start → its first line";
+
+/// From the start of a native program to the first line that it prints, in milliseconds: what the machine needs for a process
+/// that does next to nothing, after it has rested for so long.
+pub fn native_start(rest: Duration) -> std::io::Result<f64> {
+    std::thread::sleep(rest);
+    let begin = Instant::now();
+    let mut process = Command::new("echo").arg("a line").stdout(Stdio::piped()).spawn()?;
+    if let Some(stdout) = process.stdout.take() {
+        BufReader::new(stdout).read_line(&mut String::new())?;
+    }
+    let took = begin.elapsed();
+    process.wait()?;
+    Ok(milliseconds(took))
 }
 
 /// From the kill of such a process until it is gone, in milliseconds.

@@ -55,26 +55,26 @@ struct Effort {
     window: Duration,
 }
 
-/// About ten minutes, most of them for swaps: each waits until its push is noticed.
+/// About a quarter of an hour, most of it for swaps: each waits until its push is noticed.
 const QUICK: Effort = Effort {
     instances: instances::Effort { starts: 1_000, kills: 300, large: 30 },
     state: state::Effort { rounds: 10, commits: 50 },
     failover: failover::Effort { terms: 300, pairs: 5, rounds: 6 },
     requests: requests::Effort { rounds: 10 },
-    swaps: swaps::Effort { hosts: 2, rounds: 50 },
+    swaps: swaps::Effort { hosts: 1, rounds: 60 },
     warm: warm::Effort { rounds: 3 },
     languages: languages::Effort { starts: 5 },
     admin: 4,
     window: Duration::from_secs(30),
 };
 
-/// About half an hour.
+/// About an hour and a half.
 const FULL: Effort = Effort {
     instances: instances::Effort { starts: 10_000, kills: 3_000, large: 200 },
     state: state::Effort { rounds: 40, commits: 100 },
     failover: failover::Effort { terms: 3_000, pairs: 5, rounds: 40 },
     requests: requests::Effort { rounds: 100 },
-    swaps: swaps::Effort { hosts: 2, rounds: 200 },
+    swaps: swaps::Effort { hosts: 1, rounds: 300 },
     warm: warm::Effort { rounds: 10 },
     languages: languages::Effort { starts: 20 },
     admin: 20,
@@ -102,19 +102,15 @@ fn main() -> ExitCode {
 
 fn measure(guests: &Guests, effort: &Effort) -> Vec<Row> {
     let module = &*guests.fixtures;
-    let mut bare = f64::NAN;
-    let instances = section("instances", || -> wasmtime::Result<Vec<Row>> {
-        let measured = tokio::runtime::Runtime::new()?.block_on(instances::measure(guests, &effort.instances))?;
-        bare = measured.bare_instantiation;
-        Ok(measured.rows)
-    });
     let sections = [
-        instances,
+        section("instances", || {
+            tokio::runtime::Runtime::new()?.block_on(instances::measure(guests, &effort.instances))
+        }),
         section("state", || tokio::runtime::Runtime::new()?.block_on(state::measure(&guests.keeper, &effort.state))),
         section("requests over HTTP", || {
             tokio::runtime::Runtime::new()?.block_on(requests::measure(&guests.asks, &effort.requests))
         }),
-        section("elections", || failover::elections(module, &effort.failover, bare)),
+        section("elections", || failover::elections(module, &effort.failover)),
         section("crashes and hand-offs", || failover::crashes_and_hand_offs(module, &effort.failover)),
         section("swaps", || swaps::measure(guests, &effort.swaps)),
         section("a large module held warm", || warm::measure(module, &effort.warm)),

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -54,12 +54,14 @@ pub fn measure(guests: &Guests, effort: &Effort) -> anyhow::Result<Vec<Row>> {
 /// Measures on the embedded store, or on the emulator.
 fn on(azurite: Option<&Azurite>, guests: &Guests, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     let mut measured = [Measured::default(), Measured::default()];
+    // One swap at a time: what is compiled for another would be in its way.
+    let turn = &Mutex::new(());
     thread::scope(|scope| {
         let hosts: Vec<_> = (0..effort.hosts * KINDS.len())
             .map(|number| {
                 let kind = number % KINDS.len();
                 let module = if kind == 0 { &guests.fixtures } else { &guests.keeper };
-                let run = move || Leader::start(module, KINDS[kind].0, azurite, number)?.swaps(effort.rounds);
+                let run = move || Leader::start(module, KINDS[kind].0, azurite, number)?.swaps(effort.rounds, turn);
                 (kind, scope.spawn(run))
             })
             .collect();
@@ -167,9 +169,10 @@ impl Leader {
         Ok(Self { site, node, store, component, number, term, runtime, writes })
     }
 
-    fn swaps(mut self, rounds: usize) -> anyhow::Result<Measured> {
+    fn swaps(mut self, rounds: usize, turn: &Mutex<()>) -> anyhow::Result<Measured> {
         let mut measured = Measured::default();
         for round in 0..rounds {
+            let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
             // Spreads the pushes over the time between two looks of the host.
             let spread = ((round * KINDS.len() + self.number) as f64 * 0.618_034).fract();
             thread::sleep(Duration::from_secs_f64(2.0 * spread));

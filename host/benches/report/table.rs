@@ -30,6 +30,8 @@ pub enum Bar {
     P99(f64),
     /// The median by that of what stands beside it.
     Ratio(f64),
+    /// The 99th percentile by that of what stands beside it.
+    P99Ratio(f64),
 }
 
 /// One line of the table.
@@ -38,7 +40,15 @@ pub struct Row {
     unit: Unit,
     measured: Result<Samples, String>,
     bars: Vec<Bar>,
-    beside: Option<(String, f64)>,
+    beside: Option<Beside>,
+}
+
+/// What stands beside a row, in its unit.
+struct Beside {
+    name: String,
+    median: f64,
+    /// Not a number where only the median is known.
+    p99: f64,
 }
 
 impl Row {
@@ -64,7 +74,14 @@ impl Row {
     /// Sets what stands beside it: its name and its median, in the same unit.
     #[must_use]
     pub fn beside(mut self, name: impl Into<String>, median: f64) -> Self {
-        self.beside = Some((name.into(), median));
+        self.beside = Some(Beside { name: name.into(), median, p99: f64::NAN });
+        self
+    }
+
+    /// Sets what stands beside it by all of its samples, so that their 99th percentiles can be compared, too.
+    #[must_use]
+    pub fn against(mut self, name: impl Into<String>, samples: &Samples) -> Self {
+        self.beside = Some(Beside { name: name.into(), median: samples.median(), p99: samples.p99() });
         self
     }
 
@@ -76,13 +93,14 @@ impl Row {
             Bar::Median(most) => samples.median() <= *most,
             Bar::P99(most) => samples.p99() <= *most,
             Bar::Ratio(most) => self.ratio().is_some_and(|ratio| ratio <= *most),
+            Bar::P99Ratio(most) => self.beside.as_ref().is_some_and(|beside| samples.p99() / beside.p99 <= *most),
         };
         (!self.bars.is_empty()).then(|| self.bars.iter().all(holds))
     }
 
     fn ratio(&self) -> Option<f64> {
-        let (Ok(samples), Some((_, beside))) = (&self.measured, &self.beside) else { return None };
-        Some(samples.median() / beside)
+        let (Ok(samples), Some(beside)) = (&self.measured, &self.beside) else { return None };
+        Some(samples.median() / beside.median)
     }
 
     fn cells(&self) -> [String; 8] {
@@ -96,7 +114,10 @@ impl Row {
             return [self.what.clone(), "0".into(), empty(), empty(), empty(), empty(), empty(), verdict.into()];
         };
         let bars: Vec<String> = self.bars.iter().map(|bar| show_bar(*bar, self.unit)).collect();
-        let beside = self.beside.as_ref().map(|(name, median)| format!("{name}: {}", show(*median, self.unit)));
+        let beside = self.beside.as_ref().map(|Beside { name, median, p99 }| {
+            let p99 = if p99.is_nan() { String::new() } else { format!(", p99 {}", show(*p99, self.unit)) };
+            format!("{name}: {}{p99}", show(*median, self.unit))
+        });
         [
             self.what.clone(),
             samples.len().to_string(),
@@ -148,6 +169,7 @@ fn show_bar(bar: Bar, unit: Unit) -> String {
         Bar::Median(most) => format!("p50 ≤ {}", show(most, unit)),
         Bar::P99(most) => format!("p99 ≤ {}", show(most, unit)),
         Bar::Ratio(most) => format!("ratio ≤ {most}"),
+        Bar::P99Ratio(most) => format!("p99's ratio ≤ {most}"),
     }
 }
 
