@@ -1,6 +1,7 @@
 """Says which links of the repository's pages lead nowhere: to a file that is not there, or a heading that no page has.
 
     git ls-files '*.md' | xargs python3 scripts/check_links.py
+    python3 scripts/check_links.py --cut PAGE...    cuts those to files that are not there, and leaves their text
 
 Links to other sites are not followed. The exit status is 1 if one leads nowhere.
 """
@@ -11,6 +12,7 @@ from pathlib import Path
 
 FENCE = re.compile(r"^(```|~~~).*?^\1\s*$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(\s*([^)\s]+)\s*\)")
+WHOLE_LINK = re.compile(r"!?\[([^\[\]]*)\]\(\s*([^)\s]+)\s*\)")
 
 
 def prose(page: Path) -> str:
@@ -44,7 +46,20 @@ def problems(page: Path) -> list[str]:
     return said
 
 
+def cut(page: Path) -> None:
+    def kept(link: re.Match[str]) -> str:
+        text, path = link[1], link[2].partition("#")[0]
+        is_there = not path or re.match(r"[a-z]+:", path) or (page.parent / path).exists()
+        return link[0] if is_there else text
+
+    page.write_text(WHOLE_LINK.sub(kept, page.read_text()))
+
+
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--cut"]:
+        for page in sys.argv[2:]:
+            cut(Path(page))
+        sys.argv[1:2] = []
     found = [problem for page in sys.argv[1:] for problem in problems(Path(page))]
     print(*found, sep="\n", end="\n" if found else "")
     sys.exit(bool(found))

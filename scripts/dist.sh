@@ -36,6 +36,9 @@ main() {
 
 dist() {
   local folder=$out/$name
+  if [[ -e .git ]] && ! git diff --quiet HEAD; then
+    echo "NOT OF A COMMIT: what is made has changes in it that are not committed" >&2
+  fi
   tool cargo-auditable "$auditable_version"
   tool cargo-cyclonedx "$cyclonedx_version"
   rm -rf "$folder" "$folder".tar.gz*
@@ -44,7 +47,7 @@ dist() {
   generated "$folder"
   licences "$folder"
   parts "$folder"
-  cp LICENSE README.md CHANGELOG.md SECURITY.md "$folder"
+  pages "$folder"
   pack "$folder"
   sign "$folder.tar.gz"
   (cd "$out" && cat "$name.tar.gz.sha256" && ls -l "$name.tar.gz" "$name/baton")
@@ -123,6 +126,13 @@ assert root not in text and len(document["components"]) > 100
 json.dump(document, sys.stdout, indent=1, sort_keys=True)
 print()
 END
+}
+
+# The pages, with what is installed by them. Links to the sources lead nowhere from here.
+pages() {
+  cp LICENSE *.md "$1"
+  cp -r docs packaging wit "$1"
+  find "$1" -name '*.md' -exec python3 scripts/check_links.py --cut {} +
 }
 
 pack() {
