@@ -25,7 +25,8 @@ const does = {
     opened.on('console', (message) => heard.push(`${message.type()}: ${message.text()}`));
     opened.on('pageerror', (error) => heard.push(`error: ${error}`));
     opened.on('request', (request) => { if (new URL(request.url()).origin !== new URL(url).origin && !request.url().startsWith('data:')) heard.push(`asks ${request.url()}`); });
-    await opened.emulateMedia({ colorScheme: scheme });
+    // Bars that glide would keep a processor busy that the hosts need.
+    await opened.emulateMedia({ colorScheme: scheme, reducedMotion: 'reduce' });
     await opened.setViewportSize({ width, height });
     await opened.goto(url);
   },
