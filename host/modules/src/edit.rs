@@ -1,8 +1,8 @@
 //! Changing an election's list of versions: operators push, nodes judge.
 
-use baton_election::{ElectionName, StoreError};
+use baton_election::ElectionName;
 use baton_store::clock::wall;
-use baton_store::edit::{Edit, GivenUp, Tried};
+use baton_store::edit::{self, Edit, Tried, Unusable};
 use baton_store::{ObjectStore, VersionedObject};
 
 use super::version_list::{ListedVersion, VersionList, VersionListError};
@@ -39,10 +39,7 @@ pub async fn edit_versions<T, E: From<EditError>>(
             return Ok(doubt.answer);
         }
         let mut next = before.clone();
-        let answer = change(&mut next).map_err(|error| match edit.doubt() {
-            Some(error) => EditError::Unknown(error.clone()).into(),
-            None => error,
-        })?;
+        let answer = change(&mut next).map_err(|why| edit.forbidden(why))?;
         if next == before {
             // An earlier try was written, or somebody else did the same.
             return Ok(doubt.map_or(answer, |doubt| doubt.answer));
@@ -59,26 +56,10 @@ pub async fn edit_versions<T, E: From<EditError>>(
 }
 
 /// Why it was not read or changed.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum EditError {
-    /// What is stored cannot be used.
-    #[error(transparent)]
-    Versions(#[from] VersionListError),
-    /// The store cannot be used.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The store may have changed it.
-    #[error("{0}; it may be changed or not: look at it with `baton modules`")]
-    Unknown(StoreError),
-}
+pub type EditError = edit::EditError<VersionListError>;
 
-impl From<GivenUp> for EditError {
-    fn from(given_up: GivenUp) -> Self {
-        match given_up {
-            GivenUp::Unwritten(error) => Self::Store(error),
-            GivenUp::InDoubt(error) => Self::Unknown(error),
-        }
-    }
+impl Unusable for VersionListError {
+    const IN_DOUBT: &'static str = "it may be changed or not: look at it with `baton modules`";
 }
 
 /// A try that was written perhaps, or may yet be. Once what it was computed from is gone, it will not be.

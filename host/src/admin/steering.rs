@@ -19,7 +19,7 @@ use baton_store::steering::{EditError, LONGEST_STEP_DOWN, SteeringError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
-use utoipa::ToSchema;
+use utoipa::{IntoResponses, ToSchema};
 
 use super::access::MayChange;
 use super::routes::{Asked, NoPart, text};
@@ -103,6 +103,42 @@ pub(super) struct CameOf {
     told: String,
 }
 
+/// The answers to a call that the nodes follow.
+#[derive(IntoResponses)]
+#[expect(dead_code, reason = "it describes what others answer")]
+enum Effect {
+    /// it has taken effect
+    #[response(status = 200)]
+    Done(CameOf),
+    /// it would make no sense, and nothing was asked
+    #[response(status = 409)]
+    Senseless(CameOf),
+    /// it was asked, and has not taken effect in time
+    #[response(status = 504)]
+    NotYet(CameOf),
+}
+
+/// The answers where nothing was changed, to whatever call.
+#[derive(IntoResponses)]
+#[expect(dead_code, reason = "it describes what others answer")]
+enum Refusal {
+    /// the store cannot be asked, or the token cannot be read
+    #[response(status = 503)]
+    Unavailable,
+    /// the body is none of these
+    #[response(status = 400)]
+    Body,
+    /// the token is missing, or another one
+    #[response(status = 401)]
+    Token,
+    /// this node changes nothing for who asks like this
+    #[response(status = 403)]
+    Forbidden,
+    /// this node takes no part in it
+    #[response(status = 404)]
+    NoPart,
+}
+
 /// What a body is when it is refused.
 pub(super) struct Unusable(StatusCode, String);
 
@@ -142,16 +178,7 @@ async fn only_posts() -> Response {
     path = "/v1/elections/{election}/step-down",
     params(("election" = String, Path)),
     request_body = StepDownCall,
-    responses(
-        (status = 200, body = CameOf),
-        (status = 409, body = CameOf, description = "it would make no sense, and nothing was asked"),
-        (status = 504, body = CameOf, description = "it was asked, and has not taken effect in time"),
-        (status = 503, description = "the store cannot be asked, or the token cannot be read"),
-        (status = 400, description = "the body is none of these"),
-        (status = 401, description = "the token is missing, or another one"),
-        (status = 403, description = "this node changes nothing for who asks like this"),
-        (status = 404, description = "this node takes no part in it")
-    )
+    responses(Effect, Refusal)
 )]
 pub(super) async fn step_down(
     _: MayChange,
@@ -175,16 +202,7 @@ pub(super) async fn step_down(
     path = "/v1/elections/{election}/suspend",
     params(("election" = String, Path)),
     request_body = SuspendCall,
-    responses(
-        (status = 200, body = CameOf),
-        (status = 409, body = CameOf, description = "it would make no sense, and nothing was asked"),
-        (status = 504, body = CameOf, description = "it was asked, and has not taken effect in time"),
-        (status = 503, description = "the store cannot be asked, or the token cannot be read"),
-        (status = 400, description = "the body is none of these"),
-        (status = 401, description = "the token is missing, or another one"),
-        (status = 403, description = "this node changes nothing for who asks like this"),
-        (status = 404, description = "this node takes no part in it")
-    )
+    responses(Effect, Refusal)
 )]
 pub(super) async fn suspend(
     _: MayChange,
@@ -204,16 +222,7 @@ pub(super) async fn suspend(
     path = "/v1/elections/{election}/resume",
     params(("election" = String, Path)),
     request_body = ResumeCall,
-    responses(
-        (status = 200, body = CameOf),
-        (status = 409, body = CameOf, description = "it would make no sense, and nothing was asked"),
-        (status = 504, body = CameOf, description = "it was asked, and has not taken effect in time"),
-        (status = 503, description = "the store cannot be asked, or the token cannot be read"),
-        (status = 400, description = "the body is none of these"),
-        (status = 401, description = "the token is missing, or another one"),
-        (status = 403, description = "this node changes nothing for who asks like this"),
-        (status = 404, description = "this node takes no part in it")
-    )
+    responses(Effect, Refusal)
 )]
 pub(super) async fn resume(
     _: MayChange,
@@ -233,16 +242,7 @@ pub(super) async fn resume(
     path = "/v1/elections/{election}/transfer",
     params(("election" = String, Path)),
     request_body = TransferCall,
-    responses(
-        (status = 200, body = CameOf),
-        (status = 409, body = CameOf, description = "it would make no sense, and nothing was asked"),
-        (status = 504, body = CameOf, description = "it was asked, and has not taken effect in time"),
-        (status = 503, description = "the store cannot be asked, or the token cannot be read"),
-        (status = 400, description = "the body is none of these"),
-        (status = 401, description = "the token is missing, or another one"),
-        (status = 403, description = "this node changes nothing for who asks like this"),
-        (status = 404, description = "this node takes no part in it")
-    )
+    responses(Effect, Refusal)
 )]
 pub(super) async fn transfer(
     _: MayChange,
@@ -265,11 +265,7 @@ pub(super) async fn transfer(
     responses(
         (status = 200, body = CameOf),
         (status = 409, body = CameOf, description = "there is no such version"),
-        (status = 503, description = "the store cannot be asked, or the token cannot be read"),
-        (status = 400, description = "the body is none of these"),
-        (status = 401, description = "the token is missing, or another one"),
-        (status = 403, description = "this node changes nothing for who asks like this"),
-        (status = 404, description = "this node takes no part in it")
+        Refusal
     )
 )]
 pub(super) async fn roll_back(
@@ -336,7 +332,7 @@ impl<'a> Call<'a> {
             Err(error) => {
                 let status = match &error {
                     NoEffect::Unknown(_) => StatusCode::NOT_FOUND,
-                    NoEffect::Refused(_) | NoEffect::Steering(EditError::Steering(SteeringError::Damaged(_))) => {
+                    NoEffect::Refused(_) | NoEffect::Steering(EditError::Unusable(SteeringError::Damaged(_))) => {
                         StatusCode::CONFLICT
                     }
                     NoEffect::NotYet(_) => StatusCode::GATEWAY_TIMEOUT,

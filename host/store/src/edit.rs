@@ -51,6 +51,41 @@ pub enum GivenUp {
     InDoubt(StoreError),
 }
 
+/// What is wrong with an object's content where it cannot be edited.
+pub trait Unusable: std::error::Error + 'static {
+    /// What is to be done about a change that may have been written, or not.
+    const IN_DOUBT: &'static str;
+}
+
+/// Why an object was not read or changed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum EditError<U: Unusable> {
+    /// What is stored cannot be used.
+    #[error(transparent)]
+    Unusable(U),
+    /// The store cannot be used.
+    #[error(transparent)]
+    Store(StoreError),
+    /// The store may have changed it.
+    #[error("{0}; {doubt}", doubt = U::IN_DOUBT)]
+    Unknown(StoreError),
+}
+
+impl<U: Unusable> From<U> for EditError<U> {
+    fn from(unusable: U) -> Self {
+        Self::Unusable(unusable)
+    }
+}
+
+impl<U: Unusable> From<GivenUp> for EditError<U> {
+    fn from(given_up: GivenUp) -> Self {
+        match given_up {
+            GivenUp::Unwritten(error) => Self::Store(error),
+            GivenUp::InDoubt(error) => Self::Unknown(error),
+        }
+    }
+}
+
 impl<'a> Edit<'a> {
     /// Begins.
     pub fn of(store: &'a dyn ObjectStore, object: VersionedObject, election: &'a ElectionName) -> Self {
@@ -103,9 +138,9 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// Why an earlier try may have been written, if one may: what forbids the change now says nothing of that.
-    pub fn doubt(&self) -> Option<&StoreError> {
-        self.doubt.as_ref()
+    /// Why the change was not made that is forbidden now: where an earlier try may have been written, that nobody knows.
+    pub fn forbidden<U: Unusable, E: From<EditError<U>>>(&self, why: E) -> E {
+        self.doubt.clone().map_or(why, |error| EditError::Unknown(error).into())
     }
 
     async fn wait(&mut self, error: StoreError) -> Result<(), GivenUp> {

@@ -7,12 +7,12 @@
 
 use std::time::Duration;
 
-use baton_election::{ElectionName, StoreError};
+use baton_election::ElectionName;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::{rfc3339, wall};
-use crate::edit::{Edit, GivenUp, Tried};
+use crate::edit::{self, Edit, Tried, Unusable};
 use crate::{ObjectStore, VersionedObject};
 
 /// The format that this version reads and writes. A change that adds a field raises it, since an older host would
@@ -195,10 +195,7 @@ pub async fn edit<T, E: From<EditError>>(
     loop {
         let found = edit.read().await.map_err(EditError::from)?;
         let found = found.map_or_else(|| Ok(Steering::default()), |content| Steering::decode(&content));
-        let (next, answer) = change(found.clone()).map_err(|error| match edit.doubt() {
-            Some(error) => EditError::Unknown(error.clone()).into(),
-            None => error,
-        })?;
+        let (next, answer) = change(found.clone()).map_err(|why| edit.forbidden(why))?;
         if found.as_ref() == Ok(&next) {
             return Ok(doubt.unwrap_or(answer));
         }
@@ -211,26 +208,10 @@ pub async fn edit<T, E: From<EditError>>(
 }
 
 /// Why it was not read or changed.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum EditError {
-    /// What is stored cannot be used.
-    #[error(transparent)]
-    Steering(#[from] SteeringError),
-    /// The store cannot be used.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The store may have changed it.
-    #[error("{0}; it may be asked of the nodes or not: say it again")]
-    Unknown(StoreError),
-}
+pub type EditError = edit::EditError<SteeringError>;
 
-impl From<GivenUp> for EditError {
-    fn from(given_up: GivenUp) -> Self {
-        match given_up {
-            GivenUp::Unwritten(error) => Self::Store(error),
-            GivenUp::InDoubt(error) => Self::Unknown(error),
-        }
-    }
+impl Unusable for SteeringError {
+    const IN_DOUBT: &'static str = "it may be asked of the nodes or not: say it again";
 }
 
 #[cfg(test)]
@@ -306,7 +287,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         store.write(VersionedObject::Steering, &job, Some(&version), "spoilt".into()).await.unwrap();
-        assert!(matches!(edit(&store, &job, suspend("4")).await, Err(EditError::Steering(_))));
+        assert!(matches!(edit(&store, &job, suspend("4")).await, Err(EditError::Unusable(_))));
         let mend = |_| Ok::<_, EditError>((Steering::default(), ()));
         edit(&store, &job, mend).await.unwrap();
         assert_eq!(read(&store, &job).await, Ok(Steering::default()));

@@ -175,7 +175,7 @@ async fn what_is_damaged_is_not_touched() {
     let store = empty_store();
     store.write_control(&job(), None, "nothing of ours".into()).await.unwrap();
     let failed = push(&store, "a").await.unwrap_err();
-    assert!(matches!(failed, Failed::Edit(EditError::Versions(VersionListError::Damaged(_)))), "{failed:?}");
+    assert!(matches!(failed, Failed::Edit(EditError::Unusable(VersionListError::Damaged(_)))), "{failed:?}");
     let found = store.read_control(&job(), None).await;
     assert!(matches!(&found, Ok(Reading::Found(_, content)) if content == "nothing of ours"), "{found:?}");
 }

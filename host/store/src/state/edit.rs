@@ -3,7 +3,7 @@
 use baton_election::{ElectionName, StoreError};
 
 use super::document::{Document, DocumentError, Mark};
-use crate::edit::{Edit, GivenUp, Tried};
+use crate::edit::{self, Edit, Tried, Unusable};
 use crate::{ObjectStore, VersionedObject};
 
 /// Reads an election's state; none if it was never written.
@@ -40,10 +40,7 @@ pub async fn edit<E: From<EditError>>(
             may_change().await?;
             change(found)
         };
-        let changed = changed.await.map_err(|error| match edit.doubt() {
-            Some(error) => EditError::Unknown(error.clone()).into(),
-            None => error,
-        })?;
+        let changed = changed.await.map_err(|why| edit.forbidden(why))?;
         let next = Document { claim: mark, commit: mark, ..changed };
         let content = next.encode().map_err(EditError::from)?;
         if edit.write(content).await.map_err(EditError::from)? == Tried::Written {
@@ -53,24 +50,8 @@ pub async fn edit<E: From<EditError>>(
 }
 
 /// Why the state was not read or changed.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum EditError {
-    /// What is stored cannot be used.
-    #[error(transparent)]
-    Document(#[from] DocumentError),
-    /// The store cannot be used.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The store may have changed it.
-    #[error("{0}; it may be changed or not: look at it with `baton state`")]
-    Unknown(StoreError),
-}
+pub type EditError = edit::EditError<DocumentError>;
 
-impl From<GivenUp> for EditError {
-    fn from(given_up: GivenUp) -> Self {
-        match given_up {
-            GivenUp::Unwritten(error) => Self::Store(error),
-            GivenUp::InDoubt(error) => Self::Unknown(error),
-        }
-    }
+impl Unusable for DocumentError {
+    const IN_DOUBT: &'static str = "it may be changed or not: look at it with `baton state`";
 }
