@@ -23,7 +23,7 @@ pub(super) async fn history(
     let told = told.with_context(cannot)?.with_context(cannot)?;
     let snapshot = read(&*store, election).await?;
     if told.is_none() && snapshot == Snapshot::Nothing {
-        return Err(unheard_of(election, place));
+        return Err(unheard_of(election, place, &*store).await);
     }
     let mut history = told.unwrap_or_default();
     // The term that has just begun is told of in a few seconds.

@@ -173,14 +173,43 @@ async fn patiently<T>(tries: u32, request: impl AsyncFn() -> Result<T, StoreErro
         .unwrap_or_else(|_| Err(StoreError::Unknown(format!("the store did not answer within {ANSWER_WITHIN:?}"))))
 }
 
+/// So many elections are named where one is not there.
+const NAMED: usize = 10;
+
 /// Nobody has heard of it: it may be misspelt, or the store is another.
-fn unheard_of(election: &ElectionName, place: &StoreUrl) -> anyhow::Error {
-    anyhow::anyhow!("there is no election {election} on {place}: no host has contended for it yet; is --store right?")
+async fn unheard_of(election: &ElectionName, place: &StoreUrl, store: &dyn LeaseStore) -> anyhow::Error {
+    // What cannot be listed is only a help that is missing.
+    let there = elections(store).await.unwrap_or_default();
+    let there = there_is(&there.iter().map(ElectionName::as_str).collect::<Vec<_>>());
+    anyhow::anyhow!(
+        "there is no election {election} on {place}: no host has contended for it yet{there}; is --store right?"
+    )
+}
+
+fn there_is(names: &[&str]) -> String {
+    let more = match names.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let named = names.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+    if names.is_empty() { named } else { format!(". There is {named}{more}") }
 }
 
 async fn read(store: &dyn LeaseStore, election: &ElectionName) -> anyhow::Result<Snapshot> {
     match ask(store, election, Op::Read).await.with_context(|| format!("cannot read the election {election}"))? {
         Reply::Read(snapshot) => Ok(snapshot),
         other => anyhow::bail!("the store answered a read with {other:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_is_named_and_not_without_an_end() {
+        assert_eq!(there_is(&[]), "");
+        assert_eq!(there_is(&["billing", "fleet"]), ". There is billing, fleet");
+        assert_eq!(there_is(&["a"; NAMED + 2]), format!(". There is {}a and 2 more", "a, ".repeat(NAMED - 1)));
     }
 }

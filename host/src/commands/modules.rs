@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use baton_election::{ElectionName, Snapshot};
 use time::OffsetDateTime;
 use tokio::time::timeout;
 
-use super::{ANSWER_WITHIN, TRIES, open_store, patiently, read};
+use super::{ANSWER_WITHIN, TRIES, open_store, patiently, read, unheard_of};
 use crate::cli::{self, ModuleRow};
 use crate::steering::rollback;
 use baton_modules::read_versions;
@@ -26,10 +26,7 @@ pub(super) async fn modules(election: &ElectionName, store: &StoreUrl, json: boo
     let nothing = control.is_none() && announcements.is_empty();
     // That there is nothing at all may be a misspelt election, and is an error.
     if nothing && read(&*store, election).await? == Snapshot::Nothing {
-        bail!(
-            "there is no election {election} on {place}: nothing was pushed to it, and no host has contended for it; \
-             is --store right?"
-        );
+        return Err(unheard_of(election, place, &*store).await);
     }
     let rows = ModuleRow::of(&control.unwrap_or_default(), &announcements);
     if rows.is_empty() && !json {

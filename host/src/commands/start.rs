@@ -13,7 +13,7 @@ use baton_store::StoreUrl;
 pub(super) async fn start(election: &ElectionName, store: &StoreUrl) -> anyhow::Result<ExitCode> {
     let (place, store) = (store, open_store(store)?);
     let Snapshot::Object { lease, version, record: Some(mut record) } = read(&*store, election).await? else {
-        return Err(unheard_of(election, place));
+        return Err(unheard_of(election, place, &*store).await);
     };
     if record.outcome.is_none() {
         cli::print(&format!("{election} is not finished: there is nothing to start\n"))?;

@@ -66,7 +66,7 @@ async fn look(election: Option<&ElectionName>, place: &StoreUrl, store: &dyn Sto
         rows.extend(row.map(|row| StatusRow { suspended: suspended.map(Into::into), ..row }));
     }
     if let (Some(election), true) = (election, rows.is_empty()) {
-        return Err(unheard_of(election, place));
+        return Err(unheard_of(election, place, store).await);
     }
     for local in status_socket::ask(place).await {
         let row = rows.iter_mut().find(|row| row.election == local.election && row.term == Some(local.term));

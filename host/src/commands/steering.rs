@@ -17,7 +17,7 @@ pub(super) async fn steer(asked: Steer) -> anyhow::Result<ExitCode> {
     let operator = Operator { store: &*store, election: &election, by, reason, patience: timeout };
     match operator.steer(&what).await {
         Ok(told) => cli::print(&told)?,
-        Err(NoEffect::Unknown(election)) => return Err(unheard_of(&election, &place)),
+        Err(NoEffect::Unknown(election)) => return Err(unheard_of(&election, &place, &*store).await),
         Err(error) => return Err(error.into()),
     }
     Ok(ExitCode::SUCCESS)
@@ -29,7 +29,7 @@ pub(super) async fn nodes(election: &ElectionName, place: &StoreUrl, json: bool)
     let snapshot = read(&*store, election).await?;
     let announced = announcements(objects, election).await?;
     if snapshot == Snapshot::Nothing && announced.is_empty() {
-        return Err(unheard_of(election, place));
+        return Err(unheard_of(election, place, &*store).await);
     }
     // What cannot be read is no reason not to show the nodes; those say what is wrong with it, as do the commands.
     let asked = timeout(ANSWER_WITHIN, steering::read(objects, election)).await;

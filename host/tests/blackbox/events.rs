@@ -273,6 +273,17 @@ fn a_node_without_a_token_tells_nobody_what_is_printed() {
     let unheard = fleet.command(&["events", "other"]);
     assert_eq!(unheard.code, Some(1), "{unheard:?}");
     assert!(unheard.stderr.contains("there is no election other"), "{unheard:?}");
+    assert!(unheard.stderr.contains("There is fleet;"), "{unheard:?}");
+    // Of an election whose host has ended there is nothing to tell, and of the others there still is.
+    let mut last = fleet.launch_with("beta", &[("--election", "ended")]).start();
+    last.after(0, "started");
+    assert_eq!(last.terminate().code(), Some(0));
+    let events = fleet.command(&["events"]);
+    assert_eq!(events.code, Some(1), "{events:?}");
+    assert!(events.stdout.contains("elected: leading with module"), "{events:?}");
+    assert!(events.stderr.contains("ended: beta led last, and its host has ended"), "{events:?}");
+    let ended = fleet.command(&["events", "ended"]);
+    assert!(ended.code == Some(1) && ended.stderr.contains("its host has ended"), "{ended:?}");
 }
 
 #[test]

@@ -133,7 +133,10 @@ fn nobody_leads_while_it_is_suspended(fleet: Fleet) {
         says(node, "resumed");
     }
     let unknown = fleet.command(&["suspend", "nightly"]);
-    refused(&unknown, &["there is no election nightly", "--store"]);
+    refused(&unknown, &["there is no election nightly", "There is fleet;", "--store"]);
+    for command in [&["resume", "nightly"][..], &["transfer", "nightly", "--to", "alpha"]] {
+        refused(&fleet.command(command), &["there is no election nightly", "There is fleet;"]);
+    }
     fleet.check_promises();
 }
 

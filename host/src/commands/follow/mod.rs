@@ -79,22 +79,47 @@ pub(super) async fn told(told: &Told) -> anyhow::Result<ExitCode> {
     if let [name] = names.as_slice()
         && matches!(read(&*store, name).await?, Snapshot::Nothing)
     {
-        return Err(unheard_of(name, &told.store));
+        return Err(unheard_of(name, &told.store, &*store).await);
     }
+    let is_one = names.len() == 1;
     if !told.follow {
+        let mut exit = ExitCode::SUCCESS;
         for name in names {
-            if !one(name).list().await? {
-                break;
+            let reader = one(name);
+            match reader.list().await {
+                Ok(entries) => {
+                    for entry in &entries {
+                        if !reader.print(entry)? {
+                            return Ok(exit);
+                        }
+                    }
+                }
+                Err(error) if is_one => return Err(error),
+                // Of the others there is something to tell.
+                Err(error) => {
+                    say(&format!("{error:#}"));
+                    exit = ExitCode::FAILURE;
+                }
             }
         }
-        return Ok(ExitCode::SUCCESS);
+        return Ok(exit);
     }
     let mut readers: FuturesUnordered<_> = names.into_iter().map(|name| one(name).follow()).collect();
-    // The first that ends ends all: nobody reads any more, or something is wrong for all of them.
-    if let Some(ended) = readers.next().await {
-        ended?;
+    while let Some(ended) = readers.next().await {
+        match ended {
+            // Nobody reads any more.
+            Ok(()) => break,
+            Err(error) if readers.is_empty() || error.is::<std::io::Error>() => return Err(error),
+            // The others go on.
+            Err(error) => say(&format!("{error:#}")),
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says something beside what is printed. Nobody may read it.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{}", escape(line));
 }
 
 /// Reads what is told of one election.
@@ -129,6 +154,10 @@ enum Nobody {
     #[error("nobody has led yet")]
     HasLed,
     #[error(
+        "{node} led last, and its host has ended since: what that had to tell is gone with it, but for its own log"
+    )]
+    IsThere { node: String },
+    #[error(
         "{node} leads, or led last, and says in the store of no admin endpoint: it has none, or one that only its own \
          machine reaches; give that node --admin and --admin-advertise"
     )]
@@ -150,8 +179,8 @@ enum Stopped {
 }
 
 impl Reader {
-    /// Prints what there is. Says whether somebody still reads.
-    async fn list(self) -> anyhow::Result<bool> {
+    /// What there is.
+    async fn list(&self) -> anyhow::Result<Vec<Value>> {
         let leader = self.place.leader().await.map_err(|nobody| anyhow::anyhow!("{}: {nobody}", self.election))?;
         let at = || format!("{}: {} does not tell ({})", self.election, leader.node, leader.admin);
         let path = self.path(self.tail, self.level);
@@ -160,13 +189,7 @@ impl Reader {
             Ok(answer) => answer.whole().await,
             Err(error) => Err(error),
         };
-        let list: Vec<Value> = serde_json::from_slice(&list.with_context(at)?).with_context(at)?;
-        for entry in &list {
-            if !self.print(entry)? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        serde_json::from_slice(&list.with_context(at)?).with_context(at)
     }
 
     /// Prints what there is and what comes, until nobody reads it.
@@ -274,9 +297,7 @@ impl Reader {
     fn say(&mut self, what: &str) {
         if self.said != what {
             what.clone_into(&mut self.said);
-            let line = format!("{}: {what}", self.election);
-            // Nobody may read it.
-            let _ = writeln!(std::io::stderr(), "{}", escape(&line));
+            say(&format!("{}: {what}", self.election));
         }
     }
 
@@ -308,7 +329,9 @@ impl Place {
         let Some(node) = record.node else { return Err(Nobody::HasLed) };
         let said = patiently(2, async || self.store.announced(&self.election, &node).await).await;
         let said = said.map_err(|error| Nobody::Store(format!("where {node} is asked cannot be read: {error}")))?;
-        let admin = said.and_then(|said| Announcement::decode(&said)).and_then(|said| said.admin.parse().ok());
+        // A host takes back what it has said when it ends in order. One that has begun says something at once.
+        let Some(said) = said else { return Err(Nobody::IsThere { node }) };
+        let admin = Announcement::decode(&said).and_then(|said| said.admin.parse().ok());
         // Another machine's loopback is not this one's, where somebody else may listen.
         let is_there = |admin: &AdminUrl| self.is_one_machine || admin.is_encrypted() || !admin.is_private();
         match admin.filter(is_there) {

@@ -3,6 +3,8 @@
 //! Whether it has is read in the record, and where that says nothing, in what nodes announce. Only commands and the admin
 //! endpoint wait here; no node ever does.
 
+mod transfer;
+
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -178,12 +180,7 @@ impl Operator<'_> {
         let election = self.election;
         let before = self.look().await?;
         let nodes = self.nodes().await?;
-        if before.lease.is_none()
-            && nodes.is_empty()
-            && self.store.read_control(election, None).await? == baton_store::Reading::Nothing
-        {
-            return Err(NoEffect::Unknown(election.clone()));
-        }
+        self.refuse_an_unknown(&before, &nodes).await?;
         if let Some(leader) = before.leader() {
             self.refuse_an_unaware(&leader, &nodes)?;
         }
@@ -202,7 +199,7 @@ impl Operator<'_> {
             }
             // Who has read what is asked before it was, and not again, could take it still.
             let nodes = self.nodes().await?;
-            let unheard = unheard(&nodes, &mark);
+            let unheard = unheard(now(), &nodes, &mark, &[]);
             if unheard.is_empty() || Instant::now() >= heard_by.min(deadline) {
                 if self.look().await?.leader().is_some() {
                     continue;
@@ -235,8 +232,10 @@ impl Operator<'_> {
             Err(SteeringError::Damaged(_)) => Ok((Steering::default(), (true, Steering::default().mark()))),
             Err(error) => Err(EditError::from(error)),
         };
+        let before = self.nodes().await?;
         let (was_suspended, mark) = steering::edit(self.objects(), election, resume).await?;
         if !was_suspended {
+            self.refuse_an_unknown(&self.look().await?, &before).await?;
             return Ok(format!("{election} was not suspended: nothing changed\n"));
         }
         let seen = self.look().await?;
@@ -252,13 +251,16 @@ impl Operator<'_> {
                 ));
             }
             let nodes = self.nodes().await?;
-            if !nodes.iter().any(could_lead) && unheard(&nodes, &mark).is_empty() {
+            // What was said before says nothing of it, also where it names the same: that node may be gone.
+            let unheard = unheard(now(), &nodes, &mark, &before);
+            if !nodes.iter().any(could_lead) && unheard.is_empty() {
                 return Ok(format!("{election} is resumed; no node has said that it could lead\n"));
             }
             if Instant::now() >= deadline {
-                let unheard = unheard(&nodes, &mark);
                 return match unheard.is_empty() {
-                    true => Ok(format!("{election} is resumed, which all nodes know; nobody leads yet\n")),
+                    true => Ok(format!(
+                        "{election} is resumed, which all nodes know that have said something of late; nobody leads yet\n"
+                    )),
                     false => Err(NoEffect::NotYet(format!(
                         "{election} is resumed, and nobody leads yet; {} did not say that it knows: does it run, and reach \
                          the store?",
@@ -267,77 +269,6 @@ impl Operator<'_> {
                 };
             }
             sleep(LOOK).await;
-        }
-    }
-
-    /// Has that node lead. If it does not take the lease soon, whoever did before may go on.
-    async fn transfer(&self, to: &str) -> Told {
-        let deadline = Instant::now() + self.patience;
-        let election = self.election;
-        let asked = self.known().await?;
-        if let Some(order) = &asked.suspended {
-            let why = escape(&order.told()).into_owned();
-            return Err(NoEffect::Refused(format!(
-                "{election} is suspended by {why}: `baton resume {election}` first"
-            )));
-        }
-        let heard_by = deadline.min(Instant::now() + HEARD_WITHIN);
-        let (last, before, nodes, target) = loop {
-            let (seen, nodes) = (self.look().await?, self.nodes().await?);
-            let (last, before) = (seen.term(), seen.leader());
-            // It may not have heard yet that it is not suspended any more.
-            let named = nodes.iter().find(|said| said.node == to);
-            let is_behind = named.is_some_and(|said| said.stays_out.as_deref() == Some("suspended"));
-            if !is_behind || Instant::now() >= heard_by {
-                let target = self.target(to, before.as_ref(), &nodes)?;
-                break (last, before, nodes, target);
-            }
-            sleep(LOOK).await;
-        };
-        if let Some(leader) = &before {
-            if leader.incarnation == target {
-                return Ok(format!("{to} leads {election} already, in term {}\n", leader.term));
-            }
-            self.refuse_an_unaware(leader, &nodes)?;
-        }
-        let mark = self.request(Ask::Transfer { node: to.to_owned(), incarnation: target.clone() }).await?;
-        let mut is_given_up = before.is_none();
-        let mut came_to_nothing = None;
-        let taken = self.until(deadline, |seen| match seen.leader() {
-            Some(leader) if leader.incarnation == target => true,
-            // A leader that begins another term under its lease has not given that up.
-            Some(leader)
-                if leader.term > last
-                    && (is_given_up || before.as_ref().is_none_or(|one| one.incarnation != leader.incarnation)) =>
-            {
-                came_to_nothing = Some(leader);
-                true
-            }
-            Some(_) => false,
-            None => {
-                is_given_up = true;
-                false
-            }
-        });
-        let taken = taken.await?;
-        if let Some(Leader { node, term, .. }) = came_to_nothing {
-            let is_unaware = nodes.iter().any(|said| said.node == node && said.version.is_empty());
-            let why = if is_unaware { " and does not know steering: update it" } else { "" };
-            return Err(NoEffect::NotYet(format!(
-                "{to} has not taken the lease of {election} in time: {node} leads in term {term}{why}"
-            )));
-        }
-        match (taken.and_then(|seen| seen.leader()), before) {
-            (Some(leader), before) => {
-                let from = before.map(|before| format!(", after {}", before.node)).unwrap_or_default();
-                Ok(format!("{to} leads {election} in term {}{from}\n{}", leader.term, may_lead_all_the_same(&nodes)))
-            }
-            (None, Some(leader)) if !is_given_up => Err(NoEffect::NotYet(self.still_leads(&leader, &mark).await?)),
-            (None, _) => Err(NoEffect::NotYet(format!(
-                "{to} has not taken the lease of {election} within {:?}, nor has anybody else: look with `baton nodes \
-                 {election}`",
-                self.patience
-            ))),
         }
     }
 
@@ -412,40 +343,13 @@ impl Operator<'_> {
         Ok(leader)
     }
 
-    /// The start of the node of that name that is to lead.
-    fn target(&self, to: &str, leader: Option<&Leader>, nodes: &[Announcement]) -> Result<String, NoEffect> {
-        let election = self.election;
-        let refused = |why: String| Err(NoEffect::Refused(why));
-        let Some(said) = nodes.iter().find(|said| said.node == to) else {
-            let known: Vec<&str> = nodes.iter().map(|said| said.node.as_str()).collect();
-            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-            return refused(format!("no node {to} has announced itself in {election}; these have: {known}"));
-        };
-        let led = leader.filter(|leader| leader.node == to).map(|leader| &leader.incarnation);
-        if let Some(other) = said.rival.as_ref().or(led.filter(|led| **led != said.incarnation)) {
-            return refused(format!(
-                "two hosts call themselves {to}, started as {} and as {other}: give each a --node of its own, or try again \
-                 in a minute if one of them has just ended",
-                said.incarnation
-            ));
+    /// There is an election if anybody has contended for it, or pushed a module to it.
+    async fn refuse_an_unknown(&self, seen: &Seen, nodes: &[Announcement]) -> Result<(), NoEffect> {
+        let is_there = seen.lease.is_some() || !nodes.is_empty();
+        if is_there || self.store.read_control(self.election, None).await? != baton_store::Reading::Nothing {
+            return Ok(());
         }
-        if led.is_some() {
-            return Ok(said.incarnation.clone());
-        }
-        if !said.is_fresh(now()) {
-            return refused(format!("{to} has said nothing since {}: does it still run?", said.at));
-        }
-        // What else keeps it out is over once it is asked to lead.
-        if let Some(why) =
-            said.stays_out.as_ref().filter(|why| ["away", "suspended", "cooling-off"].contains(&why.as_str()))
-        {
-            let why = why.replace('-', " ");
-            return refused(format!("{to} would not take the lease of {election} now: it is {why}"));
-        }
-        if said.holds.is_empty() {
-            return refused(format!("{to} has no module of {election} ready: look with `baton nodes {election}`"));
-        }
-        Ok(said.incarnation.clone())
+        Err(NoEffect::Unknown(self.election.clone()))
     }
 
     fn refuse_an_unaware(&self, leader: &Leader, nodes: &[Announcement]) -> Result<(), NoEffect> {
@@ -496,12 +400,12 @@ impl Operator<'_> {
         Ok(steering::edit(self.objects(), self.election, change).await?)
     }
 
-    async fn known(&self) -> Result<Steering, NoEffect> {
+    pub(super) async fn known(&self) -> Result<Steering, NoEffect> {
         Ok(steering::read(self.objects(), self.election).await?)
     }
 
     /// What the nodes have said last that may still be there, by this machine's clock.
-    async fn nodes(&self) -> Result<Vec<Announcement>, NoEffect> {
+    pub(super) async fn nodes(&self) -> Result<Vec<Announcement>, NoEffect> {
         let said = patiently(|| self.store.announcements(self.election)).await?;
         Ok(said.iter().filter_map(|(_, content)| Announcement::decode(content)).collect())
     }
@@ -561,10 +465,16 @@ fn could_lead(said: &Announcement) -> bool {
     said.is_fresh(now()) && !is_out && !said.holds.is_empty()
 }
 
-/// Those that may be there, know steering, and have not said that they know of this.
-fn unheard<'a>(nodes: &'a [Announcement], mark: &str) -> Vec<&'a str> {
-    let aware = nodes.iter().filter(|said| said.is_fresh(now()) && !said.version.is_empty());
-    aware.filter(|said| said.steered.as_deref() != Some(mark)).map(|said| said.node.as_str()).collect()
+/// Those that may be there, know steering, and have not said that they know of this, or only `before`.
+pub(super) fn unheard<'a>(
+    now: OffsetDateTime,
+    nodes: &'a [Announcement],
+    mark: &str,
+    before: &[Announcement],
+) -> Vec<&'a str> {
+    let aware = nodes.iter().filter(|said| said.is_fresh(now) && !said.version.is_empty());
+    let unheard = aware.filter(|said| said.steered.as_deref() != Some(mark) || before.contains(said));
+    unheard.map(|said| said.node.as_str()).collect()
 }
 
 /// A line for each node that does not know steering.
@@ -590,6 +500,9 @@ fn of_a_host(election: &ElectionName, leader: &Leader, seen: &Seen) -> String {
     )
 }
 
-fn now() -> OffsetDateTime {
+pub(super) fn now() -> OffsetDateTime {
     OffsetDateTime::UNIX_EPOCH + wall()
 }
+
+#[cfg(test)]
+mod tests;
