@@ -76,6 +76,7 @@ max-leading off default
 module My_Job.wasm flag MODULE
 election my-job default
 priority 100 default
+preempt false default
 lease 15s default
 grace 3s env BATON_GRACE
 pause 1m30s file baton.toml:pause

@@ -36,7 +36,7 @@ pub use cache::{Cache, CacheError};
 pub use compile::{Assignment, COMPILE_MODULE, Compiler, compile_for_parent};
 pub use edit::{EditError, edit_versions, read_versions};
 pub use file::FileSource;
-pub use follow::{Follower, Following, LoadError, Pace, Prepare, Report, ReportSink};
+pub use follow::{Follower, Following, KnownBy, LoadError, Pace, Prepare, Report, ReportSink};
 pub use foreign::READERS;
 pub use module_source::{InvalidModuleSource, ModuleSource, is_path};
 pub use oci::{InvalidOciReference, OciReference, OciSource, RegistryCredentials};
@@ -97,6 +97,8 @@ pub struct Presence {
     pub steered: Option<String>,
     /// See above.
     pub stays_out: Option<&'static str>,
+    /// Whether its host leads as many other elections as it should.
+    pub leads_enough: bool,
 }
 
 /// What a leader has found out about a version by running it.

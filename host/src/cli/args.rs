@@ -391,6 +391,12 @@ pub(super) struct Settings {
     /// How early it takes a lease that is free: 100 at once, 0 up to 3.25 s later * [env: BATON_PRIORITY] [default: 100]
     #[arg(long, value_name = "NUMBER")]
     pub priority: Option<String>,
+    /// While it leads, hand over to a healthy node of a higher priority * [env: BATON_PREEMPT] [default: false]
+    ///
+    /// Only to one that has the same module ready, and is not asked or bound to stay out. What an operator has transferred
+    /// to this node it keeps.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub preempt: Option<String>,
     /// How long the store keeps the lease without a renewal * [env: BATON_LEASE] [default: 15s]
     #[arg(long, value_name = "DURATION")]
     pub lease: Option<String>,

@@ -494,6 +494,7 @@ impl args::Settings {
     fn add_to(self, layer: Layer) -> Result<Layer, ConfigError> {
         layer
             .flag(Key::Priority, self.priority)
+            .flag(Key::Preempt, self.preempt)
             .flag(Key::Lease, self.lease)
             .flag(Key::Grace, self.grace)
             .flag(Key::Pause, self.pause)

@@ -41,13 +41,13 @@ use crate::reload::Reload;
 use crate::service_manager::{Phase, Phases, ServiceManager, Telling};
 use crate::signals::{Ask, Signals};
 use crate::status_socket::StatusSocket;
-use crate::steering::{Helm, Itself};
-use crate::supervisor::{Leads, Preference, Shutdown, Supervisor};
+use crate::steering::{HandOvers, Helm, Itself, Preemption};
+use crate::supervisor::{HIGHEST_PRIORITY, Leads, Preference, Shutdown, Supervisor};
 use crate::telemetry::{Event, FollowerLog, Heartbeat, LAST_LINES, Log, Standing};
 use crate::watched::Watched;
 use baton_modules::{
-    Cache, CacheError, Compiler, FileSource, Follower, Following, Judgement, ModuleSource, OciSource, Pace, Preparer,
-    Presence, RegistryCredentials, Source, Supply, Trust,
+    Cache, CacheError, Compiler, FileSource, Follower, Following, Judgement, KnownBy, ModuleSource, OciSource, Pace,
+    Preparer, Presence, RegistryCredentials, Source, Supply, Trust,
 };
 use baton_runtime::confine;
 use baton_runtime::memory;
@@ -316,7 +316,7 @@ fn contend(
         };
         let (tell_away, away) = watch::channel(None);
         let (ask, asked) = watch::channel(Shutdown::No);
-        let leads = Leads::at_most(config.max_leading);
+        let (leads, hand_overs) = (Leads::at_most(config.max_leading), HandOvers::default());
         let (mut supervisors, mut followers, mut historians) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
         let mut aside = JoinSet::new();
         let (serving, over) = watch::channel(());
@@ -343,9 +343,24 @@ fn contend(
                 clock: clock.clone(),
                 watchdog: Arc::clone(&watchdog),
             };
+            let itself = Itself { node: node.to_string(), incarnation: incarnation.clone() };
+            // Nobody is above the highest, and whoever develops a coordinator is alone.
+            if coordinator.preempt && coordinator.priority < HIGHEST_PRIORITY && workshop.is_none() {
+                let preemption = Preemption {
+                    election: coordinator.election.clone(),
+                    itself: itself.clone(),
+                    priority: coordinator.priority,
+                    timing: coordinator.timing,
+                    store: Arc::clone(status),
+                    standing: Arc::clone(standing),
+                    clock: clock.clone(),
+                    hand_overs: hand_overs.clone(),
+                };
+                aside.spawn(preemption.watch());
+            }
             let helm = Arc::new(Helm::new(
                 coordinator.election.clone(),
-                (Itself { node: node.to_string(), incarnation: incarnation.clone() }, coordinator.timing),
+                (itself, coordinator.timing),
                 Arc::clone(modules),
                 clock.clone(),
                 log.clone(),
@@ -571,9 +586,12 @@ impl<'a> Followers<'a> {
             election: coordinator.election.clone(),
             node: self.node.to_string(),
             incarnation: self.incarnation.to_owned(),
-            admin: self.admin.map(ToString::to_string).unwrap_or_default(),
             name: coordinator.module.to_string(),
-            labels: self.labels.clone(),
+            known_by: KnownBy {
+                labels: self.labels.clone(),
+                priority: coordinator.priority,
+                admin: self.admin.map(ToString::to_string).unwrap_or_default(),
+            },
             source,
             store: Arc::clone(&self.modules),
             leases: Arc::clone(&self.leases),

@@ -201,8 +201,8 @@ impl Source<'_> {
             }
             (Key::Trust, DeValue::String(file)) => self.path(at, &path, file)?,
             (Key::MaxRequests | Key::Priority | Key::MaxLeading, DeValue::Integer(number)) => number.to_string(),
-            (Key::Create | Key::AllowWeakerIsolation, DeValue::Boolean(on)) => on.to_string(),
-            (Key::Create | Key::AllowWeakerIsolation, _) => {
+            (Key::Create | Key::AllowWeakerIsolation | Key::Preempt, DeValue::Boolean(on)) => on.to_string(),
+            (Key::Create | Key::AllowWeakerIsolation | Key::Preempt, _) => {
                 return Err(self.error(at, Some(&path), "write true or false, without quotes"));
             }
             (Key::Coredump | Key::Profile | Key::Cache, DeValue::String(place)) if place != OFF => {

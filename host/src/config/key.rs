@@ -39,6 +39,8 @@ pub enum Key {
     Election,
     /// How early it takes a lease that is free.
     Priority,
+    /// Whether a leader hands over to a node of a higher one.
+    Preempt,
     /// The lease's length.
     Lease,
     /// How long a stop may take.
@@ -97,7 +99,7 @@ pub enum Key {
 
 impl Key {
     /// All settings: those of the host first, then those of a coordinator.
-    pub const ALL: [Key; 45] = [
+    pub const ALL: [Key; 46] = [
         Key::File,
         Key::Store,
         Key::Create,
@@ -116,6 +118,7 @@ impl Key {
         Key::Module,
         Key::Election,
         Key::Priority,
+        Key::Preempt,
         Key::Lease,
         Key::Grace,
         Key::Pause,
@@ -167,6 +170,7 @@ impl Key {
             Key::Module => "module",
             Key::Election => "election",
             Key::Priority => "priority",
+            Key::Preempt => "preempt",
             Key::Lease => "lease",
             Key::Grace => "grace",
             Key::Pause => "pause",

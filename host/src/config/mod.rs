@@ -126,6 +126,8 @@ pub struct Coordinator {
     pub module: ModuleSource,
     /// How early it takes a lease that is free: the highest at once.
     pub priority: u8,
+    /// Whether it hands over to a healthy node of a higher one while it leads.
+    pub preempt: bool,
     /// The lease's length, the grace, and what follows from them.
     pub timing: Timing,
     /// From an instance that is done to the next term under the same lease.

@@ -362,6 +362,7 @@ fn coordinator(
     }
     let highest = || Ok(HIGHEST_PRIORITY);
     let (priority, _) = own.get(Key::Priority, value::priority, u8::to_string, highest)?;
+    let preempt = switch(&mut own, Key::Preempt)?;
     let (lease, lease_origin) = lease(&mut own)?;
     let mut duration =
         |key, seconds| own.get(key, value::duration, value::show_duration, || Ok(Duration::from_secs(seconds)));
@@ -402,6 +403,7 @@ fn coordinator(
         election,
         module,
         priority,
+        preempt,
         timing,
         pause,
         on_done,

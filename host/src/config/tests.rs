@@ -58,7 +58,7 @@ const PINS: [&str; 4] = [
 ];
 
 /// For each setting: what flag, variable, table and top of the file say, and the default. All different.
-const SETTINGS: [(Key, [&str; 4], &str); 36] = [
+const SETTINGS: [(Key, [&str; 4], &str); 37] = [
     (Key::Store, ["sqlite:/f", "sqlite:/v", "", "sqlite:/g"], "sqlite:HOME/.local/state/baton"),
     (Key::Create, ["true", "false", "", "true"], "false"),
     (Key::AllowWeakerIsolation, ["true", "false", "", "true"], "false"),
@@ -66,6 +66,7 @@ const SETTINGS: [(Key, [&str; 4], &str); 36] = [
     (Key::LogFormat, ["json", "text", "", "json"], "text"),
     (Key::Election, ["f", "v", "t", ""], "job"),
     (Key::Priority, ["1", "2", "3", "4"], "100"),
+    (Key::Preempt, ["true", "false", "true", "true"], "false"),
     (Key::MaxLeading, ["1", "off", "", "4"], "off"),
     (Key::Lease, ["11s", "12s", "13s", "14s"], "15s"),
     (Key::Grace, ["1s", "2s", "3s", "4s"], "5s"),
@@ -105,7 +106,11 @@ fn each_setting_comes_from_the_strongest_layer_that_has_it() {
     for (key, [flag, variable, table, global], default) in SETTINGS {
         let home = |text: &str, case: &Case| text.replace("HOME", case.path().to_str().unwrap());
         let quote = |text: &str| {
-            if matches!(key, Key::Create | Key::AllowWeakerIsolation) { text.to_string() } else { format!("{text:?}") }
+            if matches!(key, Key::Create | Key::AllowWeakerIsolation | Key::Preempt) {
+                text.to_string()
+            } else {
+                format!("{text:?}")
+            }
         };
         let name = key.name();
         let module = if key == Key::Module { "" } else { "job.wasm" };

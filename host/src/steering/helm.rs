@@ -67,8 +67,8 @@ pub struct Heard {
     stepped_down: Option<(Order, Time)>,
     /// Which other node is to lead, if that was asked last, and until when this one stays out for it.
     transfer: Option<(Order, String, Time)>,
-    /// Until when this node is the one that is to lead.
-    called: Option<Time>,
+    /// By what, and until when, this node is the one that is to lead.
+    called: Option<(Order, Time)>,
 }
 
 /// A node that would not lead now.
@@ -155,10 +155,10 @@ impl Heard {
         Some(StaysOut { why: Why::Transferring(order.clone(), to.clone()), until: Some(*until) })
     }
 
-    /// Whether this node is the one that is to lead, at this time.
+    /// What has this node be the one that is to lead, at this time.
     #[must_use]
-    pub fn is_called(&self, now: Time) -> bool {
-        self.called.is_some_and(|until| now < until)
+    pub fn called(&self, now: Time) -> Option<&Order> {
+        self.called.as_ref().filter(|(_, until)| now < *until).map(|(order, _)| order)
     }
 
     /// Tells what was heard from what was heard before; none before the first answer.
@@ -182,7 +182,7 @@ impl Heard {
             }
             Ask::StepDown { .. } => {}
             Ask::Transfer { node, incarnation } if itself.is(&node, &incarnation) => {
-                (self.stepped_down, self.called) = (None, Some(now + transfer_takes(timing)));
+                (self.stepped_down, self.called) = (None, Some((order, now + transfer_takes(timing))));
             }
             Ask::Transfer { node, .. } => self.transfer = Some((order, node, now + transfer_takes(timing))),
         }
@@ -190,7 +190,7 @@ impl Heard {
 }
 
 impl Itself {
-    fn is(&self, node: &str, incarnation: &str) -> bool {
+    pub(super) fn is(&self, node: &str, incarnation: &str) -> bool {
         (self.node.as_str(), self.incarnation.as_str()) == (node, incarnation)
     }
 }
@@ -345,9 +345,10 @@ mod tests {
 
         take(&mut heard, transfer("3", "ab"), 300);
         assert_eq!(word(&heard, 300), None, "it is to take the lease");
-        assert!(heard.is_called(at(300)) && !heard.is_called(at(301 + transfer_takes(&timing()).as_secs())));
+        let over = 301 + transfer_takes(&timing()).as_secs();
+        assert_eq!((heard.called(at(300)), heard.called(at(over))), (Some(&order("3")), None));
         take(&mut heard, transfer("4", "another"), 400);
-        assert!(!heard.is_called(at(400)));
+        assert_eq!(heard.called(at(400)), None);
         let over = 401 + transfer_takes(&timing()).as_secs();
         assert_eq!((word(&heard, 400), word(&heard, over)), (Some("transferring"), None));
     }

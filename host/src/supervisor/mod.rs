@@ -37,6 +37,7 @@ use baton_modules::{Judgement, Prepared, Presence, Supply, Verdict};
 use baton_runtime::{Instance, InstanceEvent, Launcher};
 use baton_store::clock::Clock;
 use baton_store::gate::Deadline;
+use baton_store::steering::Order;
 use baton_store::{Digest, LeaseStore};
 use preference::{Asks, MayWait};
 pub use preference::{HIGHEST_PRIORITY, Leads, Preference};
@@ -117,6 +118,7 @@ impl Supervisor {
             stays_out: None,
             over: None,
             gives_up: None,
+            comes_back: false,
             away: None,
             cools_off: None,
         };
@@ -165,6 +167,8 @@ struct Run {
     over: Option<String>,
     /// What became of the lease that was held when this node began to stay out.
     gives_up: Option<GivesUp>,
+    /// Whether it has just given the lease up for another node, and nobody has taken it.
+    comes_back: bool,
     /// Why this node takes no part, for now, since its machine is about to be taken away.
     away: Away,
     /// Until when it does not contend by its own decision.
@@ -224,8 +228,9 @@ impl Run {
         self.given.standing.is_out(self.away.is_some() && holds_nothing);
         let runs = self.serving.as_ref().map(|serving| serving.module);
         let (steered, stays_out) = (self.hears.borrow().mark().map(str::to_owned), self.out());
+        let leads_enough = self.given.preference.leads_enough();
         self.given.presence.send_if_modified(|known| {
-            let before = std::mem::replace(known, Presence { runs, term, steered, stays_out });
+            let before = std::mem::replace(known, Presence { runs, term, steered, stays_out, leads_enough });
             before != *known
         });
     }
@@ -265,6 +270,10 @@ impl Run {
         }
         if let Some(why) = before.as_ref().filter(|_| next.is_none()) {
             self.over = Some(why.order().id.clone());
+        }
+        // Whoever made room, and stands there without a successor, lets nobody else be first once more.
+        if matches!((&before, &next, &self.gives_up), (Some(Why::Transferring(..)), None, Some(GivesUp::Since(_)))) {
+            self.comes_back = self.given.standing.known().leader.is_none();
         }
         self.gives_up = next.is_some().then_some(GivesUp::Holds).filter(|_| self.elector.holds_lease());
         let wait = self.stays_out.as_ref().and_then(|stays_out| stays_out.until).map(|until| until.since(now));
@@ -377,6 +386,7 @@ impl Run {
                         | Report::ElectionOver { .. }
                 ) {
                     self.given.preference.is_taken();
+                    self.comes_back = false;
                 }
                 self.reporter.report(report);
             }
@@ -471,9 +481,10 @@ impl Run {
         match op {
             Op::Acquire { id, .. } => {
                 let now = self.given.clock.now();
+                let called = self.hears.borrow().called(now).map(Order::is_preference);
                 let may_wait = MayWait {
-                    for_priority: self.given.standing.known().term > 0,
-                    at_all: !self.hears.borrow().is_called(now),
+                    for_priority: self.given.standing.known().term > 0 && called.is_none(),
+                    at_all: called != Some(false) && !self.comes_back,
                 };
                 match self.given.preference.asks(*id, now, may_wait) {
                     Asks::Now => false,

@@ -46,6 +46,14 @@ impl Leads {
         has_room || insists
     }
 
+    /// Whether there are enough without this one.
+    fn is_enough(&self, election: &ElectionName) -> bool {
+        self.most.is_some_and(|most| {
+            let now = self.lock();
+            now.len() >= most && !now.contains(election)
+        })
+    }
+
     fn gives_back(&self, election: &ElectionName) {
         self.lock().remove(election);
     }
@@ -72,9 +80,11 @@ pub struct Preference {
 /// What a request for the lease may wait for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MayWait {
-    /// Whether it may for others to be first: before any term there was nobody who would lead again.
+    /// Whether it may for others to be first: before any term there was nobody who would lead again, and where this node is
+    /// preferred it is the first.
     pub for_priority: bool,
-    /// Whether it may for anything: not where operators ask that this node lead.
+    /// Whether it may for anything: not where operators ask that this node lead, nor where it has just given the lease up
+    /// for another that did not take it.
     pub at_all: bool,
 }
 
@@ -121,6 +131,11 @@ impl Preference {
         };
         let is_news = !std::mem::replace(&mut self.said, true);
         Asks::Later(is_news.then(|| format!("the lease is free, and other nodes may have it first: {why}")))
+    }
+
+    /// Whether this host leads enough other elections, so that it would take this lease only if nobody else does.
+    pub(super) fn leads_enough(&self) -> bool {
+        self.leads.is_enough(&self.election)
     }
 
     /// Somebody leads, be it this node, or nobody may.
@@ -187,7 +202,9 @@ mod tests {
     fn a_host_that_leads_enough_takes_what_nobody_else_does() {
         let leads = Leads::at_most(Some(1));
         let (mut one, mut other) = (of("one", HIGHEST_PRIORITY, &leads), of("other", HIGHEST_PRIORITY, &leads));
+        assert!(!other.leads_enough());
         assert_eq!(one.asks(id(1), at(0), NEW), Asks::Now);
+        assert!(other.leads_enough() && !one.leads_enough());
         assert!(matches!(other.asks(id(2), at(0), NEW), Asks::Later(Some(_))));
         assert_eq!(other.asks(id(3), at(9_999), LED), Asks::Later(None));
         // The first was another's, who was faster.

@@ -60,6 +60,13 @@ pub struct Announcement {
     /// or did not say.
     #[serde(default)]
     pub stays_out: Option<String>,
+    /// How early it takes a lease that is free: one of 100 lets nobody be first. None where it did not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u8>,
+    /// Whether its host leads as many other elections as it should, so that it would take this lease only if nobody else
+    /// does.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leads_enough: bool,
     /// Another start of a host that says the same id, and was heard after this one had begun to speak.
     #[serde(default)]
     pub rival: Option<String>,
@@ -86,6 +93,8 @@ impl Announcement {
             version: String::new(),
             steered: None,
             stays_out: None,
+            priority: None,
+            leads_enough: false,
             rival: None,
             admin: String::new(),
         }
@@ -154,10 +163,10 @@ mod tests {
         let json = format!(
             r#"{{"at":"2026-11-21T12:00:00.000000Z","holds":["{digest}"],"incarnation":"abc","node":"web-3-0","rival":null,"runs":null,"source":"job.wasm","stays_out":null,"steered":null,"term":7,"version":""}}"#
         );
-        assert_eq!(standby.encode(), json, "as hosts write it that know no address");
+        assert_eq!(standby.encode(), json, "as hosts write it that know neither an address nor priorities");
         let admin = "https://web-3.example:7070".to_owned();
-        let found = Announcement { admin: admin.clone(), ..standby };
-        assert_eq!(Announcement::decode(&found.encode()).map(|said| said.admin), Some(admin));
+        let more = Announcement { admin, priority: Some(50), leads_enough: true, ..standby };
+        assert_eq!(Announcement::decode(&more.encode()), Some(more));
     }
 
     #[test]
@@ -165,7 +174,7 @@ mod tests {
         let more = br#"{"node":"n","incarnation":"i","at":"x","holds":[],"runs":null,"more":1}"#;
         let said = Announcement::decode(more).unwrap();
         assert_eq!((said.node.as_str(), said.source.as_str(), said.when(), said.term), ("n", "", None, 0));
-        assert_eq!(said.admin, "");
+        assert_eq!((said.admin.as_str(), said.priority, said.leads_enough), ("", None, false));
         for none in
             [&b""[..], b"{}", b"null", b"\xff", br#"{"node":"n","incarnation":"i","at":"x","holds":["sha256:0"]}"#]
         {

@@ -43,7 +43,7 @@ pub struct Steering {
 pub struct Order {
     /// Tells one from the other.
     pub id: String,
-    /// Who: `USER@HOST`, or the node whose endpoint was asked.
+    /// Who: `USER@HOST`, the node whose endpoint was asked, or the one that [prefers](Self::by_preference) another.
     pub by: String,
     /// When, in RFC 3339.
     pub at: String,
@@ -83,7 +83,22 @@ pub enum Ask {
     },
 }
 
+/// What the name of who asks ends with where it is a leader that prefers another node.
+const PREEMPTS: &str = " (--preempt)";
+
 impl Order {
+    /// Who gives it where that is a node which prefers another to lead.
+    #[must_use]
+    pub fn by_preference(node: &str) -> String {
+        format!("{node}{PREEMPTS}")
+    }
+
+    /// Whether such a node has given it.
+    #[must_use]
+    pub fn is_preference(&self) -> bool {
+        self.by.ends_with(PREEMPTS)
+    }
+
     /// One that is given now.
     ///
     /// # Errors
@@ -251,6 +266,9 @@ mod tests {
         let mut two = [Order::now("a@b", None).unwrap(), Order::now("a@b", None).unwrap()];
         two.iter_mut().for_each(|order| order.at.clear());
         assert_ne!(two[0], two[1]);
+        let own = Order::now(&Order::by_preference("web-1"), Some("web-2 is preferred")).unwrap();
+        assert_eq!(own.told(), "web-1 (--preempt): web-2 is preferred");
+        assert!(own.is_preference() && !two[0].is_preference());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::coordinators::table;
 use crate::endpoint::{Endpoint, sample};
-use crate::fleet::Fleet;
+use crate::fleet::{ELECTION, Fleet};
 use crate::guests::Guest;
 use crate::node::{Event, Launch, until};
 use crate::on_both_stores;
@@ -15,6 +15,7 @@ use crate::store::Store;
 
 on_both_stores! {
     a_lower_priority_lets_others_have_a_free_lease_and_then_takes_it,
+    a_leader_hands_over_to_whom_it_prefers,
     labels_are_shown,
 }
 
@@ -62,6 +63,25 @@ fn a_host_leads_as_many_elections_as_it_should_and_what_nobody_else_does() {
     let second = alpha.event("to lead both", |event| event.name == "elected" && of(event) == of(&waited));
     assert!(second.ts - waited.ts >= Duration::from_secs(10), "{waited:?} and {second:?}");
     assert_eq!(fleet.journal.events().iter().filter(|event| waits(event)).count(), 1, "it is said once");
+}
+
+fn a_leader_hands_over_to_whom_it_prefers(fleet: Fleet) {
+    let beta = fleet.launch_with("beta", &[("--priority", "50")]).arg("--preempt").start();
+    let first = fleet.beat_above(0).term;
+    // Its own flag does not count.
+    let alpha = fleet.launch("alpha").arg("--preempt").start();
+    alpha.event("to lead", |event| event.name == "elected");
+    let second = fleet.beat_above(first);
+    assert_eq!(second.from, "alpha");
+    let told = beta.event("why", |event| event.name == "transferring");
+    let why = "alpha has priority 100, and beta 50";
+    assert_eq!([told.text("to"), told.text("by"), told.text("reason")], ["alpha", "beta (--preempt)", why]);
+    until("the history", || {
+        let terms = fleet.command(&["history", ELECTION, "--json"]);
+        let row = terms.stdout.contains(why) && terms.stdout.contains("to be transferred to alpha");
+        if row { Ok(()) } else { Err(terms) }
+    });
+    fleet.check_promises();
 }
 
 fn labels_are_shown(fleet: Fleet) {

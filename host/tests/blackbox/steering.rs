@@ -163,7 +163,8 @@ fn a_lease_is_transferred_to_whom_it_should(fleet: Fleet) {
 }
 
 fn a_node_that_hangs_is_waited_for_in_vain_and_the_leader_goes_on(fleet: Fleet) {
-    let (alpha, term) = fleet.leader("alpha");
+    let alpha = fleet.launch_with("alpha", &[("--priority", "0")]).start();
+    let term = fleet.beat_above(0).term;
     let beta = fleet.standby("beta", &alpha);
     listed(&fleet, "beta", is_ready);
     beta.pause();
@@ -171,6 +172,8 @@ fn a_node_that_hangs_is_waited_for_in_vain_and_the_leader_goes_on(fleet: Fleet) 
     refused(&asked, &["beta has not taken the lease of fleet in time", "alpha leads in term"]);
     assert_eq!(fleet.beat_above(term).from, "alpha");
     says(&alpha, "resumed");
+    let waits = |event: &&Event| event.text("reason").contains("other nodes may have it first");
+    assert_eq!(fleet.journal.events().iter().find(waits).map(|_| ()), None, "it has made room once");
     beta.resume();
     fleet.check_promises();
 }

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use baton_election::StoreError;
 use futures::FutureExt;
 
 use super::*;

@@ -7,10 +7,11 @@ use std::time::Duration;
 use baton_election::{ElectionName, StoreError, Term};
 use tokio::time::{Instant, timeout};
 
+use super::KnownBy;
 use super::in_flight::InFlight;
 use crate::Presence;
 use baton_store::LeaseStore;
-use baton_store::{Announcement, Digest, Labels, ModuleStore as _, ObjectStore, withdraw};
+use baton_store::{Announcement, Digest, ModuleStore as _, ObjectStore, withdraw};
 
 /// News is said so long after it came: a term that begins needs the machine for its instance.
 const NEWS_AFTER: Duration = Duration::from_millis(10);
@@ -28,8 +29,7 @@ pub(super) struct Announcer {
     node: String,
     incarnation: String,
     source: String,
-    labels: Labels,
-    admin: String,
+    known_by: KnownBy,
     said: Option<Said>,
     /// Since when something else is to be said.
     news: Option<Instant>,
@@ -59,7 +59,7 @@ pub(super) struct Said {
 }
 
 impl Announcer {
-    /// `source` is what people call the one that the modules come from, and `admin` where others find the node's endpoint.
+    /// `source` is what people call the one that the modules come from.
     pub fn new(
         store: Arc<dyn ObjectStore>,
         leases: Arc<dyn LeaseStore>,
@@ -67,7 +67,7 @@ impl Announcer {
         node: String,
         incarnation: String,
         source: String,
-        (labels, admin): (Labels, String),
+        known_by: KnownBy,
     ) -> Self {
         Self {
             store,
@@ -76,8 +76,7 @@ impl Announcer {
             node,
             incarnation,
             source,
-            labels,
-            admin,
+            known_by,
             said: None,
             news: None,
             named: None,
@@ -99,15 +98,18 @@ impl Announcer {
         self.said = Some(what.clone());
         self.again = now + EVERY;
         let (store, election) = (Arc::clone(&self.store), self.election.clone());
-        let Said { holds, presence: Presence { runs, term, steered, stays_out } } = what;
+        let Said { holds, presence: Presence { runs, term, steered, stays_out, leads_enough } } = what;
+        let KnownBy { labels, priority, admin } = self.known_by.clone();
         let announcement = Announcement {
             term,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             steered,
             stays_out: stays_out.map(str::to_owned),
             rival: self.rival.as_ref().filter(|(_, until)| now < *until).map(|(rival, _)| rival.clone()),
-            labels: self.labels.clone(),
-            admin: self.admin.clone(),
+            leads_enough,
+            labels,
+            priority: Some(priority),
+            admin,
             ..Announcement::now(&self.node, &self.incarnation, &self.source, holds, runs)
         };
         let said = say(store, election, announcement, self.named);
@@ -145,7 +147,7 @@ impl Announcer {
         if !self.saying.is_idle() {
             self.said().await;
         }
-        let Self { store, leases, election, node, incarnation, source, labels, said, named, .. } = self;
+        let Self { store, leases, election, node, incarnation, source, known_by, said, named, .. } = self;
         // What it had named before this start, nobody may know but who reads that.
         let (Some(named), Some(said)) = (named, said) else { return };
         let known = named.max(said.presence.term).max(seen);
@@ -155,6 +157,7 @@ impl Announcer {
             // It ends, and can start nothing any more.
             let announcement = Announcement::now(&node, &incarnation, &source, Vec::new(), None);
             let version = env!("CARGO_PKG_VERSION").to_owned();
+            let KnownBy { labels, .. } = known_by;
             let _ =
                 say(store, election, Announcement { term: known, version, labels, ..announcement }, Some(named)).await;
         }

@@ -45,6 +45,17 @@ const RETRY: Duration = Duration::from_millis(250);
 /// How long the end waits for the store.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
+/// What others know a node by, the same from its start to its end.
+#[derive(Clone, Debug, Default)]
+pub struct KnownBy {
+    /// What people know it by.
+    pub labels: Labels,
+    /// How early it takes a lease that is free: one of 100 lets nobody be first.
+    pub priority: u8,
+    /// Where others find its admin endpoint; empty for nowhere.
+    pub admin: String,
+}
+
 /// What a follower is given.
 pub struct Following {
     /// Whose modules it follows.
@@ -53,12 +64,10 @@ pub struct Following {
     pub node: String,
     /// This start of it.
     pub incarnation: String,
-    /// Where others find its admin endpoint; empty for nowhere.
-    pub admin: String,
     /// What people call the source.
     pub name: String,
-    /// What people know this node by.
-    pub labels: Labels,
+    /// What others know this node by.
+    pub known_by: KnownBy,
     /// What names the modules; none, and it is what was pushed into the store.
     pub source: Option<Box<dyn Source>>,
     /// Where the control object is. Nothing that is urgent goes through this handle: modules may be large.
@@ -162,7 +171,7 @@ impl Follower {
     pub fn new(given: Following) -> (Self, watch::Receiver<Supply>, mpsc::UnboundedSender<Judgement>) {
         let (supply, supplied) = watch::channel(Supply::default());
         let (judge, judgements) = mpsc::unbounded_channel();
-        let Following { store, leases, election, node, incarnation, admin, name, labels, reports, pace, .. } = &given;
+        let Following { store, leases, election, node, incarnation, name, known_by, reports, pace, .. } = &given;
         let unreachable = (Duration::from_secs(1).min(pace.outage), pace.outage);
         let follower = Self {
             supply,
@@ -187,7 +196,7 @@ impl Follower {
                 node.clone(),
                 incarnation.clone(),
                 name.clone(),
-                (labels.clone(), admin.clone()),
+                known_by.clone(),
             ),
             reporter: Reporter::new(Arc::clone(reports), election.clone()),
             given,

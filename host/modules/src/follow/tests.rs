@@ -245,8 +245,9 @@ async fn a_node_says_what_it_has_and_takes_it_back() {
     let mut held = [first, second];
     held.sort_unstable();
     fleet.announced("a", |said| said.holds == held && said.runs.is_none() && said.source == "store://fleet").await;
-    node.presence.send_replace(Presence { runs: Some(second), term: 0, ..Presence::default() });
-    fleet.announced("a", |said| said.runs == Some(second)).await;
+    fleet.announced("a", |said| (said.priority, said.leads_enough) == (Some(50), false)).await;
+    node.presence.send_replace(Presence { runs: Some(second), leads_enough: true, ..Presence::default() });
+    fleet.announced("a", |said| said.runs == Some(second) && said.leads_enough).await;
     node.judge(second, 2, Verdict::Good);
     fleet.announced("a", |said| said.holds == [second]).await;
     node.end().await;

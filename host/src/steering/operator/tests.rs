@@ -4,6 +4,7 @@ use std::sync::Arc;
 use baton_store::MemoryStore;
 
 use super::*;
+use crate::steering::Itself;
 
 fn store() -> MemoryStore {
     MemoryStore::new(Arc::new(|| Duration::ZERO))
@@ -53,4 +54,52 @@ async fn a_node_that_is_gone_since_before_the_suspension_does_not_know_that_it_i
     assert!(suspended.contains("web-1 has not said that it knows"), "{suspended}");
     let Err(NoEffect::NotYet(why)) = asked.steer(&Steered::Resume).await else { panic!("it cannot know") };
     assert!(why.contains("web-1 did not say that it knows"), "{why}");
+}
+
+#[tokio::test]
+async fn nothing_is_handed_over_where_another_leads_or_anything_was_asked_meanwhile() {
+    let (store, election) = (store(), job());
+    let heir = announce(&store, "web-2", "/").await;
+    let asked = operator(&store, &election);
+    let itself = Itself { node: "web-1".to_owned(), incarnation: "1".to_owned() };
+    let is_refused = |told: Told, word: &str| {
+        let Err(NoEffect::Refused(why)) = told else { panic!("{told:?}") };
+        assert!(why.contains(word), "{why}");
+    };
+    is_refused(asked.hand_over(&itself, &heir, &Steering::default()).await, "does not lead");
+    lead(&store, &itself).await;
+    let before = asked.known().await.unwrap();
+    asked.steer(&Steered::StepDown(Duration::from_secs(9))).await.unwrap_err();
+    let stepped_down = asked.known().await.unwrap();
+    is_refused(asked.hand_over(&itself, &heir, &before).await, "something else was asked");
+    assert_eq!(asked.known().await.unwrap(), stepped_down);
+    // Now it knows of that.
+    let Err(NoEffect::NotYet(why)) = asked.hand_over(&itself, &heir, &stepped_down).await else {
+        panic!("it is asked")
+    };
+    assert!(why.contains("web-1 still leads"), "{why}");
+    let Some(Request { ask: Ask::Transfer { node, .. }, .. }) = asked.known().await.unwrap().request else { panic!() };
+    assert_eq!(node, "web-2");
+}
+
+/// Has that node lead.
+async fn lead(store: &MemoryStore, itself: &Itself) {
+    let Itself { node, incarnation } = itself.clone();
+    let record = Record {
+        term: 1,
+        node: Some(node),
+        incarnation,
+        since: Duration::ZERO,
+        lease: Duration::from_secs(15),
+        module: None,
+        outcome: None,
+        failures: 0,
+        released: false,
+    };
+    let (id, length) = (baton_election::LeaseId::from_random(1), Duration::from_secs(15));
+    let ask = async |op| store.request(&job(), op).await.unwrap();
+    ask(Op::Create { record: record.clone() }).await;
+    let Reply::Read(Snapshot::Object { version, .. }) = ask(Op::Read).await else { panic!("it is there") };
+    ask(Op::Acquire { id, length, version: version.clone() }).await;
+    ask(Op::Write { id, version, record }).await;
 }

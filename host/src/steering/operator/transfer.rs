@@ -1,12 +1,13 @@
-//! Having a certain node lead.
+//! Having a certain node lead: the one that an operator names, or that a leader prefers.
 
 use baton_election::Term;
 use baton_runtime::escape::escape;
 use baton_store::Announcement;
-use baton_store::steering::Ask;
+use baton_store::steering::{Ask, Request, Steering, SteeringError};
 use tokio::time::{Instant, sleep};
 
 use super::{HEARD_WITHIN, LOOK, Leader, NoEffect, Operator, Told, may_lead_all_the_same, now};
+use crate::steering::Itself;
 
 /// How things were before a node was asked to lead.
 struct Before {
@@ -50,6 +51,30 @@ impl Operator<'_> {
         }
         let mark = self.request(Ask::Transfer { node: to.to_owned(), incarnation: target.clone() }).await?;
         self.until_taken(deadline, (to, &target), Before { last, leader: before }, &nodes, &mark).await
+    }
+
+    /// Has that node lead in the place of another, which leads and prefers it. Nothing is asked where anything else was
+    /// since `asked` was read, or where another leads by now.
+    pub(in crate::steering) async fn hand_over(&self, from: &Itself, to: &Announcement, asked: &Steering) -> Told {
+        let deadline = Instant::now() + self.patience;
+        let seen = self.look().await?;
+        let Some(leader) = seen.leader().filter(|leader| leader.incarnation == from.incarnation) else {
+            return Err(NoEffect::Refused(format!("{} does not lead {} any more", from.node, self.election)));
+        };
+        let (node, incarnation) = (to.node.clone(), to.incarnation.clone());
+        let request = Request { order: self.order()?, ask: Ask::Transfer { node, incarnation } };
+        let ask = |found: Result<Steering, SteeringError>| {
+            let found = found?;
+            // An earlier try may have been written.
+            let is_free = found == *asked || found.request.as_ref() == Some(&request);
+            Ok(if is_free { Steering { request: Some(request.clone()), ..found } } else { found })
+        };
+        let mark = self.edit(ask).await?;
+        if mark != (Steering { request: Some(request.clone()), ..asked.clone() }).mark() {
+            return Err(NoEffect::Refused(format!("something else was asked of {} meanwhile", self.election)));
+        }
+        let before = Before { last: seen.term(), leader: Some(leader) };
+        self.until_taken(deadline, (&to.node, &to.incarnation), before, &[], &mark).await
     }
 
     /// Waits until the node that is to lead does, or another.
