@@ -16,7 +16,7 @@ use crate::cli::{
 use crate::config::{Environment, Key};
 use baton_modules::Pace;
 use baton_runtime::{Import, InUse, Inspection, Usage};
-use baton_store::{Digest, PastTerm};
+use baton_store::{Digest, Labels, PastTerm};
 use baton_store::{azure, sqlite};
 
 const TIMING: &str = include_str!("../../docs/limits-and-timing.md");
@@ -267,11 +267,14 @@ fn the_fields_in_json_are_those_of_the_table() {
         node: String::new(),
         incarnation: String::new(),
         role: "leader",
+        priority: None,
+        labels: Labels::new(),
         version: None,
         ready: None,
         runs: None,
         at: None,
         stays_out: None,
+        leads_enough: false,
         rival: None,
     };
     let latency = Latency { renewals: 0, median_ms: 0.0, p99_ms: 0.0 };

@@ -102,6 +102,8 @@ pub(super) struct NodeStatus {
     /// What people know it by.
     #[schema(value_type = Object)]
     labels: Labels,
+    /// How early it takes a lease that is free, 100 being at once; null where it does not say.
+    priority: Option<u8>,
     /// The highest term that it had seen.
     term: u64,
     /// The version of its host; null where that is one that does not say, and does not know steering.
@@ -109,6 +111,8 @@ pub(super) struct NodeStatus {
     /// Why it would not take the lease: `away` (something is planned for its machine), `suspended`, `stepped-down`,
     /// `transferring` or `cooling-off`; null where it would.
     stays_out: Option<String>,
+    /// Whether it leads as many other elections as it should, so that it would take the lease only if nobody else does.
+    leads_enough: bool,
     /// Another start of a host that calls itself the same; null where there is none.
     rival: Option<String>,
     /// Where its admin endpoint is found; null where it is nowhere that would be of use to others.
@@ -125,9 +129,11 @@ impl NodeStatus {
             holds,
             runs,
             labels,
+            priority,
             term,
             version,
             stays_out,
+            leads_enough,
             rival,
             admin,
             ..
@@ -137,7 +143,23 @@ impl NodeStatus {
         let (election, version) = (election.to_string(), Some(version).filter(|version| !version.is_empty()));
         // Whoever writes to the store could have put anything there.
         let admin = admin.parse::<AdminUrl>().ok().map(|url| url.to_string());
-        Self { node, election, incarnation, at, source, holds, runs, labels, term, version, stays_out, rival, admin }
+        Self {
+            node,
+            election,
+            incarnation,
+            at,
+            source,
+            holds,
+            runs,
+            labels,
+            priority,
+            term,
+            version,
+            stays_out,
+            leads_enough,
+            rival,
+            admin,
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use super::status::short;
 use super::{columns, print, print_json};
 use baton_runtime::escape::escape;
 use baton_store::steering::Order;
-use baton_store::{Announcement, Digest};
+use baton_store::{Announcement, Digest, Labels};
 
 /// One node of an election. The keys of its JSON are an interface.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -22,6 +22,10 @@ pub struct NodeStatusRow {
     pub incarnation: String,
     /// `leader` or `standby`.
     pub role: &'static str,
+    /// How early it takes a lease that is free, 100 being at once; none if it does not say.
+    pub priority: Option<u8>,
+    /// What people know it by.
+    pub labels: Labels,
     /// The version of its baton; none if it is one that does not say, and does not know steering.
     pub version: Option<String>,
     /// Whether it could start a module at once; none if it has not announced itself.
@@ -33,6 +37,8 @@ pub struct NodeStatusRow {
     /// Why it would not take the lease: `away`, `suspended`, `stepped-down`, `transferring` or `cooling-off`; none if it would,
     /// or does not say.
     pub stays_out: Option<String>,
+    /// Whether it leads as many other elections as it should, so that it would take the lease only if nobody else does.
+    pub leads_enough: bool,
     /// Another start of a host that calls itself the same.
     pub rival: Option<String>,
 }
@@ -49,11 +55,14 @@ impl NodeStatusRow {
                 node: said.node.clone(),
                 incarnation: said.incarnation.clone(),
                 role: if leads(&said.incarnation) { "leader" } else { "standby" },
+                priority: said.priority,
+                labels: said.labels.clone(),
                 version: Some(said.version.clone()).filter(|version| !version.is_empty()),
                 ready: Some(!said.holds.is_empty()),
                 runs: said.runs,
                 at: Some(said.at.clone()),
                 stays_out: said.stays_out.clone(),
+                leads_enough: said.leads_enough,
                 rival: said.rival.clone(),
             })
             .collect();
@@ -62,11 +71,14 @@ impl NodeStatusRow {
                 node: record.node.clone().unwrap_or_default(),
                 incarnation: record.incarnation.clone(),
                 role: "leader",
+                priority: None,
+                labels: Labels::default(),
                 version: None,
                 ready: None,
                 runs: None,
                 at: None,
                 stays_out: None,
+                leads_enough: false,
                 rival: None,
             });
         }
@@ -78,6 +90,7 @@ impl NodeStatusRow {
         match (&self.rival, &self.stays_out, &self.version) {
             (Some(rival), ..) => format!("another host has this id: {} and {rival}", self.incarnation),
             (None, Some(why), _) => why.replace('-', " "),
+            (None, None, _) if self.leads_enough => "leads enough elections".to_owned(),
             (None, None, None) if self.at.is_some() => "does not know steering".to_owned(),
             (None, None, _) => "-".to_owned(),
         }
@@ -105,16 +118,19 @@ pub fn print_nodes(
 }
 
 fn table(rows: &[NodeStatusRow], suspended: Option<&Order>, now: OffsetDateTime) -> String {
-    let mut lines = vec![["NODE", "ROLE", "VERSION", "MODULE", "RUNS", "SAID", "STATE"].map(String::from)];
+    let mut lines =
+        vec![["NODE", "ROLE", "PRIORITY", "VERSION", "MODULE", "RUNS", "SAID", "LABELS", "STATE"].map(String::from)];
     let dash = |text: Option<String>| text.unwrap_or("-".to_owned());
     for row in rows {
         lines.push([
             row.node.clone(),
             row.role.to_owned(),
+            dash(row.priority.map(|priority| priority.to_string())),
             dash(row.version.clone()),
             dash(row.ready.map(|ready| if ready { "ready" } else { "none" }.to_owned())),
             dash(row.runs.map(|digest| short(&digest.to_string()))),
             dash(row.at.as_deref().map(|at| age(at, now).unwrap_or_else(|| at.to_owned()))),
+            dash(Some(labels(&row.labels)).filter(|labels| !labels.is_empty())),
             row.state(),
         ]);
     }
@@ -123,6 +139,10 @@ fn table(rows: &[NodeStatusRow], suspended: Option<&Order>, now: OffsetDateTime)
         text.push_str(&format!("\nsuspended since {} by {}\n", escape(&order.at), escape(&order.told())));
     }
     text
+}
+
+fn labels(labels: &Labels) -> String {
+    labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
@@ -161,11 +181,14 @@ mod tests {
             )
         };
         let stays_out = Some("cooling-off".to_owned());
+        let labels = [("rack", "7\x1b[2J"), ("zone", "west")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let labels = labels.into();
         let rows = [
-            Announcement { stays_out, ..said("web-1", "a", &["one"]) },
-            said("web-2", "b", &["one"]),
+            Announcement { stays_out, priority: Some(50), ..said("web-1", "a", &["one"]) },
+            Announcement { priority: Some(100), labels, ..said("web-2", "b", &["one"]) },
             Announcement { version: String::new(), ..said("web-3", "c", &[]) },
             Announcement { rival: Some("e".to_owned()), ..said("web-4", "d", &["one"]) },
+            Announcement { leads_enough: true, ..said("web-5", "f", &["one"]) },
         ];
         NodeStatusRow::of(&snapshot, &rows)
     }
@@ -178,11 +201,12 @@ mod tests {
         assert_eq!(
             table(&rows(), Some(&order), now),
             "\
-NODE   ROLE     VERSION  MODULE  RUNS  SAID      STATE
-web-2  leader   0.1.0    ready   -     30 s ago  -
-web-1  standby  0.1.0    ready   -     30 s ago  cooling off
-web-3  standby  -        none    -     30 s ago  does not know steering
-web-4  standby  0.1.0    ready   -     30 s ago  another host has this id: d and e
+NODE   ROLE     PRIORITY  VERSION  MODULE  RUNS  SAID      LABELS                     STATE
+web-2  leader   100       0.1.0    ready   -     30 s ago  rack=7\\u{1b}[2J,zone=west  -
+web-1  standby  50        0.1.0    ready   -     30 s ago  -                          cooling off
+web-3  standby  -         -        none    -     30 s ago  -                          does not know steering
+web-4  standby  -         0.1.0    ready   -     30 s ago  -                          another host has this id: d and e
+web-5  standby  -         0.1.0    ready   -     30 s ago  -                          leads enough elections
 
 suspended since 2026-11-21T12:00:10Z by ann@desk\\u{1b}[2J: maintenance
 "

@@ -134,6 +134,16 @@ impl Page<'_> {
         })
     }
 
+    /// Waits until the attribute of what is there first passes the test.
+    fn wait_for(&self, at: &str, name: &str, test: impl Fn(&str) -> bool) -> String {
+        until(&format!("{name} of {at} on the page of {} to change", self.name), || {
+            // Before it is there, it is waited for by the browser.
+            let found = self.browser.tell(&self.order("attribute", json!({"at": at, "name": name})))?;
+            let text = found.as_str().unwrap_or_default().to_owned();
+            if test(&text) { Ok(text) } else { Err(text) }
+        })
+    }
+
     fn click(&self, at: &str) {
         self.browser.must(&self.order("click", json!({"at": at})));
     }
@@ -179,8 +189,10 @@ fn the_page_shows_who_leads_while_that_changes() {
     let pushed = fleet.command(&["push", module.to_str().expect("a path"), ELECTION]);
     assert_eq!(pushed.code, Some(0), "{pushed:?}");
     let token = token(&fleet);
-    let launch =
-        |name| fleet.launch_from(name, format!("store://{ELECTION}"), &[("--admin-token-file", &token)]).start();
+    let launch = |name| {
+        let flags = [("--admin-token-file", token.as_str()), ("--label", "zone=west"), ("--priority", "70")];
+        fleet.launch_from(name, format!("store://{ELECTION}"), &flags).start()
+    };
     let alpha = launch("alpha");
     let term = fleet.beat_above(0).term;
     let (beta, gamma) = (launch("beta"), launch("gamma"));
@@ -189,6 +201,7 @@ fn the_page_shows_who_leads_while_that_changes() {
         page.wait("#detail-leader", |leader| leader == "alpha");
         page.wait("#live-text", |live| live == "live");
         page.wait("#nodes", |nodes| ["alpha", "beta", "gamma"].iter().all(|name| nodes.contains(name)));
+        page.wait("#nodes tr:has-text('gamma')", |row| row.contains("zone=west") && row.contains("70"));
         assert_eq!(page.is_shown("#deadline"), page.name == "alpha", "only the leader knows it");
         assert_eq!(page.is_shown("#elsewhere"), page.name != "alpha");
     }
@@ -221,12 +234,30 @@ fn the_page_shows_who_leads_while_that_changes() {
     // The page of the one that is gone says that it is old.
     of_alpha.wait("#live-text", |live| live == "stale");
     assert!(of_alpha.text("#banner").contains("has not answered"), "{}", of_alpha.text("#banner"));
+    // The last terms: the one whose node died, the time in which nobody led, and the one that goes on. What may be a
+    // coordinator's words needs the token.
+    leads.gives_the_token();
+    let [died, goes_on] = ["bad", "open"].map(|end| format!("#timeline button[data-end=\"{end}\"]"));
+    let why = leads.wait_for(&died, "aria-label", |label| label.contains("was not heard of any more"));
+    assert!(why.starts_with(&format!("Term {term} of alpha · ")), "{why}");
+    assert!(why.ends_with(&format!(", as {} tells", next.from)), "{why}");
+    let last = format!("Term {} of {} · ", next.term, next.from);
+    let label = leads.wait_for(&goes_on, "aria-label", |label| label.contains("nobody had led for"));
+    assert!(label.starts_with(&last) && label.ends_with("goes on"), "{label}");
+    leads.wait_for("#timeline li.gap", "title", |title| title.starts_with("nobody led for"));
+    assert_eq!((leads.count("#timeline button"), leads.count("#terms tr")), (2, 2));
+    assert!(leads.text("#term-text").starts_with(&last), "the newest is told in words first");
+    leads.click(&died);
+    leads.wait("#term-text", |text| text == why);
+    leads.click("#history-panel summary");
+    let row = leads.wait("#terms tr:last-child", |row| row.contains("was not heard of any more"));
+    assert!(row.contains("alpha"), "{row}");
     for page in others {
         assert_eq!(page.said(), json!([]), "{}", page.name);
     }
     // The one in the README is taken so.
     if let Some(file) = std::env::var_os(PICTURE) {
-        leads.gives_the_token();
+        leads.click("#history-panel summary");
         leads.wait("#logs", |lines| lines.contains("beat"));
         let file = baton_test_support::repository().join(file);
         let picture = json!({"file": file, "width": 1280, "height": 860});

@@ -16,7 +16,7 @@ use crate::store::Store;
 on_both_stores! {
     a_lower_priority_lets_others_have_a_free_lease_and_then_takes_it,
     a_leader_hands_over_to_whom_it_prefers,
-    labels_are_shown,
+    labels_and_priorities_are_shown,
 }
 
 /// Says that others may have it first.
@@ -84,8 +84,9 @@ fn a_leader_hands_over_to_whom_it_prefers(fleet: Fleet) {
     fleet.check_promises();
 }
 
-fn labels_are_shown(fleet: Fleet) {
-    let alpha = fleet.launch("alpha").flag("--label", "zone=west").flag("--label", "rack=7").start();
+fn labels_and_priorities_are_shown(fleet: Fleet) {
+    let alpha = fleet.launch_with("alpha", &[("--priority", "70")]);
+    let alpha = alpha.flag("--label", "zone=west").flag("--label", "rack=7").start();
     fleet.beat_above(0);
     let at = Endpoint::of(&alpha);
     assert_eq!(sample(&at.ask("/metrics").body, "baton_node_label_info{label=\"zone\",value=\"west\"}"), 1.0);
@@ -94,6 +95,12 @@ fn labels_are_shown(fleet: Fleet) {
         let nodes: Vec<Value> = serde_json::from_str(&answer.body).unwrap_or_default();
         if nodes.is_empty() { Err(answer) } else { Ok(nodes) }
     });
-    assert_eq!(nodes[0]["labels"], serde_json::json!({ "rack": "7", "zone": "west" }), "{nodes:#?}");
+    let labels = serde_json::json!({ "rack": "7", "zone": "west" });
+    let listed = fleet.command(&["nodes", ELECTION, "--json"]).json();
+    for row in [&nodes[0], &listed[0]] {
+        assert_eq!((&row["labels"], &row["priority"], &row["leads_enough"]), (&labels, &70.into(), &false.into()));
+    }
+    let table = fleet.command(&["nodes", ELECTION]);
+    assert!(table.stdout.contains("rack=7,zone=west"), "{table:?}");
     fleet.check_promises();
 }

@@ -197,27 +197,33 @@
     const list = of(one.election).sort((a, b) => (a.node < b.node ? -1 : 1));
     keep($('nodes'), list, (node) => `${node.node} ${node.incarnation}`, () => {
       const row = make('tr');
-      for (let cell = 0; cell < 6; cell += 1) row.append(make('td'));
+      for (let cell = 0; cell < 7; cell += 1) row.append(make('td'));
+      row.children[0].append(make('span'), make('span', { class: 'labels' }));
       row.children[1].append(make('span', { class: 'role' }));
-      row.children[3].append(make('code'));
-      row.children[4].className = 'num';
+      row.children[2].className = 'num';
+      row.children[4].append(make('code'));
+      row.children[5].className = 'num';
       return row;
     }, (row, node) => {
       const age = Date.now() - Date.parse(node.at);
       const isSilent = !(age < SILENT);
-      const role = node.node === leader ? 'leader' : isSilent ? 'silent' : node.stays_out ? (why[node.stays_out] ?? node.stays_out) : 'standby';
-      say(row.children[0], node.node + (node.node === me ? ' (this one)' : '') + (node.rival ? ' – two hosts say this id' : ''));
+      const isFull = node.leads_enough && node.node !== leader;
+      const role = node.node === leader ? 'leader' : isSilent ? 'silent' : node.stays_out ? (why[node.stays_out] ?? node.stays_out) : isFull ? 'leads enough elections' : 'standby';
+      const [name, labels] = row.children[0].children;
+      say(labels, Object.entries(node.labels ?? {}).map(([label, value]) => `${label}=${value}`).join(' '));
+      say(name, node.node + (node.node === me ? ' (this one)' : '') + (node.rival ? ' – two hosts say this id' : ''));
       const pill = row.children[1].firstChild;
       say(pill, role);
-      pill.className = `role${role === 'leader' ? ' leader-role' : isSilent ? ' silent' : node.stays_out ? ' out' : ''}`;
-      say(row.children[2], node.version || '–');
-      say(row.children[3].firstChild, short(node.runs ?? node.holds?.[0]));
-      set(row.children[3], 'title', node.runs ?? node.holds?.[0] ?? '');
-      say(row.children[4], Number.isNaN(age) ? '–' : age < 2000 ? 'now' : `${length(age / 1000)} ago`);
+      pill.className = `role${role === 'leader' ? ' leader-role' : isSilent ? ' silent' : node.stays_out || isFull ? ' out' : ''}`;
+      say(row.children[2], String(node.priority ?? '–'));
+      say(row.children[3], node.version || '–');
+      say(row.children[4].firstChild, short(node.runs ?? node.holds?.[0]));
+      set(row.children[4], 'title', node.runs ?? node.holds?.[0] ?? '');
+      say(row.children[5], Number.isNaN(age) ? '–' : age < 2000 ? 'now' : `${length(age / 1000)} ago`);
       const href = page(node);
-      if (row.children[5].dataset.href !== href) {
-        row.children[5].dataset.href = href;
-        row.children[5].replaceChildren(...(href && node.node !== me ? [make('a', { href, rel: 'noreferrer', 'aria-label': `page of ${node.node}` }, 'open')] : ['–']));
+      if (row.children[6].dataset.href !== href) {
+        row.children[6].dataset.href = href;
+        row.children[6].replaceChildren(...(href && node.node !== me ? [make('a', { href, rel: 'noreferrer', 'aria-label': `page of ${node.node}` }, 'open')] : ['–']));
       }
     });
   }
