@@ -595,6 +595,29 @@ fn a_fatal_failure_is_counted_and_followed_by_a_cool_off_that_a_free_lease_ends(
     assert!(waited >= SECOND * 7 && waited <= SECOND * 13, "{waited:?}");
 }
 
+#[test]
+fn a_cool_off_and_its_growth_outlast_a_while_without_anything_to_serve() {
+    let mut scene = Scene::leading();
+    let mut wait = |scene: &mut Scene| {
+        scene.input(Input::StepDown { reason: "asked".to_string() });
+        scene.input(Input::Gone { end: End::Killed });
+        let told = scene.told.iter().rev();
+        told.filter_map(|report| if let Report::CoolOff { wait, .. } = report { Some(*wait) } else { None }).next()
+    };
+    let first = wait(&mut scene).expect("it cools off");
+    scene.answer(Ok(Reply::Version(Version("v3".to_string()))));
+    scene.answer(Ok(Reply::Done));
+    // An operator suspends the election and resumes it at once.
+    scene.input(Input::Plan(Plan::default()));
+    scene.input(Input::Plan(plan(0, None)));
+    let free = object(LeaseState::Free, Some(record(2, "this")));
+    assert_eq!(scene.reads(free.clone()), [], "it does not contend before {first:?} have passed");
+    while !matches!(scene.reads(free.clone())[..], [Effect::Request { op: Op::Acquire { .. }, .. }]) {}
+    scene.run_until_started();
+    let second = wait(&mut scene).expect("it cools off");
+    assert!(first < SECOND * 13 && second > SECOND * 14, "{first:?}, {second:?}");
+}
+
 // ---- scenes ----
 
 #[test]

@@ -1,6 +1,6 @@
 //! Which version of the coordinator is served, and whether a new one proves itself.
 
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -16,6 +16,8 @@ const FAILURES_TO_REJECT: u32 = 3;
 #[derive(Debug, Default, Clone, Hash)]
 pub(super) struct Versions {
     plan: Plan,
+    /// The digest of what it last had to serve: one that has nothing to serve for a while has the same module afterwards.
+    last: Option<String>,
     /// Since the first start of the planned module, where that is on probation.
     probation: Option<Probation>,
     /// What was rejected here. A plan that was made before anybody heard of it does not bring it back.
@@ -35,9 +37,10 @@ impl Versions {
             return false;
         }
         plan.fallback = plan.fallback.filter(|fallback| !self.rejected.contains(fallback));
-        let is_other = plan.digest() != self.plan.digest();
+        let is_other = plan.digest().is_some_and(|digest| self.last.as_deref() != Some(digest));
         if is_other {
             self.probation = None;
+            self.last = plan.digest().map(ToString::to_string);
         }
         self.plan = plan;
         is_other
@@ -117,6 +120,7 @@ impl Context {
         self.versions.probation = None;
         let instead = self.versions.plan.fallback.take();
         let Some(version) = core::mem::replace(&mut self.versions.plan.module, instead) else { return };
+        self.versions.last = self.versions.digest().map(ToString::to_string);
         self.versions.rejected.push(version.clone());
         let instead = self.versions.plan.module.clone();
         self.effects.push_back(Effect::Reject { version, term, reason, instead });

@@ -818,6 +818,13 @@ pub const MUTANTS: &[Mutant] = &[
         breaks: "cool_off_is_kept",
     },
     Mutant {
+        name: "a node that had nothing to serve for a while forgets its cool-off",
+        file: VERSIONS,
+        old: "if is_other { self.probation = None; self.last = plan.digest().map(ToString::to_string);",
+        new: "if is_other || (MUTANT && plan.module.is_none()) {\n            self.probation = None;\n            self.last = plan.digest().map(ToString::to_string);",
+        breaks: "cool_off_is_kept",
+    },
+    Mutant {
         name: "a node in cool-off never takes a free lease",
         file: CANDIDATE,
         old: "    if in_cool_off && free_for < FREE_LONG_ENOUGH {",

@@ -6,6 +6,8 @@ use super::*;
 #[derive(Default)]
 pub(super) struct Versions {
     pub plan: Plan,
+    /// The digest of the last that there was to serve.
+    last: Option<String>,
     rejected: Vec<ModuleVersion>,
     /// Failures of the planned module within its probation.
     failures: u32,
@@ -60,7 +62,10 @@ impl HostRules {
             return;
         }
         plan.fallback = plan.fallback.filter(|version| !versions.rejected.contains(version));
-        if plan.digest() != versions.digest() {
+        // To serve nothing for a while makes the same module no other.
+        let is_other = plan.digest().is_some() && plan.digest() != versions.last.as_deref();
+        if is_other {
+            versions.last = plan.digest().map(str::to_string);
             (versions.failures, versions.began) = (0, None);
             self.other_heard = Some(now);
             self.cool_off_until = Time::default();
@@ -176,6 +181,7 @@ impl HostRules {
         }
         versions.rejected.push(version.clone());
         versions.plan = Plan { module: versions.plan.fallback.take(), fallback: None };
+        versions.last = versions.plan.digest().map(str::to_string);
         (versions.failures, versions.began) = (0, None);
         Ok(())
     }
