@@ -101,6 +101,11 @@ pub enum Input {
         /// The answer.
         result: Result<Reply, StoreError>,
     },
+    /// Instead of an answer: this acquire was not sent, nor was another under its id. The node lets others ask first.
+    NotSent {
+        /// The request.
+        id: RequestId,
+    },
     /// The instance is gone: its store is dropped and all that it had started has ended.
     Gone {
         /// How it ended.
@@ -163,7 +168,7 @@ pub enum StopReason {
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Effect {
     /// Ask the store. The answer, or [`StoreError::Unknown`] after `timeout`, comes back as
-    /// [`Input::Answer`]. Requests run side by side; none waits for another.
+    /// [`Input::Answer`], or [`Input::NotSent`] says that there is none. Requests run side by side; none waits for another.
     Request {
         /// Comes back with the answer.
         id: RequestId,

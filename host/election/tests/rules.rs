@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may end by a panic")]
 #![allow(missing_docs, reason = "nobody links against a test")]
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use baton_election::{
@@ -184,6 +185,27 @@ fn an_acquire_that_was_refused_is_followed_by_a_reading_and_a_new_id() {
     scene.answer(Err(StoreError::Held));
     let second = scene.acquires(object(LeaseState::Expired, Some(record(1, "other"))));
     assert_ne!(first, second);
+}
+
+#[test]
+fn an_acquire_that_was_not_sent_tells_nothing() {
+    // Nobody has ever led here, which an answer of the store would have made doubtful.
+    let mut scene = Scene::new();
+    let created = scene.reads(Snapshot::Nothing);
+    let Op::Create { record } = only_request(&created) else { panic!("{created:?}") };
+    scene.answer(Ok(Reply::Version(Version("v1".to_string()))));
+    let mut ids = BTreeSet::new();
+    for _ in 0..3 {
+        ids.insert(scene.acquires(freed(record.clone())).as_u128());
+        let id = scene.pending.take().unwrap();
+        assert_eq!(scene.input(Input::NotSent { id }), []);
+        let wait = scene.elector.next_wakeup().unwrap().since(scene.now);
+        assert!((SECOND * 3 / 4..=SECOND * 5 / 4).contains(&wait), "it looks again after {wait:?}");
+    }
+    ids.insert(scene.acquires(freed(record)).as_u128());
+    assert_eq!(written_term(&scene.answer(Ok(Reply::Done))), Some(1), "{:?}", scene.told);
+    assert_eq!(ids.len(), 4);
+    assert!(matches!(scene.told[..], [Report::Standby { .. }]), "{:?}", scene.told);
 }
 
 #[test]
@@ -598,7 +620,7 @@ fn a_fatal_failure_is_counted_and_followed_by_a_cool_off_that_a_free_lease_ends(
 #[test]
 fn a_cool_off_and_its_growth_outlast_a_while_without_anything_to_serve() {
     let mut scene = Scene::leading();
-    let mut wait = |scene: &mut Scene| {
+    let wait = |scene: &mut Scene| {
         scene.input(Input::StepDown { reason: "asked".to_string() });
         scene.input(Input::Gone { end: End::Killed });
         let told = scene.told.iter().rev();

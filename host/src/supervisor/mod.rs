@@ -20,8 +20,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_election::{
-    Effect, ElectionName, Elector, Input, ModuleVersion, Now, Op, Plan, Random, Reply, Report, RequestId, Settings,
-    StopReason, StoreError, Term, Time,
+    Effect, ElectionName, Elector, Input, ModuleVersion, Now, Op, Plan, Random, Report, RequestId, Settings, StopReason,
+    StoreError, Term, Time,
 };
 use futures::FutureExt as _;
 use rand_chacha::ChaCha20Rng;
@@ -152,7 +152,8 @@ struct Run {
     missed_by_timers: watch::Receiver<()>,
     elector: Elector,
     reporter: Reporter,
-    requests: JoinSet<(RequestId, Result<Reply, StoreError>)>,
+    /// What is asked of the store; each ends with what the elector hears of it.
+    requests: JoinSet<Input>,
     /// What the elector may start.
     at_hand: Vec<Prepared>,
     serving: Option<Serving>,
@@ -309,11 +310,8 @@ impl Run {
                 self.supplied();
                 None
             }
-            Some(answer) = self.requests.join_next() => match answer {
-                Ok((id, result)) => Some(Input::Answer { id, result }),
-                // They are cancelled at the end only, when nobody asks for the next.
-                Err(_) => None,
-            },
+            // They are cancelled at the end only, when nobody asks for the next.
+            Some(answer) = self.requests.join_next() => answer.ok(),
             Ok(()) = self.missed_by_timers.changed() => Some(self.stall().unwrap_or(Input::Tick)),
             () = sleep(wait) => Some(self.stall().unwrap_or(Input::Tick)),
         }
@@ -446,7 +444,7 @@ impl Run {
 
     fn request(&mut self, id: RequestId, op: Op, limit: Duration) {
         if self.lets_others_ask(&op) {
-            self.requests.spawn(std::future::ready((id, Err(StoreError::Held))));
+            self.requests.spawn(std::future::ready(Input::NotSent { id }));
             return;
         }
         let (store, election) = (Arc::clone(&self.given.store), self.given.election.clone());
@@ -472,7 +470,7 @@ impl Run {
                 Err(_) => Err(StoreError::Unknown(format!("the {what} panicked: a bug in the store's client"))),
             };
             standing.was_asked(asked, &result, clock.now().since(sent));
-            (id, result)
+            Input::Answer { id, result }
         });
     }
 

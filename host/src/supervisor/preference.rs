@@ -1,8 +1,8 @@
 //! Whether this node asks for a lease that is free, or lets others have it first.
 //!
-//! It only ever keeps a node from asking: a request for the lease that is to wait gets the answer that it would get if
-//! another had been faster, so that the elector reads again a moment later, and asks again if the lease is free still. No
-//! promise depends on it, and nobody leads for longer than the times below because of it.
+//! It only ever keeps a node from asking: the elector hears that its request for the lease was not sent, reads again a
+//! moment later, and asks again if the lease is free still. No promise depends on it, and nobody leads for longer than the
+//! times below because of it.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -296,10 +296,18 @@ impl Acquiring {
     }
 
     pub(super) fn step(&mut self, context: &mut Context, input: Option<Input>) -> Option<Role> {
-        if let Some(Input::Answer { id, result }) = input
-            && let Some(pending) = answered(&mut self.pending, id)
-        {
-            return self.answer(context, pending, result);
+        match input {
+            Some(Input::Answer { id, result }) => {
+                if let Some(pending) = answered(&mut self.pending, id) {
+                    return self.answer(context, pending, result);
+                }
+            }
+            // That says nothing of anybody else, nor of the store: it is looked at again.
+            Some(Input::NotSent { id }) if answered(&mut self.pending, id).is_some() => {
+                let next_poll = context.time() + context.jittered(POLL);
+                return Some(Role::Standby(Standby::new(next_poll)));
+            }
+            _ => {}
         }
         if self.pending.is_some() {
             return None;

@@ -27,6 +27,8 @@ pub enum Action {
     ArriveUnheard(usize),
     /// The same, and a copy of the request is still under way.
     ArriveTwice(usize),
+    /// A request for the lease was not sent: its node lets others ask first.
+    PutOff(usize),
     /// A process that was paused takes an answer that came meanwhile.
     Hear(usize, RequestId),
     /// A process gives a request up.
@@ -114,6 +116,9 @@ impl World {
                 actions.push(Action::ArriveUnheard(place));
                 actions.push(Action::ArriveTwice(place));
             }
+            if self.left.operator > 0 && flight.may_be_put_off && self.is_awaited(flight) {
+                actions.push(Action::PutOff(place));
+            }
         }
         for (place, node) in self.nodes.iter().enumerate() {
             if node.has_finished {
@@ -132,6 +137,13 @@ impl World {
         let is_awaited = |flight: &Flight| process.waiting.iter().any(|waiting| waiting.id == flight.id);
         let is_its_own = |flight: &Flight| (flight.node, flight.incarnation) == (place, process.incarnation);
         self.flights.iter().any(|flight| is_its_own(flight) && is_awaited(flight))
+    }
+
+    /// Whether a process that runs waits for its answer.
+    fn is_awaited(&self, flight: &Flight) -> bool {
+        let process = self.nodes[flight.node].process.as_ref();
+        let is_its_own = |one: &&Process| !one.is_paused && one.incarnation == flight.incarnation;
+        process.filter(is_its_own).is_some_and(|one| one.waiting.iter().any(|waiting| waiting.id == flight.id))
     }
 
     fn has_anything_due(&self, place: usize, node: &Node) -> bool {
@@ -240,6 +252,12 @@ impl World {
                 self.flights[place].is_late = true;
                 let flight = self.flights[place].clone();
                 self.arrive(flight, true);
+            }
+            Action::PutOff(place) => {
+                *operator -= 1;
+                let Flight { node, id, .. } = self.flights.remove(place);
+                let _unanswered = self.stop_waiting(node, id);
+                self.feed(node, Input::NotSent { id });
             }
             Action::Hear(place, id) => {
                 if let Some(answer) = self.stop_waiting(place, id).and_then(|waiting| waiting.answer) {
@@ -432,6 +450,7 @@ impl World {
         match &input {
             Input::Tick
             | Input::Answer { .. }
+            | Input::NotSent { .. }
             | Input::Gone { .. }
             | Input::Plan(_)
             | Input::Stalled { .. }
@@ -458,11 +477,13 @@ impl World {
         let incarnation = self.nodes[place].incarnation;
         match effect {
             Effect::Request { id, op, timeout } => {
+                let mut may_be_put_off = matches!(op, Op::Acquire { .. });
                 if let Some(process) = &mut self.node(place).process {
-                    process.is_acquiring = matches!(op, Op::Acquire { .. });
+                    let was_acquiring = std::mem::replace(&mut process.is_acquiring, may_be_put_off);
+                    may_be_put_off &= !was_acquiring && !process.elector.holds_lease();
                     process.waiting.push(Waiting { id, until: now + timeout, answer: None });
                 }
-                self.flights.push(Flight { node: place, incarnation, id, op, is_late: false });
+                self.flights.push(Flight { node: place, incarnation, id, op, is_late: false, may_be_put_off });
             }
             Effect::Start { term, deadline, .. } => self.start(place, term, deadline),
             Effect::Extend { deadline, .. } => {

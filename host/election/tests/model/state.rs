@@ -119,6 +119,8 @@ pub struct Flight {
     pub op: Op,
     /// Time may pass before it arrives, and perhaps it never does.
     pub is_late: bool,
+    /// It asks for the lease, and nothing was asked under its id before.
+    pub may_be_put_off: bool,
 }
 
 /// One running copy of the coordinator.

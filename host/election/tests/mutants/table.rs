@@ -52,6 +52,13 @@ pub const MUTANTS: &[Mutant] = &[
         new: "if !MUTANT && context.time().since(self.started) >= self.length {",
         breaks: "acquire_repeated_only_with_same_id_when_unknown",
     },
+    Mutant {
+        name: "an acquire that was not sent counts for one that another was faster with",
+        file: CANDIDATE,
+        old: "            let next_poll = context.time() + context.jittered(POLL); return Some(Role::Standby(Standby::new(next_poll)));",
+        new: "            let next_poll = context.time() + context.jittered(POLL);\n            if MUTANT { context.memory.was_held = true; }\n            return Some(Role::Standby(Standby::new(next_poll)));",
+        breaks: "starts_at_once",
+    },
     // ---- Once a release was sent, whatever its outcome, its id is never used again. ----
     Mutant {
         name: "a release of unknown outcome is checked by a renewal",

@@ -26,12 +26,13 @@ pub struct Coverage {
     pub ended_by_warden: u64,
     pub ended_by_watchdog: u64,
     pub slewed: u64,
+    pub not_sent: u64,
     pub aimed: u64,
     pub refused_late: u64,
 }
 
 impl Coverage {
-    fn all(&self) -> [(&'static str, u64); 24] {
+    fn all(&self) -> [(&'static str, u64); 25] {
         [
             ("instances started", self.started),
             ("instances killed", self.killed),
@@ -55,6 +56,7 @@ impl Coverage {
             ("instances ended by the warden", self.ended_by_warden),
             ("processes ended by the watchdog", self.ended_by_watchdog),
             ("clocks slewed", self.slewed),
+            ("acquires not sent", self.not_sent),
             ("faults that came with what a host did", self.aimed),
             ("late effects refused by their term", self.refused_late),
         ]
@@ -83,6 +85,7 @@ impl Coverage {
         self.ended_by_warden += other.ended_by_warden;
         self.ended_by_watchdog += other.ended_by_watchdog;
         self.slewed += other.slewed;
+        self.not_sent += other.not_sent;
         self.aimed += other.aimed;
         self.refused_late += other.refused_late;
     }

@@ -25,6 +25,8 @@ pub struct Host {
     pub frozen_until: Instant,
     /// Its supervisor is not driven before.
     pub stopped_until: Instant,
+    /// Until then it lets others ask for the lease first.
+    pub lets_others_ask_until: Instant,
     /// Its watchdog and warden do nothing before.
     pub unwatched_until: Instant,
     /// By how much one of its clocks is made faster or slower, in millionths, and until when.

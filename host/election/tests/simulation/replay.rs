@@ -206,6 +206,7 @@ fn fault_words(fault: &Fault) -> String {
             let of = of.map_or(String::new(), |ask| format!(" of {}", word_of(&ASKS, &ask)));
             format!("outage {host} for {} {}{of}", length(*long), word_of(&OUTAGES, kind))
         }
+        Fault::LetsOthersAsk { host, length: long } => format!("lets-others-ask {host} for {}", length(*long)),
         Fault::Break { period } => format!("break period {}", length(*period)),
         Fault::Delete => "delete".to_string(),
         Fault::Plant => "plant".to_string(),
@@ -373,6 +374,9 @@ fn read_fault(words: &mut Words<'_>) -> Result<Fault, String> {
                 kind: words.one_of(&OUTAGES)?,
                 of: words.optional("of", |words| words.one_of(&ASKS))?,
             }
+        }
+        "lets-others-ask" => {
+            Fault::LetsOthersAsk { host: words.next()?, length: words.labelled("for", Words::length)? }
         }
         "break" => Fault::Break { period: words.labelled("period", Words::length)? },
         "delete" => Fault::Delete,

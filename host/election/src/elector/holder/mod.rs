@@ -162,7 +162,7 @@ impl Holding {
                 self.plan_changed(context);
                 None
             }
-            Some(Input::Shutdown | Input::Tick) | None => None,
+            Some(Input::NotSent { .. } | Input::Shutdown | Input::Tick) | None => None,
         };
         if next.is_some() {
             return next;

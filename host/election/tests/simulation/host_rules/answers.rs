@@ -35,6 +35,15 @@ impl HostRules {
         }
     }
 
+    /// An acquire was not sent: it tells nothing, and its id is spent all the same.
+    pub(super) fn not_sent(&mut self, id: RequestId) {
+        let Some(asked) = self.requests.get_mut(&id) else { return };
+        asked.answered = true;
+        if let (Op::Acquire { id, .. }, Some(acquisition)) = (&asked.op, &mut self.acquisition) {
+            acquisition.decided |= acquisition.id == *id;
+        }
+    }
+
     pub(super) fn recalled(&mut self, now: Time, sent: Time, result: &Result<Reply, StoreError>) {
         match result {
             Ok(Reply::Term(term)) => {

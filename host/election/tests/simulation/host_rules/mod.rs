@@ -282,6 +282,7 @@ impl HostRules {
         }
         match input {
             Input::Answer { id, result } => self.answer(now, *id, result),
+            Input::NotSent { id } => self.not_sent(*id),
             Input::Gone { end } => self.gone(now, end),
             Input::StepDown { .. } => self.step_down(),
             Input::Stalled { .. } => self.stalled(),

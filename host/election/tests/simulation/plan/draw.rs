@@ -24,6 +24,8 @@ impl Plan {
             weather.short_lives = weather.short_lives.max(500);
             weather.failures = weather.failures.max(500);
         }
+        let mut faults = faults;
+        draw_letting_others_ask(&mut Rng::about(&[seed, 4]), &hosts, heal_at, &mut faults);
         Self { seed, hosts, has_state, is_watched, heal_at, faults, aimed, details: Details::Drawn(weather) }
     }
 
@@ -212,6 +214,19 @@ fn draw_faults(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, longest: Dur
     faults.retain(|(at, _)| *at < heal_at);
     faults.sort_by_key(|(at, _)| *at);
     faults
+}
+
+/// In some plans hosts let others ask first, each for a while, some from the beginning.
+fn draw_letting_others_ask(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, faults: &mut Vec<(Instant, Fault)>) {
+    if !rng.per_mille(100) {
+        return;
+    }
+    for (host, HostPlan { lease, .. }) in hosts.iter().enumerate() {
+        let at = rng.pick(&[Duration::ZERO, rng.clone().between(Duration::ZERO, heal_at - Duration::from_secs(1))]);
+        let length = rng.between(Duration::from_secs(1), *lease * 2);
+        faults.push((at, Fault::LetsOthersAsk { host, length }));
+    }
+    faults.sort_by_key(|(at, _)| *at);
 }
 
 /// A module is published, and every host hears of it within a while. Some hear of another soon after.

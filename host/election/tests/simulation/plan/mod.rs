@@ -99,6 +99,11 @@ pub enum Fault {
         kind: Outage,
         of: Option<Ask>,
     },
+    /// The host does not send what its elector asks for the lease: others may ask first.
+    LetsOthersAsk {
+        host: usize,
+        length: Duration,
+    },
     /// An operator breaks the lease.
     Break {
         period: Duration,

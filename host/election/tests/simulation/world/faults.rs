@@ -42,6 +42,9 @@ impl World {
                 let until = (self.now + length).min(self.plan.heal_at);
                 self.outages.push(Failing { until, host, kind, of });
             }
+            Fault::LetsOthersAsk { host, length } => {
+                self.hosts[host].lets_others_ask_until = (self.now + length).min(self.plan.heal_at);
+            }
             Fault::Break { period } => self.store.break_lease(self.now, period),
             Fault::Delete => self.delete(),
             Fault::Plant => {

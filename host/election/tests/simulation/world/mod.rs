@@ -94,6 +94,9 @@ enum Event {
         result: Result<Reply, StoreError>,
         is_stale: bool,
     },
+    NotSent {
+        key: Key,
+    },
     Timeout {
         key: Key,
     },
@@ -289,6 +292,7 @@ impl World {
                 self.feed(host, Input::Tick)
             }
             Event::Answer { key: (host, incarnation, _), .. }
+            | Event::NotSent { key: (host, incarnation, _) }
             | Event::Timeout { key: (host, incarnation, _) }
             | Event::GoneIsTold { key: (host, incarnation, _), .. } => {
                 self.happen_once(self.resumes_at(host), (host, incarnation), event)

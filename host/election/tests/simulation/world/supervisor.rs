@@ -166,7 +166,18 @@ impl World {
     }
 
     fn send(&mut self, host: usize, incarnation: u32, id: RequestId, op: Op, timeout: Duration) -> Checked {
+        let key = (host, incarnation, id.0);
+        let lets_others_ask = self.now < self.hosts[host].lets_others_ask_until;
         let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
+        // Under an id that was asked for before, the lease may be held.
+        if let Op::Acquire { id: lease, .. } = &op
+            && lets_others_ask
+            && process.lease != Some(*lease)
+        {
+            self.coverage.not_sent += 1;
+            self.push(self.now, Event::NotSent { key });
+            return Ok(());
+        }
         let (recalls, others) = &mut process.asked;
         let (count, from) = if op == Op::Recall { (recalls, RECALLS) } else { (others, 0) };
         *count += 1;
@@ -176,7 +187,6 @@ impl World {
         if fate != CALM {
             self.fates.insert(fate_key, fate);
         }
-        let key = (host, incarnation, id.0);
         process.unanswered.insert(id);
         if let Op::Acquire { id, .. } = &op {
             process.lease = Some(*id);
@@ -217,6 +227,7 @@ impl World {
                 }
                 Ok(())
             }
+            Event::NotSent { key: (.., id) } => self.feed(host, Input::NotSent { id: RequestId(id) }),
             Event::Timeout { key: (.., id) } => {
                 let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
                 if process.unanswered.remove(&RequestId(id)) {
