@@ -11,6 +11,7 @@
 //! A lease is given up only after the lines of its instances are written or dropped: the request that tells others waits
 //! for the writer, [`LAST_LINES`] at most. From term to term under one lease nobody waits: one queue keeps their order.
 
+mod at_hand;
 mod preference;
 mod reporter;
 
@@ -20,8 +21,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_election::{
-    Effect, ElectionName, Elector, Input, ModuleVersion, Now, Op, Plan, Random, Report, RequestId, Settings, StopReason,
-    StoreError, Term, Time,
+    Effect, ElectionName, Elector, Input, ModuleVersion, Now, Op, Plan, Random, Report, RequestId, Settings,
+    StopReason, StoreError, Term, Time,
 };
 use futures::FutureExt as _;
 use rand_chacha::ChaCha20Rng;
@@ -33,6 +34,7 @@ use tokio::time::{sleep, timeout};
 use crate::maintenance::Away;
 use crate::steering::{Heard, Helm, StaysOut, TAKEN_WITHIN, Why};
 use crate::telemetry::{Asked, BEAT_EVERY, LAST_LINES, Log, Standing};
+use at_hand::AtHand;
 use baton_modules::{Judgement, Prepared, Presence, Supply, Verdict};
 use baton_runtime::{Instance, InstanceEvent, Launcher};
 use baton_store::clock::Clock;
@@ -110,7 +112,7 @@ impl Supervisor {
             elector,
             reporter,
             requests: JoinSet::new(),
-            at_hand: Vec::new(),
+            at_hand: AtHand::nothing(),
             serving: None,
             lines: None,
             stalled: false,
@@ -121,6 +123,7 @@ impl Supervisor {
             comes_back: false,
             away: None,
             cools_off: None,
+            has_finished: false,
         };
         run.supplied();
         run.until_finished(shutdown).await;
@@ -155,7 +158,7 @@ struct Run {
     /// What is asked of the store; each ends with what the elector hears of it.
     requests: JoinSet<Input>,
     /// What the elector may start.
-    at_hand: Vec<Prepared>,
+    at_hand: AtHand<Prepared>,
     serving: Option<Serving>,
     /// Until when the lines of this lease's instances may be written.
     lines: Option<Deadline>,
@@ -174,6 +177,8 @@ struct Run {
     away: Away,
     /// Until when it does not contend by its own decision.
     cools_off: Option<Time>,
+    /// Whether its elector has nothing more to do.
+    has_finished: bool,
 }
 
 /// A lease that is given up since this node stays out.
@@ -195,19 +200,12 @@ impl Run {
     async fn until_finished(&mut self, mut shutdown: watch::Receiver<Shutdown>) {
         let mut asked = Shutdown::No;
         loop {
-            // What is to be done comes before the lines about it are written: an instance starts, or is killed,
-            // without waking the writing thread first.
-            let hold = self.given.log.hold();
-            while let Some(effect) = self.elector.poll_effect() {
-                if effect == Effect::Finished {
-                    drop(hold);
-                    // What is still under way can change nothing any more: nothing runs, nothing is held.
-                    self.requests.shutdown().await;
-                    return;
-                }
-                self.carry_out(effect);
+            self.carry_all_out();
+            if self.has_finished {
+                // What is still under way can change nothing any more: nothing runs, nothing is held.
+                self.requests.shutdown().await;
+                return;
             }
-            drop(hold);
             self.let_others_know();
             if !self.elector.holds_lease() {
                 self.given.launcher.handover.clear();
@@ -326,6 +324,16 @@ impl Run {
         next.map_or(longest, |next| next.since(now).min(longest))
     }
 
+    /// Does what the elector has decided.
+    fn carry_all_out(&mut self) {
+        // What is to be done comes before the lines about it are written: an instance starts, or is killed, without waking
+        // the writing thread first.
+        let _hold = self.given.log.hold();
+        while let Some(effect) = self.elector.poll_effect() {
+            self.carry_out(effect);
+        }
+    }
+
     fn carry_out(&mut self, effect: Effect) {
         match effect {
             Effect::Request { id, op, timeout } => self.request(id, op, timeout),
@@ -388,7 +396,7 @@ impl Run {
                 }
                 self.reporter.report(report);
             }
-            Effect::Finished => {}
+            Effect::Finished => self.has_finished = true,
         }
     }
 
@@ -402,21 +410,22 @@ impl Run {
         let is_out = self.away.is_some() || self.stays_out.is_some();
         let serves = if is_out { Plan::default() } else { plan.clone() };
         self.elector.handle(self.given.now(), Input::Plan(serves));
+        let new = [supply.current, supply.fallback].into_iter().flatten();
+        self.at_hand.add(new.map(|one| (one.version().digest, one)));
+        // It may have decided to start what it knew before: at this very moment, since time comes first.
+        self.carry_all_out();
         // What was rejected here it does not take back, and then goes on with what it knew before.
         let Plan { module, fallback: instead } = if is_out { &plan } else { self.elector.plan() };
-        let planned = [module, instead].into_iter().flatten();
-        let before = std::mem::take(&mut self.at_hand);
-        let all: Vec<Prepared> = [supply.current, supply.fallback].into_iter().flatten().chain(before).collect();
-        let is = |version: &ModuleVersion, one: &Prepared| one.version().digest == version.digest;
-        self.at_hand = planned.filter_map(|version| all.iter().find(|one| is(version, one)).cloned()).collect();
-        self.given.standing.would_run(self.at_hand.first().map(|one| one.module.digest()));
-        self.given.launcher.runners.keep(&self.at_hand.iter().map(|one| &one.module).collect::<Vec<_>>());
+        let planned: Vec<&str> =
+            [module, instead].into_iter().flatten().map(|version| version.digest.as_str()).collect();
+        self.at_hand.keep(&planned);
+        self.given.standing.would_run(self.at_hand.all().next().map(|one| one.module.digest()));
+        self.given.launcher.runners.keep(&self.at_hand.all().map(|one| &one.module).collect::<Vec<_>>());
     }
 
     fn start(&mut self, term: Term, version: &ModuleVersion, deadline: Time, abort_at: Time) {
         // The elector knows of nothing else, and a version is what its digest says.
-        let Some(Prepared { module, .. }) = self.at_hand.iter().find(|one| one.version().digest == version.digest)
-        else {
+        let Some(Prepared { module, .. }) = self.at_hand.get(&version.digest) else {
             self.abort(&format!("module {} is to be started, and is not there", version.digest))
         };
         // One for all terms under a lease: their lines are written in their order.
