@@ -475,6 +475,32 @@ fn an_orderly_end_asks_waits_and_releases_last() {
 }
 
 #[test]
+fn who_gives_the_lease_up_follows_once_that_is_carried_out() {
+    let mut scene = Scene::leading();
+    assert!(!scene.elector.follows());
+    scene.input(Input::Plan(Plan::default()));
+    let marks = scene.input(Input::Gone { end: End::Done });
+    assert!(written_record(&marks).released);
+    // The store is busy: between two tries nothing is asked for, and the lease is not released yet.
+    scene.answer(Err(unknown()));
+    assert!(!scene.elector.follows() && scene.pending.is_none());
+    let Op::Read = only_request(&scene.wakes()) else { panic!("it reads what became of the mark") };
+    scene.answer(Ok(Reply::Read(held("v2", record(2, "this")))));
+    let effects = scene.answer(Ok(Reply::Version(Version("v3".to_string()))));
+    assert!(matches!(only_request(&effects), Op::Release { .. }), "{effects:?}");
+    scene.answer(Err(unknown()));
+    assert!(!scene.elector.follows());
+    scene.wakes();
+    scene.answer(Ok(Reply::Done));
+    assert!(scene.elector.follows(), "{:?}", scene.told);
+    // A lease that was asked for may be held before it is known to be.
+    scene.input(Input::Plan(plan(0, None)));
+    scene.acquires(object(LeaseState::Free, Some(record(2, "this"))));
+    scene.answer(Err(unknown()));
+    assert!(!scene.elector.follows());
+}
+
+#[test]
 fn a_second_signal_skips_the_grace_and_keeps_the_order() {
     let mut scene = Scene::leading();
     scene.input(Input::Shutdown);

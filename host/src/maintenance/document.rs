@@ -90,6 +90,11 @@ impl ScheduledEvent {
         self.status == "Scheduled" && self.resources.len() == 1
     }
 
+    /// When it begins without an acknowledgement, for a person.
+    pub(super) fn begins(&self) -> &str {
+        if self.not_before.is_empty() { "the time that it was announced for" } else { &self.not_before }
+    }
+
     pub(super) fn told(&self) -> Event {
         let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         Event::Maintenance {
@@ -99,6 +104,15 @@ impl ScheduledEvent {
             not_before: some(&self.not_before),
             description: some(&self.description),
         }
+    }
+}
+
+/// What is planned for a machine alone, under that id.
+#[cfg(test)]
+pub(super) fn freeze(id: &str, machine: &str) -> Document {
+    let (kind, status, resources) = ("Freeze".to_owned(), "Scheduled".to_owned(), vec![machine.to_owned()]);
+    Document {
+        events: vec![ScheduledEvent { id: id.to_owned(), kind, status, resources, ..ScheduledEvent::default() }],
     }
 }
 

@@ -141,6 +141,7 @@ impl Maintenance {
         let Some(first) = events.first() else {
             seen.said.clear();
             seen.acknowledged.clear();
+            seen.refused.clear();
             return self.comes_back("the event is over");
         };
         let why: Arc<str> = first.why().into();
@@ -162,11 +163,26 @@ impl Maintenance {
                 self.log.emit(None, Event::MaintenanceAcknowledged { id: event.id.clone() });
                 seen.acknowledged.insert(event.id.clone());
             }
-            Err(error) => self.unanswered(seen, error),
+            Err(error) => self.refused(seen, event, &error),
         }
     }
 
-    /// Waits until this node holds no lease, for as long as it takes until the next look at what is planned.
+    /// An acknowledgement was not taken: the event begins all the same, later.
+    fn refused(&self, seen: &mut Seen, event: &ScheduledEvent, error: &str) {
+        if !seen.refused.insert(event.id.clone()) {
+            return;
+        }
+        let error = format!(
+            "the event {} cannot be acknowledged at {}: {error}; it is tried again, and Azure does without at {}: this node \
+             stays out until then. Look at what keeps this host from sending POST there (a firewall, a proxy of metadata)",
+            event.id,
+            self.endpoint,
+            event.begins()
+        );
+        self.log.emit(None, Event::Error { error });
+    }
+
+    /// Waits until this node follows and runs nothing, for as long as it takes until the next look at what is planned.
     async fn has_stepped_down(&self) -> bool {
         let until = Instant::now() + EVERY;
         loop {
@@ -204,13 +220,62 @@ impl Maintenance {
 struct Seen {
     said: BTreeSet<String>,
     acknowledged: BTreeSet<String>,
+    /// Those whose acknowledgement failed, which was said.
+    refused: BTreeSet<String>,
     answered: Instant,
     has_complained: bool,
 }
 
 impl Default for Seen {
     fn default() -> Self {
-        let (said, acknowledged) = (BTreeSet::new(), BTreeSet::new());
-        Self { said, acknowledged, answered: Instant::now(), has_complained: false }
+        let (said, acknowledged, refused) = Default::default();
+        Self { said, acknowledged, refused, answered: Instant::now(), has_complained: false }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use std::os::fd::AsFd;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::node::NodeId;
+    use crate::telemetry::{Format, Style};
+
+    /// Such as a firewall that lets readings through and nothing else.
+    #[tokio::test]
+    async fn an_acknowledgement_that_is_not_taken_is_said_once_for_each_event() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = Endpoint::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+        let _refuses = tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let (mut asked, mut piece) = (Vec::new(), [0; 4096]);
+                while !asked.ends_with(b"}]}") {
+                    let length = stream.read(&mut piece).await.unwrap();
+                    asked.extend_from_slice(&piece[..length]);
+                }
+                let _ = stream.write_all(b"HTTP/1.1 403 no\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").await;
+            }
+        });
+        let style = Style { format: Format::Json, terminal: false, colours: false };
+        let nowhere: Box<dyn AsFd + Send> = Box::new(fs::File::create("/dev/null").unwrap());
+        let (log, writer) = Log::start(style, &NodeId::new("web-3").unwrap(), nowhere).unwrap();
+        let maintenance =
+            Maintenance { endpoint, standings: Vec::new(), away: watch::Sender::new(None), log: log.clone() };
+        let mut seen = Seen::default();
+        for id in ["A", "A", "B", "A"] {
+            let planned = document::freeze(id, "web-3");
+            maintenance.heed(&planned.of("web-3"), true, &mut seen).await;
+        }
+        assert!(seen.acknowledged.is_empty());
+        log.written().await;
+        let events = log.events().since(0).said.iter().map(|said| said.json(true)).collect::<Vec<_>>();
+        let errors: Vec<_> = events.iter().filter(|event| event.contains("cannot be acknowledged")).collect();
+        assert_eq!(errors.len(), 2, "{events:?}");
+        assert!(errors[0].contains("event A") && errors[0].contains("403") && errors[0].contains("POST"), "{errors:?}");
+        writer.shutdown(Duration::from_secs(10));
     }
 }

@@ -223,8 +223,8 @@ impl Run {
     fn let_others_know(&self) {
         let term = self.elector.written_term();
         self.given.standing.goes_round(self.given.clock.now(), term, self.elector.deadline());
-        let holds_nothing = !self.elector.holds_lease() && self.requests.is_empty();
-        self.given.standing.is_out(self.away.is_some() && holds_nothing);
+        let is_done = self.elector.follows() && self.serving.is_none();
+        self.given.standing.is_out(self.away.is_some() && is_done);
         let runs = self.serving.as_ref().map(|serving| serving.module);
         let (steered, stays_out) = (self.hears.borrow().mark().map(str::to_owned), self.out());
         let leads_enough = self.given.preference.leads_enough();

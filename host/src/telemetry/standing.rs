@@ -60,7 +60,8 @@ pub struct Known {
     pub has_module: bool,
     /// Why this node is not to lead, as operators have asked; none where they have not.
     pub stays_out: Option<String>,
-    /// Whether this node takes no part for now, and holds no lease any more.
+    /// Whether this node takes no part for now, and nothing is left of its last term: neither an instance nor a lease that is
+    /// still to be released.
     pub is_out: bool,
     /// The term that this node leads.
     leads: Option<Term>,
@@ -169,7 +170,7 @@ impl Standing {
         }
     }
 
-    /// This node takes no part for now, and holds no lease any more; or it does.
+    /// This node takes no part for now, and nothing is left of its last term; or it does.
     pub fn is_out(&self, is_out: bool) {
         self.lock().is_out = is_out;
     }

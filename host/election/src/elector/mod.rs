@@ -164,6 +164,12 @@ impl Elector {
         matches!(self.role, Role::Holding(_))
     }
 
+    /// Whether it follows: it holds no lease, and neither asks for one nor still has one to release. One that may be held and
+    /// cannot be released any more runs out by itself.
+    pub fn follows(&self) -> bool {
+        matches!(self.role, Role::Standby(_) | Role::Finished)
+    }
+
     /// From when on the effects of this node's instances are refused, unless the lease is renewed before; none while it
     /// does not hold the lease.
     pub fn deadline(&self) -> Option<Time> {
