@@ -15,6 +15,7 @@ use baton_store::gate::Gate;
 #[derive(Clone, Default)]
 pub struct RunningInstances(Arc<Mutex<Vec<RunningInstance>>>);
 
+#[derive(Clone)]
 struct RunningInstance {
     election: ElectionName,
     term: Term,
@@ -124,8 +125,16 @@ impl RunningInstances {
 
     /// What each uses now.
     pub fn in_use(&self) -> Vec<(ElectionName, Term, InUse)> {
-        let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let in_use = |entry: &RunningInstance| {
+        self.in_use_by(ProcessUse::of)
+    }
+
+    /// The same, where that tells what a process takes: it may take its time, and an instance that starts meanwhile waits
+    /// for none of it.
+    fn in_use_by(&self, process: impl Fn(Pid) -> ProcessUse) -> Vec<(ElectionName, Term, InUse)> {
+        let running: Vec<RunningInstance> = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let in_use = |entry: RunningInstance| {
+            let process = process(entry.pid);
+            // Of one that is gone by now, another's process may have been looked at.
             entry.gate.upgrade()?;
             let (limits, usage) = (entry.limits, entry.tally.usage());
             let in_use = InUse {
@@ -139,10 +148,40 @@ impl RunningInstances {
                 lines: usage.lines,
                 dropped: usage.dropped,
                 lines_per_second: limits.output,
-                process: ProcessUse::of(entry.pid),
+                process,
             };
-            Some((entry.election.clone(), entry.term, in_use))
+            Some((entry.election, entry.term, in_use))
         };
-        entries.iter().filter_map(in_use).collect()
+        running.into_iter().filter_map(in_use).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use std::time::Duration;
+
+    use baton_election::Time;
+    use baton_store::clock::Clock;
+
+    use super::*;
+
+    #[test]
+    fn what_the_system_says_of_a_process_keeps_no_instance_waiting() {
+        let running = RunningInstances::default();
+        let gate = Arc::new(Gate::new(Clock::default(), Time(Duration::MAX), Time(Duration::MAX)));
+        let (election, pid) = (ElectionName::new("job").unwrap(), rustix::process::getpid());
+        running.add(&election, 7, &Policy::default(), &SharedMemory::alone(), pid, &gate);
+        let in_use = running.in_use_by(|pid| {
+            assert!(running.0.try_lock().is_ok(), "an instance that starts now would wait");
+            ProcessUse { memory: 5, ..ProcessUse::of(pid) }
+        });
+        assert_eq!((in_use.len(), in_use[0].1, in_use[0].2.process.memory), (1, 7, 5));
+        let gone = Mutex::new(Some(gate));
+        let in_use = running.in_use_by(|pid| {
+            drop(gone.lock().unwrap().take());
+            ProcessUse::of(pid)
+        });
+        assert_eq!(in_use, [], "its number may be another's by now");
     }
 }
