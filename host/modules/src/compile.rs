@@ -89,6 +89,8 @@ pub(super) enum CompileError {
     Starved(Duration),
     /// The compiler was ended, or broke: how, and what it said.
     Broken(String),
+    /// The compiler was killed from outside.
+    Killed,
     /// The system let no compiler run.
     System(io::Error),
 }
@@ -186,6 +188,8 @@ impl Compiler {
             Some(code) if code == i32::from(BAD_MODULE) => CompileError::Module(said),
             Some(code) if code == i32::from(TOO_SLOW) => CompileError::TooSlow,
             None if status.signal() == Some(libc::SIGXCPU) => CompileError::TooSlow,
+            // It never kills itself. The kernel does as memory runs out, and takes it first.
+            None if status.signal() == Some(libc::SIGKILL) => CompileError::Killed,
             _ => CompileError::Broken(how_it_ended(status, &said)),
         })
     }

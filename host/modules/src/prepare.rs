@@ -80,6 +80,12 @@ pub enum PrepareError {
     /// It was too much for the compiler.
     #[error("its compiler failed: {0}; make it smaller, and report it if it is an ordinary module")]
     Broken(String),
+    /// Its compiler was killed: that may pass.
+    #[error(
+        "its compiler was killed: most likely memory ran out, of the machine or of its container or service (memory.max, \
+         MemoryMax=, a limit of Kubernetes); see the kernel's log, and give more, or make the module smaller"
+    )]
+    Killed,
     /// The system let it not be compiled: that may pass.
     #[error("it cannot be compiled now: {0}")]
     System(std::io::Error),
@@ -93,7 +99,10 @@ impl PrepareError {
     #[must_use]
     pub fn may_pass(&self) -> bool {
         use RunnerError::{Lost, System, Template};
-        matches!(self, Self::Starved { .. } | Self::System(_) | Self::NotReady(Lost(_) | System(_) | Template(_)))
+        matches!(
+            self,
+            Self::Starved { .. } | Self::Killed | Self::System(_) | Self::NotReady(Lost(_) | System(_) | Template(_))
+        )
     }
 
     fn of(error: CompileError, within: Duration) -> Self {
@@ -102,6 +111,7 @@ impl PrepareError {
             CompileError::TooSlow => Self::TooSlow(within),
             CompileError::Starved(longest) => Self::Starved { within, longest },
             CompileError::Broken(how) => Self::Broken(how),
+            CompileError::Killed => Self::Killed,
             CompileError::System(error) => Self::System(error),
         }
     }

@@ -266,7 +266,7 @@ fn a_compiler_whose_parent_dies_ends() {
 #[tokio::test]
 async fn a_compiler_that_breaks_is_no_module_and_no_end() {
     for (lines, says) in [
-        ("kill -9 $$", "signal: 9"),
+        ("kill -SEGV $$", "signal: 11"),
         ("echo memory allocation of 99 bytes failed >&2; kill -ABRT $$", "memory"),
         ("echo oh no >&2; exit 7", "oh no"),
         ("echo this is no code of this module, nor of another one", "damaged"),
@@ -277,6 +277,11 @@ async fn a_compiler_that_breaks_is_no_module_and_no_end() {
         assert!(matches!(refused, PrepareError::Broken(_)), "{lines}: {refused:?}");
         assert!(refused.to_string().contains(says), "{lines}: {refused}");
     }
+    // As the kernel does where a container has less memory than a compiler may take.
+    let (_folder, preparer) = script("kill -9 $$");
+    let killed = refused(&preparer, command(1)).await;
+    assert!(matches!(killed, PrepareError::Killed) && killed.may_pass(), "{killed:?}");
+    assert!(killed.to_string().contains("memory ran out"), "{killed}");
     let (_folder, preparer) = script("echo the module is bad >&2; exit 3");
     assert!(matches!(refused(&preparer, command(1)).await, PrepareError::Refused(why) if why == "the module is bad"));
     let (_folder, preparer) = script("while :; do echo too much to say >&2; done");
