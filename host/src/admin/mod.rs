@@ -94,6 +94,15 @@ pub enum AdminError {
     NoLoopback(#[source] io::Error),
 }
 
+impl AdminError {
+    /// Whether it says something about this machine at this moment, and nothing about the settings.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        use io::ErrorKind::{AddrInUse, AddrNotAvailable};
+        matches!(self, Self::Taken { source, .. } if [AddrInUse, AddrNotAvailable].contains(&source.kind()))
+    }
+}
+
 /// How the endpoint is to be.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AdminSettings {
@@ -246,5 +255,26 @@ impl Admin {
         let _ = self.stop.send(());
         // One that panicked has nothing more to say here.
         let _ = self.thread.join();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use super::*;
+
+    fn error_at(address: SocketAddr) -> AdminError {
+        let settings = AdminSettings { place: AdminPlace::At(address), token_file: None, tls: None, advertise: None };
+        Listening::with(&settings).err().unwrap()
+    }
+
+    #[test]
+    fn an_address_that_cannot_be_had_now_is_no_wrong_setting() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(error_at(taken.local_addr().unwrap()).may_pass());
+        // Of an interface that is not up yet.
+        assert!(error_at("192.0.2.1:7070".parse().unwrap()).may_pass());
+        let source = io::Error::from(io::ErrorKind::PermissionDenied);
+        assert!(!AdminError::Taken { address: taken.local_addr().unwrap(), source }.may_pass());
     }
 }

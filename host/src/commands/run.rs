@@ -114,6 +114,8 @@ fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow
         Ok(listening) => (listening, None),
         // Nobody has asked for it, and nothing depends on it.
         Err(error @ AdminError::NoLoopback(_)) => (None, Some(error)),
+        // Another process may end, and an interface come up: that is worth another start.
+        Err(error) if error.may_pass() => return Err(error.into()),
         Err(error) => return Err(WrongConfiguration::new(error).into()),
     };
     let (log, writer) = Log::to_stderr(config.log_format, node.id())?;

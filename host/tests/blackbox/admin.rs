@@ -384,7 +384,7 @@ fn an_address_is_taken_as_it_is_told() {
     let mut command = fleet.baton(&["run"]);
     command.arg(Guest::Beats.module()).args(["--admin", &address]);
     let refused = finish(command);
-    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert_eq!(refused.code, Some(1), "it may be free at the next start: {refused:?}");
     let says = format!("--admin {address}: this address cannot be listened on; give another one, or none");
     assert!(refused.stderr.contains(&says), "{refused:?}");
     drop(taken);
