@@ -22,6 +22,8 @@ use baton_store::sqlite::network_file_system;
 const STEP: Duration = Duration::from_millis(50);
 /// Less is what a daemon that keeps the time does all day, in millionths.
 const SLEW: f64 = 1000.0;
+/// Of so many readings of the clocks the quickest counts.
+const READINGS: usize = 10;
 
 /// What the clocks say at one moment, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
@@ -29,19 +31,28 @@ pub(super) struct Clocks {
     boot: i128,
     raw: i128,
     wall: i128,
+    /// How long it took to read them, one after the other: they are compared to that.
+    took: i128,
 }
 
 impl Clocks {
+    /// Reads them: a few times, since a busy machine may do something else in between.
     pub fn read() -> Self {
         let read = |id| i128::from(nanoseconds_on(id));
-        Self { boot: read(ClockId::Boottime), raw: read(ClockId::MonotonicRaw), wall: read(ClockId::Realtime) }
+        let all = || {
+            let (boot, raw, wall) = (read(ClockId::Boottime), read(ClockId::MonotonicRaw), read(ClockId::Realtime));
+            Self { boot, raw, wall, took: read(ClockId::Boottime) - boot }
+        };
+        (0..READINGS).map(|_| all()).min_by_key(|clocks| clocks.took).unwrap_or_else(all)
     }
 
     /// How they have moved against each other since then.
     pub fn since(self, before: Self) -> Finding {
         const CHECK: &str = "clocks";
         let [boot, raw, wall] = [self.boot - before.boot, self.raw - before.raw, self.wall - before.wall];
-        let stepped = Duration::from_nanos(u64::try_from((wall - boot).abs()).unwrap_or(u64::MAX));
+        let blur = self.took + before.took;
+        let stepped = ((wall - boot).abs() - blur).max(0);
+        let stepped = Duration::from_nanos(u64::try_from(stepped).unwrap_or(u64::MAX));
         let over = Duration::from_nanos(u64::try_from(raw).unwrap_or(0));
         if stepped >= STEP {
             return Finding::warning(
@@ -51,15 +62,15 @@ impl Clocks {
                 "have a daemon slew it (chrony, systemd-timesyncd), and find out what else sets it",
             );
         }
-        let millionths = (boot - raw) as f64 / (raw.max(1) as f64) * 1e6;
+        let slewed = ((boot - raw).abs() - blur).max(0);
+        let millionths = slewed as f64 / (raw.max(1) as f64) * 1e6;
         let source = std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
         let source = source.map_or("unknown".to_owned(), |source| source.trim().to_owned());
         let found = format!(
-            "over {over:.1?} boot and raw clock differ by {:.0} millionths, boot and wall clock by {stepped:.1?}; the \
-             clock source is {source}",
-            millionths.abs()
+            "over {over:.1?} boot and raw clock differ by {millionths:.0} millionths, boot and wall clock by \
+             {stepped:.1?}; the clock source is {source}"
         );
-        if millionths.abs() >= SLEW {
+        if millionths >= SLEW {
             return Finding::warning(
                 CHECK,
                 found,
@@ -204,10 +215,10 @@ mod tests {
 
     #[test]
     fn clocks_are_judged_by_how_they_moved_against_each_other() {
-        let before = Clocks { boot: 10 * SECOND, raw: 9 * SECOND, wall: 1_000 * SECOND };
+        let before = Clocks { boot: 10 * SECOND, raw: 9 * SECOND, wall: 1_000 * SECOND, took: 0 };
         let after = |boot: i128, raw: i128, wall: i128| {
-            let after = Clocks { boot: before.boot + boot, raw: before.raw + raw, wall: before.wall + wall };
-            after.since(before)
+            let (boot, raw, wall) = (before.boot + boot, before.raw + raw, before.wall + wall);
+            Clocks { boot, raw, wall, took: 0 }.since(before)
         };
         assert_eq!(after(30 * SECOND, 30 * SECOND, 30 * SECOND).level, Level::Ok);
         assert_eq!(after(30 * SECOND + SECOND / 1000, 30 * SECOND, 30 * SECOND).level, Level::Ok);
@@ -218,6 +229,19 @@ mod tests {
         ] {
             assert!(stepped.level == Level::Warning && stepped.found.contains(said), "{stepped:?}");
         }
+    }
+
+    /// A run of a few milliseconds, on a machine that did something else while it read one clock after the other.
+    #[test]
+    fn clocks_that_were_not_read_at_one_moment_have_not_moved_by_that() {
+        let before = Clocks { boot: 0, raw: 0, wall: 0, took: SECOND / 1_000 };
+        let (boot, late) = (SECOND / 50, SECOND / 10);
+        let preempted = Clocks { boot, raw: boot + SECOND / 5_000, wall: boot + late, took: late };
+        assert_eq!(preempted.since(before).level, Level::Ok, "{:?}", preempted.since(before));
+        let after = Clocks { took: SECOND / 1_000, ..preempted };
+        assert_eq!(after.since(before).level, Level::Warning);
+        let read = Clocks::read();
+        assert!(read.took >= 0, "{read:?}");
     }
 
     #[test]

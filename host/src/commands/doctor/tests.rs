@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,14 +13,19 @@ use bytes::Bytes;
 use time::OffsetDateTime;
 use tokio::sync::mpsc;
 
+use super::expiry;
 use super::scratch::Scratch;
 use super::trial::{self, News, Plan};
+use super::verdict::Seen;
 use crate::cli::{Finding, Level};
 use baton_store::azure::MAY_NOT;
 use baton_store::clock::Clock;
 use baton_store::{
     LeaseStore, Listed, Listing, MemoryStore, ObjectStore, OperatorStore, PlainObject, Reading, VersionedObject,
 };
+
+/// So many times as fast goes the store's clock where leases are to be shorter than it keeps them.
+const QUICKER: u32 = 4;
 
 /// What a store does otherwise.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -48,6 +54,10 @@ enum Lie {
     RenewsWhatAnotherHolds,
     WritesUnderExpired,
     RenewsExpiredForAnybody,
+    /// It carries the first such request out, and its answer is lost.
+    LosesAnswer(&'static str),
+    /// It is as it should be, and the machine of who asks stands still for so long as a lease that it waits for is refused.
+    StandsStill(Duration),
 }
 
 struct Liar {
@@ -55,14 +65,20 @@ struct Liar {
     inner: MemoryStore,
     /// The ids that have ever held the lease.
     held: Mutex<HashSet<LeaseId>>,
+    /// Whether something was done that is done once.
+    once: AtomicBool,
 }
 
 impl Liar {
     fn new(lie: Lie) -> Arc<Self> {
         let clock = Clock::default();
-        let percent = if let Lie::Counts(percent) = lie { percent } else { 100 };
+        let percent = match lie {
+            Lie::Counts(percent) => percent,
+            Lie::StandsStill(_) => 100 * QUICKER,
+            _ => 100,
+        };
         let inner = MemoryStore::new(Arc::new(move || clock.now().0 * percent / 100));
-        Arc::new(Self { lie, inner, held: Mutex::default() })
+        Arc::new(Self { lie, inner, held: Mutex::default(), once: AtomicBool::default() })
     }
 
     async fn lease(&self, election: &ElectionName) -> Option<(LeaseState, Version)> {
@@ -108,10 +124,19 @@ impl LeaseStore for Liar {
                 Op::Acquire { id, length, version: any_version() }
             }
             (Lie::IgnoresIfMatch, Op::Write { id, record, .. }) => Op::Write { id, version: any_version(), record },
+            (Lie::StandsStill(_), Op::Acquire { id, length, version }) => {
+                Op::Acquire { id, length: length * QUICKER, version }
+            }
             (_, op) => op,
         };
         let answer = self.inner.request(election, op.clone()).await;
         match (self.lie, &op, &answer) {
+            (Lie::LosesAnswer(what), _, _) if op.to_string() == what && self.is_first() => {
+                return Err(StoreError::Unknown("the connection was cut".to_owned()));
+            }
+            (Lie::StandsStill(time), Op::Acquire { .. }, Err(StoreError::Held)) if self.is_first() => {
+                std::thread::sleep(time);
+            }
             (_, Op::Acquire { id, .. }, Ok(_)) => {
                 self.held.lock().unwrap().insert(*id);
                 if self.lie == Lie::ForgetsLeases {
@@ -166,6 +191,10 @@ impl LeaseStore for Liar {
 }
 
 impl Liar {
+    fn is_first(&self) -> bool {
+        !self.once.swap(true, Ordering::Relaxed)
+    }
+
     fn knows(&self, id: LeaseId) -> bool {
         self.held.lock().unwrap().contains(&id)
     }
@@ -312,6 +341,34 @@ async fn each_lie_that_shows_at_once_is_found_and_named() {
         // Of a store that hangs nothing more is asked.
         assert!(said != "no answer" || findings.last() == Some(finding), "{findings:?}");
     }
+}
+
+/// That a store loses an answer is no fault of its, and what was asked may have been done.
+#[tokio::test]
+async fn an_answer_that_is_lost_is_asked_for_again() {
+    let tried = ["read", "acquire", "renew", "write", "release"].map(|op| found(Lie::LosesAnswer(op), true));
+    for findings in futures::future::join_all(tried).await {
+        let others = findings.iter().filter(|finding| finding.check != "latency");
+        assert!(others.clone().all(|finding| finding.level == Level::Ok), "{findings:#?}");
+        assert!(others.count() > 10, "{findings:#?}");
+    }
+    let findings = found(Lie::LosesAnswer("create"), true).await;
+    let finding = of(&findings, "create", Level::Problem);
+    assert!(finding.found.contains("could not be tried"), "{finding:?}");
+}
+
+/// A machine that stands still while it waits for a lease to run out hears late of what it was refused.
+#[tokio::test]
+async fn a_store_is_not_blamed_for_a_pause_of_the_machine() {
+    let length = Duration::from_millis(500);
+    let liar = Liar::new(Lie::StandsStill(length * 3));
+    let mut scratch = Scratch::new(Arc::clone(&liar) as _).unwrap();
+    scratch.length = length;
+    scratch.ask(Op::Create { record: scratch.record(0) }).await.unwrap();
+    let held = scratch.held().await.unwrap();
+    let ended = expiry::lease_length(&scratch, held).await;
+    assert!(matches!(ended.verdict, Ok(Seen::Kept(_))), "{:?}", ended.verdict);
+    assert!(!ended.is_late && ended.taken_over.is_some_and(|taken_over| taken_over.free_after.is_none()));
 }
 
 #[tokio::test]

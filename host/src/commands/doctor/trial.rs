@@ -182,7 +182,9 @@ impl Trial {
         let ended = expiry::lease_length(scratch, held).await;
         self.conclude("lease-length", if ended.is_late { LEADERLESS } else { TWO }, ended.verdict)?;
         if let Some(taken_over) = ended.taken_over {
-            self.tell(News::FreeAfter(taken_over.free_after))?;
+            if let Some(free_after) = taken_over.free_after {
+                self.tell(News::FreeAfter(free_after))?;
+            }
             let verdict = expiry::lease_taken_over(scratch, &taken_over).await;
             self.conclude(
                 "lease-taken-over",
