@@ -3,7 +3,8 @@
 //! Health, the way to the leader and the metrics are for all who reach the address. **Status** (what each node has, uses
 //! and knows) is for those who ask from this machine, and for others only with the token and over TLS. Another user of the
 //! machine sees it, too; a page in a browser does not, though its requests come from here: it can have a name of its own
-//! lead to this machine, and then reads what is answered, but it cannot choose what stands in `Host`.
+//! lead to this machine, and then reads what is answered, but it cannot choose what stands in `Host`. Nor does who asks
+//! through a proxy on this machine, which says for whom it asks, or that it does.
 //!
 //! What coordinators **print** is told only to those who have the token, from this machine, too: other users share it.
 
@@ -178,6 +179,13 @@ impl Caller {
     pub(super) fn at(address: IpAddr, is_encrypted: bool) -> Self {
         Self { is_local: address.to_canonical().is_loopback(), is_encrypted }
     }
+
+    /// Who has sent this request; of whom nothing is known comes from elsewhere.
+    fn of(parts: &Parts) -> Self {
+        let unknown = Self { is_local: false, is_encrypted: false };
+        let caller = parts.extensions.get().copied().unwrap_or(unknown);
+        Self { is_local: caller.is_local && !is_forwarded(&parts.headers), ..caller }
+    }
 }
 
 /// What those who ask need.
@@ -214,7 +222,7 @@ pub(super) enum Denied {
 
 impl IntoResponse for Denied {
     fn into_response(self) -> Response {
-        let told = "status is told to other machines only";
+        let told = "status is told to other machines, and through proxies, only";
         let (status, why) = match self {
             Self::OnlyHere => (
                 StatusCode::FORBIDDEN,
@@ -231,8 +239,8 @@ impl IntoResponse for Denied {
                 (StatusCode::FORBIDDEN, "this is done by nodes with --admin-token-file only\n".to_owned())
             }
             Self::ChangesOverTls => {
-                let why =
-                    "this is done for other machines only over TLS, by nodes with --admin-tls-cert and --admin-tls-key";
+                let why = "this is done for other machines, and through proxies, only over TLS, by nodes with \
+                           --admin-tls-cert and --admin-tls-key";
                 (StatusCode::FORBIDDEN, format!("{why}\n"))
             }
             Self::CrossSite => (StatusCode::FORBIDDEN, "this is not done for pages of other sites\n".to_owned()),
@@ -256,10 +264,7 @@ impl FromRequestParts<Arc<Asked>> for MaySeeStatus {
     type Rejection = Denied;
 
     async fn from_request_parts(parts: &mut Parts, asked: &Arc<Asked>) -> Result<Self, Denied> {
-        // Of whom nothing is known comes from elsewhere.
-        let unknown = Caller { is_local: false, is_encrypted: false };
-        let caller = parts.extensions.get().copied().unwrap_or(unknown);
-        asked.access.status(caller, &parts.headers, &parts.uri).await.map(|()| Self)
+        asked.access.status(Caller::of(parts), &parts.headers, &parts.uri).await.map(|()| Self)
     }
 }
 
@@ -270,9 +275,7 @@ impl FromRequestParts<Arc<Asked>> for MayChange {
     type Rejection = Denied;
 
     async fn from_request_parts(parts: &mut Parts, asked: &Arc<Asked>) -> Result<Self, Denied> {
-        let unknown = Caller { is_local: false, is_encrypted: false };
-        let caller = parts.extensions.get().copied().unwrap_or(unknown);
-        asked.access.change(caller, &parts.headers, &parts.uri).await.map(|()| Self)
+        asked.access.change(Caller::of(parts), &parts.headers, &parts.uri).await.map(|()| Self)
     }
 }
 
@@ -378,6 +381,12 @@ fn is_no_other_sites(headers: &HeaderMap, uri: &Uri) -> Result<(), Denied> {
     if headers.get_all(ORIGIN).iter().all(is_own) { Ok(()) } else { Err(Denied::CrossSite) }
 }
 
+/// Whether a proxy has sent it on, for somebody who may be anywhere.
+fn is_forwarded(headers: &HeaderMap) -> bool {
+    let says_so = |name: &str| ["forwarded", "via", "x-real-ip"].contains(&name) || name.starts_with("x-forwarded-");
+    headers.keys().any(|name| says_so(name.as_str()))
+}
+
 /// The name that was asked for.
 fn named(headers: &HeaderMap, uri: &Uri) -> String {
     let named = headers.get(HOST).map(|host| String::from_utf8_lossy(host.as_bytes()).into_owned());
@@ -402,6 +411,8 @@ fn has_asked_for_this_machine(headers: &HeaderMap, uri: &Uri) -> Result<(), Deni
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use axum::http::Request;
+
     use super::*;
 
     const TOKEN: &str = "0123456789abcdef";
@@ -466,6 +477,24 @@ mod tests {
         }
         let other = Caller::at([192, 168, 0, 7].into(), false);
         assert_eq!(access.status(other, &asks("127.0.0.1", None), &Uri::default()).await, Err(Denied::OnlyHere));
+    }
+
+    #[test]
+    fn who_asks_through_a_proxy_on_this_machine_is_not_of_this_machine() {
+        let of = |header: Option<&str>| {
+            let mut request = Request::get("/v1/nodes").extension(Caller::at([127, 0, 0, 1].into(), true));
+            if let Some(name) = header {
+                request = request.header(name, "203.0.113.7");
+            }
+            Caller::of(&request.body(()).unwrap().into_parts().0)
+        };
+        assert!(of(None).is_local && of(Some("x-request-id")).is_local);
+        for header in ["Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-IP", "Via"] {
+            let caller = of(Some(header));
+            assert!(!caller.is_local && caller.is_encrypted, "{header}: {caller:?}");
+        }
+        let (parts, ()) = Request::get("/v1/nodes").body(()).unwrap().into_parts();
+        assert!(!Caller::of(&parts).is_local, "nothing is known of who asks");
     }
 
     #[test]
