@@ -1,5 +1,7 @@
 //! Asks nodes at their admin endpoints.
 
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +12,7 @@ use axum::http::{HeaderValue, Request, StatusCode};
 use futures::{Stream, StreamExt as _};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use rustix::process::geteuid;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -21,8 +24,10 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::WrongConfiguration;
+use super::listener::user_behind;
 use crate::admin::{AdminUrl, token};
 use baton_runtime::read_file;
+use baton_store::StoreUrl;
 
 /// How long a node may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -60,6 +65,8 @@ impl AskError {
 pub(super) struct Client {
     token_file: Option<PathBuf>,
     ca: Option<PathBuf>,
+    /// The users of this machine whose processes are given the token without TLS.
+    trusted: BTreeSet<u32>,
 }
 
 /// What a node answers: the pieces, as they come.
@@ -70,9 +77,14 @@ pub(super) struct Answer {
 }
 
 impl Client {
-    /// One that has these files.
-    pub(super) fn with(token_file: Option<&Path>, ca: Option<&Path>) -> anyhow::Result<Self> {
-        let client = Self { token_file: token_file.map(Path::to_owned), ca: ca.map(Path::to_owned) };
+    /// One that has these files, and asks nodes of that store.
+    pub(super) fn with(token_file: Option<&Path>, ca: Option<&Path>, store: &StoreUrl) -> anyhow::Result<Self> {
+        let mut trusted = BTreeSet::from([0, geteuid().as_raw()]);
+        // The hosts of an embedded store are of the user whose it is, who can have them do anything.
+        if let StoreUrl::Sqlite(folder) = store {
+            trusted.extend(std::fs::metadata(folder).map(|folder| folder.uid()));
+        }
+        let client = Self { token_file: token_file.map(Path::to_owned), ca: ca.map(Path::to_owned), trusted };
         // What is wrong with them is said before anybody is asked. They may be other files later.
         if let Some(file) = &client.token_file {
             token(file).map_err(WrongConfiguration::new)?;
@@ -131,6 +143,9 @@ impl Client {
             let tls = self.tls().map_err(|error| AskError::Refused(error.to_string()))?;
             send(tls.connect(name, stream).await.map_err(AskError::failed)?, request).await
         } else {
+            if self.token_file.is_some() {
+                self.is_trusted(&stream).await?;
+            }
             send(stream, request).await
         };
         let (status, answer) = answer.map_err(AskError::failed)?;
@@ -143,6 +158,21 @@ impl Client {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST => AskError::Refused(said),
             _ => AskError::Failed(said),
         })
+    }
+
+    /// That who answers here is given the token: another user may have taken the port of a host that is gone.
+    async fn is_trusted(&self, stream: &TcpStream) -> Result<(), AskError> {
+        let who = match user_behind(stream).await.map_err(AskError::failed)? {
+            Some(user) if self.trusted.contains(&user) => return Ok(()),
+            Some(user) => format!("a process of user {user} answers"),
+            None => "who answers cannot be told".to_owned(),
+        };
+        let trusted: Vec<String> = self.trusted.iter().map(ToString::to_string).collect();
+        Err(AskError::Refused(format!(
+            "the token is not sent: {who} there, and it is for those of {} alone (root, the store's owner, and who asks); if \
+             that is the node, ask as its user, or give it --admin-tls-cert and --admin-advertise https://…",
+            trusted.join(", ")
+        )))
     }
 
     /// Whom to trust.
@@ -228,5 +258,50 @@ impl Answer {
         }
         beginning.truncate(longest);
         beginning
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use std::sync::{Arc, Mutex};
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_token_goes_to_no_process_of_another_user() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        std::fs::write(&file, "0123456789abcdef").unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let node: AdminUrl = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let heard = Arc::new(Mutex::new(String::new()));
+        let hears = Arc::clone(&heard);
+        let _answers = tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut asked = [0; 1024];
+                let length = stream.read(&mut asked).await.unwrap();
+                hears.lock().unwrap().push_str(&String::from_utf8_lossy(&asked[..length]));
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]").await;
+            }
+        });
+        let client = |token: Option<&Path>| Client::with(token, None, &StoreUrl::Memory).unwrap();
+        let other = Client { trusted: BTreeSet::from([12_345]), ..client(Some(&file)) };
+        let refused = other.ask(&node, "/v1/events", "application/json", None).await.err().unwrap();
+        let own = geteuid().as_raw();
+        let says = format!("a process of user {own} answers there, and it is for those of 12345 alone");
+        assert!(matches!(&refused, AskError::Refused(why) if why.contains(&says)), "{refused}");
+        assert_eq!(*heard.lock().unwrap(), "", "it was not even asked");
+        // Without a token there is nothing to hide, and this user's own process may have it.
+        for (client, has_token) in
+            [(Client { trusted: BTreeSet::new(), ..client(None) }, false), (client(Some(&file)), true)]
+        {
+            client.ask(&node, "/v1/events", "application/json", None).await.unwrap().whole().await.unwrap();
+            let asked = std::mem::take(&mut *heard.lock().unwrap());
+            assert_eq!(asked.contains("0123456789abcdef"), has_token, "{asked}");
+        }
     }
 }

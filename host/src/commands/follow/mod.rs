@@ -6,6 +6,7 @@
 //! follows its own term: nothing is printed twice.
 
 mod client;
+mod listener;
 mod sent_events;
 
 use std::collections::HashMap;
@@ -51,7 +52,7 @@ const ALL: usize = usize::MAX;
 
 pub(super) async fn told(told: &Told) -> anyhow::Result<ExitCode> {
     let store = open_store(&told.store)?;
-    let client = Arc::new(Client::with(told.token_file.as_deref(), told.ca.as_deref())?);
+    let client = Arc::new(Client::with(told.token_file.as_deref(), told.ca.as_deref(), &told.store)?);
     if told.is_output && !client.has_token() {
         let why = "what coordinators print is told to those who have the nodes' token: name its file with --token-file";
         return Err(WrongConfiguration::new(anyhow::anyhow!(why)).into());
