@@ -123,6 +123,9 @@ pub enum Input {
         /// Why, for a person.
         reason: String,
     },
+    /// A reading may show something new. Nothing is believed of it: it makes a standby's next reading earlier, and does
+    /// nothing else.
+    Hint,
     /// The host is shutting down.
     Shutdown,
     /// The host is shutting down and has no patience: no grace any more.

@@ -138,6 +138,13 @@ pub enum LeaseState {
     Free,
     /// Its time ran out.
     Expired,
+    /// Its time has not run out, but its holder is gone. The store itself has found that out, as it answered: by a witness
+    /// that cannot err, of every process of the incarnation that the record names, which began its term under this very
+    /// lease. A store without such a witness never says so.
+    Abandoned {
+        /// The id that it was held under.
+        holder: LeaseId,
+    },
     /// Broken by an operator, with some of its time still to go.
     Breaking,
     /// Broken by an operator.
@@ -149,7 +156,7 @@ impl LeaseState {
     pub fn is_held(self) -> bool {
         match self {
             Self::Held | Self::HeldForever | Self::Breaking => true,
-            Self::Free | Self::Expired | Self::Broken => false,
+            Self::Free | Self::Expired | Self::Abandoned { .. } | Self::Broken => false,
         }
     }
 }

@@ -33,6 +33,9 @@ pub enum Op {
         length: Duration,
         /// The version that the object must have.
         version: Version,
+        /// The holder that it was read to be abandoned by ([`LeaseState::Abandoned`](crate::LeaseState::Abandoned)), whose
+        /// place it takes. The lease of any other is held as ever.
+        instead_of: Option<LeaseId>,
     },
     /// Starts the lease's length anew. Answered by [`Reply::Done`]. May succeed after an expiry if nobody
     /// has touched the lease or the object in between.

@@ -174,7 +174,7 @@ fn an_acquire_of_unknown_outcome_is_repeated_with_the_same_id_and_version() {
     for error in [unknown(), unknown(), StoreError::Misconfigured("no such container".to_string())] {
         scene.answer(Err(error));
         let again = scene.wakes();
-        assert_eq!(only_request(&again), Op::Acquire { id, length: D, version: version.clone() });
+        assert_eq!(only_request(&again), Op::Acquire { id, length: D, version: version.clone(), instead_of: None });
     }
 }
 
@@ -1038,7 +1038,7 @@ fn a_lease_under_which_a_longer_one_was_waited_out_has_the_length_of_d_before_a_
         };
         assert!(scene.now.since(acquired) >= longer);
         for answer in answers {
-            let op = Op::Acquire { id, length: D, version: Version("v2".to_string()) };
+            let op = Op::Acquire { id, length: D, version: Version("v2".to_string()), instead_of: None };
             assert_eq!(only_request(&effects), op);
             effects = scene.answer(answer.clone());
             match answer {
@@ -1048,6 +1048,118 @@ fn a_lease_under_which_a_longer_one_was_waited_out_has_the_length_of_d_before_a_
             }
         }
     }
+}
+
+#[test]
+fn the_place_of_a_holder_that_is_gone_is_taken_at_once_and_its_end_is_a_failure() {
+    let mut scene = Scene::new();
+    let holder = LeaseId::from_random(7);
+    let effects = scene.reads(object(LeaseState::Abandoned { holder }, Some(record(6, "other"))));
+    let Op::Acquire { id, version, instead_of, .. } = only_request(&effects) else { panic!("{effects:?}") };
+    assert_eq!((version.0.as_str(), instead_of), ("v1", Some(holder)));
+    let written = scene.answer(Ok(Reply::Done));
+    let Op::Write { id: under, record, .. } = only_request(&written) else { panic!("{written:?}") };
+    assert_eq!((under, record.term, record.failures), (id, 7, 1));
+    let started = scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
+    assert!(matches!(started[..], [Effect::Start { term: 7, .. }]), "{started:?}");
+    // It is counted once.
+    let effects = scene.input(Input::Gone { end: End::Failed("again".to_string()) });
+    assert_eq!(written_record(&effects).failures, 2);
+}
+
+#[test]
+fn another_module_has_no_part_in_the_end_of_a_host() {
+    let mut scene = Scene::new();
+    scene.input(Input::Plan(plan(1, None)));
+    let holder = LeaseId::from_random(7);
+    let of_another = Record { failures: 3, ..record(6, "other") };
+    scene.acquires(object(LeaseState::Abandoned { holder }, Some(of_another)));
+    assert_eq!(written_record(&scene.answer(Ok(Reply::Done))).failures, 0);
+}
+
+#[test]
+fn what_ends_one_host_after_the_other_is_not_taken_over_at_once() {
+    for failures in [1, 2, 10, u32::MAX] {
+        let mut scene = Scene::new();
+        let holder = LeaseId::from_random(7);
+        let dead = object(LeaseState::Abandoned { holder }, Some(Record { failures, ..record(6, "other") }));
+        let nothing = scene.reads(dead.clone());
+        assert_eq!(nothing, [], "after {failures} failures");
+        let seen = scene.now;
+        let acquired = loop {
+            let effects = scene.reads(dead.clone());
+            if !effects.is_empty() {
+                break effects;
+            }
+        };
+        assert!(matches!(only_request(&acquired), Op::Acquire { instead_of: Some(_), .. }), "{acquired:?}");
+        let waited = scene.now.since(seen);
+        assert!((SECOND..SECOND * 12).contains(&waited), "{waited:?} after {failures} failures");
+        assert_eq!(written_record(&scene.answer(Ok(Reply::Done))).failures, failures.saturating_add(1));
+    }
+}
+
+#[test]
+fn the_end_of_a_holder_that_waited_for_another_says_nothing_of_that() {
+    for record in [None, Some(Record { node: None, ..record(6, "other") })] {
+        let mut scene = Scene::new();
+        let holder = LeaseId::from_random(7);
+        for _ in 0..20 {
+            assert_eq!(scene.reads(object(LeaseState::Abandoned { holder }, record.clone())), []);
+        }
+        // As long as the lease lasts, and no longer.
+        scene.acquires(object(LeaseState::Expired, record));
+    }
+}
+
+#[test]
+fn a_holder_that_is_gone_does_not_make_a_record_that_was_set_back_clear() {
+    let mut scene = Scene::new();
+    scene.reads(object(LeaseState::Held, Some(record(9, "other"))));
+    let holder = LeaseId::from_random(7);
+    scene.acquires(object(LeaseState::Abandoned { holder }, Some(record(6, "other"))));
+    let acquired = scene.now;
+    scene.answer(Ok(Reply::Done));
+    assert_eq!(scene.run_until_written().term, 10);
+    assert!(scene.now.since(acquired) >= D);
+}
+
+#[test]
+fn a_hint_makes_a_reading_earlier_and_many_do_not_make_many() {
+    let mut scene = Scene::new();
+    let held = object(LeaseState::Held, Some(record(6, "other")));
+    scene.reads(held.clone());
+    let mut readings = 0;
+    let began = scene.now;
+    while scene.now.since(began) < SECOND {
+        let effects = scene.input(Input::Hint);
+        if !effects.is_empty() {
+            assert_eq!(only_request(&effects), Op::Read);
+            readings += 1;
+            assert_eq!(scene.answer(Ok(Reply::Read(held.clone()))), []);
+        }
+        scene.now = scene.now + Duration::from_millis(1);
+    }
+    assert!((10..=20).contains(&readings), "{readings}");
+    // A store that has trouble is left alone.
+    scene.now = scene.now + SECOND;
+    assert_eq!(only_request(&scene.input(Input::Tick)), Op::Read);
+    scene.answer(Err(unknown()));
+    scene.now = scene.now + SECOND / 2;
+    assert_eq!(scene.input(Input::Hint), []);
+}
+
+#[test]
+fn a_hint_while_a_standby_reads_has_it_read_again() {
+    let mut scene = Scene::new();
+    let held = object(LeaseState::Held, Some(record(6, "other")));
+    scene.reads(held.clone());
+    scene.wakes();
+    assert_eq!(scene.input(Input::Hint), []);
+    scene.answer(Ok(Reply::Read(held)));
+    let answered = scene.now;
+    assert_eq!(only_request(&scene.wakes()), Op::Read);
+    assert!(scene.now.since(answered) <= Duration::from_millis(50), "{:?}", scene.now.since(answered));
 }
 
 #[test]

@@ -37,8 +37,9 @@ impl LeaseWord {
     /// A lease without an end, or on an object that is no host's, is held by an outside client.
     fn of(state: LeaseState, has_record: bool) -> Self {
         match state {
-            LeaseState::Held if has_record => Self::Held,
-            LeaseState::Held | LeaseState::HeldForever => Self::Outside,
+            // That its holder is gone is for those to know who may take it.
+            LeaseState::Held | LeaseState::Abandoned { .. } if has_record => Self::Held,
+            LeaseState::Held | LeaseState::Abandoned { .. } | LeaseState::HeldForever => Self::Outside,
             LeaseState::Free => Self::Free,
             LeaseState::Expired => Self::Expired,
             LeaseState::Breaking => Self::Breaking,

@@ -27,7 +27,7 @@ pub(super) async fn start(election: &ElectionName, store: &StoreUrl) -> anyhow::
         // Nothing outlives its lease; an operator who broke one did not wait for that.
         LeaseState::Expired => true,
         LeaseState::Broken => false,
-        LeaseState::Held => bail!(
+        LeaseState::Held | LeaseState::Abandoned { .. } => bail!(
             "the lease of {election} is held, and its holder may be about to release it: try again, and if this goes \
              on, look at `baton status {election}`"
         ),
@@ -43,7 +43,7 @@ pub(super) async fn start(election: &ElectionName, store: &StoreUrl) -> anyhow::
     getrandom::fill(&mut bits)?;
     let id = LeaseId::from_random(u128::from_le_bytes(bits));
     let (length, _) = store.lease_range();
-    match ask(&*store, election, Op::Acquire { id, length, version: version.clone() }).await {
+    match ask(&*store, election, Op::Acquire { id, length, version: version.clone(), instead_of: None }).await {
         Ok(_) => {}
         Err(StoreError::Held | StoreError::Conflict) => {
             bail!("another host was faster: look at `baton status {election}`")

@@ -169,7 +169,8 @@ impl LeaseStore for AzureStore {
                 .await
                 .map(|response| Reply::Version(Version(response.etag)))
                 .map_err(|error| self.store_error(Asked::ToCreate, &error)),
-            Op::Acquire { id, length, version } => {
+            // No answer of this store says that a holder is gone.
+            Op::Acquire { id, length, version, instead_of: _ } => {
                 check_length(length, LEASE_RANGE, &"an Azure store")?;
                 let response = blob
                     .acquire_lease(LeaseDuration::Seconds(u8::try_from(whole_seconds(length)).unwrap_or(u8::MAX)))

@@ -28,6 +28,9 @@ pub struct Lease {
     pub length: Option<Duration>,
     /// If it is being broken: how long after its last change it is broken.
     pub broken_after: Option<Duration>,
+    /// Whether its holder is known to be gone, with all that it began. That is found out anew in each reading, and kept
+    /// nowhere.
+    pub is_abandoned: bool,
     /// How often its count of time was started anew. Two readings with the same number saw no renewal
     /// in between.
     pub changes: u64,
@@ -42,6 +45,7 @@ impl Lease {
             (Some(_), Some(_), _) => LeaseState::Breaking,
             (Some(_), None, None) => LeaseState::HeldForever,
             (Some(_), None, Some(length)) if elapsed >= length => LeaseState::Expired,
+            (Some(holder), None, Some(_)) if self.is_abandoned => LeaseState::Abandoned { holder },
             (Some(_), None, Some(_)) => LeaseState::Held,
         }
     }
@@ -56,7 +60,9 @@ impl Lease {
             LeaseState::Free => return Err(lost("there is no lease to break")),
             LeaseState::Broken => return Ok(()),
             LeaseState::Breaking => left(self.broken_after),
-            LeaseState::Held | LeaseState::HeldForever | LeaseState::Expired => left(self.length),
+            LeaseState::Held | LeaseState::HeldForever | LeaseState::Abandoned { .. } | LeaseState::Expired => {
+                left(self.length)
+            }
         };
         self.broken_after = Some(wait);
         self.changes = self.changes.wrapping_add(1);
@@ -64,15 +70,25 @@ impl Lease {
     }
 
     fn start(&mut self, id: LeaseId, length: Option<Duration>) {
-        *self = Self { holder: Some(id), length, broken_after: None, changes: self.changes.wrapping_add(1) };
+        let changes = self.changes.wrapping_add(1);
+        *self = Self { holder: Some(id), length, broken_after: None, is_abandoned: false, changes };
     }
 
-    fn acquire(&mut self, id: LeaseId, length: Duration, elapsed: Duration) -> Result<(), StoreError> {
+    fn acquire(
+        &mut self,
+        id: LeaseId,
+        length: Duration,
+        instead_of: Option<LeaseId>,
+        elapsed: Duration,
+    ) -> Result<(), StoreError> {
         match self.state(elapsed) {
             LeaseState::Free | LeaseState::Expired | LeaseState::Broken => {}
             // An answer may have been lost: who repeats the request holds the lease already.
             LeaseState::Held | LeaseState::HeldForever if self.holder == Some(id) => {}
-            LeaseState::Held | LeaseState::HeldForever | LeaseState::Breaking => return Err(StoreError::Held),
+            LeaseState::Abandoned { holder } if instead_of == Some(holder) => {}
+            LeaseState::Held | LeaseState::HeldForever | LeaseState::Abandoned { .. } | LeaseState::Breaking => {
+                return Err(StoreError::Held);
+            }
         }
         self.start(id, Some(length));
         Ok(())
@@ -82,7 +98,7 @@ impl Lease {
         self.held_by(id)?;
         match self.state(elapsed) {
             // Nobody has taken it since, or the holder would be another.
-            LeaseState::Held | LeaseState::HeldForever | LeaseState::Expired => {}
+            LeaseState::Held | LeaseState::HeldForever | LeaseState::Abandoned { .. } | LeaseState::Expired => {}
             LeaseState::Breaking | LeaseState::Broken => return Err(lost("the lease was broken")),
             LeaseState::Free => return Err(lost(RELEASED)),
         }
@@ -99,7 +115,7 @@ impl Lease {
     fn allows_writes(&self, id: LeaseId, elapsed: Duration) -> Result<(), StoreError> {
         self.held_by(id)?;
         match self.state(elapsed) {
-            LeaseState::Held | LeaseState::HeldForever | LeaseState::Breaking => Ok(()),
+            LeaseState::Held | LeaseState::HeldForever | LeaseState::Abandoned { .. } | LeaseState::Breaking => Ok(()),
             LeaseState::Expired => Err(lost("the lease has expired")),
             LeaseState::Broken => Err(lost("the lease was broken")),
             LeaseState::Free => Err(lost(RELEASED)),
@@ -143,7 +159,9 @@ pub fn apply(object: &mut Option<LeaseObject>, op: Op, elapsed: Duration, next: 
         Op::Recall => Ok(Reply::Term(row.record.as_ref().map_or(0, |record| record.term))),
         Op::Create { .. } => Err(StoreError::Conflict),
         Op::Acquire { version, .. } if version != row.version => Err(StoreError::Conflict),
-        Op::Acquire { id, length, .. } => row.lease.acquire(id, length, elapsed).map(|()| Reply::Done),
+        Op::Acquire { id, length, instead_of, .. } => {
+            row.lease.acquire(id, length, instead_of, elapsed).map(|()| Reply::Done)
+        }
         Op::Renew { id } => row.lease.renew(id, elapsed).map(|()| Reply::Done),
         Op::Release { id } => row.lease.release(id).map(|()| Reply::Done),
         Op::Write { id, version, record } => {

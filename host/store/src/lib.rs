@@ -14,6 +14,7 @@
 //! - [`state`] is a coordinator's state. [`ModuleStore`] has the modules under their [`Digest`]s, what an election is told
 //!   of them, and what each node says that it has ([`Announcement`]). A module is written once, and compared with its digest
 //!   at each reading.
+//! - [`witness`] is how a host of this machine is known to be gone.
 //! - [`steering`] is what operators ask of an election's nodes.
 //! - [`History`] is what has become of an election's terms, for people alone.
 //! - [`edit`] changes an object through conflict and doubt; `recall` is what all of these name of terms.
@@ -28,6 +29,7 @@ pub mod clock;
 pub mod conformance;
 mod digest;
 pub mod edit;
+mod file_system;
 pub mod foreign;
 pub mod gate;
 mod history;
@@ -45,6 +47,7 @@ pub mod sqlite;
 pub mod state;
 pub mod steering;
 mod url;
+pub mod witness;
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -57,6 +60,7 @@ pub use announcement::{Announcement, LONGEST_LABEL, Labels, MOST_LABELS, SILENT,
 #[cfg(feature = "azure")]
 pub use azure::AzureStore;
 pub use digest::{Digest, DigestPrefix, InvalidDigest, InvalidPrefix};
+pub use file_system::network_file_system;
 pub use history::{History, HistoryError, KEPT_TERMS, LONGEST_TEXT, PastTerm, read_history, tell_terms};
 pub use memory::MemoryStore;
 pub use modules::{ModuleStore, StoredModule};
@@ -66,6 +70,7 @@ pub use readers::READERS;
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteStore;
 pub use url::{StoreUrl, StoreUrlError};
+pub use witness::LockFile;
 
 /// A place that keeps leases and records.
 #[async_trait]
@@ -88,6 +93,13 @@ pub trait LeaseStore: Send + Sync {
 
     /// The shortest and the longest lease that it keeps.
     fn lease_range(&self) -> (Duration, Duration);
+
+    /// Resolves when a reading of `election` may show something new that nobody has asked for yet, once for each reason. A
+    /// store that finds nothing out by itself never resolves it. Nothing follows from it but an earlier reading. Cancel safe.
+    async fn hint(&self, election: &ElectionName) {
+        let _ = election;
+        std::future::pending().await
+    }
 }
 
 /// A store that cannot be used as it is configured.
@@ -96,6 +108,21 @@ pub trait LeaseStore: Send + Sync {
 pub struct OpenError {
     store: StoreUrl,
     problem: String,
+}
+
+/// Opens the leases of the store at `url` for a host, like [`open`]. One that has a lock file finds out whether others are
+/// gone, and lets them find out whether it is, where the store is for the hosts of one machine.
+///
+/// # Errors
+/// [`OpenError`] where what it takes is not configured.
+pub fn open_leases(url: &StoreUrl, lock_file: Option<Arc<LockFile>>) -> Result<Arc<dyn LeaseStore>, OpenError> {
+    match (url, lock_file) {
+        #[cfg(feature = "sqlite")]
+        (StoreUrl::Sqlite(folder), Some(lock_file)) => {
+            Ok(Arc::new(SqliteStore::with_lock_file(folder, sqlite::Boot::current(), lock_file)))
+        }
+        _ => open(url).map(|store| store as Arc<dyn LeaseStore>),
+    }
 }
 
 /// All that a store keeps.

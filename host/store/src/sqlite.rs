@@ -27,10 +27,10 @@ use rusqlite::Connection;
 use tokio::sync::Semaphore;
 
 use super::lease::{LeaseObject, apply};
+use super::witness::{self, Deaths, LockFile, Place};
 use super::{LeaseStore, check_length, recall};
 pub use boot::Boot;
 use database::{Database, Intent, Step};
-pub use file::network_file_system;
 use renewals::Renewals;
 use row::Stamp;
 
@@ -71,7 +71,16 @@ impl SqliteStore {
 
     /// The same on a given boot clock.
     pub fn with_boot(dir: impl AsRef<Path>, boot: Boot) -> Self {
-        let dir = dir.as_ref();
+        Self::with(dir.as_ref(), boot, None)
+    }
+
+    /// The store in the folder `dir` for the host that has this lock file: it finds out whether other hosts are gone that
+    /// hold leases, and lets others find out whether this one is. The leases must be those of the host's own elections.
+    pub fn with_lock_file(dir: impl AsRef<Path>, boot: Boot, lock_file: Arc<LockFile>) -> Self {
+        Self::with(dir.as_ref(), boot, Some(lock_file))
+    }
+
+    fn with(dir: &Path, boot: Boot, lock_file: Option<Arc<LockFile>>) -> Self {
         // Without a working directory there is nothing better than the path itself.
         let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
         Self {
@@ -82,6 +91,7 @@ impl SqliteStore {
                 history: Database::new(dir.join("history.db"), objects::HISTORY_SCHEMA, CONTROL_BUSY),
                 modules: Database::new(dir.join("modules.db"), objects::MODULES_SCHEMA, MODULES_BUSY),
                 boot,
+                witness: lock_file.map(|own| Witness { own, deaths: Deaths::new(dir.join(witness::FOLDER)) }),
                 watched: Mutex::default(),
                 lanes: Mutex::default(),
                 renewals: Renewals::default(),
@@ -189,9 +199,18 @@ impl LeaseStore for SqliteStore {
             // The leases come last: a node that can read them can ask the other files for terms, too. But a file that
             // cannot be made is no reason to have no leases.
             let files = [&shared.states, &shared.control, &shared.history, &shared.modules, &shared.leases];
-            files.map(Database::create).into_iter().collect()
+            files.map(Database::create).into_iter().collect::<Result<(), _>>()?;
+            shared.tidy_up();
+            Ok(())
         })
         .await
+    }
+
+    async fn hint(&self, election: &ElectionName) {
+        match &self.shared.witness {
+            Some(witness) => witness.deaths.next(election).await,
+            None => std::future::pending().await,
+        }
     }
 
     fn lease_range(&self) -> (Duration, Duration) {
@@ -209,12 +228,21 @@ struct Databases {
     history: Database,
     modules: Database,
     boot: Boot,
+    witness: Option<Witness>,
     /// Leases whose stamp says nothing about our boot clock, and since when, by what has passed here at the least, they
     /// have been unchanged.
     watched: Mutex<HashMap<ElectionName, Watched>>,
     lanes: Mutex<HashMap<ElectionName, Arc<Semaphore>>>,
     renewals: Renewals,
     module_lane: Arc<Semaphore>,
+}
+
+/// What tells whether hosts are gone.
+struct Witness {
+    /// This one's own lock file.
+    own: Arc<LockFile>,
+    /// Of the others.
+    deaths: Deaths,
 }
 
 struct Watched {
@@ -245,9 +273,53 @@ impl Databases {
 
     /// Carries out one request in a transaction.
     fn apply(&self, db: &Connection, election: &ElectionName, op: Op) -> Step<Reply> {
-        match new_version() {
-            Ok(next) => self.change(db, election, |object, elapsed| Ok(apply(object, op, elapsed, next))),
-            Err(error) => Ok(Err(error)),
+        let next = match new_version() {
+            Ok(next) => next,
+            Err(error) => return Ok(Err(error)),
+        };
+        // Only who wants the lease asks whether its holder is there. Who holds it is.
+        let asks = matches!(op, Op::Read | Op::Acquire { .. });
+        let noted = self.noted_for(&op);
+        let answer = self.change(db, election, |object, elapsed| {
+            let found = object.as_mut().filter(|_| asks);
+            if let Some(row) = found {
+                row.lease.is_abandoned = self.is_abandoned(db, election, row)?;
+            }
+            Ok(apply(object, op, elapsed, next))
+        })?;
+        if let (Ok(Reply::Version(version)), Some((id, place))) = (&answer, noted) {
+            row::note_holder(db, election, id, version, place, &self.boot.id)?;
+        }
+        Ok(answer)
+    }
+
+    /// What a write that begins a term of this host, or notes something in it, says of the lease beside the record: it ends
+    /// with this incarnation. A term is begun only when nothing of another's can run any more, so a holder that waits for
+    /// another's end says nothing of that kind.
+    fn noted_for(&self, op: &Op) -> Option<(LeaseId, &Place)> {
+        let place = self.witness.as_ref()?.own.place();
+        match op {
+            Op::Write { id, record, .. } if record.node.is_some() && record.incarnation == place.incarnation => {
+                Some((*id, place))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether all of the host is gone that holds the lease of `election`.
+    fn is_abandoned(&self, db: &Connection, election: &ElectionName, row: &LeaseObject) -> rusqlite::Result<bool> {
+        let Some(Witness { own, deaths }) = &self.witness else { return Ok(false) };
+        let holder = row::holder(db, election, row, &self.boot.id)?;
+        let holder = holder.filter(|place| place.incarnation != own.place().incarnation);
+        deaths.holds(election, holder.clone());
+        Ok(holder.is_some_and(|place| place.is_gone(deaths.folder())))
+    }
+
+    /// Removes the lock files that nobody has to look at any more. Where that fails, they stay until another host starts.
+    fn tidy_up(&self) {
+        let Some(Witness { deaths, .. }) = &self.witness else { return };
+        if let Ok(named) = self.leases.transact(Intent::Read, |db| row::holders(db).map(Ok)) {
+            let _ = witness::tidy_up(deaths.folder(), |incarnation| named.iter().any(|name| name == incarnation));
         }
     }
 
@@ -274,6 +346,8 @@ impl Databases {
         };
         let mut object = before.clone();
         let answer = step(&mut object, elapsed)?;
+        // It says what was seen, and is no change.
+        object.iter_mut().for_each(|row| row.lease.is_abandoned = false);
         if answer.is_ok()
             && object != before
             && let Some(row) = &object

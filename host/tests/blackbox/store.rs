@@ -225,7 +225,7 @@ impl Store {
                 block_on(async {
                     let read = store.request(&election(), Op::Read).await;
                     let Ok(Reply::Read(Snapshot::Object { version, .. })) = read else { panic!("{read:?}") };
-                    let op = Op::Acquire { id: LeaseId::from_random(7), length, version };
+                    let op = Op::Acquire { id: LeaseId::from_random(7), length, version, instead_of: None };
                     assert_eq!(store.request(&election(), op).await, Ok(Reply::Done));
                 });
             }
@@ -265,7 +265,7 @@ impl Store {
                     let read = store.request(&election(), Op::Read).await;
                     let Ok(Reply::Read(Snapshot::Object { version, .. })) = read else { panic!("{read:?}") };
                     let (id, length) = (LeaseId::from_random(7), Duration::from_secs(15));
-                    for op in [Op::Acquire { id, length, version }, Op::Release { id }] {
+                    for op in [Op::Acquire { id, length, version, instead_of: None }, Op::Release { id }] {
                         assert_eq!(store.request(&election(), op).await, Ok(Reply::Done));
                     }
                 });

@@ -191,7 +191,9 @@ impl Store {
                 let read = client.request(&election(), Op::Read).await;
                 let Ok(Reply::Read(Snapshot::Object { version, .. })) = read else { return Err(format!("{read:?}")) };
                 let id = LeaseId::from_random(7);
-                let taken = client.request(&election(), Op::Acquire { id, length: self.lease(), version }).await;
+                let taken = client
+                    .request(&election(), Op::Acquire { id, length: self.lease(), version, instead_of: None })
+                    .await;
                 taken.map(|_| Taken::Sqlite(id)).map_err(|error| format!("{error:?}"))
             }),
             Self::Azurite(azure) => {

@@ -10,8 +10,8 @@ use super::record_writer::RecordWriter;
 use super::releasing::Releasing;
 use super::timer::{Timer, Timers};
 use super::{
-    ACQUIRE, CREATE, Context, FREE_LONG_ENOUGH, POLL, Pending, READ, RECALL, Role, STANDBY_TIMEOUT, UNKNOWN_LEASE,
-    answered,
+    ACQUIRE, CREATE, Context, FREE_LONG_ENOUGH, HINTED_POLL, POLL, Pending, READ, RECALL, Role, STANDBY_TIMEOUT,
+    UNKNOWN_LEASE, answered,
 };
 use crate::port::{Input, Report};
 use crate::record::{LeaseId, LeaseState, Record, Snapshot, Term, Version};
@@ -22,6 +22,10 @@ use crate::timing::Time;
 #[derive(Debug, Clone, Hash)]
 pub(super) struct Standby {
     next_poll: Time,
+    /// When it last read.
+    last_poll: Option<Time>,
+    /// Whether there was a hint since.
+    is_hinted: bool,
     pending: Option<Pending>,
     asked: Asked,
     /// Failed readings in a row.
@@ -55,6 +59,8 @@ pub(super) struct Opening {
     pub(super) record: Option<Record>,
     /// Why another's instance may still run after the acquire; none where it cannot.
     pub(super) unclear: Option<Unclear>,
+    /// The holder that is gone, where the lease has not run out.
+    pub(super) instead_of: Option<LeaseId>,
 }
 
 /// Why another's instance may still run.
@@ -70,23 +76,37 @@ pub(super) struct Unclear {
 
 impl Standby {
     pub(super) fn new(next_poll: Time) -> Self {
-        Self { next_poll, pending: None, asked: Asked::Reading, failures: 0, said: None }
+        Self {
+            next_poll,
+            last_poll: None,
+            is_hinted: false,
+            pending: None,
+            asked: Asked::Reading,
+            failures: 0,
+            said: None,
+        }
     }
 
     pub(super) fn timers(&self) -> Timers<1> {
-        Timers([(Timer::Poll, self.pending.is_none().then_some(self.next_poll))])
+        // A store that has trouble is left alone, whatever there is to be read.
+        let hinted = (self.is_hinted && self.failures == 0)
+            .then(|| self.last_poll.map_or(Time::default(), |last| last + HINTED_POLL));
+        let next_poll = hinted.map_or(self.next_poll, |hinted| hinted.min(self.next_poll));
+        Timers([(Timer::Poll, self.pending.is_none().then_some(next_poll))])
     }
 
     pub(super) fn step(&mut self, context: &mut Context, input: Option<Input>) -> Option<Role> {
         if context.shutting_down {
             return Some(Role::Finished);
         }
+        self.is_hinted |= input == Some(Input::Hint);
         if let Some(Input::Answer { id, result }) = input
             && answered(&mut self.pending, id).is_some()
         {
             return self.answer(context, result);
         }
         if self.timers().is_due(Timer::Poll, context.time()) {
+            (self.is_hinted, self.last_poll) = (false, Some(context.time()));
             self.pending = Some(context.request(Op::Read, STANDBY_TIMEOUT));
         }
         None
@@ -95,9 +115,11 @@ impl Standby {
     fn answer(&mut self, context: &mut Context, result: Result<Reply, StoreError>) -> Option<Role> {
         match (core::mem::take(&mut self.asked), result) {
             (Asked::Reading, Ok(Reply::Read(snapshot))) => {
+                let snapshot = held_while_it_waits(snapshot);
                 self.failures = 0;
                 context.store_answers(READ);
                 context.memory.note(&snapshot, context.now.time);
+                context.note_death(&snapshot);
                 self.say(context, &snapshot);
                 if may_contend(context, &snapshot) {
                     self.asked = Asked::Recall(snapshot);
@@ -164,7 +186,7 @@ impl Standby {
         // has tried, and never seen, may have been another's since.
         let is_known = context.memory.highest_term <= context.memory.written_term;
         let longest = context.memory.longest_lease.filter(|_| is_known);
-        let Snapshot::Object { version, record, .. } = snapshot else {
+        let Snapshot::Object { lease, version, record } = snapshot else {
             // How long a lease may be that nobody can ask for is not known.
             let longest = longest.filter(|_| is_recalled).unwrap_or(UNKNOWN_LEASE);
             let lease = if unclear.is_some() { longest } else { context.settings.timing.lease() };
@@ -175,7 +197,8 @@ impl Standby {
         };
         let wait = longest.unwrap_or(UNKNOWN_LEASE);
         let unclear = unclear.map(|reason| Unclear { wait, reason, is_recalled });
-        let opening = Opening { version, record, unclear };
+        let instead_of = if let LeaseState::Abandoned { holder } = lease { Some(holder) } else { None };
+        let opening = Opening { version, record, unclear, instead_of };
         Some(Role::Acquiring(Acquiring::new(context, opening)))
     }
 
@@ -199,7 +222,9 @@ impl Standby {
             (LeaseState::Held, Some(leader)) if leader.node.is_some() && context.memory.silent_since.is_none() => {
                 (Said::Leader(leader.term), Report::Following { leader: leader.clone() })
             }
-            (LeaseState::Free | LeaseState::Expired, Some(record)) if context.is_over(record) => {
+            (LeaseState::Free | LeaseState::Expired | LeaseState::Abandoned { .. }, Some(record))
+                if context.is_over(record) =>
+            {
                 (Said::Over, Report::ElectionOver { record: record.clone() })
             }
             // Nothing is known of who holds it, or it is about to end.
@@ -219,6 +244,19 @@ impl Standby {
     }
 }
 
+/// What a node reads that takes the lease for held while its holder's term has not begun: that holder waits for another,
+/// and that it is gone says nothing of the other.
+fn held_while_it_waits(snapshot: Snapshot) -> Snapshot {
+    match snapshot {
+        Snapshot::Object { lease: LeaseState::Abandoned { .. }, version, record }
+            if record.as_ref().is_none_or(|record| record.node.is_none()) =>
+        {
+            Snapshot::Object { lease: LeaseState::Held, version, record }
+        }
+        snapshot => snapshot,
+    }
+}
+
 /// Whether this node is to ask for the lease, or to make the object.
 fn may_contend(context: &Context, snapshot: &Snapshot) -> bool {
     if context.versions.module().is_none() {
@@ -229,10 +267,14 @@ fn may_contend(context: &Context, snapshot: &Snapshot) -> bool {
     if in_cool_off && free_for < FREE_LONG_ENOUGH {
         return false;
     }
+    let waits = |lease: &LeaseState| match (lease, context.memory.death) {
+        (LeaseState::Abandoned { holder }, Some(death)) => death.holder == *holder && context.time() < death.until,
+        _ => false,
+    };
     match snapshot {
         Snapshot::Nothing => true,
         Snapshot::Object { lease, record, .. } => {
-            !lease.is_held() && !record.as_ref().is_some_and(|record| context.is_over(record))
+            !lease.is_held() && !waits(lease) && !record.as_ref().is_some_and(|record| context.is_over(record))
         }
     }
 }
@@ -249,7 +291,7 @@ fn unclear(context: &Context, snapshot: &Snapshot, is_recalled: bool) -> Option<
     match (lease, record) {
         _ if !is_recalled => Some("what else the store says of its terms cannot be read"),
         _ if term < context.memory.written_term => Some("its record names a lower term than was served"),
-        (LeaseState::Expired, _) => None,
+        (LeaseState::Expired | LeaseState::Abandoned { .. }, _) => None,
         (LeaseState::Free, None) if *snapshot == Snapshot::Nothing => None,
         (LeaseState::Free, None) => Some("it has no record"),
         (LeaseState::Free, Some(record)) if !record.released => Some("its last holder did not release it"),
@@ -327,7 +369,12 @@ impl Acquiring {
             return back_to_standby(context, "the lease could not be acquired".to_string());
         }
         if self.timers().is_due(Timer::Acquire, context.time()) {
-            let op = Op::Acquire { id: self.id, length: self.length, version: self.opening.version.clone() };
+            let op = Op::Acquire {
+                id: self.id,
+                length: self.length,
+                version: self.opening.version.clone(),
+                instead_of: self.opening.instead_of,
+            };
             self.pending = Some(context.urgent(op));
         }
         None

@@ -39,6 +39,8 @@ const LATEST_WALL: u64 = 1 << 40;
 const HEALTHY_AFTER: Duration = Duration::from_secs(60);
 /// Failures in a row after which a node steps down.
 const FAILURES_TO_STEP_DOWN: u32 = 5;
+/// The wait from one term that failed to the next doubles with each failure in a row, so often at the most.
+const LONGEST_REST: u32 = 3;
 /// The first cool-off; each further one is twice as long.
 const COOL_OFF: Duration = Duration::from_secs(10);
 /// The longest cool-off.
@@ -49,6 +51,8 @@ const FREE_LONG_ENOUGH: Duration = Duration::from_secs(10);
 const BACK_OFF_MAX: Duration = Duration::from_secs(15);
 /// The same where the store said that it is misconfigured: roles take minutes to spread.
 const MISCONFIGURED_BACK_OFF_MAX: Duration = Duration::from_secs(30);
+/// A standby that is given hints does not read more often than this.
+const HINTED_POLL: Duration = Duration::from_millis(50);
 /// How long a standby waits for an answer.
 const STANDBY_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -256,6 +260,16 @@ struct Memory {
     unrecalled_since: Option<Time>,
     /// Since when the lease has been held without any writing of its holder.
     silent_since: Option<Time>,
+    /// The last holder that was read to be gone.
+    death: Option<Death>,
+}
+
+/// A holder that is gone with its host, before its lease has run out.
+#[derive(Debug, Clone, Copy, Hash)]
+struct Death {
+    holder: LeaseId,
+    /// This node does not take its place before.
+    until: Time,
 }
 
 impl Memory {
@@ -453,6 +467,23 @@ impl Context {
         if let Some(trouble) = self.trouble.take_if(settles) {
             self.report(Report::StoreBack { after: self.time().since(trouble.since) });
         }
+    }
+
+    /// A holder is gone with its host, whatever it was that ended it. The first time its place is taken at once. What has
+    /// failed just before may be what ends hosts, and is not to end them all one right after the other.
+    fn note_death(&mut self, snapshot: &Snapshot) {
+        let Snapshot::Object { lease: LeaseState::Abandoned { holder }, record, .. } = snapshot else { return };
+        if self.memory.death.is_some_and(|death| death.holder == *holder) {
+            return;
+        }
+        let failures = record.as_ref().filter(|record| self.versions.is_in(record)).map_or(0, |record| record.failures);
+        let wait = if failures == 0 { Duration::ZERO } else { self.rest_after(failures) };
+        self.memory.death = Some(Death { holder: *holder, until: self.time() + wait });
+    }
+
+    /// How long to wait from an end that is a failure to the next term, after so many failures in a row before.
+    fn rest_after(&mut self, failures: u32) -> Duration {
+        self.jittered(Duration::from_secs(1 << failures.min(LONGEST_REST))).max(Duration::from_secs(1))
     }
 
     /// How long to wait after so many failures in a row, the last of which was this.

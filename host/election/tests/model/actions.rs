@@ -37,6 +37,8 @@ pub enum Action {
     Begin(usize),
     /// A process ends without a word, and its instance with it.
     Crash(usize),
+    /// What was left of a process is gone, and that is seen.
+    Vanish(usize),
     Pause(usize),
     Resume(usize),
     /// An instance ends by itself.
@@ -124,6 +126,9 @@ impl World {
             if node.has_finished {
                 actions.push(Action::TakeBack(place));
             }
+            if node.orphan.is_some() {
+                actions.push(Action::Vanish(place));
+            }
             if is_quiet || self.may_be_answered(place) || self.has_anything_due(place, node) {
                 self.interfere(place, node, actions);
             }
@@ -182,7 +187,9 @@ impl World {
         }
         if self.left.machine > 0 {
             actions.push(Action::Pause(place));
-            actions.push(Action::Crash(place));
+            if node.orphan.is_none() {
+                actions.push(Action::Crash(place));
+            }
         }
         if self.left.operator > 0 {
             actions.push(Action::Publish(place));
@@ -227,7 +234,7 @@ impl World {
     pub fn after(&self, action: Action) -> Self {
         let mut world = self.clone();
         world.act(action);
-        if world.nodes.iter().filter(|node| world.passes(node)).count() > 1 {
+        if world.nodes.iter().map(|node| world.passing(node)).sum::<usize>() > 1 {
             world.broken = Some("two instances can act at once");
         }
         world
@@ -272,7 +279,20 @@ impl World {
             Action::Begin(place) => self.begin(place),
             Action::Crash(place) => {
                 *machine -= 1;
-                self.node(place).process = None;
+                let sees_deaths = self.sees_deaths;
+                let node = self.node(place);
+                let process = node.process.take().filter(|_| sees_deaths);
+                node.orphan = process.map(|process| (process.instance, process.leases));
+            }
+            Action::Vanish(place) => {
+                let (_, leases) = self.node(place).orphan.take().unwrap_or_default();
+                self.store.gone.extend(leases.iter().map(|id| id.as_u128()));
+                for other in 0..self.nodes.len() {
+                    let process = self.nodes[other].process.as_ref();
+                    if process.is_some_and(|process| !process.is_paused) {
+                        self.feed(other, Input::Hint);
+                    }
+                }
             }
             Action::Pause(place) => {
                 *machine -= 1;
@@ -407,9 +427,10 @@ impl World {
         self.node(place).process.as_mut()?.instance.as_mut()
     }
 
-    fn passes(&self, node: &Node) -> bool {
-        let instance = node.process.as_ref().and_then(|process| process.instance.as_ref());
-        instance.is_some_and(|instance| instance.passes(self.now))
+    fn passing(&self, node: &Node) -> usize {
+        let of_process = node.process.as_ref().and_then(|process| process.instance.as_ref());
+        let left = node.orphan.as_ref().and_then(|(instance, _)| instance.as_ref());
+        [of_process, left].into_iter().flatten().filter(|instance| instance.passes(self.now)).count()
     }
 
     fn begin(&mut self, place: usize) {
@@ -455,6 +476,7 @@ impl World {
             | Input::Plan(_)
             | Input::Stalled { .. }
             | Input::StepDown { .. }
+            | Input::Hint
             | Input::Shutdown
             | Input::SkipGrace => {}
         }
@@ -481,6 +503,9 @@ impl World {
                 if let Some(process) = &mut self.node(place).process {
                     let was_acquiring = std::mem::replace(&mut process.is_acquiring, may_be_put_off);
                     may_be_put_off &= !was_acquiring && !process.elector.holds_lease();
+                    if let Op::Acquire { id, .. } = &op {
+                        process.leases.push(*id);
+                    }
                     process.waiting.push(Waiting { id, until: now + timeout, answer: None });
                 }
                 self.flights.push(Flight { node: place, incarnation, id, op, is_late: false, may_be_put_off });

@@ -62,6 +62,16 @@ pub const STARTS: &[Start] = &[
         faults: Faults { network: 1, outsider: 1, guest: 1, ..NONE },
     },
     Start {
+        name: "one of two leads, and its end is seen",
+        world: || World { sees_deaths: true, ..led(2) },
+        faults: Faults { network: 1, machine: 2, outsider: 1, ..NONE },
+    },
+    Start {
+        name: "one waits a broken lease out, and its end is seen",
+        world: || World { sees_deaths: true, ..settling() },
+        faults: Faults { network: 1, machine: 2, ..NONE },
+    },
+    Start {
         name: "one waits a broken lease out",
         world: settling,
         faults: Faults { network: 1, machine: 1, outsider: 1, ..NONE },
@@ -76,7 +86,8 @@ pub const STARTS: &[Start] = &[
 /// A fleet whose processes begin now, with nothing in the store.
 fn fleet(nodes: usize) -> World {
     let plan = Plan { module: Some(version(0)), fallback: None };
-    let node = || Arc::new(Node { incarnation: 0, plan: plan.clone(), process: None, has_finished: false });
+    let node =
+        || Arc::new(Node { incarnation: 0, plan: plan.clone(), process: None, orphan: None, has_finished: false });
     let mut world = World {
         now: Duration::from_secs(1),
         store: Store::default(),
@@ -86,6 +97,7 @@ fn fleet(nodes: usize) -> World {
         announced: vec![0; nodes],
         started: 0,
         left: Faults::default(),
+        sees_deaths: false,
         broken: None,
     };
     for place in 0..nodes {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_election::{
-    Elector, End, Now, OnDone, Op, Plan, Random, Record, Reply, RequestId, Settings, StoreError, Term, Time, Timing,
+    Elector, End, LeaseId, Now, OnDone, Op, Plan, Random, Record, Reply, RequestId, Settings, StoreError, Term, Time,
+    Timing,
 };
 
 use crate::store::{Instant, Store};
@@ -58,6 +59,8 @@ pub struct World {
     pub started: Term,
     /// What may still go wrong.
     pub left: Faults,
+    /// Whether the store finds out that a process is gone, once its runner is.
+    pub sees_deaths: bool,
     /// The promise that was broken.
     pub broken: Option<&'static str>,
 }
@@ -83,6 +86,8 @@ pub struct Node {
     pub incarnation: u64,
     pub plan: Plan,
     pub process: Option<Process>,
+    /// What is left of the process before: its runner, if it had one, and the leases that it has asked for.
+    pub orphan: Option<(Option<Instance>, Vec<LeaseId>)>,
     /// Its process has ended in order, and what it has announced is still there.
     pub has_finished: bool,
 }
@@ -99,6 +104,8 @@ pub struct Process {
     pub instance: Option<Instance>,
     /// Whether it has asked for the lease, and for nothing since.
     pub is_acquiring: bool,
+    /// The leases that it has asked for.
+    pub leases: Vec<LeaseId>,
 }
 
 /// A request whose answer its process waits for.
@@ -160,6 +167,7 @@ impl Process {
             waiting: Vec::new(),
             instance: None,
             is_acquiring: false,
+            leases: Vec::new(),
         }
     }
 }

@@ -32,7 +32,7 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use plan::Plan;
+use plan::{Plan, Witness};
 use world::World;
 
 include!("table.rs");
@@ -125,6 +125,18 @@ fn what_was_once_found_is_found_again_without_its_mend() {
         baton_election::choose(None);
         assert!(violation.is_err(), "{found} passes with the mutant `{name}`");
         println!("{found}: {violation:?}");
+    }
+}
+
+/// What no elector can find out must show in the promises: a witness is trusted, so it must not err.
+#[test]
+fn a_witness_that_errs_is_noticed() {
+    for (witness, breaks) in [(Witness::ForgetsTheRunner, "one_at_a_time"), (Witness::LooksElsewhere, "one_at_a_time")]
+    {
+        let runs = || (0..RUNS).map(|seed| World::new(Plan { witness, ..Plan::from_seed(seed) }).run());
+        let found = runs().filter_map(Result::err).find(|violation| violation.rule == breaks);
+        println!("{witness:?}: {found:?}");
+        assert!(found.is_some(), "{witness:?} is not caught by {breaks}");
     }
 }
 

@@ -67,6 +67,50 @@ pub const MUTANTS: &[Mutant] = &[
         new: "context.store_trouble(\"release\", &error);\n                    if MUTANT { context.urgent(Op::Renew { id: self.id }); }",
         breaks: "lease_id_never_reused_after_release_sent",
     },
+    // ---- A holder that is gone is followed at once, but only where nothing of another's can run. ----
+    Mutant {
+        name: "the end of a holder that was itself waiting is believed to be another's",
+        file: CANDIDATE,
+        old: "if record.as_ref().is_none_or(|record| record.node.is_none()) =>",
+        new: "if !MUTANT && record.as_ref().is_none_or(|record| record.node.is_none()) =>",
+        breaks: "acquires_only_what_looks_free",
+    },
+    Mutant {
+        name: "a holder that is gone makes everything clear",
+        file: CANDIDATE,
+        old: "        _ if !is_recalled => Some(\"what else the store says of its terms cannot be read\"),",
+        new: "        (LeaseState::Abandoned { .. }, _) if MUTANT => None,\n        _ if !is_recalled => Some(\"what else the store says of its terms cannot be read\"),",
+        breaks: "waits_out_unclear_lease",
+    },
+    Mutant {
+        name: "whoever holds it by then is taken for the one who is gone",
+        file: CANDIDATE,
+        old: "                instead_of: self.opening.instead_of,",
+        new: "                instead_of: if MUTANT { Some(self.id) } else { self.opening.instead_of },",
+        breaks: "takes_the_place_that_it_read",
+    },
+    Mutant {
+        name: "the end of a host is nobody's failure",
+        file: TERMS,
+        old: "Self { module: module.clone(), failures: failures.saturating_add(1) }",
+        new: "Self { module: module.clone(), failures: failures.saturating_add(u32::from(!MUTANT)) }",
+        breaks: "failures_counted_in_record",
+    },
+    Mutant {
+        name: "what ends hosts ends them one right after the other",
+        file: CONTEXT,
+        old: "let wait = if failures == 0 { Duration::ZERO } else { self.rest_after(failures) };",
+        new: "let wait = if failures == 0 || MUTANT { Duration::ZERO } else { self.rest_after(failures) };",
+        breaks: "crash_loop_is_slow",
+    },
+    // ---- A hint makes a reading earlier, and does nothing else. ----
+    Mutant {
+        name: "each hint is a reading",
+        file: CANDIDATE,
+        old: "last + HINTED_POLL",
+        new: "last + if MUTANT { Duration::ZERO } else { HINTED_POLL }",
+        breaks: "hints_are_bounded",
+    },
     // ---- Every write carries the lease id and the version of the read that it was computed from. ----
     Mutant {
         name: "a write carries the version before the last write",
@@ -85,8 +129,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "an acquire carries an older version",
         file: CANDIDATE,
-        old: "length: self.length, version: self.opening.version.clone() }",
-        new: "length: self.length, version: if MUTANT { Version(String::from(\"v1\")) } else { self.opening.version.clone() } }",
+        old: "version: self.opening.version.clone(),",
+        new: "version: if MUTANT { Version(String::from(\"v1\")) } else { self.opening.version.clone() },",
         breaks: "writes_carry_id_and_version",
     },
     Mutant {
@@ -158,8 +202,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "an expired lease is waited out",
         file: CANDIDATE,
-        old: "        (LeaseState::Expired, _) => None,",
-        new: "        (LeaseState::Expired, _) if MUTANT => Some(\"it expired\"),\n        (LeaseState::Expired, _) => None,",
+        old: "        (LeaseState::Expired | LeaseState::Abandoned { .. }, _) => None,",
+        new: "        (LeaseState::Expired, _) if MUTANT => Some(\"it expired\"),\n        (LeaseState::Expired | LeaseState::Abandoned { .. }, _) => None,",
         breaks: "starts_at_once",
     },
     Mutant {
@@ -180,8 +224,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a broken lease is taken for an expired one",
         file: CANDIDATE,
-        old: "        (LeaseState::Expired, _) => None,",
-        new: "        (LeaseState::Broken, _) if MUTANT => None,\n        (LeaseState::Expired, _) => None,",
+        old: "        (LeaseState::Expired | LeaseState::Abandoned { .. }, _) => None,",
+        new: "        (LeaseState::Broken, _) if MUTANT => None,\n        (LeaseState::Expired | LeaseState::Abandoned { .. }, _) => None,",
         breaks: "waits_out_unclear_lease",
     },
     Mutant {
@@ -757,8 +801,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "what has failed is tried again at once",
         file: SERVING,
-        old: ".max(Duration::from_secs(1));",
-        new: ".max(Duration::from_secs(1));\n                let rest = if MUTANT { Duration::ZERO } else { rest };",
+        old: "let rest = context.rest_after(failures);",
+        new: "let rest = if MUTANT { Duration::ZERO } else { context.rest_after(failures) };",
         breaks: "rests_between_terms",
     },
     Mutant {
@@ -948,8 +992,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a standby does not heed a shutdown",
         file: CANDIDATE,
-        old: "if context.shutting_down { return Some(Role::Finished); } if let Some(Input::Answer",
-        new: "if !MUTANT && context.shutting_down { return Some(Role::Finished); } if let Some(Input::Answer",
+        old: "if context.shutting_down { return Some(Role::Finished); } self.is_hinted",
+        new: "if !MUTANT && context.shutting_down { return Some(Role::Finished); } self.is_hinted",
         breaks: "shutdown_is_bounded",
     },
     Mutant {

@@ -29,10 +29,11 @@ pub struct Coverage {
     pub not_sent: u64,
     pub aimed: u64,
     pub refused_late: u64,
+    pub taken_from_the_dead: u64,
 }
 
 impl Coverage {
-    fn all(&self) -> [(&'static str, u64); 25] {
+    fn all(&self) -> [(&'static str, u64); 26] {
         [
             ("instances started", self.started),
             ("instances killed", self.killed),
@@ -59,6 +60,7 @@ impl Coverage {
             ("acquires not sent", self.not_sent),
             ("faults that came with what a host did", self.aimed),
             ("late effects refused by their term", self.refused_late),
+            ("leases taken of who is gone", self.taken_from_the_dead),
         ]
     }
 
@@ -88,6 +90,7 @@ impl Coverage {
         self.not_sent += other.not_sent;
         self.aimed += other.aimed;
         self.refused_late += other.refused_late;
+        self.taken_from_the_dead += other.taken_from_the_dead;
     }
 
     /// The cases that were never met.

@@ -21,6 +21,8 @@ pub struct Host {
     /// What it has to serve.
     pub serves: Plan,
     pub process: Option<Process>,
+    /// What was left of the process before: a runner that has not ended yet, until then.
+    pub orphan: Option<(Process, Instant)>,
     /// Its process does not run before.
     pub frozen_until: Instant,
     /// Its supervisor is not driven before.
@@ -47,6 +49,8 @@ pub struct Process {
     pub announced: Announced,
     /// The id of the last acquire.
     pub lease: Option<LeaseId>,
+    /// The ids of all.
+    pub leases: Vec<LeaseId>,
     pub instances: u64,
     /// Wakes that were asked for; only the last one counts.
     pub wakes: u64,
@@ -115,6 +119,7 @@ impl Process {
             asked: (0, 0),
             announced: Announced::default(),
             lease: None,
+            leases: Vec::new(),
             instances: 0,
             wakes: 0,
             idle_wakes: 0,

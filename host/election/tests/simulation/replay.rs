@@ -9,7 +9,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::invariants::Violation;
-use crate::plan::{Aimed, Ask, CALM, Details, Ending, Fate, Fault, HEALTHY, HostPlan, Key, Life, Moment, Outage, Plan};
+use crate::plan::{
+    Aimed, Ask, CALM, Details, Ending, Fate, Fault, HEALTHY, HostPlan, Key, Life, Moment, Outage, Plan, Witness,
+};
 use crate::world::World;
 
 /// Keeps a run that failed in a file of that folder, shrunk to what it needs, and says how it can be seen again.
@@ -37,6 +39,9 @@ pub fn write(plan: &Plan) -> String {
     }
     if plan.is_watched {
         text += "watched\n";
+    }
+    if plan.witness == Witness::Sees {
+        text += "witnessed\n";
     }
     for (number, host) in plan.hosts.iter().enumerate() {
         let HostPlan { lease, grace, pause, drift, finish, module } = host;
@@ -89,6 +94,7 @@ pub fn read(text: &str) -> Result<Plan, String> {
         hosts: Vec::new(),
         has_state: true,
         is_watched: false,
+        witness: Witness::None,
         heal_at: Duration::ZERO,
         faults: Vec::new(),
         aimed: Vec::new(),
@@ -289,6 +295,7 @@ fn read_line(plan: &mut Plan, words: &mut Words<'_>) -> Result<(), String> {
         "heal" => plan.heal_at = words.length()?,
         "stateless" => plan.has_state = false,
         "watched" => plan.is_watched = true,
+        "witnessed" => plan.witness = Witness::Sees,
         "host" => {
             let _number: usize = words.next()?;
             plan.hosts.push(HostPlan {

@@ -6,7 +6,10 @@
 //! - Lease calls leave the version alone; each write moves it, and no version is ever seen twice.
 //! - A write needs the lease's id, a lease that is valid (breaking still is) and the version.
 //! - A release frees at once, in whatever state the lease with that id is.
+//! - It may have a witness, which the world is: who is gone it hears from there. A lease is abandoned only if its holder has
+//!   written the record under it, be it that it waits for another.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use baton_election::{LeaseId, LeaseState, Op, Record, Reply, Snapshot, StoreError, Version};
@@ -18,6 +21,8 @@ pub type Instant = Duration;
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Store {
     pub object: Option<Object>,
+    /// The ids of those that are known to be gone.
+    pub gone: BTreeSet<u128>,
     versions: u64,
 }
 
@@ -26,6 +31,8 @@ pub struct Store {
 pub struct Object {
     pub version: u64,
     pub record: Option<Record>,
+    /// Under which lease it was written.
+    pub under: Option<LeaseId>,
     pub lease: Lease,
 }
 
@@ -47,7 +54,7 @@ impl Store {
             Op::Read => Ok(Reply::Read(self.snapshot(now))),
             Op::Recall => Ok(Reply::Term(self.record().map_or(0, |record| record.term))),
             Op::Create { record } => self.create(Some(record.clone())),
-            Op::Acquire { id, length, version } => self.acquire(now, *id, *length, version),
+            Op::Acquire { id, length, version, instead_of } => self.acquire(now, *id, *length, version, *instead_of),
             Op::Renew { id } => self.renew(now, *id),
             Op::Write { id, version, record } => self.write(now, *id, version, record),
             Op::Release { id } => self.release(*id),
@@ -60,12 +67,20 @@ impl Store {
         let lease = match object.lease {
             Lease::Free => LeaseState::Free,
             Lease::Held { until, .. } if until <= now => LeaseState::Expired,
+            Lease::Held { id, .. } if self.is_abandoned(object) => LeaseState::Abandoned { holder: id },
             Lease::Held { .. } => LeaseState::Held,
             Lease::Forever { .. } => LeaseState::HeldForever,
             Lease::Breaking { .. } => LeaseState::Breaking,
             Lease::Broken { .. } => LeaseState::Broken,
         };
         Snapshot::Object { lease, version: version(object.version), record: object.record.clone() }
+    }
+
+    fn is_abandoned(&self, object: &Object) -> bool {
+        match object.lease {
+            Lease::Held { id, .. } => object.under == Some(id) && self.gone.contains(&id.as_u128()),
+            _ => false,
+        }
     }
 
     /// The record, where there is one.
@@ -89,7 +104,7 @@ impl Store {
             return Err(StoreError::Conflict);
         }
         self.versions += 1;
-        self.object = Some(Object { version: self.versions, record, lease: Lease::Free });
+        self.object = Some(Object { version: self.versions, record, under: None, lease: Lease::Free });
         Ok(Reply::Version(version(self.versions)))
     }
 
@@ -105,7 +120,7 @@ impl Store {
         };
         if !is_held {
             self.versions += 1;
-            *object = Object { version: self.versions, record: Some(record), lease: Lease::Free };
+            *object = Object { version: self.versions, record: Some(record), under: None, lease: Lease::Free };
         }
         !is_held
     }
@@ -142,12 +157,21 @@ impl Store {
 
     // ---- what hosts do ----
 
-    fn acquire(&mut self, now: Instant, id: LeaseId, length: Duration, wanted: &Version) -> Result<Reply, StoreError> {
+    fn acquire(
+        &mut self,
+        now: Instant,
+        id: LeaseId,
+        length: Duration,
+        wanted: &Version,
+        instead_of: Option<LeaseId>,
+    ) -> Result<Reply, StoreError> {
+        let is_abandoned = self.object.as_ref().is_some_and(|object| self.is_abandoned(object));
         let object = self.object.as_mut().ok_or(StoreError::Conflict)?;
         if version(object.version) != *wanted {
             return Err(StoreError::Conflict);
         }
         match object.lease {
+            Lease::Held { id: holder, .. } if is_abandoned && instead_of == Some(holder) => {}
             Lease::Held { id: holder, until, .. } if holder != id && until > now => return Err(StoreError::Held),
             Lease::Forever { .. } | Lease::Breaking { .. } => return Err(StoreError::Held),
             _ => {}
@@ -183,6 +207,7 @@ impl Store {
         self.versions += 1;
         object.version = self.versions;
         object.record = Some(record.clone());
+        object.under = Some(wanted);
         if let Lease::Held { version_at_start, .. } = &mut object.lease {
             *version_at_start = self.versions;
         }

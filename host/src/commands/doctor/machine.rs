@@ -16,7 +16,7 @@ use crate::config::Examined;
 use baton_modules::{Cache, CacheError};
 use baton_runtime::{Grants, HttpPolicy, Policy, confine};
 use baton_store::clock::nanoseconds_on;
-use baton_store::sqlite::network_file_system;
+use baton_store::network_file_system;
 
 /// A wall clock that has moved against the others by so much was set, and not slewed.
 const STEP: Duration = Duration::from_millis(50);

@@ -177,7 +177,7 @@ impl Scratch {
     }
 
     pub async fn acquire(&self, id: LeaseId, version: &Version) -> Result<Answer<Reply>, Untold> {
-        self.ask(Op::Acquire { id, length: self.length, version: version.clone() }).await
+        self.ask(Op::Acquire { id, length: self.length, version: version.clone(), instead_of: None }).await
     }
 
     /// Renews, and notes that.

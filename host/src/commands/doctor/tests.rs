@@ -120,12 +120,12 @@ impl LeaseStore for Liar {
             (Lie::IgnoresRenewals, Op::Renew { id }) if state == Some(LeaseState::Held) && self.knows(id) => {
                 return Ok(Reply::Done);
             }
-            (Lie::AcquiresAnyVersion, Op::Acquire { id, length, .. }) => {
-                Op::Acquire { id, length, version: any_version() }
+            (Lie::AcquiresAnyVersion, Op::Acquire { id, length, instead_of, .. }) => {
+                Op::Acquire { id, length, version: any_version(), instead_of }
             }
             (Lie::IgnoresIfMatch, Op::Write { id, record, .. }) => Op::Write { id, version: any_version(), record },
-            (Lie::StandsStill(_), Op::Acquire { id, length, version }) => {
-                Op::Acquire { id, length: length * QUICKER, version }
+            (Lie::StandsStill(_), Op::Acquire { id, length, version, instead_of }) => {
+                Op::Acquire { id, length: length * QUICKER, version, instead_of }
             }
             (_, op) => op,
         };

@@ -100,6 +100,6 @@ async fn lead(store: &MemoryStore, itself: &Itself) {
     let ask = async |op| store.request(&job(), op).await.unwrap();
     ask(Op::Create { record: record.clone() }).await;
     let Reply::Read(Snapshot::Object { version, .. }) = ask(Op::Read).await else { panic!("it is there") };
-    ask(Op::Acquire { id, length, version: version.clone() }).await;
+    ask(Op::Acquire { id, length, version: version.clone(), instead_of: None }).await;
     ask(Op::Write { id, version, record }).await;
 }

@@ -19,7 +19,10 @@ pub(super) async fn acquire_is_idempotent_for_its_id_and_held_for_others(bench: 
 pub(super) async fn a_lease_acquired_again_for_less_time_and_renewed_ends_sooner(bench: Bench) {
     let version = bench.create().await;
     for length in [bench.store.lease_range().1, bench.brief()] {
-        assert_eq!(bench.ask(Op::Acquire { id: a(), length, version: version.clone() }).await, Ok(Reply::Done));
+        assert_eq!(
+            bench.ask(Op::Acquire { id: a(), length, version: version.clone(), instead_of: None }).await,
+            Ok(Reply::Done)
+        );
     }
     assert_eq!(bench.renew(a()).await, Ok(Reply::Done));
     bench.outlive().await;
@@ -31,7 +34,7 @@ pub(super) async fn acquire_on_a_moved_version_conflicts(bench: Bench) {
     let old = bench.held_by(a()).await;
     let new = version_of(bench.write(a(), &old, 1).await);
     assert_eq!(bench.release(a()).await, Ok(Reply::Done));
-    let acquire = |version| Op::Acquire { id: b(), length: bench.brief(), version };
+    let acquire = |version| Op::Acquire { id: b(), length: bench.brief(), version, instead_of: None };
     assert_eq!(bench.ask(acquire(old)).await, Err(StoreError::Conflict));
     assert_eq!(bench.see().await.lease, LeaseState::Free);
     assert_eq!(bench.ask(acquire(new)).await, Ok(Reply::Done));
@@ -42,12 +45,12 @@ pub(super) async fn a_lease_out_of_range_is_never_taken(bench: Bench) {
     let (shortest, longest) = bench.store.lease_range();
     let second = Duration::from_secs(1);
     for length in [shortest.saturating_sub(second), longest + second] {
-        let answer = bench.ask(Op::Acquire { id: a(), length, version: version.clone() }).await;
+        let answer = bench.ask(Op::Acquire { id: a(), length, version: version.clone(), instead_of: None }).await;
         assert!(matches!(answer, Err(StoreError::Misconfigured(_) | StoreError::Unknown(_))), "{length:?}: {answer:?}");
         assert_eq!(bench.see().await.lease, LeaseState::Free);
     }
     for length in [shortest, longest] {
-        let op = Op::Acquire { id: a(), length, version: version.clone() };
+        let op = Op::Acquire { id: a(), length, version: version.clone(), instead_of: None };
         assert_eq!(bench.ask(op).await, Ok(Reply::Done), "{length:?}");
     }
 }
@@ -171,7 +174,10 @@ pub(super) async fn a_host_breaks_a_lease_whose_id_it_does_not_know(bench: Bench
 pub(super) async fn a_lease_being_broken_is_free_after_its_period(bench: Bench) {
     let version = bench.create().await;
     let length = bench.store.lease_range().1;
-    assert_eq!(bench.ask(Op::Acquire { id: a(), length, version: version.clone() }).await, Ok(Reply::Done));
+    assert_eq!(
+        bench.ask(Op::Acquire { id: a(), length, version: version.clone(), instead_of: None }).await,
+        Ok(Reply::Done)
+    );
     // Long enough for a machine that is busy to see that it is not over.
     let period = Duration::from_secs(5);
     assert_eq!(bench.backend.break_lease(period).await, Ok(()));
@@ -267,7 +273,7 @@ pub(super) async fn of_a_deleted_record_nothing_is_left(bench: Bench) {
     assert_lost(&bench.renew(a()).await);
     assert_lost(&bench.release(a()).await);
     // Both are true of what names a version, and either makes its host look again.
-    let acquire = Op::Acquire { id: b(), length: bench.brief(), version: old.clone() };
+    let acquire = Op::Acquire { id: b(), length: bench.brief(), version: old.clone(), instead_of: None };
     for answer in [bench.write(a(), &old, 1).await, bench.ask(acquire).await] {
         assert!(matches!(answer, Err(StoreError::Lost(_) | StoreError::Conflict)), "{answer:?}");
     }
@@ -300,7 +306,7 @@ pub(super) async fn requests_that_arrive_late_do_no_harm(bench: Bench) {
     let write = Op::Write { id: a(), version: first.clone(), record: record(7) };
     assert_eq!(ask(late, write).await, Err(StoreError::Conflict), "a write after the next one");
     assert_eq!(bench.release(a()).await, Ok(Reply::Done));
-    let acquire = Op::Acquire { id: a(), length: bench.brief(), version: first };
+    let acquire = Op::Acquire { id: a(), length: bench.brief(), version: first, instead_of: None };
     assert_eq!(ask(late, acquire).await, Err(StoreError::Conflict), "an acquire after the release");
     assert_lost(&ask(late, Op::Renew { id: a() }).await);
     assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));

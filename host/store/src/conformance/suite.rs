@@ -185,7 +185,7 @@ impl Bench {
     /// Acquires on the version that is there, for a brief time.
     pub async fn acquire(&self, id: LeaseId) -> Result<Reply, StoreError> {
         let version = self.see().await.version;
-        self.ask(Op::Acquire { id, length: self.brief(), version }).await
+        self.ask(Op::Acquire { id, length: self.brief(), version, instead_of: None }).await
     }
 
     /// Renews the lease.
@@ -237,7 +237,12 @@ pub(super) async fn of_many_candidates_one_wins(bench: Bench) {
     let mut candidates = JoinSet::new();
     for n in 0..12 {
         let store = bench.backend.open();
-        let op = Op::Acquire { id: LeaseId::from_random(n), length: bench.brief(), version: version.clone() };
+        let op = Op::Acquire {
+            id: LeaseId::from_random(n),
+            length: bench.brief(),
+            version: version.clone(),
+            instead_of: None,
+        };
         candidates.spawn(async move { (n, ask(store.as_ref(), op).await) });
     }
     let answers = candidates.join_all().await;

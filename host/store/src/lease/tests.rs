@@ -78,7 +78,7 @@ impl Bench {
 
     fn acquire(&mut self, n: u128) -> Result<Reply, StoreError> {
         let version = self.version();
-        self.ask(Op::Acquire { id: id(n), length: D, version })
+        self.ask(Op::Acquire { id: id(n), length: D, version, instead_of: None })
     }
 
     fn renew(&mut self, n: u128) -> Result<Reply, StoreError> {
@@ -116,7 +116,7 @@ fn assert_lost<T: std::fmt::Debug>(answer: Result<T, StoreError>) {
 fn a_missing_object_is_created_once_and_loses_every_lease_call() {
     let mut bench = Bench { object: None, now: s(1), changed: s(1), writes: 0 };
     assert_eq!(bench.ask(Op::Read), Ok(Reply::Read(Snapshot::Nothing)));
-    assert_lost(bench.ask(Op::Acquire { id: id(A), length: D, version: version("v") }));
+    assert_lost(bench.ask(Op::Acquire { id: id(A), length: D, version: version("v"), instead_of: None }));
     assert_lost(bench.renew(A));
     assert_lost(bench.release(A));
     assert_lost(bench.ask(Op::Write { id: id(A), version: version("v"), record: record(1) }));
@@ -160,7 +160,10 @@ fn lease_calls_leave_the_version_alone_and_a_write_moves_it() {
 fn another_version_is_a_conflict_and_a_lost_lease_comes_before_it() {
     let mut bench = Bench::created();
     let other = version("other");
-    assert_eq!(bench.ask(Op::Acquire { id: id(A), length: D, version: other.clone() }), Err(StoreError::Conflict));
+    assert_eq!(
+        bench.ask(Op::Acquire { id: id(A), length: D, version: other.clone(), instead_of: None }),
+        Err(StoreError::Conflict)
+    );
     bench.acquire(A).unwrap();
     let write = |n| Op::Write { id: id(n), version: other.clone(), record: record(1) };
     assert_eq!(bench.ask(write(A)), Err(StoreError::Conflict));

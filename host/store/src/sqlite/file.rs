@@ -2,7 +2,6 @@
 
 use std::fmt::Display;
 use std::fs::DirBuilder;
-use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -13,6 +12,8 @@ use baton_election::StoreError;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+
+use crate::file_system::network;
 
 /// The layout of the tables, in the file's `user_version`.
 const FORMAT: i64 = 1;
@@ -208,21 +209,10 @@ fn misconfigured(path: &Path, why: impl Display) -> StoreError {
 
 const RIGHTS: &str = "give this user the right to read and write the folder and its files";
 
-/// The name of the file system that a file or folder is on, if others may write to that from elsewhere.
-///
-/// # Errors
-/// What the system says.
-pub fn network_file_system(path: &Path) -> io::Result<Option<&'static str>> {
-    // The field's type differs between machines; the numbers have 32 bits everywhere.
-    Ok(network(rustix::fs::statfs(path)?.f_type as u32))
-}
-
 /// Locks and syncs are not what they seem on these: two hosts could hold one lease.
 fn refuse_network(path: &Path, found: rustix::io::Result<rustix::fs::StatFs>) -> Result<(), StoreError> {
     let found = found.map_err(|error| misconfigured(path, format!("its file system cannot be told ({error})")))?;
-    // The field's type differs between machines; the numbers have 32 bits everywhere.
-    let magic = found.f_type as u32;
-    match network(magic) {
+    match network(&found) {
         None => Ok(()),
         Some(name) => Err(misconfigured(
             path,
@@ -230,65 +220,5 @@ fn refuse_network(path: &Path, found: rustix::io::Result<rustix::fs::StatFs>) ->
                 "is on a {name} file system, where file locks are not safe: use a local disk, or an azure:// store"
             ),
         )),
-    }
-}
-
-/// The name of a file system that others may write from elsewhere, by its magic number.
-fn network(magic: u32) -> Option<&'static str> {
-    NETWORK.iter().find(|(number, _)| *number == magic).map(|(_, name)| *name)
-}
-
-/// Numbers from the kernel's `magic.h` and the file systems' own sources.
-const NETWORK: &[(u32, &str)] = &[
-    (0x6969, "NFS"),
-    (0x517b, "SMB"),
-    (0xff53_4d42, "CIFS"),
-    (0xfe53_4d42, "SMB2"),
-    (0x6573_5546, "FUSE"),
-    (0x0102_1997, "9P"),
-    (0x00c3_6400, "Ceph"),
-    (0x5346_414f, "AFS"),
-    (0x6b41_4653, "AFS"),
-    (0x7375_7245, "Coda"),
-    (0x0116_1970, "GFS2"),
-    (0x7461_636f, "OCFS2"),
-    (0x0bd0_0bd0, "Lustre"),
-    (0x1983_0326, "BeeGFS"),
-    (0x4750_4653, "GPFS"),
-    (0x786f_4256, "VirtualBox shared folder"),
-];
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_network_file_system_is_told_from_a_local_one() {
-        for (magic, name) in [
-            (0x6969, "NFS"),
-            (0x517b, "SMB"),
-            (0xff53_4d42, "CIFS"),
-            (0xfe53_4d42, "SMB2"),
-            (0x6573_5546, "FUSE"),
-            (0x0102_1997, "9P"),
-            (0x00c3_6400, "Ceph"),
-            (0x786f_4256, "VirtualBox shared folder"),
-        ] {
-            assert_eq!(network(magic), Some(name));
-        }
-        let local = [
-            ("ext4", 0xef53),
-            ("xfs", 0x5846_5342),
-            ("btrfs", 0x9123_683e),
-            ("tmpfs", 0x0102_1994),
-            ("overlayfs", 0x794c_7630),
-            ("zfs", 0x2fc1_2fc1),
-            ("f2fs", 0xf2f5_2010),
-            ("bcachefs", 0xca45_1a4e),
-            ("vfat", 0x4d44),
-        ];
-        for (name, magic) in local {
-            assert_eq!(network(magic), None, "{name}");
-        }
     }
 }

@@ -1,8 +1,9 @@
-//! The tables that hold the leases, and which of their records are marked as released.
+//! The tables that hold the leases, which of their records are marked as released, and whose end would end a lease.
 //!
 //! Hosts of before there were marks write the whole row by position, so the table `lease` keeps its columns. A mark is
 //! in a table of its own, made with the first one: it names the version of the record that it is about, so
-//! an older host that writes a record voids it.
+//! an older host that writes a record voids it. So is the note of who holds a lease: it names the lease's id too, which an
+//! older host that takes the lease has made up anew.
 
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use baton_election::{ElectionName, LeaseId, Outcome, Record, Version};
 use rusqlite::{Connection, OptionalExtension, named_params};
 
 use crate::lease::{Lease, LeaseObject};
+use crate::witness::Place;
 
 /// Made once, by `create`. Times are nanoseconds.
 pub(super) const SCHEMA: &str = "
@@ -23,6 +25,13 @@ CREATE TABLE lease (
 /// Made with the first mark, also in a file that an older host has made, or that an operator has put back.
 const RELEASED: &str = "
 CREATE TABLE IF NOT EXISTS released (election TEXT PRIMARY KEY, version TEXT NOT NULL) STRICT, WITHOUT ROWID;";
+
+/// Made with the first note, for the same reasons.
+const HOLDER: &str = "
+CREATE TABLE IF NOT EXISTS holder (
+  election TEXT PRIMARY KEY, version TEXT NOT NULL, id BLOB NOT NULL,
+  incarnation TEXT NOT NULL, device INTEGER NOT NULL, inode INTEGER NOT NULL, boot TEXT NOT NULL
+) STRICT, WITHOUT ROWID;";
 
 /// When, and on which boot clock, a lease last changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -81,20 +90,81 @@ pub(super) fn save(db: &Connection, election: &ElectionName, row: &LeaseObject, 
 /// Removes an election with its lease, record and mark.
 pub(super) fn delete(db: &Connection, election: &ElectionName) -> rusqlite::Result<()> {
     db.execute("DELETE FROM lease WHERE election = ?1", [election.as_str()])?;
-    if has_marks(db)? {
-        db.execute("DELETE FROM released WHERE election = ?1", [election.as_str()])?;
+    for table in ["released", "holder"] {
+        if has(db, table)? {
+            db.execute(&format!("DELETE FROM {table} WHERE election = ?1"), [election.as_str()])?;
+        }
     }
     Ok(())
 }
 
-fn has_marks(db: &Connection) -> rusqlite::Result<bool> {
-    db.prepare_cached("SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'released')")?
-        .query_row([], |row| row.get(0))
+fn has(db: &Connection, table: &str) -> rusqlite::Result<bool> {
+    db.prepare_cached("SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1)")?
+        .query_row([table], |row| row.get(0))
+}
+
+/// Notes whose end ends the lease that is held under that id: the holder's that has written this version of the record,
+/// which begins its term.
+pub(super) fn note_holder(
+    db: &Connection,
+    election: &ElectionName,
+    id: LeaseId,
+    version: &Version,
+    place: &Place,
+    boot: &str,
+) -> rusqlite::Result<()> {
+    db.execute_batch(HOLDER)?;
+    db.prepare_cached(
+        "INSERT OR REPLACE INTO holder VALUES (:election, :version, :id, :incarnation, :device, :inode, :boot)",
+    )?
+    .execute(named_params! {
+        ":election": election.as_str(),
+        ":version": version.0,
+        ":id": id.as_u128().to_be_bytes(),
+        ":incarnation": place.incarnation,
+        ":device": place.device.cast_signed(),
+        ":inode": place.inode.cast_signed(),
+        ":boot": boot,
+    })?;
+    Ok(())
+}
+
+/// Whose end ends that lease, if anybody's does: it is noted for the id that it is held under, for the record as it is, and
+/// in this boot.
+pub(super) fn holder(
+    db: &Connection,
+    election: &ElectionName,
+    row: &LeaseObject,
+    boot: &str,
+) -> rusqlite::Result<Option<Place>> {
+    let (Some(id), Some(Record { node: Some(_), incarnation, .. })) = (row.lease.holder, &row.record) else {
+        return Ok(None);
+    };
+    if !has(db, "holder")? {
+        return Ok(None);
+    }
+    db.prepare_cached(
+        "SELECT incarnation, device, inode FROM holder
+         WHERE election = ?1 AND version = ?2 AND id = ?3 AND incarnation = ?4 AND boot = ?5",
+    )?
+    .query_row((election.as_str(), &row.version.0, id.as_u128().to_be_bytes(), incarnation, boot), |row| {
+        let (device, inode): (i64, i64) = (row.get(1)?, row.get(2)?);
+        Ok(Place { incarnation: row.get(0)?, device: device.cast_unsigned(), inode: inode.cast_unsigned() })
+    })
+    .optional()
+}
+
+/// The incarnations whose ends are noted to end a lease.
+pub(super) fn holders(db: &Connection) -> rusqlite::Result<Vec<String>> {
+    if !has(db, "holder")? {
+        return Ok(Vec::new());
+    }
+    db.prepare_cached("SELECT incarnation FROM holder")?.query_map([], |row| row.get(0))?.collect()
 }
 
 /// Whether there is a mark, and it is about this version of the record.
 fn is_released(db: &Connection, election: &ElectionName, version: &Version) -> rusqlite::Result<bool> {
-    if !has_marks(db)? {
+    if !has(db, "released")? {
         return Ok(false);
     }
     db.prepare_cached("SELECT EXISTS (SELECT 1 FROM released WHERE election = ?1 AND version = ?2)")?
@@ -121,6 +191,8 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(LeaseObject, Stamp)> {
         holder: row.get::<_, Option<[u8; 16]>>("holder")?.map(|id| LeaseId::from_random(u128::from_be_bytes(id))),
         length: row.get::<_, Option<i64>>("length")?.map(duration),
         broken_after: row.get::<_, Option<i64>>("broken_after")?.map(duration),
+        // No table has it.
+        is_abandoned: false,
         changes: row.get::<_, i64>("changes")?.cast_unsigned(),
     };
     let stamp =

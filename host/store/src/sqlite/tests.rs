@@ -8,6 +8,8 @@ use tempfile::TempDir;
 
 use super::*;
 
+mod abandoned;
+
 const D: Duration = Duration::from_secs(2);
 
 fn job() -> ElectionName {
@@ -58,7 +60,7 @@ async fn settled(store: &SqliteStore, op: Op) -> Result<Reply, StoreError> {
 
 async fn acquire(store: &SqliteStore, n: u128) -> Result<Reply, StoreError> {
     let (_, version, _) = read(store).await;
-    settled(store, Op::Acquire { id: id(n), length: D, version }).await
+    settled(store, Op::Acquire { id: id(n), length: D, version, instead_of: None }).await
 }
 
 async fn created(store: &SqliteStore) {
@@ -98,7 +100,10 @@ fn of_eight_that_race_one_wins() {
         let runtime = single();
         let (_, version, _) = runtime.block_on(read(&store));
         start.wait();
-        runtime.block_on(settled(&store, Op::Acquire { id: id(n << 90), length: Duration::from_secs(60), version }))
+        runtime.block_on(settled(
+            &store,
+            Op::Acquire { id: id(n << 90), length: Duration::from_secs(60), version, instead_of: None },
+        ))
     };
     let answers: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = (1..=8).map(|n| scope.spawn(move || race(n))).collect();
@@ -257,7 +262,8 @@ async fn a_new_folder_is_closed_to_others_and_lengths_out_of_range_are_refused()
     assert_eq!(std::fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
     let (_, version, _) = read(&store).await;
     for length in [Duration::from_millis(1999), Duration::from_secs(61)] {
-        let answer = store.request(&job(), Op::Acquire { id: id(1), length, version: version.clone() }).await;
+        let answer =
+            store.request(&job(), Op::Acquire { id: id(1), length, version: version.clone(), instead_of: None }).await;
         assert!(matches!(answer, Err(StoreError::Misconfigured(_))), "{answer:?}");
     }
 }
@@ -359,7 +365,7 @@ async fn leased(store: &SqliteStore, elections: u128) -> Vec<(ElectionName, Leas
         let Ok(Reply::Version(version)) = store.request(&name, Op::Create { record: record(0) }).await else {
             panic!()
         };
-        store.request(&name, Op::Acquire { id, length: D, version }).await.unwrap();
+        store.request(&name, Op::Acquire { id, length: D, version, instead_of: None }).await.unwrap();
         leased.push((name, id));
     }
     leased
@@ -449,11 +455,12 @@ fn code(cell: &str) -> Vec<String> {
 #[tokio::test]
 async fn the_docs_have_every_table_and_its_file() {
     let dir = TempDir::new().unwrap();
-    let store = SqliteStore::new(dir.path());
+    let lock_file = LockFile::make(&dir.path().join(witness::FOLDER), "i").unwrap();
+    let store = SqliteStore::with_lock_file(dir.path(), Boot::current(), Arc::new(lock_file));
     created(&store).await;
     acquire(&store, 1).await.unwrap();
     let version = read(&store).await.1;
-    // A mark of its release has a table of its own, which is made with the first one.
+    // A mark of its release has a table of its own, which is made with the first one, and so has a note of its lock file.
     let marked = Record { released: true, ..record(1) };
     store.request(&job(), Op::Write { id: id(1), version, record: marked }).await.unwrap();
 

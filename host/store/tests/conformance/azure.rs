@@ -129,7 +129,7 @@ async fn what_the_network_loses_is_unknown_and_found_out() {
     let version = bench.create().await;
     let unknown =
         |answer: Result<Reply, StoreError>| assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
-    let acquire = Op::Acquire { id: a(), length: bench.brief(), version: version.clone() };
+    let acquire = Op::Acquire { id: a(), length: bench.brief(), version: version.clone(), instead_of: None };
 
     for mode in [Mode::Down, Mode::Hang] {
         proxy.set(mode);
@@ -207,7 +207,7 @@ async fn a_late_acquire_takes_nothing_once_a_term_has_begun() {
     let azurite = Azurite::start();
     let late = Late::new(&azurite, "late-acquire").await;
     let version = late.bench.create().await;
-    let acquire = Op::Acquire { id: a(), length: late.bench.brief(), version: version.clone() };
+    let acquire = Op::Acquire { id: a(), length: late.bench.brief(), version: version.clone(), instead_of: None };
     let begun = Cell::new(None);
     late.arrives(acquire, async |bench| {
         assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
@@ -289,7 +289,7 @@ async fn answers_of_a_troubled_server_are_told_apart() {
             Op::Read,
             Op::Recall,
             Op::Create { record: record(0) },
-            Op::Acquire { id: a(), length: Duration::from_secs(15), version: version() },
+            Op::Acquire { id: a(), length: Duration::from_secs(15), version: version(), instead_of: None },
             Op::Renew { id: a() },
             Op::Write { id: a(), version: version(), record: record(1) },
             Op::Release { id: a() },

@@ -94,7 +94,7 @@ async fn faults_do_what_they_say() {
     let store = memory.store.clone();
     let bench = Bench { store: memory.open(), backend: Arc::new(memory) };
     let version = bench.create().await;
-    let acquire = || Op::Acquire { id: a(), length: bench.brief(), version: version.clone() };
+    let acquire = || Op::Acquire { id: a(), length: bench.brief(), version: version.clone(), instead_of: None };
     let unknown =
         |answer: Result<Reply, StoreError>| assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
 

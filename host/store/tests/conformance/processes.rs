@@ -117,7 +117,8 @@ async fn terms(store: &SqliteStore) {
     let (election, id) = (election(), random_id());
     let (_, version, mut term) = read(store, &election).await;
     let length = store.lease_range().1;
-    let acquired = insist(store, &election, Op::Acquire { id, length, version: version.clone() }).await;
+    let acquired =
+        insist(store, &election, Op::Acquire { id, length, version: version.clone(), instead_of: None }).await;
     assert_eq!(acquired, Ok(Reply::Done));
     let mut version = version;
     loop {
@@ -161,7 +162,7 @@ async fn hold(store: &SqliteStore) {
     let (election, id) = (election(), random_id());
     let (_, version, _) = read(store, &election).await;
     let length = store.lease_range().0;
-    let acquired = insist(store, &election, Op::Acquire { id, length, version }).await;
+    let acquired = insist(store, &election, Op::Acquire { id, length, version, instead_of: None }).await;
     assert_eq!(acquired, Ok(Reply::Done));
     loop {
         say("held");

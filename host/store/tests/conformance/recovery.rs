@@ -16,7 +16,7 @@ async fn held(folder: &Path) -> SqliteStore {
     let store = SqliteStore::new(folder);
     store.create().await.unwrap();
     let version = version_of(store.request(&job(), Op::Create { record: record(0) }).await);
-    let acquire = Op::Acquire { id: a(), length: store.lease_range().1, version };
+    let acquire = Op::Acquire { id: a(), length: store.lease_range().1, version, instead_of: None };
     assert_eq!(store.request(&job(), acquire).await, Ok(Reply::Done));
     store
 }

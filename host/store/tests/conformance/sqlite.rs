@@ -269,7 +269,7 @@ async fn race(racer: &str) {
     wait_for(&folder.join("start")).await;
     let id = LeaseId::from_random(n.parse().unwrap());
     // The longest lease: the race is over before it ends, however slow the machine is.
-    let op = Op::Acquire { id, length: store.lease_range().1, version: Version(version.to_owned()) };
+    let op = Op::Acquire { id, length: store.lease_range().1, version: Version(version.to_owned()), instead_of: None };
     println!("racer: {:?}", suite::ask(&store, op).await);
 }
 
@@ -324,7 +324,7 @@ async fn on_a_disk(trouble: impl FnOnce(&Path)) -> Option<(Result<Reply, StoreEr
     let store = disk.store();
     store.create().await.unwrap();
     let made = suite::version_of(store.request(&job(), Op::Create { record: record(0) }).await);
-    let acquire = Op::Acquire { id: a(), length: store.lease_range().1, version: made };
+    let acquire = Op::Acquire { id: a(), length: store.lease_range().1, version: made, instead_of: None };
     assert_eq!(store.request(&job(), acquire).await, Ok(Reply::Done));
     drop(store);
     trouble(disk.0.path());

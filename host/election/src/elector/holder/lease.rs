@@ -80,7 +80,7 @@ impl Holding {
         }
         let op = if self.is_to_be_shortened(context) {
             let (length, version) = (context.settings.timing.lease(), self.writer.version().clone());
-            Op::Acquire { id: self.id, length, version }
+            Op::Acquire { id: self.id, length, version, instead_of: None }
         } else {
             Op::Renew { id: self.id }
         };

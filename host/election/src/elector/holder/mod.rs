@@ -99,7 +99,7 @@ impl Holding {
             stage,
             stuck_since: None,
             spent: context.memory.highest_term,
-            streak: FailureStreak::default(),
+            streak: FailureStreak::after(opening),
             leave: None,
         }
     }
@@ -162,7 +162,7 @@ impl Holding {
                 self.plan_changed(context);
                 None
             }
-            Some(Input::NotSent { .. } | Input::Shutdown | Input::Tick) | None => None,
+            Some(Input::NotSent { .. } | Input::Hint | Input::Shutdown | Input::Tick) | None => None,
         };
         if next.is_some() {
             return next;

@@ -177,7 +177,7 @@ impl Holding {
                 (failures + 1, Duration::ZERO)
             }
             End::Failed(why) | End::Crashed(why) => {
-                let rest = context.jittered(Duration::from_secs(1 << failures)).max(Duration::from_secs(1));
+                let rest = context.rest_after(failures);
                 context.report(Report::Resting { wait: rest, reason: why, failures: failures + 1 });
                 (failures + 1, rest)
             }

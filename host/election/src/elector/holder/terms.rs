@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use core::time::Duration;
 
-use super::super::candidate::back_to_standby;
+use super::super::candidate::{Opening, back_to_standby};
 use super::super::record_writer::Purpose;
 use super::super::releasing::Releasing;
 use super::super::timer::Timer;
@@ -19,6 +19,19 @@ pub(super) struct FailureStreak {
     /// Its digest; none before anything was served under this lease.
     pub(super) module: Option<String>,
     pub(super) failures: u32,
+}
+
+impl FailureStreak {
+    /// As who takes the lease finds it. A version whose host is gone in the middle of its term has failed, as far as
+    /// anybody knows.
+    pub(super) fn after(opening: &Opening) -> Self {
+        match (&opening.record, opening.instead_of) {
+            (Some(Record { module, failures, .. }), Some(_)) => {
+                Self { module: module.clone(), failures: failures.saturating_add(1) }
+            }
+            _ => Self::default(),
+        }
+    }
 }
 
 /// Why a lease is given up.

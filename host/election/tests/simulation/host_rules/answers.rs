@@ -85,6 +85,23 @@ impl HostRules {
     }
 
     pub(super) fn read(&mut self, now: Time, snapshot: &Snapshot) {
+        let mut snapshot = snapshot.clone();
+        if let Snapshot::Object { lease: lease @ LeaseState::Abandoned { .. }, record, .. } = &mut snapshot
+            && self.holding.is_none()
+            && record.as_ref().is_none_or(|record| record.node.is_none())
+        {
+            // Who is gone had waited for another, who may not be.
+            *lease = LeaseState::Held;
+        }
+        let snapshot = &snapshot;
+        if let Snapshot::Object { lease: LeaseState::Abandoned { holder }, record, .. } = snapshot
+            && self.seen.death.is_none_or(|(known, ..)| known != *holder)
+        {
+            let is_served =
+                |record: &&Record| record.module.is_some() && record.module.as_deref() == self.versions.digest();
+            let has_failed = record.as_ref().filter(is_served).is_some_and(|record| record.failures > 0);
+            self.seen.death = Some((*holder, now, has_failed));
+        }
         self.failed_reads.0 = 0;
         let seen = &mut self.seen;
         seen.recalled = None;
@@ -185,7 +202,7 @@ impl HostRules {
                     Some((Snapshot::Object { record, .. }, _)) => record.as_ref(),
                     _ => None,
                 };
-                let failures = record.map_or(0, |record| record.failures);
+                let failures = record.map_or(0, |record| record.failures) + u32::from(acquisition.is_of_the_dead);
                 let module = record.and_then(|record| record.module.clone());
                 self.holding = Some(Holding {
                     id,

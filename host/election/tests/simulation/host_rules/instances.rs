@@ -179,7 +179,9 @@ impl HostRules {
             Snapshot::Nothing => true,
             Snapshot::Object { record: Some(record), .. } if self.is_over(record) => false,
             Snapshot::Object { lease, .. } => {
-                matches!(lease, LeaseState::Free | LeaseState::Expired | LeaseState::Broken)
+                let waits = self.seen.death.is_some_and(|(.., has_failed)| has_failed);
+                let is_abandoned = matches!(lease, LeaseState::Abandoned { .. }) && !waits;
+                matches!(lease, LeaseState::Free | LeaseState::Expired | LeaseState::Broken) || is_abandoned
             }
         };
         let free_for = self.seen.free_since.map_or(Duration::ZERO, |since| now.since(since));

@@ -42,6 +42,8 @@ pub struct HostRules {
     seen: Seen,
     /// Failed readings in a row, and when the last one failed.
     failed_reads: (u32, Time),
+    /// When there was a hint since it read last, or as it did.
+    hinted: Option<Time>,
     used_ids: BTreeSet<u128>,
     acquisition: Option<Acquisition>,
     holding: Option<Holding>,
@@ -108,6 +110,8 @@ struct Seen {
     outside_said: bool,
     /// Whether the last reading was a standby's.
     as_standby: bool,
+    /// Who was read to be gone, since when, and whether what it ran had failed just before.
+    death: Option<(LeaseId, Time, bool)>,
 }
 
 struct Acquisition {
@@ -122,6 +126,8 @@ struct Acquisition {
     waits_until: Duration,
     /// Nothing of another can still run: there is nothing to wait for.
     is_clear: bool,
+    /// It takes the place of one who is gone.
+    is_of_the_dead: bool,
     /// What else the store names was told, before it was asked for or after it was waited out.
     is_recalled: bool,
 }
@@ -238,6 +244,7 @@ impl HostRules {
             role: 0,
             seen: Seen::default(),
             failed_reads: (0, Time::default()),
+            hinted: None,
             used_ids: BTreeSet::new(),
             acquisition: None,
             holding: None,
@@ -303,6 +310,7 @@ impl HostRules {
             }
             Input::Shutdown => self.shutdown_asked = true,
             Input::SkipGrace => (self.shutdown_asked, self.skip_grace_asked) = (true, true),
+            Input::Hint => self.hinted = Some(now),
             Input::Tick => {}
         }
         self.forget_what_ran_out(now);

@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// A standby that is given hints leaves that much between two readings.
+const SHORTEST_POLL: Duration = Duration::from_millis(50);
+
 impl HostRules {
     pub(super) fn request(&mut self, now: Time, id: RequestId, op: &Op) -> Checked {
         let asked = Asked { op: op.clone(), sent: now, answered: false, role: self.role };
@@ -12,12 +15,21 @@ impl HostRules {
         self.last_sent = now;
         match op {
             Op::Read => {
-                self.last_read = Some(id);
-                self.standby_backs_off(now)
+                let last = self.last_read.replace(id).and_then(|id| self.requests.get(&id)).map(|asked| asked.sent);
+                let is_hinted = self.hinted.is_some();
+                // Which of the two was first does not show.
+                self.hinted.take_if(|hinted| *hinted < now);
+                // What leads to a reading by itself is no hint: the object was made, or another was faster.
+                let is_held = matches!(&self.seen.last, Some((Snapshot::Object { lease: LeaseState::Held, .. }, _)));
+                let is_early = last.is_some_and(|last| now.since(last) < SHORTEST_POLL);
+                if is_hinted && is_held && is_early && self.holding.is_none() && !self.is_in_doubt() {
+                    return broken("hints_are_bounded", format!("a reading at {now:?} after one at {last:?}"));
+                }
+                self.standby_backs_off(now, is_hinted)
             }
             Op::Recall => Ok(()),
             Op::Create { record } => self.created_only_if_none(record),
-            Op::Acquire { id, length, version } => self.acquire(now, *id, *length, version),
+            Op::Acquire { id, length, version, instead_of } => self.acquire(now, *id, *length, version, *instead_of),
             Op::Renew { .. } if self.hangs(now) => {
                 let killed = self.instance.as_ref().and_then(|instance| instance.killed);
                 broken("ends_what_hangs", format!("a renewal at {now:?} for what was killed at {killed:?}"))
@@ -47,7 +59,12 @@ impl HostRules {
         Ok(())
     }
 
-    pub(super) fn standby_backs_off(&self, now: Time) -> Checked {
+    /// Whether it has asked for the lease and heard of no outcome, or just now.
+    fn is_in_doubt(&self) -> bool {
+        self.acquisition.as_ref().is_some_and(|acquisition| !acquisition.decided) || self.shutdown_asked
+    }
+
+    pub(super) fn standby_backs_off(&self, now: Time, is_hinted: bool) -> Checked {
         const RULE: &str = "standby_backs_off";
         // A host that ends and gives up what it may have acquired tries as a holder does.
         if self.holding.is_some() || self.shutdown_asked {
@@ -64,6 +81,7 @@ impl HostRules {
         }
         if let Some((Snapshot::Object { lease: LeaseState::Held, .. }, at)) = &self.seen.last
             && failures == 0
+            && !is_hinted
             && self.acquisition.as_ref().is_none_or(|acquisition| acquisition.decided)
             && now.since(*at) < SECOND * 3 / 4
         {
@@ -89,7 +107,13 @@ impl HostRules {
         let is_news = self.seen.last.as_ref().is_some_and(|(_, at)| *at == now) && self.seen.as_standby;
         // What else is answered at the same moment, or asked for, may lead elsewhere.
         let is_asked = || self.requests.values().any(|asked| !asked.answered && asked.role == self.role);
-        if !is_news || self.failed_reads.0 > 0 || self.last_sent == now || self.holding.is_some() || is_asked() {
+        if !is_news
+            || self.hinted.is_some()
+            || self.failed_reads.0 > 0
+            || self.last_sent == now
+            || self.holding.is_some()
+            || is_asked()
+        {
             return Ok(());
         }
         let wait = wakeup.map_or(Duration::MAX, |wakeup| wakeup.since(now));
@@ -140,7 +164,14 @@ impl HostRules {
         }
     }
 
-    pub(super) fn acquire(&mut self, now: Time, id: LeaseId, length: Duration, version: &Version) -> Checked {
+    pub(super) fn acquire(
+        &mut self,
+        now: Time,
+        id: LeaseId,
+        length: Duration,
+        version: &Version,
+        instead_of: Option<LeaseId>,
+    ) -> Checked {
         if self.holding.as_ref().is_some_and(|holding| holding.id == id) {
             return self.shorten(now, id, length, version);
         }
@@ -162,6 +193,18 @@ impl HostRules {
         }
         if matches!(lease, LeaseState::Held | LeaseState::HeldForever | LeaseState::Breaking) {
             return broken("acquires_only_what_looks_free", format!("an acquire after reading {lease:?}"));
+        }
+        let dead = if let LeaseState::Abandoned { holder } = lease { Some(*holder) } else { None };
+        if instead_of != dead {
+            return broken("takes_the_place_that_it_read", format!("{instead_of:?} after {lease:?}"));
+        }
+        if let Some((holder, since, has_failed)) = self.seen.death
+            && is_new
+            && dead == Some(holder)
+            && has_failed
+            && now.since(since) < SECOND
+        {
+            return broken("crash_loop_is_slow", format!("an acquire {:?} after {lease:?}", now.since(since)));
         }
         // An acquire in doubt is repeated whatever is planned by now: only its answer tells whether there is a lease to
         // give up.
@@ -188,6 +231,7 @@ impl HostRules {
                 decided: false,
                 waits_until,
                 is_clear,
+                is_of_the_dead: instead_of.is_some(),
                 is_recalled: self.seen.recalled == Some(true),
             });
         }
@@ -231,7 +275,7 @@ impl HostRules {
             return recorded;
         }
         match (lease, record) {
-            (LeaseState::Expired, _) => Duration::ZERO,
+            (LeaseState::Expired | LeaseState::Abandoned { .. }, _) => Duration::ZERO,
             (LeaseState::Free, Some(record)) if record.released && (term > 0 || !self.seen.history) => Duration::ZERO,
             _ => recorded,
         }
@@ -343,7 +387,10 @@ impl HostRules {
         if record.failures == 0 && running_for.is_some_and(|length| length >= SECOND * 60) {
             count.expected = 0;
         }
-        if record.failures != count.expected {
+        // Who takes a lease of the dead and begins nothing leaves their count as it was.
+        let is_left = self.acquisition.as_ref().is_some_and(|last| last.id == id && last.is_of_the_dead);
+        let is_left = is_left && (record.node.is_none() || record.released) && record.failures + 1 == count.expected;
+        if record.failures != count.expected && !is_left {
             let what = format!("{} failures are written, {} are in a row", record.failures, count.expected);
             return broken("failures_counted_in_record", what);
         }
@@ -389,7 +436,10 @@ impl HostRules {
         if holding.done_unrecorded {
             return broken("finish_stays_finished", "a release before the outcome is recorded".to_string());
         }
-        if holding.failures.expected != holding.failures.recorded {
+        // Who takes a lease of the dead and begins nothing leaves their count as it was.
+        let is_of_the_dead = self.acquisition.as_ref().is_some_and(|last| last.id == id && last.is_of_the_dead);
+        let Count { expected, recorded, .. } = holding.failures;
+        if expected != recorded && !(is_of_the_dead && expected == recorded + 1) {
             return broken("failures_counted_in_record", "a release before the count is recorded".to_string());
         }
         if holding.must_step_down && !holding.cool_off_said && !self.shutdown_asked {

@@ -19,6 +19,7 @@ impl Plan {
         if weather.words > 0 {
             hosts.iter_mut().for_each(|host| host.drift = host.drift * DRIFT_WITH_WORDS_PPM / DRIFT_PPM);
         }
+        let witness = if rng.per_mille(400) { Witness::Sees } else { Witness::None };
         // Where versions come and go, some of them are bad.
         if rng.per_mille(500) && faults.iter().any(|(_, fault)| matches!(fault, Fault::Publish { .. })) {
             weather.short_lives = weather.short_lives.max(500);
@@ -26,7 +27,7 @@ impl Plan {
         }
         let mut faults = faults;
         draw_letting_others_ask(&mut Rng::about(&[seed, 4]), &hosts, heal_at, &mut faults);
-        Self { seed, hosts, has_state, is_watched, heal_at, faults, aimed, details: Details::Drawn(weather) }
+        Self { seed, hosts, has_state, is_watched, witness, heal_at, faults, aimed, details: Details::Drawn(weather) }
     }
 
     pub(super) fn draw_fate(&self, network: &Network, (host, incarnation, number): Key) -> Fate {

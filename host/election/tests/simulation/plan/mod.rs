@@ -38,11 +38,27 @@ pub struct Plan {
     /// Whether each host has a watchdog and a warden beside its supervisor, so that this one alone need not end an
     /// instance in time.
     pub is_watched: bool,
+    /// What tells the store that a host is gone.
+    pub witness: Witness,
     /// From here on nothing goes wrong any more.
     pub heal_at: Instant,
     pub faults: Vec<(Instant, Fault)>,
     pub aimed: Vec<Aimed>,
     pub details: Details,
+}
+
+/// What tells the store that a host is gone, before its lease has run out. Those of the others are faults of the store that
+/// no elector can make up for, and must be noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Witness {
+    /// Nothing.
+    None,
+    /// It says so once all of the host's processes are gone, or later.
+    Sees,
+    /// It says so while the host's runner may still be there.
+    ForgetsTheRunner,
+    /// It looks at the lock file of another folder, which nobody holds.
+    LooksElsewhere,
 }
 
 /// One host.

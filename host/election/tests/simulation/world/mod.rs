@@ -18,7 +18,9 @@ use baton_election::{
 use crate::coverage::Coverage;
 use crate::host::{Host, Instance, Process, version};
 use crate::invariants::{Checked, History, Running, Violation, broken};
-use crate::plan::{Aimed, Ask, CALM, Ending, Fate, Fault, HEALTHY, Key, LATEST_ARRIVAL, Life, Moment, Outage, Plan};
+use crate::plan::{
+    Aimed, Ask, CALM, Ending, Fate, Fault, HEALTHY, Key, LATEST_ARRIVAL, Life, Moment, Outage, Plan, Witness,
+};
 use crate::receiver::Sent;
 use crate::rng::Rng;
 use crate::store::{Instant, Lease, Store};
@@ -146,6 +148,20 @@ enum Event {
         incarnation: u32,
         plan: baton_election::Plan,
     },
+    /// Of what was left of a process nothing is.
+    IsGone {
+        host: usize,
+    },
+    /// The witness says that who held these leases is gone.
+    IsSeenGone {
+        host: usize,
+        ids: Vec<LeaseId>,
+    },
+    /// A host is told that there may be something new, whether there is or not.
+    Hint {
+        host: usize,
+        incarnation: u32,
+    },
     /// A process that was told to end has ended by now.
     EndsBy {
         host: usize,
@@ -187,6 +203,13 @@ impl World {
         }
         for (at, fault) in world.plan.faults.clone() {
             world.push(at, Event::Fault(fault));
+        }
+        if world.plan.witness != Witness::None {
+            let mut rng = Rng::about(&[world.plan.seed, 8]);
+            for _ in 0..10 {
+                let host = rng.below(world.hosts.len() as u64) as usize;
+                world.push(rng.between(Duration::ZERO, world.plan.heal_at), Event::Hint { host, incarnation: 1 });
+            }
         }
         world
     }
@@ -278,6 +301,25 @@ impl World {
                 self.feed(host, Input::Plan(plan))
             }
             Event::Look => Ok(()),
+            Event::IsGone { host } => {
+                self.hosts[host].orphan = None;
+                Ok(())
+            }
+            Event::IsSeenGone { host, ids } => {
+                self.note(|| format!("host {host} is seen to be gone"));
+                self.store.gone.extend(ids.iter().map(|id| id.as_u128()));
+                for other in 0..self.hosts.len() {
+                    let mut rng = Rng::about(&[self.plan.seed, 9, other as u64, self.queued]);
+                    let (incarnation, late) = (self.hosts[other].incarnation, rng.millis(0, 20));
+                    if !rng.per_mille(200) {
+                        self.push(self.now + late, Event::Hint { host: other, incarnation });
+                    }
+                }
+                Ok(())
+            }
+            Event::Hint { host, incarnation } => {
+                self.happen_once(self.resumes_at(host), (host, incarnation), Event::Hint { host, incarnation })
+            }
             Event::EndsBy { host, incarnation } => self.shutdown_is_bounded(host, incarnation),
             Event::Wake { host, incarnation, number } => {
                 if self.process((host, incarnation)).is_none_or(|process| process.wakes != number) {
@@ -360,12 +402,40 @@ impl World {
 
     fn end_process(&mut self, host: usize) {
         self.note(|| format!("host {host} ends"));
+        self.leaves(host);
         let machine = &mut self.hosts[host];
         machine.process = None;
         (machine.stopped_until, machine.unwatched_until) = (Duration::ZERO, Duration::ZERO);
         let soon = self.now + Duration::from_millis(100);
         let at = (self.now.max(machine.frozen_until) + machine.down).min(self.plan.heal_at).max(soon);
         self.push(at, Event::Start { host });
+    }
+
+    /// What a process leaves that ends: where there is a witness, the runner goes a little later than its host. The warden
+    /// ends it at its deadline.
+    fn leaves(&mut self, host: usize) {
+        let witness = self.plan.witness;
+        let incarnation = self.hosts[host].incarnation;
+        if witness == Witness::None {
+            return;
+        }
+        let Some(process) = self.hosts[host].process.take() else { return };
+        let mut rng = Rng::about(&[self.plan.seed, 10, host as u64, u64::from(incarnation)]);
+        let lease = self.plan.hosts[host].lease;
+        let stays = rng.pick(&[Duration::from_millis(8), lease / 20, lease / 2]);
+        let until = match process.instance.as_ref().filter(|instance| !instance.is_gone) {
+            Some(instance) => (self.now + stays).min(process.instant(instance.deadline)).max(self.now),
+            None => self.now,
+        };
+        let late = if rng.per_mille(800) { rng.millis(0, 5) } else { rng.between(Duration::ZERO, lease) };
+        let ids = process.leases.clone();
+        match witness {
+            Witness::None | Witness::LooksElsewhere => {}
+            Witness::Sees => self.push(until + late, Event::IsSeenGone { host, ids }),
+            Witness::ForgetsTheRunner => self.push(self.now, Event::IsSeenGone { host, ids }),
+        }
+        self.hosts[host].orphan = Some((process, until));
+        self.push(until, Event::IsGone { host });
     }
 
     /// Lets the elector take an input, and executes what comes out.
@@ -526,6 +596,8 @@ impl World {
         let running = self.running();
         self.history.executed((host, incarnation), op, &result, before.as_ref(), end, &running)?;
         if result.is_ok() {
+            let is_early = matches!(op, Op::Acquire { instead_of: Some(_), .. }) && !was_expired;
+            self.coverage.taken_from_the_dead += u64::from(is_early);
             if let Op::Create { record } | Op::Write { record, .. } = op {
                 self.records.push(record.clone());
             }
@@ -558,7 +630,14 @@ impl World {
                 blind: !frozen.is_zero() && self.now <= frozen + room,
             })
         };
-        self.hosts.iter().enumerate().filter_map(of).collect()
+        let orphaned = |(host, machine): (usize, &Host)| {
+            let (process, until) = machine.orphan.as_ref().filter(|(_, until)| self.now < *until)?;
+            let Instance { term, lease, .. } = process.instance.as_ref()?;
+            let passes = process.passes(self.now) && self.now < *until;
+            Some(Running { host, term: *term, lease: *lease, passes, blind: self.now < machine.frozen_until })
+        };
+        let machines = || self.hosts.iter().enumerate();
+        machines().filter_map(of).chain(machines().filter_map(orphaned)).collect()
     }
 
     /// The term of the instance that can act, under a lease that the store does not take for broken.

@@ -190,7 +190,13 @@ impl World {
         process.unanswered.insert(id);
         if let Op::Acquire { id, .. } = &op {
             process.lease = Some(*id);
+            process.leases.push(*id);
+            if self.plan.witness == Witness::LooksElsewhere {
+                let ids = vec![*id];
+                self.push(self.now + Duration::from_millis(100), Event::IsSeenGone { host, ids });
+            }
         }
+        let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
         let gives_up = process.instant(process.local(self.now) + timeout);
         self.push(gives_up, Event::Timeout { key });
         self.comes_with(host, Moment::Asks(ask));
@@ -248,6 +254,7 @@ impl World {
                 }
                 self.step(Event::GoneIsTold { key, killed })
             }
+            Event::Hint { .. } => self.feed(host, Input::Hint),
             Event::GoneIsTold { key: (.., number), killed } => {
                 let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
                 let Some(instance) = process.instance.take_if(|one| one.number == number) else { return Ok(()) };
