@@ -75,6 +75,8 @@ pub(super) struct Setup {
     pub policy: Policy,
     /// Whether it rehearses the start of an instance.
     pub rehearses: bool,
+    /// Whether it was handed over a lock, by which others know that it is there.
+    pub is_witnessed: bool,
 }
 
 /// An instance of a module.

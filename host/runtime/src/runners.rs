@@ -243,6 +243,8 @@ impl Runners {
         let remains = leaves.then(|| room_for_remains(policy)).transpose()?;
         let watched = page_file.try_clone()?;
         let mut descriptors = vec![theirs_in, theirs_out, page_file, tally_file];
+        // Held before there is anybody to hold it, and by nobody but the runner once it is forked.
+        descriptors.extend(self.0.templates.lock().await?);
         if let Some(remains) = &remains {
             descriptors.push(remains.try_clone()?.into());
         }
@@ -257,7 +259,8 @@ impl Runners {
     /// Has it make itself ready.
     async fn prepare(&self, ready: &mut Ready, module: &Module, rehearses: bool) -> Result<(), RunnerError> {
         let within = if rehearses { REHEARSES_WITHIN } else { PATIENCE };
-        let setup = Setup { digest: module.digest(), policy: self.0.policy.clone(), rehearses };
+        let is_witnessed = self.0.templates.is_witnessed();
+        let setup = Setup { digest: module.digest(), policy: self.0.policy.clone(), rehearses, is_witnessed };
         let prepared = timeout(within, async {
             // One that ends before it has read all of it says why, or how it ended does.
             let _ = ready.to.write_all(&frame(&ToRunner::Prepare(Box::new(setup)))?).await;

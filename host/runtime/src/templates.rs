@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use baton_store::Digest;
+use baton_store::{Digest, LockFile};
 use rustix::process::Pid;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
@@ -35,6 +35,8 @@ pub struct Templates(Arc<Inner>);
 struct Inner {
     program: PathBuf,
     processes: Processes,
+    /// By which others know that the runners are there.
+    lock_file: Option<Arc<LockFile>>,
     /// By the digest of the module, and what it was compiled for.
     known: Mutex<HashMap<(Digest, Purpose), Weak<Template>>>,
 }
@@ -62,7 +64,28 @@ impl Templates {
     /// Templates that are that program, which must be this very version of Baton.
     #[must_use]
     pub fn new(program: PathBuf, processes: &Processes) -> Self {
-        Self(Arc::new(Inner { program, processes: processes.clone(), known: Mutex::default() }))
+        Self::with_lock_file(program, processes, None)
+    }
+
+    /// The same, and while one of their runners is there this host is not taken for gone by who looks at that file.
+    #[must_use]
+    pub fn with_lock_file(program: PathBuf, processes: &Processes, lock_file: Option<Arc<LockFile>>) -> Self {
+        Self(Arc::new(Inner { program, processes: processes.clone(), lock_file, known: Mutex::default() }))
+    }
+
+    /// By which others know that a runner is there, which is handed it.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub(super) async fn lock(&self) -> io::Result<Option<OwnedFd>> {
+        let Some(file) = self.0.lock_file.clone() else { return Ok(None) };
+        // A file system may take its time, and whoever attends to instances has none.
+        tokio::task::spawn_blocking(move || file.for_runner()).await.map_err(io::Error::other)?.map(Some)
+    }
+
+    /// Whether its runners are handed one.
+    pub(super) fn is_witnessed(&self) -> bool {
+        self.0.lock_file.is_some()
     }
 
     /// The template of a version, whose code was compiled for that.

@@ -124,11 +124,12 @@ impl Way {
                 let folders = folders.each_ref().map(|(folder, read_only)| (folder.as_fd(), *read_only));
                 // As the process is that runners are forked by.
                 to_forking().expect("it is confined");
-                let reach = Reach { folders: if granted { &folders } else { &[] }, network: granted };
+                let folders: &[_] = if granted { &folders } else { &[] };
+                let reach = Reach { folders, files: granted, network: granted, holds: None };
                 to_loading(&reach).expect("it is confined");
                 targets.made = Some(Made::new().expect("a runtime"));
                 if let Self::Running { .. } = self {
-                    to_running(granted, granted).expect("it is confined finally");
+                    to_running(&reach).expect("it is confined finally");
                 }
             }
         }

@@ -28,10 +28,10 @@ use baton_runtime::{
     Output, Policy, Postmortem, PostmortemWriter, Processes, Purpose, Runners, RunningInstances, Templates,
     WATCH_RUNNERS, make_runners, watch_runners,
 };
-use baton_store::MemoryStore;
 use baton_store::clock::Clock;
 use baton_store::gate::Watchdog;
 use baton_store::state;
+use baton_store::{LockFile, MemoryStore};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::runtime::Handle;
 
@@ -131,6 +131,8 @@ const CASES: &[(&str, Setting, Then)] = &[
     ("attacks the page", Granted, Stays("all is tried")),
     ("attacks others", Plain, Stays("all is tried")),
     ("attacks others", Granted, Stays("all is tried")),
+    ("gives its lock up", Plain, Stays("its lock is held")),
+    ("gives its lock up", Granted, Stays("its lock is held")),
     ("connects", Plain, Stays("connected")),
     ("prints for ever", Plain, Stays("line 20")),
     ("spins", NeverReady, Stays("")),
@@ -188,6 +190,9 @@ struct Host {
     /// Who takes connections.
     server: TcpListener,
     folder: PathBuf,
+    /// By which others know that its runners are there.
+    lock_file: Arc<LockFile>,
+    _locks: tempfile::TempDir,
 }
 
 impl Drop for Host {
@@ -206,6 +211,8 @@ impl Host {
         server.set_nonblocking(true).unwrap();
         let folder = runner::granted(std::process::id());
         fs::create_dir_all(&folder).unwrap();
+        let locks = tempfile::tempdir().unwrap();
+        let lock_file = Arc::new(LockFile::make(locks.path(), "host").unwrap());
         Self {
             clock,
             watchdog: Arc::new(watchdog.unwrap()),
@@ -214,14 +221,18 @@ impl Host {
                 .map(|(engine, path)| Module::load(engine, path).unwrap()),
             server,
             folder,
+            lock_file,
+            _locks: locks,
         }
     }
 
     fn launcher(&self, program: &Path, policy: Policy, env: &[(&str, &str)]) -> Launcher {
+        let lock_file = Some(Arc::clone(&self.lock_file));
+        let templates = Templates::with_lock_file(program.to_owned(), &self.processes, lock_file);
         Launcher {
             election: ElectionName::new("fleet").unwrap(),
             node: "alpha".to_owned(),
-            runners: Runners::new(policy, &Templates::new(program.to_owned(), &self.processes), &Handle::current()),
+            runners: Runners::new(policy, &templates, &Handle::current()),
             states: Arc::new(MemoryStore::new(Arc::new(|| Duration::ZERO))),
             handover: state::Handover::default(),
             claim_ahead: CLAIM_AHEAD,

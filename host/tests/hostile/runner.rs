@@ -58,6 +58,8 @@ struct Runner {
     to_host: Option<File>,
     page: OwnedFd,
     tally: OwnedFd,
+    /// What it is to hold as long as it is there.
+    lock: OwnedFd,
     remains: Option<OwnedFd>,
     /// Where the page and the tally are mapped, as in every runner.
     mapped: [*mut libc::c_void; 2],
@@ -78,7 +80,7 @@ pub fn be_one(forked: Forked) -> ExitCode {
     let mut given = forked.into_descriptors().into_iter();
     let mut next = || given.next().expect("a descriptor");
     let (mut from_host, mut to_host) = (File::from(next()), File::from(next()));
-    let (page, tally) = (next(), next());
+    let (page, tally, lock) = (next(), next(), next());
     let remains = given.next();
     let prepare = message(&mut from_host);
     let mapped = [(&page, libc::PROT_READ), (&tally, libc::PROT_READ | libc::PROT_WRITE)];
@@ -92,8 +94,9 @@ pub fn be_one(forked: Forked) -> ExitCode {
         .into_iter()
         .collect();
     let reached: Vec<_> = folders.iter().map(|folder| (folder.as_fd(), false)).collect();
-    to_loading(&Reach { folders: &reached, network: true }).unwrap();
-    to_running(has_folder, true).unwrap();
+    let reach = Reach { folders: &reached, files: has_folder, network: true, holds: Some(lock.as_fd()) };
+    to_loading(&reach).unwrap();
+    to_running(&reach).unwrap();
     if has(&prepare, NEVER_READY) {
         stay();
     }
@@ -104,7 +107,7 @@ pub fn be_one(forked: Forked) -> ExitCode {
     to_host.write_all(&frame(&[says::READY, 1])).unwrap();
     let start = message(&mut from_host);
     let host = libc::pid_t::try_from(host).unwrap();
-    Runner { host, from_host, to_host: Some(to_host), page, tally, remains, mapped, start }.does_evil()
+    Runner { host, from_host, to_host: Some(to_host), page, tally, lock, remains, mapped, start }.does_evil()
 }
 
 fn message(from: &mut File) -> Vec<u8> {
@@ -307,6 +310,7 @@ impl Runner {
             }
             "attacks the page" => self.attacks_the_page(),
             "attacks others" => self.attacks_others(),
+            "gives its lock up" => self.gives_its_lock_up(),
             "connects" => self.connects(),
             "prints after its deadline" => self.prints_after_its_deadline(),
             "prints for ever" => {
@@ -318,6 +322,54 @@ impl Runner {
             other => panic!("{other}"),
         }
         stay()
+    }
+
+    /// Tries to have others take it, and so its host, for gone. What is refused is said by name.
+    fn gives_its_lock_up(&self) {
+        let lock = self.lock.as_raw_fd();
+        let other = self.page.as_raw_fd();
+        let unlocked = libc::flock { l_type: libc::F_UNLCK as i16, l_whence: 0, l_start: 0, l_len: 0, l_pid: 0 };
+        let unlocked = &raw const unlocked;
+        // The kernel looks at no more than half of a register.
+        let wide = i64::from(lock) | 1 << 32;
+        let byte = c"x".as_ptr();
+        let part = libc::iovec { iov_base: byte.cast_mut().cast(), iov_len: 1 };
+        let parts = &raw const part;
+        let number = |call, arguments: [i64; 4]| {
+            let [one, two, three, four] = arguments;
+            // SAFETY: what the calls would read lives until they return, and what they would close nobody uses.
+            done(unsafe { libc::syscall(call, one, two, three, four) })
+        };
+        let [lock, other, unlocked, byte, parts] =
+            [lock.into(), other.into(), unlocked as i64, byte as i64, parts as i64];
+        for (name, call, arguments) in [
+            ("close", libc::SYS_close, [lock, 0, 0, 0]),
+            ("close, wide", libc::SYS_close, [wide, 0, 0, 0]),
+            ("close_range", libc::SYS_close_range, [lock, lock, 0, 0]),
+            ("dup3", libc::SYS_dup3, [other, lock, 0, 0]),
+            ("F_DUPFD", libc::SYS_fcntl, [lock, libc::F_DUPFD.into(), 0, 0]),
+            ("F_DUPFD_CLOEXEC", libc::SYS_fcntl, [lock, libc::F_DUPFD_CLOEXEC.into(), 0, 0]),
+            ("F_SETFD", libc::SYS_fcntl, [lock, libc::F_SETFD.into(), 0, 0]),
+            ("F_SETLK", libc::SYS_fcntl, [lock, libc::F_SETLK.into(), unlocked, 0]),
+            ("F_OFD_SETLK", libc::SYS_fcntl, [lock, libc::F_OFD_SETLK.into(), unlocked, 0]),
+            ("F_OFD_SETLKW", libc::SYS_fcntl, [lock, libc::F_OFD_SETLKW.into(), unlocked, 0]),
+            ("flock", libc::SYS_flock, [lock, libc::LOCK_UN.into(), 0, 0]),
+            ("write", libc::SYS_write, [lock, byte, 1, 0]),
+            ("writev", libc::SYS_writev, [lock, parts, 1, 0]),
+            ("pwrite64", libc::SYS_pwrite64, [lock, byte, 1, 0]),
+            ("pwritev", libc::SYS_pwritev, [lock, parts, 1, 0]),
+            ("pwritev2", libc::SYS_pwritev2, [lock, parts, 1, 0]),
+            ("ftruncate", libc::SYS_ftruncate, [lock, 1 << 40, 0, 0]),
+            ("fallocate", libc::SYS_fallocate, [lock, 0, 0, 1 << 20]),
+            ("unshare", libc::SYS_unshare, [libc::CLONE_FILES.into(), 0, 0, 0]),
+            ("execve", libc::SYS_execve, [c"/bin/true".as_ptr() as i64, 0, 0, 0]),
+        ] {
+            if number(call, arguments).is_ok() {
+                self.line(&format!("gives its lock up by {name}"));
+                return;
+            }
+        }
+        self.line("its lock is held");
     }
 
     fn tries(&self, name: &str, outcome: io::Result<()>) {

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
@@ -76,9 +77,10 @@ fn unsigned(value: libc::c_int) -> u64 {
     value.cast_unsigned().into()
 }
 
-/// The calls that a process knows.
+/// The calls that a process knows, each with the ways in which it can be made: in all of a way's conditions, and without a
+/// way in any.
 #[must_use]
-pub(super) struct Calls(BTreeMap<libc::c_long, Vec<SeccompRule>>);
+pub(super) struct Calls(BTreeMap<libc::c_long, Vec<Vec<SeccompCondition>>>);
 
 impl Calls {
     /// What every process of ours needs: its memory can be made in other ways than it is here, which each says itself.
@@ -106,14 +108,28 @@ impl Calls {
         call: libc::c_long,
         conditions: [Condition; N],
     ) -> Result<(), BackendError> {
-        let rule = SeccompRule::new(conditions.into_iter().collect::<Result<_, _>>()?)?;
+        let way = conditions.into_iter().collect::<Result<_, _>>()?;
         match self.0.entry(call) {
             Entry::Vacant(entry) => {
-                entry.insert(vec![rule]);
+                entry.insert(vec![way]);
             }
-            // Without a rule the arguments do not matter.
+            // The arguments do not matter.
             Entry::Occupied(entry) if entry.get().is_empty() => {}
-            Entry::Occupied(mut entry) => entry.get_mut().push(rule),
+            Entry::Occupied(mut entry) => entry.get_mut().push(way),
+        }
+        Ok(())
+    }
+
+    /// What is known of those calls, for any descriptor but this one: it is their first argument.
+    pub(super) fn but_for(&mut self, descriptor: BorrowedFd<'_>, calls: &[libc::c_long]) -> Result<(), BackendError> {
+        let number = unsigned(descriptor.as_raw_fd());
+        let other = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, number)?;
+        for call in calls {
+            let Some(ways) = self.0.get_mut(call) else { continue };
+            if ways.is_empty() {
+                ways.push(Vec::new());
+            }
+            ways.iter_mut().for_each(|way| way.push(other.clone()));
         }
         Ok(())
     }
@@ -154,6 +170,9 @@ impl Calls {
     /// The filter, as the kernel takes it.
     pub(super) fn filter(self) -> Result<BpfProgram, BackendError> {
         let unknown = SeccompAction::Errno(libc::ENOSYS.cast_unsigned());
-        SeccompFilter::new(self.0, unknown, SeccompAction::Allow, std::env::consts::ARCH.try_into()?)?.try_into()
+        let rules = |ways: Vec<Vec<_>>| ways.into_iter().map(SeccompRule::new).collect::<Result<_, _>>();
+        let known: BTreeMap<_, Vec<SeccompRule>> =
+            self.0.into_iter().map(|(call, ways)| Ok((call, rules(ways)?))).collect::<Result<_, BackendError>>()?;
+        SeccompFilter::new(known, unknown, SeccompAction::Allow, std::env::consts::ARCH.try_into()?)?.try_into()
     }
 }

@@ -62,6 +62,12 @@ impl From<rustix::io::Errno> for ConfineError {
     }
 }
 
+/// Whether a process holds what it is to hold as long as it is there, whatever it has become.
+#[must_use]
+pub fn keeps_what_it_holds() -> bool {
+    has_seccomp()
+}
+
 /// What this system lacks of all that confines a process, in words for people.
 #[must_use]
 pub fn missing() -> Vec<&'static str> {

@@ -22,8 +22,13 @@ use super::filter::{Calls, flags, is, no_code, null};
 pub struct Reach<'a> {
     /// Folders that are granted: opened with `O_PATH`, and whether they may only be read.
     pub folders: &'a [(BorrowedFd<'a>, bool)],
+    /// Whether it opens folders when an instance starts, those that are not there yet among them.
+    pub files: bool,
     /// Whether it makes TCP connections.
     pub network: bool,
+    /// What it holds as long as it is there, whatever becomes of it: it can neither close it, nor unlock or write what it
+    /// is open for, nor have another descriptor for that.
+    pub holds: Option<BorrowedFd<'a>>,
 }
 
 /// Confines this process for good, to what it needs to load a guest and to fork processes that are siblings of it; these
@@ -48,8 +53,7 @@ pub fn to_forking() -> Result<(), ConfineError> {
 pub fn to_loading(reach: &Reach<'_>) -> Result<(), ConfineError> {
     super::give_up_files(reach)?;
     if super::has_seccomp() {
-        let filter = loading(!reach.folders.is_empty(), reach.network)?;
-        seccompiler::apply_filter(&filter).map_err(io::Error::other)?;
+        seccompiler::apply_filter(&loading(reach)?).map_err(io::Error::other)?;
     }
     Ok(())
 }
@@ -60,9 +64,9 @@ pub fn to_loading(reach: &Reach<'_>) -> Result<(), ConfineError> {
 ///
 /// # Errors
 /// [`ConfineError`] if the kernel has a part of it and refuses that. What the kernel lacks is no error.
-pub fn to_running(files: bool, network: bool) -> Result<(), ConfineError> {
+pub fn to_running(reach: &Reach<'_>) -> Result<(), ConfineError> {
     if super::has_seccomp() {
-        seccompiler::apply_filter_all_threads(&running(files, network)?).map_err(io::Error::other)?;
+        seccompiler::apply_filter_all_threads(&running(reach)?).map_err(io::Error::other)?;
     }
     Ok(())
 }
@@ -121,13 +125,25 @@ const RENAMEAT: libc::c_long = libc::SYS_renameat;
 #[cfg(target_arch = "aarch64")]
 const RENAMEAT: libc::c_long = 38;
 
+/// Calls with which a descriptor is closed, doubled or locked, or what it is open for is changed.
+const GIVES_UP: &[libc::c_long] = &[
+    libc::SYS_close,
+    libc::SYS_fcntl,
+    libc::SYS_ftruncate,
+    libc::SYS_pwrite64,
+    libc::SYS_pwritev,
+    libc::SYS_pwritev2,
+    libc::SYS_write,
+    libc::SYS_writev,
+];
+
 /// Calls on connections.
 const CONNECTIONS: &[libc::c_long] =
     &[libc::SYS_connect, libc::SYS_getpeername, libc::SYS_getsockname, libc::SYS_shutdown];
 
 /// What a template knows of the system: all that a runner may come to need, and what makes one.
 fn forking() -> Result<BpfProgram, BackendError> {
-    let mut calls = preparing(true, true)?;
+    let mut calls = preparing(true, true, None)?;
     calls.all(&[
         libc::SYS_getppid,
         libc::SYS_landlock_add_rule,
@@ -146,11 +162,11 @@ fn forking() -> Result<BpfProgram, BackendError> {
 }
 
 /// What a runner knows of the system while it makes itself ready.
-fn loading(files: bool, network: bool) -> Result<BpfProgram, BackendError> {
-    preparing(files, network)?.filter()
+fn loading(reach: &Reach<'_>) -> Result<BpfProgram, BackendError> {
+    preparing(!reach.folders.is_empty(), reach.network, reach.holds)?.filter()
 }
 
-fn preparing(files: bool, network: bool) -> Result<Calls, BackendError> {
+fn preparing(files: bool, network: bool, holds: Option<BorrowedFd<'_>>) -> Result<Calls, BackendError> {
     let mut calls = working(files, network)?;
     calls.all(MAKES);
     calls.threads()?;
@@ -171,14 +187,22 @@ fn preparing(files: bool, network: bool) -> Result<Calls, BackendError> {
     calls.when(libc::SYS_seccomp, [is(0, libc::SECCOMP_SET_MODE_FILTER as libc::c_int), is(1, all_threads)])?;
     calls.when(libc::SYS_seccomp, [is(0, libc::SECCOMP_GET_ACTION_AVAIL as libc::c_int), is(1, 0)])?;
     calls.when(libc::SYS_prctl, [is(0, libc::PR_SET_NO_NEW_PRIVS), is(1, 1)])?;
-    Ok(calls)
+    keeps(calls, holds)
 }
 
 /// What a runner knows of the system while a guest runs.
-fn running(files: bool, network: bool) -> Result<BpfProgram, BackendError> {
-    let mut calls = working(files, network)?;
+fn running(reach: &Reach<'_>) -> Result<BpfProgram, BackendError> {
+    let mut calls = working(reach.files, reach.network)?;
     calls.when(libc::SYS_mprotect, [no_code(2)])?;
-    calls.filter()
+    keeps(calls, reach.holds)?.filter()
+}
+
+/// The same calls, but that descriptor is not given up by any.
+fn keeps(mut calls: Calls, holds: Option<BorrowedFd<'_>>) -> Result<Calls, BackendError> {
+    if let Some(descriptor) = holds {
+        calls.but_for(descriptor, GIVES_UP)?;
+    }
+    Ok(calls)
 }
 
 /// What a runner needs from its beginning to its end. No call here acts on another process, takes a lock that others

@@ -16,7 +16,7 @@ mod wire;
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::{Arc, Barrier, mpsc};
 use std::time::Duration;
@@ -53,6 +53,8 @@ struct Descriptors {
     to_host: File,
     page: OwnedFd,
     tally: OwnedFd,
+    /// By what others know that it is there, if they are to: its lock is held as long as this process is.
+    lock: Option<OwnedFd>,
     /// Where it leaves what is kept of its instance, if anything is.
     remains: Option<File>,
 }
@@ -66,8 +68,16 @@ impl Descriptors {
             to_host: next()?.into(),
             page: next()?,
             tally: next()?,
+            lock: next().ok(),
             remains: next().ok().map(File::from),
         })
+    }
+
+    /// Of the last two either may be there alone.
+    fn are_for(&mut self, setup: &Setup) {
+        if !setup.is_witnessed {
+            self.remains = self.lock.take().map(File::from);
+        }
     }
 }
 
@@ -104,6 +114,7 @@ fn begin(Forked { linked, host, descriptors }: Forked) -> anyhow::Result<Option<
     let Some(ToRunner::Prepare(setup)) = protocol::read(&mut descriptors.from_host, LONGEST_TO_RUNNER)? else {
         return Ok(None);
     };
+    descriptors.are_for(&setup);
     Ok(Some(Runner { setup: *setup, linked, descriptors, wire }))
 }
 
@@ -123,7 +134,9 @@ struct Prepared {
 impl Runner {
     fn serve(self) -> anyhow::Result<()> {
         let Self { setup, linked, descriptors, wire } = self;
-        let Descriptors { mut from_host, page, tally, remains, .. } = descriptors;
+        let Descriptors { mut from_host, page, tally, lock, remains, .. } = descriptors;
+        // Nothing closes it before the process has ended.
+        let lock = std::mem::ManuallyDrop::new(lock);
         let policy = &setup.policy;
         let (files, network) = (!policy.folders.is_empty(), policy.http.grants_anything());
         // Read once more when all is ready, when no file can be opened any more.
@@ -137,7 +150,8 @@ impl Runner {
             policy.folders.iter().filter_map(|folder| Some((folder.open().ok()?, folder.read_only))).collect();
         let has_folders = folders.len() == policy.folders.len();
         let reached: Vec<_> = folders.iter().map(|(folder, read_only)| (folder.as_fd(), *read_only)).collect();
-        confine::to_loading(&Reach { folders: &reached, network })?;
+        let reach = Reach { folders: &reached, files, network, holds: lock.as_ref().map(AsFd::as_fd) };
+        confine::to_loading(&reach)?;
 
         let lookups = Lookups::new(wire.clone());
         let client = Client::new(&policy.http, lookups.clone())?;
@@ -157,7 +171,7 @@ impl Runner {
         })?;
         let ticker = policy.profile.then(|| instance::Ticker::start(&linked.engine)).transpose()?;
         memory.limit(policy)?;
-        confine::to_running(files, network)?;
+        confine::to_running(&reach)?;
         let prepared = Prepared { setup, linked, runtime, gate, tally, client, lookups, wire, remains };
         if let Some(rehearsal) = rehearsal {
             rehearsal.hold(&prepared);
