@@ -364,6 +364,13 @@ pub(super) struct Run {
     /// redeployed, preempted or terminated, and acknowledges the event.
     #[arg(long, value_name = "WHERE")]
     pub scheduled_events: Option<String>,
+    /// Whether the hosts of this machine take the lease of one that the kernel says is gone, without waiting for it to run
+    /// out: on or off [env: BATON_WITNESS] [default: on]
+    ///
+    /// With an embedded store only. Set it to off where processes are checkpointed and restored (CRIU): the kernel takes one
+    /// that may come back for gone.
+    #[arg(long, value_name = "ON|OFF")]
+    pub witness: Option<String>,
     /// Something that people know this node by; repeat it for more [env: BATON_LABEL, one K=V on each line]
     ///
     /// Shown where nodes are, and in the metrics. In the file: the table `labels`, as in `labels = { zone = "west" }`.

@@ -474,6 +474,7 @@ impl args::Run {
             .flag(Key::AdminTlsKey, self.admin_tls_key)
             .flag(Key::AdminAdvertise, self.admin_advertise)
             .flag(Key::ScheduledEvents, self.scheduled_events)
+            .flag(Key::Witness, self.witness)
             .flag(Key::MaxLeading, self.max_leading)
             .flag_pairs(Key::Labels, &self.label)?;
         self.settings.add_to(layer)

@@ -18,6 +18,7 @@
 //!
 //! No thread that renews, kills or gates waits for a guest. Every task and thread has an owner that awaits or joins it.
 
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -59,8 +60,11 @@ use baton_runtime::{Folder, Secret};
 use baton_store::clock::Clock;
 use baton_store::gate::Watchdog;
 use baton_store::state::Handover;
-use baton_store::{Digest, Labels, ObjectStore, Store};
+use baton_store::{Digest, Labels, LockFile, ObjectStore, Store, witness};
 use baton_store::{LeaseStore, MemoryStore, StoreUrl};
+
+/// How long the start waits for a disk that nothing depends on yet.
+const LOCKED_WITHIN: Duration = Duration::from_secs(2);
 
 /// How long the end waits for the last core dump and the last profile.
 const LAST_FILES: Duration = Duration::from_secs(5);
@@ -264,11 +268,18 @@ fn contend(
     let watchdog = Arc::new(Watchdog::start(clock.clone(), move |why, longest| words.last_words(why, longest))?);
     // Who attends to instances keeps no supervisor waiting, whatever their runners say.
     let keepers = runtime("keeper", 2)?;
-    // The same program, whatever is put in its place.
-    let templates = Templates::new("/proc/self/exe".into(), &Processes::new()?);
     // Two threads: one that waits for a slow call of the system does not delay the other's deadlines.
     let control = runtime("control", 2)?;
     let incarnation = incarnation()?;
+    let lock_file = control.block_on(lock_file(config, workshop, &incarnation, log));
+    // Until this process has ended, whatever is left of it then.
+    let _held = ManuallyDrop::new(lock_file.clone());
+    let leases = match &lock_file {
+        Some(_) => &baton_store::open_leases(&config.store, lock_file.clone()).map_err(WrongConfiguration::new)?,
+        None => leases,
+    };
+    // The same program, whatever is put in its place.
+    let templates = Templates::with_lock_file("/proc/self/exe".into(), &Processes::new()?, lock_file);
     let running = RunningInstances::default();
     let spans = exports.as_ref().and_then(Exports::spans);
     let standing = |Checked { coordinator, .. }: &Checked<'_>| {
@@ -469,6 +480,30 @@ fn contend(
     control.shutdown_background();
     keepers.shutdown_timeout(Duration::from_secs(1));
     result
+}
+
+/// What lets other hosts of this machine know that this one is gone, once it is; none where they are not to, or cannot.
+async fn lock_file(
+    config: &Config,
+    workshop: Option<&Workshop>,
+    incarnation: &str,
+    log: &Log,
+) -> Option<Arc<LockFile>> {
+    // A runner that could give its lock up would be taken for gone, and go on.
+    let is_wanted = config.witness && workshop.is_none() && confine::keeps_what_it_holds();
+    let folder = witness::folder(&config.store).filter(|_| is_wanted)?;
+    let incarnation = incarnation.to_owned();
+    let makes = tokio::task::spawn_blocking(move || LockFile::make(&folder, &incarnation));
+    let problem = match tokio::time::timeout(LOCKED_WITHIN, makes).await {
+        Ok(Ok(Ok(lock_file))) => return Some(Arc::new(lock_file)),
+        Ok(Ok(Err(error))) => format!("{:#}", anyhow::Error::new(error)),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!("the disk has not answered for {LOCKED_WITHIN:?}"),
+    };
+    let error =
+        format!("if this host dies, the others wait until its leases run out, and it does so for them: {problem}");
+    log.emit(None, Event::Error { error });
+    None
 }
 
 /// Tells the manager of the machine's services what the host does, if there is one that wants to know.

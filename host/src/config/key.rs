@@ -27,6 +27,8 @@ pub enum Key {
     AdminAdvertise,
     /// Who is asked what is planned for the machine.
     ScheduledEvents,
+    /// Whether it is found out, and let be found out, that hosts of this machine are gone.
+    Witness,
     /// Something that people know this node by.
     Labels,
     /// How many elections it leads at the most.
@@ -99,7 +101,7 @@ pub enum Key {
 
 impl Key {
     /// All settings: those of the host first, then those of a coordinator.
-    pub const ALL: [Key; 46] = [
+    pub const ALL: [Key; 47] = [
         Key::File,
         Key::Store,
         Key::Create,
@@ -112,6 +114,7 @@ impl Key {
         Key::AdminTlsKey,
         Key::AdminAdvertise,
         Key::ScheduledEvents,
+        Key::Witness,
         Key::Labels,
         Key::MaxLeading,
         Key::Cache,
@@ -164,6 +167,7 @@ impl Key {
             Key::AdminTlsKey => "admin-tls-key",
             Key::AdminAdvertise => "admin-advertise",
             Key::ScheduledEvents => "scheduled-events",
+            Key::Witness => "witness",
             Key::Labels => "labels",
             Key::MaxLeading => "max-leading",
             Key::Cache => "cache",

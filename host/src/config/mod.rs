@@ -83,6 +83,8 @@ pub struct Config {
     pub admin: AdminSettings,
     /// Who is asked what is planned for the machine.
     pub scheduled_events: ScheduledEvents,
+    /// Take the lease of a host of this machine that is gone, without waiting for it to run out, and let others do so.
+    pub witness: bool,
     /// What people know this node by.
     pub labels: Labels,
     /// How many elections it leads at the most; none for as many as it takes part in.

@@ -58,7 +58,7 @@ const PINS: [&str; 4] = [
 ];
 
 /// For each setting: what flag, variable, table and top of the file say, and the default. All different.
-const SETTINGS: [(Key, [&str; 4], &str); 37] = [
+const SETTINGS: [(Key, [&str; 4], &str); 38] = [
     (Key::Store, ["sqlite:/f", "sqlite:/v", "", "sqlite:/g"], "sqlite:HOME/.local/state/baton"),
     (Key::Create, ["true", "false", "", "true"], "false"),
     (Key::AllowWeakerIsolation, ["true", "false", "", "true"], "false"),
@@ -80,6 +80,7 @@ const SETTINGS: [(Key, [&str; 4], &str); 37] = [
     (Key::AdminTokenFile, ["f", "v", "", "HOME/g"], "none"),
     (Key::AdminAdvertise, ["http://f:1", "https://v", "", "https://g/x"], "own"),
     (Key::ScheduledEvents, ["off", "http://127.0.0.1:1", "", "http://127.0.0.1:2"], "auto"),
+    (Key::Witness, ["off", "on", "", "off"], "on"),
     (Key::Cache, ["f", "v", "", "off"], "HOME/.cache/baton"),
     (Key::Pin, [PINS[0], PINS[1], PINS[2], PINS[3]], "none"),
     (Key::Trust, ["f.pub", "v.pub", "/t.pub", "/g.pub"], "none"),

@@ -279,6 +279,18 @@ pub(super) fn switch(text: &str) -> Result<bool, String> {
     }
 }
 
+pub(super) fn on_off(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("use on or off".to_string()),
+    }
+}
+
+pub(super) fn show_on_off(on: &bool) -> String {
+    (if *on { "on" } else { "off" }).to_string()
+}
+
 pub(super) fn on_done(text: &str) -> Result<OnDone, String> {
     match text.trim() {
         "repeat" => Ok(OnDone::Repeat),

@@ -46,6 +46,7 @@ mod templates;
 mod terminal;
 mod trust;
 mod when_it_dies;
+mod witness;
 
 use baton_test_support::{
     azurite, endpoint, fuse, guests, minisign, modules, node, patience, publisher, registry, share, skipped,

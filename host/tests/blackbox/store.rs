@@ -176,12 +176,14 @@ impl Store {
         }
     }
 
-    /// Deletes all that there is: the folder's files, or the container.
+    /// Deletes all that there is: what is in the folder, or the container.
     pub fn delete(&self) {
         match self {
             Self::Sqlite(folder) => {
-                for file in std::fs::read_dir(folder.path()).expect("the folder") {
-                    match std::fs::remove_file(file.expect("a file").path()) {
+                for entry in std::fs::read_dir(folder.path()).expect("the folder") {
+                    let entry = entry.expect("an entry");
+                    let (path, is_folder) = (entry.path(), entry.file_type().is_ok_and(|kind| kind.is_dir()));
+                    match if is_folder { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) } {
                         // A journal, which SQLite had done with by then.
                         Err(error) if error.kind() == ErrorKind::NotFound => {}
                         deleted => deleted.expect("it is deleted"),
