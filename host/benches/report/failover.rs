@@ -66,6 +66,22 @@ pub fn elections(module: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     Ok(vec![row.bar(Bar::Ratio(1.0)).bar(Bar::P99Ratio(1.0)).against(NATIVE_START, &native)])
 }
 
+/// From the SIGKILL of a leading host until the next instance runs on the same machine, in an election of its own each
+/// time: from the second time in a row on the others would wait.
+fn deaths(module: &Path, times: usize) -> anyhow::Result<Row> {
+    let samples: Samples = (0..times)
+        .map(|number| {
+            let mut pair = Pair::start(module, "on");
+            thread::sleep(Duration::from_secs_f64(0.4 + 0.6 * (number as f64 * 0.618_034).fract()));
+            let killed = now();
+            pair.leader.signal(Signal::KILL);
+            1e3 * (pair.next_instance() - killed)
+        })
+        .collect();
+    let row = Row::new("SIGKILL → next instance, on one machine", Unit::Ms, samples);
+    Ok(row.bar(Bar::Median(30.0)).bar(Bar::P99(150.0)))
+}
+
 /// Crashes and hand-offs of pairs of hosts, one leading and one standing by, so that no third one helps.
 pub fn crashes_and_hand_offs(module: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     let (mut crashes, mut hand_offs) = (Samples::default(), Samples::default());
@@ -73,7 +89,7 @@ pub fn crashes_and_hand_offs(module: &Path, effort: &Effort) -> anyhow::Result<V
         let pairs: Vec<_> = (0..effort.pairs)
             .map(|number| {
                 scope.spawn(move || {
-                    let mut pair = Pair::start(module);
+                    let mut pair = Pair::start(module, "off");
                     let crashes: Vec<f64> =
                         (0..effort.rounds).map(|round| pair.crash(number + round * effort.pairs)).collect();
                     let hand_offs: Vec<f64> = (0..effort.rounds).map(|_| pair.hand_off()).collect();
@@ -92,6 +108,7 @@ pub fn crashes_and_hand_offs(module: &Path, effort: &Effort) -> anyhow::Result<V
         Row::new(what, Unit::S, samples).bar(Bar::Median(0.75)).bar(Bar::P99(1.6)).beside("poll", POLL)
     };
     Ok(vec![
+        deaths(module, effort.pairs * effort.rounds)?,
         judged("SIGKILL: the lease's own end → next instance", crashes),
         judged("SIGTERM → next instance", hand_offs),
     ])
@@ -105,18 +122,20 @@ struct Pair<'a> {
     term: u64,
     standby: Node,
     started: usize,
+    /// Whether nobody waits for the lease of who is gone.
+    witness: &'static str,
 }
 
 impl<'a> Pair<'a> {
-    fn start(module: &'a Path) -> Self {
+    fn start(module: &'a Path, witness: &'static str) -> Self {
         let site = Site::new();
-        let launch = |name| launch(&site, name, module).start();
+        let launch = |name| launch(&site, name, module).flag("--witness", witness).start();
         let leader = launch("node-1");
         let term = leader.after(0, "started").term;
         let standby = launch("node-2");
         follows(&standby);
         let store = SqliteStore::new(site.store());
-        Self { site, module, store, leader, term, standby, started: 2 }
+        Self { site, module, store, leader, term, standby, started: 2, witness }
     }
 
     /// From the end of the lease of a leader that was killed until the standby's instance runs, in seconds.
@@ -149,7 +168,8 @@ impl<'a> Pair<'a> {
     /// The standby leads now; another host stands by in its place.
     fn replace(&mut self) {
         self.started += 1;
-        let standby = launch(&self.site, &format!("node-{}", self.started), self.module).start();
+        let launch = launch(&self.site, &format!("node-{}", self.started), self.module);
+        let standby = launch.flag("--witness", self.witness).start();
         follows(&standby);
         self.leader = std::mem::replace(&mut self.standby, standby);
     }

@@ -72,7 +72,7 @@ async fn show(fleet: &mut Fleet, baton: &Path, coordinator: &Path, folder: &Path
     steps.push(("first leader", begin.elapsed(), first.to_string()));
     fleet.beats(&first).await?;
 
-    fleet.say(&format!("SIGKILL {}: the machine is gone, and nobody released the lease", first.node));
+    fleet.say(&format!("SIGKILL {}: it released nothing, and the kernel tells the others that it is gone", first.node));
     let begin = Instant::now();
     fleet.signal(&first.node, Signal::KILL)?;
     fleet.exited(&first.node).await?;
