@@ -14,7 +14,7 @@
 //! - [`state`] is a coordinator's state. [`ModuleStore`] has the modules under their [`Digest`]s, what an election is told
 //!   of them, and what each node says that it has ([`Announcement`]). A module is written once, and compared with its digest
 //!   at each reading.
-//! - [`witness`] is how a host of this machine is known to be gone.
+//! - `witness` is how a host of this machine is known to be gone, with the feature `sqlite`.
 //! - [`steering`] is what operators ask of an election's nodes.
 //! - [`History`] is what has become of an election's terms, for people alone.
 //! - [`edit`] changes an object through conflict and doubt; `recall` is what all of these name of terms.
@@ -47,6 +47,7 @@ pub mod sqlite;
 pub mod state;
 pub mod steering;
 mod url;
+#[cfg(feature = "sqlite")]
 pub mod witness;
 
 use std::fmt::Display;
@@ -70,6 +71,7 @@ pub use readers::READERS;
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteStore;
 pub use url::{StoreUrl, StoreUrlError};
+#[cfg(feature = "sqlite")]
 pub use witness::LockFile;
 
 /// A place that keeps leases and records.
@@ -115,9 +117,9 @@ pub struct OpenError {
 ///
 /// # Errors
 /// [`OpenError`] where what it takes is not configured.
+#[cfg(feature = "sqlite")]
 pub fn open_leases(url: &StoreUrl, lock_file: Option<Arc<LockFile>>) -> Result<Arc<dyn LeaseStore>, OpenError> {
     match (url, lock_file) {
-        #[cfg(feature = "sqlite")]
         (StoreUrl::Sqlite(folder), Some(lock_file)) => {
             Ok(Arc::new(SqliteStore::with_lock_file(folder, sqlite::Boot::current(), lock_file)))
         }
