@@ -1,5 +1,6 @@
 //! Runs the emulator, Azurite, for as long as a test needs it.
 
+use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -10,6 +11,9 @@ use crate::patience::Patience;
 
 /// How long to wait between two looks whether it has started.
 const LOOK: Duration = Duration::from_millis(20);
+
+/// How long a server that has started may take for an answer before it is asked again.
+const ANSWER: Duration = Duration::from_secs(2);
 
 /// A running emulator with nothing in it. It ends when this is dropped.
 pub struct Azurite {
@@ -71,9 +75,9 @@ impl Azurite {
         let mut azurite = Self { process, address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)) };
         let has_started = Patience::poll(LOOK, || {
             let has_ended = azurite.process.try_wait().expect("a child can be waited for").is_some();
-            (has_ended || TcpStream::connect(azurite.address).is_ok()).then_some(!has_ended)
+            (has_ended || answers(azurite.address)).then_some(!has_ended)
         });
-        has_started.expect("Azurite accepts connections or ends").then_some(azurite)
+        has_started.expect("Azurite answers or ends").then_some(azurite)
     }
 }
 
@@ -83,6 +87,18 @@ impl Drop for Azurite {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// Whether a server answers a request there. That it takes a connection says less: so does what looked whether the port is
+/// free, for as long as a process that another thread was just starting has a copy of that.
+fn answers(address: SocketAddr) -> bool {
+    let ask = || -> std::io::Result<usize> {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(ANSWER))?;
+        stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
+        stream.read(&mut [0])
+    };
+    matches!(ask(), Ok(1))
 }
 
 /// A port for a server that cannot choose one by itself: free at the moment, told nobody else in this process, and below
