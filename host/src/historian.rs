@@ -69,9 +69,20 @@ impl Historian {
         }
         // What it was writing meanwhile does no harm if it is told again.
         untold.add(&self, self.standing.terms.take());
-        if !untold.0.is_empty() {
-            let _ = timeout(self.pace.last, self.write(&mut untold)).await;
+        if untold.0.is_empty() {
+            return;
         }
+        let last = self.pace.last;
+        let why = match timeout(last, self.write(&mut untold)).await {
+            Ok(Ok(_)) => return,
+            Ok(Err(problem)) => problem.to_string(),
+            Err(_) => format!("the store has not taken it within {last:?}"),
+        };
+        self.says(&format!("{why}; how the last term ended is not in it, and its successor closes it"));
+    }
+
+    fn says(&self, problem: &dyn std::fmt::Display) {
+        self.log.emit(None, Event::Error { error: format!("the history of {}: {problem}", self.election) });
     }
 
     async fn write_on(&self, untold: &mut Untold) {
@@ -103,8 +114,7 @@ impl Historian {
             if let Some(problem) = &problem
                 && said.as_ref() != Some(problem)
             {
-                let error = format!("the history of {}: {problem}", self.election);
-                self.log.emit(None, Event::Error { error });
+                self.says(problem);
             }
             if problem.is_some() || failures == 0 {
                 said = problem;

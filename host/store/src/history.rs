@@ -206,11 +206,13 @@ impl History {
         self.terms.insert(if last - place > LATE { last } else { place }, told);
     }
 
-    /// Adds the term that a record names, if nobody has told of it yet.
+    /// Adds the term that a record names, if nobody has told of it yet. One that was given up is over, though the record
+    /// does not say when; its instance may never have begun.
     pub fn note(&mut self, record: &Record) {
         let is_told = |known: &PastTerm| known.term == record.term && known.incarnation == record.incarnation;
         if let Some(term) = PastTerm::of(record).filter(|_| !self.terms.iter().any(is_told)) {
-            self.insert(term.bounded());
+            let reason = record.released.then(|| GIVEN_UP.to_owned());
+            self.insert(PastTerm { reason, ..term }.bounded());
         }
     }
 

@@ -78,7 +78,10 @@ fn a_paused_leader_causes_no_effect_when_it_wakes(fleet: Fleet) {
     assert!(late.is_none(), "an effect of a term that is over: {late:?}");
     // It has lost nothing but the term: it leads again when its turn comes.
     assert_eq!(b.terminate().code(), Some(0));
-    let again = fleet.beat_above(next.term);
+    // A machine that is slow may have cost that one its lease meanwhile, and given it another.
+    let events = fleet.journal.events();
+    let last = events.iter().filter(|event| event.from == "beta").map(|event| event.term).max();
+    let again = fleet.beat_above(last.unwrap_or(0).max(next.term));
     assert_eq!(again.from, "alpha");
     fleet.check_promises();
 }
@@ -101,9 +104,11 @@ fn lines_that_wait_for_their_reader_are_not_written_after_their_term(fleet: Flee
     a.event("to follow", |event| event.name == "standby" && event.text("reason").contains("beta"));
     let late = fleet.journal.events().into_iter().find(|event| event.from == "alpha" && event.name == "output");
     assert!(late.is_none(), "an effect of a term that is over: {late:?}");
-    let is_told = |event: &Event| event.name == "dropped" && event.text("reason").contains("deadline");
+    // On a machine that is slow, terms before that one may have lost lines, too.
+    let is_told =
+        |event: &Event| event.name == "dropped" && event.term >= term && event.text("reason").contains("deadline");
     let dropped = a.event("what was dropped", is_told);
-    assert!(dropped.term == term && dropped.fields["lines"].as_u64() > Some(0), "{dropped:?}");
+    assert!(dropped.fields["lines"].as_u64() > Some(0), "{dropped:?}");
     fleet.check_promises();
 }
 

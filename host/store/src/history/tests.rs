@@ -88,6 +88,19 @@ fn a_term_whose_node_died_is_closed_by_its_successor() {
 }
 
 #[test]
+fn a_record_that_was_given_up_names_a_term_that_is_over() {
+    let mut history = told([ended(1, "a")]);
+    history.note(&record(1, "a", true));
+    assert_eq!(history.terms, [ended(1, "a")], "its own node has told");
+    for (released, reason) in [(false, None), (true, Some(GIVEN_UP))] {
+        let mut history = history.clone();
+        history.note(&record(2, "a", released));
+        assert_eq!(numbers(&history), [1, 2]);
+        assert_eq!((history.terms[1].reason.as_deref(), &history.terms[1].ended), (reason, &None));
+    }
+}
+
+#[test]
 fn what_is_told_late_comes_to_its_place() {
     let history = told([1, 2, 5, 6, 4, 3].map(|term| ended(term, "a")));
     assert_eq!(numbers(&history), [1, 2, 3, 4, 5, 6]);
