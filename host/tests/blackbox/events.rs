@@ -457,7 +457,7 @@ fn a_node_is_asked_where_it_says_and_the_token_is_not_sent_in_the_clear() {
     let file = token(&fleet);
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/blackbox/http/tls");
     let [certificate, key, ca] = ["cert.pem", "key.pem", "ca.pem"].map(|name| beside.join(name).display().to_string());
-    let port = crate::azurite::free_port();
+    let port = baton_test_support::server::free_port();
     let (address, secure) = (format!("127.0.0.1:{port}"), format!("https://localhost:{port}"));
     let flags = [
         ("--admin", &*address),

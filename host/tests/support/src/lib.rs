@@ -1,6 +1,6 @@
 //! What tests, benchmarks and the demo share: hosts that are started and judged by their logs (`node`) and asked at their
 //! `endpoint`, what they run
-//! (`guests`, `modules`), what they need (`azurite`, `registry` with its `publisher`, `minisign`, `fuse`), what is put
+//! (`guests`, `modules`), what they need (`azurite`, `registry` with its `publisher`, `minisign`, `fuse`; a `server` has a port of its own), what is put
 //! between them (`proxy`), and how a test waits: for a state, for as long as something moves (`patience`), and for its
 //! `share` of the machine.
 //!
@@ -22,6 +22,7 @@ pub mod patience;
 pub mod proxy;
 pub mod publisher;
 pub mod registry;
+pub mod server;
 pub mod share;
 pub mod skipped;
 

@@ -1,18 +1,14 @@
 //! Runs a registry of artifacts, Debian's docker-registry, for as long as a test needs it.
 
 use std::fs::{self, File};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::azurite::free_port;
-use crate::patience::Patience;
+use crate::server::{free_port, has_started};
 
-/// How long to wait between two looks whether it has started.
-const LOOK: Duration = Duration::from_millis(20);
 /// Who may do everything in a registry that is not open to all: the user, and the password.
 pub const USER: (&str, &str) = ("ali", "open sesame");
 /// The same, as the registry has it.
@@ -113,11 +109,8 @@ impl Registry {
             .spawn()
             .expect("the registry can be run");
         let process = self.process.insert(process);
-        let has_started = Patience::poll(LOOK, || {
-            let has_ended = process.try_wait().expect("a child can be waited for").is_some();
-            (has_ended || TcpStream::connect(self.address).is_ok()).then_some(!has_ended)
-        });
-        has_started.unwrap_or_else(|_| panic!("the registry accepts no connection: {}", self.log()))
+        let has_started = has_started(process, self.address);
+        has_started.unwrap_or_else(|_| panic!("the registry does not answer: {}", self.log()))
     }
 }
 
