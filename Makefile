@@ -6,7 +6,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 HEARTBEAT := $(TARGET)/wasm32-wasip2/release/heartbeat.wasm
 GUESTS := $(CARGO) build --locked --release --target wasm32-wasip2
 
-.PHONY: help demo build dist guests examples test tests-built faults soak model fuzz bench bench-peers docs lint lint-arm \
+.PHONY: help demo build dist guests examples test tests-built faults deaths soak model fuzz bench bench-peers docs lint lint-arm \
 	clean setup setup-examples setup-tests
 
 help: ## Say what there is
@@ -48,6 +48,11 @@ MINUTES ?= 2
 faults: setup-tests ## Stop and kill hosts, break leases, delete records for MINUTES=2, and judge the effects (again: SEED=…)
 	host/tests/azurite.sh install
 	FAULTS_MINUTES=$(MINUTES) FAULTS_SEED=$(SEED) FAULTS_STATE=$(STATE) FAULTS_ONLY='$(ONLY)' $(CARGO) test --locked --workspace --test faults -- --nocapture on_
+
+COUNT ?= 1000
+
+deaths: setup-tests ## Kill a leader's host and runner at any point of a term, COUNT=1000 times, and judge the effects
+	DEATHS=$(COUNT) DEATHS_SEED=$(SEED) $(CARGO) test --locked --workspace --test faults -- --nocapture after_a_death
 
 soak: setup ## Run the simulation of the elector on fresh seeds for MINUTES=2 (begin again at one: FIRST=…)
 	BATON_SIM_MINUTES=$(MINUTES) $(if $(FIRST),BATON_SIM_FIRST=$(FIRST)) \

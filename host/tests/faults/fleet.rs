@@ -151,6 +151,22 @@ impl Node {
         }
     }
 
+    /// Kills its host and its runners, those first that are named, and the others so long after.
+    pub fn end_both(&mut self, first: Parts, apart: Duration) {
+        // Nobody finds them any more once their host is gone.
+        let runners = self.others(Parts::RUNNER);
+        if first.has_runner() {
+            signal(&runners, Signal::KILL);
+            std::thread::sleep(apart);
+        }
+        self.signal(Signal::KILL);
+        if first.has_host() {
+            std::thread::sleep(apart);
+            signal(&runners, Signal::KILL);
+        }
+        self.reap();
+    }
+
     /// Those of its processes that its host has started.
     fn others(&self, parts: Parts) -> Vec<(Pid, OwnedFd)> {
         let host = self.process.as_ref().map(|(child, _)| child.id());

@@ -258,6 +258,11 @@ impl Judge {
         (now.saturating_sub(latest.at) < 1_000_000_000).then_some(latest.node)
     }
 
+    /// The first effect of the lowest term above that one of which any has arrived.
+    pub fn first_above(&self, term: u64) -> Option<&Effect> {
+        self.firsts.range(term + 1..).map(|(_, first)| first).next()
+    }
+
     /// The last effect that arrived.
     pub fn latest(&self) -> Option<&Effect> {
         self.latest.as_ref()

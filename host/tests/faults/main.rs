@@ -20,6 +20,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
 #![allow(clippy::disallowed_methods, reason = "nobody suspends the machine while it is tested")]
 
+mod deaths;
 mod fleet;
 mod judge;
 mod kernel;
@@ -28,7 +29,7 @@ mod plan;
 mod receiver;
 mod store;
 
-use baton_test_support::{azurite, guests, node, proxy};
+use baton_test_support::{azurite, guests, node, patience, proxy};
 
 use std::collections::BTreeMap;
 use std::io::Write as _;

@@ -149,7 +149,7 @@ const BURST: u64 = 8;
 impl<W: Fn(&Fault) -> bool> Plan<W> {
     /// The plan of a seed.
     pub fn new(seed: u64, lease: Duration, is_wanted: W) -> Self {
-        Self { rng: Rng(seed), lease, is_wanted }
+        Self { rng: Rng::of(seed), lease, is_wanted }
     }
 }
 
@@ -177,9 +177,14 @@ impl<W: Fn(&Fault) -> bool> Iterator for Plan<W> {
 }
 
 /// SplitMix64.
-struct Rng(u64);
+pub struct Rng(u64);
 
 impl Rng {
+    /// The numbers of a seed.
+    pub fn of(seed: u64) -> Self {
+        Self(seed)
+    }
+
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -188,11 +193,13 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    fn below(&mut self, n: u64) -> u64 {
+    /// A number below that one.
+    pub fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
 
-    fn upto(&mut self, most: f64) -> f64 {
+    /// A number of at most so much.
+    pub fn upto(&mut self, most: f64) -> f64 {
         (self.below(1 << 20) as f64) / f64::from(1 << 20) * most
     }
 

@@ -1,0 +1,210 @@
+//! One death at any point of a term, each in an election of its own: `make deaths COUNT=1000`.
+//!
+//! On one machine a death is seen and nobody waits for the lease, so nothing but the order of the deaths keeps a dead
+//! leader's last effects before its successor's first ones: of its host, of its runner, and of both in either order. The
+//! receiver refuses nothing, and the kernel's stamps are judged as everywhere here.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::fleet::{Log, NAMES, Node};
+use crate::judge::{Effect, Judge};
+use crate::kernel::{Clock, Nanos, now};
+use crate::patience::Patience;
+use crate::plan::{Death, Parts, Rng};
+use crate::receiver::Receiver;
+use crate::store::Store;
+use crate::{guests, say, variable};
+
+/// So many where nobody says.
+const FEW: u64 = 8;
+
+/// The lease, for which nobody waits: that would take longer than anything here is waited for.
+const LEASE: Duration = Duration::from_secs(90);
+
+/// How many effects of a successor are waited for: something that is late comes among them.
+const EFFECTS: u64 = 20;
+
+/// How often is looked what has arrived. It also says how far apart deaths can be told.
+const LOOK: Duration = Duration::from_millis(1);
+
+#[test]
+fn after_a_death_nothing_of_its_term_arrives() {
+    let count = variable("DEATHS").unwrap_or(FEW);
+    let seed: u64 = variable("DEATHS_SEED").unwrap_or_else(|| now() % 1_000_000_007);
+    let workers = std::thread::available_parallelism().map_or(2, |all| 2 * all.get() as u64).min(count);
+    say(&format!("{count} deaths from DEATHS_SEED={seed}, {workers} at a time, lease {LEASE:?}"));
+    let clock = Clock::new();
+    let (next, seen) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for worker in 0..workers {
+            let (next, seen) = (&next, &seen);
+            scope.spawn(move || {
+                let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("deaths-{worker}.log"));
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= count {
+                        return;
+                    }
+                    let case = Case::of(&mut Rng::of(seed.wrapping_add(number)));
+                    match Fleet::new(&path).meets(case) {
+                        Ok(leaderless) => seen.lock().expect("nobody panics with it").push((case, leaderless)),
+                        Err(broken) => {
+                            // The others end with what they are at.
+                            next.store(count, Ordering::Relaxed);
+                            let again = format!("DEATHS_SEED={} DEATHS=1", seed.wrapping_add(number));
+                            panic!("{case}: {broken}\n  again: {again}; its log: {}", path.display());
+                        }
+                    }
+                }
+            });
+        }
+    });
+    clock.watch().expect("the stamps can be compared");
+    let seen = seen.into_inner().expect("nobody panicked with it");
+    assert_eq!(seen.len() as u64, count);
+    for who in Dies::ALL {
+        let mut times: Vec<Duration> =
+            seen.iter().filter(|(case, _)| case.dies == who).map(|(_, time)| *time).collect();
+        times.sort_unstable();
+        let at = |part: usize| times.get(times.len().saturating_sub(1) * part / 100).copied().unwrap_or_default();
+        say(&format!("{who}, {} times: p50 {:.1?}, p99 {:.1?} until the next effect", times.len(), at(50), at(99)));
+    }
+}
+
+/// Who dies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Dies {
+    Host,
+    Runner,
+    HostThenRunner,
+    RunnerThenHost,
+}
+
+impl Dies {
+    const ALL: [Self; 4] = [Self::Host, Self::Runner, Self::HostThenRunner, Self::RunnerThenHost];
+}
+
+impl fmt::Display for Dies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Host => "the host dies",
+            Self::Runner => "the runner dies",
+            Self::HostThenRunner => "the host dies, then the runner",
+            Self::RunnerThenHost => "the runner dies, then the host",
+        })
+    }
+}
+
+/// A death.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    dies: Dies,
+    /// Whether the standby was there before the leader.
+    is_awaited: bool,
+    /// So long after the first effect.
+    after: Duration,
+    /// So long after the other, where two die.
+    apart: Duration,
+}
+
+impl Case {
+    fn of(rng: &mut Rng) -> Self {
+        let dies = Dies::ALL[rng.below(4) as usize];
+        // Around the first effect there is the most that can go wrong: the record is new, a state is claimed.
+        let after = if rng.below(2) == 0 { rng.upto(0.005) } else { rng.upto(0.3) };
+        let apart = if rng.below(2) == 0 { 0.0 } else { rng.upto(0.02) };
+        let [after, apart] = [after, apart].map(Duration::from_secs_f64);
+        Self { dies, is_awaited: rng.below(4) > 0, after, apart }
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { dies, is_awaited, after, apart } = self;
+        let standby = if *is_awaited { "with a standby" } else { "with a standby that comes after it" };
+        write!(f, "{dies} {after:.1?} after the first effect, {apart:.1?} apart, {standby}")
+    }
+}
+
+/// Two nodes in an election that nobody has led before.
+struct Fleet {
+    nodes: [Node; 2],
+    judge: Arc<Mutex<Judge>>,
+    log: Arc<Mutex<Log>>,
+    receiver: Receiver,
+    _store: Store,
+    _home: tempfile::TempDir,
+}
+
+impl Fleet {
+    fn new(log: &Path) -> Self {
+        let (home, store) = (tempfile::tempdir().expect("a folder"), Store::sqlite());
+        let (judge, log) = (Arc::<Mutex<Judge>>::default(), Arc::new(Mutex::new(Log::new(log.to_owned()))));
+        let receiver = Receiver::start(&judge);
+        let url = receiver.url();
+        let module = guests::effects().display().to_string();
+        let flags = [
+            ("--election", crate::store::ELECTION.to_owned()),
+            ("--store", store.safe_url()),
+            ("--lease", format!("{}s", LEASE.as_secs())),
+            ("--admin", "none".to_owned()),
+            ("--max-output", "100000".to_owned()),
+            ("--allow-http", url.clone()),
+            ("--env", format!("URL={url}")),
+            ("--env", "EVERY_US=200".to_owned()),
+        ];
+        let flags = flags.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]);
+        let arguments: Vec<String> = std::iter::once(module).chain(flags).collect();
+        let nodes = [0, 1].map(|at| Node::new(at, arguments.clone(), home.path(), &judge, &log));
+        Self { nodes, judge, log, receiver, _store: store, _home: home }
+    }
+
+    /// Lets the leader die; returns how long nobody had caused an effect then.
+    fn meets(mut self, case: Case) -> Result<Duration, String> {
+        self.nodes[0].start();
+        if case.is_awaited {
+            self.nodes[1].start();
+        }
+        let first = self.first_above(0)?;
+        let (leader, standby) = (first.node, 1 - first.node);
+        std::thread::sleep(case.after);
+        let died = now();
+        self.log.lock().expect("nobody panics with it").note(&format!("{case}: {}", NAMES[leader]));
+        match case.dies {
+            Dies::Host => self.nodes[leader].end(Parts::HOST, Death::Killed),
+            Dies::Runner => self.nodes[leader].end(Parts::RUNNER, Death::Killed),
+            Dies::HostThenRunner => self.nodes[leader].end_both(Parts::HOST, case.apart),
+            Dies::RunnerThenHost => self.nodes[leader].end_both(Parts::RUNNER, case.apart),
+        }
+        if !case.is_awaited {
+            self.nodes[standby].start();
+        }
+        let next = self.first_above(first.term)?;
+        self.more_of(next.term)?;
+        let Self { nodes, judge, receiver, log, .. } = self;
+        // With them their readers end, so that all is read that ever arrived.
+        drop((nodes, receiver));
+        if let Some(line) = &log.lock().expect("nobody panics with it").panicked {
+            return Err(format!("the host survives: {line}"));
+        }
+        judge.lock().expect("nobody panics with it").judge(Nanos::MAX)?;
+        Ok(Duration::from_nanos(next.at.saturating_sub(died)))
+    }
+
+    /// The first effect of a term above that one.
+    fn first_above(&self, term: u64) -> Result<Effect, String> {
+        let first = || self.judge.lock().expect("nobody panics with it").first_above(term).cloned();
+        Patience::poll(LOOK, first).map_err(|_| format!("no effect of a term above {term} arrives"))
+    }
+
+    fn more_of(&self, term: u64) -> Result<(), String> {
+        let effects = || self.judge.lock().expect("nobody panics with it").count.requests;
+        let enough = effects() + EFFECTS;
+        Patience::poll(LOOK, || (effects() >= enough).then_some(()))
+            .map_err(|_| format!("no more effects arrive after the first of term {term}"))
+    }
+}
