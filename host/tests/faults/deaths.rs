@@ -22,8 +22,8 @@ use crate::{guests, say, variable};
 /// So many where nobody says.
 const FEW: u64 = 8;
 
-/// The lease, for which nobody waits: that would take longer than anything here is waited for.
-const LEASE: Duration = Duration::from_secs(90);
+/// The lease, as long as it can be. Nobody waits for it: who has had to wait for most of it has not seen the death.
+const LEASE: Duration = Duration::from_secs(60);
 
 /// How many effects of a successor are waited for: something that is late comes among them.
 const EFFECTS: u64 = 20;
@@ -192,7 +192,11 @@ impl Fleet {
             return Err(format!("the host survives: {line}"));
         }
         judge.lock().expect("nobody panics with it").judge(Nanos::MAX)?;
-        Ok(Duration::from_nanos(next.at.saturating_sub(died)))
+        let leaderless = Duration::from_nanos(next.at.saturating_sub(died));
+        if leaderless > LEASE * 3 / 4 {
+            return Err(format!("the lease was waited out: {next} came {leaderless:.1?} later"));
+        }
+        Ok(leaderless)
     }
 
     /// The first effect of a term above that one.
