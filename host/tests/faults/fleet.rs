@@ -21,8 +21,8 @@ use crate::kernel::{Nanos, message_pipe, now, receive};
 use crate::node::{baton, children_of};
 use crate::plan::{Death, Parts};
 
-/// What the nodes are called.
-pub const NAMES: [&str; 3] = ["alpha", "beta", "gamma"];
+/// What the nodes are called, of which the first ones are there.
+pub const NAMES: [&str; 5] = ["alpha", "beta", "gamma", "delta", "epsilon"];
 
 /// What a node's process does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -311,7 +311,7 @@ impl Log {
         if line.contains("panicked") {
             self.panicked.get_or_insert_with(|| line.to_owned());
         }
-        self.put(at, &format!("{:>6} {line}", NAMES[node]));
+        self.put(at, &format!("{:>7} {line}", NAMES[node]));
     }
 
     fn put(&mut self, at: Nanos, line: &str) {

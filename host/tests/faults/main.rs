@@ -1,6 +1,6 @@
 //! Faults from a seed, and what a fleet's effects look like from outside meanwhile: `make faults MINUTES=30`.
 //!
-//! Three real hosts run a coordinator that causes effects as fast as it can: requests to a receiver, and lines of
+//! Three real hosts, or `NODES=5`, run a coordinator that causes effects as fast as it can: requests to a receiver, and lines of
 //! output; and that saves, or has no state, as the seed has it. Versions are pushed. Hosts are stopped, killed and ended,
 //! and so are the processes that they have started, each alone and several at once; the lease is broken, freed and
 //! taken by an outside client; the record is deleted and written by others; the store is slow or away. These faults
@@ -51,7 +51,7 @@ fn on_sqlite() {
 
 #[test]
 fn on_azurite() {
-    run("azurite", Store::azurite());
+    run("azurite", Store::azurite(nodes()));
 }
 
 /// How long bursts of faults begin where nobody says.
@@ -67,6 +67,13 @@ const ENDING: Duration = Duration::from_secs(120);
 /// From one look to the next.
 const TICK: Duration = Duration::from_millis(10);
 
+/// How many nodes there are.
+fn nodes() -> usize {
+    let nodes = variable("FAULTS_NODES").unwrap_or(3);
+    assert!((2..=NAMES.len()).contains(&nodes), "2 to {} nodes, not {nodes}", NAMES.len());
+    nodes
+}
+
 fn run(name: &str, store: Store) {
     let minutes: Option<f64> = variable("FAULTS_MINUTES");
     let length = minutes.map_or(SHORT, |minutes| Duration::from_secs_f64(minutes * 60.0));
@@ -75,14 +82,17 @@ fn run(name: &str, store: Store) {
     // Where nobody keeps a state, nothing but what nodes announce tells that a record was deleted or set back.
     let keeps_state = variable("FAULTS_STATE").unwrap_or(seed.is_multiple_of(2));
     let with = if keeps_state { "that saves" } else { "without a state" };
-    say(&format!("{name}: {length:.0?} of faults on a coordinator {with} from SEED={seed}, lease {lease:?}"));
+    let nodes = nodes();
+    say(&format!(
+        "{name}: {length:.0?} of faults on {nodes} nodes and a coordinator {with} from SEED={seed}, lease {lease:?}"
+    ));
     // Without a word about how long, it is one of many tests, which share the machine.
     let pace = if minutes.is_some() { "0" } else { "2000" };
     let only = variable::<String>("FAULTS_ONLY");
     let is_wanted = |fault: &Fault| only.as_ref().is_none_or(|only| only.split(',').any(|kind| kind == fault.kind()));
-    let mut run = Run::new(name, store, pace, keeps_state, minutes.is_some());
+    let mut run = Run::new(name, store, nodes, pace, keeps_state, minutes.is_some());
     let began = Instant::now();
-    let ended = run.harm(Plan::new(seed, lease, is_wanted), length).and_then(|()| run.recover());
+    let ended = run.harm(Plan::new(seed, nodes, lease, is_wanted), length).and_then(|()| run.recover());
     let count = run.judge().count.clone();
     let kinds = run.kinds.iter().map(|(kind, (done, refused))| match refused {
         0 => format!("{kind} {done}"),
@@ -113,7 +123,7 @@ fn run(name: &str, store: Store) {
         let minutes = minutes.map_or(String::new(), |minutes| format!(" MINUTES={minutes}"));
         let only = only.map_or(String::new(), |only| format!(" ONLY='{only}'"));
         panic!(
-            "{broken}\n  again: make faults SEED={seed} STATE={keeps_state}{minutes}{only}\n  all of the log: {path}; its last lines:\n{tail}"
+            "{broken}\n  again: make faults SEED={seed} STATE={keeps_state} NODES={nodes}{minutes}{only}\n  all of the log: {path}; its last lines:\n{tail}"
         );
     }
 }
@@ -126,7 +136,7 @@ struct Run {
     /// When to do what is to follow.
     due: Vec<(Instant, Then)>,
     /// Of each node that is ending: how long it is to stay down, and since when it has been ending.
-    ending: [Option<(Duration, Instant)>; NAMES.len()],
+    ending: Vec<Option<(Duration, Instant)>>,
     /// How many faults of each kind were done, and how many were not.
     kinds: BTreeMap<&'static str, (usize, usize)>,
     bursts: usize,
@@ -152,7 +162,7 @@ enum Then {
 }
 
 impl Run {
-    fn new(name: &str, store: Store, pace: &str, keeps_state: bool, is_strict: bool) -> Self {
+    fn new(name: &str, store: Store, nodes: usize, pace: &str, keeps_state: bool, is_strict: bool) -> Self {
         let home = tempfile::tempdir().expect("a folder");
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("faults-{name}.log"));
         let (judge, log) = (Arc::<Mutex<Judge>>::default(), Arc::new(Mutex::new(Log::new(path))));
@@ -178,14 +188,15 @@ impl Run {
             std::iter::once(module.clone()).chain(flags).collect()
         };
         let mut nodes: Vec<Node> =
-            (0..NAMES.len()).map(|node| Node::new(node, arguments(node), home.path(), &judge, &log)).collect();
+            (0..nodes).map(|node| Node::new(node, arguments(node), home.path(), &judge, &log)).collect();
         nodes.iter_mut().for_each(Node::start);
+        let ending = vec![None; nodes.len()];
         Self {
             nodes,
             store,
             operator,
             due: Vec::new(),
-            ending: Default::default(),
+            ending,
             kinds: BTreeMap::new(),
             bursts: 0,
             met_leader: (0, 0),
@@ -330,7 +341,7 @@ impl Run {
         self.log().note(&format!("{last} is pushed last"));
         self.until("the version that was pushed last", node::GUARD, |run| run.log().served.as_ref() == Some(&last))?;
         let now = Instant::now();
-        for node in 0..NAMES.len() {
+        for node in 0..self.nodes.len() {
             self.nodes[node].terminate();
             self.ending[node] = Some((Duration::MAX, now));
         }
@@ -384,7 +395,7 @@ impl Run {
             let (_, then) = self.due.swap_remove(at);
             self.follow(then);
         }
-        for (node, name) in NAMES.iter().enumerate() {
+        for (node, name) in (0..self.nodes.len()).zip(NAMES) {
             let ended = self.nodes[node].ended();
             match (ended, self.ending[node]) {
                 (None, None) => {}

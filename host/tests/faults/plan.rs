@@ -139,6 +139,7 @@ impl Fault {
 /// them somebody leads.
 pub struct Plan<W> {
     rng: Rng,
+    nodes: usize,
     lease: Duration,
     is_wanted: W,
 }
@@ -147,9 +148,9 @@ pub struct Plan<W> {
 const BURST: u64 = 8;
 
 impl<W: Fn(&Fault) -> bool> Plan<W> {
-    /// The plan of a seed.
-    pub fn new(seed: u64, lease: Duration, is_wanted: W) -> Self {
-        Self { rng: Rng::of(seed), lease, is_wanted }
+    /// The plan of a seed for so many nodes.
+    pub fn new(seed: u64, nodes: usize, lease: Duration, is_wanted: W) -> Self {
+        Self { rng: Rng::of(seed), nodes, lease, is_wanted }
     }
 }
 
@@ -160,7 +161,7 @@ impl<W: Fn(&Fault) -> bool> Iterator for Plan<W> {
     /// # Panics
     /// If there are no faults that are wanted.
     fn next(&mut self) -> Option<Self::Item> {
-        let Self { rng, lease, is_wanted } = self;
+        let Self { rng, nodes, lease, is_wanted } = self;
         let count = 1 + rng.below(BURST);
         let burst = (0..count).map(|_| {
             // Some come together, as an outside client's do, some while a takeover is under way, some after it.
@@ -169,7 +170,7 @@ impl<W: Fn(&Fault) -> bool> Iterator for Plan<W> {
                 4..8 => lease.mul_f64(0.1 + rng.upto(1.0)),
                 _ => lease.mul_f64(1.0 + rng.upto(1.5)),
             };
-            let fault = (0..10_000).map(|_| rng.fault(*lease)).find(&mut *is_wanted);
+            let fault = (0..10_000).map(|_| rng.fault(*nodes, *lease)).find(&mut *is_wanted);
             (after, fault.expect("a fault of that kind"))
         });
         Some(burst.collect())
@@ -203,8 +204,8 @@ impl Rng {
         (self.below(1 << 20) as f64) / f64::from(1 << 20) * most
     }
 
-    fn who(&mut self) -> Who {
-        let node = self.below(NAMES.len() as u64) as usize;
+    fn who(&mut self, nodes: usize) -> Who {
+        let node = self.below(nodes as u64) as usize;
         if self.below(3) < 2 { Who::Leader(node) } else { Who::Node(node) }
     }
 
@@ -213,13 +214,13 @@ impl Rng {
         Parts(2 + self.below(14) as u8)
     }
 
-    fn fault(&mut self, lease: Duration) -> Fault {
+    fn fault(&mut self, nodes: usize, lease: Duration) -> Fault {
         match self.below(24) {
             // Around the deadline and the lease's end.
-            0..3 => Fault::Stop(self.who(), Parts::HOST, lease.mul_f64(0.7 + self.upto(0.6))),
-            3..5 => Fault::Stop(self.who(), Parts::HOST, lease.mul_f64(self.upto(1.6))),
-            5..7 => Fault::End(self.who(), Parts::HOST, Death::Killed, lease.mul_f64(self.upto(1.2))),
-            7..9 => Fault::Terminate(self.who(), lease.mul_f64(self.upto(0.5))),
+            0..3 => Fault::Stop(self.who(nodes), Parts::HOST, lease.mul_f64(0.7 + self.upto(0.6))),
+            3..5 => Fault::Stop(self.who(nodes), Parts::HOST, lease.mul_f64(self.upto(1.6))),
+            5..7 => Fault::End(self.who(nodes), Parts::HOST, Death::Killed, lease.mul_f64(self.upto(1.2))),
+            7..9 => Fault::Terminate(self.who(nodes), lease.mul_f64(self.upto(0.5))),
             9..11 => Fault::Break(match self.below(3) {
                 0 => Duration::ZERO,
                 1 => Duration::from_secs(1),
@@ -239,17 +240,17 @@ impl Rng {
                 _ => Fault::TakeAndLeave,
             },
             15 => Fault::Delete,
-            16..18 => Fault::Stop(self.who(), self.parts(), lease.mul_f64(self.upto(1.6))),
+            16..18 => Fault::Stop(self.who(nodes), self.parts(), lease.mul_f64(self.upto(1.6))),
             18..20 => {
                 let death = if self.below(2) == 0 { Death::Killed } else { Death::Aborted };
-                Fault::End(self.who(), self.parts(), death, lease.mul_f64(self.upto(1.2)))
+                Fault::End(self.who(nodes), self.parts(), death, lease.mul_f64(self.upto(1.2)))
             }
             20..22 => Fault::Push,
             _ => {
                 let trouble =
                     [Trouble::Down, Trouble::Hang, Trouble::CutAfterRequest, Trouble::HoldRequest, Trouble::HoldAnswer]
                         [self.below(5) as usize];
-                Fault::Store(self.who(), trouble, lease.mul_f64(self.upto(1.2)))
+                Fault::Store(self.who(nodes), trouble, lease.mul_f64(self.upto(1.2)))
             }
         }
     }

@@ -16,7 +16,6 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use crate::azurite::Azurite;
-use crate::fleet::NAMES;
 use crate::plan::{Content, Trouble};
 use crate::proxy::{Mode, Proxy};
 
@@ -70,11 +69,11 @@ impl Store {
         Self::Sqlite(Box::new(Sqlite { folder, runtime: runtime(), lock: None, earlier: Vec::new() }))
     }
 
-    /// A new emulator with an empty container.
-    pub fn azurite() -> Self {
+    /// A new emulator with an empty container, for so many nodes.
+    pub fn azurite(nodes: usize) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let azurite = Azurite::start_in(folder.path());
-        let proxies = NAMES.iter().map(|_| Proxy::start(azurite.address())).collect();
+        let proxies = (0..nodes).map(|_| Proxy::start(azurite.address())).collect();
         let azure = Azure { azurite, _folder: folder, proxies, runtime: runtime(), earlier: Vec::new() };
         let container = azure.blob().container_client().clone();
         azure.runtime.block_on(container.create().into_future()).expect("the container is created");
