@@ -107,13 +107,17 @@ impl ScheduledEvent {
     }
 }
 
-/// What is planned for a machine alone, under that id.
+/// What is planned for a machine alone, under those ids.
 #[cfg(test)]
-pub(super) fn freeze(id: &str, machine: &str) -> Document {
-    let (kind, status, resources) = ("Freeze".to_owned(), "Scheduled".to_owned(), vec![machine.to_owned()]);
-    Document {
-        events: vec![ScheduledEvent { id: id.to_owned(), kind, status, resources, ..ScheduledEvent::default() }],
-    }
+pub(super) fn freezes(ids: &[&str], machine: &str) -> Document {
+    let freeze = |id: &&str| ScheduledEvent {
+        id: (*id).to_owned(),
+        kind: "Freeze".to_owned(),
+        status: "Scheduled".to_owned(),
+        resources: vec![machine.to_owned()],
+        ..ScheduledEvent::default()
+    };
+    Document { events: ids.iter().map(freeze).collect() }
 }
 
 #[cfg(test)]

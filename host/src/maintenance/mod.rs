@@ -14,6 +14,8 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
@@ -34,6 +36,9 @@ const IN_POD: &str = "KUBERNETES_SERVICE_HOST";
 
 /// How often it is asked, as Azure advises.
 const EVERY: Duration = Duration::from_secs(1);
+
+/// How many events are acknowledged at a time.
+const AT_ONCE: usize = 16;
 
 /// How often it is looked at whether this node has stepped down.
 const LOOK: Duration = Duration::from_millis(50);
@@ -133,37 +138,41 @@ impl Maintenance {
 
     /// Steps down for what is planned, and acknowledges it then.
     async fn heed(&self, events: &[&ScheduledEvent], may_acknowledge: bool, seen: &mut Seen) {
+        seen.forget_all_but(events);
         for event in events {
             if seen.said.insert(event.id.clone()) {
                 self.log.emit(None, event.told());
             }
         }
-        let Some(first) = events.first() else {
-            seen.said.clear();
-            seen.acknowledged.clear();
-            seen.refused.clear();
-            return self.comes_back("the event is over");
-        };
+        let Some(first) = events.first() else { return self.comes_back("the event is over") };
         let why: Arc<str> = first.why().into();
         self.away.send_if_modified(|away| {
             let is_news = away.is_none();
             away.get_or_insert(why);
             is_news
         });
-        let to_acknowledge = |event: &&&ScheduledEvent| {
+        let to_acknowledge = |event: &&ScheduledEvent| {
             may_acknowledge && event.can_be_acknowledged() && !seen.acknowledged.contains(&event.id)
         };
-        let Some(event) = events.iter().find(to_acknowledge) else { return };
+        let mut waiting: Vec<_> = events.iter().copied().filter(to_acknowledge).collect();
         // It may be over before: then there is another to look at.
-        if !self.has_stepped_down().await {
+        if waiting.is_empty() || !self.has_stepped_down().await {
             return;
         }
-        match self.endpoint.acknowledge(&event.id).await {
-            Ok(()) => {
-                self.log.emit(None, Event::MaintenanceAcknowledged { id: event.id.clone() });
-                seen.acknowledged.insert(event.id.clone());
+        // One that is refused, or not answered, keeps none of the others waiting.
+        waiting.sort_by_key(|event| seen.refused.contains(&event.id));
+        let mut answers = FuturesUnordered::new();
+        for event in waiting.into_iter().take(AT_ONCE) {
+            answers.push(async move { (event, self.endpoint.acknowledge(&event.id).await) });
+        }
+        while let Some((event, answer)) = answers.next().await {
+            match answer {
+                Ok(()) => {
+                    self.log.emit(None, Event::MaintenanceAcknowledged { id: event.id.clone() });
+                    seen.acknowledged.insert(event.id.clone());
+                }
+                Err(error) => self.refused(seen, event, &error),
             }
-            Err(error) => self.refused(seen, event, &error),
         }
     }
 
@@ -226,6 +235,16 @@ struct Seen {
     has_complained: bool,
 }
 
+impl Seen {
+    /// What is planned no more need not be known.
+    fn forget_all_but(&mut self, events: &[&ScheduledEvent]) {
+        let planned: BTreeSet<&str> = events.iter().map(|event| event.id.as_str()).collect();
+        for ids in [&mut self.said, &mut self.acknowledged, &mut self.refused] {
+            ids.retain(|id| planned.contains(id.as_str()));
+        }
+    }
+}
+
 impl Default for Seen {
     fn default() -> Self {
         let (said, acknowledged, refused) = Default::default();
@@ -245,37 +264,45 @@ mod tests {
     use crate::node::NodeId;
     use crate::telemetry::{Format, Style};
 
-    /// Such as a firewall that lets readings through and nothing else.
+    /// Answers each request, whose body it reads whole, by that status; refuses what speaks of the event A. Such is a
+    /// firewall that lets readings through and nothing else.
+    async fn refuses_a(listener: TcpListener) {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let (mut asked, mut piece) = (Vec::new(), [0; 4096]);
+            while !asked.ends_with(b"}]}") {
+                let length = stream.read(&mut piece).await.unwrap();
+                asked.extend_from_slice(&piece[..length]);
+            }
+            let status = if asked.ends_with(br#":"A"}]}"#) { "403 no" } else { "200 yes" };
+            let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    }
+
     #[tokio::test]
-    async fn an_acknowledgement_that_is_not_taken_is_said_once_for_each_event() {
+    async fn an_acknowledgement_that_is_not_taken_is_said_once_and_holds_up_no_other() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = Endpoint::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
-        let _refuses = tokio::spawn(async move {
-            while let Ok((mut stream, _)) = listener.accept().await {
-                let (mut asked, mut piece) = (Vec::new(), [0; 4096]);
-                while !asked.ends_with(b"}]}") {
-                    let length = stream.read(&mut piece).await.unwrap();
-                    asked.extend_from_slice(&piece[..length]);
-                }
-                let _ = stream.write_all(b"HTTP/1.1 403 no\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").await;
-            }
-        });
+        let _serves = tokio::spawn(refuses_a(listener));
         let style = Style { format: Format::Json, terminal: false, colours: false };
         let nowhere: Box<dyn AsFd + Send> = Box::new(fs::File::create("/dev/null").unwrap());
         let (log, writer) = Log::start(style, &NodeId::new("web-3").unwrap(), nowhere).unwrap();
         let maintenance =
             Maintenance { endpoint, standings: Vec::new(), away: watch::Sender::new(None), log: log.clone() };
         let mut seen = Seen::default();
-        for id in ["A", "A", "B", "A"] {
-            let planned = document::freeze(id, "web-3");
+        for ids in [&["A", "B"][..], &["A", "B"], &["A", "C"], &["A"]] {
+            let planned = document::freezes(ids, "web-3");
             maintenance.heed(&planned.of("web-3"), true, &mut seen).await;
+            assert_eq!(seen.said.len(), ids.len(), "what is over is forgotten");
         }
-        assert!(seen.acknowledged.is_empty());
+        assert_eq!(seen.refused, ["A".to_owned()].into());
         log.written().await;
         let events = log.events().since(0).said.iter().map(|said| said.json(true)).collect::<Vec<_>>();
-        let errors: Vec<_> = events.iter().filter(|event| event.contains("cannot be acknowledged")).collect();
-        assert_eq!(errors.len(), 2, "{events:?}");
+        let of = |text: &str| events.iter().filter(|event| event.contains(text)).collect::<Vec<_>>();
+        let (errors, taken) = (of("cannot be acknowledged"), of("maintenance_acknowledged"));
+        assert_eq!((errors.len(), taken.len()), (1, 2), "{events:?}");
         assert!(errors[0].contains("event A") && errors[0].contains("403") && errors[0].contains("POST"), "{errors:?}");
+        assert!(taken[0].contains("\"B\"") && taken[1].contains("\"C\""), "{taken:?}");
         writer.shutdown(Duration::from_secs(10));
     }
 }
