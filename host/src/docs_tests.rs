@@ -14,9 +14,10 @@ use crate::cli::{
     WRONG_CONFIGURATION,
 };
 use crate::config::{Environment, Key};
+use crate::said::Said;
 use baton_modules::Pace;
 use baton_runtime::{Import, InUse, Inspection, Usage};
-use baton_store::{Digest, Labels, PastTerm};
+use baton_store::{Digest, PastTerm};
 use baton_store::{azure, sqlite};
 
 const TIMING: &str = include_str!("../../docs/limits-and-timing.md");
@@ -263,20 +264,7 @@ fn the_fields_in_json_are_those_of_the_table() {
         problems: Vec::new(),
     };
     let suspended = SuspendedRow { by: String::new(), at: String::new(), reason: None };
-    let listed = NodeStatusRow {
-        node: String::new(),
-        incarnation: String::new(),
-        role: "leader",
-        priority: None,
-        labels: Labels::new(),
-        version: None,
-        ready: None,
-        runs: None,
-        at: None,
-        stays_out: None,
-        leads_enough: false,
-        rival: None,
-    };
+    let listed = NodeStatusRow { said: Said::default(), role: "leader", ready: None };
     let latency = Latency { renewals: 0, median_ms: 0.0, p99_ms: 0.0 };
     let diagnosis = Diagnosis {
         store: String::new(),

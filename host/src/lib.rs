@@ -26,6 +26,7 @@ pub mod node;
 #[cfg_attr(not(feature = "otel"), path = "otel/nothing.rs")]
 mod otel;
 pub mod reload;
+pub mod said;
 pub mod service_manager;
 pub mod signals;
 pub mod status_socket;

@@ -272,10 +272,11 @@ impl Asked {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use std::collections::BTreeMap;
     use std::time::Duration;
 
     use baton_election::ElectionName;
-    use baton_store::{PastTerm, tell_terms};
+    use baton_store::{Announcement, Digest, ModuleStore as _, PastTerm, tell_terms};
     use http_body_util::BodyExt as _;
     use serde_json::Value;
     use tower::ServiceExt as _;
@@ -309,21 +310,34 @@ mod tests {
         (answer.status(), answer.into_body().collect().await.unwrap().to_bytes())
     }
 
-    /// Checks that the value has what its schema says: each property, and no other.
-    fn fits(value: &Value, schema: &Value, described: &Value) {
-        let schema = match schema["$ref"].as_str() {
+    /// The schema that is meant.
+    fn resolved<'a>(schema: &'a Value, described: &'a Value) -> &'a Value {
+        match schema["$ref"].as_str() {
             Some(name) => described.pointer(name.trim_start_matches('#')).unwrap(),
             None => schema,
-        };
+        }
+    }
+
+    /// All properties of an object of that schema.
+    fn properties<'a>(schema: &'a Value, described: &'a Value) -> BTreeMap<&'a String, &'a Value> {
+        let schema = resolved(schema, described);
+        let parts = schema["allOf"].as_array().into_iter().flatten();
+        let own = schema["properties"].as_object().into_iter().flatten();
+        own.chain(parts.flat_map(|part| properties(part, described))).collect()
+    }
+
+    /// Checks that the value has what its schema says: each property, and no other.
+    fn fits(value: &Value, schema: &Value, described: &Value) {
+        let schema = resolved(schema, described);
         match value {
             Value::Array(values) => {
                 assert_eq!(schema["type"], "array", "{value}");
                 values.iter().for_each(|value| fits(value, &schema["items"], described));
             }
             Value::Object(values) => {
-                let properties = schema["properties"].as_object().unwrap_or_else(|| panic!("{value} and {schema}"));
-                assert_eq!(values.keys().collect::<Vec<_>>(), properties.keys().collect::<Vec<_>>());
-                values.iter().for_each(|(name, value)| fits(value, &properties[name], described));
+                let properties = properties(schema, described);
+                assert!(values.keys().eq(properties.keys().copied()), "{value} and {schema}");
+                values.iter().for_each(|(name, value)| fits(value, properties[name], described));
             }
             simple => {
                 let kind = match simple {
@@ -352,6 +366,8 @@ mod tests {
             PastTerm { term: 1, leaderless_ms: Some(1500), ended: text(), reason: text(), ..PastTerm::default() };
         let running = PastTerm { term: 2, ..PastTerm::default() };
         assert_eq!(tell_terms(&*store, &election, &[whole, running]).await, Ok(None));
+        let said = Announcement::now("web-4", "1", "", vec![Digest::of(b"")], None);
+        store.announce(&election, "web-4", said.encode()).await.unwrap();
         let asked = Asked::about(Arc::new(Watched::of_nothing()), store, Access::default());
         let (status, described) = get(&asked, "/v1/openapi.json", false).await;
         assert_eq!(status, StatusCode::OK, "what there is is no secret");

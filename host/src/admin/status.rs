@@ -8,7 +8,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use baton_election::{ElectionName, StoreError, Term};
-use baton_store::{Announcement, Labels, ModuleStore as _, ObjectStore};
+use baton_store::{Announcement, ModuleStore as _, ObjectStore};
 use serde::Serialize;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
@@ -17,6 +17,7 @@ use utoipa::ToSchema;
 use super::AdminUrl;
 use super::access::MaySeeStatus;
 use super::routes::{Asked, NoPart, text};
+use crate::said::Said;
 use crate::telemetry::Standing;
 use crate::watched::Watched;
 use baton_runtime::InUse;
@@ -82,84 +83,31 @@ impl ElectionStatus {
     }
 }
 
-/// What a node last said of itself in the store.
+/// A node of an election.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(super) struct NodeStatus {
-    /// Its id.
-    node: String,
     /// The election that it takes part in.
     election: String,
-    /// The start of the host that said so.
-    incarnation: String,
-    /// When, in RFC 3339. It says so at each change and once a minute.
-    at: String,
+    #[serde(flatten)]
+    said: Said,
     /// Where its modules come from.
     source: String,
     /// The digests of what it could start at once.
     holds: Vec<String>,
-    /// The digest of what its instance runs; null where none does.
-    runs: Option<String>,
-    /// What people know it by.
-    #[schema(value_type = Object)]
-    labels: Labels,
-    /// How early it takes a lease that is free, 100 being at once; null where it does not say.
-    priority: Option<u8>,
     /// The highest term that it had seen.
     term: u64,
-    /// The version of its host; null where that is one that does not say, and does not know steering.
-    version: Option<String>,
-    /// Why it would not take the lease: `away` (something is planned for its machine), `suspended`, `stepped-down`,
-    /// `transferring` or `cooling-off`; null where it would.
-    stays_out: Option<String>,
-    /// Whether it leads as many other elections as it should, so that it would take the lease only if nobody else does.
-    leads_enough: bool,
-    /// Another start of a host that calls itself the same; null where there is none.
-    rival: Option<String>,
     /// Where its admin endpoint is found; null where it is nowhere that would be of use to others.
     admin: Option<String>,
 }
 
 impl NodeStatus {
-    fn of(election: &ElectionName, said: Announcement) -> Self {
-        let Announcement {
-            node,
-            incarnation,
-            at,
-            source,
-            holds,
-            runs,
-            labels,
-            priority,
-            term,
-            version,
-            stays_out,
-            leads_enough,
-            rival,
-            admin,
-            ..
-        } = said;
+    fn of(election: &ElectionName, announced: Announcement) -> Self {
+        let said = Said::from(&announced);
+        let Announcement { source, holds, term, admin, .. } = announced;
         let holds = holds.into_iter().map(|digest| digest.to_string()).collect();
-        let runs = runs.map(|digest| digest.to_string());
-        let (election, version) = (election.to_string(), Some(version).filter(|version| !version.is_empty()));
         // Whoever writes to the store could have put anything there.
         let admin = admin.parse::<AdminUrl>().ok().map(|url| url.to_string());
-        Self {
-            node,
-            election,
-            incarnation,
-            at,
-            source,
-            holds,
-            runs,
-            labels,
-            priority,
-            term,
-            version,
-            stays_out,
-            leads_enough,
-            rival,
-            admin,
-        }
+        Self { election: election.to_string(), said, source, holds, term, admin }
     }
 }
 

@@ -9,38 +9,21 @@ use time::OffsetDateTime;
 use super::modules::age;
 use super::status::short;
 use super::{columns, print, print_json};
+use crate::said::Said;
 use baton_runtime::escape::escape;
 use baton_store::steering::Order;
-use baton_store::{Announcement, Digest, Labels};
+use baton_store::{Announcement, Labels};
 
 /// One node of an election. The keys of its JSON are an interface.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct NodeStatusRow {
-    /// Its id.
-    pub node: String,
-    /// This start of it.
-    pub incarnation: String,
+    /// What it has said of itself.
+    #[serde(flatten)]
+    pub said: Said,
     /// `leader` or `standby`.
     pub role: &'static str,
-    /// How early it takes a lease that is free, 100 being at once; none if it does not say.
-    pub priority: Option<u8>,
-    /// What people know it by.
-    pub labels: Labels,
-    /// The version of its baton; none if it is one that does not say, and does not know steering.
-    pub version: Option<String>,
     /// Whether it could start a module at once; none if it has not announced itself.
     pub ready: Option<bool>,
-    /// The digest of what its instance runs.
-    pub runs: Option<Digest>,
-    /// When it announced itself last, in RFC 3339, by its own clock; none if it has not.
-    pub at: Option<String>,
-    /// Why it would not take the lease: `away`, `suspended`, `stepped-down`, `transferring` or `cooling-off`; none if it would,
-    /// or does not say.
-    pub stays_out: Option<String>,
-    /// Whether it leads as many other elections as it should, so that it would take the lease only if nobody else does.
-    pub leads_enough: bool,
-    /// Another start of a host that calls itself the same.
-    pub rival: Option<String>,
 }
 
 impl NodeStatusRow {
@@ -52,46 +35,27 @@ impl NodeStatusRow {
         let mut rows: Vec<Self> = announcements
             .iter()
             .map(|said| Self {
-                node: said.node.clone(),
-                incarnation: said.incarnation.clone(),
+                said: Said::from(said),
                 role: if leads(&said.incarnation) { "leader" } else { "standby" },
-                priority: said.priority,
-                labels: said.labels.clone(),
-                version: Some(said.version.clone()).filter(|version| !version.is_empty()),
                 ready: Some(!said.holds.is_empty()),
-                runs: said.runs,
-                at: Some(said.at.clone()),
-                stays_out: said.stays_out.clone(),
-                leads_enough: said.leads_enough,
-                rival: said.rival.clone(),
             })
             .collect();
         if let Some(record) = leader.filter(|_| rows.iter().all(|row| row.role != "leader")) {
-            rows.push(Self {
-                node: record.node.clone().unwrap_or_default(),
-                incarnation: record.incarnation.clone(),
-                role: "leader",
-                priority: None,
-                labels: Labels::default(),
-                version: None,
-                ready: None,
-                runs: None,
-                at: None,
-                stays_out: None,
-                leads_enough: false,
-                rival: None,
-            });
+            let node = record.node.clone().unwrap_or_default();
+            let said = Said { node, incarnation: record.incarnation.clone(), ..Said::default() };
+            rows.push(Self { said, role: "leader", ready: None });
         }
-        rows.sort_by(|one, other| (one.role, &one.node).cmp(&(other.role, &other.node)));
+        rows.sort_by(|one, other| (one.role, &one.said.node).cmp(&(other.role, &other.said.node)));
         rows
     }
 
     fn state(&self) -> String {
-        match (&self.rival, &self.stays_out, &self.version) {
-            (Some(rival), ..) => format!("another host has this id: {} and {rival}", self.incarnation),
+        let said = &self.said;
+        match (&said.rival, &said.stays_out, &said.version) {
+            (Some(rival), ..) => format!("another host has this id: {} and {rival}", said.incarnation),
             (None, Some(why), _) => why.replace('-', " "),
-            (None, None, _) if self.leads_enough => "leads enough elections".to_owned(),
-            (None, None, None) if self.at.is_some() => "does not know steering".to_owned(),
+            (None, None, _) if said.leads_enough => "leads enough elections".to_owned(),
+            (None, None, None) if said.at.is_some() => "does not know steering".to_owned(),
             (None, None, _) => "-".to_owned(),
         }
     }
@@ -122,15 +86,16 @@ fn table(rows: &[NodeStatusRow], suspended: Option<&Order>, now: OffsetDateTime)
         vec![["NODE", "ROLE", "PRIORITY", "VERSION", "MODULE", "RUNS", "SAID", "LABELS", "STATE"].map(String::from)];
     let dash = |text: Option<String>| text.unwrap_or("-".to_owned());
     for row in rows {
+        let said = &row.said;
         lines.push([
-            row.node.clone(),
+            said.node.clone(),
             row.role.to_owned(),
-            dash(row.priority.map(|priority| priority.to_string())),
-            dash(row.version.clone()),
+            dash(said.priority.map(|priority| priority.to_string())),
+            dash(said.version.clone()),
             dash(row.ready.map(|ready| if ready { "ready" } else { "none" }.to_owned())),
-            dash(row.runs.map(|digest| short(&digest.to_string()))),
-            dash(row.at.as_deref().map(|at| age(at, now).unwrap_or_else(|| at.to_owned()))),
-            dash(Some(labels(&row.labels)).filter(|labels| !labels.is_empty())),
+            dash(said.runs.map(|digest| short(&digest.to_string()))),
+            dash(said.at.as_deref().map(|at| age(at, now).unwrap_or_else(|| at.to_owned()))),
+            dash(Some(labels(&said.labels)).filter(|labels| !labels.is_empty())),
             row.state(),
         ]);
     }
@@ -151,6 +116,7 @@ mod tests {
     use std::time::Duration;
 
     use baton_election::Version;
+    use baton_store::Digest;
     use time::format_description::well_known::Rfc3339;
 
     use super::*;
