@@ -68,7 +68,7 @@ admin-tls-cert none default
 admin-tls-key none default
 admin-advertise own default
 scheduled-events auto default
-witness on default
+witness true default
 labels none default
 max-leading off default
 {cache}

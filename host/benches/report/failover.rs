@@ -71,7 +71,7 @@ pub fn elections(module: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
 fn deaths(module: &Path, times: usize) -> anyhow::Result<Row> {
     let samples: Samples = (0..times)
         .map(|number| {
-            let mut pair = Pair::start(module, "on");
+            let mut pair = Pair::start(module, true);
             thread::sleep(Duration::from_secs_f64(0.4 + 0.6 * (number as f64 * 0.618_034).fract()));
             let killed = now();
             pair.leader.signal(Signal::KILL);
@@ -89,7 +89,7 @@ pub fn crashes_and_hand_offs(module: &Path, effort: &Effort) -> anyhow::Result<V
         let pairs: Vec<_> = (0..effort.pairs)
             .map(|number| {
                 scope.spawn(move || {
-                    let mut pair = Pair::start(module, "off");
+                    let mut pair = Pair::start(module, false);
                     let crashes: Vec<f64> =
                         (0..effort.rounds).map(|round| pair.crash(number + round * effort.pairs)).collect();
                     let hand_offs: Vec<f64> = (0..effort.rounds).map(|_| pair.hand_off()).collect();
@@ -123,13 +123,13 @@ struct Pair<'a> {
     standby: Node,
     started: usize,
     /// Whether nobody waits for the lease of who is gone.
-    witness: &'static str,
+    witness: bool,
 }
 
 impl<'a> Pair<'a> {
-    fn start(module: &'a Path, witness: &'static str) -> Self {
+    fn start(module: &'a Path, witness: bool) -> Self {
         let site = Site::new();
-        let launch = |name| launch(&site, name, module).flag("--witness", witness).start();
+        let launch = |name| launch(&site, name, module).arg(format!("--witness={witness}")).start();
         let leader = launch("node-1");
         let term = leader.after(0, "started").term;
         let standby = launch("node-2");
@@ -169,7 +169,7 @@ impl<'a> Pair<'a> {
     fn replace(&mut self) {
         self.started += 1;
         let launch = launch(&self.site, &format!("node-{}", self.started), self.module);
-        let standby = launch.flag("--witness", self.witness).start();
+        let standby = launch.arg(format!("--witness={}", self.witness)).start();
         follows(&standby);
         self.leader = std::mem::replace(&mut self.standby, standby);
     }

@@ -43,7 +43,7 @@ pub fn resolve(flags: &Layer, around: &Environment) -> Result<Config, ConfigErro
     let events = |text: &str| ScheduledEvents::new(text).map_err(|error| error.to_string());
     let (scheduled_events, _) =
         host.get(Key::ScheduledEvents, events, ScheduledEvents::to_string, || Ok(ScheduledEvents::Auto))?;
-    let (witness, _) = host.get(Key::Witness, value::on_off, value::show_on_off, || Ok(true))?;
+    let (witness, _) = host.get(Key::Witness, value::switch, bool::to_string, || Ok(true))?;
     let labels = labels(&mut host)?;
     let (max_leading, _) = host.get(Key::MaxLeading, value::most, value::show_most, || Ok(None))?;
     let cache = cache(&mut host, around)?;

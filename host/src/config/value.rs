@@ -273,22 +273,10 @@ pub(super) fn count(text: &str, most: u64) -> Result<u64, String> {
 
 pub(super) fn switch(text: &str) -> Result<bool, String> {
     match text.trim() {
-        "true" | "1" | "yes" => Ok(true),
-        "false" | "0" | "no" => Ok(false),
+        "true" | "1" | "yes" | "on" => Ok(true),
+        "false" | "0" | "no" | "off" => Ok(false),
         _ => Err(format!("{text:?} is neither true nor false")),
     }
-}
-
-pub(super) fn on_off(text: &str) -> Result<bool, String> {
-    match text {
-        "on" => Ok(true),
-        "off" => Ok(false),
-        _ => Err("use on or off".to_string()),
-    }
-}
-
-pub(super) fn show_on_off(on: &bool) -> String {
-    (if *on { "on" } else { "off" }).to_string()
 }
 
 pub(super) fn on_done(text: &str) -> Result<OnDone, String> {

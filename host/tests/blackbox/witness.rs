@@ -11,7 +11,7 @@ use rustix::process::{Signal, kill_process};
 use time::OffsetDateTime;
 
 use crate::fleet::Fleet;
-use crate::node::{Node, until};
+use crate::node::{Launch, Node, until};
 use crate::store::Store;
 
 const MINUTE: [(&str, &str); 1] = [("--lease", "60s")];
@@ -91,17 +91,12 @@ fn a_host_is_there_as_long_as_anybody_holds_its_lock() {
 
 #[test]
 fn who_is_not_to_be_taken_for_gone_is_waited_for() {
-    let off = [("--witness", "off")];
+    let witness = |launch: Launch, is_on: bool| if is_on { launch } else { launch.arg("--witness=false") };
     for case in ["the host does not let others know", "the others do not look", "an older host has written since"] {
         let fleet = Fleet::new(Store::sqlite());
-        let (of_alpha, of_beta): (&[_], &[_]) = match case {
-            "the host does not let others know" => (&off, &[]),
-            "the others do not look" => (&[], &off),
-            _ => (&[], &[]),
-        };
-        let alpha = fleet.launch_with("alpha", of_alpha).start();
+        let alpha = witness(fleet.launch("alpha"), case != "the host does not let others know").start();
         let term = fleet.beat_above(0).term;
-        let beta = fleet.launch_with("beta", of_beta).start();
+        let beta = witness(fleet.launch("beta"), case != "the others do not look").start();
         beta.event("to follow alpha", |event| event.name == "standby" && event.text("leader") == "alpha");
         if case == "an older host has written since" {
             // What it would leave: a record of another version than the one that was noted.
