@@ -191,7 +191,7 @@ mod tests {
         half.is_taken();
         assert_eq!(half.asks(id(4), at(6_500), LED), Asks::Now);
         half.follows();
-        assert!(matches!(half.asks(id(5), at(9_000), LED), Asks::Later(Some(_))), "it was another's meanwhile");
+        assert!(matches!(half.asks(id(4), at(9_000), LED), Asks::Later(Some(_))), "it was another's meanwhile");
         half.is_taken();
         assert_eq!(half.asks(id(6), at(9_000), NEW), Asks::Now, "nobody has ever led");
         let (mut lowest, mut full) = (of("job", 0, &leads), of("job", 0, &Leads::at_most(Some(0))));
