@@ -201,8 +201,10 @@ impl Source<'_> {
             }
             (Key::Trust, DeValue::String(file)) => self.path(at, &path, file)?,
             (Key::MaxRequests | Key::Priority | Key::MaxLeading, DeValue::Integer(number)) => number.to_string(),
-            (Key::Create | Key::AllowWeakerIsolation | Key::Preempt, DeValue::Boolean(on)) => on.to_string(),
-            (Key::Create | Key::AllowWeakerIsolation | Key::Preempt, _) => {
+            (Key::Create | Key::AllowWeakerIsolation | Key::Preempt | Key::Witness, DeValue::Boolean(on)) => {
+                on.to_string()
+            }
+            (Key::Create | Key::AllowWeakerIsolation | Key::Preempt | Key::Witness, _) => {
                 return Err(self.error(at, Some(&path), "write true or false, without quotes"));
             }
             (Key::Coredump | Key::Profile | Key::Cache, DeValue::String(place)) if place != OFF => {
