@@ -266,6 +266,11 @@ pub enum Report {
         /// The last record.
         record: Record,
     },
+    /// This node has taken a lease that had not run out: all that its holder ran is gone.
+    TookOver {
+        /// What that had written.
+        from: Record,
+    },
     /// This node holds the lease, but another's instance may still run: it waits that out.
     Settling {
         /// How long.

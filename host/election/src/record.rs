@@ -145,6 +145,13 @@ pub enum LeaseState {
         /// The id that it was held under.
         holder: LeaseId,
     },
+    /// Its time has not run out, its holder is gone, as certainly as under [`Abandoned`](Self::Abandoned), and this node
+    /// knows the id that it is held under, from a note of the holder's: so it can go on with the lease, and nobody else can.
+    /// A store that keeps no such notes never says so.
+    Reclaimable {
+        /// The id that it is held under.
+        holder: LeaseId,
+    },
     /// Broken by an operator, with some of its time still to go.
     Breaking,
     /// Broken by an operator.
@@ -156,7 +163,7 @@ impl LeaseState {
     pub fn is_held(self) -> bool {
         match self {
             Self::Held | Self::HeldForever | Self::Breaking => true,
-            Self::Free | Self::Expired | Self::Abandoned { .. } | Self::Broken => false,
+            Self::Free | Self::Expired | Self::Abandoned { .. } | Self::Reclaimable { .. } | Self::Broken => false,
         }
     }
 }

@@ -37,6 +37,15 @@ pub enum Op {
         /// place it takes. The lease of any other is held as ever.
         instead_of: Option<LeaseId>,
     },
+    /// Goes on with the lease of a holder that is gone ([`LeaseState::Reclaimable`](crate::LeaseState::Reclaimable)), under
+    /// its id, only if the object still has that version: starts the lease's length anew, which stays as it was. Unlike an
+    /// acquire it fails where anybody has held the lease since. Answered by [`Reply::Done`].
+    Reclaim {
+        /// The id that it is held under.
+        id: LeaseId,
+        /// The version that the object must have.
+        version: Version,
+    },
     /// Starts the lease's length anew. Answered by [`Reply::Done`]. May succeed after an expiry if nobody
     /// has touched the lease or the object in between.
     Renew {
@@ -76,7 +85,7 @@ pub enum Reply {
 /// Why a request was not carried out, named for the decision that follows.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error, Hash)]
 pub enum StoreError {
-    /// Acquire: somebody else holds the lease, or it is being broken.
+    /// Acquire, reclaim: somebody else holds the lease, or it is being broken.
     #[error("the lease is held by another")]
     Held,
     /// The lease is certainly not, or no longer, held under the id: expired and taken, broken, released,
@@ -101,6 +110,7 @@ impl fmt::Display for Op {
             Op::Recall => "recall",
             Op::Create { .. } => "create",
             Op::Acquire { .. } => "acquire",
+            Op::Reclaim { .. } => "reclaim",
             Op::Renew { .. } => "renew",
             Op::Write { .. } => "write",
             Op::Release { .. } => "release",

@@ -1112,6 +1112,106 @@ fn the_end_of_a_holder_that_waited_for_another_says_nothing_of_that() {
     }
 }
 
+/// Lets a standby read that, and answers that it goes on with the lease.
+fn reclaims(scene: &mut Scene, failures: u32) -> Vec<Effect> {
+    let holder = LeaseId::from_random(7);
+    let record = Record { failures, ..record(6, "this") };
+    let effects = scene.reads(object(LeaseState::Reclaimable { holder }, Some(record)));
+    assert_eq!(only_request(&effects), Op::Reclaim { id: holder, version: Version("v1".to_string()) });
+    scene.answer(Ok(Reply::Done))
+}
+
+#[test]
+fn who_comes_back_goes_on_with_the_lease_under_its_id_and_the_end_before_is_a_failure() {
+    let mut scene = Scene::new();
+    let written = reclaims(&mut scene, 0);
+    assert!(
+        matches!(&scene.told[..], [.., Report::TookOver { from }] if from.incarnation == "this/1"),
+        "{:?}",
+        scene.told
+    );
+    let Op::Write { id, version, record } = only_request(&written) else { panic!("{written:?}") };
+    assert_eq!((id, version.0.as_str()), (LeaseId::from_random(7), "v1"));
+    assert_eq!((record.term, record.failures, record.lease), (7, 1, D));
+    let started = scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
+    assert!(matches!(started[..], [Effect::Start { term: 7, .. }]), "{started:?}");
+}
+
+#[test]
+fn who_comes_back_again_and_again_gives_way() {
+    for failures in [1, 4, u32::MAX] {
+        let mut scene = Scene::new();
+        let written = reclaims(&mut scene, failures);
+        let record = written_record(&written);
+        assert_eq!((record.term, record.failures, record.released), (6, failures.saturating_add(1), true));
+        assert!(matches!(scene.told.last(), Some(Report::CoolOff { .. })), "{:?}", scene.told);
+        let released = scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
+        assert_eq!(only_request(&released), Op::Release { id: LeaseId::from_random(7) });
+        scene.answer(Ok(Reply::Done));
+        assert_eq!(scene.reads(object(LeaseState::Free, Some(record))), [], "it stays out for a while");
+    }
+}
+
+#[test]
+fn another_module_has_no_part_in_what_comes_back_again_and_again() {
+    let mut scene = Scene::new();
+    scene.input(Input::Plan(plan(1, None)));
+    assert_eq!(written_record(&reclaims(&mut scene, 3)).failures, 0);
+}
+
+#[test]
+fn what_the_store_does_not_let_a_node_go_on_with_is_waited_out() {
+    for refused in [StoreError::Held, StoreError::Lost("it is another's".to_string())] {
+        let mut scene = Scene::new();
+        let holder = LeaseId::from_random(7);
+        let dead = object(LeaseState::Reclaimable { holder }, Some(record(6, "this")));
+        assert!(matches!(only_request(&scene.reads(dead.clone())), Op::Reclaim { .. }));
+        // The request may have been lost before.
+        scene.answer(Err(unknown()));
+        assert!(matches!(only_request(&scene.wakes()), Op::Reclaim { .. }));
+        assert_eq!(only_request(&scene.answer(Err(refused))), Op::Read);
+        for _ in 0..20 {
+            assert_eq!(scene.reads(dead.clone()), []);
+        }
+        scene.acquires(object(LeaseState::Expired, Some(record(6, "this"))));
+    }
+}
+
+#[test]
+fn a_lease_is_gone_on_with_only_where_nothing_is_unclear() {
+    let of = |change: fn(Record) -> Record| Some(change(record(6, "this")));
+    let known = || Ok(Reply::Term(0));
+    for (what, record, recalled) in [
+        ("no record", None, known()),
+        ("it waited for another", of(|record| Record { node: None, ..record }), known()),
+        ("it may have released it", of(|record| Record { released: true, ..record }), known()),
+        ("it is longer", of(|record| Record { lease: D + SECOND, ..record }), known()),
+        ("it is shorter", of(|record| Record { lease: D - SECOND / 2, ..record }), known()),
+        ("a later term is named", of(|record| record), Ok(Reply::Term(8))),
+        ("what else is named cannot be told", of(|record| record), Err(StoreError::Misconfigured("no".to_string()))),
+    ] {
+        let mut scene = Scene::new();
+        let lease = LeaseState::Reclaimable { holder: LeaseId::from_random(7) };
+        let dead = Snapshot::Object { lease, version: Version("v1".to_string()), record: record.clone() };
+        for _ in 0..20 {
+            assert_eq!(scene.reads_and_recalls(dead.clone(), recalled.clone()), [], "{what}");
+        }
+        scene.acquires(object(LeaseState::Expired, record));
+    }
+}
+
+#[test]
+fn who_learns_what_to_serve_looks_at_once_where_a_holder_was_gone() {
+    for lease in [LeaseState::Held, LeaseState::Reclaimable { holder: LeaseId::from_random(7) }] {
+        let mut scene = Scene::new();
+        scene.input(Input::Plan(Plan::default()));
+        assert_eq!(scene.reads(object(lease, Some(record(6, "this")))), []);
+        scene.input(Input::Plan(plan(0, None)));
+        let wait = scene.elector.next_wakeup().unwrap().since(scene.now);
+        assert_eq!(wait < SECOND / 10, lease != LeaseState::Held, "{lease:?}: {wait:?}");
+    }
+}
+
 #[test]
 fn a_holder_that_is_gone_does_not_make_a_record_that_was_set_back_clear() {
     let mut scene = Scene::new();

@@ -38,8 +38,13 @@ impl LeaseWord {
     fn of(state: LeaseState, has_record: bool) -> Self {
         match state {
             // That its holder is gone is for those to know who may take it.
-            LeaseState::Held | LeaseState::Abandoned { .. } if has_record => Self::Held,
-            LeaseState::Held | LeaseState::Abandoned { .. } | LeaseState::HeldForever => Self::Outside,
+            LeaseState::Held | LeaseState::Abandoned { .. } | LeaseState::Reclaimable { .. } if has_record => {
+                Self::Held
+            }
+            LeaseState::Held
+            | LeaseState::Abandoned { .. }
+            | LeaseState::Reclaimable { .. }
+            | LeaseState::HeldForever => Self::Outside,
             LeaseState::Free => Self::Free,
             LeaseState::Expired => Self::Expired,
             LeaseState::Breaking => Self::Breaking,

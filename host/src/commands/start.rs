@@ -27,7 +27,7 @@ pub(super) async fn start(election: &ElectionName, store: &StoreUrl) -> anyhow::
         // Nothing outlives its lease; an operator who broke one did not wait for that.
         LeaseState::Expired => true,
         LeaseState::Broken => false,
-        LeaseState::Held | LeaseState::Abandoned { .. } => bail!(
+        LeaseState::Held | LeaseState::Abandoned { .. } | LeaseState::Reclaimable { .. } => bail!(
             "the lease of {election} is held, and its holder may be about to release it: try again, and if this goes \
              on, look at `baton status {election}`"
         ),

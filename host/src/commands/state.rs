@@ -107,7 +107,11 @@ async fn change(
 async fn nobody_leads(leases: &dyn LeaseStore, election: &ElectionName) -> anyhow::Result<()> {
     let Snapshot::Object { lease, record, .. } = read(leases, election).await? else { return Ok(()) };
     match lease {
-        LeaseState::Free | LeaseState::Expired | LeaseState::Abandoned { .. } | LeaseState::Broken => Ok(()),
+        LeaseState::Free
+        | LeaseState::Expired
+        | LeaseState::Abandoned { .. }
+        | LeaseState::Reclaimable { .. }
+        | LeaseState::Broken => Ok(()),
         LeaseState::Held | LeaseState::HeldForever | LeaseState::Breaking => {
             let leader = record.and_then(|record| Some(format!(" ({} in term {})", record.node?, record.term)));
             bail!(

@@ -489,11 +489,13 @@ impl Run {
     /// Whether a request for the lease is to wait until others had their chance.
     fn lets_others_ask(&mut self, op: &Op) -> bool {
         match op {
-            Op::Acquire { id, .. } => {
+            Op::Acquire { id, .. } | Op::Reclaim { id, .. } => {
                 let now = self.given.clock.now();
                 let called = self.hears.borrow().called(now).map(Order::is_preference);
+                // Nobody else can go on with the lease of who was this node.
+                let is_free = matches!(op, Op::Acquire { .. });
                 let may_wait = MayWait {
-                    for_priority: self.given.standing.known().term > 0 && called.is_none(),
+                    for_priority: is_free && self.given.standing.known().term > 0 && called.is_none(),
                     at_all: called != Some(false) && !self.comes_back,
                 };
                 match self.given.preference.asks(*id, now, may_wait) {

@@ -118,6 +118,10 @@ impl Reporter {
                 let reason = format!("the module was done in term {}; `baton start` lets it run again", record.term);
                 self.log.emit(Some(record.term), Event::Finished { reason });
             }
+            Report::TookOver { from } => {
+                let (node, incarnation) = (from.node.unwrap_or_default(), from.incarnation);
+                self.log.emit(Some(from.term), Event::TookOver { from: node, incarnation });
+            }
             Report::Settling { wait, reason } => self.say(Event::Settling { reason, wait_s: wait.into() }),
             Report::Elected { record } => {
                 self.term = Some(record.term);

@@ -40,6 +40,8 @@ words! {
         Create => "create",
         /// The lease.
         Acquire => "acquire",
+        /// The lease of who is gone, under its id.
+        Reclaim => "reclaim",
         /// More of the lease's time.
         Renew => "renew",
         /// Another record.

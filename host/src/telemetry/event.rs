@@ -154,6 +154,13 @@ pub enum Event {
         /// What that was.
         reason: String,
     },
+    /// This node has taken a lease that had not run out, since its holder is gone. The event's term is that one's.
+    TookOver {
+        /// The node that held it.
+        from: String,
+        /// The start of that node's host.
+        incarnation: String,
+    },
     /// This node holds the lease and waits out the time of an earlier holder before it begins a term.
     Settling {
         /// Why it must.
@@ -523,6 +530,7 @@ impl Event {
             Self::MisspeltVariable { .. } => ("misspelt_variable", Warn),
             Self::Standby { .. } => ("standby", Info),
             Self::Outside { .. } => ("outside", Warn),
+            Self::TookOver { .. } => ("took_over", Info),
             Self::Settling { .. } => ("settling", Info),
             Self::Elected { .. } => ("elected", Info),
             Self::Started { .. } => ("started", Info),
@@ -623,6 +631,9 @@ impl fmt::Display for Event {
             }
             Self::Standby { reason, .. } => f.write_str(reason),
             Self::Outside { reason } => write!(f, "an outside client holds the lease: {reason}"),
+            Self::TookOver { from, incarnation } => {
+                write!(f, "takes the lease before it runs out: {from} ({incarnation}) is gone, with all that it ran")
+            }
             Self::Settling { reason, wait_s } => write!(f, "the term begins in {wait_s}: {reason}"),
             Self::Elected { module, failures: 0 } => write!(f, "leading with module {module}"),
             Self::Elected { module, failures: 1 } => write!(f, "leading with module {module}, after a failure"),

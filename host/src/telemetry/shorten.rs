@@ -21,6 +21,9 @@ impl Event {
                 let texts = [Some(reason), Some(id), Some(status), not_before.as_mut(), description.as_mut()];
                 texts.into_iter().flatten().for_each(|text| cut(text, LONGEST_CONTEXT));
             }
+            Self::TookOver { from, incarnation } => {
+                [from, incarnation].into_iter().for_each(|text| cut(text, LONGEST_CONTEXT));
+            }
             Self::Denied { what, remedy } => [what, remedy].into_iter().for_each(|text| cut(text, LONGEST_LINE)),
             Self::RequestRefused { origin, reason, setting, flag } => {
                 [origin, reason].into_iter().for_each(|text| cut(text, LONGEST_LINE));

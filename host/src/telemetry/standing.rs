@@ -302,6 +302,7 @@ impl From<&Op> for Asked {
             Op::Recall => Self::Recall,
             Op::Create { .. } => Self::Create,
             Op::Acquire { .. } => Self::Acquire,
+            Op::Reclaim { .. } => Self::Reclaim,
             Op::Renew { .. } => Self::Renew,
             Op::Write { .. } => Self::Write,
             Op::Release { .. } => Self::Release,

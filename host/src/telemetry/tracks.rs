@@ -157,7 +157,7 @@ impl Tracks {
     /// What has come to its end with this answer of the store.
     pub(super) fn asked(&mut self, at: Duration, what: Asked, how: Answered, took: Duration) -> Option<Span> {
         let begin = at.saturating_sub(took);
-        if what == Asked::Acquire && how == Answered::Ok {
+        if matches!(what, Asked::Acquire | Asked::Reclaim) && how == Answered::Ok {
             self.acquiring = Track::begin(ACQUIRE, begin, Attributes::new());
         }
         let request = |place: Option<Place>, name: String| {

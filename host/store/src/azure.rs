@@ -144,6 +144,20 @@ impl AzureStore {
         Ok(Reply::Read(Snapshot::Object { lease, version: Version(properties.etag.to_string()), record }))
     }
 
+    async fn renew(&self, blob: &BlobClient, id: LeaseId, version: Option<Version>) -> Result<Reply, StoreError> {
+        let renew = blob.blob_lease_client(azure_id(id)?).renew();
+        let renew = match version {
+            Some(version) => renew.if_match(IfMatchCondition::Match(version.0)),
+            None => renew,
+        };
+        let response = renew.into_future().await.map_err(|error| self.store_error(Asked::OfLease, &error))?;
+        if is_ours(&response.lease_id, id) {
+            Ok(Reply::Done)
+        } else {
+            Err(StoreError::Lost(RENEWED_ANOTHERS.to_owned()))
+        }
+    }
+
     fn store_error(&self, asked: Asked, error: &azure_core::Error) -> StoreError {
         if matches!(error.kind(), ErrorKind::Credential) {
             // Without them the request was not even sent.
@@ -181,19 +195,8 @@ impl LeaseStore for AzureStore {
                     .map_err(|error| self.store_error(Asked::ToAcquire, &error))?;
                 if is_ours(&response.lease_id, id) { Ok(Reply::Done) } else { Err(StoreError::Held) }
             }
-            Op::Renew { id } => {
-                let response = blob
-                    .blob_lease_client(azure_id(id)?)
-                    .renew()
-                    .into_future()
-                    .await
-                    .map_err(|error| self.store_error(Asked::OfLease, &error))?;
-                if is_ours(&response.lease_id, id) {
-                    Ok(Reply::Done)
-                } else {
-                    Err(StoreError::Lost(RENEWED_ANOTHERS.to_owned()))
-                }
-            }
+            Op::Reclaim { id, version } => self.renew(&blob, id, Some(version)).await,
+            Op::Renew { id } => self.renew(&blob, id, None).await,
             Op::Write { id, version, record } => blob
                 .set_metadata()
                 .metadata(record::encode(&record))

@@ -60,9 +60,11 @@ impl Lease {
             LeaseState::Free => return Err(lost("there is no lease to break")),
             LeaseState::Broken => return Ok(()),
             LeaseState::Breaking => left(self.broken_after),
-            LeaseState::Held | LeaseState::HeldForever | LeaseState::Abandoned { .. } | LeaseState::Expired => {
-                left(self.length)
-            }
+            LeaseState::Held
+            | LeaseState::HeldForever
+            | LeaseState::Abandoned { .. }
+            | LeaseState::Reclaimable { .. }
+            | LeaseState::Expired => left(self.length),
         };
         self.broken_after = Some(wait);
         self.changes = self.changes.wrapping_add(1);
@@ -86,7 +88,11 @@ impl Lease {
             // An answer may have been lost: who repeats the request holds the lease already.
             LeaseState::Held | LeaseState::HeldForever if self.holder == Some(id) => {}
             LeaseState::Abandoned { holder } if instead_of == Some(holder) => {}
-            LeaseState::Held | LeaseState::HeldForever | LeaseState::Abandoned { .. } | LeaseState::Breaking => {
+            LeaseState::Held
+            | LeaseState::HeldForever
+            | LeaseState::Abandoned { .. }
+            | LeaseState::Reclaimable { .. }
+            | LeaseState::Breaking => {
                 return Err(StoreError::Held);
             }
         }
@@ -98,7 +104,11 @@ impl Lease {
         self.held_by(id)?;
         match self.state(elapsed) {
             // Nobody has taken it since, or the holder would be another.
-            LeaseState::Held | LeaseState::HeldForever | LeaseState::Abandoned { .. } | LeaseState::Expired => {}
+            LeaseState::Held
+            | LeaseState::HeldForever
+            | LeaseState::Abandoned { .. }
+            | LeaseState::Reclaimable { .. }
+            | LeaseState::Expired => {}
             LeaseState::Breaking | LeaseState::Broken => return Err(lost("the lease was broken")),
             LeaseState::Free => return Err(lost(RELEASED)),
         }
@@ -115,7 +125,11 @@ impl Lease {
     fn allows_writes(&self, id: LeaseId, elapsed: Duration) -> Result<(), StoreError> {
         self.held_by(id)?;
         match self.state(elapsed) {
-            LeaseState::Held | LeaseState::HeldForever | LeaseState::Abandoned { .. } | LeaseState::Breaking => Ok(()),
+            LeaseState::Held
+            | LeaseState::HeldForever
+            | LeaseState::Abandoned { .. }
+            | LeaseState::Reclaimable { .. }
+            | LeaseState::Breaking => Ok(()),
             LeaseState::Expired => Err(lost("the lease has expired")),
             LeaseState::Broken => Err(lost("the lease was broken")),
             LeaseState::Free => Err(lost(RELEASED)),
@@ -158,11 +172,13 @@ pub fn apply(object: &mut Option<LeaseObject>, op: Op, elapsed: Duration, next: 
         })),
         Op::Recall => Ok(Reply::Term(row.record.as_ref().map_or(0, |record| record.term))),
         Op::Create { .. } => Err(StoreError::Conflict),
-        Op::Acquire { version, .. } if version != row.version => Err(StoreError::Conflict),
+        Op::Acquire { version, .. } | Op::Reclaim { version, .. } if version != row.version => {
+            Err(StoreError::Conflict)
+        }
         Op::Acquire { id, length, instead_of, .. } => {
             row.lease.acquire(id, length, instead_of, elapsed).map(|()| Reply::Done)
         }
-        Op::Renew { id } => row.lease.renew(id, elapsed).map(|()| Reply::Done),
+        Op::Reclaim { id, .. } | Op::Renew { id } => row.lease.renew(id, elapsed).map(|()| Reply::Done),
         Op::Release { id } => row.lease.release(id).map(|()| Reply::Done),
         Op::Write { id, version, record } => {
             // The lease first: a loss must end the instance at once, a conflict only makes its host read.

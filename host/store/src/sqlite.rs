@@ -263,7 +263,7 @@ impl Databases {
         let access = match op {
             Op::Read | Op::Recall => Intent::Read,
             Op::Create { .. } | Op::Acquire { .. } => Intent::Write,
-            Op::Renew { .. } | Op::Write { .. } | Op::Release { .. } => Intent::Holder,
+            Op::Reclaim { .. } | Op::Renew { .. } | Op::Write { .. } | Op::Release { .. } => Intent::Holder,
         };
         match self.leases.transact(access, |db| self.apply(db, election, op))? {
             Reply::Term(recorded) => self.recall(election, recorded).map(Reply::Term),

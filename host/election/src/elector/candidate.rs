@@ -26,6 +26,8 @@ pub(super) struct Standby {
     last_poll: Option<Time>,
     /// Whether there was a hint since.
     is_hinted: bool,
+    /// Whether the holder is gone that it read of last, and there was nothing to serve in its place.
+    lacks_a_module: bool,
     pending: Option<Pending>,
     asked: Asked,
     /// Failed readings in a row.
@@ -59,8 +61,28 @@ pub(super) struct Opening {
     pub(super) record: Option<Record>,
     /// Why another's instance may still run after the acquire; none where it cannot.
     pub(super) unclear: Option<Unclear>,
-    /// The holder that is gone, where the lease has not run out.
-    pub(super) instead_of: Option<LeaseId>,
+    pub(super) way: Way,
+}
+
+/// How the lease is to be had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub(super) enum Way {
+    /// Nobody holds it any more.
+    Acquire,
+    /// Its holder is gone, and another takes its place.
+    InsteadOf(LeaseId),
+    /// Its holder is gone, and this node goes on with the lease.
+    Reclaim(LeaseId),
+}
+
+impl Way {
+    fn of(lease: LeaseState) -> Self {
+        match lease {
+            LeaseState::Abandoned { holder } => Self::InsteadOf(holder),
+            LeaseState::Reclaimable { holder } => Self::Reclaim(holder),
+            _ => Self::Acquire,
+        }
+    }
 }
 
 /// Why another's instance may still run.
@@ -80,6 +102,7 @@ impl Standby {
             next_poll,
             last_poll: None,
             is_hinted: false,
+            lacks_a_module: false,
             pending: None,
             asked: Asked::Reading,
             failures: 0,
@@ -99,14 +122,14 @@ impl Standby {
         if context.shutting_down {
             return Some(Role::Finished);
         }
-        self.is_hinted |= input == Some(Input::Hint);
+        self.is_hinted |= input == Some(Input::Hint) || self.lacks_a_module && matches!(input, Some(Input::Plan(_)));
         if let Some(Input::Answer { id, result }) = input
             && answered(&mut self.pending, id).is_some()
         {
             return self.answer(context, result);
         }
         if self.timers().is_due(Timer::Poll, context.time()) {
-            (self.is_hinted, self.last_poll) = (false, Some(context.time()));
+            (self.is_hinted, self.lacks_a_module, self.last_poll) = (false, false, Some(context.time()));
             self.pending = Some(context.request(Op::Read, STANDBY_TIMEOUT));
         }
         None
@@ -115,12 +138,13 @@ impl Standby {
     fn answer(&mut self, context: &mut Context, result: Result<Reply, StoreError>) -> Option<Role> {
         match (core::mem::take(&mut self.asked), result) {
             (Asked::Reading, Ok(Reply::Read(snapshot))) => {
-                let snapshot = held_while_it_waits(snapshot);
+                let snapshot = held_unless_all_is_clear(context, snapshot);
                 self.failures = 0;
                 context.store_answers(READ);
                 context.memory.note(&snapshot, context.now.time);
                 context.note_death(&snapshot);
                 self.say(context, &snapshot);
+                self.lacks_a_module = context.versions.module().is_none() && is_dead(&snapshot);
                 if may_contend(context, &snapshot) {
                     self.asked = Asked::Recall(snapshot);
                     self.pending = Some(context.request(Op::Recall, STANDBY_TIMEOUT));
@@ -182,6 +206,11 @@ impl Standby {
             return None;
         }
         let unclear = unclear(context, &snapshot, is_recalled);
+        // Who waits for another asks for a lease that is long enough for that.
+        if unclear.is_some() && matches!(snapshot, Snapshot::Object { lease: LeaseState::Reclaimable { .. }, .. }) {
+            self.next_poll = context.time() + context.jittered(POLL);
+            return None;
+        }
         // A record that was made anew may say less than the one that its holder had written; and a term that this node
         // has tried, and never seen, may have been another's since.
         let is_known = context.memory.highest_term <= context.memory.written_term;
@@ -197,8 +226,7 @@ impl Standby {
         };
         let wait = longest.unwrap_or(UNKNOWN_LEASE);
         let unclear = unclear.map(|reason| Unclear { wait, reason, is_recalled });
-        let instead_of = if let LeaseState::Abandoned { holder } = lease { Some(holder) } else { None };
-        let opening = Opening { version, record, unclear, instead_of };
+        let opening = Opening { version, record, unclear, way: Way::of(lease) };
         Some(Role::Acquiring(Acquiring::new(context, opening)))
     }
 
@@ -222,11 +250,10 @@ impl Standby {
             (LeaseState::Held, Some(leader)) if leader.node.is_some() && context.memory.silent_since.is_none() => {
                 (Said::Leader(leader.term), Report::Following { leader: leader.clone() })
             }
-            (LeaseState::Free | LeaseState::Expired | LeaseState::Abandoned { .. }, Some(record))
-                if context.is_over(record) =>
-            {
-                (Said::Over, Report::ElectionOver { record: record.clone() })
-            }
+            (
+                LeaseState::Free | LeaseState::Expired | LeaseState::Abandoned { .. } | LeaseState::Reclaimable { .. },
+                Some(record),
+            ) if context.is_over(record) => (Said::Over, Report::ElectionOver { record: record.clone() }),
             // Nothing is known of who holds it, or it is about to end.
             (LeaseState::Held, _) if context.memory.silent_since.is_some() => return,
             (LeaseState::Breaking, _) => return,
@@ -245,16 +272,33 @@ impl Standby {
 }
 
 /// What a node reads that takes the lease for held while its holder's term has not begun: that holder waits for another,
-/// and that it is gone says nothing of the other.
-fn held_while_it_waits(snapshot: Snapshot) -> Snapshot {
-    match snapshot {
-        Snapshot::Object { lease: LeaseState::Abandoned { .. }, version, record }
-            if record.as_ref().is_none_or(|record| record.node.is_none()) =>
-        {
-            Snapshot::Object { lease: LeaseState::Held, version, record }
+/// and that it is gone says nothing of the other. It also takes one for held that it cannot go on with: a release may be
+/// under way that the holder has sent, the store has said that it is another's, or D is another by now: what the holder had
+/// asked for under the same id could give the lease another length later.
+fn held_unless_all_is_clear(context: &Context, snapshot: Snapshot) -> Snapshot {
+    let Snapshot::Object { lease, version, record } = snapshot else { return snapshot };
+    let begun = record.as_ref().filter(|record| record.node.is_some());
+    let is_clear = match lease {
+        LeaseState::Abandoned { .. } => begun.is_some(),
+        LeaseState::Reclaimable { holder } => {
+            let is_refused = context.memory.refused_reclaim == Some(holder);
+            begun.is_some_and(|record| !record.released && is_as_long(record, context)) && !is_refused
         }
-        snapshot => snapshot,
-    }
+        _ => true,
+    };
+    let lease = if is_clear { lease } else { LeaseState::Held };
+    Snapshot::Object { lease, version, record }
+}
+
+/// Whether the lease has the length that this node would ask for. A store may keep whole seconds, rounded up.
+fn is_as_long(record: &Record, context: &Context) -> bool {
+    let lease = context.settings.timing.lease();
+    (lease..lease + Duration::from_secs(1)).contains(&record.lease)
+}
+
+/// Whether its holder is gone before the lease has run out.
+fn is_dead(snapshot: &Snapshot) -> bool {
+    matches!(snapshot, Snapshot::Object { lease: LeaseState::Abandoned { .. } | LeaseState::Reclaimable { .. }, .. })
 }
 
 /// Whether this node is to ask for the lease, or to make the object.
@@ -291,7 +335,7 @@ fn unclear(context: &Context, snapshot: &Snapshot, is_recalled: bool) -> Option<
     match (lease, record) {
         _ if !is_recalled => Some("what else the store says of its terms cannot be read"),
         _ if term < context.memory.written_term => Some("its record names a lower term than was served"),
-        (LeaseState::Expired | LeaseState::Abandoned { .. }, _) => None,
+        (LeaseState::Expired | LeaseState::Abandoned { .. } | LeaseState::Reclaimable { .. }, _) => None,
         (LeaseState::Free, None) if *snapshot == Snapshot::Nothing => None,
         (LeaseState::Free, None) => Some("it has no record"),
         (LeaseState::Free, Some(record)) if !record.released => Some("its last holder did not release it"),
@@ -321,16 +365,9 @@ impl Acquiring {
         // If this holder dies while it waits another's lease out, the expiry that the next one reads must
         // not come before the wait would have ended.
         let length = opening.unclear.map_or(own, |unclear| own.max(unclear.wait.clamp(shortest, longest)));
+        let id = if let Way::Reclaim(holder) = opening.way { holder } else { context.fresh_lease_id() };
         let now = context.time();
-        Self {
-            id: context.fresh_lease_id(),
-            opening,
-            length,
-            started: now,
-            next_try: now,
-            pending: None,
-            in_doubt: false,
-        }
+        Self { id, opening, length, started: now, next_try: now, pending: None, in_doubt: false }
     }
 
     pub(super) fn timers(&self) -> Timers<1> {
@@ -369,11 +406,11 @@ impl Acquiring {
             return back_to_standby(context, "the lease could not be acquired".to_string());
         }
         if self.timers().is_due(Timer::Acquire, context.time()) {
-            let op = Op::Acquire {
-                id: self.id,
-                length: self.length,
-                version: self.opening.version.clone(),
-                instead_of: self.opening.instead_of,
+            let (id, length, version) = (self.id, self.length, self.opening.version.clone());
+            let op = match self.opening.way {
+                Way::Acquire => Op::Acquire { id, length, version, instead_of: None },
+                Way::InsteadOf(holder) => Op::Acquire { id, length, version, instead_of: Some(holder) },
+                Way::Reclaim(_) => Op::Reclaim { id, version },
             };
             self.pending = Some(context.urgent(op));
         }
@@ -387,6 +424,9 @@ impl Acquiring {
                 context.store_answers(ACQUIRE);
                 context.memory.was_held = true;
                 context.memory.free_since = None;
+                if let (Way::InsteadOf(_) | Way::Reclaim(_), Some(from)) = (self.opening.way, &self.opening.record) {
+                    context.report(Report::TookOver { from: from.clone() });
+                }
                 let holding = Holding::new(
                     context,
                     self.id,
@@ -405,6 +445,12 @@ impl Acquiring {
                 context.store_trouble(ACQUIRE, &error);
                 self.next_try = context.retry_at();
                 None
+            }
+            Err(StoreError::Held | StoreError::Lost(_)) if matches!(self.opening.way, Way::Reclaim(_)) => {
+                context.refused = 0;
+                // It is another's by now, or of nobody, and is looked at as if it had never been reclaimable.
+                context.memory.refused_reclaim = Some(self.id);
+                Some(Role::Standby(Standby::new(context.time())))
             }
             Err(StoreError::Held) => {
                 context.refused = 0;

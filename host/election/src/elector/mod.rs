@@ -262,6 +262,8 @@ struct Memory {
     silent_since: Option<Time>,
     /// The last holder that was read to be gone.
     death: Option<Death>,
+    /// The last holder whose lease this node could not go on with.
+    refused_reclaim: Option<LeaseId>,
 }
 
 /// A holder that is gone with its host, before its lease has run out.

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_election::{
-    Effect, End, Input, LeaseId, ModuleVersion, Op, Plan, Record, Reply, RequestId, Snapshot, StoreError, Term, Time,
+    Effect, End, Input, LeaseId, LeaseState, ModuleVersion, Op, Plan, Record, Reply, RequestId, Snapshot, StoreError,
+    Term, Time,
 };
 
-use crate::state::{Faults, Flight, Instance, Node, Process, Waiting, World, at};
+use crate::state::{Faults, Flight, Instance, Node, Process, Waiting, World, at, name};
 use crate::store::{Instant, Lease};
 
 /// Before the end of a lease: less than a request may take.
@@ -279,14 +280,19 @@ impl World {
             Action::Begin(place) => self.begin(place),
             Action::Crash(place) => {
                 *machine -= 1;
-                let sees_deaths = self.sees_deaths;
+                let sees_deaths = self.sees_deaths || self.keeps_notes;
+                self.store.notes.give_back(&name(place, self.nodes[place].incarnation));
                 let node = self.node(place);
                 let process = node.process.take().filter(|_| sees_deaths);
-                node.orphan = process.map(|process| (process.instance, process.leases));
+                node.orphan = process.map(|process| (process.incarnation, process.instance, process.leases));
             }
             Action::Vanish(place) => {
-                let (_, leases) = self.node(place).orphan.take().unwrap_or_default();
-                self.store.gone.extend(leases.iter().map(|id| id.as_u128()));
+                let (incarnation, _, leases) = self.node(place).orphan.take().unwrap_or_default();
+                if self.keeps_notes {
+                    self.store.notes.gone.insert(name(place, incarnation));
+                } else {
+                    self.store.gone.extend(leases.iter().map(|id| id.as_u128()));
+                }
                 for other in 0..self.nodes.len() {
                     let process = self.nodes[other].process.as_ref();
                     if process.is_some_and(|process| !process.is_paused) {
@@ -429,7 +435,7 @@ impl World {
 
     fn passing(&self, node: &Node) -> usize {
         let of_process = node.process.as_ref().and_then(|process| process.instance.as_ref());
-        let left = node.orphan.as_ref().and_then(|(instance, _)| instance.as_ref());
+        let left = node.orphan.as_ref().and_then(|(_, instance, _)| instance.as_ref());
         [of_process, left].into_iter().flatten().filter(|instance| instance.passes(self.now)).count()
     }
 
@@ -499,14 +505,29 @@ impl World {
         let incarnation = self.nodes[place].incarnation;
         match effect {
             Effect::Request { id, op, timeout } => {
-                let mut may_be_put_off = matches!(op, Op::Acquire { .. });
+                // What its machine says before it asks the store.
+                let record = self.store.record().cloned();
+                let is_refused = matches!(&op, Op::Reclaim { id, .. }
+                    if !self.store.notes.take(*id, record.as_ref(), &name(place, incarnation)));
+                let answer = is_refused.then_some(Err(StoreError::Held));
+                let mut may_be_put_off = matches!(op, Op::Acquire { .. } | Op::Reclaim { .. });
+                if let (Op::Acquire { id, .. } | Op::Reclaim { id, .. }, true) = (&op, self.keeps_notes) {
+                    self.store.notes.ids.insert(name(place, incarnation), *id);
+                }
+                if let Op::Release { .. } = &op {
+                    self.store.notes.remove(&name(place, incarnation));
+                    self.store.notes.ids.remove(&name(place, incarnation));
+                }
                 if let Some(process) = &mut self.node(place).process {
                     let was_acquiring = std::mem::replace(&mut process.is_acquiring, may_be_put_off);
                     may_be_put_off &= !was_acquiring && !process.elector.holds_lease();
-                    if let Op::Acquire { id, .. } = &op {
+                    if let Op::Acquire { id, .. } | Op::Reclaim { id, .. } = &op {
                         process.leases.push(*id);
                     }
-                    process.waiting.push(Waiting { id, until: now + timeout, answer: None });
+                    process.waiting.push(Waiting { id, until: now + timeout, answer: answer.clone() });
+                }
+                if answer.is_some() {
+                    return;
                 }
                 self.flights.push(Flight { node: place, incarnation, id, op, is_late: false, may_be_put_off });
             }
@@ -552,10 +573,18 @@ impl World {
     // ---- the store ----
 
     fn arrive(&mut self, flight: Flight, is_heard: bool) {
+        let by = name(flight.node, flight.incarnation);
         let result = match self.store.execute(self.now, &flight.op) {
             Ok(Reply::Term(recorded)) => Ok(Reply::Term(recorded.max(self.witnessed()))),
+            Ok(Reply::Read(Snapshot::Object { lease: LeaseState::Held, version, record })) if self.keeps_notes => {
+                let lease = self.store.notes.judged(record.as_ref(), &by);
+                Ok(Reply::Read(Snapshot::Object { lease, version, record }))
+            }
             result => result,
         };
+        if result.is_ok() && matches!(&flight.op, Op::Write { record, .. } if record.node.is_some()) {
+            self.store.notes.remove(&by);
+        }
         if result.is_ok()
             && let Op::Create { record } | Op::Write { record, .. } = &flight.op
         {

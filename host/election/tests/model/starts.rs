@@ -7,7 +7,7 @@ use std::time::Duration;
 use baton_election::{LeaseState, Plan, Snapshot};
 
 use crate::actions::{Action, SHORTLY, version};
-use crate::state::{Faults, Node, World};
+use crate::state::{Faults, Node, World, name};
 use crate::store::Store;
 
 /// A place to begin, and what may go wrong from there.
@@ -72,6 +72,16 @@ pub const STARTS: &[Start] = &[
         faults: Faults { network: 1, machine: 2, ..NONE },
     },
     Start {
+        name: "one of two of a machine leads, and whoever is there goes on with its lease",
+        world: || noted(led(2)),
+        faults: Faults { network: 1, machine: 2, outsider: 1, ..NONE },
+    },
+    Start {
+        name: "one of two of a machine waits a broken lease out",
+        world: || noted(settling()),
+        faults: Faults { network: 1, machine: 2, ..NONE },
+    },
+    Start {
         name: "one waits a broken lease out",
         world: settling,
         faults: Faults { network: 1, machine: 1, outsider: 1, ..NONE },
@@ -98,6 +108,7 @@ fn fleet(nodes: usize) -> World {
         started: 0,
         left: Faults::default(),
         sees_deaths: false,
+        keeps_notes: false,
         broken: None,
     };
     for place in 0..nodes {
@@ -151,6 +162,17 @@ fn released() -> World {
     world = world.with(|left| left.operator += 1).after(Action::Shutdown(0));
     let is_free = |world: &World| matches!(world.snapshot(), Snapshot::Object { lease: LeaseState::Free, .. });
     world.until(is_free).after(Action::Resume(1))
+}
+
+/// All of its nodes are of one machine, and keep notes.
+fn noted(mut world: World) -> World {
+    world.keeps_notes = true;
+    for (place, node) in world.nodes.iter().enumerate() {
+        if let Some(id) = node.process.as_ref().and_then(|process| process.leases.last()) {
+            world.store.notes.ids.insert(name(place, node.incarnation), *id);
+        }
+    }
+    world
 }
 
 fn serves(world: &World, place: usize) -> bool {

@@ -61,6 +61,8 @@ pub struct World {
     pub left: Faults,
     /// Whether the store finds out that a process is gone, once its runner is.
     pub sees_deaths: bool,
+    /// Whether all nodes are of one machine and keep notes of their leases, and find out the same of each other.
+    pub keeps_notes: bool,
     /// The promise that was broken.
     pub broken: Option<&'static str>,
 }
@@ -86,8 +88,8 @@ pub struct Node {
     pub incarnation: u64,
     pub plan: Plan,
     pub process: Option<Process>,
-    /// What is left of the process before: its runner, if it had one, and the leases that it has asked for.
-    pub orphan: Option<(Option<Instance>, Vec<LeaseId>)>,
+    /// What is left of the process before: which it was, its runner, if it had one, and the leases that it has asked for.
+    pub orphan: Option<(u64, Option<Instance>, Vec<LeaseId>)>,
     /// Its process has ended in order, and what it has announced is still there.
     pub has_finished: bool,
 }
@@ -153,7 +155,7 @@ impl Process {
         let timing = Timing::new(LEASE, LEASE_RANGE, Duration::from_secs(5), 128 << 20).unwrap();
         let settings = Settings {
             node: format!("node-{node}"),
-            incarnation: format!("node-{node}/{incarnation}"),
+            incarnation: name(node, incarnation),
             timing,
             lease_range: LEASE_RANGE,
             pause: Duration::from_secs(1),
@@ -170,6 +172,11 @@ impl Process {
             leases: Vec::new(),
         }
     }
+}
+
+/// What the record calls that start of a node's host.
+pub fn name(node: usize, incarnation: u64) -> String {
+    format!("node-{node}/{incarnation}")
 }
 
 /// What an elector is told of the time. People's time is nothing that a rule reads.

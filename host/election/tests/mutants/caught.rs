@@ -131,8 +131,12 @@ fn what_was_once_found_is_found_again_without_its_mend() {
 /// What no elector can find out must show in the promises: a witness is trusted, so it must not err.
 #[test]
 fn a_witness_that_errs_is_noticed() {
-    for (witness, breaks) in [(Witness::ForgetsTheRunner, "one_at_a_time"), (Witness::LooksElsewhere, "one_at_a_time")]
-    {
+    for (witness, breaks) in [
+        (Witness::ForgetsTheRunner, "one_at_a_time"),
+        (Witness::LooksElsewhere, "one_at_a_time"),
+        (Witness::NotesForgetTheRunner, "one_at_a_time"),
+        (Witness::NotesForgetTheRecord, "one_at_a_time"),
+    ] {
         let runs = || (0..RUNS).map(|seed| World::new(Plan { witness, ..Plan::from_seed(seed) }).run());
         let found = runs().filter_map(Result::err).find(|violation| violation.rule == breaks);
         println!("{witness:?}: {found:?}");

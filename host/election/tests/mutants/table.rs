@@ -41,8 +41,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "an acquire is repeated with a new id",
         file: CANDIDATE,
-        old: "            let op = Op::Acquire {",
-        new: "            if MUTANT { self.id = context.fresh_lease_id(); }\n            let op = Op::Acquire {",
+        old: "            let (id, length, version) = (self.id,",
+        new: "            if MUTANT { self.id = context.fresh_lease_id(); }\n            let (id, length, version) = (self.id,",
         breaks: "acquire_repeated_only_with_same_id_when_unknown",
     },
     Mutant {
@@ -71,8 +71,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "the end of a holder that was itself waiting is believed to be another's",
         file: CANDIDATE,
-        old: "if record.as_ref().is_none_or(|record| record.node.is_none()) =>",
-        new: "if !MUTANT && record.as_ref().is_none_or(|record| record.node.is_none()) =>",
+        old: "        LeaseState::Abandoned { .. } => begun.is_some(),",
+        new: "        LeaseState::Abandoned { .. } => MUTANT || begun.is_some(),",
         breaks: "acquires_only_what_looks_free",
     },
     Mutant {
@@ -85,8 +85,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "whoever holds it by then is taken for the one who is gone",
         file: CANDIDATE,
-        old: "                instead_of: self.opening.instead_of,",
-        new: "                instead_of: if MUTANT { Some(self.id) } else { self.opening.instead_of },",
+        old: "instead_of: Some(holder) },",
+        new: "instead_of: Some(if MUTANT { self.id } else { holder }) },",
         breaks: "takes_the_place_that_it_read",
     },
     Mutant {
@@ -101,6 +101,63 @@ pub const MUTANTS: &[Mutant] = &[
         file: CONTEXT,
         old: "let wait = if failures == 0 { Duration::ZERO } else { self.rest_after(failures) };",
         new: "let wait = if failures == 0 || MUTANT { Duration::ZERO } else { self.rest_after(failures) };",
+        breaks: "crash_loop_is_slow",
+    },
+    // ---- A lease is gone on with under its id, by a renewal, and only where nothing is unclear. ----
+    Mutant {
+        name: "a lease is reclaimed by an acquire",
+        file: CANDIDATE,
+        old: "                Way::Reclaim(_) => Op::Reclaim { id, version },",
+        new: "                Way::Reclaim(_) if MUTANT => Op::Acquire { id, length, version, instead_of: None },\n                Way::Reclaim(_) => Op::Reclaim { id, version },",
+        breaks: "reclaims_what_it_read",
+    },
+    Mutant {
+        name: "a lease is reclaimed under an id of its own",
+        file: CANDIDATE,
+        old: "if let Way::Reclaim(holder) = opening.way { holder }",
+        new: "if let (Way::Reclaim(holder), false) = (opening.way, MUTANT) { holder }",
+        breaks: "reclaims_what_it_read",
+    },
+    Mutant {
+        name: "a lease is reclaimed though a release of it may be under way",
+        file: CANDIDATE,
+        old: "!record.released && is_as_long(record, context)",
+        new: "(MUTANT || !record.released) && is_as_long(record, context)",
+        breaks: "reclaims_what_it_read",
+    },
+    Mutant {
+        name: "a lease of another length is reclaimed",
+        file: CANDIDATE,
+        old: "    (lease..lease + Duration::from_secs(1)).contains(&record.lease)",
+        new: "    MUTANT || (lease..lease + Duration::from_secs(1)).contains(&record.lease)",
+        breaks: "reclaims_what_it_read",
+    },
+    Mutant {
+        name: "the end of a holder that was itself waiting lets its lease be reclaimed",
+        file: CANDIDATE,
+        old: "begun.is_some_and(|record|",
+        new: "record.as_ref().filter(|record| MUTANT || record.node.is_some()).is_some_and(|record|",
+        breaks: "reclaims_what_it_read",
+    },
+    Mutant {
+        name: "what cannot be reclaimed is tried again and again",
+        file: CANDIDATE,
+        old: "context.memory.refused_reclaim == Some(holder)",
+        new: "!MUTANT && context.memory.refused_reclaim == Some(holder)",
+        breaks: "reclaims_what_it_read",
+    },
+    Mutant {
+        name: "a lease is reclaimed though it is unclear what still runs",
+        file: CANDIDATE,
+        old: "        if unclear.is_some() && matches!(snapshot,",
+        new: "        if !MUTANT && unclear.is_some() && matches!(snapshot,",
+        breaks: "reclaims_what_it_read",
+    },
+    Mutant {
+        name: "a host that is started again and again goes on each time",
+        file: TERMS,
+        old: "        if record.failures == 0 || !matches!(opening.way, Way::Reclaim(_)) {",
+        new: "        if MUTANT || record.failures == 0 || !matches!(opening.way, Way::Reclaim(_)) {",
         breaks: "crash_loop_is_slow",
     },
     // ---- A hint makes a reading earlier, and does nothing else. ----
@@ -129,8 +186,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "an acquire carries an older version",
         file: CANDIDATE,
-        old: "version: self.opening.version.clone(),",
-        new: "version: if MUTANT { Version(String::from(\"v1\")) } else { self.opening.version.clone() },",
+        old: "(self.id, self.length, self.opening.version.clone());",
+        new: "(self.id, self.length, if MUTANT { Version(String::from(\"v1\")) } else { self.opening.version.clone() });",
         breaks: "writes_carry_id_and_version",
     },
     Mutant {
@@ -202,8 +259,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "an expired lease is waited out",
         file: CANDIDATE,
-        old: "        (LeaseState::Expired | LeaseState::Abandoned { .. }, _) => None,",
-        new: "        (LeaseState::Expired, _) if MUTANT => Some(\"it expired\"),\n        (LeaseState::Expired | LeaseState::Abandoned { .. }, _) => None,",
+        old: "        (LeaseState::Expired | LeaseState::Abandoned { .. } | LeaseState::Reclaimable { .. }, _) => None,",
+        new: "        (LeaseState::Expired, _) if MUTANT => Some(\"it expired\"),\n        (LeaseState::Expired | LeaseState::Abandoned { .. } | LeaseState::Reclaimable { .. }, _) => None,",
         breaks: "starts_at_once",
     },
     Mutant {
@@ -224,8 +281,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a broken lease is taken for an expired one",
         file: CANDIDATE,
-        old: "        (LeaseState::Expired | LeaseState::Abandoned { .. }, _) => None,",
-        new: "        (LeaseState::Broken, _) if MUTANT => None,\n        (LeaseState::Expired | LeaseState::Abandoned { .. }, _) => None,",
+        old: "        (LeaseState::Expired | LeaseState::Abandoned { .. } | LeaseState::Reclaimable { .. }, _) => None,",
+        new: "        (LeaseState::Broken, _) if MUTANT => None,\n        (LeaseState::Expired | LeaseState::Abandoned { .. } | LeaseState::Reclaimable { .. }, _) => None,",
         breaks: "waits_out_unclear_lease",
     },
     Mutant {

@@ -30,10 +30,11 @@ pub struct Coverage {
     pub aimed: u64,
     pub refused_late: u64,
     pub taken_from_the_dead: u64,
+    pub reclaimed: u64,
 }
 
 impl Coverage {
-    fn all(&self) -> [(&'static str, u64); 26] {
+    fn all(&self) -> [(&'static str, u64); 27] {
         [
             ("instances started", self.started),
             ("instances killed", self.killed),
@@ -61,6 +62,7 @@ impl Coverage {
             ("faults that came with what a host did", self.aimed),
             ("late effects refused by their term", self.refused_late),
             ("leases taken of who is gone", self.taken_from_the_dead),
+            ("leases gone on with", self.reclaimed),
         ]
     }
 
@@ -91,6 +93,7 @@ impl Coverage {
         self.aimed += other.aimed;
         self.refused_late += other.refused_late;
         self.taken_from_the_dead += other.taken_from_the_dead;
+        self.reclaimed += other.reclaimed;
     }
 
     /// The cases that were never met.

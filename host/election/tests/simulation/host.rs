@@ -189,13 +189,18 @@ fn settings(host: usize, incarnation: u32, plan: &HostPlan) -> Settings {
     let timing = Timing::new(plan.lease, LEASE_RANGE, plan.grace, 128 << 20).expect("the plan's lease is possible");
     Settings {
         node: format!("node-{host}"),
-        incarnation: format!("node-{host}/{incarnation}"),
+        incarnation: name(host, incarnation),
         timing,
         lease_range: LEASE_RANGE,
         pause: plan.pause,
         on_done: if plan.finish { OnDone::Finish } else { OnDone::Repeat },
         probation: Duration::from_secs(30),
     }
+}
+
+/// What the record calls that start of a host.
+pub fn name(host: usize, incarnation: u32) -> String {
+    format!("node-{host}/{incarnation}")
 }
 
 /// A version of that module.

@@ -135,7 +135,7 @@ impl History {
     /// A host sends a request.
     pub fn sent(&mut self, op: &Op) -> Checked {
         let id = match op {
-            Op::Acquire { id, .. } | Op::Renew { id } | Op::Write { id, .. } => id,
+            Op::Acquire { id, .. } | Op::Reclaim { id, .. } | Op::Renew { id } | Op::Write { id, .. } => id,
             Op::Release { id } => {
                 self.released.insert(id.as_u128());
                 return Ok(());
@@ -162,7 +162,7 @@ impl History {
             return Ok(());
         }
         match op {
-            Op::Acquire { id, .. } | Op::Renew { id } => {
+            Op::Acquire { id, .. } | Op::Reclaim { id, .. } | Op::Renew { id } => {
                 self.kept_until.insert(id.as_u128(), lease_end.unwrap_or_default());
             }
             Op::Write { record, .. } => {

@@ -43,6 +43,9 @@ pub fn write(plan: &Plan) -> String {
     if plan.witness == Witness::Sees {
         text += "witnessed\n";
     }
+    if plan.witness == Witness::Notes {
+        text += "noted\n";
+    }
     for (number, host) in plan.hosts.iter().enumerate() {
         let HostPlan { lease, grace, pause, drift, finish, module } = host;
         let (lease, grace, pause) = (length(*lease), length(*grace), length(*pause));
@@ -296,6 +299,7 @@ fn read_line(plan: &mut Plan, words: &mut Words<'_>) -> Result<(), String> {
         "stateless" => plan.has_state = false,
         "watched" => plan.is_watched = true,
         "witnessed" => plan.witness = Witness::Sees,
+        "noted" => plan.witness = Witness::Notes,
         "host" => {
             let _number: usize = words.next()?;
             plan.hosts.push(HostPlan {

@@ -8,8 +8,10 @@
 //! - A release frees at once, in whatever state the lease with that id is.
 //! - It may have a witness, which the world is: who is gone it hears from there. A lease is abandoned only if its holder has
 //!   written the record under it, be it that it waits for another.
+//! - Or its hosts are of one machine and keep notes, by which they find out that a lease is reclaimable: whoever goes on with
+//!   it keeps the others from that until its term is written.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use baton_election::{LeaseId, LeaseState, Op, Record, Reply, Snapshot, StoreError, Version};
@@ -23,7 +25,61 @@ pub struct Store {
     pub object: Option<Object>,
     /// The ids of those that are known to be gone.
     pub gone: BTreeSet<u128>,
+    pub notes: Notes,
     versions: u64,
+}
+
+/// What the hosts of a machine have noted of the lease; an incarnation is called as the record calls it.
+#[derive(Clone, Debug, Default, Hash)]
+pub struct Notes {
+    /// Under which id each incarnation has asked for the lease last.
+    pub ids: BTreeMap<String, LeaseId>,
+    /// Those that are known to be gone.
+    pub gone: BTreeSet<String>,
+    /// Whose note was taken, and by whom.
+    pub taken: Option<(String, String)>,
+}
+
+impl Notes {
+    /// The state of a lease that is held, with that record, for `reader`.
+    pub fn judged(&self, record: Option<&Record>, reader: &str) -> LeaseState {
+        let noted = record.and_then(|record| Some((&record.incarnation, *self.ids.get(&record.incarnation)?)));
+        match noted {
+            Some((incarnation, holder))
+                if incarnation != reader
+                    && self.gone.contains(incarnation)
+                    && self.taken.as_ref().is_none_or(|(taken, _)| taken != incarnation) =>
+            {
+                LeaseState::Reclaimable { holder }
+            }
+            _ => LeaseState::Held,
+        }
+    }
+
+    /// `by` takes the note with that id, unless another has.
+    pub fn take(&mut self, id: LeaseId, record: Option<&Record>, by: &str) -> bool {
+        if self.taken.as_ref().is_some_and(|(of, taker)| taker == by && self.ids.get(of) == Some(&id)) {
+            return true;
+        }
+        let incarnation = record.map(|record| record.incarnation.clone()).unwrap_or_default();
+        let is_free = self.judged(record, by) == (LeaseState::Reclaimable { holder: id });
+        if is_free {
+            self.taken = Some((incarnation, by.to_string()));
+        }
+        is_free
+    }
+
+    /// Who has taken a note is gone.
+    pub fn give_back(&mut self, by: &str) {
+        self.taken.take_if(|(_, taker)| taker == by);
+    }
+
+    /// Who has taken a note has written its term, or is about to release the lease: nobody needs it any more.
+    pub fn remove(&mut self, by: &str) {
+        if let Some((of, _)) = self.taken.take_if(|(_, taker)| taker == by) {
+            self.ids.remove(&of);
+        }
+    }
 }
 
 /// The election's object.
@@ -55,6 +111,10 @@ impl Store {
             Op::Recall => Ok(Reply::Term(self.record().map_or(0, |record| record.term))),
             Op::Create { record } => self.create(Some(record.clone())),
             Op::Acquire { id, length, version, instead_of } => self.acquire(now, *id, *length, version, *instead_of),
+            Op::Reclaim { id, version: wanted } => match &self.object {
+                Some(object) if version(object.version) != *wanted => Err(StoreError::Conflict),
+                _ => self.renew(now, *id),
+            },
             Op::Renew { id } => self.renew(now, *id),
             Op::Write { id, version, record } => self.write(now, *id, version, record),
             Op::Release { id } => self.release(*id),

@@ -105,7 +105,9 @@ impl LeaseStore for Liar {
         self.may_not(match op {
             Op::Read | Op::Recall => "read",
             Op::Create { .. } => "create",
-            Op::Acquire { .. } | Op::Renew { .. } | Op::Write { .. } | Op::Release { .. } => "write",
+            Op::Acquire { .. } | Op::Reclaim { .. } | Op::Renew { .. } | Op::Write { .. } | Op::Release { .. } => {
+                "write"
+            }
         })?;
         let op = match (self.lie, op) {
             (Lie::Hangs, Op::Renew { .. }) => std::future::pending().await,

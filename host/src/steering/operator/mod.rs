@@ -279,7 +279,7 @@ impl Operator<'_> {
         let seen = self.look().await?;
         let Some(lease) = seen.lease else { return Err(NoEffect::Unknown(election.clone())) };
         let is_outside = match lease {
-            LeaseState::Free | LeaseState::Expired | LeaseState::Abandoned { .. } => {
+            LeaseState::Free | LeaseState::Expired | LeaseState::Abandoned { .. } | LeaseState::Reclaimable { .. } => {
                 return Err(NoEffect::Refused(format!(
                     "nobody holds the lease of {election}: there is nothing to break"
                 )));

@@ -141,6 +141,35 @@ pub(super) async fn a_late_renewal_after_another_acquired_is_lost(bench: Bench) 
     assert_eq!(bench.renew(b()).await, Ok(Reply::Done));
 }
 
+pub(super) async fn a_lease_is_gone_on_with_under_its_id_and_over_the_version_that_was_read(bench: Bench) {
+    let old = bench.held_by(a()).await;
+    let new = version_of(bench.write(a(), &old, 1).await);
+    assert_eq!(bench.reclaim(a(), &old).await, Err(StoreError::Conflict), "somebody has written since");
+    assert_lost(&bench.reclaim(b(), &new).await);
+    // It counts anew, and the version stays.
+    bench.backend.wait_out(bench.brief() * 2 / 3).await;
+    assert_eq!(bench.reclaim(a(), &new).await, Ok(Reply::Done));
+    bench.backend.wait_out(bench.brief() * 2 / 3).await;
+    let seen = bench.see().await;
+    assert_eq!((seen.lease, seen.version), (LeaseState::Held, new.clone()));
+    assert!(matches!(bench.write(a(), &new, 2).await, Ok(Reply::Version(_))));
+}
+
+/// An acquire would succeed in each of these cases.
+pub(super) async fn what_another_has_held_since_cannot_be_gone_on_with(bench: Bench) {
+    let version = bench.held_by(a()).await;
+    assert_eq!(bench.release(a()).await, Ok(Reply::Done));
+    assert_lost(&bench.reclaim(a(), &version).await);
+    assert_eq!(bench.acquire(a()).await, Ok(Reply::Done));
+    assert_eq!(bench.backend.break_lease(Duration::ZERO).await, Ok(()));
+    assert_lost(&bench.reclaim(a(), &version).await);
+    assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
+    assert_lost(&bench.reclaim(a(), &version).await);
+    assert_eq!(bench.release(b()).await, Ok(Reply::Done));
+    assert_eq!(bench.see().await.version, version, "nobody has written");
+    assert_lost(&bench.reclaim(a(), &version).await);
+}
+
 pub(super) async fn a_write_under_an_expired_lease_is_lost(bench: Bench) {
     let version = bench.held_by(a()).await;
     bench.outlive().await;

@@ -59,6 +59,8 @@ cases![
     renewing_an_expired_lease_with_a_wrong_id_is_lost,
     a_renewal_counts_anew,
     a_late_renewal_after_another_acquired_is_lost,
+    a_lease_is_gone_on_with_under_its_id_and_over_the_version_that_was_read,
+    what_another_has_held_since_cannot_be_gone_on_with,
     a_write_under_an_expired_lease_is_lost,
     a_lease_broken_at_once_is_free_for_others,
     a_lease_being_broken_is_free_after_its_period,
@@ -191,6 +193,11 @@ impl Bench {
     /// Renews the lease.
     pub async fn renew(&self, id: LeaseId) -> Result<Reply, StoreError> {
         self.ask(Op::Renew { id }).await
+    }
+
+    /// Goes on with the lease of who is gone, over that version.
+    pub async fn reclaim(&self, id: LeaseId, version: &Version) -> Result<Reply, StoreError> {
+        self.ask(Op::Reclaim { id, version: version.clone() }).await
     }
 
     /// Releases the lease.

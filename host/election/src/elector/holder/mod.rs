@@ -90,7 +90,7 @@ impl Holding {
             }
             None => Stage::Resting { until: context.time() },
         };
-        Self {
+        let mut holding = Self {
             id,
             length,
             renewed: sent,
@@ -101,7 +101,9 @@ impl Holding {
             spent: context.memory.highest_term,
             streak: FailureStreak::after(opening),
             leave: None,
-        }
+        };
+        holding.break_loop(context, opening);
+        holding
     }
 
     /// When each timer is due. Nothing is asked for under a lease that is known to be lost.

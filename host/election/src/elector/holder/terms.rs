@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use core::time::Duration;
 
-use super::super::candidate::{Opening, back_to_standby};
+use super::super::candidate::{Opening, Way, back_to_standby};
 use super::super::record_writer::Purpose;
 use super::super::releasing::Releasing;
 use super::super::timer::Timer;
@@ -25,8 +25,8 @@ impl FailureStreak {
     /// As who takes the lease finds it. A version whose host is gone in the middle of its term has failed, as far as
     /// anybody knows.
     pub(super) fn after(opening: &Opening) -> Self {
-        match (&opening.record, opening.instead_of) {
-            (Some(Record { module, failures, .. }), Some(_)) => {
+        match (&opening.record, opening.way) {
+            (Some(Record { module, failures, .. }), Way::InsteadOf(_) | Way::Reclaim(_)) => {
                 Self { module: module.clone(), failures: failures.saturating_add(1) }
             }
             _ => Self::default(),
@@ -68,6 +68,19 @@ impl Holding {
             record.module = Some(version.digest.clone());
             self.writer.want(record, Purpose::Note, context.time());
         }
+    }
+
+    /// Whoever comes back again and again, and goes on with the lease each time, would do so as fast as it can be killed.
+    /// From the second time in a row on it gives way, for a while.
+    pub(super) fn break_loop(&mut self, context: &Context, opening: &Opening) {
+        let Some(record) = opening.record.as_ref().filter(|record| context.versions.is_in(record)) else { return };
+        if record.failures == 0 || !matches!(opening.way, Way::Reclaim(_)) {
+            return;
+        }
+        let failures = self.streak.failures;
+        self.leave = Some(Leave::StepDown(format!("{failures} failures in a row, the last: its host was gone")));
+        self.writer.want(Record { failures, ..record.clone() }, Purpose::Note, context.time());
+        self.stage = Stage::Noting { rest: Duration::ZERO };
     }
 
     /// Whether nothing runs before the record is written.

@@ -22,7 +22,7 @@ impl HostRules {
                 }
                 self.renewed(now, *id, sent, result);
             }
-            (Op::Acquire { id, .. }, result) => self.acquired(*id, sent, result),
+            (Op::Acquire { id, .. } | Op::Reclaim { id, .. }, result) => self.acquired(*id, sent, result),
             (Op::Renew { id }, result) => self.renewed(now, *id, sent, result),
             (Op::Write { id: lease, version, record }, result) if role == self.role && self.last_write == Some(id) => {
                 self.written(*lease, version, record, result);
@@ -39,7 +39,8 @@ impl HostRules {
     pub(super) fn not_sent(&mut self, id: RequestId) {
         let Some(asked) = self.requests.get_mut(&id) else { return };
         asked.answered = true;
-        if let (Op::Acquire { id, .. }, Some(acquisition)) = (&asked.op, &mut self.acquisition) {
+        if let (Op::Acquire { id, .. } | Op::Reclaim { id, .. }, Some(acquisition)) = (&asked.op, &mut self.acquisition)
+        {
             acquisition.decided |= acquisition.id == *id;
         }
     }
@@ -86,11 +87,10 @@ impl HostRules {
 
     pub(super) fn read(&mut self, now: Time, snapshot: &Snapshot) {
         let mut snapshot = snapshot.clone();
-        if let Snapshot::Object { lease: lease @ LeaseState::Abandoned { .. }, record, .. } = &mut snapshot
+        if let Snapshot::Object { lease, record, .. } = &mut snapshot
             && self.holding.is_none()
-            && record.as_ref().is_none_or(|record| record.node.is_none())
+            && self.is_as_good_as_held(*lease, record.as_ref())
         {
-            // Who is gone had waited for another, who may not be.
             *lease = LeaseState::Held;
         }
         let snapshot = &snapshot;
@@ -178,6 +178,24 @@ impl HostRules {
         }
     }
 
+    /// Whether a lease is to be taken for held though its holder is gone.
+    fn is_as_good_as_held(&self, lease: LeaseState, record: Option<&Record>) -> bool {
+        // Who is gone had waited for another, who may not be.
+        let Some(record) = record.filter(|record| record.node.is_some()) else {
+            return matches!(lease, LeaseState::Abandoned { .. } | LeaseState::Reclaimable { .. });
+        };
+        let Table(own) = self.table();
+        match lease {
+            // A release may be under way; it is another's, as the store has said; it is longer or shorter than it counts.
+            LeaseState::Reclaimable { holder } => {
+                record.released
+                    || self.seen.refused_reclaim == Some(holder)
+                    || !(own..own + SECOND).contains(&record.lease)
+            }
+            _ => false,
+        }
+    }
+
     pub(super) fn acquired(&mut self, id: LeaseId, sent: Time, result: &Result<Reply, StoreError>) {
         let renew_by = sent + self.table().renew_after();
         // Once it is decided, an answer is one to a shortening of a lease that ran out meanwhile, and tells nothing.
@@ -188,6 +206,9 @@ impl HostRules {
             Err(StoreError::Misconfigured(_)) => acquisition.decided = !acquisition.in_doubt,
             Err(error) => {
                 acquisition.decided = true;
+                if acquisition.is_reclaim && matches!(error, StoreError::Held | StoreError::Lost(_)) {
+                    self.seen.refused_reclaim = Some(id);
+                }
                 self.seen.history |= matches!(error, StoreError::Held | StoreError::Conflict | StoreError::Lost(_));
             }
             Ok(_) => {
@@ -204,6 +225,9 @@ impl HostRules {
                 };
                 let failures = record.map_or(0, |record| record.failures) + u32::from(acquisition.is_of_the_dead);
                 let module = record.and_then(|record| record.module.clone());
+                let is_same = module.is_some() && module.as_deref() == self.versions.digest();
+                acquisition.gives_way = acquisition.is_reclaim && is_same && failures > 1;
+                let must_step_down = acquisition.gives_way;
                 self.holding = Some(Holding {
                     id,
                     length: acquisition.length,
@@ -226,8 +250,8 @@ impl HostRules {
                     },
                     done_unrecorded: false,
                     has_begun: false,
-                    must_step_down: false,
-                    is_leaving: false,
+                    must_step_down,
+                    is_leaving: must_step_down,
                     cool_off_said: false,
                 });
             }

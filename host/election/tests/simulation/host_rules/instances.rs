@@ -19,6 +19,9 @@ impl HostRules {
         if holding.lost || holding.reads_of_loss {
             return broken("one_at_a_time", "a start under a lost lease".to_string());
         }
+        if self.acquisition.as_ref().is_some_and(|last| last.id == holding.id && last.gives_way) {
+            return broken("crash_loop_is_slow", format!("term {term} starts after failures in a row"));
+        }
         if holding.must_step_down {
             return broken("failures_counted_in_record", "a start instead of a step-down".to_string());
         }
@@ -181,7 +184,9 @@ impl HostRules {
             Snapshot::Object { lease, .. } => {
                 let waits = self.seen.death.is_some_and(|(.., has_failed)| has_failed);
                 let is_abandoned = matches!(lease, LeaseState::Abandoned { .. }) && !waits;
-                matches!(lease, LeaseState::Free | LeaseState::Expired | LeaseState::Broken) || is_abandoned
+                let is_reclaimable = matches!(lease, LeaseState::Reclaimable { .. });
+                let is_over = matches!(lease, LeaseState::Free | LeaseState::Expired | LeaseState::Broken);
+                is_over || is_abandoned || is_reclaimable
             }
         };
         let free_for = self.seen.free_since.map_or(Duration::ZERO, |since| now.since(since));

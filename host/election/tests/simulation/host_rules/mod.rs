@@ -110,6 +110,8 @@ struct Seen {
     outside_said: bool,
     /// Whether the last reading was a standby's.
     as_standby: bool,
+    /// The last lease that it could not go on with.
+    refused_reclaim: Option<LeaseId>,
     /// Who was read to be gone, since when, and whether what it ran had failed just before.
     death: Option<(LeaseId, Time, bool)>,
 }
@@ -128,6 +130,10 @@ struct Acquisition {
     is_clear: bool,
     /// It takes the place of one who is gone.
     is_of_the_dead: bool,
+    /// It goes on with the lease of one who is gone.
+    is_reclaim: bool,
+    /// It is to give that up, since what it would run has failed just before, too.
+    gives_way: bool,
     /// What else the store names was told, before it was asked for or after it was waited out.
     is_recalled: bool,
 }
@@ -355,8 +361,10 @@ impl HostRules {
         match effect {
             Effect::Request { id, op, timeout } => {
                 // While one try waits for its answer there is no other, and a lease has time for several.
-                let is_urgent =
-                    matches!(op, Op::Acquire { .. } | Op::Renew { .. } | Op::Write { .. } | Op::Release { .. });
+                let is_urgent = matches!(
+                    op,
+                    Op::Acquire { .. } | Op::Reclaim { .. } | Op::Renew { .. } | Op::Write { .. } | Op::Release { .. }
+                );
                 if is_urgent && *timeout > self.table().try_timeout() {
                     return broken("a_try_is_short", format!("{op} may take {timeout:?}"));
                 }

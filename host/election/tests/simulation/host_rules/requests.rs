@@ -30,6 +30,7 @@ impl HostRules {
             Op::Recall => Ok(()),
             Op::Create { record } => self.created_only_if_none(record),
             Op::Acquire { id, length, version, instead_of } => self.acquire(now, *id, *length, version, *instead_of),
+            Op::Reclaim { id, version } => self.reclaim(now, *id, version),
             Op::Renew { .. } if self.hangs(now) => {
                 let killed = self.instance.as_ref().and_then(|instance| instance.killed);
                 broken("ends_what_hangs", format!("a renewal at {now:?} for what was killed at {killed:?}"))
@@ -164,6 +165,54 @@ impl HostRules {
         }
     }
 
+    /// Goes on with a lease, as it was read, where nothing is unclear. An id that is used again is of nobody else.
+    fn reclaim(&mut self, now: Time, id: LeaseId, version: &Version) -> Checked {
+        const RULE: &str = "reclaims_what_it_read";
+        if self.instance.is_some() || self.holding.is_some() {
+            return broken(RULE, "while it holds a lease".to_string());
+        }
+        let Some((Snapshot::Object { lease, version: read, record: Some(record) }, _)) = &self.seen.last else {
+            return broken(RULE, "without a reading".to_string());
+        };
+        if (*lease, read) != (LeaseState::Reclaimable { holder: id }, version) {
+            return broken(RULE, format!("{id:?} with {version:?} after {lease:?} with {read:?}"));
+        }
+        let is_new = self.acquisition.as_ref().is_none_or(|acquisition| acquisition.id != id || acquisition.decided);
+        let is_late = |last: &Acquisition| now.since(last.first_sent) > last.length;
+        if !is_new && self.acquisition.as_ref().is_some_and(is_late) {
+            return broken(RULE, "still repeated after D".to_string());
+        }
+        let is_to_lead = self.versions.digest().is_some() && !self.is_over(record);
+        if is_new && (!is_to_lead || self.seen.recalled.is_none()) {
+            return broken(RULE, format!("{:?} after {:?}", self.seen.recalled, self.seen.last));
+        }
+        let wait = self.wait_for(*lease, Some(record));
+        if !wait.is_zero() {
+            return broken(RULE, format!("though something may still run for {wait:?}"));
+        }
+        self.cool_off_is_kept(now)?;
+        if is_new {
+            self.role += 1;
+            self.holding = None;
+            let Table(length) = self.table();
+            self.acquisition = Some(Acquisition {
+                id,
+                length,
+                first_sent: now,
+                first_sent_least: self.least,
+                in_doubt: false,
+                decided: false,
+                waits_until: self.least,
+                is_clear: true,
+                is_of_the_dead: true,
+                is_reclaim: true,
+                gives_way: false,
+                is_recalled: self.seen.recalled == Some(true),
+            });
+        }
+        Ok(())
+    }
+
     pub(super) fn acquire(
         &mut self,
         now: Time,
@@ -190,6 +239,9 @@ impl HostRules {
                 "writes_carry_id_and_version",
                 format!("an acquire with {version:?}, but read was {read:?}"),
             );
+        }
+        if matches!(lease, LeaseState::Reclaimable { .. }) {
+            return broken("reclaims_what_it_read", format!("an acquire after reading {lease:?}"));
         }
         if matches!(lease, LeaseState::Held | LeaseState::HeldForever | LeaseState::Breaking) {
             return broken("acquires_only_what_looks_free", format!("an acquire after reading {lease:?}"));
@@ -232,6 +284,8 @@ impl HostRules {
                 waits_until,
                 is_clear,
                 is_of_the_dead: instead_of.is_some(),
+                is_reclaim: false,
+                gives_way: false,
                 is_recalled: self.seen.recalled == Some(true),
             });
         }
@@ -275,7 +329,7 @@ impl HostRules {
             return recorded;
         }
         match (lease, record) {
-            (LeaseState::Expired | LeaseState::Abandoned { .. }, _) => Duration::ZERO,
+            (LeaseState::Expired | LeaseState::Abandoned { .. } | LeaseState::Reclaimable { .. }, _) => Duration::ZERO,
             (LeaseState::Free, Some(record)) if record.released && (term > 0 || !self.seen.history) => Duration::ZERO,
             _ => recorded,
         }
@@ -361,6 +415,9 @@ impl HostRules {
             && self.seen.recalled_at.is_none_or(|at| at < last.waits_until)
         {
             return broken("recalls_before_it_asks", format!("{record:?} is written after a wait"));
+        }
+        if self.acquisition.as_ref().is_some_and(|last| last.id == id && last.gives_way) && !record.released {
+            return broken("crash_loop_is_slow", format!("{record:?} is written after failures in a row"));
         }
         holding.has_marked |= record.released;
         if self.instance.is_none() {

@@ -19,7 +19,8 @@ impl Plan {
         if weather.words > 0 {
             hosts.iter_mut().for_each(|host| host.drift = host.drift * DRIFT_WITH_WORDS_PPM / DRIFT_PPM);
         }
-        let witness = if rng.per_mille(400) { Witness::Sees } else { Witness::None };
+        let notes = if Rng::about(&[seed, 11]).per_mille(500) { Witness::Notes } else { Witness::None };
+        let witness = if rng.per_mille(400) { Witness::Sees } else { notes };
         // Where versions come and go, some of them are bad.
         if rng.per_mille(500) && faults.iter().any(|(_, fault)| matches!(fault, Fault::Publish { .. })) {
             weather.short_lives = weather.short_lives.max(500);

@@ -59,6 +59,20 @@ pub enum Witness {
     ForgetsTheRunner,
     /// It looks at the lock file of another folder, which nobody holds.
     LooksElsewhere,
+    /// Hosts keep notes of their leases, by which those of the same machine go on with them once all processes of the
+    /// holder are gone, or later.
+    Notes,
+    /// The same while the holder's runner may still be there.
+    NotesForgetTheRunner,
+    /// The same whomever the record names.
+    NotesForgetTheRecord,
+}
+
+impl Witness {
+    /// Whether a lease is gone on with, instead of being taken by another.
+    pub fn has_notes(self) -> bool {
+        matches!(self, Self::Notes | Self::NotesForgetTheRunner | Self::NotesForgetTheRecord)
+    }
 }
 
 /// One host.
@@ -220,7 +234,7 @@ impl Ask {
             Op::Read => Self::Read,
             Op::Recall => Self::Recall,
             Op::Create { .. } => Self::Create,
-            Op::Acquire { .. } => Self::Acquire,
+            Op::Acquire { .. } | Op::Reclaim { .. } => Self::Acquire,
             Op::Renew { .. } => Self::Renew,
             Op::Write { .. } => Self::Write,
             Op::Release { .. } => Self::Release,

@@ -16,7 +16,7 @@ use baton_election::{
 };
 
 use crate::coverage::Coverage;
-use crate::host::{Host, Instance, Process, version};
+use crate::host::{Host, Instance, Process, name, version};
 use crate::invariants::{Checked, History, Running, Violation, broken};
 use crate::plan::{
     Aimed, Ask, CALM, Ending, Fate, Fault, HEALTHY, Key, LATEST_ARRIVAL, Life, Moment, Outage, Plan, Witness,
@@ -152,9 +152,10 @@ enum Event {
     IsGone {
         host: usize,
     },
-    /// The witness says that who held these leases is gone.
+    /// The witness says that a process is gone, which held these leases.
     IsSeenGone {
         host: usize,
+        incarnation: u32,
         ids: Vec<LeaseId>,
     },
     /// A host is told that there may be something new, whether there is or not.
@@ -305,9 +306,13 @@ impl World {
                 self.hosts[host].orphan = None;
                 Ok(())
             }
-            Event::IsSeenGone { host, ids } => {
+            Event::IsSeenGone { host, incarnation, ids } => {
                 self.note(|| format!("host {host} is seen to be gone"));
-                self.store.gone.extend(ids.iter().map(|id| id.as_u128()));
+                if self.plan.witness.has_notes() {
+                    self.store.notes.gone.insert(name(host, incarnation));
+                } else {
+                    self.store.gone.extend(ids.iter().map(|id| id.as_u128()));
+                }
                 for other in 0..self.hosts.len() {
                     let mut rng = Rng::about(&[self.plan.seed, 9, other as u64, self.queued]);
                     let (incarnation, late) = (self.hosts[other].incarnation, rng.millis(0, 20));
@@ -429,10 +434,12 @@ impl World {
         };
         let late = if rng.per_mille(800) { rng.millis(0, 5) } else { rng.between(Duration::ZERO, lease) };
         let ids = process.leases.clone();
+        self.store.notes.give_back(&name(host, incarnation));
+        let is_seen = Event::IsSeenGone { host, incarnation, ids };
         match witness {
             Witness::None | Witness::LooksElsewhere => {}
-            Witness::Sees => self.push(until + late, Event::IsSeenGone { host, ids }),
-            Witness::ForgetsTheRunner => self.push(self.now, Event::IsSeenGone { host, ids }),
+            Witness::Sees | Witness::Notes | Witness::NotesForgetTheRecord => self.push(until + late, is_seen),
+            Witness::ForgetsTheRunner | Witness::NotesForgetTheRunner => self.push(self.now, is_seen),
         }
         self.hosts[host].orphan = Some((process, until));
         self.push(until, Event::IsGone { host });
@@ -459,11 +466,21 @@ impl World {
             if let Some(trace) = &mut self.trace {
                 trace.push(format!("{now:10.3?} host {host} at {local:?} -> {effect:?}"));
             }
-            if let Effect::Request { op, .. } = &effect {
+            let is_refused = matches!(&effect, Effect::Request { op: Op::Reclaim { id, .. }, .. }
+                if !self.takes_the_note(*id, &name(host, incarnation)));
+            if let Effect::Request { op, .. } = &effect
+                && !is_refused
+            {
                 self.history.sent(op)?;
             }
             let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
             process.rules.effect(local, &effect)?;
+            if let (Effect::Request { id, .. }, true) = (&effect, is_refused) {
+                process.unanswered.insert(*id);
+                let key = (host, incarnation, id.0);
+                self.push(now, Event::Answer { key, result: Err(StoreError::Held), is_stale: false });
+                continue;
+            }
             self.execute(host, incarnation, effect)?;
         }
         self.announce_news(host, incarnation);
@@ -589,6 +606,7 @@ impl World {
         let was_expired = self.store.lease_end().is_some_and(|end| end <= self.now);
         let result = match self.store.execute(self.now, op) {
             Ok(Reply::Term(recorded)) => Ok(Reply::Term(recorded.max(self.witnessed()))),
+            Ok(Reply::Read(snapshot)) => Ok(Reply::Read(self.judged(snapshot, &name(host, incarnation)))),
             result => result,
         };
         self.note(|| format!("store: {op:?} of host {host} -> {result:?}"));
@@ -598,13 +616,17 @@ impl World {
         if result.is_ok() {
             let is_early = matches!(op, Op::Acquire { instead_of: Some(_), .. }) && !was_expired;
             self.coverage.taken_from_the_dead += u64::from(is_early);
+            self.coverage.reclaimed += u64::from(matches!(op, Op::Reclaim { .. }));
+            if matches!(op, Op::Write { record, .. } if record.node.is_some()) {
+                self.store.notes.remove(&name(host, incarnation));
+            }
             if let Op::Create { record } | Op::Write { record, .. } = op {
                 self.records.push(record.clone());
             }
-            if let (Op::Acquire { .. } | Op::Renew { .. }, Some(end)) = (op, end) {
+            if let (Op::Acquire { .. } | Op::Reclaim { .. } | Op::Renew { .. }, Some(end)) = (op, end) {
                 self.push(end, Event::Look);
             }
-            if matches!(op, Op::Renew { .. }) && was_expired {
+            if matches!(op, Op::Reclaim { .. } | Op::Renew { .. }) && was_expired {
                 self.coverage.renewed_late += 1;
             }
             if matches!(op, Op::Create { .. } | Op::Write { .. }) {
@@ -612,6 +634,36 @@ impl World {
             }
         }
         Ok(result)
+    }
+
+    /// What a host reads that knows of the notes of its machine.
+    fn judged(&self, snapshot: Snapshot, reader: &str) -> Snapshot {
+        match snapshot {
+            Snapshot::Object { lease: LeaseState::Held, version, record } if self.plan.witness.has_notes() => {
+                let lease = match self.plan.witness {
+                    Witness::NotesForgetTheRecord => self.noted_by_anyone(reader),
+                    _ => self.store.notes.judged(record.as_ref(), reader),
+                };
+                Snapshot::Object { lease, version, record }
+            }
+            snapshot => snapshot,
+        }
+    }
+
+    /// What a host would read that takes the death of who holds the lease for that of whom the record names.
+    fn noted_by_anyone(&self, reader: &str) -> LeaseState {
+        let notes = &self.store.notes;
+        let Some(Lease::Held { id, .. }) = self.store.object.as_ref().map(|one| one.lease) else {
+            return LeaseState::Held;
+        };
+        let is_its = |(of, noted): (&String, &LeaseId)| of != reader && *noted == id && notes.gone.contains(of);
+        if notes.ids.iter().any(is_its) { LeaseState::Reclaimable { holder: id } } else { LeaseState::Held }
+    }
+
+    /// Whether a process may go on with the lease: what its machine says before it asks the store.
+    fn takes_the_note(&mut self, id: LeaseId, by: &str) -> bool {
+        let record = self.store.record().cloned();
+        self.plan.witness == Witness::NotesForgetTheRecord || self.store.notes.take(id, record.as_ref(), by)
     }
 
     // ---- small things ----

@@ -170,7 +170,7 @@ impl World {
         let lets_others_ask = self.now < self.hosts[host].lets_others_ask_until;
         let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
         // Under an id that was asked for before, the lease may be held.
-        if let Op::Acquire { id: lease, .. } = &op
+        if let Op::Acquire { id: lease, .. } | Op::Reclaim { id: lease, .. } = &op
             && lets_others_ask
             && process.lease != Some(*lease)
         {
@@ -188,13 +188,20 @@ impl World {
             self.fates.insert(fate_key, fate);
         }
         process.unanswered.insert(id);
-        if let Op::Acquire { id, .. } = &op {
+        if let Op::Acquire { id, .. } | Op::Reclaim { id, .. } = &op {
             process.lease = Some(*id);
             process.leases.push(*id);
+            if self.plan.witness.has_notes() {
+                self.store.notes.ids.insert(name(host, incarnation), *id);
+            }
             if self.plan.witness == Witness::LooksElsewhere {
                 let ids = vec![*id];
-                self.push(self.now + Duration::from_millis(100), Event::IsSeenGone { host, ids });
+                self.push(self.now + Duration::from_millis(100), Event::IsSeenGone { host, incarnation, ids });
             }
+        }
+        if let Op::Release { .. } = &op {
+            self.store.notes.remove(&name(host, incarnation));
+            self.store.notes.ids.remove(&name(host, incarnation));
         }
         let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
         let gives_up = process.instant(process.local(self.now) + timeout);
