@@ -367,8 +367,8 @@ pub(super) struct Run {
     /// Take the lease of a host of this machine that the kernel says is gone, without waiting for it to run out
     /// [env: BATON_WITNESS] [default: true]
     ///
-    /// With an embedded store only. Set it to false where processes are checkpointed and restored (CRIU): the kernel takes
-    /// one that may come back for gone.
+    /// On Azure it is gone on with, from a note of the host's. Set it to false where processes are checkpointed and restored
+    /// (CRIU): the kernel takes one that may come back for gone.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub witness: Option<String>,
     /// Something that people know this node by; repeat it for more [env: BATON_LABEL, one K=V on each line]

@@ -482,7 +482,8 @@ fn contend(
     result
 }
 
-/// What lets other hosts of this machine know that this one is gone, once it is; none where they are not to, or cannot.
+/// What lets other hosts of this machine know that this one is gone, once it is, the one that is started in its place first
+/// of all; none where they are not to, or cannot.
 async fn lock_file(
     config: &Config,
     workshop: Option<&Workshop>,
@@ -491,7 +492,7 @@ async fn lock_file(
 ) -> Option<Arc<LockFile>> {
     // A runner that could give its lock up would be taken for gone, and go on.
     let is_wanted = config.witness && workshop.is_none() && confine::keeps_what_it_holds();
-    let folder = witness::folder(&config.store).filter(|_| is_wanted)?;
+    let folder = witness::folder(&config.store, config.state.as_deref()).filter(|_| is_wanted)?;
     let incarnation = incarnation.to_owned();
     let makes = tokio::task::spawn_blocking(move || LockFile::make(&folder, &incarnation));
     let problem = match tokio::time::timeout(LOCKED_WITHIN, makes).await {
@@ -500,8 +501,12 @@ async fn lock_file(
         Ok(Err(error)) => error.to_string(),
         Err(_) => format!("the disk has not answered for {LOCKED_WITHIN:?}"),
     };
-    let error =
-        format!("if this host dies, the others wait until its leases run out, and it does so for them: {problem}");
+    let error = match &config.store {
+        StoreUrl::Sqlite(_) => {
+            format!("if this host dies, the others wait until its leases run out, and it does so for them: {problem}")
+        }
+        _ => format!("if this host is killed and started again, it waits until its leases run out: {problem}"),
+    };
     log.emit(None, Event::Error { error });
     None
 }

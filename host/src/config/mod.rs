@@ -85,6 +85,8 @@ pub struct Config {
     pub scheduled_events: ScheduledEvents,
     /// Take the lease of a host of this machine that is gone, without waiting for it to run out, and let others do so.
     pub witness: bool,
+    /// Where this user's hosts keep what outlives a run on this machine; none where there is no folder for it.
+    pub state: Option<PathBuf>,
     /// What people know this node by.
     pub labels: Labels,
     /// How many elections it leads at the most; none for as many as it takes part in.

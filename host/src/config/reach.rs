@@ -21,7 +21,7 @@ use crate::node::NodeChoice;
 use baton_modules::ModuleSource;
 use baton_modules::way::Way;
 use baton_runtime::Folder;
-use baton_store::StoreUrl;
+use baton_store::{StoreUrl, witness};
 
 /// A file or a folder that the host finds by its path.
 pub struct Relied {
@@ -90,6 +90,10 @@ impl Config {
         add(place(Key::File), "the file of settings", &self.file, false);
         if let StoreUrl::Sqlite(folder) = &self.store {
             add(place(Key::Store), "the store", folder, true);
+        }
+        // On Azure too: see `witness::folder`.
+        if let Some(leases) = witness::folder(&self.store, self.state.as_deref()).filter(|_| self.witness) {
+            add(place(Key::Witness), "the folder of lock files and of notes of leases", &leases, true);
         }
         if let NodeChoice::Slot { folder, .. } = &self.node {
             add(place(Key::Node), "the lock of the node's name", folder, true);

@@ -81,6 +81,7 @@ pub fn resolve(flags: &Layer, around: &Environment) -> Result<Config, ConfigErro
         admin,
         scheduled_events,
         witness,
+        state: around.state_folder(),
         labels,
         max_leading,
         cache,

@@ -14,7 +14,8 @@
 //! - [`state`] is a coordinator's state. [`ModuleStore`] has the modules under their [`Digest`]s, what an election is told
 //!   of them, and what each node says that it has ([`Announcement`]). A module is written once, and compared with its digest
 //!   at each reading.
-//! - `witness` is how a host of this machine is known to be gone, with the feature `sqlite`.
+//! - `witness` is how a host of this machine is known to be gone; `reclaiming` goes on with the leases of one that was, in a
+//!   store that others reach, too.
 //! - [`steering`] is what operators ask of an election's nodes.
 //! - [`History`] is what has become of an election's terms, for people alone.
 //! - [`edit`] changes an object through conflict and doubt; `recall` is what all of these name of terms.
@@ -42,12 +43,14 @@ mod operator;
 mod pace;
 mod readers;
 mod recall;
+#[cfg(feature = "azure")]
+mod reclaiming;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 pub mod state;
 pub mod steering;
 mod url;
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "azure", feature = "sqlite"))]
 pub mod witness;
 
 use std::fmt::Display;
@@ -71,7 +74,7 @@ pub use readers::READERS;
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteStore;
 pub use url::{StoreUrl, StoreUrlError};
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "azure", feature = "sqlite"))]
 pub use witness::LockFile;
 
 /// A place that keeps leases and records.
@@ -112,16 +115,22 @@ pub struct OpenError {
     problem: String,
 }
 
-/// Opens the leases of the store at `url` for a host, like [`open`]. One that has a lock file finds out whether others are
-/// gone, and lets them find out whether it is, where the store is for the hosts of one machine.
+/// Opens the leases of the store at `url` for a host, like [`open`]. One that has a lock file finds out whether others of its
+/// machine are gone, and lets them find out whether it is.
 ///
 /// # Errors
 /// [`OpenError`] where what it takes is not configured.
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "azure", feature = "sqlite"))]
 pub fn open_leases(url: &StoreUrl, lock_file: Option<Arc<LockFile>>) -> Result<Arc<dyn LeaseStore>, OpenError> {
     match (url, lock_file) {
+        #[cfg(feature = "sqlite")]
         (StoreUrl::Sqlite(folder), Some(lock_file)) => {
             Ok(Arc::new(SqliteStore::with_lock_file(folder, sqlite::Boot::current(), lock_file)))
+        }
+        #[cfg(feature = "azure")]
+        (StoreUrl::Azure { .. } | StoreUrl::Azurite { .. }, Some(lock_file)) => {
+            let store: Arc<dyn LeaseStore> = open(url)?;
+            Ok(Arc::new(reclaiming::Reclaiming::new(store, url, lock_file)))
         }
         _ => open(url).map(|store| store as Arc<dyn LeaseStore>),
     }

@@ -1,10 +1,10 @@
 //! What stores read of others' bytes, for [`crate::foreign`].
 
-#[cfg(feature = "azure")]
-use super::azure;
 #[cfg(feature = "sqlite")]
 use super::sqlite;
 use super::{Announcement, History, HistoryError, KEPT_TERMS, PastTerm, StoreUrl, state, steering::Steering};
+#[cfg(feature = "azure")]
+use super::{azure, witness};
 use crate::foreign::{Reader, text};
 
 /// All of them.
@@ -13,6 +13,8 @@ pub const READERS: &[Reader] = &[
     Reader { name: "record", read: azure::foreign::record },
     #[cfg(feature = "azure")]
     Reader { name: "connection-string", read: azure::foreign::connection_string },
+    #[cfg(feature = "azure")]
+    Reader { name: "note", read: witness::foreign::note },
     #[cfg(feature = "sqlite")]
     Reader { name: "row", read: sqlite::foreign::row },
     Reader { name: "store-url", read: store_url },

@@ -15,6 +15,10 @@
 //! nobody left whom a false answer could concern.
 
 mod deaths;
+#[cfg(feature = "azure")]
+pub(crate) mod foreign;
+#[cfg(feature = "azure")]
+pub(crate) mod notes;
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -39,14 +43,19 @@ const BYTES: usize = 16;
 /// No more lock files than this are looked at when the folder is tidied up.
 const TIDIED: usize = 4096;
 
-/// Where a store's hosts have their lock files; none where it is not for the hosts of one machine.
+/// Where a store's hosts have their lock files: in the store where that is for the hosts of one machine, else in the folder
+/// in which the hosts of this user keep what outlives a run. None where there is neither.
 #[must_use]
-pub fn folder(store: &StoreUrl) -> Option<PathBuf> {
+pub fn folder(store: &StoreUrl, state: Option<&Path>) -> Option<PathBuf> {
     match store {
         StoreUrl::Sqlite(folder) => Some(std::path::absolute(folder).unwrap_or_else(|_| folder.clone()).join(FOLDER)),
-        StoreUrl::Memory | StoreUrl::Azure { .. } | StoreUrl::Azurite { .. } => None,
+        StoreUrl::Azure { .. } | StoreUrl::Azurite { .. } => Some(state?.join(LEASES)),
+        StoreUrl::Memory => None,
     }
 }
+
+/// See [`folder`]: beside lock files it has notes of leases.
+const LEASES: &str = "leases";
 
 /// See [`folder`].
 pub(crate) const FOLDER: &str = "holders";
@@ -77,6 +86,7 @@ pub enum LockFileError {
 /// its runners is.
 #[derive(Debug)]
 pub struct LockFile {
+    folder: PathBuf,
     place: Place,
     file: File,
     /// The byte of the next runner: none is used twice.
@@ -115,10 +125,16 @@ impl LockFile {
             let is_locked = lock(file.as_fd(), libc::F_WRLCK, 0, 1).map_err(failed)?;
             if is_locked && stat(&path).is_ok_and(|named| is_same(&named, &own)) {
                 let place = Place { incarnation: incarnation.to_owned(), device: own.st_dev, inode: own.st_ino };
-                return Ok(Self { place, file: file.into(), next: AtomicI64::new(1) });
+                return Ok(Self { folder: folder.to_owned(), place, file: file.into(), next: AtomicI64::new(1) });
             }
         }
         Err(failed(io::ErrorKind::ResourceBusy.into()))
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// What tells it from any other.
@@ -183,17 +199,26 @@ pub(crate) fn tidy_up(folder: &Path, is_needed: impl Fn(&str) -> bool) -> io::Re
     Ok(())
 }
 
+/// The kernel's random id of this boot, if it can be read.
+pub(crate) fn boot_id() -> Option<String> {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok().map(|id| id.trim().to_owned())
+}
+
 fn open_folder(folder: &Path) -> rustix::io::Result<OwnedFd> {
     open(folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Opens what is there under that name, and makes nothing. It must be a plain file, and no link to one.
 fn open_lock_file(folder: &OwnedFd, incarnation: &str) -> io::Result<(OwnedFd, Stat)> {
     if !is_incarnation(incarnation) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = openat(folder, incarnation, flags, Mode::empty())?;
+    open_plain(folder, incarnation, OFlags::RDONLY)
+}
+
+/// Opens what is there under that name. It must be a plain file, and no link to one.
+fn open_plain(folder: &OwnedFd, name: &str, how: OFlags) -> io::Result<(OwnedFd, Stat)> {
+    let flags = how | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = openat(folder, name, flags, Mode::RUSR | Mode::WUSR)?;
     let found = fstat(&file)?;
     match FileType::from_raw_mode(found.st_mode) {
         FileType::RegularFile => Ok((file, found)),
@@ -218,9 +243,7 @@ fn is_unlocked(file: BorrowedFd<'_>) -> io::Result<bool> {
 
 /// Locks some of a file for its open file description, without waiting. False if others hold locks that forbid it.
 fn lock(file: BorrowedFd<'_>, kind: libc::c_int, from: i64, length: i64) -> io::Result<bool> {
-    let short = |number: libc::c_int| libc::c_short::try_from(number).map_err(io::Error::other);
-    let wanted =
-        libc::flock { l_type: short(kind)?, l_whence: short(libc::SEEK_SET)?, l_start: from, l_len: length, l_pid: 0 };
+    let wanted = wanted(kind, from, length)?;
     // SAFETY: the descriptor is open until the call returns, and so long is `wanted` there, which it only reads.
     let locked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const wanted) };
     match locked {
@@ -229,6 +252,22 @@ fn lock(file: BorrowedFd<'_>, kind: libc::c_int, from: i64, length: i64) -> io::
             error if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
             error => Err(error),
         },
+    }
+}
+
+fn wanted(kind: libc::c_int, from: i64, length: i64) -> io::Result<libc::flock> {
+    let short = |number: libc::c_int| libc::c_short::try_from(number).map_err(io::Error::other);
+    Ok(libc::flock { l_type: short(kind)?, l_whence: short(libc::SEEK_SET)?, l_start: from, l_len: length, l_pid: 0 })
+}
+
+/// Whether nobody holds any lock on the file. Keeps nobody else from locking it.
+#[cfg(feature = "azure")]
+fn is_lockable(file: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut wanted = wanted(libc::F_WRLCK, 0, 0)?;
+    // SAFETY: the descriptor is open until the call returns, and so long is `wanted` there, which it writes.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut wanted) } {
+        0 => Ok(libc::c_int::from(wanted.l_type) == libc::F_UNLCK),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

@@ -34,6 +34,7 @@ mod planted;
 mod preference;
 mod proxy;
 mod publish;
+mod reclaim;
 mod self_abort;
 mod service_manager;
 mod sources;

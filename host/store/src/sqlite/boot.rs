@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::clock::Clock;
+use crate::witness::boot_id;
 
 /// A boot clock and its identity. Moments of two boot clocks can be compared only if both parts of the
 /// identity are the same: containers of one boot may have time namespaces that shift it.
@@ -28,14 +29,14 @@ impl Boot {
     pub fn current() -> Self {
         // An identity that cannot be read is like nobody's: leases are then judged by watching them.
         let unknown = || format!("unknown-{}-{:?}", std::process::id(), boot_time());
-        let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+        let id = boot_id();
         let time_namespace = match std::fs::read_link("/proc/self/ns/time") {
             Ok(link) => link.to_string_lossy().into_owned(),
             // A kernel without time namespaces, if /proc is there at all.
-            Err(error) if error.kind() == ErrorKind::NotFound && id.is_ok() => "none".to_owned(),
+            Err(error) if error.kind() == ErrorKind::NotFound && id.is_some() => "none".to_owned(),
             Err(_) => unknown(),
         };
-        let id = id.map_or_else(|_| unknown(), |id| id.trim().to_owned());
+        let id = id.unwrap_or_else(unknown);
         let clock = Clock::default();
         Self { id, time_namespace, clock: Arc::new(boot_time), least: Arc::new(move || clock.least()) }
     }

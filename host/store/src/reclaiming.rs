@@ -1,0 +1,255 @@
+//! A store that hosts of many machines reach, for a host that can go on with a lease after it was killed.
+//!
+//! Before this host asks for a lease it notes the lease's id beside its lock file ([`Notes`]). Where a reading shows that the
+//! lease is held, and its record names an incarnation of this machine that has left such a note and is gone with all that
+//! it ran, the lease is [`Reclaimable`](LeaseState::Reclaimable): a host that is started again on its node, or stands by
+//! there, renews it under its id ([`Op::Reclaim`]) and begins the next term. The store remains the judge: it renews a lease
+//! for who names its id and the version of the record, and for nobody else.
+//!
+//! - Of two hosts that find the same note one takes it, and keeps it until its term is written. Until then the record names
+//!   the one who is gone, and afterwards nobody goes by that note any more.
+//! - A note goes before the release of its lease is sent. Where it cannot be removed, the record says what a note may not be
+//!   used for any more: that it was marked comes before any release.
+//! - A record without a holder, or of another incarnation than the note's, says nothing that a death could end.
+//! - Nobody waits for a disk: one that has not answered in time means no note, and no death.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use baton_election::{ElectionName, LeaseId, LeaseState, Op, Record, Reply, Snapshot, StoreError, Version};
+use tokio::sync::Semaphore;
+
+use crate::witness::notes::{Note, Notes, Taken};
+use crate::witness::{Deaths, LockFile, boot_id};
+use crate::{LeaseStore, StoreUrl};
+
+/// How long a disk may take.
+const DISK_WITHIN: Duration = Duration::from_millis(100);
+
+/// The leases of another store.
+pub(crate) struct Reclaiming {
+    store: Arc<dyn LeaseStore>,
+    /// None where this boot has no name.
+    notes: Option<Arc<Notes>>,
+    deaths: Deaths,
+    /// Who has this permit asks the file system, on a thread that may block. One that hangs keeps others from asking, and
+    /// nobody from anything else.
+    asks: Arc<Semaphore>,
+    known: Mutex<HashMap<ElectionName, Known>>,
+}
+
+/// What is known of one election.
+#[derive(Default)]
+struct Known {
+    /// The id that was noted last.
+    noted: Option<LeaseId>,
+    /// The incarnation of which there is no note. It has been at it since before the record named it.
+    without_note: Option<String>,
+    /// The note of its holder, who is gone.
+    found: Option<Note>,
+    /// The same, while this host goes on with the lease and has not written its term.
+    taken: Option<Taken>,
+    /// Whether it was looked for notes of others.
+    has_looked: bool,
+    is_tidy: bool,
+}
+
+impl Reclaiming {
+    pub(crate) fn new(store: Arc<dyn LeaseStore>, url: &StoreUrl, own: Arc<LockFile>) -> Self {
+        let deaths = Deaths::new(own.folder().to_owned());
+        let notes = boot_id().map(|boot| Arc::new(Notes::new(own, boot, url.to_string())));
+        Self { store, notes, deaths, asks: Arc::new(Semaphore::new(1)), known: Mutex::default() }
+    }
+
+    /// Asks the disk; none if it does not answer in time.
+    async fn ask<T: Send + 'static>(&self, question: impl FnOnce(&Notes) -> T + Send + 'static) -> Option<T> {
+        let notes = Arc::clone(self.notes.as_ref()?);
+        let asks = Arc::clone(&self.asks);
+        let asked = async {
+            // The permit stays with the thread, also when nobody waits for the answer any more. Nobody closes the semaphore.
+            let permit = asks.acquire_owned().await;
+            let asked = tokio::task::spawn_blocking(move || {
+                let _permit = permit;
+                question(&notes)
+            });
+            asked.await.ok()
+        };
+        tokio::time::timeout(DISK_WITHIN, asked).await.ok().flatten()
+    }
+
+    fn known<T>(&self, election: &ElectionName, with: impl FnOnce(&mut Known) -> T) -> T {
+        let mut known: MutexGuard<'_, _> = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        with(known.entry(election.clone()).or_default())
+    }
+
+    fn is_own(&self, incarnation: &str) -> bool {
+        self.notes.as_ref().is_some_and(|notes| notes.is_own(incarnation))
+    }
+
+    /// What was read, where the holder may be one of this machine that is gone.
+    async fn judged(&self, election: &ElectionName, read: Snapshot) -> Snapshot {
+        let Snapshot::Object { lease, version, record: Some(record) } = read else {
+            self.deaths.holds(election, None);
+            return read;
+        };
+        if self.known(election, |known| !std::mem::replace(&mut known.is_tidy, true)) {
+            let (election, holder) = (election.clone(), record.incarnation.clone());
+            let _ = self.ask(move |notes| notes.tidy_up(&election, &holder)).await;
+        }
+        let lease = if lease == LeaseState::Held { self.judge(election, &record).await } else { lease };
+        if lease != LeaseState::Held {
+            self.known(election, |known| known.taken = None);
+        }
+        Snapshot::Object { lease, version, record: Some(record) }
+    }
+
+    /// The state of a lease that is held.
+    async fn judge(&self, election: &ElectionName, record: &Record) -> LeaseState {
+        let of_taken = |known: &mut Known| {
+            known.taken.take_if(|taken| taken.note.place.incarnation != record.incarnation);
+            known.taken.is_some()
+        };
+        // It is this host that goes on with it.
+        if self.known(election, of_taken) {
+            return LeaseState::Held;
+        }
+        let begun = record.node.is_some() && !record.released && !self.is_own(&record.incarnation);
+        let is_without = |known: &mut Known| known.without_note.as_ref() == Some(&record.incarnation);
+        let found = if begun && !self.known(election, is_without) {
+            let (incarnation, of) = (record.incarnation.clone(), election.clone());
+            let look = move |notes: &Notes| {
+                let note = notes.find(&incarnation, &of)?;
+                let can_be_taken = notes.can_be_taken(&note);
+                Some((note, can_be_taken))
+            };
+            let found = self.ask(look).await;
+            if matches!(found, Some(None)) {
+                self.known(election, |known| known.without_note = Some(record.incarnation.clone()));
+            }
+            found.flatten()
+        } else {
+            None
+        };
+        self.deaths.holds(election, found.as_ref().map(|(note, _)| note.place.clone()));
+        let found = found.filter(|(_, can_be_taken)| *can_be_taken).map(|(note, _)| note);
+        let lease = found.as_ref().map_or(LeaseState::Held, |note| LeaseState::Reclaimable { holder: note.id });
+        self.known(election, |known| known.found = found);
+        lease
+    }
+
+    /// Notes under which id a lease is about to be held.
+    async fn note(&self, election: &ElectionName, id: LeaseId) {
+        if self.known(election, |known| known.noted == Some(id)) {
+            return;
+        }
+        let of = election.clone();
+        let is_noted = matches!(self.ask(move |notes| notes.write(&of, id)).await, Some(Ok(())));
+        self.known(election, |known| known.noted = Some(id).filter(|_| is_noted));
+    }
+
+    async fn reclaim(&self, election: &ElectionName, id: LeaseId, version: Version) -> Result<Reply, StoreError> {
+        let (is_taken, found) = self.known(election, |known| {
+            let is_taken = known.taken.as_ref().is_some_and(|taken| taken.note.id == id);
+            (is_taken, known.found.clone().filter(|note| note.id == id))
+        });
+        if !is_taken {
+            let Some(note) = found else { return Err(StoreError::Held) };
+            // Another host of this machine goes on with it, or who held it is not gone.
+            let Some(taken) = self.ask(move |notes| notes.take(&note)).await.flatten() else {
+                return Err(StoreError::Held);
+            };
+            self.known(election, |known| known.taken = Some(taken));
+        }
+        self.note(election, id).await;
+        let answer = self.store.request(election, Op::Reclaim { id, version }).await;
+        if !matches!(answer, Ok(_) | Err(StoreError::Unknown(_))) {
+            self.known(election, |known| known.taken = None);
+        }
+        answer
+    }
+
+    /// A term of this host is written: nobody goes by the note of who held the lease before.
+    async fn begins(&self, election: &ElectionName) {
+        if let Some(taken) = self.known(election, |known| known.taken.take()) {
+            let _ = self.ask(move |notes| notes.remove_taken(taken)).await;
+        }
+    }
+
+    /// A lease is about to be released: no note of its id is to be left.
+    async fn leaves(&self, election: &ElectionName) {
+        let taken = self.known(election, |known| {
+            known.noted = None;
+            known.taken.take()
+        });
+        let of = election.clone();
+        let remove = move |notes: &Notes| {
+            taken.map(|taken| notes.remove_taken(taken)).transpose()?;
+            notes.remove(&of)
+        };
+        let _ = self.ask(remove).await;
+    }
+}
+
+#[async_trait]
+impl LeaseStore for Reclaiming {
+    async fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, StoreError> {
+        match op {
+            Op::Read => match self.store.request(election, Op::Read).await {
+                Ok(Reply::Read(read)) => Ok(Reply::Read(self.judged(election, read).await)),
+                answer => answer,
+            },
+            Op::Acquire { id, .. } => {
+                self.note(election, id).await;
+                self.store.request(election, op).await
+            }
+            Op::Reclaim { id, version } => self.reclaim(election, id, version).await,
+            Op::Write { ref record, .. } => {
+                let begins = record.node.is_some() && self.is_own(&record.incarnation);
+                let answer = self.store.request(election, op).await;
+                if begins && answer.is_ok() {
+                    self.begins(election).await;
+                }
+                answer
+            }
+            Op::Release { .. } => {
+                self.leaves(election).await;
+                self.store.request(election, op).await
+            }
+            op @ (Op::Recall | Op::Create { .. } | Op::Renew { .. }) => self.store.request(election, op).await,
+        }
+    }
+
+    async fn break_now(&self, election: &ElectionName) -> Result<(), StoreError> {
+        self.store.break_now(election).await
+    }
+
+    async fn elections(&self) -> Result<Vec<ElectionName>, StoreError> {
+        self.store.elections().await
+    }
+
+    async fn create(&self) -> Result<(), StoreError> {
+        self.store.create().await
+    }
+
+    fn lease_range(&self) -> (Duration, Duration) {
+        self.store.lease_range()
+    }
+
+    async fn hint(&self, election: &ElectionName) {
+        if self.known(election, |known| !known.has_looked) {
+            let of = election.clone();
+            let has_others = self.ask(move |notes| notes.has_others(&of)).await;
+            self.known(election, |known| known.has_looked = true);
+            // One of them may be gone.
+            if has_others == Some(true) {
+                return;
+            }
+        }
+        self.deaths.next(election).await;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,333 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+use baton_test_support::patience::Patience;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use tempfile::TempDir;
+
+use super::*;
+use crate::MemoryStore;
+use crate::witness::tests::Runner;
+
+const D: Duration = Duration::from_secs(15);
+
+/// A machine, and a store elsewhere. Each host has its own handle.
+struct Machine {
+    folder: TempDir,
+    store: MemoryStore,
+}
+
+impl Machine {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap(), store: MemoryStore::new(Arc::new(|| Duration::from_secs(100))) }
+    }
+
+    fn leases(&self) -> PathBuf {
+        self.folder.path().join("leases")
+    }
+
+    fn note(&self, incarnation: &str) -> PathBuf {
+        self.leases().join(format!("{incarnation}-job"))
+    }
+
+    /// A host that was started just now, and what keeps it from being gone.
+    fn host(&self, incarnation: &str) -> (Reclaiming, Arc<LockFile>) {
+        let lock_file = Arc::new(LockFile::make(&self.leases(), incarnation).unwrap());
+        (
+            Reclaiming::new(Arc::new(self.store.clone()), &url("azure://account/container"), Arc::clone(&lock_file)),
+            lock_file,
+        )
+    }
+
+    /// A host that leads, in term 1, under that id.
+    async fn leader(&self, incarnation: &str, number: u128) -> (Reclaiming, Arc<LockFile>) {
+        let (host, lock_file) = self.host(incarnation);
+        let created =
+            host.request(&job(), Op::Create { record: Record { node: None, ..record(0, incarnation) } }).await;
+        assert!(matches!(created, Ok(Reply::Version(_)) | Err(StoreError::Conflict)), "{created:?}");
+        let (_, version) = see(&host).await;
+        let acquire = Op::Acquire { id: id(number), length: D, version, instead_of: None };
+        assert_eq!(host.request(&job(), acquire).await, Ok(Reply::Done));
+        writes(&host, id(number), record(1, incarnation)).await;
+        (host, lock_file)
+    }
+}
+
+fn url(text: &str) -> StoreUrl {
+    text.parse().unwrap()
+}
+
+fn job() -> ElectionName {
+    ElectionName::new("job").unwrap()
+}
+
+fn id(number: u128) -> LeaseId {
+    LeaseId::from_random(number)
+}
+
+fn record(term: u64, incarnation: &str) -> Record {
+    Record {
+        term,
+        node: Some("node".to_owned()),
+        incarnation: incarnation.to_owned(),
+        since: Duration::ZERO,
+        lease: D,
+        module: None,
+        outcome: None,
+        failures: 0,
+        released: false,
+    }
+}
+
+async fn see(host: &Reclaiming) -> (LeaseState, Version) {
+    match host.request(&job(), Op::Read).await {
+        Ok(Reply::Read(Snapshot::Object { lease, version, .. })) => (lease, version),
+        other => panic!("it cannot be read: {other:?}"),
+    }
+}
+
+async fn writes(host: &Reclaiming, id: LeaseId, record: Record) {
+    let (_, version) = see(host).await;
+    let written = host.request(&job(), Op::Write { id, version, record }).await;
+    assert!(matches!(written, Ok(Reply::Version(_))), "{written:?}");
+}
+
+/// Waits until it is reclaimable. A program that another test starts has copies of all descriptors for a moment.
+async fn is_reclaimable(host: &Reclaiming, number: u128) -> Version {
+    let mut patience = Patience::default();
+    loop {
+        match see(host).await {
+            (LeaseState::Reclaimable { holder }, version) if holder == id(number) => return version,
+            (lease, _) => assert!(patience.lasts(), "{lease:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test]
+async fn whoever_is_there_goes_on_with_the_lease_once_all_of_its_holder_is_gone() {
+    let machine = Machine::new();
+    let (alpha, lock_file) = machine.leader("alpha", 1).await;
+    let runner = Runner::holding(lock_file.for_runner().unwrap());
+    let ((beta, _beta), (gamma, _gamma)) = (machine.host("beta"), machine.host("gamma"));
+    assert_eq!(see(&beta).await.0, LeaseState::Held);
+    assert_eq!(see(&alpha).await.0, LeaseState::Held, "its own");
+    drop((alpha, lock_file));
+    runner.stop();
+    assert_eq!(see(&beta).await.0, LeaseState::Held, "its runner may go on");
+    drop(runner);
+    let version = is_reclaimable(&beta, 1).await;
+    is_reclaimable(&gamma, 1).await;
+    let reclaim = |id| Op::Reclaim { id, version: version.clone() };
+    assert_eq!(beta.request(&job(), reclaim(id(2))).await, Err(StoreError::Held), "nobody has noted that");
+    assert_eq!(beta.request(&job(), reclaim(id(1))).await, Ok(Reply::Done));
+    // Until its term is written nobody else does, and it may ask again.
+    assert_eq!(gamma.request(&job(), reclaim(id(1))).await, Err(StoreError::Held));
+    assert_eq!(see(&gamma).await.0, LeaseState::Held);
+    assert_eq!(see(&beta).await.0, LeaseState::Held);
+    assert_eq!(beta.request(&job(), reclaim(id(1))).await, Ok(Reply::Done));
+    writes(&beta, id(1), record(2, "beta")).await;
+    assert!(!machine.note("alpha").exists() && machine.note("beta").exists());
+    drop((beta, _beta));
+    is_reclaimable(&gamma, 1).await;
+}
+
+#[tokio::test]
+async fn of_two_who_find_the_same_one_goes_on_and_the_others_reading_is_too_old_afterwards() {
+    let machine = Machine::new();
+    drop(machine.leader("alpha", 1).await);
+    let ((beta, _beta), (gamma, _gamma)) = (machine.host("beta"), machine.host("gamma"));
+    let version = is_reclaimable(&beta, 1).await;
+    is_reclaimable(&gamma, 1).await;
+    let reclaim = || Op::Reclaim { id: id(1), version: version.clone() };
+    assert_eq!(beta.request(&job(), reclaim()).await, Ok(Reply::Done));
+    // It is gone before its term is written.
+    drop((beta, _beta));
+    is_reclaimable(&gamma, 1).await;
+    assert_eq!(gamma.request(&job(), reclaim()).await, Ok(Reply::Done));
+    writes(&gamma, id(1), record(2, "gamma")).await;
+    let (delta, _delta) = machine.host("delta");
+    assert_eq!(delta.request(&job(), reclaim()).await, Err(StoreError::Held));
+    assert_eq!(machine.store.request(&job(), reclaim()).await, Err(StoreError::Conflict));
+}
+
+#[tokio::test]
+async fn what_another_has_held_since_is_not_gone_on_with() {
+    let machine = Machine::new();
+    drop(machine.leader("alpha", 1).await);
+    let (beta, _beta) = machine.host("beta");
+    let version = is_reclaimable(&beta, 1).await;
+    // Somebody elsewhere breaks it and takes it, and has written nothing yet.
+    machine.store.break_now(&job()).await.unwrap();
+    let acquire = Op::Acquire { id: id(9), length: D, version: version.clone(), instead_of: None };
+    assert_eq!(machine.store.request(&job(), acquire).await, Ok(Reply::Done));
+    is_reclaimable(&beta, 1).await;
+    let answer = beta.request(&job(), Op::Reclaim { id: id(1), version }).await;
+    assert!(matches!(answer, Err(StoreError::Lost(_))), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_record_that_names_nobody_or_another_or_is_marked_lets_nobody_go_on() {
+    let nobody = Record { node: None, ..record(1, "alpha") };
+    let marked = Record { released: true, ..record(1, "alpha") };
+    for other in [nobody, marked, record(1, "omega"), record(1, "../alpha")] {
+        let machine = Machine::new();
+        let (alpha, lock_file) = machine.leader("alpha", 1).await;
+        writes(&alpha, id(1), other.clone()).await;
+        let place = lock_file.place().clone();
+        drop((alpha, lock_file));
+        let (beta, _beta) = machine.host("beta");
+        Patience::poll(Duration::from_millis(1), || place.is_gone(&machine.leases()).then_some(()))
+            .expect("it is gone");
+        assert_eq!(see(&beta).await.0, LeaseState::Held, "{other:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_note_of_that_very_lease_is_none() {
+    type Damage = fn(&str, &PathBuf);
+    let changed: [(&str, Damage); 12] = [
+        ("of another boot", |text, path| fs::write(path, replaced(text, "boot", "0")).unwrap()),
+        ("of another store", |text, path| fs::write(path, replaced(text, "store", "azure://a/c")).unwrap()),
+        ("of another election", |text, path| fs::write(path, replaced(text, "election", "other")).unwrap()),
+        ("of another incarnation", |text, path| fs::write(path, replaced(text, "incarnation", "omega")).unwrap()),
+        ("of a copied folder", |text, path| fs::write(path, replaced(text, "inode", "1")).unwrap()),
+        ("truncated", |text, path| fs::write(path, &text[..text.len() - 1]).unwrap()),
+        ("empty", |_, path| fs::write(path, "").unwrap()),
+        ("huge", |text, path| {
+            fs::write(path, text).unwrap();
+            fs::File::options().write(true).open(path).unwrap().set_len(1 << 40).unwrap();
+        }),
+        ("no text", |_, path| fs::write(path, [0xff; 300]).unwrap()),
+        ("a link", |text, path| {
+            let elsewhere = path.with_file_name("elsewhere");
+            fs::write(&elsewhere, text).unwrap();
+            fs::remove_file(path).unwrap();
+            symlink(elsewhere, path).unwrap();
+        }),
+        // Nobody writes into it: who opened it in order to read would wait.
+        ("a pipe", |_, path| {
+            fs::remove_file(path).unwrap();
+            mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        }),
+        ("a folder", |_, path| {
+            fs::remove_file(path).unwrap();
+            fs::create_dir(path).unwrap();
+        }),
+    ];
+    for (what, damage) in changed {
+        let machine = Machine::new();
+        let (alpha, lock_file) = machine.leader("alpha", 1).await;
+        let place = lock_file.place().clone();
+        drop((alpha, lock_file));
+        Patience::poll(Duration::from_millis(1), || place.is_gone(&machine.leases()).then_some(()))
+            .expect("it is gone");
+        let text = fs::read_to_string(machine.note("alpha")).unwrap();
+        damage(&text, &machine.note("alpha"));
+        let (beta, _beta) = machine.host("beta");
+        assert_eq!(see(&beta).await.0, LeaseState::Held, "{what}");
+        let (_, version) = see(&beta).await;
+        assert_eq!(beta.request(&job(), Op::Reclaim { id: id(1), version }).await, Err(StoreError::Held), "{what}");
+    }
+}
+
+#[tokio::test]
+async fn a_disk_that_hangs_costs_a_note_and_no_lease() {
+    let machine = Machine::new();
+    let (alpha, _alpha) = machine.host("alpha");
+    let hangs = Arc::clone(&alpha.asks).acquire_owned().await.unwrap();
+    machine.store.request(&job(), Op::Create { record: record(0, "nobody") }).await.unwrap();
+    let (_, version) = see(&alpha).await;
+    let acquire = Op::Acquire { id: id(1), length: D, version, instead_of: None };
+    assert_eq!(alpha.request(&job(), acquire).await, Ok(Reply::Done));
+    writes(&alpha, id(1), record(1, "alpha")).await;
+    assert_eq!(alpha.request(&job(), Op::Renew { id: id(1) }).await, Ok(Reply::Done));
+    assert!(!machine.note("alpha").exists());
+    assert_eq!(alpha.request(&job(), Op::Release { id: id(1) }).await, Ok(Reply::Done));
+    drop(hangs);
+}
+
+#[tokio::test]
+async fn a_note_is_gone_before_its_lease_is_released() {
+    let machine = Machine::new();
+    let (alpha, _alpha) = machine.leader("alpha", 1).await;
+    assert!(machine.note("alpha").exists());
+    // The request never arrives, and yet it may.
+    machine.store.fail_next(crate::memory::Fault::LoseRequest);
+    assert!(alpha.request(&job(), Op::Release { id: id(1) }).await.is_err());
+    assert!(!machine.note("alpha").exists());
+}
+
+#[tokio::test]
+async fn who_goes_on_with_a_lease_and_gives_it_up_leaves_no_note_of_it() {
+    let machine = Machine::new();
+    drop(machine.leader("alpha", 1).await);
+    let (beta, _beta) = machine.host("beta");
+    let version = is_reclaimable(&beta, 1).await;
+    assert_eq!(beta.request(&job(), Op::Reclaim { id: id(1), version }).await, Ok(Reply::Done));
+    assert!(machine.note("alpha").exists() && machine.note("beta").exists());
+    assert_eq!(beta.request(&job(), Op::Release { id: id(1) }).await, Ok(Reply::Done));
+    assert!(!machine.note("alpha").exists() && !machine.note("beta").exists());
+}
+
+#[tokio::test]
+async fn who_starts_is_told_that_there_is_something_to_look_at_and_so_is_who_waits_for_an_end() {
+    let machine = Machine::new();
+    let (alone, _alone) = machine.host("alone");
+    assert!(futures::poll!(std::pin::pin!(alone.hint(&job()))).is_pending());
+    let alpha = machine.leader("alpha", 1).await;
+    let (beta, _beta) = machine.host("beta");
+    Patience::of_future(beta.hint(&job())).await.expect("there is a note");
+    assert_eq!(see(&beta).await.0, LeaseState::Held);
+    let job = job();
+    let mut hint = std::pin::pin!(beta.hint(&job));
+    for _ in 0..100 {
+        assert!(futures::poll!(&mut hint).is_pending());
+        tokio::task::yield_now().await;
+    }
+    drop(alpha);
+    Patience::of_future(hint).await.expect("its end is heard");
+}
+
+#[tokio::test]
+async fn what_nobody_can_use_is_removed_and_nothing_else() {
+    let machine = Machine::new();
+    let (alpha, lock_file) = machine.leader("alpha", 1).await;
+    let text = fs::read_to_string(machine.note("alpha")).unwrap();
+    for incarnation in ["before", "rebooted", "elsewhere"] {
+        drop(machine.host(incarnation));
+    }
+    let of = |incarnation: &str| {
+        let place = LockFile::make(&machine.leases(), incarnation).unwrap().place().clone();
+        let text = replaced(&text, "incarnation", incarnation);
+        replaced(&text, "inode", &place.inode.to_string())
+    };
+    fs::write(machine.note("before"), of("before")).unwrap();
+    fs::write(machine.note("rebooted"), replaced(&of("rebooted"), "boot", "0")).unwrap();
+    fs::write(machine.note("elsewhere"), replaced(&of("elsewhere"), "store", "azure://a/c")).unwrap();
+    fs::write(machine.note("nobody"), "damaged").unwrap();
+    fs::write(machine.leases().join("Not-ours"), "").unwrap();
+    let (beta, _beta) = machine.host("beta");
+    see(&beta).await;
+    let left = || {
+        let entries = fs::read_dir(machine.leases()).unwrap();
+        let mut left: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        left.sort();
+        left
+    };
+    assert_eq!(left(), ["Not-ours", "alpha", "alpha-job", "beta", "elsewhere", "elsewhere-job"]);
+    drop((alpha, lock_file));
+    is_reclaimable(&beta, 1).await;
+}
+
+/// The same text with another value.
+fn replaced(text: &str, name: &str, value: &str) -> String {
+    let lines = text.lines().map(|line| match line.split_once('=') {
+        Some((found, _)) if found == name => format!("{name}={value}\n"),
+        _ => format!("{line}\n"),
+    });
+    lines.collect()
+}

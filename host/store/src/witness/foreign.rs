@@ -1,0 +1,12 @@
+//! What is read of notes, for [`crate::foreign`].
+
+use super::is_incarnation;
+use super::notes::Note;
+
+/// A note of a lease.
+pub(crate) fn note(bytes: &[u8]) {
+    if let Some(note) = Note::decode(bytes) {
+        assert_eq!(note.encode().as_bytes(), bytes, "it is written as it is read");
+        assert!(is_incarnation(&note.place.incarnation), "it names nothing outside the folder");
+    }
+}

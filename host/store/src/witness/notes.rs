@@ -1,0 +1,260 @@
+//! Under which ids a host holds its leases, written down beside its lock file: for the host that is started in its place,
+//! should it be killed.
+//!
+//! A lease's id is told nobody else, so a note is what lets a lease be gone on with, and nothing in it is believed: the store
+//! says whether the lease is still held under that id, and the kernel whether who wrote the note is gone. Notes are for this
+//! boot, and are never synced.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use baton_election::{ElectionName, LeaseId};
+use rustix::fs::{AtFlags, Dir, OFlags, fstat, ftruncate, unlinkat};
+use rustix::io::Errno;
+
+use super::{
+    LockFile, Place, TIDIED, is_incarnation, is_lockable, is_same, is_unlocked, lock, open_folder, open_lock_file,
+    open_plain, tidy_up,
+};
+
+/// No note is longer.
+const LONGEST: u64 = 4096;
+
+/// The first line of each.
+const TITLE: &str = "a lease of baton, format 1";
+
+/// What a host notes of one lease.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Note {
+    /// The kernel's id of the boot.
+    pub(crate) boot: String,
+    /// The store's URL.
+    pub(crate) store: String,
+    /// The election.
+    pub(crate) election: ElectionName,
+    /// The incarnation that holds the lease, and its lock file.
+    pub(crate) place: Place,
+    /// The id that it is held under.
+    pub(crate) id: LeaseId,
+}
+
+impl Note {
+    pub(crate) fn encode(&self) -> String {
+        let Self { boot, store, election, place: Place { incarnation, device, inode }, id } = self;
+        format!(
+            "{TITLE}\nboot={boot}\nstore={store}\nelection={election}\nincarnation={incarnation}\ndevice={device}\n\
+             inode={inode}\nid={:032x}\n",
+            id.as_u128()
+        )
+    }
+
+    /// The note in these bytes, if they are one, to the last.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(bytes).ok()?;
+        let mut lines = text.split('\n');
+        if lines.next() != Some(TITLE) {
+            return None;
+        }
+        let mut value = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix('=');
+        let note = Self {
+            boot: value("boot")?.to_owned(),
+            store: value("store")?.to_owned(),
+            election: ElectionName::new(value("election")?).ok()?,
+            place: Place {
+                incarnation: value("incarnation").filter(|text| is_incarnation(text))?.to_owned(),
+                device: value("device")?.parse().ok()?,
+                inode: value("inode")?.parse().ok()?,
+            },
+            id: LeaseId::from_random(u128::from_str_radix(value("id")?, 16).ok()?),
+        };
+        (note.encode() == text).then_some(note)
+    }
+}
+
+/// The notes of this user's hosts. Whatever it does may block for as long as the file system does.
+#[derive(Debug)]
+pub(crate) struct Notes {
+    own: Arc<LockFile>,
+    boot: String,
+    store: String,
+}
+
+/// A note that was taken for gone on with. No other host takes it as long as this is there.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) note: Note,
+    /// Its file, locked.
+    _file: OwnedFd,
+}
+
+impl Notes {
+    /// Those of the leases in that store.
+    pub(crate) fn new(own: Arc<LockFile>, boot: String, store: String) -> Self {
+        Self { own, boot, store }
+    }
+
+    fn folder(&self) -> &Path {
+        self.own.folder()
+    }
+
+    /// Whether that is this host's own incarnation.
+    pub(crate) fn is_own(&self, incarnation: &str) -> bool {
+        self.own.place().incarnation == incarnation
+    }
+
+    /// Notes under which id this host is about to hold a lease.
+    pub(crate) fn write(&self, election: &ElectionName, id: LeaseId) -> io::Result<()> {
+        let note = Note {
+            boot: self.boot.clone(),
+            store: self.store.clone(),
+            election: election.clone(),
+            place: self.own.place().clone(),
+            id,
+        };
+        let folder = open_folder(self.folder())?;
+        let (file, _) = open_plain(&folder, &name(&note.place.incarnation, election), OFlags::RDWR | OFlags::CREATE)?;
+        ftruncate(&file, 0)?;
+        File::from(file).write_all(note.encode().as_bytes())
+    }
+
+    /// Removes this host's own note.
+    pub(crate) fn remove(&self, election: &ElectionName) -> io::Result<()> {
+        unlink(&open_folder(self.folder())?, &name(&self.own.place().incarnation, election))
+    }
+
+    /// What an incarnation has noted of its lease, if it is a note of this boot, about this store.
+    pub(crate) fn find(&self, incarnation: &str, election: &ElectionName) -> Option<Note> {
+        let folder = open_folder(self.folder()).ok()?;
+        let (_, note) = self.open(&folder, incarnation, election, OFlags::RDONLY).ok()?;
+        note
+    }
+
+    /// Whether who wrote the note is gone, with all that it ran, and no other host has taken the note.
+    pub(crate) fn can_be_taken(&self, note: &Note) -> bool {
+        let look = || -> io::Result<bool> {
+            let folder = open_folder(self.folder())?;
+            let (file, found) = self.open(&folder, &note.place.incarnation, &note.election, OFlags::RDONLY)?;
+            Ok(found.as_ref() == Some(note) && is_lockable(file.as_fd())?)
+        };
+        look().unwrap_or(false) && note.place.is_gone(self.folder())
+    }
+
+    /// Takes the note of one who is gone, so that no other host does.
+    pub(crate) fn take(&self, note: &Note) -> Option<Taken> {
+        let take = || -> io::Result<Option<Taken>> {
+            let folder = open_folder(self.folder())?;
+            let (file, _) = self.open(&folder, &note.place.incarnation, &note.election, OFlags::RDWR)?;
+            if !lock(file.as_fd(), libc::F_WRLCK, 0, 0)? {
+                return Ok(None);
+            }
+            // Who had it before has removed it, if the lease went on.
+            let (now, found) = self.open(&folder, &note.place.incarnation, &note.election, OFlags::RDONLY)?;
+            let is_it = is_same(&fstat(&file)?, &fstat(&now)?) && found.as_ref() == Some(note);
+            Ok(is_it.then(|| Taken { note: note.clone(), _file: file }))
+        };
+        take().ok().flatten().filter(|_| note.place.is_gone(self.folder()))
+    }
+
+    /// Removes the note of one whose lease has gone on, which nobody needs any more.
+    pub(crate) fn remove_taken(&self, Taken { note, .. }: Taken) -> io::Result<()> {
+        unlink(&open_folder(self.folder())?, &name(&note.place.incarnation, &note.election))
+    }
+
+    /// Whether others have noted a lease of that election.
+    pub(crate) fn has_others(&self, election: &ElectionName) -> bool {
+        let suffix = format!("-{election}");
+        let is_others =
+            |name: &str| name.strip_suffix(&suffix).is_some_and(|of| is_incarnation(of) && !self.is_own(of));
+        self.names().is_ok_and(|names| names.iter().any(|name| is_others(name)))
+    }
+
+    /// Removes what those have left that are gone, but for notes that may be of use yet: those of the holder of this lease,
+    /// and those of other elections and stores in this boot.
+    pub(crate) fn tidy_up(&self, election: &ElectionName, holder: &str) -> io::Result<()> {
+        let folder = open_folder(self.folder())?;
+        for name in self.names()? {
+            let Some((incarnation, of)) = name.split_once('-').filter(|(incarnation, _)| is_incarnation(incarnation))
+            else {
+                continue;
+            };
+            let Ok(of) = ElectionName::new(of) else { continue };
+            let note = self.read(&folder, incarnation, &of, OFlags::RDONLY).map(|(_, note)| note);
+            let is_of_use = |note: &Note| {
+                let is_its = (note.store.as_str(), &note.election) == (self.store.as_str(), election);
+                note.boot == self.boot && note.place.is_gone(self.folder()) && !(is_its && incarnation != holder)
+            };
+            let is_there = match open_lock_file(&folder, incarnation) {
+                Ok((file, _)) => !is_unlocked(file.as_fd()).unwrap_or(false),
+                Err(error) => error.kind() != io::ErrorKind::NotFound,
+            };
+            // What is no plain file is nothing of ours.
+            if let Ok(note) = note
+                && !is_there
+                && !self.is_own(incarnation)
+                && !note.as_ref().is_some_and(is_of_use)
+            {
+                let _ = unlink(&folder, &name);
+            }
+        }
+        let left = self.names()?;
+        tidy_up(self.folder(), |incarnation| {
+            let is_its = |name: &String| name.split_once('-').is_some_and(|(of, _)| of == incarnation);
+            left.iter().any(is_its)
+        })
+    }
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in Dir::read_from(open_folder(self.folder())?)?.take(TIDIED) {
+            names.extend(entry?.file_name().to_str().ok().map(str::to_owned));
+        }
+        Ok(names)
+    }
+
+    /// Opens a note, and reads it if it is one of this boot, about this store, by that incarnation.
+    fn open(
+        &self,
+        folder: &OwnedFd,
+        incarnation: &str,
+        election: &ElectionName,
+        how: OFlags,
+    ) -> io::Result<(OwnedFd, Option<Note>)> {
+        let (file, note) = self.read(folder, incarnation, election, how)?;
+        let note = note.filter(|note| (&note.boot, &note.store) == (&self.boot, &self.store));
+        Ok((file, note))
+    }
+
+    /// Opens a note, and reads it if it is one that says what its name says.
+    fn read(
+        &self,
+        folder: &OwnedFd,
+        incarnation: &str,
+        election: &ElectionName,
+        how: OFlags,
+    ) -> io::Result<(OwnedFd, Option<Note>)> {
+        if !is_incarnation(incarnation) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let (file, _) = open_plain(folder, &name(incarnation, election), how)?;
+        let mut bytes = Vec::new();
+        let file = File::from(file);
+        (&file).take(LONGEST).read_to_end(&mut bytes)?;
+        let says_so = |note: &Note| note.place.incarnation == incarnation && note.election == *election;
+        Ok((file.into(), Note::decode(&bytes).filter(says_so)))
+    }
+}
+
+fn unlink(folder: &OwnedFd, name: &str) -> io::Result<()> {
+    match unlinkat(folder, name, AtFlags::empty()) {
+        Err(Errno::NOENT) => Ok(()),
+        result => Ok(result?),
+    }
+}
+
+/// The name of a note: no incarnation has a hyphen.
+fn name(incarnation: &str, election: &ElectionName) -> String {
+    format!("{incarnation}-{election}")
+}

@@ -1,0 +1,116 @@
+//! Hosts that are killed and started again on a store that other machines reach, too. The lease is a minute long, so that
+//! who leads before three quarters of it have passed cannot have waited for it to run out.
+
+use std::fs;
+use std::os::fd::AsRawFd as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::process::Signal;
+use time::OffsetDateTime;
+
+use crate::fleet::Fleet;
+use crate::node::{Event, Node};
+use crate::store::Store;
+
+const MINUTE: [(&str, &str); 1] = [("--lease", "60s")];
+
+#[test]
+fn a_host_that_is_started_again_leads_again_at_once_and_not_again_and_again() {
+    let fleet = Fleet::new(Store::azurite());
+    let elsewhere = tempfile::tempdir().expect("a folder");
+    let mut alpha = fleet.launch_with("alpha", &MINUTE).start();
+    let term = fleet.beat_above(0).term;
+    let (_, first) = noted(&fleet);
+    // It is of another machine, as far as it can tell.
+    let far = fleet.launch_with("far", &MINUTE);
+    let far = far.env("XDG_STATE_HOME", elsewhere.path().to_str().expect("a path")).start();
+    follows(&far, "alpha");
+    let killed = OffsetDateTime::now_utc();
+    alpha.signal(Signal::KILL);
+    alpha.wait();
+    // Both find the same note, and one of them goes on.
+    let mut again = ["beta", "gamma"].map(|name| fleet.launch_with(name, &MINUTE).start());
+    let next = fleet.beat_above(term);
+    assert!(next.ts < killed + Duration::from_secs(45), "{next:?} after {killed}");
+    let took = fleet.journal.event("who took over", |event| event.name == "took_over");
+    assert_eq!((took.from.as_str(), took.term), (next.from.as_str(), term), "{took:?}");
+    assert_eq!((took.text("from"), took.text("incarnation")), ("alpha", first.as_str()), "{took:?}");
+    let elected = fleet.journal.event("its election", |event| event.name == "elected" && event.term == next.term);
+    assert_eq!(elected.fields["failures"], 1, "{elected:?}");
+    if again[0].name == next.from {
+        again.swap(0, 1);
+    }
+    let [mut follower, mut leader] = again;
+    follows(&follower, &leader.name);
+    // The second time in a row it gives way, and others take what is free.
+    for node in [&mut follower, &mut leader] {
+        node.signal(Signal::KILL);
+        node.wait();
+    }
+    let alpha = fleet.launch_with("delta", &MINUTE).start();
+    let killed = OffsetDateTime::now_utc();
+    for name in ["took_over", "cool_off", "released"] {
+        alpha.event(name, |event| event.name == name);
+    }
+    let last = fleet.beat_above(next.term);
+    assert!(last.from == "far" && last.ts < killed + Duration::from_secs(45), "{last:?} after {killed}");
+    fleet.check_promises();
+}
+
+#[test]
+fn whoever_may_still_act_is_waited_for_and_what_is_no_note_is_none() {
+    let fleet = Fleet::new(Store::azurite());
+    let mut alpha = fleet.launch_with("alpha", &MINUTE).start();
+    let term = fleet.beat_above(0).term;
+    let (note, incarnation) = noted(&fleet);
+    let lock_file = note.with_file_name(incarnation);
+    // It is stopped, and may go on.
+    alpha.signal(Signal::STOP);
+    let beta = fleet.launch_with("beta", &MINUTE).start();
+    follows(&beta, "alpha");
+    // As a runner would that a debugger keeps from ending.
+    let holds = fs::File::options().write(true).open(&lock_file).expect("its lock file");
+    let wanted = libc::flock { l_type: libc::F_WRLCK as i16, l_whence: 0, l_start: 1 << 40, l_len: 1, l_pid: 0 };
+    // SAFETY: the descriptor is open, and `wanted` lives until the call returns, which reads it.
+    assert_eq!(unsafe { libc::fcntl(holds.as_raw_fd(), libc::F_OFD_SETLK, &raw const wanted) }, 0);
+    alpha.signal(Signal::KILL);
+    alpha.wait();
+    let gamma = fleet.launch_with("gamma", &MINUTE).start();
+    follows(&gamma, "alpha");
+    let kept = fs::read(&note).expect("its note");
+    drop((beta, gamma));
+    // Whatever is there in its place, a host starts and follows.
+    fs::remove_file(&note).expect("it is there");
+    mknodat(CWD, &note, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
+    drop(holds);
+    let delta = fleet.launch_with("delta", &MINUTE).start();
+    follows(&delta, "alpha");
+    drop(delta);
+    fs::remove_file(&note).expect("it is there");
+    fs::write(&note, kept).expect("it can be written");
+    let epsilon = fleet.launch_with("epsilon", &MINUTE).arg("--witness=false").start();
+    follows(&epsilon, "alpha");
+    let is_news = |event: &&Event| event.from != "alpha" && ["elected", "took_over"].contains(&event.name.as_str());
+    assert_eq!(fleet.journal.events().iter().find(is_news).map(|event| event.raw.clone()), None);
+    let killed = OffsetDateTime::now_utc();
+    let zeta = fleet.launch_with("zeta", &MINUTE).start();
+    let elected = zeta.after(term, "elected");
+    assert!(elected.ts < killed + Duration::from_secs(40), "{elected:?} after {killed}");
+    fleet.check_promises();
+}
+
+fn follows(node: &Node, leader: &str) {
+    node.event(&format!("to follow {leader}"), |event| event.name == "standby" && event.text("leader") == leader);
+}
+
+/// The only note that there is, and whose it is.
+fn noted(fleet: &Fleet) -> (PathBuf, String) {
+    let folder = fs::read_dir(fleet.home.path().join(".local/state/baton/leases")).expect("the folder of notes");
+    let notes = folder.map(|entry| entry.expect("it can be listed").path());
+    let of = |note: &PathBuf| Some(note.file_name()?.to_str()?.strip_suffix("-fleet")?.to_owned());
+    let mut notes: Vec<_> = notes.filter_map(|note| Some((note.clone(), of(&note)?))).collect();
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    notes.remove(0)
+}
