@@ -17,6 +17,8 @@ pub const READERS: &[Reader] = &[
     Reader { name: "note", read: witness::foreign::note },
     #[cfg(feature = "sqlite")]
     Reader { name: "row", read: sqlite::foreign::row },
+    #[cfg(feature = "sqlite")]
+    Reader { name: "holder", read: sqlite::foreign::holder },
     Reader { name: "store-url", read: store_url },
     Reader { name: "state", read: state::foreign::state },
     Reader { name: "announcement", read: announcement },

@@ -1,10 +1,13 @@
 //! What is read of a database, for [`crate::foreign`].
 
-use baton_election::ElectionName;
+use std::time::Duration;
+
+use baton_election::{ElectionName, LeaseId, Record, Version};
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
 use super::row;
+use crate::lease::{Lease, LeaseObject};
 
 /// A row of `lease` whose columns are of any type, as no file of Baton's has it. Of each column after the election there
 /// is a byte that says its type, and what follows: of numbers eight bytes, of texts and blobs a byte that is their length
@@ -20,14 +23,68 @@ pub(crate) fn row(bytes: &[u8]) {
 fn database() -> rusqlite::Result<(Connection, usize)> {
     let db = Connection::open_in_memory()?;
     db.execute_batch(row::SCHEMA)?;
+    let columns = make_typeless(&db, "lease")?;
+    Ok((db, columns))
+}
+
+/// Lets all columns of a table but the election be of any type, and says how many there are.
+fn make_typeless(db: &Connection, table: &str) -> rusqlite::Result<usize> {
     let columns: Vec<String> = db
-        .prepare("SELECT name FROM pragma_table_info('lease')")?
-        .query_map([], |column| column.get(0))?
+        .prepare("SELECT name FROM pragma_table_info(?1)")?
+        .query_map([table], |column| column.get(0))?
         .collect::<Result<_, _>>()?;
     let typeless: Vec<String> = columns[1..].iter().map(|name| format!("{name} ANY")).collect();
-    let table = format!("CREATE TABLE lease (election TEXT PRIMARY KEY, {}) STRICT", typeless.join(", "));
-    db.execute_batch(&format!("DROP TABLE lease; {table}"))?;
-    Ok((db, columns.len()))
+    let made = format!("CREATE TABLE {table} (election TEXT PRIMARY KEY, {}) STRICT", typeless.join(", "));
+    db.execute_batch(&format!("DROP TABLE {table}; {made}"))?;
+    Ok(columns.len())
+}
+
+/// A row of `holder` of the same kind, beside a lease that it is about as far as it can be.
+pub(crate) fn holder(bytes: &[u8]) {
+    thread_local! {
+        static DB: Connection = holders().unwrap_or_else(|error| panic!("{error}"));
+    }
+    DB.with(|db| read_holder(db, bytes)).unwrap_or_else(|error| panic!("{error}"));
+}
+
+fn holders() -> rusqlite::Result<Connection> {
+    let db = Connection::open_in_memory()?;
+    db.execute_batch(row::HOLDER)?;
+    make_typeless(&db, "holder")?;
+    Ok(db)
+}
+
+fn read_holder(db: &Connection, bytes: &[u8]) -> rusqlite::Result<()> {
+    let Ok(election) = ElectionName::new("stage") else { return Ok(()) };
+    let mut rest = bytes;
+    let columns: [Value; 6] = std::array::from_fn(|_| value(&mut rest));
+    let values = std::iter::once(Value::Text(election.to_string())).chain(columns.iter().cloned());
+    db.prepare_cached("INSERT OR REPLACE INTO holder VALUES (?, ?, ?, ?, ?, ?, ?)")?
+        .execute(rusqlite::params_from_iter(values))?;
+    let _ = row::holders(db);
+    let [version, id, incarnation, _, _, boot] = &columns;
+    let text = |value: &Value| if let Value::Text(text) = value { text.clone() } else { String::new() };
+    let (Value::Blob(id), incarnation, boot) = (id, text(incarnation), text(boot)) else { return Ok(()) };
+    let Ok(id) = <[u8; 16]>::try_from(id.as_slice()) else { return Ok(()) };
+    let id = LeaseId::from_random(u128::from_be_bytes(id));
+    let record = Record {
+        term: 1,
+        node: Some("node".to_owned()),
+        incarnation: incarnation.clone(),
+        since: Duration::ZERO,
+        lease: Duration::from_secs(15),
+        module: None,
+        outcome: None,
+        failures: 0,
+        released: false,
+    };
+    let lease = Lease { holder: Some(id), ..Lease::default() };
+    let row = LeaseObject { version: Version(text(version)), record: Some(record), lease };
+    let Ok(Some(place)) = row::holder(db, &election, &row, &boot) else { return Ok(()) };
+    assert_eq!(place.incarnation, incarnation, "it is the holder's");
+    row::note_holder(db, &election, id, &row.version, &place, &boot)?;
+    assert_eq!(row::holder(db, &election, &row, &boot)?, Some(place), "it is written as it is read");
+    Ok(())
 }
 
 fn read(db: &Connection, columns: usize, bytes: &[u8]) -> rusqlite::Result<()> {

@@ -27,7 +27,7 @@ const RELEASED: &str = "
 CREATE TABLE IF NOT EXISTS released (election TEXT PRIMARY KEY, version TEXT NOT NULL) STRICT, WITHOUT ROWID;";
 
 /// Made with the first note, for the same reasons.
-const HOLDER: &str = "
+pub(super) const HOLDER: &str = "
 CREATE TABLE IF NOT EXISTS holder (
   election TEXT PRIMARY KEY, version TEXT NOT NULL, id BLOB NOT NULL,
   incarnation TEXT NOT NULL, device INTEGER NOT NULL, inode INTEGER NOT NULL, boot TEXT NOT NULL
