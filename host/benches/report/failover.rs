@@ -9,6 +9,7 @@ use baton_store::LeaseStore;
 use baton_store::sqlite::SqliteStore;
 use rustix::process::Signal;
 
+use crate::azurite::Azurite;
 use crate::hosts::{Site, at, follows, now};
 use crate::instances::{NATIVE_START, native_start};
 use crate::node::Node;
@@ -82,6 +83,29 @@ fn deaths(module: &Path, times: usize) -> anyhow::Result<Row> {
     Ok(row.bar(Bar::Median(30.0)).bar(Bar::P99(150.0)))
 }
 
+/// From the start of a host whose predecessor on its machine was killed while it led until its instance runs, on the
+/// emulator of a store that other machines reach; each time in a store of its own, since the second time in a row it would
+/// give way.
+fn restarts(module: &Path, times: usize) -> anyhow::Result<Row> {
+    let azurite = Azurite::start();
+    let samples: Samples = (0..times)
+        .map(|number| {
+            let site = Site::new();
+            let store = format!("azurite://{}/bench-{number}", azurite.address());
+            let launch = || site.launch("node", module, "beat", &store).arg("--create").flag("--max-memory", "64MiB");
+            let mut killed = launch().start();
+            let term = killed.after(0, "started").term;
+            killed.signal(Signal::KILL);
+            killed.wait();
+            let begun = now();
+            let node = launch().start();
+            at(&node.after(term, "started")) - begun
+        })
+        .collect();
+    let row = Row::new("a killed host is started again → its instance, on Azurite", Unit::S, samples);
+    Ok(row.bar(Bar::Median(0.3)))
+}
+
 /// Crashes and hand-offs of pairs of hosts, one leading and one standing by, so that no third one helps.
 pub fn crashes_and_hand_offs(module: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     let (mut crashes, mut hand_offs) = (Samples::default(), Samples::default());
@@ -109,6 +133,7 @@ pub fn crashes_and_hand_offs(module: &Path, effort: &Effort) -> anyhow::Result<V
     };
     Ok(vec![
         deaths(module, effort.pairs * effort.rounds)?,
+        restarts(module, effort.rounds)?,
         judged("SIGKILL: the lease's own end → next instance", crashes),
         judged("SIGTERM → next instance", hand_offs),
     ])
