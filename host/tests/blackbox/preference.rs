@@ -9,7 +9,7 @@ use crate::coordinators::table;
 use crate::endpoint::{Endpoint, sample};
 use crate::fleet::{ELECTION, Fleet};
 use crate::guests::Guest;
-use crate::node::{Event, Launch, until};
+use crate::node::{Event, Launch, Node, until};
 use crate::on_both_stores;
 use crate::store::Store;
 
@@ -47,22 +47,47 @@ fn a_lower_priority_lets_others_have_a_free_lease_and_then_takes_it(fleet: Fleet
     fleet.check_promises();
 }
 
-#[test]
-fn a_host_leads_as_many_elections_as_it_should_and_what_nobody_else_does() {
-    let fleet = Fleet::new(Store::sqlite());
+/// A host that leads one election at the most, of the two that there are.
+fn leads_one_of_two(fleet: &Fleet) -> Node {
     let tables = ["one", "two"].map(|name| table(name, Guest::Beats)).concat();
     let store = fleet.store.url();
     let file = format!("max-leading = 1\nstore = {store:?}\nlease = \"2s\"\nmax-memory = \"64MiB\"\n{tables}");
     std::fs::write(fleet.home.path().join("baton.toml"), file).expect("a file");
-    let alpha = Launch::run("alpha", fleet.home.path(), &fleet.journal).start();
-    let of = |event: &Event| event.fields["election"].as_str().unwrap_or_default().to_owned();
+    Launch::run("alpha", fleet.home.path(), &fleet.journal).start()
+}
+
+fn election(event: &Event) -> String {
+    event.fields["election"].as_str().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_host_leads_as_many_elections_as_it_should_and_what_nobody_else_does() {
+    let fleet = Fleet::new(Store::sqlite());
+    let alpha = leads_one_of_two(&fleet);
     let first = alpha.event("to lead", |event| event.name == "elected");
     let waited = alpha.event("to wait", waits);
-    assert_ne!(of(&waited), of(&first));
+    assert_ne!(election(&waited), election(&first));
     assert!(waited.text("reason").contains("1 elections led at most"), "{waited:?}");
-    let second = alpha.event("to lead both", |event| event.name == "elected" && of(event) == of(&waited));
+    let leads = |event: &Event| event.name == "elected" && election(event) == election(&waited);
+    let second = alpha.event("to lead both", leads);
     assert!(second.ts - waited.ts >= Duration::from_secs(10), "{waited:?} and {second:?}");
     assert_eq!(fleet.journal.events().iter().filter(|event| waits(event)).count(), 1, "it is said once");
+}
+
+#[test]
+fn what_a_host_leads_no_more_does_not_count() {
+    let fleet = Fleet::new(Store::sqlite());
+    let alpha = leads_one_of_two(&fleet);
+    let first = election(&alpha.event("to lead", |event| event.name == "elected"));
+    let second = election(&alpha.event("to wait", waits));
+    let steer = |how: &str| {
+        let asked = fleet.command(&[how, &first]);
+        assert_eq!(asked.code, Some(0), "{asked:?}");
+    };
+    steer("suspend");
+    alpha.event("to lead the other", |event| event.name == "elected" && election(event) == second);
+    steer("resume");
+    alpha.event("to leave the first to others", |event| waits(event) && election(event) == first);
 }
 
 fn a_leader_hands_over_to_whom_it_prefers(fleet: Fleet) {
