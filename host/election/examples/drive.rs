@@ -31,14 +31,16 @@ impl Store {
                 },
             })),
             Op::Recall => Ok(Reply::Term(self.record.as_ref().map_or(0, |record| record.term))),
-            Op::Write { version, .. } | Op::Acquire { version, .. } if version != self.version() => {
+            Op::Write { version, .. } | Op::Acquire { version, .. } | Op::Reclaim { version, .. }
+                if version != self.version() =>
+            {
                 Err(StoreError::Conflict)
             }
             Op::Create { record } | Op::Write { record, .. } => {
                 (self.record, self.writes) = (Some(record), self.writes + 1);
                 Ok(Reply::Version(self.version()))
             }
-            Op::Acquire { .. } | Op::Renew { .. } => {
+            Op::Acquire { .. } | Op::Reclaim { .. } | Op::Renew { .. } => {
                 self.held = true;
                 Ok(Reply::Done)
             }
