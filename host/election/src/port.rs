@@ -3,6 +3,7 @@
 use alloc::string::String;
 use core::time::Duration;
 
+use crate::hint::{Hint, Word};
 use crate::record::{Record, Term};
 use crate::request::{Op, Reply, RequestId, StoreError};
 use crate::timing::{Time, Timing};
@@ -123,9 +124,8 @@ pub enum Input {
         /// Why, for a person.
         reason: String,
     },
-    /// A reading may show something new. Nothing is believed of it: it makes a standby's next reading earlier, and does
-    /// nothing else.
-    Hint,
+    /// Something was heard. Nothing is believed of it: it moves a standby's next reading, and does nothing else.
+    Hint(Hint),
     /// The host is shutting down.
     Shutdown,
     /// The host is shutting down and has no patience: no grace any more.
@@ -237,6 +237,8 @@ pub enum Effect {
         /// The version that is served instead.
         instead: Option<ModuleVersion>,
     },
+    /// Tell the other nodes. Nothing depends on whether they hear it.
+    Tell(Word),
     /// Tell people.
     Report(Report),
     /// The orderly end is complete: nothing runs and nothing is held.

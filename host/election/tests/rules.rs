@@ -7,8 +7,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use baton_election::{
-    Effect, Elector, End, HIGHEST_TERM, Input, LeaseId, LeaseState, ModuleVersion, Now, OnDone, Op, Outcome, Plan,
-    Random, Record, Reply, Report, RequestId, Settings, Snapshot, StopReason, StoreError, Term, Time, Timing, Version,
+    Effect, Elector, End, HIGHEST_TERM, Hint, Input, LeaseId, LeaseState, ModuleVersion, Now, OnDone, Op, Outcome,
+    Plan, Random, Record, Reply, Report, RequestId, Settings, Snapshot, StopReason, StoreError, Term, Time, Timing,
+    Version, Word,
 };
 
 const D: Duration = Duration::from_secs(15);
@@ -1232,7 +1233,7 @@ fn a_hint_makes_a_reading_earlier_and_many_do_not_make_many() {
     let mut readings = 0;
     let began = scene.now;
     while scene.now.since(began) < SECOND {
-        let effects = scene.input(Input::Hint);
+        let effects = scene.input(Input::Hint(Hint::Look));
         if !effects.is_empty() {
             assert_eq!(only_request(&effects), Op::Read);
             readings += 1;
@@ -1246,7 +1247,7 @@ fn a_hint_makes_a_reading_earlier_and_many_do_not_make_many() {
     assert_eq!(only_request(&scene.input(Input::Tick)), Op::Read);
     scene.answer(Err(unknown()));
     scene.now = scene.now + SECOND / 2;
-    assert_eq!(scene.input(Input::Hint), []);
+    assert_eq!(scene.input(Input::Hint(Hint::Look)), []);
 }
 
 #[test]
@@ -1255,11 +1256,148 @@ fn a_hint_while_a_standby_reads_has_it_read_again() {
     let held = object(LeaseState::Held, Some(record(6, "other")));
     scene.reads(held.clone());
     scene.wakes();
-    assert_eq!(scene.input(Input::Hint), []);
+    assert_eq!(scene.input(Input::Hint(Hint::Look)), []);
     scene.answer(Ok(Reply::Read(held)));
     let answered = scene.now;
     assert_eq!(only_request(&scene.wakes()), Op::Read);
     assert!(scene.now.since(answered) <= Duration::from_millis(50), "{:?}", scene.now.since(answered));
+}
+
+/// A standby that has read who leads.
+fn following() -> Scene {
+    let mut scene = Scene::new();
+    scene.reads(object(LeaseState::Held, Some(record(6, "other"))));
+    scene
+}
+
+/// What the node says that the record names.
+fn leads(term: Term, age: Duration, place: Option<u32>) -> Input {
+    Input::Hint(Hint::Leads { from: record(6, "other").incarnation, term, age, place })
+}
+
+impl Scene {
+    /// Reads what it has read before whenever that is due until then, and says when it did.
+    fn reads_until(&mut self, end: Time) -> Vec<Time> {
+        let mut readings = Vec::new();
+        while self.elector.next_wakeup().is_some_and(|wakeup| wakeup < end) || self.pending.is_some() {
+            if self.pending.is_none() {
+                assert_eq!(only_request(&self.wakes()), Op::Read);
+            }
+            readings.push(self.now);
+            assert_eq!(self.answer(Ok(Reply::Read(object(LeaseState::Held, Some(record(6, "other")))))), []);
+        }
+        self.now = end.max(self.now);
+        readings
+    }
+
+    /// The same after it has heard something.
+    fn hears(&mut self, hint: Input) {
+        let effects = self.input(hint);
+        assert!(effects.is_empty() || only_request(&effects) == Op::Read, "{effects:?}");
+    }
+}
+
+#[test]
+fn a_standby_that_hears_its_leader_reads_every_ten_seconds_and_after_its_silence_every_second() {
+    let mut scene = following();
+    let mut readings = 0;
+    for _ in 0..60 {
+        scene.hears(leads(6, Duration::ZERO, None));
+        readings += scene.reads_until(scene.now + D / 6).len();
+    }
+    assert!((12..=20).contains(&readings), "{readings} in 150 s");
+    let last = scene.now - D / 6;
+    let after = scene.reads_until(scene.now + SECOND * 20);
+    assert!(after[0] <= last + D / 3 + SECOND, "{last:?}, {after:?}");
+    assert!(after.windows(2).all(|two| two[1].since(two[0]) <= SECOND * 3 / 2), "{after:?}");
+    // One that renewed long ago is no reason to wait.
+    scene.hears(leads(6, D / 3, None));
+    assert!(scene.reads_until(scene.now + SECOND * 5).len() >= 3);
+}
+
+#[test]
+fn a_link_that_ends_has_a_standby_read_at_once_and_then_as_ever() {
+    let mut scene = following();
+    scene.hears(leads(6, Duration::ZERO, None));
+    scene.now = scene.now + SECOND / 2;
+    let ended = scene.now;
+    let from = record(6, "other").incarnation;
+    scene.hears(Input::Hint(Hint::Silent { from }));
+    let readings = scene.reads_until(ended + SECOND * 5);
+    assert!(readings[0] == ended && readings.len() >= 4, "{ended:?}, {readings:?}");
+}
+
+#[test]
+fn the_first_successors_read_at_once_when_a_lease_is_given_up_and_the_others_a_second_later() {
+    let from = record(6, "other").incarnation;
+    for (place, first, least, most) in
+        [(Some(0), 0, 8, 13), (Some(2), 0, 8, 13), (Some(3), 1000, 1, 2), (None, 1000, 1, 2)]
+    {
+        let mut scene = following();
+        scene.hears(leads(6, Duration::ZERO, place));
+        scene.now = scene.now + SECOND / 2;
+        let heard = scene.now;
+        // However often.
+        for _ in 0..10 {
+            scene.hears(Input::Hint(Hint::GivesUp { from: from.clone(), place }));
+        }
+        let readings = scene.reads_until(heard + SECOND * 2 + SECOND / 100);
+        let waited = readings[0].since(heard).as_millis();
+        assert!(waited >= first && waited <= 2 * first, "{place:?}: {waited}");
+        let in_a_second = readings.iter().filter(|at| **at <= readings[0] + SECOND).count();
+        assert!((least..=most).contains(&in_a_second), "{place:?}: {readings:?}");
+    }
+}
+
+#[test]
+fn the_first_successors_are_there_when_a_lease_must_have_run_out() {
+    let mut scene = following();
+    scene.reads_until(scene.now + D);
+    scene.hears(leads(6, SECOND, Some(1)));
+    let runs_out = scene.now + D - SECOND;
+    scene.reads_until(runs_out);
+    let readings = scene.reads_until(runs_out + SECOND * 2);
+    assert!(readings[0] == runs_out, "{runs_out:?}, {readings:?}");
+    assert!((9..=13).contains(&readings.len()), "{readings:?}");
+}
+
+#[test]
+fn what_others_say_and_a_term_in_it_are_reasons_to_read_and_nothing_else() {
+    let of_nobody = || "somebody".to_string();
+    let hints = [
+        Hint::Leads { from: of_nobody(), term: 6, age: Duration::ZERO, place: Some(0) },
+        Hint::GivesUp { from: of_nobody(), place: None },
+        Hint::Silent { from: of_nobody() },
+    ];
+    for hint in hints.map(Input::Hint).into_iter().chain([leads(HIGHEST_TERM, Duration::MAX, None)]) {
+        let mut scene = following();
+        scene.now = scene.now + SECOND / 2;
+        let heard = scene.now;
+        for _ in 0..100 {
+            scene.hears(hint.clone());
+        }
+        let readings = scene.reads_until(heard + SECOND * 5);
+        assert!(readings[0] == heard && (4..=8).contains(&readings.len()), "{hint:?}: {readings:?}");
+        assert_eq!(scene.elector.written_term(), 6);
+    }
+}
+
+#[test]
+fn a_leader_tells_what_it_has_renewed_and_that_it_gives_the_lease_up_once_it_has() {
+    let mut scene = Scene::leading();
+    assert_eq!(scene.words, [Word::Leads { term: 2, renewed: scene.sent }]);
+    while scene.pending.is_none() {
+        scene.wakes();
+    }
+    let renewed = scene.sent;
+    scene.answer(Ok(Reply::Done));
+    assert_eq!(scene.words[1..], [Word::Leads { term: 2, renewed }]);
+    scene.input(Input::Shutdown);
+    let gone = scene.input(Input::Gone { end: End::Done });
+    scene.marks(&gone);
+    assert_eq!(scene.words.len(), 2);
+    scene.answer(Ok(Reply::Done));
+    assert_eq!(scene.words[2..], [Word::GivesUp]);
 }
 
 #[test]
@@ -1374,6 +1512,8 @@ struct Scene {
     sent: Time,
     /// What people were told.
     told: Vec<Report>,
+    /// What other nodes were told.
+    words: Vec<Word>,
 }
 
 impl Scene {
@@ -1414,6 +1554,7 @@ impl Scene {
             recalled: Ok(0),
             sent: Time::default(),
             told: Vec::new(),
+            words: Vec::new(),
         }
     }
 
@@ -1461,9 +1602,12 @@ impl Scene {
     fn input(&mut self, input: Input) -> Vec<Effect> {
         self.elector.handle(Now { time: self.now, least: self.now.0, wall: self.wall }, input);
         let mut effects: Vec<_> = std::iter::from_fn(|| self.elector.poll_effect()).collect();
-        for effect in effects.extract_if(.., |effect| matches!(effect, Effect::Report(_))) {
-            let Effect::Report(report) = effect else { unreachable!() };
-            self.told.push(report);
+        for effect in effects.extract_if(.., |effect| matches!(effect, Effect::Report(_) | Effect::Tell(_))) {
+            match effect {
+                Effect::Report(report) => self.told.push(report),
+                Effect::Tell(word) => self.words.push(word),
+                _ => unreachable!(),
+            }
         }
         for effect in &effects {
             if let Effect::Request { id, op, .. } = effect {

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_election::{
-    Effect, ElectionName, Elector, Input, ModuleVersion, Now, Op, Plan, Random, Report, RequestId, Settings,
+    Effect, ElectionName, Elector, Hint, Input, ModuleVersion, Now, Op, Plan, Random, Report, RequestId, Settings,
     StopReason, StoreError, Term, Time,
 };
 use futures::FutureExt as _;
@@ -312,7 +312,7 @@ impl Run {
             }
             // They are cancelled at the end only, when nobody asks for the next.
             Some(answer) = self.requests.join_next() => answer.ok(),
-            () = store.hint(&election), if follows => Some(Input::Hint),
+            () = store.hint(&election), if follows => Some(Input::Hint(Hint::Look)),
             Ok(()) = self.missed_by_timers.changed() => Some(self.stall().unwrap_or(Input::Tick)),
             () = sleep(wait) => Some(self.stall().unwrap_or(Input::Tick)),
         }
@@ -378,6 +378,8 @@ impl Run {
                 self.reporter.judged(&version, Some((&reason, instead.as_ref())));
                 self.judge(Judgement { version, term, verdict: Verdict::Rejected { reason } });
             }
+            // There is nobody yet who would carry it.
+            Effect::Tell(_) => {}
             Effect::Report(report) => {
                 if matches!(report, Report::Lost { .. } | Report::Standby { .. })
                     && let Some(lines) = &self.lines

@@ -6,6 +6,7 @@ use alloc::string::{String, ToString};
 use core::time::Duration;
 
 use super::holder::Holding;
+use super::listening::Then;
 use super::record_writer::RecordWriter;
 use super::releasing::Releasing;
 use super::timer::{Timer, Timers};
@@ -13,6 +14,7 @@ use super::{
     ACQUIRE, CREATE, Context, FREE_LONG_ENOUGH, HINTED_POLL, POLL, Pending, READ, RECALL, Role, STANDBY_TIMEOUT,
     UNKNOWN_LEASE, answered,
 };
+use crate::hint::{Hint, LISTENING_POLL};
 use crate::port::{Input, Report};
 use crate::record::{LeaseId, LeaseState, Record, Snapshot, Term, Version};
 use crate::request::{Op, Reply, StoreError};
@@ -28,12 +30,23 @@ pub(super) struct Standby {
     is_hinted: bool,
     /// Whether the holder is gone that it read of last, and there was nothing to serve in its place.
     lacks_a_module: bool,
+    /// How much later than it would it may read while the leader's renewals are heard.
+    slack: Option<Slack>,
     pending: Option<Pending>,
     asked: Asked,
     /// Failed readings in a row.
     failures: u32,
     /// What was last said of the election, so that it is said once.
     said: Option<Said>,
+}
+
+/// See [`Standby::slack`].
+#[derive(Debug, Clone, Copy, Hash)]
+struct Slack {
+    /// It reads then at the latest.
+    until: Time,
+    /// So much later than its leader's last renewal has got too old, not to be in step with others.
+    spread: Duration,
 }
 
 /// What a standby has asked for.
@@ -103,6 +116,7 @@ impl Standby {
             last_poll: None,
             is_hinted: false,
             lacks_a_module: false,
+            slack: None,
             pending: None,
             asked: Asked::Reading,
             failures: 0,
@@ -110,26 +124,54 @@ impl Standby {
         }
     }
 
-    pub(super) fn timers(&self) -> Timers<1> {
-        // A store that has trouble is left alone, whatever there is to be read.
-        let hinted = (self.is_hinted && self.failures == 0)
-            .then(|| self.last_poll.map_or(Time::default(), |last| last + HINTED_POLL));
-        let next_poll = hinted.map_or(self.next_poll, |hinted| hinted.min(self.next_poll));
-        Timers([(Timer::Poll, self.pending.is_none().then_some(next_poll))])
+    pub(super) fn timers(&self, context: &Context) -> Timers<1> {
+        Timers([(Timer::Poll, self.pending.is_none().then(|| self.poll_at(context)))])
+    }
+
+    /// When it reads next. A store that has trouble is left alone, whatever there is to be read.
+    fn poll_at(&self, context: &Context) -> Time {
+        if self.failures > 0 {
+            return self.next_poll;
+        }
+        let hinted = self.is_hinted.then(|| self.last_poll.map_or(Time::default(), |last| last + HINTED_POLL));
+        let eager = self.last_poll.and_then(|last| context.listening.eager(last, context.time()));
+        let at = match (self.slack, context.listening.fresh_until()) {
+            (Some(Slack { until, spread }), Some(fresh)) => self.next_poll.max(until.min(fresh + spread)),
+            _ => self.next_poll,
+        };
+        [hinted, eager].into_iter().flatten().fold(at, Time::min)
+    }
+
+    /// Takes what was heard, which moves the next reading and nothing else.
+    fn hear(&mut self, context: &mut Context, hint: &Hint) {
+        let last = self.last_poll.unwrap_or_default();
+        match context.hear(hint, last) {
+            Then::Soon => self.is_hinted = true,
+            Then::At(at) if self.failures == 0 => self.next_poll = at,
+            Then::At(_) | Then::Nothing => {}
+        }
+        if context.listening.fresh_until().is_some() && self.slack.is_none() {
+            let until = last + context.jittered(LISTENING_POLL);
+            self.slack = Some(Slack { until, spread: context.up_to(POLL) });
+        }
     }
 
     pub(super) fn step(&mut self, context: &mut Context, input: Option<Input>) -> Option<Role> {
         if context.shutting_down {
             return Some(Role::Finished);
         }
-        self.is_hinted |= input == Some(Input::Hint) || self.lacks_a_module && matches!(input, Some(Input::Plan(_)));
+        if let Some(Input::Hint(hint)) = &input {
+            self.hear(context, hint);
+        }
+        self.is_hinted |= self.lacks_a_module && matches!(input, Some(Input::Plan(_)));
         if let Some(Input::Answer { id, result }) = input
             && answered(&mut self.pending, id).is_some()
         {
             return self.answer(context, result);
         }
-        if self.timers().is_due(Timer::Poll, context.time()) {
-            (self.is_hinted, self.lacks_a_module, self.last_poll) = (false, false, Some(context.time()));
+        if self.timers(context).is_due(Timer::Poll, context.time()) {
+            (self.is_hinted, self.lacks_a_module) = (false, false);
+            (self.last_poll, self.slack) = (Some(context.time()), None);
             self.pending = Some(context.request(Op::Read, STANDBY_TIMEOUT));
         }
         None
@@ -143,6 +185,7 @@ impl Standby {
                 context.store_answers(READ);
                 context.memory.note(&snapshot, context.now.time);
                 context.note_death(&snapshot);
+                context.listening.note(&snapshot, context.memory.silent_since.is_some());
                 self.say(context, &snapshot);
                 self.lacks_a_module = context.versions.module().is_none() && is_dead(&snapshot);
                 if may_contend(context, &snapshot) {

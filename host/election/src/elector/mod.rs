@@ -1,11 +1,12 @@
 //! The elector: its state, its calling contract and what its parts share.
 //!
-//! `candidate` is its life without the lease, `holder` its life with it, `record_writer` the conditional
+//! `candidate` is its life without the lease, `listening` what it hears then, `holder` its life with it, `record_writer` the conditional
 //! writing of the record under the lease, `releasing` the end of it, `versions` what is served, and `timer` names all
 //! that is done because it is time.
 
 mod candidate;
 mod holder;
+mod listening;
 mod record_writer;
 mod releasing;
 mod timer;
@@ -18,6 +19,7 @@ use alloc::string::{String, ToString};
 use core::fmt;
 use core::time::Duration;
 
+use crate::hint::Word;
 use crate::port::{Effect, Input, Now, Plan, Random, Report, Settings};
 use crate::record::{HIGHEST_TERM, LeaseId, LeaseState, Outcome, Record, Snapshot, Term, Version};
 use crate::request::{Op, Reply, RequestId, StoreError};
@@ -25,6 +27,7 @@ use crate::timing::{POLL, Time};
 
 use candidate::{Acquiring, Standby};
 use holder::Holding;
+use listening::Listening;
 use releasing::Releasing;
 use versions::Versions;
 
@@ -101,6 +104,7 @@ impl Elector {
             effects: VecDeque::new(),
             last_request: 0,
             memory: Memory::default(),
+            listening: Listening::default(),
             versions: Versions::default(),
             cool_off: None,
             cool_offs: 0,
@@ -143,7 +147,7 @@ impl Elector {
     /// When [`Input::Tick`] is due at the latest; none if nothing but another input matters.
     pub fn next_wakeup(&self) -> Option<Time> {
         match &self.role {
-            Role::Standby(standby) => standby.timers().next(),
+            Role::Standby(standby) => standby.timers(&self.context).next(),
             Role::Acquiring(acquiring) => acquiring.timers().next(),
             Role::Holding(holding) => holding.timers(&self.context).next(),
             Role::Releasing(releasing) => releasing.timers().next(),
@@ -172,6 +176,16 @@ impl Elector {
     /// cannot be released any more runs out by itself.
     pub fn follows(&self) -> bool {
         matches!(self.role, Role::Standby(_) | Role::Finished)
+    }
+
+    /// The incarnation that leads, as the last reading named it, while this node follows: the one to listen to.
+    pub fn leader(&self) -> Option<&str> {
+        if self.follows() { self.context.listening.leader() } else { None }
+    }
+
+    /// Until when this node hardly reads, since it hears its leader; none while it reads each second.
+    pub fn listens_until(&self) -> Option<Time> {
+        self.context.listening.fresh_until().filter(|_| self.follows())
     }
 
     /// From when on the effects of this node's instances are refused, unless the lease is renewed before; none while it
@@ -226,6 +240,8 @@ struct Context {
     effects: VecDeque<Effect>,
     last_request: u64,
     memory: Memory,
+    /// What was heard of the leader.
+    listening: Listening,
     /// What this node could run.
     versions: Versions,
     /// Until when this node stays out.
@@ -352,6 +368,11 @@ impl Context {
             self.cool_off = None;
             self.cool_offs = 0;
         }
+    }
+
+    /// Tells others, who may hear it or not.
+    fn tell(&mut self, word: Word) {
+        self.effects.push_back(Effect::Tell(word));
     }
 
     fn report(&mut self, report: Report) {

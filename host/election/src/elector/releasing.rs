@@ -7,6 +7,7 @@ use super::candidate::back_to_standby;
 use super::record_writer::{News, Purpose, RecordWriter};
 use super::timer::{Timer, Timers};
 use super::{Context, Pending, Role, answered};
+use crate::hint::Word;
 use crate::port::{Input, Report};
 use crate::record::{LeaseId, Record};
 use crate::request::{Op, StoreError};
@@ -66,6 +67,7 @@ impl Releasing {
             }
             Some(Input::Answer { id, result }) if answered(&mut self.pending, id).is_some() => match result {
                 Ok(_) => {
+                    context.tell(Word::GivesUp);
                     context.report(Report::Released);
                     return back_to_standby(context, "the lease was released".to_string());
                 }
@@ -74,9 +76,11 @@ impl Releasing {
                     return self.give_up(context, "it is not held any more");
                 }
                 Err(error) if self.hurried => {
+                    context.tell(Word::GivesUp);
                     return self.give_up(context, &format!("the host would not wait for another try ({error})"));
                 }
                 Err(error @ (StoreError::Unknown(_) | StoreError::Misconfigured(_))) => {
+                    context.tell(Word::GivesUp);
                     context.store_trouble("release", &error);
                     self.next_try = context.retry_at();
                 }

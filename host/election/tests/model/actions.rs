@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_election::{
-    Effect, End, Input, LeaseId, LeaseState, ModuleVersion, Op, Plan, Record, Reply, RequestId, Snapshot, StoreError,
-    Term, Time,
+    Effect, End, HIGHEST_TERM, Hint, Input, LeaseId, LeaseState, ModuleVersion, Op, Plan, Record, Reply, RequestId,
+    Snapshot, StoreError, Term, Time,
 };
 
 use crate::state::{Faults, Flight, Instance, Node, Process, Waiting, World, at, name};
@@ -30,6 +30,8 @@ pub enum Action {
     ArriveTwice(usize),
     /// A request for the lease was not sent: its node lets others ask first.
     PutOff(usize),
+    /// A standby hears something, which need not be so.
+    Lie(usize, Lie),
     /// A process that was paused takes an answer that came meanwhile.
     Hear(usize, RequestId),
     /// A process gives a request up.
@@ -65,6 +67,15 @@ pub enum Action {
     Rewrite(usize),
     /// Somebody breaks the lease, takes it and gives it back.
     Seize,
+}
+
+/// What a standby may hear of the holder that the store's record names, whoever says it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Lie {
+    /// It has just renewed, in a term that is far ahead.
+    Leads,
+    /// It has given the lease up.
+    GivesUp,
 }
 
 /// How an instance ends by itself.
@@ -186,6 +197,10 @@ impl World {
             actions.push(Action::Resume(place));
             return;
         }
+        if self.left.links > 0 && process.elector.follows() {
+            actions.push(Action::Lie(place, Lie::Leads));
+            actions.push(Action::Lie(place, Lie::GivesUp));
+        }
         if self.left.machine > 0 {
             actions.push(Action::Pause(place));
             if node.orphan.is_none() {
@@ -242,7 +257,7 @@ impl World {
     }
 
     fn act(&mut self, action: Action) {
-        let Faults { network, machine, outsider, operator, guest } = &mut self.left;
+        let Faults { network, machine, outsider, operator, guest, .. } = &mut self.left;
         match action {
             Action::Wait => self.wait(),
             Action::Wake(place) => self.feed(place, Input::Tick),
@@ -266,6 +281,15 @@ impl World {
                 let Flight { node, id, .. } = self.flights.remove(place);
                 let _unanswered = self.stop_waiting(node, id);
                 self.feed(node, Input::NotSent { id });
+            }
+            Action::Lie(place, lie) => {
+                self.left.links -= 1;
+                let from = self.store.record().map(|record| record.incarnation.clone()).unwrap_or_default();
+                let hint = match lie {
+                    Lie::Leads => Hint::Leads { from, term: HIGHEST_TERM - 1, age: Duration::ZERO, place: Some(0) },
+                    Lie::GivesUp => Hint::GivesUp { from, place: Some(0) },
+                };
+                self.feed(place, Input::Hint(hint));
             }
             Action::Hear(place, id) => {
                 if let Some(answer) = self.stop_waiting(place, id).and_then(|waiting| waiting.answer) {
@@ -296,7 +320,7 @@ impl World {
                 for other in 0..self.nodes.len() {
                     let process = self.nodes[other].process.as_ref();
                     if process.is_some_and(|process| !process.is_paused) {
-                        self.feed(other, Input::Hint);
+                        self.feed(other, Input::Hint(Hint::Look));
                     }
                 }
             }
@@ -482,14 +506,18 @@ impl World {
             | Input::Plan(_)
             | Input::Stalled { .. }
             | Input::StepDown { .. }
-            | Input::Hint
+            | Input::Hint(_)
             | Input::Shutdown
             | Input::SkipGrace => {}
         }
         let now = at(self.now);
         let Some(process) = &mut self.node(place).process else { return };
-        let is_tick = input == Input::Tick;
+        let (is_tick, is_hint) = (input == Input::Tick, matches!(input, Input::Hint(_)));
+        let known = process.elector.written_term();
         process.elector.handle(now, input);
+        if is_hint && process.elector.written_term() != known {
+            self.broken = Some("a hint raises a term");
+        }
         while let Some(effect) = self.node(place).process.as_mut().and_then(|process| process.elector.poll_effect()) {
             self.carry_out(place, effect);
         }
@@ -553,7 +581,8 @@ impl World {
                 self.node(place).plan = Plan { module: instead, fallback: None };
             }
             Effect::Prove { .. } => self.node(place).plan.fallback = None,
-            Effect::Report(_) => {}
+            // What is heard is any of the lies.
+            Effect::Tell(_) | Effect::Report(_) => {}
         }
     }
 

@@ -17,7 +17,7 @@ pub struct Start {
     pub faults: Faults,
 }
 
-const NONE: Faults = Faults { network: 0, machine: 0, outsider: 0, operator: 0, guest: 0 };
+const NONE: Faults = Faults { network: 0, machine: 0, outsider: 0, operator: 0, guest: 0, links: 0 };
 
 /// All of them.
 pub const STARTS: &[Start] = &[
@@ -80,6 +80,16 @@ pub const STARTS: &[Start] = &[
         name: "one of two of a machine waits a broken lease out",
         world: || noted(settling()),
         faults: Faults { network: 1, machine: 2, ..NONE },
+    },
+    Start {
+        name: "one of two leads, and is lied about",
+        world: || led(2),
+        faults: Faults { network: 1, machine: 1, links: 2, ..NONE },
+    },
+    Start {
+        name: "the leader has released the lease, and is lied about",
+        world: released,
+        faults: Faults { network: 1, machine: 1, links: 2, ..NONE },
     },
     Start {
         name: "one waits a broken lease out",

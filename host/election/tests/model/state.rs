@@ -80,6 +80,8 @@ pub struct Faults {
     pub operator: u8,
     /// Instances that end by themselves, stall or hang.
     pub guest: u8,
+    /// What is heard and need not be so.
+    pub links: u8,
 }
 
 /// A machine.

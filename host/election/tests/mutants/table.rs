@@ -16,6 +16,7 @@ pub struct Mutant {
 }
 
 const CANDIDATE: &str = "elector/candidate.rs";
+const LISTENING: &str = "elector/listening.rs";
 const LEASE: &str = "elector/holder/lease.rs";
 const SERVING: &str = "elector/holder/serving.rs";
 const SETTLING: &str = "elector/holder/settling.rs";
@@ -167,6 +168,55 @@ pub const MUTANTS: &[Mutant] = &[
         old: "last + HINTED_POLL",
         new: "last + if MUTANT { Duration::ZERO } else { HINTED_POLL }",
         breaks: "hints_are_bounded",
+    },
+    Mutant {
+        name: "a hint is believed without a reading",
+        file: CANDIDATE,
+        old: "let snapshot = held_while_it_waits(snapshot);",
+        new: "let snapshot = held_while_it_waits(snapshot);\n                let snapshot = match snapshot {\n                    Snapshot::Object { lease: LeaseState::Held, version, record } if MUTANT && context.listening.gave_up() => Snapshot::Object { lease: LeaseState::Free, version, record },\n                    snapshot => snapshot,\n                };",
+        breaks: "acquires_only_what_looks_free",
+    },
+    Mutant {
+        name: "a successor skips the version",
+        file: CANDIDATE,
+        old: "let opening = Opening { version, record, unclear, instead_of };",
+        new: "let version = if MUTANT && record.as_ref().is_some_and(|record| record.released) { Version(String::new()) } else { version };\n        let opening = Opening { version, record, unclear, instead_of };",
+        breaks: "writes_carry_id_and_version",
+    },
+    Mutant {
+        name: "a hint raises a term",
+        file: LISTENING,
+        old: "if *term == leader.term { Then::Nothing } else { Then::Soon }",
+        new: "let then = if *term == leader.term { Then::Nothing } else { Then::Soon };\n                if MUTANT { self.memory.note_term(*term); }\n                then",
+        breaks: "a_hint_raises_no_term",
+    },
+    Mutant {
+        name: "who says that it leads is taken for the leader",
+        file: LISTENING,
+        old: "hint.from() == Some(leader.incarnation.as_str());",
+        new: "MUTANT || hint.from() == Some(leader.incarnation.as_str());",
+        breaks: "hints_delay_little",
+    },
+    Mutant {
+        name: "a leader that is heard is never read again",
+        file: CANDIDATE,
+        old: "self.next_poll.max(until.min(fresh + spread))",
+        new: "self.next_poll.max(if MUTANT { fresh + spread } else { until.min(fresh + spread) })",
+        breaks: "hints_delay_little",
+    },
+    Mutant {
+        name: "a renewal is taken for one of the whole lease",
+        file: LISTENING,
+        old: "leader.renewed.map(|renewed| renewed + leader.lease / 3)",
+        new: "leader.renewed.map(|renewed| renewed + if MUTANT { leader.lease } else { leader.lease / 3 })",
+        breaks: "hints_delay_little",
+    },
+    Mutant {
+        name: "a leader says that it renews when it hears of it",
+        file: LEASE,
+        old: "context.tell(Word::Leads { term: *term, renewed: self.renewed });",
+        new: "context.tell(Word::Leads { term: *term, renewed: if MUTANT { context.time() } else { self.renewed } });",
+        breaks: "tells_what_is_so",
     },
     // ---- Every write carries the lease id and the version of the read that it was computed from. ----
     Mutant {
@@ -1049,8 +1099,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a standby does not heed a shutdown",
         file: CANDIDATE,
-        old: "if context.shutting_down { return Some(Role::Finished); } self.is_hinted",
-        new: "if !MUTANT && context.shutting_down { return Some(Role::Finished); } self.is_hinted",
+        old: "if context.shutting_down { return Some(Role::Finished); } if let Some(Input::Hint(hint))",
+        new: "if !MUTANT && context.shutting_down { return Some(Role::Finished); } if let Some(Input::Hint(hint))",
         breaks: "shutdown_is_bounded",
     },
     Mutant {

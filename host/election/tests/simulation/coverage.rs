@@ -31,10 +31,12 @@ pub struct Coverage {
     pub refused_late: u64,
     pub taken_from_the_dead: u64,
     pub reclaimed: u64,
+    pub told: u64,
+    pub lied_to: u64,
 }
 
 impl Coverage {
-    fn all(&self) -> [(&'static str, u64); 27] {
+    fn all(&self) -> [(&'static str, u64); 29] {
         [
             ("instances started", self.started),
             ("instances killed", self.killed),
@@ -63,6 +65,8 @@ impl Coverage {
             ("late effects refused by their term", self.refused_late),
             ("leases taken of who is gone", self.taken_from_the_dead),
             ("leases gone on with", self.reclaimed),
+            ("words told to others", self.told),
+            ("lies told", self.lied_to),
         ]
     }
 
@@ -94,6 +98,8 @@ impl Coverage {
         self.refused_late += other.refused_late;
         self.taken_from_the_dead += other.taken_from_the_dead;
         self.reclaimed += other.reclaimed;
+        self.told += other.told;
+        self.lied_to += other.lied_to;
     }
 
     /// The cases that were never met.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::invariants::Violation;
 use crate::plan::{
-    Aimed, Ask, CALM, Details, Ending, Fate, Fault, HEALTHY, HostPlan, Key, Life, Moment, Outage, Plan, Witness,
+    Aimed, Ask, CALM, Details, Ending, Fate, Fault, HEALTHY, HostPlan, Key, Life, Links, Moment, Outage, Plan, Witness,
 };
 use crate::world::World;
 
@@ -45,6 +45,11 @@ pub fn write(plan: &Plan) -> String {
     }
     if plan.witness == Witness::Notes {
         text += "noted\n";
+    }
+    match plan.links {
+        Links::None => {}
+        Links::Work => text += "linked\n",
+        Links::Lie => text += "lied-to\n",
     }
     for (number, host) in plan.hosts.iter().enumerate() {
         let HostPlan { lease, grace, pause, drift, finish, module } = host;
@@ -98,6 +103,7 @@ pub fn read(text: &str) -> Result<Plan, String> {
         has_state: true,
         is_watched: false,
         witness: Witness::None,
+        links: Links::None,
         heal_at: Duration::ZERO,
         faults: Vec::new(),
         aimed: Vec::new(),
@@ -300,6 +306,8 @@ fn read_line(plan: &mut Plan, words: &mut Words<'_>) -> Result<(), String> {
         "watched" => plan.is_watched = true,
         "witnessed" => plan.witness = Witness::Sees,
         "noted" => plan.witness = Witness::Notes,
+        "linked" => plan.links = Links::Work,
+        "lied-to" => plan.links = Links::Lie,
         "host" => {
             let _number: usize = words.next()?;
             plan.hosts.push(HostPlan {

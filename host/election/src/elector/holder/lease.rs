@@ -8,7 +8,9 @@ use super::super::record_writer::WRITTEN_BY_OTHERS;
 use super::super::timer::Timer;
 use super::super::{Context, Pending, Role};
 use super::{Holding, Serving, Stage};
+use crate::hint::Word;
 use crate::port::{Effect, Report, StopReason};
+use crate::record::Record;
 use crate::request::{Op, Reply, StoreError};
 use crate::timing::Time;
 
@@ -160,6 +162,14 @@ impl Holding {
         if matches!(self.stage, Stage::Serving(_)) {
             let (deadline, abort_at) = (self.deadline(context), self.renewed + context.settings.timing.abort_after());
             context.effects.push_back(Effect::Extend { deadline, abort_at });
+        }
+        self.tell_others(context);
+    }
+
+    /// Tells others how old the last renewal is, once a term has begun under the lease.
+    pub(super) fn tell_others(&self, context: &mut Context) {
+        if let Some(Record { term, .. }) = self.writer.record().filter(|_| self.has_begun) {
+            context.tell(Word::Leads { term: *term, renewed: self.renewed });
         }
     }
 

@@ -41,6 +41,8 @@ pub(super) struct Holding {
     /// The failures in a row of the version that was served last. The record may be ahead, at one that is not served
     /// yet, and perhaps never will be.
     streak: FailureStreak,
+    /// Whether a term has begun under this lease.
+    has_begun: bool,
     /// Why the lease is to be given up as soon as the instance is gone.
     leave: Option<Leave>,
 }
@@ -100,6 +102,7 @@ impl Holding {
             stuck_since: None,
             spent: context.memory.highest_term,
             streak: FailureStreak::after(opening),
+            has_begun: false,
             leave: None,
         };
         holding.break_loop(context, opening);
@@ -164,7 +167,7 @@ impl Holding {
                 self.plan_changed(context);
                 None
             }
-            Some(Input::NotSent { .. } | Input::Hint | Input::Shutdown | Input::Tick) | None => None,
+            Some(Input::NotSent { .. } | Input::Hint(_) | Input::Shutdown | Input::Tick) | None => None,
         };
         if next.is_some() {
             return next;

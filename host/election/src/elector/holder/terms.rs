@@ -207,13 +207,14 @@ impl Holding {
         let Some(record) = self.writer.record().cloned() else { return };
         let Some(version) = context.versions.module().cloned() else { return };
         let term = record.term;
-        self.spent = term;
+        (self.spent, self.has_begun) = (term, true);
         self.streak = FailureStreak { module: Some(version.digest.clone()), failures: record.failures };
         context.cool_off = None;
         let (deadline, abort_at) = (self.deadline(context), self.renewed + context.settings.timing.abort_after());
         context.report(Report::Elected { record });
         context.effects.push_back(Effect::Start { term, version: version.clone(), deadline, abort_at });
         self.stage = Stage::Serving(Serving::new(term, version, context.time()));
+        self.tell_others(context);
     }
 
     /// Gives the lease up; nothing runs any more.

@@ -12,7 +12,10 @@ impl HostRules {
         match (&op, result) {
             // One that was asked for again tells nothing any more.
             (Op::Read, _) if role != self.role || self.last_read != Some(id) => {}
-            (Op::Read, Ok(Reply::Read(snapshot))) => self.read(now, snapshot),
+            (Op::Read, Ok(Reply::Read(snapshot))) => {
+                self.read(now, snapshot);
+                self.hears_of_whom_it_read();
+            }
             (Op::Read, Err(_)) if self.holding.is_none() => self.failed_reads = (self.failed_reads.0 + 1, now),
             (Op::Recall, _) if role != self.role => {}
             (Op::Recall, result) => self.recalled(now, sent, result),

@@ -2,6 +2,7 @@
 //! looks inside; each rule is a function with its name, and time is the host's own clock.
 
 mod answers;
+mod hints;
 mod instances;
 mod requests;
 mod table;
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use baton_election::{
     Effect, End, Input, LeaseId, LeaseState, ModuleVersion, OnDone, Op, Outcome, Plan, Record, Reply, Report,
-    RequestId, Settings, Snapshot, StopReason, StoreError, Term, Time, Version,
+    RequestId, Settings, Snapshot, StopReason, StoreError, Term, Time, Version, Word,
 };
 
 use crate::invariants::{Checked, broken};
@@ -44,6 +45,7 @@ pub struct HostRules {
     failed_reads: (u32, Time),
     /// When there was a hint since it read last, or as it did.
     hinted: Option<Time>,
+    heard: hints::Heard,
     used_ids: BTreeSet<u128>,
     acquisition: Option<Acquisition>,
     holding: Option<Holding>,
@@ -251,6 +253,7 @@ impl HostRules {
             seen: Seen::default(),
             failed_reads: (0, Time::default()),
             hinted: None,
+            heard: hints::Heard::default(),
             used_ids: BTreeSet::new(),
             acquisition: None,
             holding: None,
@@ -289,6 +292,7 @@ impl HostRules {
     /// An input is about to go in.
     pub fn input(&mut self, now: Time, least: Duration, input: &Input) {
         self.least = least;
+        self.heard.forget();
         self.forget_what_ran_out(now);
         if !matches!(input, Input::Gone { .. }) {
             self.time_comes_first(now);
@@ -316,7 +320,7 @@ impl HostRules {
             }
             Input::Shutdown => self.shutdown_asked = true,
             Input::SkipGrace => (self.shutdown_asked, self.skip_grace_asked) = (true, true),
-            Input::Hint => self.hinted = Some(now),
+            Input::Hint(hint) => self.hint(now, hint),
             Input::Tick => {}
         }
         self.forget_what_ran_out(now);
@@ -380,6 +384,7 @@ impl HostRules {
             Effect::Abort { .. } => self.abort(now),
             Effect::Prove { version, .. } => self.proves(now, version),
             Effect::Reject { version, instead, .. } => self.rejects(version, instead.as_ref()),
+            Effect::Tell(word) => self.tells_what_is_so(word),
             Effect::Report(report) => self.report(now, report),
             Effect::Finished => {
                 self.finished = true;
@@ -405,6 +410,7 @@ impl HostRules {
         self.takes_what_is_free(now)?;
         self.gives_up_what_it_cannot_write(now)?;
         self.polls_every_second(now, wakeup)?;
+        self.hints_delay_little(now, wakeup)?;
         self.starts_at_once(now)?;
         self.known_loss_kills_at_once()?;
         self.known_renewal_extends()?;

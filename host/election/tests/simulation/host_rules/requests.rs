@@ -83,6 +83,7 @@ impl HostRules {
         if let Some((Snapshot::Object { lease: LeaseState::Held, .. }, at)) = &self.seen.last
             && failures == 0
             && !is_hinted
+            && !self.may_be_eager(now)
             && self.acquisition.as_ref().is_none_or(|acquisition| acquisition.decided)
             && now.since(*at) < SECOND * 3 / 4
         {
@@ -110,6 +111,7 @@ impl HostRules {
         let is_asked = || self.requests.values().any(|asked| !asked.answered && asked.role == self.role);
         if !is_news
             || self.hinted.is_some()
+            || self.has_heard()
             || self.failed_reads.0 > 0
             || self.last_sent == now
             || self.holding.is_some()

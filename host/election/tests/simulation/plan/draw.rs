@@ -26,9 +26,11 @@ impl Plan {
             weather.short_lives = weather.short_lives.max(500);
             weather.failures = weather.failures.max(500);
         }
+        let links = Rng::about(&[seed, 11]).pick(&[Links::None, Links::Work, Links::Lie]);
         let mut faults = faults;
         draw_letting_others_ask(&mut Rng::about(&[seed, 4]), &hosts, heal_at, &mut faults);
-        Self { seed, hosts, has_state, is_watched, witness, heal_at, faults, aimed, details: Details::Drawn(weather) }
+        let details = Details::Drawn(weather);
+        Self { seed, hosts, has_state, is_watched, witness, links, heal_at, faults, aimed, details }
     }
 
     pub(super) fn draw_fate(&self, network: &Network, (host, incarnation, number): Key) -> Fate {

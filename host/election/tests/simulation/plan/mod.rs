@@ -40,6 +40,8 @@ pub struct Plan {
     pub is_watched: bool,
     /// What tells the store that a host is gone.
     pub witness: Witness,
+    /// What the hosts tell each other.
+    pub links: Links,
     /// From here on nothing goes wrong any more.
     pub heal_at: Instant,
     pub faults: Vec<(Instant, Fault)>,
@@ -73,6 +75,17 @@ impl Witness {
     pub fn has_notes(self) -> bool {
         matches!(self, Self::Notes | Self::NotesForgetTheRunner | Self::NotesForgetTheRecord)
     }
+}
+
+/// What the hosts tell each other. What is true may be lost, late or heard twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Links {
+    /// Nothing.
+    None,
+    /// What is so.
+    Work,
+    /// Anything else as well.
+    Lie,
 }
 
 /// One host.

@@ -3,6 +3,7 @@
 //! event. Then everything heals, and somebody must lead within [`World::bound`].
 
 mod faults;
+mod links;
 mod supervisor;
 mod watchdog;
 
@@ -11,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use baton_election::{
-    Effect, End, Input, LeaseId, LeaseState, Now, Op, Record, Reply, Report, RequestId, Snapshot, StopReason,
+    Effect, End, Hint, Input, LeaseId, LeaseState, Now, Op, Record, Reply, Report, RequestId, Snapshot, StopReason,
     StoreError, Term, Time,
 };
 
@@ -162,6 +163,12 @@ enum Event {
     Hint {
         host: usize,
         incarnation: u32,
+        hint: Hint,
+    },
+    /// A host is told what is not so.
+    Lie {
+        host: usize,
+        lie: u64,
     },
     /// A process that was told to end has ended by now.
     EndsBy {
@@ -209,9 +216,13 @@ impl World {
             let mut rng = Rng::about(&[world.plan.seed, 8]);
             for _ in 0..10 {
                 let host = rng.below(world.hosts.len() as u64) as usize;
-                world.push(rng.between(Duration::ZERO, world.plan.heal_at), Event::Hint { host, incarnation: 1 });
+                world.push(
+                    rng.between(Duration::ZERO, world.plan.heal_at),
+                    Event::Hint { host, incarnation: 1, hint: Hint::Look },
+                );
             }
         }
+        world.begin_lies();
         world
     }
 
@@ -240,9 +251,10 @@ impl World {
     /// Within this time after the last fault somebody leads: what is still under way arrives (3 D), the
     /// lease that it may take or keep alive runs out (60 s at most), a holder that cannot exclude another
     /// waits (60 s), the longest back-off (30 s and its jitter), the 10 s for which a node in cool-off
-    /// must see the lease free, a rest or pause under the lease (75 s), three polls.
+    /// must see the lease free, a rest or pause under the lease (75 s), three polls, and one of a standby that was told that
+    /// its leader has just renewed.
     pub fn bound(&self) -> Duration {
-        self.plan.longest_lease() * LATEST_ARRIVAL + Duration::from_secs(60 + 60 + 38 + 10 + 75 + 4)
+        self.plan.longest_lease() * LATEST_ARRIVAL + Duration::from_secs(60 + 60 + 38 + 10 + 75 + 4 + 13)
     }
 
     fn run_until(&mut self, end: Instant, is_enough: impl Fn(&Self) -> bool) -> Result<bool, Violation> {
@@ -317,13 +329,17 @@ impl World {
                     let mut rng = Rng::about(&[self.plan.seed, 9, other as u64, self.queued]);
                     let (incarnation, late) = (self.hosts[other].incarnation, rng.millis(0, 20));
                     if !rng.per_mille(200) {
-                        self.push(self.now + late, Event::Hint { host: other, incarnation });
+                        self.push(self.now + late, Event::Hint { host: other, incarnation, hint: Hint::Look });
                     }
                 }
                 Ok(())
             }
-            Event::Hint { host, incarnation } => {
-                self.happen_once(self.resumes_at(host), (host, incarnation), Event::Hint { host, incarnation })
+            Event::Hint { host, incarnation, hint } => {
+                self.happen_once(self.resumes_at(host), (host, incarnation), Event::Hint { host, incarnation, hint })
+            }
+            Event::Lie { host, lie } => {
+                self.lie(host, lie);
+                Ok(())
             }
             Event::EndsBy { host, incarnation } => self.shutdown_is_bounded(host, incarnation),
             Event::Wake { host, incarnation, number } => {
@@ -408,6 +424,7 @@ impl World {
     fn end_process(&mut self, host: usize) {
         self.note(|| format!("host {host} ends"));
         self.leaves(host);
+        self.falls_silent(host, self.hosts[host].incarnation);
         let machine = &mut self.hosts[host];
         machine.process = None;
         (machine.stopped_until, machine.unwatched_until) = (Duration::ZERO, Duration::ZERO);
@@ -453,6 +470,7 @@ impl World {
         let local = process.local(now);
         let least = process.least(now);
         process.rules.input(local, least, &input);
+        let (is_hint, known) = (matches!(input, Input::Hint(_)), process.elector.written_term());
         if let Some(trace) = &mut self.trace {
             trace.push(format!("{now:10.3?} host {host} at {local:?} <- {input:?}"));
         }
@@ -462,6 +480,14 @@ impl World {
             std::iter::from_fn(|| elector.poll_effect()).collect::<Vec<_>>()
         }));
         let Ok(effects) = handled else { return broken("host_survives", format!("host {host} panics")) };
+        if let Some(process) = self.hosts[host].process.as_ref().filter(|_| is_hint)
+            && process.elector.written_term() != known
+        {
+            return broken(
+                "a_hint_raises_no_term",
+                format!("{known} was known, and is {}", process.elector.written_term()),
+            );
+        }
         for effect in effects {
             if let Some(trace) = &mut self.trace {
                 trace.push(format!("{now:10.3?} host {host} at {local:?} -> {effect:?}"));

@@ -93,6 +93,10 @@ impl World {
                 self.hosts[host].serves = baton_election::Plan { module: instead, fallback: None };
                 Ok(())
             }
+            Effect::Tell(word) => {
+                self.tell_others(host, incarnation, &word);
+                Ok(())
+            }
             Effect::Report(report) => {
                 match report {
                     Report::Settling { .. } => self.coverage.settled += 1,
@@ -261,7 +265,7 @@ impl World {
                 }
                 self.step(Event::GoneIsTold { key, killed })
             }
-            Event::Hint { .. } => self.feed(host, Input::Hint),
+            Event::Hint { hint, .. } => self.feed(host, Input::Hint(hint)),
             Event::GoneIsTold { key: (.., number), killed } => {
                 let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
                 let Some(instance) = process.instance.take_if(|one| one.number == number) else { return Ok(()) };

@@ -1,0 +1,130 @@
+//! The rules of what is heard: it moves a standby's next reading, within bounds, and nothing else.
+
+use baton_election::Hint;
+
+use super::*;
+
+/// From one reading to the next, at most, of a standby that hears its leader.
+const LONGEST_POLL: Duration = Duration::from_millis(12_500);
+
+/// What was heard of the holder that the last reading named.
+#[derive(Debug, Default)]
+pub(super) struct Heard {
+    of: Option<String>,
+    renewed: Option<Time>,
+    /// It was a successor's, one of the first.
+    is_first: bool,
+    gave_up: Option<Time>,
+    /// Whether it might have read often before the last input, which comes after the time.
+    was_eager: bool,
+    /// When it said so to one that is none of the first, the last time.
+    last_of_others: Option<Time>,
+}
+
+impl Heard {
+    /// Another input comes.
+    pub(super) fn forget(&mut self) {
+        self.was_eager = false;
+    }
+}
+
+impl HostRules {
+    /// What was heard of a leader counts for as long as each reading names that.
+    pub(super) fn hears_of_whom_it_read(&mut self) {
+        let leader = self.read_leader().map(|record| record.incarnation.clone());
+        if self.heard.of != leader {
+            self.heard = Heard { of: leader, ..Heard::default() };
+        }
+    }
+
+    pub(super) fn hint(&mut self, now: Time, hint: &Hint) {
+        let was_eager = self.is_eager(now);
+        let leader = self.read_leader().map(|record| (record.incarnation.clone(), record.term));
+        let is_of_leader = leader.as_ref().is_some_and(|(incarnation, _)| hint.from() == Some(incarnation));
+        self.heard.was_eager = was_eager;
+        let is_first = |place: &Option<u32>| place.is_some_and(|place| place < 3);
+        match hint {
+            Hint::Leads { term, age, place, .. } if is_of_leader => {
+                self.heard.renewed = self.heard.renewed.max(Some(now - *age));
+                self.heard.is_first = is_first(place);
+                if leader.is_some_and(|(_, known)| known == *term) {
+                    return;
+                }
+            }
+            Hint::GivesUp { place, .. } if is_of_leader => {
+                self.heard.gave_up.get_or_insert(now);
+                self.heard.is_first = is_first(place);
+                self.heard.last_of_others = (!self.heard.is_first).then_some(now);
+            }
+            _ => {}
+        }
+        self.hinted = Some(now);
+    }
+
+    /// The record of who leads, as a standby has read it last.
+    fn read_leader(&self) -> Option<&Record> {
+        match &self.seen.last {
+            Some((Snapshot::Object { lease: LeaseState::Held, record: Some(record), .. }, _)) => {
+                let is_told = self.seen.as_standby && self.seen.outside_since.is_none();
+                Some(record).filter(|record| is_told && record.node.is_some() && !record.released)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a hint of the leader may have moved the next reading.
+    pub(super) fn has_heard(&self) -> bool {
+        let leader = self.read_leader().map(|record| &record.incarnation);
+        leader.is_some() && self.heard.of.as_ref() == leader
+    }
+
+    /// Whether it may read often since the lease is about to be free, as it has heard.
+    pub(super) fn may_be_eager(&self, now: Time) -> bool {
+        self.heard.was_eager || self.is_eager(now)
+    }
+
+    fn is_eager(&self, now: Time) -> bool {
+        let Some(record) = self.read_leader().filter(|_| self.has_heard() && self.heard.is_first) else { return false };
+        let runs_out = self.heard.renewed.map(|renewed| renewed + record.lease);
+        let late = SECOND * 2;
+        [self.heard.gave_up, runs_out].into_iter().flatten().any(|from| now >= from && now <= from + late)
+    }
+
+    /// Whatever it hears, a standby reads again after some ten seconds, and after one as ever where it has not just heard
+    /// that its leader has renewed.
+    pub(super) fn hints_delay_little(&self, now: Time, wakeup: Option<Time>) -> Checked {
+        let is_asked = || self.requests.values().any(|asked| !asked.answered && asked.role == self.role);
+        let (Some((_, read)), Some(record)) = (&self.seen.last, self.read_leader()) else { return Ok(()) };
+        if self.finished || self.shutdown_asked || self.holding.is_some() || self.failed_reads.0 > 0 || is_asked() {
+            return Ok(());
+        }
+        let usual = *read + SECOND * 5 / 4;
+        let fresh = self.heard.renewed.filter(|_| self.has_heard()).map(|renewed| renewed + record.lease / 3 + SECOND);
+        let others = self.heard.last_of_others.filter(|_| self.has_heard()).map(|heard| heard + SECOND * 2);
+        let longest = usual.max(*read + LONGEST_POLL);
+        let latest = usual.max(fresh.max(others).unwrap_or_default()).min(longest).max(now);
+        match wakeup {
+            Some(wakeup) if wakeup <= latest => Ok(()),
+            _ => broken(
+                "hints_delay_little",
+                format!("it wakes at {wakeup:?}, and should at {latest:?}, after {:?}", self.heard),
+            ),
+        }
+    }
+
+    /// It tells what is so.
+    pub(super) fn tells_what_is_so(&self, word: &Word) -> Checked {
+        const RULE: &str = "tells_what_is_so";
+        match (word, &self.holding) {
+            (Word::Leads { term, renewed }, Some(holding)) => {
+                if *renewed != holding.renewed || !holding.has_begun || self.terms.get(term).is_none() {
+                    return broken(RULE, format!("{word:?}, renewed at {:?}", holding.renewed));
+                }
+                Ok(())
+            }
+            (Word::Leads { .. }, None) => broken(RULE, format!("{word:?} without a lease")),
+            (Word::GivesUp, Some(_)) => broken(RULE, "a lease is given up that is held".to_string()),
+            (Word::GivesUp, None) => Ok(()),
+        }
+    }
+}
