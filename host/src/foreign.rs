@@ -5,6 +5,7 @@ use baton_store::foreign::Reader;
 /// All there are.
 pub fn readers() -> impl Iterator<Item = &'static Reader> {
     let areas = [baton_store::READERS, baton_modules::READERS, baton_runtime::READERS, crate::config::READERS];
-    let own = [&crate::status_socket::READER, &crate::maintenance::READER, &crate::commands::READER];
+    let own =
+        [&crate::status_socket::READER, &crate::maintenance::READER, &crate::commands::READER, &crate::links::READER];
     areas.into_iter().flatten().chain(own)
 }

@@ -5,6 +5,7 @@
 //! - `supervisor` carries out what an elector decides, and owns the instance and all that it started.
 //! - `telemetry` is the log: lines pass a bounded queue to one writer thread, which judges those of guests once more.
 //! - `steering` is what operators ask of nodes: how these hear of it, and how commands ask for it.
+//! - `links` is what the nodes of one store tell each other beside it, and the process that carries that.
 //! - `historian` writes into the store what has become of the terms.
 //! - `watched` is what is told of the host to those that watch it from outside: `admin` answers probes, load balancers and
 //!   scrapers, and takes what programs ask of nodes; `service_manager` tells the manager of the machine's services; `otel`
@@ -21,6 +22,7 @@ pub mod config;
 mod docs_tests;
 pub mod foreign;
 pub mod historian;
+pub mod links;
 pub mod maintenance;
 pub mod node;
 #[cfg_attr(not(feature = "otel"), path = "otel/nothing.rs")]

@@ -1,6 +1,6 @@
 //! What a node has said of itself in the store, as `baton nodes` and the endpoint tell it.
 
-use baton_store::{Announcement, Digest, Labels};
+use baton_store::{Announcement, Digest, Labels, Listens};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -30,14 +30,28 @@ pub struct Said {
     pub leads_enough: bool,
     /// Another start of a host that calls itself the same; null where there is none.
     pub rival: Option<String>,
+    /// The node that it hears from over a link, and since when; null where it asks the store alone, or does not say.
+    #[schema(value_type = Option<Object>)]
+    pub listens: Option<Listens>,
 }
 
 impl From<&Announcement> for Said {
     fn from(said: &Announcement) -> Self {
         let Announcement {
-            node, incarnation, at, priority, labels, version, runs, stays_out, leads_enough, rival, ..
+            node,
+            incarnation,
+            at,
+            priority,
+            labels,
+            version,
+            runs,
+            stays_out,
+            leads_enough,
+            rival,
+            listens,
+            ..
         } = said.clone();
         let (at, version) = (Some(at), Some(version).filter(|version| !version.is_empty()));
-        Self { node, incarnation, at, priority, labels, version, runs, stays_out, leads_enough, rival }
+        Self { node, incarnation, at, priority, labels, version, runs, stays_out, leads_enough, rival, listens }
     }
 }

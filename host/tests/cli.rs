@@ -69,6 +69,7 @@ admin-tls-key none default
 admin-advertise own default
 scheduled-events auto default
 witness true default
+links true default
 labels none default
 max-leading off default
 {cache}

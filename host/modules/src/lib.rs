@@ -48,7 +48,7 @@ pub use version_list::{
 };
 
 use baton_runtime::Module;
-use baton_store::Digest;
+use baton_store::{Digest, Listens};
 
 /// A version that is ready to be started: verified, compiled and linked.
 #[derive(Clone)]
@@ -99,6 +99,8 @@ pub struct Presence {
     pub stays_out: Option<&'static str>,
     /// Whether its host leads as many other elections as it should.
     pub leads_enough: bool,
+    /// Whom it listens to, over a link.
+    pub listens: Option<Listens>,
 }
 
 /// What a leader has found out about a version by running it.

@@ -102,7 +102,7 @@ pub use module::{OUTLINE, Outline};
 pub use output::{LONGEST_LINE, Notice, Output, Stream};
 pub use policy::Policy;
 pub use postmortem::{Postmortem, PostmortemError, PostmortemWriter};
-pub use process::{MAKE_RUNNERS, Processes, WATCH_RUNNERS};
+pub use process::{MAKE_RUNNERS, Processes, WATCH_RUNNERS, end_with};
 pub use runner::{Forked, make_runners, run_instance};
 pub use runners::{RunnerError, Runners};
 pub use secret::{Secret, SecretSource};

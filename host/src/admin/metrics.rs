@@ -261,6 +261,12 @@ impl Scrape {
         }
         let help = "Whether operators ask this node not to lead for now";
         self.gauges(encoder, "baton_stays_out", None, help, |one| one.known.stays_out.is_some().into())?;
+        let help = "Whether this node hears from the one that leads, over a link";
+        self.gauges(encoder, "baton_link", None, help, |one| one.known.listens.is_some().into())?;
+        let help = "How many nodes hear from this one, over links";
+        self.gauges(encoder, "baton_link_listeners", None, help, |one| one.known.listeners.into())?;
+        let help = "What was heard over links";
+        self.counters(encoder, "baton_link_hints", None, help, |one| number(one.known.hints))?;
         self.gauges(encoder, "baton_term", None, "The highest term that was seen", |one| number(one.known.term))?;
         let help = "The length of the lease";
         self.gauges(encoder, "baton_lease", seconds, help, |one| one.standing.lease.as_secs_f64())?;

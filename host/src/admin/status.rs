@@ -8,7 +8,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use baton_election::{ElectionName, StoreError, Term};
-use baton_store::{Announcement, ModuleStore as _, ObjectStore};
+use baton_store::{Announcement, Listens, ModuleStore as _, ObjectStore};
 use serde::Serialize;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
@@ -55,6 +55,11 @@ pub(super) struct ElectionStatus {
     leaderless_s: f64,
     /// Why this node is not to lead, and who says so; null where nobody does.
     stays_out: Option<String>,
+    /// The node that this one hears from over a link, and since when; null where it asks the store alone.
+    #[schema(value_type = Option<Object>)]
+    listens: Option<Listens>,
+    /// How many nodes hear from this one.
+    listeners: u32,
     /// What its instance uses here, as in `baton status --json`; null where none runs.
     #[schema(value_type = Option<Object>)]
     usage: Option<InUse>,
@@ -77,7 +82,9 @@ impl ElectionStatus {
             ready: known.is_ready(),
             leaderless_s: known.vacant(now).as_secs_f64(),
             usage: in_use.map(|(_, _, in_use)| in_use.clone()),
+            listeners: known.listeners,
             stays_out: known.stays_out,
+            listens: known.listens,
             leader: known.leader,
         }
     }

@@ -23,7 +23,7 @@ use utoipa::{IntoResponses, ToSchema};
 
 use super::access::MayChange;
 use super::routes::{Asked, NoPart, text};
-use crate::steering::operator::{NoEffect, Operator, Steered, check_reason};
+use crate::steering::operator::{Called, NoEffect, Operator, Steered, check_reason};
 use crate::steering::rollback;
 use crate::telemetry::Event;
 
@@ -281,6 +281,9 @@ pub(super) async fn roll_back(
     let call = Call::new(&asked, name, reason, None)?;
     match rollback::roll_back(&*asked.store, &call.election, digest.as_ref()).await {
         Ok(rolled_back) => {
+            if let Ok(standing) = asked.watched.standing(call.election.as_str()) {
+                standing.tidings.look();
+            }
             let told = rollback::told(&rolled_back, &call.election);
             asked
                 .watched
@@ -326,7 +329,9 @@ impl<'a> Call<'a> {
             return steered(StatusCode::SERVICE_UNAVAILABLE, false, told);
         };
         let Self { asked, election, by, reason, patience } = self;
-        let operator = Operator { store: &*asked.store, election: &election, by, reason, patience };
+        let standing = asked.watched.standing(election.as_str()).ok();
+        let called = standing.map_or(Called::Nobody, |standing| Called::Node(&standing.tidings));
+        let operator = Operator { store: &*asked.store, election: &election, by, reason, patience, called };
         match operator.steer(what).await {
             Ok(told) => steered(StatusCode::OK, true, told),
             Err(error) => {

@@ -272,6 +272,15 @@ Examples:
         #[arg(long)]
         parent: u32,
     },
+    /// Carry what a host and others tell each other: what a host starts once
+    #[command(name = crate::links::CARRY_LINKS, hide = true)]
+    CarryLinks {
+        /// The number of the host's process
+        #[arg(long)]
+        parent: u32,
+        /// The folder of the sockets
+        folder: PathBuf,
+    },
     /// Write a coordinator to start from, into a new folder
     ///
     /// It says with which commands the project is tested, built and run.
@@ -371,6 +380,12 @@ pub(super) struct Run {
     /// (CRIU): the kernel takes one that may come back for gone.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub witness: Option<String>,
+    /// Tell the other hosts of this machine what is new, and hear of them, so that a standby need not ask the store again and
+    /// again [env: BATON_LINKS] [default: true]
+    ///
+    /// With an embedded store only, through sockets in its folder.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub links: Option<String>,
     /// Something that people know this node by; repeat it for more [env: BATON_LABEL, one K=V on each line]
     ///
     /// Shown where nodes are, and in the metrics. In the file: the table `labels`, as in `labels = { zone = "west" }`.

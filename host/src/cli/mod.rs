@@ -166,6 +166,13 @@ pub enum Command {
         /// The number of its process.
         parent: u32,
     },
+    /// Carry what the host that started this process and others tell each other.
+    CarryLinks {
+        /// The number of its process.
+        parent: u32,
+        /// The folder of the sockets.
+        folder: PathBuf,
+    },
     /// Print what completes the command line.
     Completions(clap_complete::Shell),
     /// Print the manual page, or write all of them into a folder.
@@ -438,6 +445,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment
         }
         Subcommand::MakeRunners { parent } => Command::MakeRunners { parent },
         Subcommand::WatchRunners { parent } => Command::WatchRunners { parent },
+        Subcommand::CarryLinks { parent, folder } => Command::CarryLinks { parent, folder },
         Subcommand::New { lang, sdk: Some(_), .. } if lang != Lang::Rust => {
             let problem = "only a project in Rust takes the SDK: leave it out".to_owned();
             return Err(ConfigError::of_argument("--sdk", problem).into());
@@ -475,6 +483,7 @@ impl args::Run {
             .flag(Key::AdminAdvertise, self.admin_advertise)
             .flag(Key::ScheduledEvents, self.scheduled_events)
             .flag(Key::Witness, self.witness)
+            .flag(Key::Links, self.links)
             .flag(Key::MaxLeading, self.max_leading)
             .flag_pairs(Key::Labels, &self.label)?;
         self.settings.add_to(layer)

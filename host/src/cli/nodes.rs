@@ -12,7 +12,7 @@ use super::{columns, print, print_json};
 use crate::said::Said;
 use baton_runtime::escape::escape;
 use baton_store::steering::Order;
-use baton_store::{Announcement, Labels};
+use baton_store::{Announcement, Labels, Listens};
 
 /// One node of an election. The keys of its JSON are an interface.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -82,8 +82,9 @@ pub fn print_nodes(
 }
 
 fn table(rows: &[NodeStatusRow], suspended: Option<&Order>, now: OffsetDateTime) -> String {
-    let mut lines =
-        vec![["NODE", "ROLE", "PRIORITY", "VERSION", "MODULE", "RUNS", "SAID", "LABELS", "STATE"].map(String::from)];
+    let mut lines = vec![
+        ["NODE", "ROLE", "PRIORITY", "VERSION", "MODULE", "RUNS", "SAID", "HEARS", "LABELS", "STATE"].map(String::from),
+    ];
     let dash = |text: Option<String>| text.unwrap_or("-".to_owned());
     for row in rows {
         let said = &row.said;
@@ -95,6 +96,7 @@ fn table(rows: &[NodeStatusRow], suspended: Option<&Order>, now: OffsetDateTime)
             dash(row.ready.map(|ready| if ready { "ready" } else { "none" }.to_owned())),
             dash(said.runs.map(|digest| short(&digest.to_string()))),
             dash(said.at.as_deref().map(|at| age(at, now).unwrap_or_else(|| at.to_owned()))),
+            dash(said.listens.as_ref().map(|listens| hears(listens, now))),
             dash(Some(labels(&said.labels)).filter(|labels| !labels.is_empty())),
             row.state(),
         ]);
@@ -104,6 +106,13 @@ fn table(rows: &[NodeStatusRow], suspended: Option<&Order>, now: OffsetDateTime)
         text.push_str(&format!("\nsuspended since {} by {}\n", escape(&order.at), escape(&order.told())));
     }
     text
+}
+
+fn hears(Listens { to, since }: &Listens, now: OffsetDateTime) -> String {
+    match age(since, now) {
+        Some(since) => format!("{to} since {since}"),
+        None => to.clone(),
+    }
 }
 
 fn labels(labels: &Labels) -> String {
@@ -149,8 +158,9 @@ mod tests {
         let stays_out = Some("cooling-off".to_owned());
         let labels = [("rack", "7\x1b[2J"), ("zone", "west")].map(|(name, value)| (name.to_owned(), value.to_owned()));
         let labels = labels.into();
+        let listens = Some(Listens { to: "web-2".to_owned(), since: "2026-11-21T12:00:05Z".to_owned() });
         let rows = [
-            Announcement { stays_out, priority: Some(50), ..said("web-1", "a", &["one"]) },
+            Announcement { stays_out, priority: Some(50), listens, ..said("web-1", "a", &["one"]) },
             Announcement { priority: Some(100), labels, ..said("web-2", "b", &["one"]) },
             Announcement { version: String::new(), ..said("web-3", "c", &[]) },
             Announcement { rival: Some("e".to_owned()), ..said("web-4", "d", &["one"]) },
@@ -167,12 +177,12 @@ mod tests {
         assert_eq!(
             table(&rows(), Some(&order), now),
             "\
-NODE   ROLE     PRIORITY  VERSION  MODULE  RUNS  SAID      LABELS                     STATE
-web-2  leader   100       0.1.0    ready   -     30 s ago  rack=7\\u{1b}[2J,zone=west  -
-web-1  standby  50        0.1.0    ready   -     30 s ago  -                          cooling off
-web-3  standby  -         -        none    -     30 s ago  -                          does not know steering
-web-4  standby  -         0.1.0    ready   -     30 s ago  -                          another host has this id: d and e
-web-5  standby  -         0.1.0    ready   -     30 s ago  -                          leads enough elections
+NODE   ROLE     PRIORITY  VERSION  MODULE  RUNS  SAID      HEARS                 LABELS                     STATE
+web-2  leader   100       0.1.0    ready   -     30 s ago  -                     rack=7\\u{1b}[2J,zone=west  -
+web-1  standby  50        0.1.0    ready   -     30 s ago  web-2 since 25 s ago  -                          cooling off
+web-3  standby  -         -        none    -     30 s ago  -                     -                          does not know steering
+web-4  standby  -         0.1.0    ready   -     30 s ago  -                     -                          another host has this id: d and e
+web-5  standby  -         0.1.0    ready   -     30 s ago  -                     -                          leads enough elections
 
 suspended since 2026-11-21T12:00:10Z by ann@desk\\u{1b}[2J: maintenance
 "

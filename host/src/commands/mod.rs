@@ -26,6 +26,7 @@ use baton_election::{ElectionName, Op, Reply, Snapshot, StoreError};
 use bytes::Bytes;
 
 use crate::cli::{self, Command, Progress, WRONG_CONFIGURATION};
+use crate::links::carry_links;
 use baton_modules::{Compiler, PrepareError, compile_for_parent};
 use baton_runtime::escape::escape;
 use baton_runtime::{Inspection, make_runners, read_module, run_instance, watch_runners};
@@ -68,6 +69,7 @@ pub fn run(command: Command) -> ExitCode {
         Command::CompileModule(assignment) => Ok(compile_for_parent(assignment)),
         Command::MakeRunners { parent } => Ok(make_runners(parent, run_instance)),
         Command::WatchRunners { parent } => Ok(watch_runners(parent)),
+        Command::CarryLinks { parent, folder } => Ok(carry_links(parent, &folder)),
         Command::New { name, lang, sdk } => new::new(&name, lang, sdk.as_deref()),
         Command::Start { election, store } => block_on(start::start(&election, &store)),
     };

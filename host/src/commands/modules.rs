@@ -9,6 +9,7 @@ use tokio::time::timeout;
 
 use super::{ANSWER_WITHIN, TRIES, open_store, patiently, read, unheard_of};
 use crate::cli::{self, ModuleRow};
+use crate::links;
 use crate::steering::rollback;
 use baton_modules::read_versions;
 use baton_store::StoreUrl;
@@ -42,7 +43,9 @@ pub(super) async fn rollback(
     store: &StoreUrl,
     to: Option<&DigestPrefix>,
 ) -> anyhow::Result<ExitCode> {
-    let rolled_back = rollback::roll_back(&*open_store(store)?, election, to).await?;
+    let (place, store) = (store, open_store(store)?);
+    let rolled_back = rollback::roll_back(&*store, election, to).await?;
+    links::call(place, &*store, election).await;
     cli::print(&rollback::told(&rolled_back, election))?;
     Ok(ExitCode::SUCCESS)
 }

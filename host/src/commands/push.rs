@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use super::modules::{announcements, now};
 use super::{ANSWER_WITHIN, TRIES, inspect, open_store, patiently};
 use crate::cli::{self, Progress, Push};
+use crate::links;
 use baton_modules::{EditError, ModuleSource, Publication, Pushed};
 use baton_modules::{check_election, edit_versions};
 use baton_runtime::escape::escape;
@@ -63,6 +64,7 @@ async fn publish(push: &Push, digest: Digest, module: Bytes, signature: Option<S
              not; look with `baton modules`, or push again"
         ),
     };
+    links::call(&push.store, &*store, election).await;
     // Somebody may have removed it while nothing named it.
     if get(modules, &digest, 1).await?.is_none() {
         store_module(modules, &digest, &module).await?;

@@ -8,6 +8,7 @@
 //! - **starter**: starts templates and the warden, takes over the runners that templates have forked, and reaps those that
 //!   nobody waits for. All of them die with this thread.
 //! - **admin**: answers what probes, load balancers, scrapers and people ask; writes into the store what operators ask of the nodes.
+//! - **links**: gives the process that carries the [`links`] what to tell, and takes what that has heard.
 //! - **manager**: tells the manager of the machine's services what the host does, where one wants to know.
 //! - **otlp**, only where the environment names a collector of OpenTelemetry: sends it traces and metrics.
 //! - **watchdog** and **last words**: see [`Watchdog`].
@@ -35,6 +36,7 @@ use super::{WrongConfiguration, descriptors, open_store};
 use crate::admin::{Admin, AdminError, AdminPlace, AdminSettings, AdminUrl, Listening};
 use crate::config::{Config, Coordinator, Environment, Misspelt, Relied};
 use crate::historian::{Historian, HistorianPace};
+use crate::links::{self, Linking, Links};
 use crate::maintenance::Maintenance;
 use crate::node::NodeId;
 use crate::otel::Exports;
@@ -332,6 +334,8 @@ fn contend(
         let (leads, hand_overs) = (Leads::at_most(config.max_leading), HandOvers::default());
         let (mut supervisors, mut followers, mut historians) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
         let mut aside = JoinSet::new();
+        let sockets = links::folder(&config.store).filter(|_| config.links && workshop.is_none());
+        let mut links = Links::new(node.as_str(), &incarnation, sockets);
         let (serving, over) = watch::channel(());
         let supplied = supplied.into_iter().zip(all_runners).zip(&standings);
         for (Checked { coordinator, postmortem, .. }, ((supplied, runners), standing)) in checked.iter().zip(supplied) {
@@ -377,7 +381,9 @@ fn contend(
                 Arc::clone(modules),
                 clock.clone(),
                 log.clone(),
+                standing.tidings.clone(),
             ));
+            let line = links.line(coordinator.election.clone(), &standing.tidings, standing, &log);
             aside.spawn(Arc::clone(&helm).watch());
             let historian = Historian {
                 election: coordinator.election.clone(),
@@ -411,12 +417,14 @@ fn contend(
                 stall_after: coordinator.stall_after,
                 clock: clock.clone(),
                 log,
+                line,
                 standing: Arc::clone(standing),
             };
             supervisors.spawn(supervisor.run(asked.clone()));
             followers.spawn(supplied.follower.run());
             historians.spawn(historian.run(over.clone()));
         }
+        let linking = start_links(links, log);
         aside.spawn(heartbeat.clone().of_runtime(clock.clone()));
         if let Some(asked) = signals.take_reloads() {
             aside.spawn(reload.whenever(asked, phases.clone(), log.clone()));
@@ -460,6 +468,10 @@ fn contend(
             }
         }
         drop(serving);
+        // What the last of them had to tell is told.
+        if let Some(linking) = linking {
+            linking.shutdown().await;
+        }
         while let Some(ended) = followers.join_next().await {
             followed(ended, log);
         }
@@ -509,6 +521,15 @@ async fn lock_file(
     };
     log.emit(None, Event::Error { error });
     None
+}
+
+/// Has the nodes of this store tell each other what is new, where that can be had.
+fn start_links(links: Links, log: &Log) -> Option<Linking> {
+    links.start(log.clone()).unwrap_or_else(|error| {
+        let error = format!("this node and the others do not hear of each other, and ask the store: {error}");
+        log.emit(None, Event::Error { error });
+        None
+    })
 }
 
 /// Tells the manager of the machine's services what the host does, if there is one that wants to know.
@@ -652,6 +673,7 @@ impl<'a> Followers<'a> {
                 source: coordinator.module.to_string(),
             }),
             pace: Pace::default(),
+            tidings: standing.tidings.clone(),
         });
         let module = match &coordinator.module {
             ModuleSource::File(_) if self.workshop.is_none() => {

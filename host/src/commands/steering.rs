@@ -9,12 +9,13 @@ use tokio::time::timeout;
 use super::modules::{announcements, now};
 use super::{ANSWER_WITHIN, open_store, read, unheard_of};
 use crate::cli::{self, NodeStatusRow, Steer};
-use crate::steering::operator::{NoEffect, Operator};
+use crate::steering::operator::{Called, NoEffect, Operator};
 
 pub(super) async fn steer(asked: Steer) -> anyhow::Result<ExitCode> {
     let Steer { election, store: place, what, reason, timeout, by } = asked;
     let store = open_store(&place)?;
-    let operator = Operator { store: &*store, election: &election, by, reason, patience: timeout };
+    let called = Called::Leader(&place);
+    let operator = Operator { store: &*store, election: &election, by, reason, patience: timeout, called };
     match operator.steer(&what).await {
         Ok(told) => cli::print(&told)?,
         Err(NoEffect::Unknown(election)) => return Err(unheard_of(&election, &place, &*store).await),

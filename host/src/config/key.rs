@@ -29,6 +29,8 @@ pub enum Key {
     ScheduledEvents,
     /// Whether it is found out, and let be found out, that hosts of this machine are gone.
     Witness,
+    /// Whether it tells the other nodes of its store, and hears of them.
+    Links,
     /// Something that people know this node by.
     Labels,
     /// How many elections it leads at the most.
@@ -101,7 +103,7 @@ pub enum Key {
 
 impl Key {
     /// All settings: those of the host first, then those of a coordinator.
-    pub const ALL: [Key; 47] = [
+    pub const ALL: [Key; 48] = [
         Key::File,
         Key::Store,
         Key::Create,
@@ -115,6 +117,7 @@ impl Key {
         Key::AdminAdvertise,
         Key::ScheduledEvents,
         Key::Witness,
+        Key::Links,
         Key::Labels,
         Key::MaxLeading,
         Key::Cache,
@@ -168,6 +171,7 @@ impl Key {
             Key::AdminAdvertise => "admin-advertise",
             Key::ScheduledEvents => "scheduled-events",
             Key::Witness => "witness",
+            Key::Links => "links",
             Key::Labels => "labels",
             Key::MaxLeading => "max-leading",
             Key::Cache => "cache",

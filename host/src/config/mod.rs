@@ -87,6 +87,8 @@ pub struct Config {
     pub witness: bool,
     /// Where this user's hosts keep what outlives a run on this machine; none where there is no folder for it.
     pub state: Option<PathBuf>,
+    /// Tell the other nodes of the store, and hear of them, where the store is for the hosts of one machine.
+    pub links: bool,
     /// What people know this node by.
     pub labels: Labels,
     /// How many elections it leads at the most; none for as many as it takes part in.

@@ -44,6 +44,7 @@ pub fn resolve(flags: &Layer, around: &Environment) -> Result<Config, ConfigErro
     let (scheduled_events, _) =
         host.get(Key::ScheduledEvents, events, ScheduledEvents::to_string, || Ok(ScheduledEvents::Auto))?;
     let (witness, _) = host.get(Key::Witness, value::switch, bool::to_string, || Ok(true))?;
+    let (links, _) = host.get(Key::Links, value::switch, bool::to_string, || Ok(true))?;
     let labels = labels(&mut host)?;
     let (max_leading, _) = host.get(Key::MaxLeading, value::most, value::show_most, || Ok(None))?;
     let cache = cache(&mut host, around)?;
@@ -82,6 +83,7 @@ pub fn resolve(flags: &Layer, around: &Environment) -> Result<Config, ConfigErro
         scheduled_events,
         witness,
         state: around.state_folder(),
+        links,
         labels,
         max_leading,
         cache,

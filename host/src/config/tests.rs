@@ -58,7 +58,7 @@ const PINS: [&str; 4] = [
 ];
 
 /// For each setting: what flag, variable, table and top of the file say, and the default. All different.
-const SETTINGS: [(Key, [&str; 4], &str); 38] = [
+const SETTINGS: [(Key, [&str; 4], &str); 39] = [
     (Key::Store, ["sqlite:/f", "sqlite:/v", "", "sqlite:/g"], "sqlite:HOME/.local/state/baton"),
     (Key::Create, ["true", "false", "", "true"], "false"),
     (Key::AllowWeakerIsolation, ["true", "false", "", "true"], "false"),

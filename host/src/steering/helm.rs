@@ -8,9 +8,9 @@ use baton_election::{ElectionName, StoreError, Time, Timing, Version};
 use baton_store::clock::Clock;
 use baton_store::jitter::between;
 use baton_store::steering::{Ask, LONGEST_STEP_DOWN, Order, Request, Steering};
-use baton_store::{ObjectStore, Reading, VersionedObject};
+use baton_store::{ObjectStore, Reading, Tidings, VersionedObject};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::telemetry::{Event, LAST_LINES, Log, hand_off};
 
@@ -40,6 +40,7 @@ pub struct Helm {
     store: Arc<dyn ObjectStore>,
     clock: Clock,
     log: Log,
+    tidings: Tidings,
     reader: Mutex<Reader>,
     heard: watch::Sender<Heard>,
 }
@@ -203,9 +204,10 @@ impl Helm {
         store: Arc<dyn ObjectStore>,
         clock: Clock,
         log: Log,
+        tidings: Tidings,
     ) -> Self {
         let (reader, heard) = (Mutex::default(), watch::channel(Heard::default()).0);
-        Self { election, itself, timing, store, clock, log, reader, heard }
+        Self { election, itself, timing, store, clock, log, tidings, reader, heard }
     }
 
     /// What it hears, now and later.
@@ -215,13 +217,20 @@ impl Helm {
 
     /// Reads again and again what is asked, until it is dropped.
     pub async fn watch(self: Arc<Self>) {
-        let mut wait = POLL;
+        let (mut wait, mut tidings) = (POLL, self.tidings.reader());
         loop {
+            let began = Instant::now();
             let read = timeout(READ, self.look()).await;
             let is_read = matches!(read, Ok(Ok(())));
             // Nothing depends on it, and what is wrong with the store is said by those who depend on that.
-            wait = if is_read { POLL } else { (wait.1.min(OUTAGE), (wait.1 * 2).min(OUTAGE)) };
-            sleep(between(wait.0, wait.1)).await;
+            if is_read {
+                wait = POLL;
+                let planned = tidings.next(Instant::now(), POLL);
+                sleep_until(tidings.until(planned, began).await).await;
+            } else {
+                wait = (wait.1.min(OUTAGE), (wait.1 * 2).min(OUTAGE));
+                sleep(between(wait.0, wait.1)).await;
+            }
         }
     }
 
@@ -249,6 +258,7 @@ impl Helm {
             return Ok(());
         }
         reader.taken = number;
+        let (was_known, mut is_news) = (self.heard.borrow().mark.is_some(), false);
         let steering = match reading {
             Reading::Unchanged => return Ok(()),
             Reading::Nothing => {
@@ -256,6 +266,7 @@ impl Helm {
                 Ok(Steering::default())
             }
             Reading::Found(version, content) => {
+                is_news = was_known;
                 reader.version = Some(version);
                 Steering::decode(&content)
             }
@@ -269,6 +280,10 @@ impl Helm {
                     heard.take(steering, &self.itself, &self.timing, now);
                     *heard != before
                 });
+                // What was there before this node began to read, the others have read.
+                if is_news {
+                    self.tidings.found();
+                }
             }
             Err(error) => {
                 let error = format!("{error}; until then what was asked before holds here");

@@ -19,7 +19,7 @@ use tokio::sync::Mutex;
 use tokio::time::sleep;
 
 use super::helm::{Itself, transfer_takes};
-use super::operator::{NoEffect, Operator, now, unheard};
+use super::operator::{Called, NoEffect, Operator, now, unheard};
 use crate::telemetry::Standing;
 
 /// From one look to the next, at least and at most.
@@ -96,6 +96,7 @@ impl Preemption {
             by: Order::by_preference(&itself.node),
             reason: None,
             patience: transfer_takes(&self.timing) + PATIENCE,
+            called: Called::Node(&self.standing.tidings),
         };
         let (asked, nodes) = (operator.known().await.ok()?, operator.nodes().await.ok()?);
         let leading = Leading { itself, priority: *priority, module: self.leads_with()? };

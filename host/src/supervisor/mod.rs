@@ -31,6 +31,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use crate::links::{Candidate, Line};
 use crate::maintenance::Away;
 use crate::steering::{Heard, Helm, StaysOut, TAKEN_WITHIN, Why};
 use crate::telemetry::{Asked, BEAT_EVERY, LAST_LINES, Log, Standing};
@@ -90,6 +91,8 @@ pub struct Supervisor {
     pub clock: Clock,
     /// Where it tells of the election.
     pub log: Log,
+    /// What it tells the other nodes, and hears of them.
+    pub line: Line,
     /// What it tells those that watch the node from outside.
     pub standing: Arc<Standing>,
 }
@@ -228,8 +231,14 @@ impl Run {
         let runs = self.serving.as_ref().map(|serving| serving.module);
         let (steered, stays_out) = (self.hears.borrow().mark().map(str::to_owned), self.out());
         let leads_enough = self.given.preference.leads_enough();
+        let listens = self.given.standing.listens_to();
+        let is_ready = self.elector.plan().module.is_some() && stays_out.is_none();
+        let candidate = Candidate { ready: is_ready, priority: self.given.preference.priority(), leads_enough };
+        self.given.line.wants(self.elector.leader(), candidate);
+        let now = self.given.clock.now();
+        self.given.standing.tidings.is_told(self.elector.listens_until().is_some_and(|until| now < until));
         self.given.presence.send_if_modified(|known| {
-            let before = std::mem::replace(known, Presence { runs, term, steered, stays_out, leads_enough });
+            let before = std::mem::replace(known, Presence { runs, term, steered, stays_out, leads_enough, listens });
             before != *known
         });
     }
@@ -313,6 +322,7 @@ impl Run {
             // They are cancelled at the end only, when nobody asks for the next.
             Some(answer) = self.requests.join_next() => answer.ok(),
             () = store.hint(&election), if follows => Some(Input::Hint(Hint::Look)),
+            hint = self.given.line.heard() => Some(Input::Hint(hint)),
             Ok(()) = self.missed_by_timers.changed() => Some(self.stall().unwrap_or(Input::Tick)),
             () = sleep(wait) => Some(self.stall().unwrap_or(Input::Tick)),
         }
@@ -378,8 +388,13 @@ impl Run {
                 self.reporter.judged(&version, Some((&reason, instead.as_ref())));
                 self.judge(Judgement { version, term, verdict: Verdict::Rejected { reason } });
             }
-            // There is nobody yet who would carry it.
-            Effect::Tell(_) => {}
+            Effect::Tell(word) => {
+                let to = match &self.stays_out {
+                    Some(StaysOut { why: Why::Transferring(_, to), .. }) => Some(to.as_str()),
+                    _ => None,
+                };
+                self.given.line.tell(&word, self.given.clock.now(), to);
+            }
             Effect::Report(report) => {
                 if matches!(report, Report::Lost { .. } | Report::Standby { .. })
                     && let Some(lines) = &self.lines

@@ -104,6 +104,12 @@ impl Preference {
         Self { election, priority, leads, free_since: None, asked: None, said: false }
     }
 
+    /// How early this node takes a lease that is free.
+    #[must_use]
+    pub fn priority(&self) -> u8 {
+        self.priority
+    }
+
     /// How much longer than without it nobody may lead, where all other nodes are gone, of a host of so many elections.
     #[must_use]
     pub fn longest_wait(priority: u8, most: Option<usize>, elections: usize) -> Duration {

@@ -104,6 +104,16 @@ pub enum Event {
         #[serde(skip_serializing_if = "Option::is_none")]
         leader: Option<String>,
     },
+    /// This node hears from the one that leads, and asks the store seldom.
+    Linked {
+        /// The node that leads.
+        leader: String,
+    },
+    /// It does not any more.
+    LinkEnded {
+        /// The node that led when it did.
+        leader: String,
+    },
     /// The lease is held by a client that is no host of Baton.
     Outside {
         /// How that shows.
@@ -529,6 +539,8 @@ impl Event {
             Self::WeakerIsolation { .. } => ("weaker_isolation", Warn),
             Self::MisspeltVariable { .. } => ("misspelt_variable", Warn),
             Self::Standby { .. } => ("standby", Info),
+            Self::Linked { .. } => ("linked", Info),
+            Self::LinkEnded { .. } => ("link_ended", Info),
             Self::Outside { .. } => ("outside", Warn),
             Self::TookOver { .. } => ("took_over", Info),
             Self::Settling { .. } => ("settling", Info),
@@ -630,6 +642,8 @@ impl fmt::Display for Event {
                 write!(f, "there is no setting {variable}, and what it says does not count: did you mean {meant}?")
             }
             Self::Standby { reason, .. } => f.write_str(reason),
+            Self::Linked { leader } => write!(f, "hears from {leader}, and asks the store seldom"),
+            Self::LinkEnded { leader } => write!(f, "hears from {leader} no more, and asks the store each second"),
             Self::Outside { reason } => write!(f, "an outside client holds the lease: {reason}"),
             Self::TookOver { from, incarnation } => {
                 write!(f, "takes the lease before it runs out: {from} ({incarnation}) is gone, with all that it ran")

@@ -117,6 +117,8 @@ fn matters(event: &Event) -> bool {
     match event {
         Event::Starting { .. }
         | Event::Standby { .. }
+        | Event::Linked { .. }
+        | Event::LinkEnded { .. }
         | Event::Elected { .. }
         | Event::Stopping { .. }
         | Event::ModuleReady { .. }

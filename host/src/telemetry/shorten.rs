@@ -78,6 +78,8 @@ impl Event {
             | Self::Released {}
             | Self::Pausing { .. }
             | Self::OtherModule { .. }
+            | Self::Linked { .. }
+            | Self::LinkEnded { .. }
             | Self::Compiling { .. }
             | Self::ModuleReady { .. }
             | Self::Swapped { .. }

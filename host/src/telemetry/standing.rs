@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use baton_election::{ElectionName, LeaseState, Op, Outcome, Record, Reply, Snapshot, StoreError, Term, Time};
 use baton_runtime::{Effects, Requested};
-use baton_store::Digest;
-use baton_store::clock::wall;
+use baton_store::clock::{rfc3339, wall};
+use baton_store::{Digest, Listens, Tidings};
 
 use super::Event;
 use super::counts::{Answered, Asked, Counts, Ended, Transition};
@@ -38,6 +38,8 @@ pub struct Standing {
     pub terms: Terms,
     /// The last of what its instances have printed and logged here.
     pub lines: Arc<Ring>,
+    /// What has those who read its objects read them earlier, or seldom.
+    pub tidings: Tidings,
     known: Mutex<Known>,
     /// Where spans are exported.
     traced: Option<Traced>,
@@ -60,6 +62,12 @@ pub struct Known {
     pub has_module: bool,
     /// Why this node is not to lead, as operators have asked; none where they have not.
     pub stays_out: Option<String>,
+    /// Whom this node listens to, over a link.
+    pub listens: Option<Listens>,
+    /// How many nodes listen to this one.
+    pub listeners: u32,
+    /// Hints that were heard.
+    pub hints: u64,
     /// Whether this node takes no part for now, and nothing is left of its last term: neither an instance nor a lease that is
     /// still to be released.
     pub is_out: bool,
@@ -138,8 +146,8 @@ impl Standing {
     #[must_use]
     pub fn one_of(elections: usize, election: ElectionName, lease: Duration) -> Self {
         let lines = (LINES / elections.max(1)).clamp(LINES_EACH.0, LINES_EACH.1);
-        let (counts, terms, known, traced, heartbeat) = Default::default();
-        Self { election, lease, counts, terms, lines: Arc::new(Ring::of(lines)), known, traced, heartbeat }
+        let (counts, terms, tidings, known, traced, heartbeat) = Default::default();
+        Self { election, lease, counts, terms, lines: Arc::new(Ring::of(lines)), tidings, known, traced, heartbeat }
     }
 
     /// The same, and what is done in the election becomes spans that go there.
@@ -192,6 +200,26 @@ impl Standing {
     /// Operators keep this node from leading, or do not any more.
     pub fn stays_out(&self, why: Option<String>) {
         self.lock().stays_out = why;
+    }
+
+    /// This node listens to another from now on, or to nobody any more.
+    pub fn listens(&self, to: Option<String>) {
+        self.lock().listens = to.map(|to| Listens { to, since: rfc3339(wall()) });
+    }
+
+    /// Whom it listens to.
+    pub fn listens_to(&self) -> Option<Listens> {
+        self.lock().listens.clone()
+    }
+
+    /// So many listen to this node.
+    pub fn listeners(&self, count: u32) {
+        self.lock().listeners = count;
+    }
+
+    /// Something was heard over a link.
+    pub fn heard_a_hint(&self) {
+        self.lock().hints += 1;
     }
 
     /// The source is there, and nothing was pushed to it yet.

@@ -74,6 +74,18 @@ pub struct Announcement {
     /// host that knows no such field says what it has anew without it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub admin: String,
+    /// Whom it listens to, over a link; none where it asks the store alone, or did not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listens: Option<Listens>,
+}
+
+/// Whom a node listens to.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Listens {
+    /// The node that leads.
+    pub to: String,
+    /// Since when, in RFC 3339.
+    pub since: String,
 }
 
 impl Announcement {
@@ -97,6 +109,7 @@ impl Announcement {
             leads_enough: false,
             rival: None,
             admin: String::new(),
+            listens: None,
         }
     }
 
@@ -165,7 +178,8 @@ mod tests {
         );
         assert_eq!(standby.encode(), json, "as hosts write it that know neither an address nor priorities");
         let admin = "https://web-3.example:7070".to_owned();
-        let more = Announcement { admin, priority: Some(50), leads_enough: true, ..standby };
+        let listens = Some(Listens { to: "web-2".to_owned(), since: "2026-11-21T12:00:00Z".to_owned() });
+        let more = Announcement { admin, priority: Some(50), leads_enough: true, listens, ..standby };
         assert_eq!(Announcement::decode(&more.encode()), Some(more));
     }
 

@@ -49,6 +49,7 @@ mod reclaiming;
 pub mod sqlite;
 pub mod state;
 pub mod steering;
+mod tidings;
 mod url;
 #[cfg(any(feature = "azure", feature = "sqlite"))]
 pub mod witness;
@@ -60,7 +61,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use baton_election::{ElectionName, Op, Reply, StoreError};
 
-pub use announcement::{Announcement, LONGEST_LABEL, Labels, MOST_LABELS, SILENT, withdraw};
+pub use announcement::{Announcement, LONGEST_LABEL, Labels, Listens, MOST_LABELS, SILENT, withdraw};
 #[cfg(feature = "azure")]
 pub use azure::AzureStore;
 pub use digest::{Digest, DigestPrefix, InvalidDigest, InvalidPrefix};
@@ -73,6 +74,7 @@ pub use operator::OperatorStore;
 pub use readers::READERS;
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteStore;
+pub use tidings::{Tidings, TidingsReader};
 pub use url::{StoreUrl, StoreUrlError};
 #[cfg(any(feature = "azure", feature = "sqlite"))]
 pub use witness::LockFile;

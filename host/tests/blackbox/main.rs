@@ -24,6 +24,7 @@ mod hoards;
 mod http;
 mod leadership;
 mod limits;
+mod links;
 mod maintenance;
 mod otlp;
 mod outage;

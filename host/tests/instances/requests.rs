@@ -8,13 +8,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use baton_store::clock::Clock;
 
+use baton::links::Line;
 use baton::node::NodeId;
 use baton::steering::{Helm, Itself};
 use baton::supervisor::{Leads, Preference, Shutdown, Supervisor};
 use baton::telemetry::{Format, Log, Standing, Style};
 use baton_election::{ElectionName, OnDone, Op, Reply, Settings, StoreError, Timing};
 use baton_modules::{Prepared, Supply};
-use baton_store::{LeaseStore, MemoryStore, memory};
+use baton_store::{LeaseStore, MemoryStore, Tidings, memory};
 use tokio::sync::{mpsc, watch};
 
 use crate::patience::Patience;
@@ -78,8 +79,9 @@ async fn a_request_that_panics_has_an_unknown_outcome_and_is_repeated() {
     let timing = Timing::new(Duration::from_secs(2), memory::LEASE_RANGE, Duration::from_secs(1), 64 << 20).unwrap();
     let itself = Itself { node: "alpha".to_owned(), incarnation: "1".to_owned() };
     let objects = Arc::new(store.store.clone());
-    let helm = Helm::new(election.clone(), (itself, timing), objects, clock.clone(), log.clone());
+    let helm = Helm::new(election.clone(), (itself, timing), objects, clock.clone(), log.clone(), Tidings::default());
     let supervisor = Supervisor {
+        line: Line::off(),
         election: election.clone(),
         settings: Settings {
             node: "alpha".to_owned(),

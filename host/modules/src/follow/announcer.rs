@@ -98,7 +98,7 @@ impl Announcer {
         self.said = Some(what.clone());
         self.again = now + EVERY;
         let (store, election) = (Arc::clone(&self.store), self.election.clone());
-        let Said { holds, presence: Presence { runs, term, steered, stays_out, leads_enough } } = what;
+        let Said { holds, presence: Presence { runs, term, steered, stays_out, leads_enough, listens } } = what;
         let KnownBy { labels, priority, admin } = self.known_by.clone();
         let announcement = Announcement {
             term,
@@ -107,6 +107,7 @@ impl Announcer {
             stays_out: stays_out.map(str::to_owned),
             rival: self.rival.as_ref().filter(|(_, until)| now < *until).map(|(rival, _)| rival.clone()),
             leads_enough,
+            listens,
             labels,
             priority: Some(priority),
             admin,

@@ -26,8 +26,7 @@ use super::{RecordedVerdict, Source, SourceError, Supply, Verdict};
 use announcer::{Announcer, Said};
 use baton_runtime::LARGEST_MODULE;
 use baton_store::LeaseStore;
-use baton_store::jitter::between;
-use baton_store::{Digest, Labels, ModuleStore as _, ObjectStore, Reading};
+use baton_store::{Digest, Labels, ModuleStore as _, ObjectStore, Reading, Tidings, TidingsReader};
 use in_flight::InFlight;
 use offer_history::{OfferHistory, rejection};
 use ready::{Candidate, Patience, ReadyVersions, Setback, Step};
@@ -78,6 +77,8 @@ pub struct Following {
     pub preparer: Arc<dyn Prepare>,
     /// What this node's supervisor lets others know.
     pub presence: watch::Receiver<Presence>,
+    /// What has it read the control object earlier, or seldom, and what it has others read.
+    pub tidings: Tidings,
     /// Where it tells of the modules.
     pub reports: Arc<dyn ReportSink>,
     /// How often it does what.
@@ -154,6 +155,9 @@ pub struct Follower {
     ready: ReadyVersions,
     reading: InFlight<Result<Reading, StoreError>>,
     read_at: Instant,
+    /// When the last reading began.
+    read_began: Instant,
+    tidings: TidingsReader,
     /// How many readings have failed in a row.
     failed_reads: u32,
     hashing: InFlight<(Digest, Offer)>,
@@ -184,6 +188,8 @@ impl Follower {
             ready: ReadyVersions::new(Patience { unreachable, refused: pace.refused }),
             reading: InFlight::none(),
             read_at: Instant::now(),
+            read_began: Instant::now(),
+            tidings: given.tidings.reader(),
             failed_reads: 0,
             hashing: InFlight::none(),
             preparing: InFlight::none(),
@@ -254,6 +260,8 @@ impl Follower {
                 (digest, offer) = self.hashing.done() => self.offers.add(digest, offer),
                 offer = next_offer => self.offer(offer),
                 () = self.announcer.said() => {}
+                // What does not answer is left alone.
+                at = self.tidings.reason(self.read_began), if self.failed_reads == 0 => self.read_at = self.read_at.min(at),
                 Ok(()) = self.given.presence.changed() => {}
                 () = sleep_until(wake) => {}
             }
@@ -286,6 +294,7 @@ impl Follower {
         if self.reading.is_idle() && now >= self.read_at {
             let (store, election) = (Arc::clone(&self.given.store), self.given.election.clone());
             let known = self.version.clone();
+            self.read_began = now;
             self.reading.begin(async move {
                 let read = timeout(READ, store.read_control(&election, known.as_ref())).await;
                 read.unwrap_or_else(|_| Err(StoreError::Unknown(format!("no answer within {READ:?}"))))
@@ -387,13 +396,13 @@ impl Follower {
     /// What was read before this was written is old news, and what is being read may be.
     fn recorded(&mut self, judged: &Judged) {
         judged.apply(&mut self.control);
+        self.tidings.found();
         self.reading.stop();
         self.read_at = Instant::now();
     }
 
     fn read(&mut self, answer: Result<Reading, StoreError>) {
         let now = Instant::now();
-        let (soonest, latest) = self.given.pace.poll;
         let found = match answer {
             Ok(reading) => reading,
             Err(error) => {
@@ -410,9 +419,9 @@ impl Follower {
                 return;
             }
         };
-        self.has_read = true;
+        let had_read = std::mem::replace(&mut self.has_read, true);
         self.failed_reads = 0;
-        self.read_at = now + between(soonest, latest);
+        self.read_at = self.tidings.next(now, self.given.pace.poll);
         if self.given.source.is_none() {
             self.reachable();
         }
@@ -425,7 +434,11 @@ impl Follower {
                 self.reporter.control_is_wrong(error.to_owned());
             }
             Reading::Found(version, content) => {
+                // What was there before this node began to read, the others have read.
                 self.version = Some(version);
+                if had_read {
+                    self.tidings.found();
+                }
                 match VersionList::decode(&content) {
                     Ok(control) => {
                         self.control = control;

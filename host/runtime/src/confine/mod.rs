@@ -6,6 +6,7 @@
 //! - [`to_forking`]: to what it needs to load a guest, and to fork processes that take the next two steps.
 //! - [`to_loading`], then [`to_running`]: beyond those the descriptors that it was given, and the folders and the network
 //!   that its coordinator was granted.
+//! - [`to_linking`]: to take connections at the sockets that it has, and to make others on its machine.
 //! - [`to_watching`]: to read memory that it is handed over, and to end processes that it is handed over.
 //!
 //! The kernel does all of it: Landlock (files, TCP, signals, abstract sockets), a seccomp filter (every call that is not
@@ -14,6 +15,7 @@
 
 mod computing;
 mod filter;
+mod linking;
 mod running;
 mod watching;
 
@@ -28,6 +30,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, clear_ambient_capability_set
 use seccompiler::BackendError;
 
 pub use computing::{Code, to_computing};
+pub use linking::to_linking;
 pub use running::{Reach, to_forking, to_loading, to_running};
 pub use watching::to_watching;
 

@@ -12,9 +12,11 @@ use baton_election::{ElectionName, LeaseState, Op, Outcome, Record, Reply, Snaps
 use baton_runtime::escape::escape;
 use baton_store::clock::wall;
 use baton_store::steering::{self, Ask, EditError, LONGEST_REASON, Order, Request, Steering, SteeringError};
-use baton_store::{Announcement, LeaseStore, ModuleStore as _, ObjectStore, Store};
+use baton_store::{Announcement, LeaseStore, ModuleStore as _, ObjectStore, Store, StoreUrl, Tidings};
 use time::OffsetDateTime;
 use tokio::time::{Instant, sleep, timeout};
+
+use crate::links;
 
 /// From one look to the next, while something is waited for.
 const LOOK: Duration = Duration::from_millis(200);
@@ -65,6 +67,19 @@ pub struct Operator<'a> {
     pub reason: Option<String>,
     /// How long it is waited for.
     pub patience: Duration,
+    /// Who hears that something is asked, so that it need not wait for a poll.
+    pub called: Called<'a>,
+}
+
+/// Who hears that there is something to read.
+#[derive(Clone, Copy)]
+pub enum Called<'a> {
+    /// Nobody.
+    Nobody,
+    /// Whoever leads, over its socket in the store's folder.
+    Leader(&'a StoreUrl),
+    /// This node, which tells the others.
+    Node(&'a Tidings),
 }
 
 /// Why something that was asked has no effect.
@@ -234,6 +249,7 @@ impl Operator<'_> {
         };
         let before = self.nodes().await?;
         let (was_suspended, mark) = steering::edit(self.objects(), election, resume).await?;
+        self.call().await;
         if !was_suspended {
             self.refuse_an_unknown(&self.look().await?, &before).await?;
             return Ok(format!("{election} was not suspended: nothing changed\n"));
@@ -397,7 +413,17 @@ impl Operator<'_> {
             let mark = next.mark();
             Ok::<_, EditError>((next, mark))
         };
-        Ok(steering::edit(self.objects(), self.election, change).await?)
+        let mark = steering::edit(self.objects(), self.election, change).await?;
+        self.call().await;
+        Ok(mark)
+    }
+
+    async fn call(&self) {
+        match self.called {
+            Called::Nobody => {}
+            Called::Leader(url) => links::call(url, self.leases(), self.election).await,
+            Called::Node(tidings) => tidings.look(),
+        }
     }
 
     pub(super) async fn known(&self) -> Result<Steering, NoEffect> {

@@ -15,7 +15,14 @@ fn job() -> ElectionName {
 }
 
 fn operator<'a>(store: &'a MemoryStore, election: &'a ElectionName) -> Operator<'a> {
-    Operator { store, election, by: "ann@desk".to_owned(), reason: None, patience: Duration::ZERO }
+    Operator {
+        store,
+        election,
+        by: "ann@desk".to_owned(),
+        reason: None,
+        patience: Duration::ZERO,
+        called: Called::Nobody,
+    }
 }
 
 /// A node that could lead, and has heard of what was asked by then.

@@ -349,6 +349,11 @@ impl Node {
         self.children("baton-warden").pop().expect("there is a warden")
     }
 
+    /// The process that carries what the host and others tell each other.
+    pub fn link_carriers(&self) -> Vec<Pid> {
+        self.children("baton-links")
+    }
+
     /// The processes of which each has a version linked, and forks the runners of it.
     pub fn templates(&self) -> Vec<Pid> {
         self.children("baton-template")

@@ -117,7 +117,7 @@ impl HostRules {
         const RULE: &str = "tells_what_is_so";
         match (word, &self.holding) {
             (Word::Leads { term, renewed }, Some(holding)) => {
-                if *renewed != holding.renewed || !holding.has_begun || self.terms.get(term).is_none() {
+                if *renewed != holding.renewed || !holding.has_begun || !self.terms.contains_key(term) {
                     return broken(RULE, format!("{word:?}, renewed at {:?}", holding.renewed));
                 }
                 Ok(())

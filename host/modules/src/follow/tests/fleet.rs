@@ -140,6 +140,7 @@ impl Fleet {
             prepares: Arc::clone(&prepares),
         };
         let (follower, supply, judge) = Follower::new(Following {
+            tidings: Tidings::default(),
             election: self.election.clone(),
             node: node.to_owned(),
             incarnation: "1".to_owned(),

@@ -1,0 +1,335 @@
+//! The host's side: one thread that starts the process which carries the links, gives it what to tell and takes what it has
+//! heard, and starts it again where it ends.
+//!
+//! The process is believed nothing either: a line is short, of lines there are no more in a second than this thread takes,
+//! and what it says of a hint's age or term a standby's elector treats as it treats every lie.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdStream;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use baton_election::{ElectionName, Hint};
+use baton_store::Tidings;
+use baton_store::jitter::between;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::words::{LONGEST, News, Order, Said, Told, encode, next_line, read};
+use super::{CARRY_LINKS, Line, Port, line};
+use crate::telemetry::{Event, Log, Standing};
+
+/// From the end of the process to its next start: at first, and at the most.
+const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// One that lasted so long starts anew as at first.
+const WELL_AFTER: Duration = Duration::from_secs(60);
+/// How soon it must listen.
+const READY_WITHIN: Duration = Duration::from_secs(5);
+/// From one of its lines to the next, where there are many.
+const LINE_EVERY: Duration = Duration::from_millis(1);
+/// Orders that wait for the process.
+const WAITING: usize = 256;
+/// How long it may take to take one.
+const TAKEN_WITHIN: Duration = Duration::from_secs(1);
+/// How long the end waits for the last that is told.
+const LAST_WORD: Duration = Duration::from_millis(500);
+/// More of what it says as it ends is left out, in bytes.
+const LAST_WORDS: u64 = 500;
+
+/// The links of a host.
+pub struct Links {
+    node: String,
+    incarnation: String,
+    /// None where there are none.
+    folder: Option<PathBuf>,
+    ports: Vec<Port>,
+}
+
+/// The thread. It ends by itself once the supervisors of all elections have, and when this is dropped.
+pub struct Linking {
+    ends: watch::Sender<bool>,
+    /// Closed once it is about to end.
+    works: watch::Receiver<()>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Links {
+    /// Those of the host of that incarnation, with their sockets in a folder; none without one.
+    #[must_use]
+    pub fn new(node: &str, incarnation: &str, folder: Option<PathBuf>) -> Self {
+        Self { node: node.to_owned(), incarnation: incarnation.to_owned(), folder, ports: Vec::new() }
+    }
+
+    /// An election's end of them, for its supervisor. What is to be read soon goes to `tidings`.
+    pub fn line(&mut self, election: ElectionName, tidings: &Tidings, standing: &Arc<Standing>, log: &Log) -> Line {
+        if self.folder.is_none() {
+            return Line::off();
+        }
+        let (line, port) = line(election, tidings.clone(), Arc::clone(standing), log.clone());
+        self.ports.push(port);
+        line
+    }
+
+    /// Starts the thread, if there is anything to link.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn start(self, log: Log) -> io::Result<Option<Linking>> {
+        let Self { node, incarnation, folder, ports } = self;
+        let Some(folder) = folder.filter(|_| !ports.is_empty()) else { return Ok(None) };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (ends, mut ended) = watch::channel(false);
+        let (at_work, works) = watch::channel(());
+        let thread = std::thread::Builder::new().name("links".into()).spawn(move || {
+            let host = Host { begin: Order::Begin { node, incarnation }, folder, log };
+            runtime.block_on(async {
+                tokio::select! {
+                    () = host.keep_linked(ports) => {}
+                    _ = ended.wait_for(|ended| *ended) => {}
+                }
+            });
+            drop(at_work);
+        })?;
+        Ok(Some(Linking { ends, works, thread: Some(thread) }))
+    }
+}
+
+impl Linking {
+    /// Waits a moment until all that was to be told is, and ends process and thread.
+    pub async fn shutdown(mut self) {
+        let _ = timeout(LAST_WORD, self.works.changed()).await;
+    }
+}
+
+impl Drop for Linking {
+    fn drop(&mut self) {
+        self.ends.send_replace(true);
+        if let Some(thread) = self.thread.take() {
+            // It has said what it panicked with.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the thread is given.
+struct Host {
+    begin: Order,
+    folder: PathBuf,
+    log: Log,
+}
+
+/// What of an election is told back.
+struct Ear {
+    heard: mpsc::Sender<Hint>,
+    tidings: Tidings,
+    standing: Arc<Standing>,
+    log: Log,
+    /// Whom it is linked with.
+    linked: Option<(String, String)>,
+}
+
+impl Host {
+    async fn keep_linked(self, ports: Vec<Port>) {
+        let (orders, mut ordered) = mpsc::channel(WAITING);
+        let mut ears = BTreeMap::new();
+        let mut wanted = Vec::new();
+        let mut forwarders = tokio::task::JoinSet::new();
+        for Port { election, wanted: wants, words, heard, tidings, standing, log } in ports {
+            wanted.push((election.to_string(), wants.clone()));
+            forwarders.spawn(forward(election.to_string(), wants, words, tidings.finds(), orders.clone()));
+            ears.insert(election.to_string(), Ear { heard, tidings, standing, log, linked: None });
+        }
+        drop(orders);
+        let mut failures = 0;
+        let mut said = None;
+        loop {
+            let began = Instant::now();
+            let why = match self.carry(&wanted, &mut ordered, &mut ears).await {
+                Ok(()) => return,
+                Err(why) => format!("{why:#}"),
+            };
+            for ear in ears.values_mut() {
+                ear.ended();
+                ear.standing.listeners(0);
+            }
+            if began.elapsed() >= WELL_AFTER {
+                (failures, said) = (0, None);
+            }
+            if said.as_ref() != Some(&why) {
+                let error = format!("the nodes ask the store as if there were no links, until there are again: {why}");
+                self.log.emit(None, Event::Error { error });
+                said = Some(why);
+            }
+            let wait = (AGAIN.0 * (1 << failures.min(8))).min(AGAIN.1);
+            failures += 1;
+            sleep(between(wait / 2, wait)).await;
+        }
+    }
+
+    /// Has a process carry the links until nobody has anything to tell any more.
+    ///
+    /// # Errors
+    /// What is wrong with the process.
+    async fn carry(
+        &self,
+        wanted: &[(String, watch::Receiver<super::Wanted>)],
+        ordered: &mut mpsc::Receiver<Order>,
+        ears: &mut BTreeMap<String, Ear>,
+    ) -> anyhow::Result<()> {
+        let (own, its) = StdStream::pair()?;
+        own.set_nonblocking(true)?;
+        let mut child = start(&self.folder, its)?;
+        let (from, mut to) = UnixStream::from_std(own)?.into_split();
+        let (mut from, mut line) = (BufReader::with_capacity(LONGEST, from), Vec::new());
+        let mut first = encode(&self.begin);
+        for (election, wants) in wanted {
+            first.extend(encode(&want(election, &wants.borrow())));
+        }
+        to.write_all(&first).await?;
+        match timeout(READY_WITHIN, next_line(&mut from, &mut line)).await {
+            Ok(Ok(Some(said))) if matches!(read(said), Ok(Some(News::Ready))) => line.clear(),
+            Ok(_) => anyhow::bail!("{}", last_words(&mut child).await),
+            Err(_) => anyhow::bail!("the process that carries them did not listen within {READY_WITHIN:?}"),
+        }
+        loop {
+            tokio::select! {
+                order = ordered.recv() => {
+                    let Some(order) = order else {
+                        drop(to);
+                        // It ends once what it was to tell is told.
+                        let _ = timeout(LAST_WORD, child.wait()).await;
+                        return Ok(());
+                    };
+                    timeout(TAKEN_WITHIN, to.write_all(&encode(&order))).await??;
+                }
+                said = next_line(&mut from, &mut line) => {
+                    let Some(said) = said? else { anyhow::bail!("{}", last_words(&mut child).await) };
+                    let news = read(said)?;
+                    line.clear();
+                    match news {
+                        Some(News::Heard { election, from, said }) => {
+                            if let (Some(ear), said) = (ears.get_mut(&election), said.checked()?) {
+                                ear.heard(from, said);
+                            }
+                        }
+                        Some(News::Linked { election, incarnation, node }) => {
+                            if let Some(ear) = ears.get_mut(&election) {
+                                ear.linked(incarnation, node);
+                            }
+                        }
+                        Some(News::Ended { election, .. }) => {
+                            if let Some(ear) = ears.get_mut(&election) {
+                                ear.ended();
+                            }
+                        }
+                        Some(News::Listeners { election, count }) => {
+                            if let Some(ear) = ears.get(&election) {
+                                ear.standing.listeners(count);
+                            }
+                        }
+                        Some(News::Ready) | None => {}
+                    }
+                    sleep(LINE_EVERY).await;
+                }
+            }
+        }
+    }
+}
+
+impl Ear {
+    fn heard(&self, from: String, said: Said) {
+        let hint = match said {
+            Said::Look => return self.tidings.look(),
+            Said::Leads { term, age_ms, place } => {
+                Hint::Leads { from, term, age: Duration::from_millis(age_ms), place }
+            }
+            Said::GivesUp { place } => Hint::GivesUp { from, place },
+            Said::Hello { .. } | Said::Is(_) => return,
+        };
+        self.standing.heard_a_hint();
+        // One that is late is of no use.
+        let _ = self.heard.try_send(hint);
+    }
+
+    fn linked(&mut self, incarnation: String, node: String) {
+        self.ended();
+        self.standing.listens(Some(node.clone()));
+        self.log.emit(None, Event::Linked { leader: node.clone() });
+        self.linked = Some((incarnation, node));
+    }
+
+    fn ended(&mut self) {
+        let Some((from, node)) = self.linked.take() else { return };
+        self.standing.listens(None);
+        self.log.emit(None, Event::LinkEnded { leader: node });
+        let _ = self.heard.try_send(Hint::Silent { from });
+    }
+}
+
+fn want(election: &str, wanted: &super::Wanted) -> Order {
+    let super::Wanted { leader, candidate } = wanted.clone();
+    Order::Want { election: election.to_owned(), leader, candidate }
+}
+
+/// Gives on what the supervisor of an election wants, tells and has found.
+async fn forward(
+    election: String,
+    mut wants: watch::Receiver<super::Wanted>,
+    mut words: mpsc::Receiver<Told>,
+    mut finds: watch::Receiver<u64>,
+    orders: mpsc::Sender<Order>,
+) {
+    loop {
+        let tell = |told| Order::Tell { election: election.clone(), told };
+        let order = tokio::select! {
+            biased;
+            told = words.recv() => match told {
+                Some(told) => tell(told),
+                // Its supervisor has ended.
+                None => return,
+            },
+            Ok(()) = wants.changed() => want(&election, &wants.borrow_and_update()),
+            Ok(()) = finds.changed() => tell(Told::Look),
+        };
+        if orders.send(order).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// This program once more, with nothing but its line to this one.
+fn start(folder: &Path, line: StdStream) -> io::Result<Child> {
+    Command::new("/proc/self/exe")
+        .arg(CARRY_LINKS)
+        .args(["--parent", &std::process::id().to_string()])
+        .arg(folder)
+        .env_clear()
+        .stdin(OwnedFd::from(line))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+}
+
+/// How the process has ended, and what it said.
+async fn last_words(child: &mut Child) -> String {
+    let _ = child.start_kill();
+    let mut said = Vec::new();
+    if let Some(stderr) = child.stderr.take() {
+        let _ = timeout(TAKEN_WITHIN, stderr.take(LAST_WORDS).read_to_end(&mut said)).await;
+    }
+    let how = match child.wait().await {
+        Ok(status) => format!("the process that carries them has ended ({status})"),
+        Err(error) => error.to_string(),
+    };
+    let said = String::from_utf8_lossy(&said);
+    if said.trim().is_empty() { how } else { format!("{how}: {}", said.trim()) }
+}

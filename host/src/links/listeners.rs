@@ -1,0 +1,83 @@
+//! Who listens to a node in one election, and in which order they succeed it.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use super::words::Candidate;
+
+/// The listeners of one election, by the numbers of their links.
+#[derive(Default, Debug)]
+pub(super) struct Listeners(BTreeMap<u64, Listener>);
+
+#[derive(Debug)]
+struct Listener {
+    node: String,
+    candidate: Candidate,
+    /// Decides among equals, the same for as long as it listens.
+    luck: u64,
+}
+
+impl Listeners {
+    pub(super) fn add(&mut self, link: u64, node: String, luck: u64) {
+        self.0.insert(link, Listener { node, candidate: Candidate::default(), luck });
+    }
+
+    /// Whether there was one.
+    pub(super) fn remove(&mut self, link: u64) -> bool {
+        self.0.remove(&link).is_some()
+    }
+
+    pub(super) fn is(&mut self, link: u64, candidate: Candidate) {
+        if let Some(listener) = self.0.get_mut(&link) {
+            listener.candidate = candidate;
+        }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The place of each: first the node that a transfer named, then those that are ready, by their priority, and none that
+    /// leads as many as it should before one that does not. Who could not take the lease has none.
+    pub(super) fn places(&self, to: Option<&str>) -> BTreeMap<u64, Option<u32>> {
+        let mut ready: Vec<_> = self.0.iter().filter(|(_, listener)| listener.candidate.ready).collect();
+        ready.sort_by_key(|(_, Listener { node, candidate, luck })| {
+            (Some(node.as_str()) != to, candidate.leads_enough, Reverse(candidate.priority), *luck)
+        });
+        let mut places: BTreeMap<u64, Option<u32>> = self.0.keys().map(|link| (*link, None)).collect();
+        for (place, (link, _)) in ready.into_iter().enumerate() {
+            places.insert(*link, u32::try_from(place).ok());
+        }
+        places
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whom_a_transfer_named_is_first_and_then_who_is_ready_by_priority() {
+        let mut listeners = Listeners::default();
+        let ready = Candidate { ready: true, priority: 50, leads_enough: false };
+        for (link, (node, candidate)) in [
+            ("out", Candidate { ready: false, priority: 100, ..ready }),
+            ("low", ready),
+            ("high", Candidate { priority: 90, ..ready }),
+            ("full", Candidate { priority: 100, leads_enough: true, ..ready }),
+            ("equal", ready),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            listeners.add(link as u64, node.to_owned(), 10 - link as u64);
+            listeners.is(link as u64, candidate);
+        }
+        let order = |to| listeners.places(to).into_values().collect::<Vec<_>>();
+        assert_eq!(order(None), [None, Some(2), Some(0), Some(3), Some(1)]);
+        assert_eq!(order(Some("low")), [None, Some(0), Some(1), Some(3), Some(2)]);
+        assert_eq!(order(Some("out")), order(None), "it could not take the lease");
+        assert!(listeners.remove(2) && !listeners.remove(2));
+        assert_eq!((listeners.count(), listeners.places(None)[&4]), (4, Some(0)));
+    }
+}

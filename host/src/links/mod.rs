@@ -1,0 +1,129 @@
+//! Links: what the nodes of one store tell each other beside it, so that a standby need not ask again and again.
+//!
+//! Nothing of it is believed, and nothing needs it: what is heard makes a reading earlier or later ([`Hint`]). A standby
+//! connects to the socket of the host that the record names, `DIR/links/INCARNATION`, one link for each election, and
+//! hears there what that host has renewed and when it gives the lease up; it says itself whether it could take the lease.
+//! What either finds in the store that all are to read, it tells the other.
+//!
+//! The links are carried by a process of their own ([`carrier`]), which has neither the store nor a lease: it is given what
+//! to tell and whom to hear, and gives back lines of bounded length and number. `words` is what is said, `listeners` who
+//! listens and in which order they succeed, `sockets` where, `call` how a command of this user says that there is something
+//! to read. One thread of the host talks with the process, and starts it again where it ends: no thread that renews, kills
+//! or gates waits for it.
+
+mod call;
+mod carrier;
+mod host;
+mod listeners;
+mod sockets;
+mod words;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use baton_election::{ElectionName, Hint, Time, Word};
+use baton_store::{StoreUrl, Tidings};
+use tokio::sync::{mpsc, watch};
+
+use crate::telemetry::{Log, Standing};
+pub use call::call;
+pub use carrier::{CARRY_LINKS, carry_links};
+pub use host::{Linking, Links};
+pub use words::Candidate;
+pub(crate) use words::READER;
+use words::Told;
+
+/// Words that wait to be told, and hints that wait to be heard, of one election: more are dropped.
+const WAITING: usize = 32;
+
+/// The folder in the store's.
+const FOLDER: &str = "links";
+
+/// Where a store's hosts have their sockets; none where it is not for the hosts of one machine.
+#[must_use]
+pub fn folder(store: &StoreUrl) -> Option<PathBuf> {
+    match store {
+        StoreUrl::Sqlite(folder) => Some(std::path::absolute(folder).unwrap_or_else(|_| folder.clone()).join(FOLDER)),
+        StoreUrl::Memory | StoreUrl::Azure { .. } | StoreUrl::Azurite { .. } => None,
+    }
+}
+
+/// A supervisor's end of the links of its election.
+pub struct Line(Option<Ends>);
+
+struct Ends {
+    wanted: watch::Sender<Wanted>,
+    words: mpsc::Sender<Told>,
+    heard: mpsc::Receiver<Hint>,
+}
+
+/// What the links of an election are to be now.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Wanted {
+    /// The incarnation that is listened to.
+    leader: Option<String>,
+    /// What this node tells of itself.
+    candidate: Candidate,
+}
+
+/// The other end of a [`Line`], and what else the links of that election are for.
+struct Port {
+    election: ElectionName,
+    wanted: watch::Receiver<Wanted>,
+    words: mpsc::Receiver<Told>,
+    heard: mpsc::Sender<Hint>,
+    tidings: Tidings,
+    standing: Arc<Standing>,
+    log: Log,
+}
+
+impl Line {
+    /// No links: nothing is told and nothing heard.
+    #[must_use]
+    pub fn off() -> Self {
+        Self(None)
+    }
+
+    /// Tells those that listen. Of a hand-over, `to` is the node that is to be first.
+    pub fn tell(&self, word: &Word, now: Time, to: Option<&str>) {
+        let Some(Ends { words, .. }) = &self.0 else { return };
+        let told = match word {
+            Word::Leads { term, renewed } => Told::leads(*term, now.since(*renewed)),
+            Word::GivesUp => Told::GivesUp { to: to.map(str::to_owned) },
+        };
+        // It is late anyway where so many wait.
+        let _ = words.try_send(told);
+    }
+
+    /// Has that incarnation listened to, and says what this node would do.
+    pub fn wants(&self, leader: Option<&str>, candidate: Candidate) {
+        let Some(Ends { wanted, .. }) = &self.0 else { return };
+        wanted.send_if_modified(|wanted| {
+            let is_news = wanted.leader.as_deref() != leader || wanted.candidate != candidate;
+            if is_news {
+                *wanted = Wanted { leader: leader.map(str::to_owned), candidate };
+            }
+            is_news
+        });
+    }
+
+    /// What is heard. Cancel safe.
+    pub async fn heard(&mut self) -> Hint {
+        match &mut self.0 {
+            Some(Ends { heard, .. }) => match heard.recv().await {
+                Some(hint) => hint,
+                None => std::future::pending().await,
+            },
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// Both ends of an election's links.
+fn line(election: ElectionName, tidings: Tidings, standing: Arc<Standing>, log: Log) -> (Line, Port) {
+    let (wanted, wants) = watch::channel(Wanted::default());
+    let (words, told) = mpsc::channel(WAITING);
+    let (tell, heard) = mpsc::channel(WAITING);
+    let port = Port { election, wanted: wants, words: told, heard: tell, tidings, standing, log };
+    (Line(Some(Ends { wanted, words, heard })), port)
+}

@@ -1,0 +1,118 @@
+//! Where hosts of a machine listen: a folder in the store's, with a socket for each, named after its incarnation.
+
+use std::fs::{DirBuilder, DirEntry};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::time::Duration;
+
+use baton_store::clock::wall;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use tokio::net::UnixStream;
+
+use super::words::is_incarnation;
+
+/// No more sockets than this are looked at when the folder is tidied up.
+const TIDIED: usize = 4096;
+
+/// What is not finished after so long never will be.
+const UNFINISHED: Duration = Duration::from_secs(60);
+
+/// Makes the folder, which is for this user alone.
+///
+/// # Errors
+/// Those of the system, or that the folder is not this user's alone.
+pub(super) fn make(folder: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    let found = std::fs::symlink_metadata(folder)?;
+    let is_own = found.uid() == rustix::process::geteuid().as_raw();
+    if !found.is_dir() || !is_own || found.permissions().mode() & 0o077 != 0 {
+        let why = format!("{} is to be a folder for this user alone, with mode 0700", folder.display());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
+    Ok(())
+}
+
+/// Listens there under the name of an incarnation. The socket has that name only once somebody listens: who tidies up takes
+/// one at which nobody does for left over.
+///
+/// # Errors
+/// Those of the system.
+pub(super) fn listen(folder: &Path, incarnation: &str) -> io::Result<UnixListener> {
+    let unfinished = folder.join(format!(".{incarnation}"));
+    // Left by a process before that ended in the middle of this.
+    let _ = std::fs::remove_file(&unfinished);
+    let listener = UnixListener::bind(&unfinished)?;
+    std::fs::rename(&unfinished, folder.join(incarnation))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Removes the sockets of hosts that are gone. What cannot be removed stays.
+pub(super) fn tidy_up(folder: &Path) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    for entry in entries.take(TIDIED).filter_map(Result::ok) {
+        let (name, path) = (entry.file_name(), entry.path());
+        let Some(name) = name.to_str().filter(|_| entry.file_type().is_ok_and(|kind| kind.is_socket())) else {
+            continue;
+        };
+        let is_left = match name.strip_prefix('.') {
+            Some(unfinished) => is_incarnation(unfinished) && is_old(&entry),
+            None => is_incarnation(name) && is_left_over(&path).unwrap_or(false),
+        };
+        if is_left {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Whether nobody listens there. It waits for nobody who does.
+fn is_left_over(path: &Path) -> rustix::io::Result<bool> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    Ok(rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) == Err(Errno::CONNREFUSED))
+}
+
+fn is_old(entry: &DirEntry) -> bool {
+    let changed = entry.metadata().ok().and_then(|found| u64::try_from(found.mtime()).ok());
+    changed.is_some_and(|changed| wall().saturating_sub(Duration::from_secs(changed)) >= UNFINISHED)
+}
+
+/// Whether it is this user who is there.
+pub(super) fn is_same_user(peer: &UnixStream) -> bool {
+    peer.peer_cred().is_ok_and(|peer| peer.uid() == rustix::process::geteuid().as_raw())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use super::*;
+
+    #[test]
+    fn a_socket_that_nobody_listens_at_is_removed_and_what_else_is_there_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("links");
+        make(&folder).unwrap();
+        let alive = listen(&folder, "ab").unwrap();
+        drop(listen(&folder, "cd").unwrap());
+        drop(UnixListener::bind(folder.join(".ef")).unwrap());
+        std::fs::write(folder.join("12"), "").unwrap();
+        tidy_up(&folder);
+        let name = |entry: io::Result<DirEntry>| entry.unwrap().file_name().into_string().unwrap();
+        let mut left: Vec<_> = std::fs::read_dir(&folder).unwrap().map(name).collect();
+        left.sort();
+        assert_eq!(left, [".ef", "12", "ab"]);
+        drop(alive);
+    }
+
+    #[test]
+    fn a_folder_that_others_can_enter_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o750)).unwrap();
+        assert!(make(folder.path()).unwrap_err().to_string().contains("0700"));
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
+        make(folder.path()).unwrap();
+    }
+}

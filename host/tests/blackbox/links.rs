@@ -1,0 +1,263 @@
+//! What the nodes of one machine tell each other: that it spares them the store, that nobody waits for a poll, and that
+//! whoever speaks on a link, whatever it says, breaks no promise and is in no renewal's way.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::process::{Signal, kill_process};
+
+use crate::endpoint::{Endpoint, sample};
+use crate::fleet::{ELECTION, Fleet};
+use crate::node::{Event, Launch, Node, until};
+use crate::patience::Patience;
+use crate::store::Store;
+
+/// With it a renewal is due each second, and a standby that hears of one asks nothing for two.
+const LEASE: (&str, &str) = ("--lease", "6s");
+/// With it a renewal is due each ten seconds.
+const MINUTE: (&str, &str) = ("--lease", "60s");
+
+fn folder(fleet: &Fleet) -> PathBuf {
+    fleet.store.folder().join("links")
+}
+
+/// A leader, a standby that hears from it, and the term.
+fn pair(fleet: &Fleet, flags: &[(&str, &str)]) -> (Node, Node, u64) {
+    pair_of(fleet, |name| fleet.launch_with(name, flags))
+}
+
+/// The same, as it is launched.
+fn pair_of(fleet: &Fleet, launch: impl Fn(&str) -> Launch) -> (Node, Node, u64) {
+    let alpha = launch("alpha").start();
+    let term = fleet.beat_above(0).term;
+    let beta = launch("beta").start();
+    beta.event("to hear from alpha", |event| event.name == "linked" && event.text("leader") == "alpha");
+    (alpha, beta, term)
+}
+
+fn of(name: &str, labels: &str) -> String {
+    let comma = if labels.is_empty() { "" } else { "," };
+    format!("{name}{{election=\"{ELECTION}\"{comma}{labels}}}")
+}
+
+/// The socket of whoever leads.
+fn socket(fleet: &Fleet) -> PathBuf {
+    let status = fleet.command(&["nodes", ELECTION, "--json"]).json();
+    let nodes = status.as_array().cloned().unwrap_or_default();
+    let leader = nodes.iter().find(|node| node["role"] == "leader").expect("somebody leads");
+    folder(fleet).join(leader["incarnation"].as_str().expect("an incarnation"))
+}
+
+/// Waits until the node has led on in that term for a while.
+fn goes_on(fleet: &Fleet, node: &Node, term: u64) {
+    let beats = |above: usize| {
+        fleet.journal.wait("another beat", |events| {
+            let beats = events.iter().filter(|event| event.name == "output" && event.term == term).count();
+            (beats > above).then_some(beats)
+        })
+    };
+    let so_far = beats(0);
+    beats(so_far);
+    let is_trouble =
+        |event: &&Event| event.from == node.name && ["lost", "stopping", "error"].contains(&event.name.as_str());
+    let events = fleet.journal.events();
+    assert!(!events.iter().any(|event| is_trouble(&event)), "{events:?}");
+}
+
+#[test]
+fn a_standby_that_hears_its_leader_hardly_asks_and_is_there_when_the_lease_is_given_up() {
+    let fleet = Fleet::new(Store::sqlite());
+    let (mut alpha, beta, term) = pair(&fleet, &[LEASE]);
+    let at = Endpoint::of(&beta);
+    let number = |name: &str| sample(&at.ask("/metrics").body, name);
+    let (hints, reads) =
+        (of("baton_link_hints_total", ""), of("baton_store_requests_total", "operation=\"read\",result=\"ok\""));
+    let (heard, read) = (number(&hints), number(&reads));
+    until("renewals to be heard", || (number(&hints) >= heard + 6.0).then_some(()).ok_or(()));
+    let asked = number(&reads) - read;
+    assert!(asked <= 3.0, "{asked} readings while it heard six renewals, a second apart");
+    let nodes = fleet.command(&["nodes", ELECTION, "--json"]).json();
+    let hears = nodes.as_array().expect("a list").iter().find(|node| node["node"] == "beta").expect("beta is there");
+    assert_eq!(hears["listens"]["to"], "alpha", "{nodes}");
+    assert_eq!(sample(&Endpoint::of(&alpha).ask("/metrics").body, &of("baton_link_listeners", "")), 1.0);
+    // There and back.
+    assert!(alpha.terminate().success());
+    let next = beta.after(term, "elected");
+    let released = alpha.event("the end of its lease", |event| event.name == "released");
+    // It would have looked within ten seconds. The order of the events is what counts; that it is far less shows that it
+    // was told.
+    assert!(next.ts >= released.ts && next.ts - released.ts < Duration::from_secs(5), "{released:?}, {next:?}");
+    fleet.check_promises();
+}
+
+#[test]
+fn what_carries_the_links_may_die_and_is_started_again() {
+    let fleet = Fleet::new(Store::sqlite());
+    let (alpha, beta, term) = pair(&fleet, &[MINUTE]);
+    for carrier in alpha.link_carriers() {
+        kill_process(carrier, Signal::KILL).expect("it is there");
+    }
+    let is = |name: &'static str| move |event: &&Event| event.from == "beta" && event.name == name;
+    beta.event("the link to end", |event| event.name == "link_ended");
+    fleet.journal.wait("another link", |events| (events.iter().filter(is("linked")).count() >= 2).then_some(()));
+    // The node whose process it was has said what that means, and goes on.
+    alpha.event("to say so", |event| event.name == "error" && event.text("error").contains("links"));
+    assert_eq!(fleet.status()["term"].as_u64(), Some(term));
+    // A host that is killed takes it along.
+    let socket = socket(&fleet);
+    alpha.signal(Signal::KILL);
+    beta.after(term, "elected");
+    until("nobody to listen there", || UnixStream::connect(&socket).map_or_else(|_| Ok(()), Err));
+    fleet.check_promises();
+}
+
+#[test]
+fn who_floods_loiters_or_speaks_garbage_is_in_nobodys_way() {
+    let fleet = Fleet::new(Store::sqlite());
+    let (alpha, _beta, term) = pair(&fleet, &[LEASE]);
+    let socket = socket(&fleet);
+    let incarnation = socket.file_name().unwrap().to_str().unwrap().to_owned();
+    let hello = |election: &str, to: &str| {
+        format!(r#"{{"hello":{{"election":"{election}","to":"{to}","node":"mallory","incarnation":"ee"}}}}"#) + "\n"
+    };
+    // Those who say nothing, more than there may be, and stay for as long as they may.
+    let loiterers: Vec<_> = (0..200).filter_map(|_| UnixStream::connect(&socket).ok()).collect();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let floods = std::thread::spawn({
+        let (socket, hello, is_over) = (socket.clone(), hello(ELECTION, &incarnation), Arc::clone(&is_over));
+        move || {
+            while !is_over.load(Ordering::Relaxed) {
+                let Ok(mut flood) = UnixStream::connect(&socket) else { continue };
+                let _ = flood.write_all(hello.as_bytes());
+                for _ in 0..1000 {
+                    if flood.write_all(b"\"look\"\n").is_err() {
+                        break;
+                    }
+                }
+            }
+        }
+    });
+    let garbage = [
+        "GET / HTTP/1.1\r\n\r\n".to_owned(),
+        "{".repeat(1 << 16),
+        "\u{0}\n".to_owned(),
+        hello("another", &incarnation),
+        hello(ELECTION, "ee"),
+        hello(ELECTION, "../../lease.db"),
+        // What only the one that leads may say.
+        hello(ELECTION, &incarnation) + "{\"leads\":{\"term\":9000,\"age_ms\":0,\"place\":0}}\n",
+    ];
+    for said in garbage {
+        let mut patience = Patience::default();
+        // There is no room for a while.
+        while patience.lasts() {
+            let Ok(mut peer) = UnixStream::connect(&socket) else { continue };
+            peer.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+            let _ = peer.write_all(said.as_bytes());
+            // It is cut off, whatever it was told before.
+            let mut told = Vec::new();
+            match peer.read_to_end(&mut told) {
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                _ => break,
+            }
+        }
+    }
+    goes_on(&fleet, &alpha, term);
+    is_over.store(true, Ordering::Relaxed);
+    floods.join().expect("it ends");
+    drop(loiterers);
+    goes_on(&fleet, &alpha, term);
+    // Whoever comes then is heard as ever.
+    let gamma = fleet.launch_with("gamma", &[LEASE]).start();
+    gamma.event("to hear from alpha", |event| event.name == "linked" && event.text("leader") == "alpha");
+    fleet.check_promises();
+}
+
+#[test]
+fn who_lies_in_the_leaders_name_is_read_after_and_never_believed() {
+    let fleet = Fleet::new(Store::sqlite());
+    let (alpha, beta, term) = pair_of(&fleet, |name| fleet.launch_with(name, &[LEASE]).arg("--witness=false"));
+    // Its socket is another's from now on.
+    let socket = socket(&fleet);
+    let incarnation = socket.file_name().unwrap().to_str().unwrap().to_owned();
+    std::fs::remove_file(&socket).expect("it is there");
+    let liar = UnixListener::bind(&socket).expect("the path is free");
+    for carrier in alpha.link_carriers() {
+        kill_process(carrier, Signal::STOP).expect("it is there");
+    }
+    for carrier in beta.link_carriers() {
+        kill_process(carrier, Signal::KILL).expect("it is there");
+    }
+    liar.set_nonblocking(true).expect("a socket");
+    let told = Arc::new(AtomicU64::new(0));
+    let lies = std::thread::spawn({
+        let told = Arc::clone(&told);
+        move || {
+            // Until it is told no more, by its last owner but this.
+            while Arc::strong_count(&told) > 1 {
+                std::thread::sleep(Duration::from_millis(10));
+                let Ok((mut victim, _)) = liar.accept() else { continue };
+                let who = format!(r#""to":"ee","node":"alpha","incarnation":"{incarnation}""#);
+                let mut lie = format!("{{\"hello\":{{\"election\":\"{ELECTION}\",{who}}}}}\n");
+                while Arc::strong_count(&told) > 1 && victim.write_all(lie.as_bytes()).is_ok() {
+                    let number = told.fetch_add(1, Ordering::Relaxed);
+                    lie = match number % 3 {
+                        0 => format!("{{\"leads\":{{\"term\":{},\"age_ms\":0,\"place\":0}}}}\n", (number + 1) << 40),
+                        1 => "{\"gives-up\":{\"place\":0}}\n".to_owned(),
+                        _ => "\"look\"\n".to_owned(),
+                    };
+                    std::thread::sleep(Duration::from_millis(60));
+                }
+            }
+        }
+    });
+    fleet.journal.wait("beta to hear lies", |events| {
+        (events.iter().filter(|event| event.from == "beta" && event.name == "linked").count() >= 2).then_some(())
+    });
+    // All this time alpha leads, and no term but its own was ever there.
+    until("lies to be told", || (told.load(Ordering::Relaxed) > 60).then_some(()).ok_or(()));
+    goes_on(&fleet, &alpha, term);
+    let status = fleet.status();
+    assert_eq!((status["term"].as_u64(), status["lease"].as_str()), (Some(term), Some("held")), "{status}");
+    // Who dies is followed all the same, in the term after, while the lies go on.
+    alpha.signal(Signal::KILL);
+    assert_eq!(beta.after(term, "elected").term, term + 1);
+    drop(told);
+    lies.join().expect("it ends");
+    fleet.check_promises();
+}
+
+#[test]
+fn without_links_everything_is_as_it_was() {
+    let fleet = Fleet::new(Store::sqlite());
+    let mut alpha = fleet.launch("alpha").arg("--links=false").start();
+    let term = fleet.beat_above(0).term;
+    // One with links beside one without.
+    let beta = fleet.launch("beta").start();
+    beta.event("to follow alpha", |event| event.name == "standby" && event.text("leader") == "alpha");
+    assert!(alpha.link_carriers().is_empty());
+    assert!(alpha.terminate().success());
+    let next = fleet.beat_above(term);
+    assert_eq!((next.from.as_str(), next.term), ("beta", term + 1));
+    let events = fleet.journal.events();
+    assert!(!events.iter().any(|event| event.name == "linked"), "{events:?}");
+    // And where the folder cannot be had.
+    let bare = Fleet::new(Store::sqlite());
+    std::fs::create_dir_all(bare.store.folder()).expect("the store's folder");
+    std::fs::write(folder(&bare), "").expect("a file in its place");
+    let (gamma, term) = bare.leader("gamma");
+    let error = gamma.event("to say so", |event| event.name == "error");
+    assert!(error.text("error").contains("links"), "{error:?}");
+    goes_on_without(&bare, term);
+    bare.check_promises();
+}
+
+fn goes_on_without(fleet: &Fleet, term: u64) {
+    fleet.journal.wait("beats", |events| {
+        (events.iter().filter(|event| event.name == "output" && event.term == term).count() >= 3).then_some(())
+    });
+}
