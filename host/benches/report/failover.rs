@@ -72,7 +72,7 @@ pub fn elections(module: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
 fn deaths(module: &Path, times: usize) -> anyhow::Result<Row> {
     let samples: Samples = (0..times)
         .map(|number| {
-            let mut pair = Pair::start(module, true);
+            let mut pair = Pair::start(module, true, true);
             thread::sleep(Duration::from_secs_f64(0.4 + 0.6 * (number as f64 * 0.618_034).fract()));
             let killed = now();
             pair.leader.signal(Signal::KILL);
@@ -106,14 +106,38 @@ fn restarts(module: &Path, times: usize) -> anyhow::Result<Row> {
     Ok(row.bar(Bar::Median(0.3)))
 }
 
-/// Crashes and hand-offs of pairs of hosts, one leading and one standing by, so that no third one helps.
+/// Crashes and hand-offs of pairs of hosts, one leading and one standing by, so that no third one helps: with what they tell
+/// each other, and without.
 pub fn crashes_and_hand_offs(module: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
+    let (crashes, hand_offs) = pairs(module, effort, true)?;
+    let (unlinked_crashes, unlinked_hand_offs) = pairs(module, effort, false)?;
+    let judged = |what: &str, samples| {
+        Row::new(what, Unit::S, samples).bar(Bar::Median(0.75)).bar(Bar::P99(1.6)).beside("poll", POLL)
+    };
+    Ok(vec![
+        deaths(module, effort.pairs * effort.rounds)?,
+        restarts(module, effort.rounds)?,
+        Row::new("the lease's own end → next instance", Unit::S, crashes)
+            .bar(Bar::Median(0.1))
+            .bar(Bar::P99(0.3))
+            .beside("without links", unlinked_crashes.median()),
+        Row::new("hand-off: gone → next instance", Unit::S, hand_offs)
+            .bar(Bar::Median(0.02))
+            .bar(Bar::P99(0.06))
+            .beside("without links", unlinked_hand_offs.median()),
+        judged("without links: the lease's own end → next instance", unlinked_crashes),
+        judged("without links, hand-off: gone → next instance", unlinked_hand_offs),
+    ])
+}
+
+/// Of each, what was measured in seconds.
+fn pairs(module: &Path, effort: &Effort, links: bool) -> anyhow::Result<(Samples, Samples)> {
     let (mut crashes, mut hand_offs) = (Samples::default(), Samples::default());
     thread::scope(|scope| {
         let pairs: Vec<_> = (0..effort.pairs)
             .map(|number| {
                 scope.spawn(move || {
-                    let mut pair = Pair::start(module, false);
+                    let mut pair = Pair::start(module, false, links);
                     let crashes: Vec<f64> =
                         (0..effort.rounds).map(|round| pair.crash(number + round * effort.pairs)).collect();
                     let hand_offs: Vec<f64> = (0..effort.rounds).map(|_| pair.hand_off()).collect();
@@ -128,15 +152,7 @@ pub fn crashes_and_hand_offs(module: &Path, effort: &Effort) -> anyhow::Result<V
         }
         anyhow::Ok(())
     })?;
-    let judged = |what: &str, samples| {
-        Row::new(what, Unit::S, samples).bar(Bar::Median(0.75)).bar(Bar::P99(1.6)).beside("poll", POLL)
-    };
-    Ok(vec![
-        deaths(module, effort.pairs * effort.rounds)?,
-        restarts(module, effort.rounds)?,
-        judged("SIGKILL: the lease's own end → next instance", crashes),
-        judged("SIGTERM → next instance", hand_offs),
-    ])
+    Ok((crashes, hand_offs))
 }
 
 struct Pair<'a> {
@@ -149,18 +165,22 @@ struct Pair<'a> {
     started: usize,
     /// Whether nobody waits for the lease of who is gone.
     witness: bool,
+    /// Whether they tell each other what is new.
+    links: bool,
 }
 
 impl<'a> Pair<'a> {
-    fn start(module: &'a Path, witness: bool) -> Self {
+    fn start(module: &'a Path, witness: bool, links: bool) -> Self {
         let site = Site::new();
-        let launch = |name| launch(&site, name, module).arg(format!("--witness={witness}")).start();
+        let launch = |name| {
+            launch(&site, name, module).arg(format!("--witness={witness}")).arg(format!("--links={links}")).start()
+        };
         let leader = launch("node-1");
         let term = leader.after(0, "started").term;
         let standby = launch("node-2");
-        follows(&standby);
+        stands_by(&standby, links);
         let store = SqliteStore::new(site.store());
-        Self { site, module, store, leader, term, standby, started: 2, witness }
+        Self { site, module, store, leader, term, standby, started: 2, witness, links }
     }
 
     /// From the end of the lease of a leader that was killed until the standby's instance runs, in seconds.
@@ -174,11 +194,12 @@ impl<'a> Pair<'a> {
         took
     }
 
-    /// From SIGTERM to the leader until the standby's instance runs, in seconds.
+    /// From the end of the leader's instance, which SIGTERM leads to, until the standby's runs, in seconds.
     fn hand_off(&mut self) -> f64 {
-        let sent = now();
+        let term = self.term;
         self.leader.signal(Signal::TERM);
-        let took = self.next_instance() - sent;
+        let gone = self.leader.after(term - 1, "gone");
+        let took = self.next_instance() - at(&gone);
         self.leader.wait();
         self.replace();
         took
@@ -194,8 +215,9 @@ impl<'a> Pair<'a> {
     fn replace(&mut self) {
         self.started += 1;
         let launch = launch(&self.site, &format!("node-{}", self.started), self.module);
-        let standby = launch.arg(format!("--witness={}", self.witness)).start();
-        follows(&standby);
+        let launch = launch.arg(format!("--witness={}", self.witness)).arg(format!("--links={}", self.links));
+        let standby = launch.start();
+        stands_by(&standby, self.links);
         self.leader = std::mem::replace(&mut self.standby, standby);
     }
 
@@ -221,6 +243,14 @@ impl<'a> Pair<'a> {
                 tokio::time::sleep(LOOK).await;
             }
         })
+    }
+}
+
+/// Waits until it follows, and hears from the one that leads if it is to.
+fn stands_by(standby: &Node, links: bool) {
+    follows(standby);
+    if links {
+        standby.event("to hear from the leader", |event| event.name == "linked");
     }
 }
 

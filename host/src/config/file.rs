@@ -201,10 +201,11 @@ impl Source<'_> {
             }
             (Key::Trust, DeValue::String(file)) => self.path(at, &path, file)?,
             (Key::MaxRequests | Key::Priority | Key::MaxLeading, DeValue::Integer(number)) => number.to_string(),
-            (Key::Create | Key::AllowWeakerIsolation | Key::Preempt | Key::Witness, DeValue::Boolean(on)) => {
-                on.to_string()
-            }
-            (Key::Create | Key::AllowWeakerIsolation | Key::Preempt | Key::Witness, _) => {
+            (
+                Key::Create | Key::AllowWeakerIsolation | Key::Preempt | Key::Witness | Key::Links,
+                DeValue::Boolean(on),
+            ) => on.to_string(),
+            (Key::Create | Key::AllowWeakerIsolation | Key::Preempt | Key::Witness | Key::Links, _) => {
                 return Err(self.error(at, Some(&path), "write true or false, without quotes"));
             }
             (Key::Coredump | Key::Profile | Key::Cache, DeValue::String(place)) if place != OFF => {

@@ -81,6 +81,7 @@ const SETTINGS: [(Key, [&str; 4], &str); 39] = [
     (Key::AdminAdvertise, ["http://f:1", "https://v", "", "https://g/x"], "own"),
     (Key::ScheduledEvents, ["off", "http://127.0.0.1:1", "", "http://127.0.0.1:2"], "auto"),
     (Key::Witness, ["false", "true", "", "false"], "true"),
+    (Key::Links, ["false", "true", "", "false"], "true"),
     (Key::Cache, ["f", "v", "", "off"], "HOME/.cache/baton"),
     (Key::Pin, [PINS[0], PINS[1], PINS[2], PINS[3]], "none"),
     (Key::Trust, ["f.pub", "v.pub", "/t.pub", "/g.pub"], "none"),
@@ -107,7 +108,7 @@ fn each_setting_comes_from_the_strongest_layer_that_has_it() {
     for (key, [flag, variable, table, global], default) in SETTINGS {
         let home = |text: &str, case: &Case| text.replace("HOME", case.path().to_str().unwrap());
         let quote = |text: &str| {
-            if matches!(key, Key::Create | Key::AllowWeakerIsolation | Key::Preempt | Key::Witness) {
+            if matches!(key, Key::Create | Key::AllowWeakerIsolation | Key::Preempt | Key::Witness | Key::Links) {
                 text.to_string()
             } else {
                 format!("{text:?}")

@@ -172,15 +172,15 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a hint is believed without a reading",
         file: CANDIDATE,
-        old: "let snapshot = held_while_it_waits(snapshot);",
-        new: "let snapshot = held_while_it_waits(snapshot);\n                let snapshot = match snapshot {\n                    Snapshot::Object { lease: LeaseState::Held, version, record } if MUTANT && context.listening.gave_up() => Snapshot::Object { lease: LeaseState::Free, version, record },\n                    snapshot => snapshot,\n                };",
+        old: "let snapshot = held_unless_all_is_clear(context, snapshot);",
+        new: "let snapshot = held_unless_all_is_clear(context, snapshot);\n                let snapshot = match snapshot {\n                    Snapshot::Object { lease: LeaseState::Held, version, record } if MUTANT && context.listening.gave_up() => Snapshot::Object { lease: LeaseState::Free, version, record },\n                    snapshot => snapshot,\n                };",
         breaks: "acquires_only_what_looks_free",
     },
     Mutant {
         name: "a successor skips the version",
         file: CANDIDATE,
-        old: "let opening = Opening { version, record, unclear, instead_of };",
-        new: "let version = if MUTANT && record.as_ref().is_some_and(|record| record.released) { Version(String::new()) } else { version };\n        let opening = Opening { version, record, unclear, instead_of };",
+        old: "let opening = Opening { version, record, unclear, way: Way::of(lease) };",
+        new: "let version = if MUTANT && record.as_ref().is_some_and(|record| record.released) { Version(String::new()) } else { version };\n        let opening = Opening { version, record, unclear, way: Way::of(lease) };",
         breaks: "writes_carry_id_and_version",
     },
     Mutant {
