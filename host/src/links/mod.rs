@@ -5,7 +5,7 @@
 //! hears there what that host has renewed and when it gives the lease up; it says itself whether it could take the lease.
 //! What either finds in the store that all are to read, it tells the other.
 //!
-//! The links are carried by a process of their own ([`carrier`]), which has neither the store nor a lease: it is given what
+//! The links are carried by a process of their own (`carrier`), which has neither the store nor a lease: it is given what
 //! to tell and whom to hear, and gives back lines of bounded length and number. `words` is what is said, `listeners` who
 //! listens and in which order they succeed, `sockets` where, `call` how a command of this user says that there is something
 //! to read. One thread of the host talks with the process, and starts it again where it ends: no thread that renews, kills
