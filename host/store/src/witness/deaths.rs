@@ -65,6 +65,7 @@ impl Deaths {
     }
 
     /// Where the lock files are.
+    #[cfg(feature = "sqlite")]
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
