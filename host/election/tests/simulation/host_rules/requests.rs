@@ -167,6 +167,24 @@ impl HostRules {
         }
     }
 
+    /// A lease that is asked for now, after which nothing else runs.
+    fn asks_for(&self, now: Time, id: LeaseId, length: Duration) -> Acquisition {
+        Acquisition {
+            id,
+            length,
+            first_sent: now,
+            first_sent_least: self.least,
+            in_doubt: false,
+            decided: false,
+            waits_until: self.least,
+            is_clear: true,
+            is_of_the_dead: false,
+            is_reclaim: false,
+            gives_way: false,
+            is_recalled: self.seen.recalled == Some(true),
+        }
+    }
+
     /// Goes on with a lease, as it was read, where nothing is unclear. An id that is used again is of nobody else.
     fn reclaim(&mut self, now: Time, id: LeaseId, version: &Version) -> Checked {
         const RULE: &str = "reclaims_what_it_read";
@@ -197,20 +215,8 @@ impl HostRules {
             self.role += 1;
             self.holding = None;
             let Table(length) = self.table();
-            self.acquisition = Some(Acquisition {
-                id,
-                length,
-                first_sent: now,
-                first_sent_least: self.least,
-                in_doubt: false,
-                decided: false,
-                waits_until: self.least,
-                is_clear: true,
-                is_of_the_dead: true,
-                is_reclaim: true,
-                gives_way: false,
-                is_recalled: self.seen.recalled == Some(true),
-            });
+            self.acquisition =
+                Some(Acquisition { is_of_the_dead: true, is_reclaim: true, ..self.asks_for(now, id, length) });
         }
         Ok(())
     }
@@ -275,20 +281,11 @@ impl HostRules {
             self.role += 1;
             self.used_ids.insert(id.as_u128());
             self.holding = None;
-            let (waits_until, is_clear) = (self.least + wait, wait.is_zero());
             self.acquisition = Some(Acquisition {
-                id,
-                length,
-                first_sent: now,
-                first_sent_least: self.least,
-                in_doubt: false,
-                decided: false,
-                waits_until,
-                is_clear,
+                waits_until: self.least + wait,
+                is_clear: wait.is_zero(),
                 is_of_the_dead: instead_of.is_some(),
-                is_reclaim: false,
-                gives_way: false,
-                is_recalled: self.seen.recalled == Some(true),
+                ..self.asks_for(now, id, length)
             });
         }
         Ok(())
