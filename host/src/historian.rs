@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::telemetry::{Event, Log, Served, Standing};
 use baton_store::clock::rfc3339;
-use baton_store::jitter::between;
+use baton_store::jitter::{between, doubled};
 use baton_store::{HistoryError, KEPT_TERMS, ObjectStore, PastTerm, tell_terms};
 
 /// How these are paced.
@@ -103,8 +103,7 @@ impl Historian {
                     problem
                 }
                 Err(error) => {
-                    let (first, longest) = self.pace.again;
-                    due = Instant::now() + (first * (1 << failures.min(8))).min(longest);
+                    due = Instant::now() + doubled(self.pace.again, failures);
                     failures = failures.saturating_add(1);
                     Some(error)
                 }

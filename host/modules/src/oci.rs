@@ -27,7 +27,7 @@ pub use reference::{InvalidOciReference, OciReference};
 use super::source::{Offer, Source, SourceError};
 use artifact::Content;
 use baton_store::Digest;
-use baton_store::jitter::between;
+use baton_store::jitter::{between, doubled};
 use registry::{Failure, Registry};
 
 /// From one look at a tag to the next, at least and at most.
@@ -103,7 +103,7 @@ impl OciSource {
                 between(PACE.0, PACE.1)
             }
             Err(Failure::Unreachable(_) | Failure::Denied(_) | Failure::Refused(_)) => {
-                let wait = (BACK_OFF.0 * (1 << self.failures.min(10))).min(BACK_OFF.1);
+                let wait = doubled(BACK_OFF, self.failures);
                 self.failures = self.failures.saturating_add(1);
                 between(wait, wait * 5 / 4)
             }

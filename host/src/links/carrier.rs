@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use baton_runtime::confine;
-use baton_store::jitter::between;
+use baton_store::jitter::{between, doubled};
 use tokio::io::{AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
@@ -309,8 +309,8 @@ impl Carrier {
                 listens.failures = 0;
                 news.push(News::Ended { election: election.clone(), incarnation: listens.incarnation.clone() });
             }
-            let wait = (DIAL.0 * (1 << listens.failures.min(8))).min(DIAL.1);
-            listens.failures += 1;
+            let wait = doubled(DIAL, listens.failures);
+            listens.failures = listens.failures.saturating_add(1);
             let (events, election) = (self.events.clone(), election.clone());
             self.tasks.spawn(async move {
                 sleep(between(wait / 2, wait)).await;

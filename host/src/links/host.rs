@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use baton_election::{ElectionName, Hint};
 use baton_store::Tidings;
-use baton_store::jitter::between;
+use baton_store::jitter::{between, doubled};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
@@ -148,7 +148,7 @@ impl Host {
             ears.insert(election.to_string(), Ear { heard, tidings, standing, log, linked: None });
         }
         drop(orders);
-        let mut failures = 0;
+        let mut failures = 0_u32;
         let mut said = None;
         loop {
             let began = Instant::now();
@@ -168,8 +168,8 @@ impl Host {
                 self.log.emit(None, Event::Error { error });
                 said = Some(why);
             }
-            let wait = (AGAIN.0 * (1 << failures.min(8))).min(AGAIN.1);
-            failures += 1;
+            let wait = doubled(AGAIN, failures);
+            failures = failures.saturating_add(1);
             sleep(between(wait / 2, wait)).await;
         }
     }

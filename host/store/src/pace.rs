@@ -5,12 +5,12 @@ use std::time::Duration;
 use baton_election::StoreError;
 use tokio::time::{sleep, timeout};
 
+use crate::jitter::doubled;
+
 /// How long one try may take: several megabytes go over a slow line.
 const TRY: Duration = Duration::from_secs(4);
-/// From one try to the next; each further wait is twice as long.
-const RETRY: Duration = Duration::from_millis(20);
-/// The longest wait.
-const RETRY_MAX: Duration = Duration::from_secs(1);
+/// From one try to the next; each further wait is twice as long, up to the longest.
+const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 /// Tries that the store refuses without having written, before it is given up.
 const TRIES: u32 = 10;
 
@@ -36,7 +36,7 @@ impl<'a> Pace<'a> {
         if self.tries == 0 {
             (self.tell)(error);
         }
-        sleep((RETRY * (1 << self.tries.min(6))).min(RETRY_MAX)).await;
+        sleep(doubled(RETRY, self.tries)).await;
         self.tries += 1;
         if self.tries >= TRIES { Err(error.to_string()) } else { Ok(()) }
     }

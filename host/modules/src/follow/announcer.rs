@@ -11,6 +11,7 @@ use super::KnownBy;
 use super::in_flight::InFlight;
 use crate::Presence;
 use baton_store::LeaseStore;
+use baton_store::jitter::doubled;
 use baton_store::{Announcement, Digest, ModuleStore as _, ObjectStore, withdraw};
 
 /// News is said so long after it came: a term that begins needs the machine for its instance.
@@ -135,7 +136,7 @@ impl Announcer {
                 self.failures = 0;
             }
             Err(_) => {
-                self.again = Instant::now() + (AGAIN.0 * (1 << self.failures.min(8))).min(AGAIN.1);
+                self.again = Instant::now() + doubled(AGAIN, self.failures);
                 self.failures = self.failures.saturating_add(1);
             }
         }

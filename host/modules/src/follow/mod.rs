@@ -26,6 +26,7 @@ use super::{RecordedVerdict, Source, SourceError, Supply, Verdict};
 use announcer::{Announcer, Said};
 use baton_runtime::LARGEST_MODULE;
 use baton_store::LeaseStore;
+use baton_store::jitter::doubled;
 use baton_store::{Digest, Labels, ModuleStore as _, ObjectStore, Reading, Tidings, TidingsReader};
 use in_flight::InFlight;
 use offer_history::{OfferHistory, rejection};
@@ -412,7 +413,7 @@ impl Follower {
                 // A file is there without the store, too: it does not wait for rejections that cannot be read.
                 self.has_read |=
                     self.given.source.is_some() && (is_trouble || matches!(error, StoreError::Misconfigured(_)));
-                self.read_at = now + (RETRY * (1 << self.failed_reads.min(8))).min(self.given.pace.outage);
+                self.read_at = now + doubled((RETRY, self.given.pace.outage), self.failed_reads);
                 if is_trouble && self.given.source.is_none() {
                     self.reporter.unreachable(format!("cannot read what is published: {error}"));
                 }
