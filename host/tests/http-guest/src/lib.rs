@@ -84,7 +84,7 @@ fn forge(term: &Term, url: &str) -> baton_sdk::Result {
         "X\r\nBaton-Term",
         "Baton-Term\0",
     ];
-    let values = [b"999".to_vec(), b"1\r\nBaton-Term: 999".to_vec(), b"1\nBaton-Term: 999".to_vec()];
+    let values = [b"invented".to_vec(), b"1\r\nBaton-Term: invented".to_vec(), b"1\nBaton-Term: invented".to_vec()];
     let headers = Fields::new();
     let trailers = Fields::new();
     for name in names {
@@ -106,12 +106,12 @@ fn forge(term: &Term, url: &str) -> baton_sdk::Result {
     headers.append("x-honest", b"yes").map_err(|error| format!("{error}"))?;
     headers.append("trailer", b"x-honest, baton-term").map_err(|error| format!("{error}"))?;
     trailers.append("x-honest", b"trailing").map_err(|error| format!("{error}"))?;
-    let authorities = ["evil@", "x:y@", "a\r\nBaton-Term: 999@"];
+    let authorities = ["evil@", "x:y@", "a\r\nBaton-Term: invented@"];
     for evil in authorities {
         let forged = url.replacen("://", &format!("://{evil}"), 1);
         say!("authority: {:?}", client::get(&forged, Fields::new()).map(|answer| answer.status));
     }
-    for path in ["/x HTTP/1.1\r\nBaton-Term: 999\r\nX: ", "/x\r\nBaton-Term: 999"] {
+    for path in ["/x HTTP/1.1\r\nBaton-Term: invented\r\nX: ", "/x\r\nBaton-Term: invented"] {
         say!("path: {:?}", client::get(&format!("{url}{path}"), Fields::new()).map(|answer| answer.status));
     }
     let answer = client::post(&format!("{url}/honest"), headers, b"body", Some(trailers))?;
