@@ -6,17 +6,28 @@ use std::sync::mpsc;
 
 use crate::node::{Node, until};
 
-/// Stops every thread of that name, until the host's process ends.
+/// Stops every thread of that name, until the host's process ends. Each waits for something to do then: one that is stopped
+/// in the middle of its work may keep a lock that others wait for.
 pub fn freeze(node: &Node, name: &str) {
-    let threads: Vec<i32> = named(node, name);
+    let process = node.pid();
+    let mut threads = named(node, name);
     assert!(!threads.is_empty(), "{} has no thread `{name}`", node.name);
     let (ready, stopped) = mpsc::channel();
     // All calls for a stopped thread must come from the one thread that has stopped it. That one ends with the host's
     // process, which ends with its node at the latest; so the caller, which holds the node, must not wait for it.
     std::thread::spawn(move || {
-        for thread in &threads {
-            stop(*thread);
-        }
+        // Of those that wait for work, some end when there has been none for a while.
+        threads.retain(|&thread| seize(thread));
+        until("threads that wait for something to do", || {
+            threads.retain(|&thread| stop(thread));
+            let calls: Vec<String> = threads.iter().map(|&thread| call_of(process, thread)).collect();
+            // `futex`, `epoll_wait` and `epoll_pwait` on x86-64, `futex` and `epoll_pwait` on AArch64.
+            if calls.iter().all(|call| ["202", "232", "281", "98", "22"].contains(&call.as_str())) {
+                return Ok(());
+            }
+            threads.iter().for_each(|&thread| assert!(ask(libc::PTRACE_CONT, thread), "{thread} is stopped"));
+            Err(calls)
+        });
         ready.send(()).expect("somebody waits");
         // A stopped thread that ends must be seen to end, or its process never does.
         for thread in threads {
@@ -39,7 +50,7 @@ pub fn hold(node: &Node) -> mpsc::Sender<()> {
     // What is traced is let go of when the thread that traces it ends.
     std::thread::spawn(move || {
         for runner in runners {
-            seize(runner.as_raw_nonzero().get());
+            assert!(seize(runner.as_raw_nonzero().get()), "{runner:?} runs");
         }
         ready.send(()).expect("somebody waits");
         let _ = released.recv();
@@ -50,15 +61,17 @@ pub fn hold(node: &Node) -> mpsc::Sender<()> {
 
 /// Waits until the thread of that name, which writes to the host's stderr, waits for somebody to read.
 pub fn writes_in_vain(node: &Node, name: &str) {
-    // `poll` on x86-64, and `ppoll` there and on AArch64, by their numbers. It waits for nothing else that way.
-    let is_poll = |call: &str| ["7 ", "271 ", "73 "].iter().any(|number| call.starts_with(number));
     until("a full pipe", || {
-        let calls: Vec<String> = named(node, name)
-            .iter()
-            .map(|thread| fs::read_to_string(format!("/proc/{}/task/{thread}/syscall", node.pid())).unwrap_or_default())
-            .collect();
-        if calls.iter().any(|call| is_poll(call)) { Ok(()) } else { Err(calls) }
+        let calls: Vec<String> = named(node, name).iter().map(|&thread| call_of(node.pid(), thread)).collect();
+        // `poll` on x86-64, and `ppoll` there and on AArch64. It waits for nothing else that way.
+        if calls.iter().any(|call| ["7", "271", "73"].contains(&call.as_str())) { Ok(()) } else { Err(calls) }
     });
+}
+
+/// The number of the system call that a thread is in, or `running`.
+fn call_of(process: u32, thread: i32) -> String {
+    let call = fs::read_to_string(format!("/proc/{process}/task/{thread}/syscall")).unwrap_or_default();
+    call.split_whitespace().next().unwrap_or_default().to_owned()
 }
 
 /// The ids of the host's threads of that name.
@@ -73,21 +86,23 @@ fn named(node: &Node, name: &str) -> Vec<i32> {
         .collect()
 }
 
-fn seize(thread: i32) {
-    ask(libc::PTRACE_SEIZE, thread);
+/// Whether the thread is there to be stopped.
+fn seize(thread: i32) -> bool {
+    ask(libc::PTRACE_SEIZE, thread)
 }
 
-fn ask(request: libc::c_uint, thread: i32) {
+/// Stops a thread; not if it has ended.
+fn stop(thread: i32) -> bool {
+    ask(libc::PTRACE_INTERRUPT, thread) && wait(thread).is_some_and(|status| libc::WIFSTOPPED(status))
+}
+
+/// Not of a thread that has ended.
+fn ask(request: libc::c_uint, thread: i32) -> bool {
     // SAFETY: the requests here read and write no memory of this process: address and data are unused.
     let result = unsafe { libc::ptrace(request, thread, null_mut::<libc::c_void>(), null_mut::<libc::c_void>()) };
-    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
-}
-
-fn stop(thread: i32) {
-    seize(thread);
-    ask(libc::PTRACE_INTERRUPT, thread);
-    let status = wait(thread).expect("a stopped thread says so");
-    assert!(libc::WIFSTOPPED(status), "{status:#x}");
+    let error = std::io::Error::last_os_error();
+    assert!(result == 0 || error.raw_os_error() == Some(libc::ESRCH), "{error}");
+    result == 0
 }
 
 /// The next change of a stopped thread; none if there is no such thread any more.

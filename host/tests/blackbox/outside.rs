@@ -3,7 +3,6 @@
 //! The leader's host is kept from noticing (its control threads are stopped), so that its instance runs on until its
 //! deadline. Who takes the lease meanwhile must wait that out.
 
-use rustix::process::Signal;
 use time::OffsetDateTime;
 
 use crate::fleet::Fleet;
@@ -33,10 +32,7 @@ fn a_lease_that_an_outside_client_took_and_released_is_waited_out(fleet: Fleet) 
 fn is_waited_out(fleet: &Fleet, free: impl FnOnce(&Node)) {
     let (a, term) = fleet.leader("alpha");
     let b = fleet.standby("beta", &a);
-    // Not in the middle of a request to the embedded store, whose lock it would keep.
-    a.pause_host();
     freeze(&a, "control");
-    a.signal(Signal::CONT);
     let freed = OffsetDateTime::now_utc();
     free(&b);
     let next = b.after(term, "elected");
