@@ -570,6 +570,8 @@ pub fn until<T, E: fmt::Debug>(what: &str, mut ask: impl FnMut() -> Result<T, E>
             Ok(answer) => return answer,
             Err(refusal) => assert!(patience.lasts(), "waited in vain for {what}: {refusal:?}"),
         }
+        // What is waited for needs the processor more than who waits.
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
