@@ -156,9 +156,12 @@ impl Reclaiming {
         });
         if !is_taken {
             let Some(note) = found else { return Err(StoreError::Held) };
-            // Another host of this machine goes on with it, or who held it is not gone.
-            let Some(taken) = self.ask(move |notes| notes.take(&note)).await.flatten() else {
-                return Err(StoreError::Held);
+            let taken = match self.ask(move |notes| notes.take(&note)).await {
+                Some(Some(taken)) => taken,
+                // Another host of this machine goes on with it, or who held it is not gone.
+                Some(None) => return Err(StoreError::Held),
+                // The disk has not answered: what was read is to be read again. Nothing is in doubt, since nothing was sent.
+                None => return Err(StoreError::Conflict),
             };
             self.known(election, |known| known.taken = Some(taken));
         }

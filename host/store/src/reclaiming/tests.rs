@@ -251,6 +251,20 @@ async fn a_disk_that_hangs_costs_a_note_and_no_lease() {
 }
 
 #[tokio::test]
+async fn a_disk_that_hangs_when_a_lease_is_gone_on_with_costs_a_reading() {
+    let machine = Machine::new();
+    drop(machine.leader("alpha", 1).await);
+    let (beta, _beta) = machine.host("beta");
+    let version = is_reclaimable(&beta, 1).await;
+    let hangs = Arc::clone(&beta.asks).acquire_owned().await.unwrap();
+    let reclaim = Op::Reclaim { id: id(1), version };
+    assert_eq!(beta.request(&job(), reclaim.clone()).await, Err(StoreError::Conflict));
+    drop(hangs);
+    is_reclaimable(&beta, 1).await;
+    assert_eq!(beta.request(&job(), reclaim).await, Ok(Reply::Done));
+}
+
+#[tokio::test]
 async fn a_note_is_gone_before_its_lease_is_released() {
     let machine = Machine::new();
     let (alpha, _alpha) = machine.leader("alpha", 1).await;
