@@ -185,7 +185,11 @@ fn an_update_with_all_new_hosts_first_takes_one_election() {
     for node in &new {
         ask_until(Endpoint::of(node), "/readyz", 200);
     }
-    old.iter().for_each(|node| node.signal(Signal::TERM));
+    // The leader last: what it gives up, one that has not read its signal yet might take.
+    for node in &old {
+        node.signal(Signal::TERM);
+        node.event("its end", |event| event.name == "shutting_down");
+    }
     for node in &mut old {
         assert_eq!(node.wait().code(), Some(0));
     }
@@ -205,8 +209,7 @@ fn ends_and_kills_are_counted_by_what_led_to_them() {
         scraped(at, &of("baton_instance_ends_total", &format!("outcome=\"{outcome}\"")), |ends| ends > 0.0);
     }
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Loops).heavy();
-    // The kill has 0.13 of it: more than a busy machine may take before the host ends itself.
-    let node = fleet.launch_with("alpha", &[("--lease", "10s")]).start();
+    let node = fleet.node("alpha");
     node.after(0, "started");
     let at = Endpoint::of(&node);
     scraped(at, &of("baton_guest_cpu_seconds_total", ""), |seconds| seconds > 0.0);
@@ -340,9 +343,7 @@ fn only_reading_is_answered() {
 #[test]
 fn those_who_hold_connections_or_send_nonsense_keep_no_probe_out() {
     let fleet = Fleet::new(Store::sqlite()).heavy();
-    // What else runs on a busy machine must not cost a renewal.
-    let mut node = fleet.launch_with("alpha", &[("--lease", "20s")]).start();
-    let term = fleet.beat_above(0).term;
+    let (mut node, term) = fleet.leader("alpha");
     let at = Endpoint::of(&node);
     // None of them is ever closed by its client. Of most, the host does not even have a descriptor any more.
     let mut held = Vec::new();

@@ -44,9 +44,10 @@ fn a_terminated_leader_hands_off(fleet: Fleet) {
     assert_eq!(status.code(), Some(0), "an orderly end exits with 0");
     let stopping = a.after(0, "stopping");
     assert_eq!(stopping.text("reason"), "shutdown", "{stopping:?}");
+    let gone = a.event("gone", |event| event.name == "gone" && event.term == term);
     let released = a.event("released", |event| event.name == "released");
     let next = b.after(term, "elected");
-    assert!(next.ts >= released.ts, "{next:?} before {released:?}");
+    assert!(next.ts >= gone.ts, "{next:?} before {gone:?}");
     // What its instance has printed is out by then, to the last line.
     let events = fleet.journal.events();
     let own = |name: &str| events.iter().position(|event| event.from == "alpha" && event.name == name);
@@ -135,15 +136,16 @@ fn lines_that_nobody_reads_hold_up_no_hand_off(fleet: Fleet) {
 fn a_broken_lease_ends_the_instance_and_is_waited_out(fleet: Fleet) {
     let (a, term) = fleet.leader("alpha");
     let _b = fleet.standby("beta", &a);
-    let broken = OffsetDateTime::now_utc();
+    let before = OffsetDateTime::now_utc();
     fleet.store.break_lease();
+    let broken = OffsetDateTime::now_utc();
     let lost = a.after(0, "lost");
     assert!(!lost.text("reason").is_empty(), "{lost:?}");
     let gone = a.event("gone", |event| event.name == "gone" && event.term == term);
     assert!(gone.ts < broken + fleet.lease(), "{gone:?} later than D after the break at {broken}");
     // Who takes a broken lease cannot know when the instance under it ends: it waits D.
     let next = fleet.beat_above(term);
-    assert!(next.ts > broken + fleet.lease(), "{next:?} earlier than D after the break at {broken}");
+    assert!(next.ts > before + fleet.lease(), "{next:?} earlier than D after the break at {before}");
     fleet.check_promises();
 }
 
@@ -156,7 +158,9 @@ fn a_deleted_record_is_known_to_a_node_that_has_never_seen_it(fleet: Fleet) {
     let b = fleet.node("beta");
     let settling = b.event("to wait", |event| event.name == "settling");
     assert!(settling.fields["wait_s"].as_f64() >= Some(fleet.lease().as_secs_f64()), "{settling:?}");
-    let early = fleet.journal.events().into_iter().find(|event| event.from == "beta" && event.name == "elected");
+    let is_early =
+        |event: &Event| event.from == "beta" && event.name == "elected" && event.ts < settling.ts + fleet.lease();
+    let early = fleet.journal.events().into_iter().find(is_early);
     assert!(early.is_none(), "{early:?}");
     // What it announces itself is no lower, long before it leads.
     announced(&fleet, "beta", |said| said.term >= term);
@@ -168,8 +172,8 @@ fn a_deleted_record_is_known_to_a_node_that_has_never_seen_it(fleet: Fleet) {
 fn a_deleted_record_ends_the_instance_and_terms_still_rise(fleet: Fleet) {
     let (a, term) = fleet.leader("alpha");
     let _b = fleet.standby("beta", &a);
-    let deleted = OffsetDateTime::now_utc();
     fleet.store.delete_record();
+    let deleted = OffsetDateTime::now_utc();
     let gone = a.event("gone", |event| event.name == "gone" && event.term == term);
     assert!(gone.ts < deleted + fleet.lease(), "{gone:?} later than D after the deletion at {deleted}");
     fleet.beat_above(term);

@@ -8,13 +8,13 @@ use serde_json::Value;
 
 use crate::fleet::{ELECTION, Fleet};
 use crate::guests::Guest;
-use crate::node::{Event, Finished, Launch, Node, baton, finish, with_descriptors};
+use crate::node::{Event, Finished, Launch, Node, baton, finish, until, with_descriptors};
 use crate::store::Store;
 
 /// A node that runs a module with these flags.
 fn start(fleet: &Fleet, module: &Path, flags: &[(&str, &str)]) -> Node {
     let store = fleet.store.url();
-    let usual = [("--election", ELECTION), ("--store", &store), ("--lease", "2s"), ("--pause", "100ms")];
+    let usual = [("--election", ELECTION), ("--store", &store), ("--lease", "15s"), ("--pause", "100ms")];
     let launch = Launch::run("alpha", fleet.home.path(), &fleet.journal).arg(module);
     usual.iter().chain(flags).fold(launch, |launch, (flag, value)| launch.flag(flag, value)).start()
 }
@@ -211,10 +211,13 @@ fn the_status_shows_what_is_used_of_each_limit() {
     assert!((2..123).contains(&instances), "{usage}");
     assert_eq!((&usage["lines_per_second"], &usage["dropped"]), (&77.into(), &0.into()), "{usage}");
     assert!((1..64 << 20).contains(&usage["memory"]["used"].as_u64().unwrap()), "{usage}");
-    let text = fleet.command(&["status"]).stdout;
-    assert!(text.contains("fleet uses ") && text.contains(" of 64.0 MiB of memory, "), "{text}");
-    assert!(text.contains(&format!(", {instances} of 123 instances, ")), "{text}");
-    let elsewhere = other.status();
+    let instances = format!(", {instances} of 123 instances, ");
+    until("a line about it", || {
+        let text = fleet.command(&["status"]).stdout;
+        let is_told = ["fleet uses ", " of 64.0 MiB of memory, ", &instances].iter().all(|part| text.contains(part));
+        if is_told { Ok(()) } else { Err(text) }
+    });
+    let elsewhere = other.status_until("what is used", |status| status["usage"].is_object());
     assert_eq!(elsewhere["usage"]["handles"]["limit"], 10_000, "{elsewhere}");
     assert!(node.terminate().success());
     assert_eq!(fleet.status()["usage"], Value::Null);

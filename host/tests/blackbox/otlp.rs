@@ -126,7 +126,9 @@ fn what_is_done_in_an_election_is_traced(fleet: Fleet) {
     let before = alpha.event("its last term", |event| event.name == "swapped").term;
     assert!(alpha.terminate().success());
     let of_end = [("baton.reason", "shutdown"), ("baton.result", "released")];
-    let (left, parts) = traced(&collector, "alpha", "baton.hand_off", &of_end);
+    let (left, mut parts) = traced(&collector, "alpha", "baton.hand_off", &of_end);
+    // What a write has come to is read where its answer does not come in time.
+    parts.remove("baton.store.read");
     assert_eq!(parts, names(["baton.stop", "baton.store.write", "baton.store.release"]));
     fleet.beat_above(before);
     let (acquired, _) = traced(&collector, "beta", "baton.acquire", &[("baton.result", "elected")]);
@@ -179,25 +181,25 @@ fn a_collector_is_sent_the_metrics_that_are_scraped() {
     let collector = taking();
     let alpha = sending(fleet.launch("alpha"), &collector).start();
     fleet.beat_above(0);
-    let page = until("metrics of an instance", || {
+    until("metrics of an instance", || {
         let page = Endpoint::of(&alpha).ask("/metrics").body;
-        if page.contains("baton_guest_memory_bytes{") { Ok(page) } else { Err(()) }
+        if page.contains("baton_guest_memory_bytes{") { Ok(()) } else { Err(page) }
     });
-    let described = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
-    // Those without a sample are not sent.
-    let scraped: BTreeSet<String> = described
-        .map(|line| line.split(' ').next().expect("a name").to_owned())
-        .filter(|name| {
-            page.lines().any(|line| {
-                line.starts_with(&format!("{name}{{"))
-                    || line.starts_with(&format!("{name} "))
-                    || line.starts_with(&format!("{name}_bucket"))
-            })
-        })
-        .collect();
-    assert!(scraped.len() > 15, "{scraped:?}");
-    let gauges = collector.wait("the same metrics", |requests| {
-        sampled(requests, "alpha").and_then(|(names, gauges)| (names == scraped).then_some(gauges))
+    // Some have their first sample later, and those without one are not sent.
+    let scraped = |page: &str| -> BTreeSet<String> {
+        let described = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+        let names = described.map(|line| line.split(' ').next().expect("a name").to_owned());
+        let starts = |name: &str| ["{", " ", "_bucket"].map(|end| format!("{name}{end}"));
+        names.filter(|name| page.lines().any(|line| starts(name).iter().any(|start| line.starts_with(start)))).collect()
+    };
+    let (page, gauges) = until("the same metrics", || {
+        let page = Endpoint::of(&alpha).ask("/metrics").body;
+        let scraped = scraped(&page);
+        assert!(scraped.len() > 15, "{scraped:?}");
+        match sampled(&collector.requests(), "alpha") {
+            Some((names, gauges)) if names == scraped => Ok((page, gauges)),
+            other => Err((scraped, other)),
+        }
     });
     assert_eq!(gauges[&format!("baton_leader {ELECTION}")], 1.0);
     let lease = format!("baton_lease_seconds{{election=\"{ELECTION}\"}}");
@@ -215,7 +217,9 @@ fn a_collector_that_hangs_or_refuses_delays_nothing(fleet: Fleet) {
             _ => Reply::ok(""),
         }
     });
-    let mut alpha = sending(fleet.launch("alpha"), &collector).env("OTEL_EXPORTER_OTLP_TIMEOUT", "300").start();
+    // Who waited for the collector would miss a renewal, and what a busy machine takes costs none.
+    let launch = fleet.launch_with("alpha", &[("--lease", "30s"), ("--grace", "10s")]);
+    let mut alpha = sending(launch, &collector).env("OTEL_EXPORTER_OTLP_TIMEOUT", "5000").start();
     let first = fleet.beat_above(0).term;
     let unreachable = alpha.event("its trouble", |event| event.name == "collector_unreachable");
     assert!(unreachable.text("collector").starts_with(&collector.url()), "{unreachable:?}");

@@ -27,8 +27,9 @@ fn a_short_outage_costs_nothing(fleet: Fleet) {
 fn a_long_outage_ends_the_instance_in_time_and_the_world_heals(fleet: Fleet) {
     let (mut a, term) = fleet.leader("alpha");
     let mut b = fleet.standby("beta", &a);
-    let began = OffsetDateTime::now_utc();
     let outage = fleet.store.cut();
+    // Until here a renewal may have succeeded.
+    let began = OffsetDateTime::now_utc();
     let stopping = a.after(0, "stopping");
     assert_eq!(stopping.text("reason"), "lease-at-risk", "{stopping:?}");
     let gone = a.event("gone", |event| event.name == "gone" && event.term == term);
@@ -42,8 +43,8 @@ fn a_long_outage_ends_the_instance_in_time_and_the_world_heals(fleet: Fleet) {
 
 fn a_host_that_lost_everything_leads_again_without_a_restart(fleet: Fleet) {
     let (mut node, term) = fleet.leader("alpha");
-    let lost = OffsetDateTime::now_utc();
     fleet.store.delete();
+    let lost = OffsetDateTime::now_utc();
     let gone = node.event("gone", |event| event.name == "gone" && event.term == term);
     assert!(gone.ts < lost + fleet.lease(), "{gone:?} later than D after everything was deleted at {lost}");
     node.event("word of it", |event| event.name == "misconfigured" && event.ts > gone.ts);

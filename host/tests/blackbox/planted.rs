@@ -303,8 +303,10 @@ fn patched_code_is_not_run() {
         let mut node = fleet.launch_with(name, &[("--cache", &flag)]).start();
         let ready = node.event("a module to be ready", |event| event.name == "module_ready");
         assert_eq!(ready.fields["cached"], cached, "{ready:?}");
-        let beat = fleet.beat("a beat", |event| event.from == name && event.text("line").starts_with("beat 2"));
-        assert_eq!(beat.text("line"), format!("beat 2 of term {}", beat.term));
+        // Of lines that come at once, the journal keeps the last: it may be any beat but the first, which says less.
+        let is_counted = |line: &str| line.starts_with("beat ") && !line.starts_with("beat in ");
+        let beat = fleet.beat("a beat", |event| event.from == name && is_counted(event.text("line")));
+        assert!(beat.text("line").ends_with(&format!(" of term {}", beat.term)), "{beat:?}");
         assert_eq!(node.terminate().code(), Some(0));
     };
     runs("first", false);

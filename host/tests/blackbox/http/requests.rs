@@ -85,7 +85,8 @@ fn ten_thousand_requests_meet_their_limit_and_the_host_stays_well(fleet: Fleet) 
     assert_eq!(lines, [format!("kept 64, refused with [{refusal:?}]"), "and then 200".to_owned()]);
     let told = events(&fleet, "request_refused");
     assert_eq!(told.iter().map(|event| event.text("setting")).collect::<Vec<_>>(), ["max-requests = 128"]);
-    assert_eq!(fleet.status()["usage"]["requests"]["used"], 64);
+    let status = fleet.status_until("its usage", |status| status["usage"].is_object());
+    assert_eq!(status["usage"]["requests"]["used"], 64);
     let lost = |event: &Event| ["renew_failed", "killed", "lost"].contains(&event.name.as_str());
     assert!(!fleet.journal.events().iter().any(lost), "{:?}", fleet.journal.events());
     fleet.check_promises();

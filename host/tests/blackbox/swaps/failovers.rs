@@ -83,9 +83,11 @@ fn nothing_is_replaced_while_the_store_is_away(fleet: Fleet) {
     // On a busy machine all of this may take longer than a lease is safe without a renewal.
     if fleet.events("stopping").iter().all(|event| event.text("reason") == "replaced") {
         fleet.check_that_it_led_throughout(&alpha);
+        fleet.check_the_count();
+    } else {
+        fleet.check_the_count_after_crashes();
     }
     fleet.check_swaps();
-    fleet.check_the_count();
 }
 
 fn what_is_pushed_while_the_lease_is_lost_runs_on_whoever_leads(fleet: Fleet) {

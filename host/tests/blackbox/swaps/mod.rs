@@ -92,6 +92,12 @@ impl Fleet {
         self.journal.events().into_iter().filter(|event| event.name == name).collect()
     }
 
+    /// How many instances have come and gone between those of two terms. A term may be given up before it has one: numbers
+    /// say nothing.
+    fn between(&self, earlier: u64, later: u64) -> usize {
+        self.events("gone").iter().filter(|event| event.term > earlier && event.term < later).count()
+    }
+
     /// How often this version was started so far, on any node.
     fn starts(&self, version: &Version) -> usize {
         self.journal.events().iter().filter(|event| is(event, "started", version)).count()

@@ -74,6 +74,9 @@ fn crashes(fleet: &Fleet) -> u64 {
 fn all_agree(fleet: &Fleet, nodes: &[String], versions: &[Version], named: usize) {
     let current = until("one current version, and all nodes to have it", || {
         let finished = fleet.command(&["modules", ELECTION, "--json"]);
+        if finished.code != Some(0) {
+            return Err(finished);
+        }
         let rows = finished.json();
         let rows = rows.as_array().expect("a list");
         let current: Vec<_> = rows.iter().filter(|row| row["current"] == true).collect();
