@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use rusqlite::Connection;
@@ -11,7 +12,7 @@ use rustix::process::{Signal, kill_process};
 use time::OffsetDateTime;
 
 use crate::fleet::Fleet;
-use crate::node::{Launch, Node, until};
+use crate::node::{Event, Launch, Node, until};
 use crate::store::Store;
 
 const MINUTE: [(&str, &str); 1] = [("--lease", "60s")];
@@ -80,7 +81,7 @@ fn a_host_is_there_as_long_as_anybody_holds_its_lock() {
     // It still follows, and has looked since.
     let status = fleet.status_until("the standby's view", |status| status["lease"] == "held");
     assert_eq!(status["term"].as_u64(), Some(term), "{status}");
-    let is_news = |event: &crate::node::Event| event.from == "beta" && event.name == "elected";
+    let is_news = |event: &Event| event.from == "beta" && event.name == "elected";
     assert!(!fleet.journal.events().iter().any(is_news), "{:?}", fleet.journal.events());
     let released = OffsetDateTime::now_utc();
     drop(holds);
@@ -111,6 +112,28 @@ fn who_is_not_to_be_taken_for_gone_is_waited_for() {
         assert!(next.ts > killed + fleet.lease() / 2, "{case}: {next:?} after {killed}");
         fleet.check_promises();
     }
+}
+
+#[test]
+fn a_copy_of_the_folder_says_of_nobody_that_it_is_gone() {
+    let fleet = Fleet::new(Store::sqlite());
+    let (alpha, _beta, term) = pair(&fleet, &MINUTE);
+    let copy = tempfile::tempdir().expect("a folder");
+    alpha.pause_host();
+    let copied = Command::new("cp").arg("-a").arg(fleet.store.folder()).arg(copy.path()).status().expect("cp");
+    alpha.signal(Signal::CONT);
+    assert!(copied.success());
+    let copy = copy.path().join(fleet.store.folder().file_name().expect("a name"));
+    let store = format!("sqlite:{}", copy.display());
+    // There nobody has locked the file that is named as alpha's lock file is, neither now nor when alpha has died.
+    let gamma = fleet.launch_with("gamma", &[MINUTE[0], ("--store", &store)]).start();
+    gamma.event("to follow alpha", |event| event.name == "standby" && event.text("leader") == "alpha");
+    alpha.signal(Signal::KILL);
+    fleet.beat("beta to lead", |event| event.from == "beta" && event.term > term);
+    let delta = fleet.launch_with("delta", &[MINUTE[0], ("--store", &store)]).start();
+    delta.event("to follow alpha", |event| event.name == "standby" && event.text("leader") == "alpha");
+    let is_of_copy = |event: &&Event| ["gamma", "delta"].contains(&&*event.from) && event.name == "elected";
+    assert_eq!(fleet.journal.events().iter().find(is_of_copy).map(|event| event.raw.clone()), None);
 }
 
 /// The one lock file that the record's holder has.
