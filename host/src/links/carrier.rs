@@ -83,7 +83,7 @@ fn carry(parent: u32, folder: &Path) -> anyhow::Result<()> {
         std::env::set_current_dir(folder)?;
         sockets::tidy_up(Path::new("."));
         let listener = UnixListener::from_std(sockets::listen(Path::new("."), &incarnation)?)?;
-        confine::to_linking()?;
+        confine::to_linking(false)?;
         to_host.write_all(&encode(&News::Ready)).await?;
         let (events, mut happened) = mpsc::channel(UNHEARD);
         let mut carrier = Carrier {

@@ -15,7 +15,9 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio, exit};
 
-use baton_runtime::confine::{Code, Reach, missing, to_computing, to_forking, to_loading, to_running};
+use baton_runtime::confine::{
+    Code, Reach, close_others, missing, to_computing, to_forking, to_linking, to_loading, to_running,
+};
 use rustix::process::{Pid, Signal};
 
 use computing::{CONNECTS, HAS_THREADS, INHERITS, INSIDE, KEEPS_IN_MEMORY, LOADS, LOOKS, OUTSIDE, PAIRS};
@@ -60,6 +62,7 @@ enum Way {
     Computing(Code),
     Loading { granted: bool },
     Running { granted: bool },
+    Linking { network: bool },
 }
 
 /// All of them, by the names that they are started with.
@@ -71,9 +74,16 @@ const WAYS: &[(&str, Way)] = &[
     ("a runner", Way::Running { granted: true }),
     ("a runner that loads and has nothing", Way::Loading { granted: false }),
     ("a runner that has nothing", Way::Running { granted: false }),
+    ("links", Way::Linking { network: false }),
+    ("links across machines", Way::Linking { network: true }),
 ];
 
 impl Way {
+    /// Whether what it tries is what a guest could.
+    fn has_a_guest(self) -> bool {
+        !matches!(self, Self::Computing(_) | Self::Linking { .. })
+    }
+
     fn is_runner(self) -> bool {
         matches!(self, Self::Loading { .. } | Self::Running { .. })
     }
@@ -81,13 +91,13 @@ impl Way {
     /// What is attempted in this way: all that a process tries that only computes, and more.
     fn tables(self) -> &'static [&'static [Attempt]] {
         const ALL: &[&[Attempt]] = &[OUTSIDE, INSIDE, LOADING, ALWAYS, FILES, NETWORK, NEVER];
-        if let Self::Computing(_) = self { &ALL[..2] } else { ALL }
+        if self.has_a_guest() { ALL } else { &ALL[..2] }
     }
 
     /// The names of what is attempted.
     fn attempts(self) -> Vec<&'static str> {
         let calls = UNKNOWN.iter().map(|(name, _)| *name).chain([RUNS]);
-        let calls = (!matches!(self, Self::Computing(_))).then_some(calls);
+        let calls = self.has_a_guest().then_some(calls);
         self.tables().iter().copied().flatten().map(|(name, _)| *name).chain(calls.into_iter().flatten()).collect()
     }
 
@@ -98,6 +108,12 @@ impl Way {
             Self::Free => return self.attempts(),
             Self::Computing(Code::HandsOver) => return names(INSIDE),
             Self::Computing(Code::Loads) => return [names(INSIDE), vec![LOADS]].concat(),
+            Self::Linking { network } => {
+                let mut does = names(INSIDE);
+                does.retain(|name| *name != HAS_THREADS);
+                does.extend(network.then_some(CONNECTS));
+                return does;
+            }
             Self::Loading { granted } => (granted, true),
             Self::Running { granted } => (granted, false),
         };
@@ -117,6 +133,10 @@ impl Way {
         match self {
             Self::Free => targets.made = Some(Made::new().expect("a runtime")),
             Self::Computing(code) => to_computing(code).expect("it is confined"),
+            Self::Linking { network } => {
+                close_others().expect("it has its standard streams");
+                to_linking(network).expect("it is confined");
+            }
             Self::Loading { granted } | Self::Running { granted } => {
                 let open = |path: &Path| running::folder(path).expect("a folder");
                 let folders = [(&targets.granted, false), (&targets.other, false), (&targets.read, true)];
@@ -186,7 +206,7 @@ fn attempt(way: Way, targets: &Targets) {
     for (name, what) in way.tables().iter().copied().flatten() {
         say(name, what(targets));
     }
-    if !matches!(way, Way::Computing(_)) {
+    if way.has_a_guest() {
         for (name, call) in UNKNOWN {
             say(name, running::knows(*call));
         }
@@ -327,7 +347,7 @@ fn has_nothing_left(name: &str, way: Way, targets: &[String]) {
     let waits = waiting(&mut this(name, "waits", targets));
     let filters = match way {
         Way::Free => 0,
-        Way::Computing(_) => 1,
+        Way::Computing(_) | Way::Linking { .. } => 1,
         Way::Loading { .. } => 2,
         Way::Running { .. } => 3,
     };

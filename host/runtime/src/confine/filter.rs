@@ -162,6 +162,18 @@ impl Calls {
         self.any_of(libc::SYS_membarrier, 0, &own)
     }
 
+    /// Sockets for TCP, of no other protocol.
+    pub(super) fn tcp(&mut self) -> Result<(), BackendError> {
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            // Further protocols have streams too, and Landlock does not know them.
+            for protocol in [0, libc::IPPROTO_TCP] {
+                let stream = flags(1, !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC), libc::SOCK_STREAM);
+                self.when(libc::SYS_socket, [is(0, family), stream, is(2, protocol)])?;
+            }
+        }
+        Ok(())
+    }
+
     /// Names for threads and memory.
     pub(super) fn names(&mut self) -> Result<(), BackendError> {
         self.any_of(libc::SYS_prctl, 0, &[libc::PR_SET_NAME, libc::PR_SET_VMA])

@@ -6,7 +6,7 @@
 //! - [`to_forking`]: to what it needs to load a guest, and to fork processes that take the next two steps.
 //! - [`to_loading`], then [`to_running`]: beyond those the descriptors that it was given, and the folders and the network
 //!   that its coordinator was granted.
-//! - [`to_linking`]: to take connections at the sockets that it has, and to make others on its machine.
+//! - [`to_linking`]: to take connections at the sockets that it has, and to make others on its machine, or over TCP.
 //! - [`to_watching`]: to read memory that it is handed over, and to end processes that it is handed over.
 //!
 //! The kernel does all of it: Landlock (files, TCP, signals, abstract sockets), a seccomp filter (every call that is not

@@ -229,13 +229,7 @@ fn working(files: bool, network: bool) -> Result<Calls, BackendError> {
 /// TCP connections to others: no other protocol, none from others, and no address with what is sent.
 fn connections(calls: &mut Calls) -> Result<(), BackendError> {
     calls.all(CONNECTIONS);
-    for family in [libc::AF_INET, libc::AF_INET6] {
-        // Further protocols have streams too, and Landlock does not know them.
-        for protocol in [0, libc::IPPROTO_TCP] {
-            let stream = flags(1, !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC), libc::SOCK_STREAM);
-            calls.when(libc::SYS_socket, [is(0, family), stream, is(2, protocol)])?;
-        }
-    }
+    calls.tcp()?;
     calls.when(libc::SYS_sendto, [flags(3, !libc::MSG_NOSIGNAL, 0), null(4)])?;
     calls.when(libc::SYS_recvfrom, [flags(3, !libc::MSG_PEEK, 0), null(4)])?;
     for (level, option) in [(libc::IPPROTO_TCP, libc::TCP_NODELAY), (libc::SOL_SOCKET, libc::SO_LINGER)] {
