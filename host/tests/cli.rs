@@ -70,6 +70,8 @@ admin-advertise own default
 scheduled-events auto default
 witness true default
 links true default
+peer off default
+advertise own default
 labels none default
 max-leading off default
 {cache}

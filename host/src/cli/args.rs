@@ -278,8 +278,8 @@ Examples:
         /// The number of the host's process
         #[arg(long)]
         parent: u32,
-        /// The folder of the sockets
-        folder: PathBuf,
+        /// The folder of the sockets, where there is one
+        folder: Option<PathBuf>,
     },
     /// Write a coordinator to start from, into a new folder
     ///
@@ -383,9 +383,19 @@ pub(super) struct Run {
     /// Tell the other hosts of this machine what is new, and hear of them, so that a standby need not ask the store again and
     /// again [env: BATON_LINKS] [default: true]
     ///
-    /// With an embedded store only, through sockets in its folder.
+    /// With an embedded store, through sockets in its folder, and with hosts of other machines where --peer says so.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub links: Option<String>,
+    /// Listen here for hosts of other machines, to tell them what is new and hear of them, too; off for not at all
+    /// [env: BATON_PEER] [default: off]
+    ///
+    /// Over TLS, with a key of its own for each start. Who can write to the store can pose as a node there. With port 0 the
+    /// system chooses one.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub peer: Option<String>,
+    /// Where those find it, as they are told in the store; own for that very address [env: BATON_ADVERTISE] [default: own]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub advertise: Option<String>,
     /// Something that people know this node by; repeat it for more [env: BATON_LABEL, one K=V on each line]
     ///
     /// Shown where nodes are, and in the metrics. In the file: the table `labels`, as in `labels = { zone = "west" }`.

@@ -170,8 +170,8 @@ pub enum Command {
     CarryLinks {
         /// The number of its process.
         parent: u32,
-        /// The folder of the sockets.
-        folder: PathBuf,
+        /// The folder of the sockets, where there is one.
+        folder: Option<PathBuf>,
     },
     /// Print what completes the command line.
     Completions(clap_complete::Shell),
@@ -484,6 +484,8 @@ impl args::Run {
             .flag(Key::ScheduledEvents, self.scheduled_events)
             .flag(Key::Witness, self.witness)
             .flag(Key::Links, self.links)
+            .flag(Key::Peer, self.peer)
+            .flag(Key::Advertise, self.advertise)
             .flag(Key::MaxLeading, self.max_leading)
             .flag_pairs(Key::Labels, &self.label)?;
         self.settings.add_to(layer)

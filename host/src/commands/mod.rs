@@ -69,7 +69,7 @@ pub fn run(command: Command) -> ExitCode {
         Command::CompileModule(assignment) => Ok(compile_for_parent(assignment)),
         Command::MakeRunners { parent } => Ok(make_runners(parent, run_instance)),
         Command::WatchRunners { parent } => Ok(watch_runners(parent)),
-        Command::CarryLinks { parent, folder } => Ok(carry_links(parent, &folder)),
+        Command::CarryLinks { parent, folder } => Ok(carry_links(parent, folder.as_deref())),
         Command::New { name, lang, sdk } => new::new(&name, lang, sdk.as_deref()),
         Command::Start { election, store } => block_on(start::start(&election, &store)),
     };

@@ -36,7 +36,7 @@ use super::{WrongConfiguration, descriptors, open_store};
 use crate::admin::{Admin, AdminError, AdminPlace, AdminSettings, AdminUrl, Listening};
 use crate::config::{Config, Coordinator, Environment, Misspelt, Relied};
 use crate::historian::{Historian, HistorianPace};
-use crate::links::{self, Linking, Links};
+use crate::links::{self, Linking, Links, PeerSettings};
 use crate::maintenance::Maintenance;
 use crate::node::NodeId;
 use crate::otel::Exports;
@@ -62,7 +62,7 @@ use baton_runtime::{Folder, Secret};
 use baton_store::clock::Clock;
 use baton_store::gate::Watchdog;
 use baton_store::state::Handover;
-use baton_store::{Digest, Labels, LockFile, ObjectStore, Store, witness};
+use baton_store::{Digest, Labels, LockFile, ObjectStore, PeerWord, Store, witness};
 use baton_store::{LeaseStore, MemoryStore, StoreUrl};
 
 /// How long the start waits for a disk that nothing depends on yet.
@@ -124,6 +124,13 @@ fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow
         Err(error) if error.may_pass() => return Err(error.into()),
         Err(error) => return Err(WrongConfiguration::new(error).into()),
     };
+    // Whoever develops a coordinator is alone.
+    let peers = config.peer.as_ref().filter(|_| config.links && workshop.is_none());
+    let peers = match peers.map(PeerSettings::listen).transpose() {
+        Ok(peers) => peers,
+        Err(error) if error.may_pass() => return Err(error.into()),
+        Err(error) => return Err(WrongConfiguration::new(error).into()),
+    };
     let (log, writer) = Log::to_stderr(config.log_format, node.id())?;
     if let Some(error) = no_endpoint {
         log.emit(None, Event::Error { error: format!("{:#}", anyhow::Error::new(error)) });
@@ -136,10 +143,13 @@ fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow
     for missing in confine::missing() {
         log.emit(None, Event::WeakerIsolation { missing });
     }
+    if let Some(links::Listening { address, advertised, .. }) = &peers {
+        log.emit(None, Event::Peers { address: address.to_string(), advertised: advertised.to_string() });
+    }
     for Misspelt { variable, meant } in config.misspelt.iter().cloned() {
         log.emit(None, Event::MisspeltVariable { variable, meant });
     }
-    let ends = Ends { listening, exports };
+    let ends = Ends { listening, peers, exports };
     let ended = contend(config, stores, workshop, &checked, ends, node.id(), &log);
     if !files.shutdown(LAST_FILES) {
         let error = format!("a core dump or a profile is not written after {LAST_FILES:?}, and is given up");
@@ -250,9 +260,10 @@ fn check<'a>(
     Ok(checked)
 }
 
-/// What others watch the node by.
+/// What others watch the node by, and what other nodes hear it by.
 struct Ends {
     listening: Option<Listening>,
+    peers: Option<links::Listening>,
     exports: Option<Exports>,
 }
 
@@ -261,7 +272,7 @@ fn contend(
     Stores { leases, states, modules, status }: &Stores,
     workshop: Option<&Workshop>,
     checked: &[Checked<'_>],
-    Ends { listening, exports }: Ends,
+    Ends { listening, peers, exports }: Ends,
     node: &NodeId,
     log: &Log,
 ) -> anyhow::Result<()> {
@@ -320,7 +331,8 @@ fn contend(
             .map(|Checked { policy, .. }| Runners::new(policy.clone(), &templates, keepers.handle()))
             .collect();
         let stores = (Arc::clone(modules), Arc::clone(leases));
-        let make = Followers::new(config, node, &incarnation, advertised.as_ref(), stores, workshop, log)?;
+        let found = (advertised.as_ref(), peers.as_ref().map(links::Listening::announced));
+        let make = Followers::new(config, node, &incarnation, found, stores, workshop, log)?;
         let supplied = tokio::select! {
             supplied = make.all(checked, &all_runners, &standings) => supplied?,
             // A large module takes a while, and nothing was begun that has to be ended.
@@ -335,7 +347,8 @@ fn contend(
         let (mut supervisors, mut followers, mut historians) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
         let mut aside = JoinSet::new();
         let sockets = links::folder(&config.store).filter(|_| config.links && workshop.is_none());
-        let mut links = Links::new(node.as_str(), &incarnation, sockets);
+        let peers = peers.map(|listening| (listening, Arc::clone(status) as Arc<dyn ObjectStore>));
+        let mut links = Links::new(node.as_str(), &incarnation, sockets, peers);
         let (serving, over) = watch::channel(());
         let supplied = supplied.into_iter().zip(all_runners).zip(&standings);
         for (Checked { coordinator, postmortem, .. }, ((supplied, runners), standing)) in checked.iter().zip(supplied) {
@@ -569,6 +582,8 @@ struct Followers<'a> {
     incarnation: &'a str,
     /// Where others find the admin endpoint.
     admin: Option<&'a AdminUrl>,
+    /// Where and by what nodes of other machines know this one.
+    peer: Option<PeerWord>,
     modules: Arc<dyn ObjectStore>,
     leases: Arc<dyn LeaseStore>,
     workshop: Option<&'a Workshop>,
@@ -593,7 +608,7 @@ impl<'a> Followers<'a> {
         config: &Config,
         node: &'a NodeId,
         incarnation: &'a str,
-        admin: Option<&'a AdminUrl>,
+        (admin, peer): (Option<&'a AdminUrl>, Option<PeerWord>),
         (modules, leases): (Arc<dyn ObjectStore>, Arc<dyn LeaseStore>),
         workshop: Option<&'a Workshop>,
         log: &'a Log,
@@ -605,7 +620,7 @@ impl<'a> Followers<'a> {
             opened.map_err(|error| log.emit(None, Event::Error { error: error.to_string() })).ok()
         });
         let (labels, compiler) = (config.labels.clone(), Compiler::default());
-        Ok(Self { node, incarnation, admin, modules, leases, workshop, log, labels, compiler, cache })
+        Ok(Self { node, incarnation, admin, peer, modules, leases, workshop, log, labels, compiler, cache })
     }
 
     async fn all(
@@ -654,6 +669,7 @@ impl<'a> Followers<'a> {
                 labels: self.labels.clone(),
                 priority: coordinator.priority,
                 admin: self.admin.map(ToString::to_string).unwrap_or_default(),
+                peer: self.peer.clone(),
             },
             source,
             store: Arc::clone(&self.modules),

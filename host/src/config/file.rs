@@ -318,6 +318,8 @@ fn example(key: Key) -> &'static str {
         Key::Pin => ", such as \"sha256:…\", or a list of them in brackets",
         Key::Trust => ", such as \"minisign.pub\", or a list of them in brackets",
         Key::Admin => ", such as \"127.0.0.1:7070\" or \"none\"",
+        Key::Peer => ", such as \"10.0.0.3:7072\" or \"off\"",
+        Key::Advertise => ", such as \"web-3.example:7072\" or \"own\"",
         Key::Cache => ", such as \"cache\" or \"off\"",
         Key::AllowHttp => ", such as \"https://api.example.com\", or a list of them in brackets",
         Key::MaxRequests => " or a number, such as 64",

@@ -31,6 +31,10 @@ pub enum Key {
     Witness,
     /// Whether it tells the other nodes of its store, and hears of them.
     Links,
+    /// Where it listens for those of other machines.
+    Peer,
+    /// Where those find it.
+    Advertise,
     /// Something that people know this node by.
     Labels,
     /// How many elections it leads at the most.
@@ -103,7 +107,7 @@ pub enum Key {
 
 impl Key {
     /// All settings: those of the host first, then those of a coordinator.
-    pub const ALL: [Key; 48] = [
+    pub const ALL: [Key; 50] = [
         Key::File,
         Key::Store,
         Key::Create,
@@ -118,6 +122,8 @@ impl Key {
         Key::ScheduledEvents,
         Key::Witness,
         Key::Links,
+        Key::Peer,
+        Key::Advertise,
         Key::Labels,
         Key::MaxLeading,
         Key::Cache,
@@ -172,6 +178,8 @@ impl Key {
             Key::ScheduledEvents => "scheduled-events",
             Key::Witness => "witness",
             Key::Links => "links",
+            Key::Peer => "peer",
+            Key::Advertise => "advertise",
             Key::Labels => "labels",
             Key::MaxLeading => "max-leading",
             Key::Cache => "cache",

@@ -55,6 +55,7 @@ pub use resolve::{
 pub use value::{duration, election};
 
 use crate::admin::AdminSettings;
+use crate::links::PeerSettings;
 use crate::maintenance::ScheduledEvents;
 use crate::node::NodeChoice;
 use crate::telemetry::Format;
@@ -87,8 +88,11 @@ pub struct Config {
     pub witness: bool,
     /// Where this user's hosts keep what outlives a run on this machine; none where there is no folder for it.
     pub state: Option<PathBuf>,
-    /// Tell the other nodes of the store, and hear of them, where the store is for the hosts of one machine.
+    /// Tell the other nodes of the store, and hear of them: those of this machine, where the store is for its hosts.
     pub links: bool,
+    /// Where it listens for those of other machines; none where it tells these nothing. Without [`Self::links`] it does not
+    /// count.
+    pub peer: Option<PeerSettings>,
     /// What people know this node by.
     pub labels: Labels,
     /// How many elections it leads at the most; none for as many as it takes part in.

@@ -13,6 +13,7 @@ use super::misspelt::misspelt;
 use super::table::SettingRow;
 use super::{Config, ConfigError, Coordinator, Environment, Key, Layer, Origin, folders, secrets, value};
 use crate::admin::{AdminPlace, AdminSettings, TlsFiles};
+use crate::links::PeerSettings;
 use crate::maintenance::ScheduledEvents;
 use crate::node::{NodeChoice, NodeId};
 use crate::supervisor::HIGHEST_PRIORITY;
@@ -45,6 +46,7 @@ pub fn resolve(flags: &Layer, around: &Environment) -> Result<Config, ConfigErro
         host.get(Key::ScheduledEvents, events, ScheduledEvents::to_string, || Ok(ScheduledEvents::Auto))?;
     let (witness, _) = host.get(Key::Witness, value::switch, bool::to_string, || Ok(true))?;
     let (links, _) = host.get(Key::Links, value::switch, bool::to_string, || Ok(true))?;
+    let peer = peer(&mut host)?;
     let labels = labels(&mut host)?;
     let (max_leading, _) = host.get(Key::MaxLeading, value::most, value::show_most, || Ok(None))?;
     let cache = cache(&mut host, around)?;
@@ -84,6 +86,7 @@ pub fn resolve(flags: &Layer, around: &Environment) -> Result<Config, ConfigErro
         witness,
         state: around.state_folder(),
         links,
+        peer,
         labels,
         max_leading,
         cache,
@@ -116,6 +119,24 @@ fn admin(host: &mut Resolver<'_>) -> Result<AdminSettings, ConfigError> {
     };
     let advertise = host.get(Key::AdminAdvertise, value::admin_url, value::show_admin_url, || Ok(None))?.0;
     Ok(AdminSettings { place, token_file, tls, advertise })
+}
+
+fn peer(host: &mut Resolver<'_>) -> Result<Option<PeerSettings>, ConfigError> {
+    let (listen, of_listen) = host.get(Key::Peer, value::peer, value::show_peer, || Ok(None))?;
+    let (advertise, of_advertise) = host.get(Key::Advertise, value::advertise, value::show_advertise, || Ok(None))?;
+    match (listen, &advertise) {
+        (None, None) => Ok(None),
+        (None, Some(_)) => {
+            let problem = "is of no use alone: say with --peer where this host listens for others, too";
+            Err(ConfigError::at(Key::Advertise, &of_advertise, problem))
+        }
+        (Some(listen), None) if listen.ip().is_unspecified() => {
+            let problem =
+                "is every address of this machine: say with --advertise HOST:PORT by which one other nodes reach it";
+            Err(ConfigError::at(Key::Peer, &of_listen, problem))
+        }
+        (Some(listen), _) => Ok(Some(PeerSettings { listen, advertise })),
+    }
 }
 
 fn labels(host: &mut Resolver<'_>) -> Result<Labels, ConfigError> {

@@ -58,7 +58,7 @@ const PINS: [&str; 4] = [
 ];
 
 /// For each setting: what flag, variable, table and top of the file say, and the default. All different.
-const SETTINGS: [(Key, [&str; 4], &str); 39] = [
+const SETTINGS: [(Key, [&str; 4], &str); 40] = [
     (Key::Store, ["sqlite:/f", "sqlite:/v", "", "sqlite:/g"], "sqlite:HOME/.local/state/baton"),
     (Key::Create, ["true", "false", "", "true"], "false"),
     (Key::AllowWeakerIsolation, ["true", "false", "", "true"], "false"),
@@ -82,6 +82,7 @@ const SETTINGS: [(Key, [&str; 4], &str); 39] = [
     (Key::ScheduledEvents, ["off", "http://127.0.0.1:1", "", "http://127.0.0.1:2"], "auto"),
     (Key::Witness, ["false", "true", "", "false"], "true"),
     (Key::Links, ["false", "true", "", "false"], "true"),
+    (Key::Peer, ["127.0.0.1:1", "[::1]:2", "", "10.0.0.3:0"], "off"),
     (Key::Cache, ["f", "v", "", "off"], "HOME/.cache/baton"),
     (Key::Pin, [PINS[0], PINS[1], PINS[2], PINS[3]], "none"),
     (Key::Trust, ["f.pub", "v.pub", "/t.pub", "/g.pub"], "none"),
@@ -154,10 +155,26 @@ fn each_setting_comes_from_the_strongest_layer_that_has_it() {
         assert_eq!(shown(&config, key), expected, "{name}");
     }
     // Every setting is in the table above, or has a test of its own.
-    const ELSEWHERE: [Key; 4] = [Key::File, Key::Args, Key::AdminTlsCert, Key::AdminTlsKey];
+    const ELSEWHERE: [Key; 5] = [Key::File, Key::Args, Key::AdminTlsCert, Key::AdminTlsKey, Key::Advertise];
     let named = Key::ALL.into_iter().filter(|key| key.is_named());
     let tested: Vec<Key> = SETTINGS.iter().map(|setting| setting.0).chain(ELSEWHERE).chain(named).collect();
     assert!(Key::ALL.iter().all(|key| tested.contains(key)));
+}
+
+#[test]
+fn where_others_find_a_host_is_said_where_it_is_not_plain() {
+    let case = Case::new("peer = '0.0.0.0:7072'\n");
+    let error = case.error(&[], &["x.wasm"]);
+    assert!(error.contains("baton.toml:1: peer") && error.contains("--advertise HOST:PORT"), "{error}");
+    let config = case.run(&[("BATON_ADVERTISE", "web-3.example:7072")], &["x.wasm"]).unwrap();
+    let peer = config.peer.clone().unwrap();
+    assert_eq!(peer.advertise.unwrap().to_string(), "web-3.example:7072");
+    assert_eq!(shown(&config, Key::Advertise), ("web-3.example:7072".to_string(), "env BATON_ADVERTISE".to_string()));
+    let error = case.error(&[("BATON_ADVERTISE", "web-3.example")], &["x.wasm"]);
+    assert!(error.contains("HOST:PORT"), "{error}");
+    let plain = Case::new("");
+    assert!(plain.error(&[], &["x.wasm", "--advertise=web-3:1"]).contains("--peer"));
+    assert_eq!(plain.run(&[], &["x.wasm", "--advertise=own"]).unwrap().peer, None);
 }
 
 #[test]

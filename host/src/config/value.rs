@@ -1,5 +1,6 @@
 //! From text to value, and back to the text that people read. Errors say what to write instead.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use baton_election::ElectionName;
 use baton_election::OnDone;
 
 use crate::admin::{AdminPlace, AdminUrl, InvalidAdminUrl};
+use crate::links::{InvalidPlace, Place};
 use crate::supervisor::HIGHEST_PRIORITY;
 use crate::telemetry::Format;
 use baton_modules::{InvalidModuleSource, ModuleSource};
@@ -21,7 +23,7 @@ const KIB: u64 = 1 << 10;
 const LONGEST_DURATION: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 /// What a setting that has a default of nothing says for that.
 pub(super) const OFF: &str = "off";
-/// What `--admin-advertise` says for the endpoint's own address.
+/// What `--admin-advertise` and `--advertise` say for the address that is listened at.
 const OWN: &str = "own";
 /// One page: less is no WebAssembly memory at all.
 const LEAST_MEMORY: u64 = 64 * KIB;
@@ -100,6 +102,32 @@ pub(super) fn admin_url(text: &str) -> Result<Option<AdminUrl>, String> {
 
 pub(super) fn show_admin_url(url: &Option<AdminUrl>) -> String {
     url.as_ref().map_or(OWN.to_string(), ToString::to_string)
+}
+
+/// `off`, or an address with a port.
+pub(super) fn peer(text: &str) -> Result<Option<SocketAddr>, String> {
+    match text.trim() {
+        OFF => Ok(None),
+        address => address.parse().map(Some).map_err(|_| {
+            format!("{address:?} is not an address: write one with its port, as in 10.0.0.3:7072 or [::]:7072, or off")
+        }),
+    }
+}
+
+pub(super) fn show_peer(peer: &Option<SocketAddr>) -> String {
+    peer.as_ref().map_or(OFF.to_string(), ToString::to_string)
+}
+
+/// `own`, or where others find the address at which this host listens for them.
+pub(super) fn advertise(text: &str) -> Result<Option<Place>, String> {
+    match text.trim() {
+        OWN => Ok(None),
+        place => place.parse().map(Some).map_err(|error: InvalidPlace| error.to_string()),
+    }
+}
+
+pub(super) fn show_advertise(place: &Option<Place>) -> String {
+    place.as_ref().map_or(OWN.to_string(), ToString::to_string)
 }
 
 /// `off`, or a path.

@@ -1,11 +1,12 @@
 //! The process that carries a host's links. It has neither the store nor a lease, and its words are hints: whatever becomes
 //! of it, or whoever speaks to it, costs speed and nothing else.
 //!
-//! Everybody who connects is of the same user, and is believed nothing: how many may connect, how soon they must say who
+//! Everybody who connects is of the same user, or of another machine and has the key of a certificate that a node of that
+//! election has announced, which the host says. All are believed nothing: how many may connect, how soon they must say who
 //! they are, how long a line is, how many come in a second and how many wait to be taken is bounded, for each and in all. A
-//! peer beyond a bound is cut off. One task for each link reads and writes; [`Carrier`] decides, in one loop.
+//! peer beyond a bound is cut off. One task for each link reads and writes (`attend`); [`Carrier`] decides, in one loop.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream as StdStream;
@@ -16,32 +17,33 @@ use std::time::Duration;
 use baton_runtime::confine;
 use baton_store::jitter::{between, doubled};
 use tokio::io::{AsyncWriteExt as _, BufReader};
-use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::mpsc;
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_rustls::TlsAcceptor;
 
+use super::attend::{ANSWERED_WITHIN, Event, Events, HELLO_WITHIN, attend};
 use super::listeners::Listeners;
-use super::sockets;
-use super::words::{Candidate, News, Order, Said, Told, encode, next_line, read};
+use super::tls::Identity;
+use super::words::{Candidate, Leader, News, Order, Peer, Question, Said, Told, encode, next_line, read};
+use super::{peers, sockets};
 
 /// The hidden command.
 pub const CARRY_LINKS: &str = "carry-links";
 
 /// Links at a time, of all elections.
 const MOST_LINKS: usize = 1024;
-/// Of these, those that have not said who they are.
+/// Of these, those of this machine that have not said who they are, and as many of others.
 const MOST_STRANGERS: usize = 64;
-/// How soon they must.
-const HELLO_WITHIN: Duration = Duration::from_secs(1);
 /// From one connection that is taken to the next, where many come.
 const ACCEPT_EVERY: Duration = Duration::from_millis(2);
-/// Lines that a peer may say at once, and how often one more.
-const LINES: (u32, Duration) = (50, Duration::from_millis(50));
+/// From one handshake with another machine to the next.
+const SHAKE_EVERY: Duration = Duration::from_millis(20);
+/// So many tries in a row that fail are worth a word.
+const SAID_AFTER: u32 = 2;
 /// Lines that wait for a peer to read them: one that does not is cut off.
 const UNREAD: usize = 16;
-/// How long a peer may take to take one.
-const TAKEN_WITHIN: Duration = Duration::from_secs(1);
 /// What the tasks of all links have said and nobody has taken.
 const UNHEARD: usize = 256;
 /// Of an election, the host is told no more often that there is something to read.
@@ -51,9 +53,10 @@ const ALL_TOLD: Duration = Duration::from_millis(200);
 /// From one try to reach whom the host listens to, to the next: at first, and at the most.
 const DIAL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
-/// The whole life of the process, which ends with its host, the process `parent`. Its standard input is its line to that.
+/// The whole life of the process, which ends with its host, the process `parent`. Its standard input is its line to that,
+/// and its standard output the socket at which hosts of other machines connect, where it has a certificate for these.
 #[must_use]
-pub fn carry_links(parent: u32, folder: &Path) -> ExitCode {
+pub fn carry_links(parent: u32, folder: Option<&Path>) -> ExitCode {
     match carry(parent, folder) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -64,7 +67,7 @@ pub fn carry_links(parent: u32, folder: &Path) -> ExitCode {
     }
 }
 
-fn carry(parent: u32, folder: &Path) -> anyhow::Result<()> {
+fn carry(parent: u32, folder: Option<&Path>) -> anyhow::Result<()> {
     if !baton_runtime::end_with(parent, c"baton-links")? {
         return Ok(());
     }
@@ -76,14 +79,29 @@ fn carry(parent: u32, folder: &Path) -> anyhow::Result<()> {
         let (from_host, mut to_host) = UnixStream::from_std(host)?.into_split();
         let (mut from_host, mut line) = (BufReader::with_capacity(super::words::LONGEST, from_host), Vec::new());
         let Some(first) = next_line(&mut from_host, &mut line).await? else { return Ok(()) };
-        let Some(Order::Begin { node, incarnation }) = read(first)? else { anyhow::bail!("the host says no name") };
+        let Some(Order::Begin { node, incarnation, identity }) = read(first)? else {
+            anyhow::bail!("the host says no name")
+        };
         line.clear();
-        // Sockets are found from here: a path to one is no longer than some hundred bytes.
-        sockets::make(folder)?;
-        std::env::set_current_dir(folder)?;
-        sockets::tidy_up(Path::new("."));
-        let listener = UnixListener::from_std(sockets::listen(Path::new("."), &incarnation)?)?;
-        confine::to_linking(false)?;
+        let listener = match folder {
+            Some(folder) => {
+                // Sockets are found from here: a path to one is no longer than some hundred bytes.
+                sockets::make(folder)?;
+                std::env::set_current_dir(folder)?;
+                sockets::tidy_up(Path::new("."));
+                Some(UnixListener::from_std(sockets::listen(Path::new("."), &incarnation)?)?)
+            }
+            None => None,
+        };
+        let (peers, peers_listener) = match identity {
+            Some(identity) => {
+                let listener = std::net::TcpListener::from(io::stdout().as_fd().try_clone_to_owned()?);
+                let peers = Peers { acceptor: identity.acceptor()?, identity };
+                (Some(peers), Some(TcpListener::from_std(listener)?))
+            }
+            None => (None, None),
+        };
+        confine::to_linking(peers.is_some())?;
         to_host.write_all(&encode(&News::Ready)).await?;
         let (events, mut happened) = mpsc::channel(UNHEARD);
         let mut carrier = Carrier {
@@ -91,17 +109,30 @@ fn carry(parent: u32, folder: &Path) -> anyhow::Result<()> {
             incarnation,
             events,
             to_host,
+            has_folder: folder.is_some(),
+            peers,
             links: BTreeMap::new(),
-            strangers: BTreeSet::new(),
+            strangers: BTreeMap::new(),
+            questions: BTreeMap::new(),
             elections: BTreeMap::new(),
             tasks: JoinSet::new(),
             numbers: 0,
         };
-        let mut next_accept = Instant::now();
+        let (mut next_accept, mut next_shake) = (Instant::now(), Instant::now());
         loop {
             let accept = async {
                 sleep_until(next_accept).await;
-                listener.accept().await
+                match &listener {
+                    Some(listener) => listener.accept().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let shake = async {
+                sleep_until(next_shake).await;
+                match &peers_listener {
+                    Some(listener) => listener.accept().await,
+                    None => std::future::pending().await,
+                }
             };
             tokio::select! {
                 biased;
@@ -130,6 +161,13 @@ fn carry(parent: u32, folder: &Path) -> anyhow::Result<()> {
                         Err(_) => next_accept += HELLO_WITHIN,
                     }
                 }
+                accepted = shake => {
+                    next_shake = Instant::now() + SHAKE_EVERY;
+                    match accepted {
+                        Ok((stream, _)) => carrier.meet(stream),
+                        Err(_) => next_shake += HELLO_WITHIN,
+                    }
+                }
             }
         }
     })
@@ -138,12 +176,18 @@ fn carry(parent: u32, folder: &Path) -> anyhow::Result<()> {
 struct Carrier {
     node: String,
     incarnation: String,
-    events: mpsc::Sender<(u64, Event)>,
+    events: Events,
     to_host: tokio::net::unix::OwnedWriteHalf,
+    /// Whether hosts of this machine have their sockets here.
+    has_folder: bool,
+    /// None where there are no links with other machines.
+    peers: Option<Peers>,
     /// What each link's task is to write: without that it ends.
     links: BTreeMap<u64, Link>,
     /// Those that have connected and not said who they are.
-    strangers: BTreeSet<u64>,
+    strangers: BTreeMap<u64, Over>,
+    /// Those whose task waits for what the host knows.
+    questions: BTreeMap<u64, oneshot::Sender<Option<Peer>>>,
     elections: BTreeMap<String, Election>,
     /// Those that read and write, and those that wait for another try.
     tasks: JoinSet<()>,
@@ -153,14 +197,21 @@ struct Carrier {
 struct Link {
     lines: mpsc::Sender<Vec<u8>>,
     election: Option<String>,
+    /// Who has connected over the network.
+    caller: Option<String>,
 }
 
-/// What happens to a link.
-enum Event {
-    Said(Said),
-    Ended,
-    /// It is time to try once more.
-    Dial(String),
+/// What others connect over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Over {
+    Socket,
+    Network,
+}
+
+/// What links with other machines need.
+struct Peers {
+    identity: Identity,
+    acceptor: TlsAcceptor,
 }
 
 #[derive(Default)]
@@ -175,7 +226,7 @@ struct Election {
 
 /// Whom the host listens to.
 struct Listens {
-    incarnation: String,
+    leader: Leader,
     link: u64,
     is_linked: bool,
     /// Tries in a row that failed.
@@ -189,17 +240,23 @@ impl Carrier {
             Order::Want { election, leader, candidate } => {
                 let known = self.elections.entry(election.clone()).or_default();
                 known.candidate = candidate;
-                let leader =
-                    leader.filter(|leader| *leader != self.incarnation && super::words::is_incarnation(leader));
-                if known.listens.as_ref().map(|listens| &listens.incarnation) == leader.as_ref() {
-                    let linked = known.listens.as_ref().filter(|listens| listens.is_linked).map(|listens| listens.link);
-                    linked.into_iter().for_each(|link| self.say(link, &Said::Is(candidate)));
+                let leader = leader.filter(|leader| {
+                    leader.incarnation != self.incarnation && super::words::is_incarnation(&leader.incarnation)
+                });
+                let same = known.listens.as_ref().map(|listens| &listens.leader.incarnation);
+                if same == leader.as_ref().map(|leader| &leader.incarnation) {
+                    if let Some((listens, leader)) = known.listens.as_mut().zip(leader) {
+                        listens.leader = leader;
+                        let linked = listens.is_linked.then_some(listens.link);
+                        linked.into_iter().for_each(|link| self.say(link, &Said::Is(candidate)));
+                    }
                     return Ok(());
                 }
                 if let Some(before) = known.listens.take() {
                     self.links.remove(&before.link);
                     if before.is_linked {
-                        self.tell(&News::Ended { election: election.clone(), incarnation: before.incarnation }).await?;
+                        let incarnation = before.leader.incarnation;
+                        self.tell(&News::Ended { election: election.clone(), incarnation }).await?;
                     }
                 }
                 if let Some(leader) = leader {
@@ -207,6 +264,10 @@ impl Carrier {
                 }
             }
             Order::Tell { election, told } => self.tell_listeners(&election, told),
+            Order::Answer { number, peer } => {
+                // Whoever has ended waits no more.
+                drop(self.questions.remove(&number).map(|waits| waits.send(peer)));
+            }
         }
         Ok(())
     }
@@ -216,7 +277,7 @@ impl Carrier {
         let to = if let Told::GivesUp { to } = &told { to.as_deref() } else { None };
         let places = known.listeners.places(to);
         let mut words: Vec<(u64, Said)> =
-            places.into_iter().map(|(link, place)| (link, as_said(&told, Duration::ZERO, place))).collect();
+            places.into_iter().map(|(link, place)| (link, told.as_said(Duration::ZERO, place))).collect();
         match told {
             Told::Look => words.extend(known.listens.iter().map(|listens| (listens.link, Said::Look))),
             Told::GivesUp { .. } => known.leads = None,
@@ -242,37 +303,75 @@ impl Carrier {
     }
 
     fn accept(&mut self, stream: UnixStream) {
-        let is_full = self.links.len() >= MOST_LINKS || self.strangers.len() >= MOST_STRANGERS;
-        if is_full || !sockets::is_same_user(&stream) {
-            return;
+        if sockets::is_same_user(&stream)
+            && let Some((link, waiting)) = self.stranger(Over::Socket)
+        {
+            self.tasks.spawn(attend(link, stream, None, HELLO_WITHIN, waiting, self.events.clone()));
         }
-        let (link, (lines, waiting)) = (self.number(), mpsc::channel(UNREAD));
-        self.links.insert(link, Link { lines, election: None });
-        self.strangers.insert(link);
-        self.tasks.spawn(attend(link, stream, waiting, self.events.clone()));
     }
 
-    fn dial(&mut self, election: String, leader: String, failures: u32) {
+    fn meet(&mut self, stream: TcpStream) {
+        let acceptor = self.peers.as_ref().map(|peers| peers.acceptor.clone());
+        if let Some(acceptor) = acceptor
+            && let Some((link, waiting)) = self.stranger(Over::Network)
+        {
+            self.tasks.spawn(peers::meet(
+                link,
+                stream,
+                (acceptor, self.incarnation.clone()),
+                waiting,
+                self.events.clone(),
+            ));
+        }
+    }
+
+    /// Room for one more that has not said who it is, if there is any.
+    fn stranger(&mut self, over: Over) -> Option<(u64, mpsc::Receiver<Vec<u8>>)> {
+        let strangers = self.strangers.values().filter(|other| **other == over).count();
+        if self.links.len() >= MOST_LINKS || strangers >= MOST_STRANGERS {
+            return None;
+        }
+        let (link, (lines, waiting)) = (self.number(), mpsc::channel(UNREAD));
+        self.links.insert(link, Link { lines, election: None, caller: None });
+        self.strangers.insert(link, over);
+        Some((link, waiting))
+    }
+
+    fn dial(&mut self, election: String, leader: Leader, failures: u32) {
         let (link, (lines, waiting)) = (self.number(), mpsc::channel(UNREAD));
         let Some(known) = self.elections.get_mut(&election) else { return };
+        let Leader { incarnation, node } = leader.clone();
         let hello = Said::Hello {
             election: election.clone(),
-            to: leader.clone(),
+            to: incarnation.clone(),
             node: Some(self.node.clone()),
             incarnation: Some(self.incarnation.clone()),
         };
         let candidate = known.candidate;
-        known.listens = Some(Listens { incarnation: leader.clone(), link, is_linked: false, failures });
-        self.links.insert(link, Link { lines, election: Some(election) });
+        known.listens = Some(Listens { leader, link, is_linked: false, failures });
+        self.links.insert(link, Link { lines, election: Some(election.clone()), caller: None });
         for said in [hello, Said::Is(candidate)] {
             self.say(link, &said);
         }
-        let events = self.events.clone();
+        let (events, has_folder) = (self.events.clone(), self.has_folder);
+        let identity = self.peers.as_ref().map(|peers| peers.identity.clone());
         self.tasks.spawn(async move {
-            match timeout(HELLO_WITHIN, UnixStream::connect(&leader)).await {
-                Ok(Ok(stream)) if sockets::is_same_user(&stream) => attend(link, stream, waiting, events).await,
-                _ => drop(events.send((link, Event::Ended)).await),
+            if has_folder
+                && let Ok(Ok(stream)) = timeout(HELLO_WITHIN, UnixStream::connect(&incarnation)).await
+                && sockets::is_same_user(&stream)
+            {
+                return attend(link, stream, None, HELLO_WITHIN, waiting, events).await;
             }
+            let mut why = None;
+            if let Some(identity) = identity {
+                let leader = Question { election, node, incarnation, wants_addresses: true };
+                match peers::reach(link, leader, &identity, &events).await {
+                    Ok(Some(stream)) => return attend(link, stream, None, ANSWERED_WITHIN, waiting, events).await,
+                    Ok(None) => {}
+                    Err(reason) => why = Some(reason),
+                }
+            }
+            let _ = events.send((link, Event::Ended(why))).await;
         });
     }
 
@@ -281,13 +380,21 @@ impl Carrier {
             Event::Dial(election) => {
                 let listens = self.elections.get(&election).and_then(|known| known.listens.as_ref());
                 // Only if nothing else is wanted by now.
-                if let Some(Listens { incarnation, failures, .. }) = listens.filter(|listens| listens.link == link) {
-                    let (incarnation, failures) = (incarnation.clone(), *failures);
-                    self.dial(election, incarnation, failures);
+                if let Some(Listens { leader, failures, .. }) = listens.filter(|listens| listens.link == link) {
+                    let (leader, failures) = (leader.clone(), *failures);
+                    self.dial(election, leader, failures);
                 }
                 Ok(())
             }
-            Event::Ended => self.ended(link).await,
+            Event::Asks(question, answer) => {
+                // Who has been dropped meanwhile needs no answer.
+                if !self.links.contains_key(&link) || !self.elections.contains_key(&question.election) {
+                    return Ok(());
+                }
+                self.questions.insert(link, answer);
+                self.tell(&News::Asks { number: link, question }).await
+            }
+            Event::Ended(why) => self.ended(link, why).await,
             Event::Said(said) => match self.links.get(&link).map(|known| known.election.clone()) {
                 None => Ok(()),
                 Some(None) => self.greeted(link, said).await,
@@ -296,9 +403,10 @@ impl Carrier {
         }
     }
 
-    async fn ended(&mut self, link: u64) -> io::Result<()> {
+    async fn ended(&mut self, link: u64, why: Option<String>) -> io::Result<()> {
         self.strangers.remove(&link);
         self.links.remove(&link);
+        self.questions.remove(&link);
         let mut news = Vec::new();
         for (election, known) in &mut self.elections {
             if known.listeners.remove(link) {
@@ -307,7 +415,16 @@ impl Carrier {
             let Some(listens) = known.listens.as_mut().filter(|listens| listens.link == link) else { continue };
             if std::mem::take(&mut listens.is_linked) {
                 listens.failures = 0;
-                news.push(News::Ended { election: election.clone(), incarnation: listens.incarnation.clone() });
+                let incarnation = listens.leader.incarnation.clone();
+                news.push(News::Ended { election: election.clone(), incarnation });
+            }
+            if let Some(why) = why.clone().filter(|_| listens.failures >= SAID_AFTER) {
+                let incarnation = listens.leader.incarnation.clone();
+                news.push(News::Unreached {
+                    election: election.clone(),
+                    incarnation,
+                    why: why.chars().take(200).collect(),
+                });
             }
             let wait = doubled(DIAL, listens.failures);
             listens.failures = listens.failures.saturating_add(1);
@@ -325,13 +442,20 @@ impl Carrier {
 
     /// Somebody who has connected says who that is.
     async fn greeted(&mut self, link: u64, said: Said) -> io::Result<()> {
-        self.strangers.remove(&link);
-        let Said::Hello { election, to, node, incarnation } = said else { return self.ended(link).await };
-        let Some(known) = self.elections.get_mut(&election).filter(|_| to == self.incarnation) else {
-            return self.ended(link).await;
-        };
-        if let Some(known) = self.links.get_mut(&link) {
-            known.election = Some(election.clone());
+        let over = self.strangers.remove(&link);
+        let Said::Hello { election, to, node, incarnation } = said else { return self.ended(link, None).await };
+        if to != self.incarnation || !self.elections.contains_key(&election) {
+            return self.ended(link, None).await;
+        }
+        let caller = incarnation.clone().filter(|_| over == Some(Over::Network));
+        if caller.is_some() {
+            // One that calls again has no other link any more, and nobody has more than one.
+            let is_other = |known: &Link| known.caller == caller && known.election.as_ref() == Some(&election);
+            self.links.retain(|_, known| !is_other(known));
+        }
+        let Some(known) = self.elections.get_mut(&election) else { return Ok(()) };
+        if let Some(link) = self.links.get_mut(&link) {
+            (link.election, link.caller) = (Some(election.clone()), caller);
         }
         let hello = Said::Hello {
             election: election.clone(),
@@ -342,9 +466,9 @@ impl Carrier {
         let mut words = vec![hello];
         let mut news = None;
         if let Some(node) = node {
-            known.listeners.add(link, node, luck());
+            known.listeners.add(link, node);
             // It has said nothing of itself so far, and hears of its place with the next renewal.
-            words.extend(known.leads.as_ref().map(|(told, at)| as_said(told, at.elapsed(), None)));
+            words.extend(known.leads.as_ref().map(|(told, at)| told.as_said(at.elapsed(), None)));
             news = Some(listeners(&election, known));
         }
         words.iter().for_each(|said| self.say(link, said));
@@ -366,21 +490,21 @@ impl Carrier {
                 News::Heard { election, from: String::new(), said: Said::Look }
             }
             (Some(listens), Said::Hello { incarnation, node, .. }) if !listens.is_linked => {
-                let (Some(node), true) = (node, incarnation.as_ref() == Some(&listens.incarnation)) else {
-                    return self.ended(link).await;
+                let (Some(node), true) = (node, incarnation.as_ref() == Some(&listens.leader.incarnation)) else {
+                    return self.ended(link, None).await;
                 };
                 listens.is_linked = true;
-                News::Linked { election, incarnation: listens.incarnation.clone(), node }
+                News::Linked { election, incarnation: listens.leader.incarnation.clone(), node }
             }
             (Some(listens), said @ (Said::Leads { .. } | Said::GivesUp { .. })) if listens.is_linked => {
-                News::Heard { election, from: listens.incarnation.clone(), said }
+                News::Heard { election, from: listens.leader.incarnation.clone(), said }
             }
             (None, Said::Is(candidate)) => {
                 known.listeners.is(link, candidate);
                 return Ok(());
             }
             // It says what is not for it to say.
-            _ => return self.ended(link).await,
+            _ => return self.ended(link, None).await,
         };
         self.tell(&news).await
     }
@@ -388,93 +512,4 @@ impl Carrier {
 
 fn listeners(election: &str, known: &Election) -> News {
     News::Listeners { election: election.to_owned(), count: u32::try_from(known.listeners.count()).unwrap_or(u32::MAX) }
-}
-
-/// What the host tells, as it is said to one that has this place, so much later.
-fn as_said(told: &Told, later: Duration, place: Option<u32>) -> Said {
-    match told {
-        Told::Leads { term, age_ms } => {
-            let later = u64::try_from(later.as_millis()).unwrap_or(u64::MAX);
-            Said::Leads { term: *term, age_ms: age_ms.saturating_add(later), place }
-        }
-        Told::GivesUp { .. } => Said::GivesUp { place },
-        Told::Look => Said::Look,
-    }
-}
-
-fn luck() -> u64 {
-    let mut bytes = [0; 8];
-    // Without random numbers all are equal.
-    let _ = getrandom::fill(&mut bytes);
-    u64::from_le_bytes(bytes)
-}
-
-/// Reads and writes what one peer says and is told, until it ends, says what no host says or more than it may, or does not
-/// read. Its first line comes soon.
-async fn attend(
-    link: u64,
-    mut stream: UnixStream,
-    mut waiting: mpsc::Receiver<Vec<u8>>,
-    events: mpsc::Sender<(u64, Event)>,
-) {
-    let mut is_stranger = true;
-    let (from, mut to) = stream.split();
-    let (mut from, mut line) = (BufReader::with_capacity(super::words::LONGEST, from), Vec::new());
-    let mut budget = Budget::new();
-    let hello_by = Instant::now() + HELLO_WITHIN;
-    loop {
-        tokio::select! {
-            said = next_line(&mut from, &mut line) => {
-                let Ok(Some(said)) = said else { break };
-                let said = Said::read(said);
-                line.clear();
-                if !budget.has_one_more() {
-                    break;
-                }
-                match said {
-                    Ok(Some(said)) => {
-                        is_stranger = false;
-                        if events.send((link, Event::Said(said))).await.is_err() {
-                            return;
-                        }
-                    }
-                    // What a later host says.
-                    Ok(None) => {}
-                    Err(_) => break,
-                }
-            }
-            said = waiting.recv() => {
-                let Some(said) = said else { break };
-                if !matches!(timeout(TAKEN_WITHIN, to.write_all(&said)).await, Ok(Ok(()))) {
-                    break;
-                }
-            }
-            () = sleep_until(hello_by), if is_stranger => break,
-        }
-    }
-    let _ = events.send((link, Event::Ended)).await;
-}
-
-/// How many lines a peer may still say.
-struct Budget {
-    left: u32,
-    since: Instant,
-}
-
-impl Budget {
-    fn new() -> Self {
-        Self { left: LINES.0, since: Instant::now() }
-    }
-
-    fn has_one_more(&mut self) -> bool {
-        let more = u32::try_from(self.since.elapsed().as_nanos() / LINES.1.as_nanos()).unwrap_or(u32::MAX);
-        self.since += LINES.1 * more.min(LINES.0);
-        self.left = self.left.saturating_add(more).min(LINES.0);
-        if more > LINES.0 {
-            self.since = Instant::now();
-        }
-        let has = self.left > 0;
-        self.left = self.left.saturating_sub(1);
-        has
-    }
 }

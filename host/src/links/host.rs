@@ -2,10 +2,12 @@
 //! heard, and starts it again where it ends.
 //!
 //! The process is believed nothing either: a line is short, of lines there are no more in a second than this thread takes,
-//! and what it says of a hint's age or term a standby's elector treats as it treats every lie.
+//! and what it says of a hint's age or term a standby's elector treats as it treats every lie. What it asks about nodes of
+//! other machines is looked up beside, and no more often than a [`Directory`] has it.
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::{Path, PathBuf};
@@ -15,15 +17,19 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use baton_election::{ElectionName, Hint};
-use baton_store::Tidings;
+use baton_runtime::escape::escape;
 use baton_store::jitter::{between, doubled};
+use baton_store::{ObjectStore, Tidings};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::words::{LONGEST, News, Order, Said, Told, encode, next_line, read};
+use super::directory::Directory;
+use super::place::Listening;
+use super::words::{LONGEST, News, Order, Peer, Question, Said, Told, encode, next_line, read};
 use super::{CARRY_LINKS, Line, Port, line};
 use crate::telemetry::{Event, Log, Standing};
 
@@ -43,13 +49,23 @@ const TAKEN_WITHIN: Duration = Duration::from_secs(1);
 const LAST_WORD: Duration = Duration::from_millis(500);
 /// More of what it says as it ends is left out, in bytes.
 const LAST_WORDS: u64 = 500;
+/// More of why somebody is not reached is left out, in characters.
+const MOST_OF_WHY: usize = 300;
+/// Questions of it that are looked up at a time.
+const QUESTIONS: usize = 128;
+/// How long one may wait for its turn, and for the store.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
+/// Threads that wait for the system to find a name, or the store's.
+const THREADS: usize = 8;
 
 /// The links of a host.
 pub struct Links {
     node: String,
     incarnation: String,
-    /// None where there are none.
+    /// None where there are none with hosts of this machine.
     folder: Option<PathBuf>,
+    /// None where there are none with others, which are looked up in the store.
+    peers: Option<(Listening, Arc<dyn ObjectStore>)>,
     ports: Vec<Port>,
 }
 
@@ -62,15 +78,21 @@ pub struct Linking {
 }
 
 impl Links {
-    /// Those of the host of that incarnation, with their sockets in a folder; none without one.
+    /// Those of the host of that incarnation: with hosts of this machine, with their sockets in a folder, and with those of
+    /// others, which the store tells of.
     #[must_use]
-    pub fn new(node: &str, incarnation: &str, folder: Option<PathBuf>) -> Self {
-        Self { node: node.to_owned(), incarnation: incarnation.to_owned(), folder, ports: Vec::new() }
+    pub fn new(
+        node: &str,
+        incarnation: &str,
+        folder: Option<PathBuf>,
+        peers: Option<(Listening, Arc<dyn ObjectStore>)>,
+    ) -> Self {
+        Self { node: node.to_owned(), incarnation: incarnation.to_owned(), folder, peers, ports: Vec::new() }
     }
 
     /// An election's end of them, for its supervisor. What is to be read soon goes to `tidings`.
     pub fn line(&mut self, election: ElectionName, tidings: &Tidings, standing: &Arc<Standing>, log: &Log) -> Line {
-        if self.folder.is_none() {
+        if self.folder.is_none() && self.peers.is_none() {
             return Line::off();
         }
         let (line, port) = line(election, tidings.clone(), Arc::clone(standing), log.clone());
@@ -83,13 +105,23 @@ impl Links {
     /// # Errors
     /// Those of the system.
     pub fn start(self, log: Log) -> io::Result<Option<Linking>> {
-        let Self { node, incarnation, folder, ports } = self;
-        let Some(folder) = folder.filter(|_| !ports.is_empty()) else { return Ok(None) };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let Self { node, incarnation, folder, peers, ports } = self;
+        if ports.is_empty() {
+            return Ok(None);
+        }
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(THREADS).build()?;
         let (ends, mut ended) = watch::channel(false);
         let (at_work, works) = watch::channel(());
         let thread = std::thread::Builder::new().name("links".into()).spawn(move || {
-            let host = Host { begin: Order::Begin { node, incarnation }, folder, log };
+            let identity = peers.as_ref().map(|(listening, _)| listening.identity.clone());
+            let begin = Order::Begin { node, incarnation, identity };
+            let peers = peers.map(|(listening, store)| Peers {
+                listener: listening.listener,
+                leaders: Directory::new(Arc::clone(&store)),
+                callers: Directory::new(store),
+            });
+            let host = Host { begin, folder, peers, log };
             runtime.block_on(async {
                 tokio::select! {
                     () = host.keep_linked(ports) => {}
@@ -97,6 +129,8 @@ impl Links {
                 }
             });
             drop(at_work);
+            // A name that the system looks for in vain is nothing to wait for.
+            runtime.shutdown_background();
         })?;
         Ok(Some(Linking { ends, works, thread: Some(thread) }))
     }
@@ -122,8 +156,17 @@ impl Drop for Linking {
 /// What the thread is given.
 struct Host {
     begin: Order,
-    folder: PathBuf,
+    folder: Option<PathBuf>,
+    peers: Option<Peers>,
     log: Log,
+}
+
+/// What links with other machines need of the host.
+struct Peers {
+    listener: TcpListener,
+    /// Those that it would connect to: whoever connects to it is in nobody's way there.
+    leaders: Arc<Directory>,
+    callers: Arc<Directory>,
 }
 
 /// What of an election is told back.
@@ -134,6 +177,8 @@ struct Ear {
     log: Log,
     /// Whom it is linked with.
     linked: Option<(String, String)>,
+    /// The incarnation that was said to be out of reach.
+    unreached: Option<String>,
 }
 
 impl Host {
@@ -141,11 +186,11 @@ impl Host {
         let (orders, mut ordered) = mpsc::channel(WAITING);
         let mut ears = BTreeMap::new();
         let mut wanted = Vec::new();
-        let mut forwarders = tokio::task::JoinSet::new();
+        let mut forwarders = JoinSet::new();
         for Port { election, wanted: wants, words, heard, tidings, standing, log } in ports {
             wanted.push((election.to_string(), wants.clone()));
             forwarders.spawn(forward(election.to_string(), wants, words, tidings.finds(), orders.clone()));
-            ears.insert(election.to_string(), Ear { heard, tidings, standing, log, linked: None });
+            ears.insert(election.to_string(), Ear { heard, tidings, standing, log, linked: None, unreached: None });
         }
         drop(orders);
         let mut failures = 0_u32;
@@ -186,7 +231,8 @@ impl Host {
     ) -> anyhow::Result<()> {
         let (own, its) = StdStream::pair()?;
         own.set_nonblocking(true)?;
-        let mut child = start(&self.folder, its)?;
+        let mut child = start(self.folder.as_deref(), its, self.peers.as_ref().map(|peers| &peers.listener))?;
+        let mut answers: JoinSet<Answer> = JoinSet::new();
         let (from, mut to) = UnixStream::from_std(own)?.into_split();
         let (mut from, mut line) = (BufReader::with_capacity(LONGEST, from), Vec::new());
         let mut first = encode(&self.begin);
@@ -209,6 +255,16 @@ impl Host {
                         return Ok(());
                     };
                     timeout(TAKEN_WITHIN, to.write_all(&encode(&order))).await??;
+                }
+                Some(answer) = answers.join_next() => {
+                    // What it has panicked with, it has said.
+                    let Ok(Answer { number, question, found }) = answer else { continue };
+                    let ear = ears.get_mut(&question.election);
+                    let peer = found.unwrap_or_else(|why| {
+                        ear.into_iter().for_each(|ear| ear.unreached(&question.incarnation, &why));
+                        None
+                    });
+                    timeout(TAKEN_WITHIN, to.write_all(&encode(&Order::Answer { number, peer }))).await??;
                 }
                 said = next_line(&mut from, &mut line) => {
                     let Some(said) = said? else { anyhow::bail!("{}", last_words(&mut child).await) };
@@ -235,11 +291,46 @@ impl Host {
                                 ear.standing.listeners(count);
                             }
                         }
+                        Some(News::Unreached { election, incarnation, why }) => {
+                            if let Some(ear) = ears.get_mut(&election) {
+                                ear.unreached(&incarnation, &why);
+                            }
+                        }
+                        Some(News::Asks { number, question }) => {
+                            let is_fit = question.is_within_bounds() && ears.contains_key(&question.election);
+                            match &self.peers {
+                                Some(peers) if is_fit && answers.len() < QUESTIONS => {
+                                    drop(answers.spawn(peers.look_up(number, question)));
+                                }
+                                _ => {
+                                    let nothing = encode(&Order::Answer { number, peer: None });
+                                    timeout(TAKEN_WITHIN, to.write_all(&nothing)).await??;
+                                }
+                            }
+                        }
                         Some(News::Ready) | None => {}
                     }
                     sleep(LINE_EVERY).await;
                 }
             }
+        }
+    }
+}
+
+/// What was looked up for the process.
+struct Answer {
+    number: u64,
+    question: Question,
+    /// None where the node has not said so, or why it is not found.
+    found: Result<Option<Peer>, String>,
+}
+
+impl Peers {
+    fn look_up(&self, number: u64, question: Question) -> impl Future<Output = Answer> + use<> {
+        let directory = Arc::clone(if question.wants_addresses { &self.leaders } else { &self.callers });
+        async move {
+            let found = timeout(ANSWERED_WITHIN, directory.find(&question)).await.unwrap_or(Ok(None));
+            Answer { number, question, found }
         }
     }
 }
@@ -263,7 +354,22 @@ impl Ear {
         self.ended();
         self.standing.listens(Some(node.clone()));
         self.log.emit(None, Event::Linked { leader: node.clone() });
+        self.unreached = None;
         self.linked = Some((incarnation, node));
+    }
+
+    /// Says once that the leader of that incarnation is not where it says that it is.
+    fn unreached(&mut self, incarnation: &str, why: &str) {
+        if self.unreached.as_deref() == Some(incarnation) || !super::words::is_incarnation(incarnation) {
+            return;
+        }
+        self.unreached = Some(incarnation.to_owned());
+        let why: String = why.chars().take(MOST_OF_WHY).collect();
+        let error = format!(
+            "the node that leads cannot be reached over the network, so this one asks the store as if there were no links: {}",
+            escape(&why)
+        );
+        self.log.emit(None, Event::Error { error });
     }
 
     fn ended(&mut self) {
@@ -305,15 +411,16 @@ async fn forward(
     }
 }
 
-/// This program once more, with nothing but its line to this one.
-fn start(folder: &Path, line: StdStream) -> io::Result<Child> {
+/// This program once more, with nothing but its line to this one, and the socket at which those of other machines connect.
+fn start(folder: Option<&Path>, line: StdStream, listener: Option<&TcpListener>) -> io::Result<Child> {
+    let listener = listener.map(TcpListener::try_clone).transpose()?;
     Command::new("/proc/self/exe")
         .arg(CARRY_LINKS)
         .args(["--parent", &std::process::id().to_string()])
-        .arg(folder)
+        .args(folder)
         .env_clear()
         .stdin(OwnedFd::from(line))
-        .stdout(Stdio::null())
+        .stdout(listener.map_or_else(Stdio::null, |listener| OwnedFd::from(listener).into()))
         .stderr(Stdio::piped())
         .kill_on_drop(true)
         .spawn()

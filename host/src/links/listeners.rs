@@ -18,7 +18,11 @@ struct Listener {
 }
 
 impl Listeners {
-    pub(super) fn add(&mut self, link: u64, node: String, luck: u64) {
+    pub(super) fn add(&mut self, link: u64, node: String) {
+        self.add_with(link, node, luck());
+    }
+
+    fn add_with(&mut self, link: u64, node: String, luck: u64) {
         self.0.insert(link, Listener { node, candidate: Candidate::default(), luck });
     }
 
@@ -52,6 +56,13 @@ impl Listeners {
     }
 }
 
+fn luck() -> u64 {
+    let mut bytes = [0; 8];
+    // Without random numbers all are equal.
+    let _ = getrandom::fill(&mut bytes);
+    u64::from_le_bytes(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,7 +81,7 @@ mod tests {
         .into_iter()
         .enumerate()
         {
-            listeners.add(link as u64, node.to_owned(), 10 - link as u64);
+            listeners.add_with(link as u64, node.to_owned(), 10 - link as u64);
             listeners.is(link as u64, candidate);
         }
         let order = |to| listeners.places(to).into_values().collect::<Vec<_>>();

@@ -3,19 +3,26 @@
 //! Nothing of it is believed, and nothing needs it: what is heard makes a reading earlier or later ([`Hint`]). A standby
 //! connects to the socket of the host that the record names, `DIR/links/INCARNATION`, one link for each election, and
 //! hears there what that host has renewed and when it gives the lease up; it says itself whether it could take the lease.
-//! What either finds in the store that all are to read, it tells the other.
+//! What either finds in the store that all are to read, it tells the other. With hosts of other machines there are links where
+//! that is asked for: the same lines, over TLS, with those whose certificates are announced.
 //!
 //! The links are carried by a process of their own (`carrier`), which has neither the store nor a lease: it is given what
 //! to tell and whom to hear, and gives back lines of bounded length and number. `words` is what is said, `listeners` who
-//! listens and in which order they succeed, `sockets` where, `call` how a command of this user says that there is something
+//! listens and in which order they succeed, `attend` what one peer may say, `sockets` and `place` where, `tls` and `peers` how
+//! hosts of other machines know each other, `directory` what the store tells of them, `call` how a command of this user says that there is something
 //! to read. One thread of the host talks with the process, and starts it again where it ends: no thread that renews, kills
 //! or gates waits for it.
 
+mod attend;
 mod call;
 mod carrier;
+mod directory;
 mod host;
 mod listeners;
+mod peers;
+mod place;
 mod sockets;
+mod tls;
 mod words;
 
 use std::path::PathBuf;
@@ -29,9 +36,10 @@ use crate::telemetry::{Log, Standing};
 pub use call::call;
 pub use carrier::{CARRY_LINKS, carry_links};
 pub use host::{Linking, Links};
+pub use place::{InvalidPlace, Listening, PeerError, PeerSettings, Place};
 pub use words::Candidate;
 pub(crate) use words::READER;
-use words::Told;
+use words::{Leader, Told};
 
 /// Words that wait to be told, and hints that wait to be heard, of one election: more are dropped.
 const WAITING: usize = 32;
@@ -60,8 +68,8 @@ struct Ends {
 /// What the links of an election are to be now.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Wanted {
-    /// The incarnation that is listened to.
-    leader: Option<String>,
+    /// Whom it is to listen to.
+    leader: Option<Leader>,
     /// What this node tells of itself.
     candidate: Candidate,
 }
@@ -95,14 +103,14 @@ impl Line {
         let _ = words.try_send(told);
     }
 
-    /// Has that incarnation listened to, and says what this node would do.
-    pub fn wants(&self, leader: Option<&str>, candidate: Candidate) {
+    /// Has that incarnation of a node listened to, and says what this node would do.
+    pub fn wants(&self, leader: Option<(&str, String)>, candidate: Candidate) {
         let Some(Ends { wanted, .. }) = &self.0 else { return };
+        let leader = leader.map(|(incarnation, node)| Leader { incarnation: incarnation.to_owned(), node });
         wanted.send_if_modified(|wanted| {
-            let is_news = wanted.leader.as_deref() != leader || wanted.candidate != candidate;
-            if is_news {
-                *wanted = Wanted { leader: leader.map(str::to_owned), candidate };
-            }
+            let now = Wanted { leader, candidate };
+            let is_news = *wanted != now;
+            *wanted = now;
             is_news
         });
     }

@@ -1,13 +1,18 @@
 //! What is said over a link, and between the host and the process that carries the links: each a line of JSON, of which no
 //! more than [`LONGEST`] bytes are ever read.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use baton_election::{ElectionName, Term};
+use baton_store::Digest;
 use baton_store::foreign::Reader;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};
+
+use super::place::Place;
+use super::tls::Identity;
 
 /// No line is longer, in bytes.
 pub(super) const LONGEST: usize = 1024;
@@ -25,8 +30,14 @@ pub(crate) const READER: Reader = Reader {
                 let again = Said::read(encode(&said).trim_ascii_end()).ok().flatten();
                 assert_eq!(again, Some(said), "it is read as it is written");
             }
-            if let Ok(Some(News::Heard { said, .. })) = read::<News>(line) {
-                drop(said.checked());
+            match read::<News>(line) {
+                Ok(Some(News::Heard { said, .. })) => drop(said.checked()),
+                Ok(Some(News::Asks { question, .. })) => drop(question.is_within_bounds()),
+                _ => {}
+            }
+            // Where a node says that others find it.
+            if let Some(place) = std::str::from_utf8(line).ok().and_then(|text| text.parse::<Place>().ok()) {
+                assert_eq!(place.to_string().parse(), Ok(place), "it is read as it is written");
             }
         }
     },
@@ -71,12 +82,38 @@ pub struct Candidate {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Order {
-    /// Who this host is, first of all.
-    Begin { node: String, incarnation: String },
+    /// Who this host is, first of all, and by what those of other machines know it, if it is to have links with these.
+    Begin { node: String, incarnation: String, identity: Option<Identity> },
     /// What the links of an election are to be.
-    Want { election: ElectionText, leader: Option<String>, candidate: Candidate },
+    Want { election: ElectionText, leader: Option<Leader>, candidate: Candidate },
     /// Those that listen are told.
     Tell { election: ElectionText, told: Told },
+    /// What is known of whom it has asked for; none where that is nothing.
+    Answer { number: u64, peer: Option<Peer> },
+}
+
+/// Who leads, as the record says.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Leader {
+    pub(super) incarnation: String,
+    pub(super) node: String,
+}
+
+/// An incarnation of a node that may be of another machine.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Question {
+    pub(super) election: ElectionText,
+    pub(super) node: String,
+    pub(super) incarnation: String,
+    /// Whether it is to be connected to.
+    pub(super) wants_addresses: bool,
+}
+
+/// What its node has announced.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Peer {
+    pub(super) certificate: Digest,
+    pub(super) addresses: Vec<SocketAddr>,
 }
 
 /// An election's name, unchecked.
@@ -106,13 +143,38 @@ pub(super) enum News {
     Ended { election: ElectionText, incarnation: String },
     /// So many listen to this node.
     Listeners { election: ElectionText, count: u32 },
+    /// It is to know what a node has announced: one that it would connect to, or that has connected to it.
+    Asks { number: u64, question: Question },
+    /// The one that is listened to is not where it says that it is.
+    Unreached { election: ElectionText, incarnation: String, why: String },
     /// The one that is listened to has said so, or anyone has said `look`.
     Heard { election: ElectionText, from: String, said: Said },
 }
 
 impl Told {
+    /// As it is said to one that has this place, so much later.
+    pub(super) fn as_said(&self, later: Duration, place: Option<u32>) -> Said {
+        match self {
+            Self::Leads { term, age_ms } => {
+                let later = u64::try_from(later.as_millis()).unwrap_or(u64::MAX);
+                Said::Leads { term: *term, age_ms: age_ms.saturating_add(later), place }
+            }
+            Self::GivesUp { .. } => Said::GivesUp { place },
+            Self::Look => Said::Look,
+        }
+    }
+
     pub(super) fn leads(term: Term, ago: Duration) -> Self {
         Self::Leads { term, age_ms: u64::try_from(ago.min(LONGEST_AGO).as_millis()).unwrap_or(u64::MAX) }
+    }
+}
+
+impl Question {
+    /// Whether there could be such a node.
+    pub(super) fn is_within_bounds(&self) -> bool {
+        ElectionName::new(&self.election).is_ok()
+            && crate::node::NodeId::new(&self.node).is_ok()
+            && is_incarnation(&self.incarnation)
     }
 }
 
@@ -235,6 +297,22 @@ mod tests {
         }
         let old = Said::read(br#"{"leads":{"term":18446744073709551615,"age_ms":18446744073709551615,"place":null}}"#);
         assert_eq!(old.unwrap(), Some(Said::Leads { term: Term::MAX, age_ms: 3_600_000, place: None }));
+    }
+
+    /// Who reads it takes no longer line.
+    #[test]
+    fn the_longest_line_of_a_host_is_short_enough() {
+        let (node, incarnation, election) = ("n".repeat(63), "f".repeat(64), "e".repeat(63));
+        let begin =
+            Order::Begin { node: node.clone(), incarnation: incarnation.clone(), identity: Identity::make().ok() };
+        let question = Question { election, node, incarnation, wants_addresses: false };
+        let address = "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff%4294967295]:65535".parse().unwrap();
+        let peer = Peer { certificate: Digest::of(b""), addresses: vec![address; 4] };
+        let answer = Order::Answer { number: u64::MAX, peer: Some(peer) };
+        let lines = [encode(&begin), encode(&answer), encode(&News::Asks { number: u64::MAX, question })];
+        for line in lines {
+            assert!(line.len() <= LONGEST, "{} bytes: {}", line.len(), String::from_utf8_lossy(&line));
+        }
     }
 
     #[tokio::test]

@@ -234,7 +234,9 @@ impl Run {
         let listens = self.given.standing.listens_to();
         let is_ready = self.elector.plan().module.is_some() && stays_out.is_none();
         let candidate = Candidate { ready: is_ready, priority: self.given.preference.priority(), leads_enough };
-        self.given.line.wants(self.elector.leader(), candidate);
+        let leader = self.elector.leader();
+        let leader = leader.map(|leader| (leader, self.given.standing.known().leader.unwrap_or_default()));
+        self.given.line.wants(leader, candidate);
         let now = self.given.clock.now();
         self.given.standing.tidings.is_told(self.elector.listens_until().is_some_and(|until| now < until));
         self.given.presence.send_if_modified(|known| {

@@ -89,6 +89,13 @@ pub enum Event {
         /// The part of the confinement that is missing.
         missing: &'static str,
     },
+    /// This host listens for those of other machines.
+    Peers {
+        /// Its address.
+        address: String,
+        /// Where others are told to find it.
+        advertised: String,
+    },
     /// A variable of the host's environment looks like a setting's, with a mistake in its name.
     MisspeltVariable {
         /// The variable's name.
@@ -537,6 +544,7 @@ impl Event {
         match self {
             Self::Starting { .. } => ("starting", Info),
             Self::WeakerIsolation { .. } => ("weaker_isolation", Warn),
+            Self::Peers { .. } => ("peers", Info),
             Self::MisspeltVariable { .. } => ("misspelt_variable", Warn),
             Self::Standby { .. } => ("standby", Info),
             Self::Linked { .. } => ("linked", Info),
@@ -637,6 +645,11 @@ impl fmt::Display for Event {
             Self::WeakerIsolation { missing } => write!(
                 f,
                 "this kernel lacks {missing}: a module that breaks the compiler reaches more of what this user may"
+            ),
+            Self::Peers { address, advertised } => write!(
+                f,
+                "listens to the network at {address}, where other nodes find it as {advertised}: who can write to the store \
+                 can pose as one of them there, and have this one ask the store earlier or later, and nothing else"
             ),
             Self::MisspeltVariable { variable, meant } => {
                 write!(f, "there is no setting {variable}, and what it says does not count: did you mean {meant}?")

@@ -67,6 +67,7 @@ impl Event {
             // Numbers, and the operator's own words.
             Self::Starting { .. }
             | Self::WeakerIsolation { .. }
+            | Self::Peers { .. }
             | Self::MisspeltVariable { .. }
             | Self::Elected { .. }
             | Self::Started { .. }

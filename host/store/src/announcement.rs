@@ -77,6 +77,20 @@ pub struct Announcement {
     /// Whom it listens to, over a link; none where it asks the store alone, or did not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listens: Option<Listens>,
+    /// Where and by what nodes of other machines know it; none where it has no links with these, or did not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<PeerWord>,
+}
+
+/// Where nodes of other machines find one, and by what they know it. What this version does not know is left alone.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PeerWord {
+    /// A host and a port.
+    #[serde(default)]
+    pub address: String,
+    /// The fingerprint of the certificate that it shows there.
+    #[serde(default)]
+    pub certificate: String,
 }
 
 /// Whom a node listens to.
@@ -110,6 +124,7 @@ impl Announcement {
             rival: None,
             admin: String::new(),
             listens: None,
+            peer: None,
         }
     }
 
@@ -179,7 +194,8 @@ mod tests {
         assert_eq!(standby.encode(), json, "as hosts write it that know neither an address nor priorities");
         let admin = "https://web-3.example:7070".to_owned();
         let listens = Some(Listens { to: "web-2".to_owned(), since: "2026-11-21T12:00:00Z".to_owned() });
-        let more = Announcement { admin, priority: Some(50), leads_enough: true, listens, ..standby };
+        let peer = Some(PeerWord { address: "web-3.example:7072".to_owned(), certificate: digest.to_string() });
+        let more = Announcement { admin, priority: Some(50), leads_enough: true, listens, peer, ..standby };
         assert_eq!(Announcement::decode(&more.encode()), Some(more));
     }
 

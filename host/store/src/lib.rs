@@ -61,7 +61,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use baton_election::{ElectionName, Op, Reply, StoreError};
 
-pub use announcement::{Announcement, LONGEST_LABEL, Labels, Listens, MOST_LABELS, SILENT, withdraw};
+pub use announcement::{Announcement, LONGEST_LABEL, Labels, Listens, MOST_LABELS, PeerWord, SILENT, withdraw};
 #[cfg(feature = "azure")]
 pub use azure::AzureStore;
 pub use digest::{Digest, DigestPrefix, InvalidDigest, InvalidPrefix};

@@ -3,7 +3,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -39,21 +39,26 @@ fn pair_of(fleet: &Fleet, launch: impl Fn(&str) -> Launch) -> (Node, Node, u64) 
     (alpha, beta, term)
 }
 
-fn of(name: &str, labels: &str) -> String {
+pub fn of(name: &str, labels: &str) -> String {
     let comma = if labels.is_empty() { "" } else { "," };
     format!("{name}{{election=\"{ELECTION}\"{comma}{labels}}}")
 }
 
 /// The socket of whoever leads.
-fn socket(fleet: &Fleet) -> PathBuf {
+pub fn socket(fleet: &Fleet) -> PathBuf {
     let status = fleet.command(&["nodes", ELECTION, "--json"]).json();
     let nodes = status.as_array().cloned().unwrap_or_default();
     let leader = nodes.iter().find(|node| node["role"] == "leader").expect("somebody leads");
     folder(fleet).join(leader["incarnation"].as_str().expect("an incarnation"))
 }
 
+/// Whose socket that is.
+pub fn incarnation_of(socket: &Path) -> String {
+    socket.file_name().and_then(|name| name.to_str()).expect("an incarnation").to_owned()
+}
+
 /// Waits until the node has led on in that term for a while.
-fn goes_on(fleet: &Fleet, node: &Node, term: u64) {
+pub fn goes_on(fleet: &Fleet, node: &Node, term: u64) {
     let beats = |above: usize| {
         fleet.journal.wait("another beat", |events| {
             let beats = events.iter().filter(|event| event.name == "output" && event.term == term).count();
@@ -123,7 +128,7 @@ fn who_floods_loiters_or_speaks_garbage_is_in_nobodys_way() {
     let fleet = Fleet::new(Store::sqlite()).heavy();
     let (alpha, _beta, term) = pair(&fleet, &[LEASE]);
     let socket = socket(&fleet);
-    let incarnation = socket.file_name().unwrap().to_str().unwrap().to_owned();
+    let incarnation = incarnation_of(&socket);
     let hello = |election: &str, to: &str| {
         format!(r#"{{"hello":{{"election":"{election}","to":"{to}","node":"mallory","incarnation":"ee"}}}}"#) + "\n"
     };
@@ -189,7 +194,7 @@ fn who_lies_in_the_leaders_name_is_read_after_and_never_believed() {
     let (alpha, beta, term) = pair_of(&fleet, |name| fleet.launch_with(name, &[LEASE]).arg("--witness=false"));
     // Its socket is another's from now on.
     let socket = socket(&fleet);
-    let incarnation = socket.file_name().unwrap().to_str().unwrap().to_owned();
+    let incarnation = incarnation_of(&socket);
     std::fs::remove_file(&socket).expect("it is there");
     let liar = UnixListener::bind(&socket).expect("the path is free");
     for carrier in alpha.link_carriers() {

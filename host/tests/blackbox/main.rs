@@ -31,6 +31,7 @@ mod outage;
 mod output;
 mod outside;
 mod page;
+mod peers;
 mod planted;
 mod preference;
 mod proxy;

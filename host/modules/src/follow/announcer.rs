@@ -100,7 +100,7 @@ impl Announcer {
         self.again = now + EVERY;
         let (store, election) = (Arc::clone(&self.store), self.election.clone());
         let Said { holds, presence: Presence { runs, term, steered, stays_out, leads_enough, listens } } = what;
-        let KnownBy { labels, priority, admin } = self.known_by.clone();
+        let KnownBy { labels, priority, admin, peer } = self.known_by.clone();
         let announcement = Announcement {
             term,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -112,6 +112,7 @@ impl Announcer {
             labels,
             priority: Some(priority),
             admin,
+            peer,
             ..Announcement::now(&self.node, &self.incarnation, &self.source, holds, runs)
         };
         let said = say(store, election, announcement, self.named);

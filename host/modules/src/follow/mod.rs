@@ -27,7 +27,7 @@ use announcer::{Announcer, Said};
 use baton_runtime::LARGEST_MODULE;
 use baton_store::LeaseStore;
 use baton_store::jitter::doubled;
-use baton_store::{Digest, Labels, ModuleStore as _, ObjectStore, Reading, Tidings, TidingsReader};
+use baton_store::{Digest, Labels, ModuleStore as _, ObjectStore, PeerWord, Reading, Tidings, TidingsReader};
 use in_flight::InFlight;
 use offer_history::{OfferHistory, rejection};
 use ready::{Candidate, Patience, ReadyVersions, Setback, Step};
@@ -54,6 +54,8 @@ pub struct KnownBy {
     pub priority: u8,
     /// Where others find its admin endpoint; empty for nowhere.
     pub admin: String,
+    /// Where and by what nodes of other machines know it; none where it has no links with these.
+    pub peer: Option<PeerWord>,
 }
 
 /// What a follower is given.

@@ -149,6 +149,7 @@ impl Fleet {
                 labels: [("zone".to_owned(), node.to_owned())].into(),
                 priority: 50,
                 admin: format!("http://{node}:7070"),
+                peer: None,
             },
             source,
             store: Arc::clone(&self.store) as Arc<dyn ObjectStore>,

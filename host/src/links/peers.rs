@@ -1,0 +1,60 @@
+//! Links with hosts of other machines: TCP, TLS with the certificates that nodes announce, and then the same lines.
+
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_rustls::{TlsAcceptor, client};
+
+use super::attend::{Event, Events, HELLO_WITHIN, Shown, ask, attend};
+use super::place::notices_death;
+use super::tls::{self, Identity};
+use super::words::{Peer, Question};
+
+/// How long an address may take to answer, the handshake included.
+const REACHED_WITHIN: Duration = Duration::from_secs(2);
+
+/// Shakes hands with one that has connected, who must be quick and mean this incarnation, and attends to it.
+pub(super) async fn meet(
+    link: u64,
+    stream: TcpStream,
+    (acceptor, to): (TlsAcceptor, String),
+    waiting: mpsc::Receiver<Vec<u8>>,
+    events: Events,
+) {
+    match timeout(HELLO_WITHIN, tls::accept(&acceptor, stream)).await {
+        Ok(Ok((stream, certificate))) => {
+            attend(link, stream, Some(Shown { certificate, to }), HELLO_WITHIN, waiting, events).await
+        }
+        _ => drop(events.send((link, Event::Ended(None))).await),
+    }
+}
+
+/// Connects to a peer by what the host knows of it; none if that is nothing.
+///
+/// # Errors
+/// Why the peer is not there.
+pub(super) async fn reach(
+    link: u64,
+    peer: Question,
+    identity: &Identity,
+    events: &Events,
+) -> Result<Option<client::TlsStream<TcpStream>>, String> {
+    let Some(Peer { certificate, addresses }) = ask(link, peer, events).await else { return Ok(None) };
+    let connector = identity.connector(certificate).map_err(|error| error.to_string())?;
+    let mut why = "its name has no address".to_owned();
+    for address in addresses {
+        let connects = async {
+            let stream = TcpStream::connect(address).await?;
+            notices_death(&stream)?;
+            tls::connect(&connector, stream).await
+        };
+        why = match timeout(REACHED_WITHIN, connects).await {
+            Ok(Ok(stream)) => return Ok(Some(stream)),
+            Ok(Err(error)) => format!("{address}: {error}"),
+            Err(_) => format!("{address}: no answer within {REACHED_WITHIN:?}"),
+        };
+    }
+    Err(why)
+}

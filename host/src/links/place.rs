@@ -1,0 +1,208 @@
+//! Where a host listens for those of other machines, and where these find it.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
+use std::str::FromStr;
+
+use baton_store::PeerWord;
+
+use super::tls::{Identity, NoIdentity};
+
+/// No name of a host is longer.
+const LONGEST_NAME: usize = 253;
+
+/// A host and a port, as others are told them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Place {
+    host: String,
+    port: u16,
+}
+
+/// Why a text is no [`Place`].
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "{text:?} is no place that others could reach: write HOST:PORT, as in web-3.example:7072 or [2001:db8::3]:7072"
+)]
+pub struct InvalidPlace {
+    text: String,
+}
+
+impl FromStr for Place {
+    type Err = InvalidPlace;
+
+    fn from_str(text: &str) -> Result<Self, InvalidPlace> {
+        let parse = || {
+            let (host, port) = text.rsplit_once(':')?;
+            let port: u16 = port.parse().ok().filter(|port| *port != 0 && text.is_ascii())?;
+            let host = match host.strip_prefix('[') {
+                Some(rest) => IpAddr::V6(rest.strip_suffix(']')?.parse::<Ipv6Addr>().ok()?).to_string(),
+                None => Some(host).filter(|host| !host.contains(':'))?.to_owned(),
+            };
+            let is_reached = match host.parse::<IpAddr>() {
+                Ok(address) => !address.is_unspecified(),
+                Err(_) => {
+                    let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+                    (1..=LONGEST_NAME).contains(&host.len()) && host.bytes().all(is_of_name)
+                }
+            };
+            is_reached.then_some(Self { host, port })
+        };
+        parse().ok_or_else(|| InvalidPlace { text: text.chars().take(100).collect() })
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+impl Place {
+    /// The addresses that the system knows for it, so many at the most.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub(super) async fn addresses(&self, most: usize) -> io::Result<Vec<SocketAddr>> {
+        Ok(tokio::net::lookup_host((self.host.as_str(), self.port)).await?.take(most).collect())
+    }
+}
+
+/// Where a host is to listen for those of other machines.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PeerSettings {
+    /// The address. With port 0 the system chooses one.
+    pub listen: SocketAddr,
+    /// Where others find it; none for that very address.
+    pub advertise: Option<Place>,
+}
+
+/// A host that listens there, answers nothing yet, and has made a key.
+pub struct Listening {
+    pub(super) listener: TcpListener,
+    pub(super) identity: Identity,
+    /// Its address.
+    pub address: SocketAddr,
+    /// Where others find it.
+    pub advertised: Place,
+}
+
+/// Why a host cannot listen for others.
+#[derive(Debug, thiserror::Error)]
+pub enum PeerError {
+    /// The address cannot be had.
+    #[error("--peer {address}: this address cannot be listened on; give another one, or off")]
+    Taken {
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// There is no key.
+    #[error("no key for links with other machines: {0}")]
+    NoKey(#[from] NoIdentity),
+}
+
+impl PeerError {
+    /// Whether it says something about this machine at this moment, and nothing about the settings.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        use io::ErrorKind::{AddrInUse, AddrNotAvailable};
+        match self {
+            Self::Taken { source, .. } => [AddrInUse, AddrNotAvailable].contains(&source.kind()),
+            Self::NoKey(_) => true,
+        }
+    }
+}
+
+impl PeerSettings {
+    /// Takes the address, and makes a key and a certificate for this start of the host.
+    ///
+    /// # Errors
+    /// [`PeerError`].
+    pub fn listen(&self) -> Result<Listening, PeerError> {
+        let bind = || {
+            let listener = TcpListener::bind(self.listen)?;
+            listener.set_nonblocking(true)?;
+            // Whoever connects has it from the listener.
+            notices_death(&listener)?;
+            Ok((listener.local_addr()?, listener))
+        };
+        let (address, listener) = bind().map_err(|source| PeerError::Taken { address: self.listen, source })?;
+        let own = Place { host: address.ip().to_string(), port: address.port() };
+        let advertised = self.advertise.clone().unwrap_or(own);
+        Ok(Listening { listener, identity: Identity::make()?, address, advertised })
+    }
+}
+
+impl Listening {
+    /// What others are told.
+    #[must_use]
+    pub fn announced(&self) -> PeerWord {
+        PeerWord { address: self.advertised.to_string(), certificate: self.identity.fingerprint().to_string() }
+    }
+}
+
+/// Has the system notice, within 10 s, that nobody is at the other end any more, and send each line at once.
+pub(super) fn notices_death(socket: impl std::os::fd::AsFd) -> io::Result<()> {
+    use rustix::net::sockopt;
+    use std::time::Duration;
+    const IDLE: Duration = Duration::from_secs(3);
+    const BETWEEN: Duration = Duration::from_secs(1);
+    const GIVEN_UP_AFTER: Duration = Duration::from_secs(8);
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    sockopt::set_socket_keepalive(&socket, true)?;
+    sockopt::set_tcp_keepidle(&socket, IDLE)?;
+    sockopt::set_tcp_keepintvl(&socket, BETWEEN)?;
+    sockopt::set_tcp_user_timeout(&socket, u32::try_from(GIVEN_UP_AFTER.as_millis()).unwrap_or(u32::MAX))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use super::*;
+
+    #[test]
+    fn a_place_is_a_host_that_others_could_reach_and_a_port() {
+        for text in ["web-3.example:7072", "10.0.0.3:1", "[2001:db8::3]:65535", "web_3:7072"] {
+            assert_eq!(text.parse::<Place>().unwrap().to_string(), text);
+        }
+        for text in [
+            "",
+            "web-3",
+            "web-3:",
+            "web-3:0",
+            "web-3:65536",
+            ":7072",
+            "0.0.0.0:7072",
+            "[::]:7072",
+            "::1:7072",
+            "[web]:1",
+            "a b:1",
+            "a/b:1",
+            "ä:1",
+        ] {
+            assert!(text.parse::<Place>().is_err(), "{text}");
+        }
+        let long = format!("{}:1", "a".repeat(LONGEST_NAME + 1));
+        assert!(long.parse::<Place>().unwrap_err().to_string().len() < 300);
+    }
+
+    #[test]
+    fn a_host_says_where_it_listens_unless_it_is_told_what_to_say() {
+        let settings = PeerSettings { listen: "127.0.0.1:0".parse().unwrap(), advertise: None };
+        let listening = settings.listen().unwrap();
+        assert_eq!(listening.announced().address, listening.address.to_string());
+        let named: Place = "web-3.example:7072".parse().unwrap();
+        let advertise = Some(named.clone());
+        assert_eq!(PeerSettings { advertise, ..settings }.listen().unwrap().advertised, named);
+        let again = PeerSettings { listen: listening.address, advertise: None }.listen();
+        assert!(again.err().unwrap().to_string().starts_with("--peer 127.0.0.1:"));
+    }
+}

@@ -1,0 +1,343 @@
+//! By what hosts of different machines know each other: a key for each start of a host, and a certificate that it signs
+//! itself. Its fingerprint is in what the node says in the store, and nothing else of it counts: no name, no date, no
+//! authority.
+//!
+//! Who connects expects one certificate. Who is connected to takes any, and then has the host look whether the node that it
+//! is said to be of has announced it. Either way the other must have its key.
+
+use std::fmt;
+use std::sync::Arc;
+
+use baton_store::Digest;
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpStream;
+use tokio_rustls::rustls::client::Resumption;
+use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use tokio_rustls::rustls::crypto::{ring, verify_tls13_signature};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use tokio_rustls::rustls::server::NoServerSessionStorage;
+use tokio_rustls::rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use tokio_rustls::rustls::version::TLS13;
+use tokio_rustls::rustls::{
+    CertificateError, ClientConfig, CommonState, DigitallySignedStruct, DistinguishedName, Error, ServerConfig,
+    SignatureScheme,
+};
+use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
+
+/// A host's certificate has some hundred bytes.
+const LONGEST_CERTIFICATE: usize = 1024;
+
+/// A key, and the certificate that it has signed.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Identity {
+    #[serde(with = "base64_text")]
+    certificate: Vec<u8>,
+    #[serde(with = "base64_text")]
+    key: Vec<u8>,
+}
+
+/// Why a host has no key.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct NoIdentity(#[from] rcgen::Error);
+
+impl fmt::Debug for Identity {
+    /// Without the key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Identity").field(&self.fingerprint()).finish()
+    }
+}
+
+impl Identity {
+    /// A new one.
+    ///
+    /// # Errors
+    /// [`NoIdentity`] where the system has no random numbers, say.
+    pub(super) fn make() -> Result<Self, NoIdentity> {
+        let key = rcgen::KeyPair::generate()?;
+        let mut parameters = rcgen::CertificateParams::default();
+        parameters.distinguished_name = rcgen::DistinguishedName::new();
+        let certificate = parameters.self_signed(&key)?;
+        Ok(Self { certificate: certificate.der().to_vec(), key: key.serialize_der() })
+    }
+
+    pub(super) fn fingerprint(&self) -> Digest {
+        Digest::of(&self.certificate)
+    }
+
+    fn certificate(&self) -> Vec<CertificateDer<'static>> {
+        vec![CertificateDer::from(self.certificate.clone())]
+    }
+
+    fn key(&self) -> PrivateKeyDer<'static> {
+        PrivateKeyDer::from(PrivatePkcs8KeyDer::from(self.key.clone()))
+    }
+
+    /// What answers those who connect, whatever their certificate is, as long as they have its key.
+    ///
+    /// # Errors
+    /// Those of a certificate without its key.
+    pub(super) fn acceptor(&self) -> Result<TlsAcceptor, Error> {
+        let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_protocol_versions(&[&TLS13])?
+            .with_client_cert_verifier(Arc::new(Owner { of: None }))
+            .with_single_cert(self.certificate(), self.key())?;
+        config.send_tls13_tickets = 0;
+        config.max_early_data_size = 0;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        Ok(TlsAcceptor::from(Arc::new(config)))
+    }
+
+    /// What connects to the owner of that certificate.
+    ///
+    /// # Errors
+    /// Those of a certificate without its key.
+    pub(super) fn connector(&self, to: Digest) -> Result<TlsConnector, Error> {
+        let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_protocol_versions(&[&TLS13])?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Owner { of: Some(to) }))
+            .with_client_auth_cert(self.certificate(), self.key())?;
+        config.resumption = Resumption::disabled();
+        config.enable_early_data = false;
+        config.enable_sni = false;
+        Ok(TlsConnector::from(Arc::new(config)))
+    }
+}
+
+/// Shakes hands with one that has connected, and returns the fingerprint of its certificate, of which it has the key.
+///
+/// # Errors
+/// Those of the connection, and of what is no handshake.
+pub(super) async fn accept(
+    acceptor: &TlsAcceptor,
+    stream: TcpStream,
+) -> std::io::Result<(server::TlsStream<TcpStream>, Digest)> {
+    let stream = acceptor.accept(stream).await?;
+    let fingerprint = of_peer(stream.get_ref().1).ok_or(std::io::ErrorKind::InvalidData)?;
+    Ok((stream, fingerprint))
+}
+
+/// Shakes hands with the owner of a certificate, to which it has connected.
+///
+/// # Errors
+/// Those of the connection, and that it is somebody else who is there.
+pub(super) async fn connect(
+    connector: &TlsConnector,
+    stream: TcpStream,
+) -> std::io::Result<client::TlsStream<TcpStream>> {
+    // A name is wanted, and looked at by nobody.
+    let name = ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into());
+    connector.connect(name, stream).await
+}
+
+fn of_peer(connection: &CommonState) -> Option<Digest> {
+    connection.peer_certificates()?.first().map(|certificate| Digest::of(certificate))
+}
+
+/// Who has the key of a certificate.
+#[derive(Debug)]
+struct Owner {
+    /// Its fingerprint; none for any.
+    of: Option<Digest>,
+}
+
+impl Owner {
+    fn expects(&self, certificate: &[u8], more: &[CertificateDer<'_>]) -> Result<(), Error> {
+        if certificate.len() > LONGEST_CERTIFICATE || !more.is_empty() {
+            return Err(CertificateError::BadEncoding.into());
+        }
+        match self.of {
+            Some(expected) if expected != Digest::of(certificate) => {
+                Err(CertificateError::ApplicationVerificationFailure.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Without this anybody could show a certificate of another's.
+    fn has_key(
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = ring::default_provider().signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signed, &algorithms)
+    }
+
+    /// As hosts' keys sign, and no other way.
+    fn schemes() -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ECDSA_NISTP256_SHA256]
+    }
+}
+
+impl ServerCertVerifier for Owner {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        more: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.expects(certificate, more).map(|()| ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(CertificateError::BadSignature.into())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Self::has_key(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        Self::schemes()
+    }
+}
+
+impl ClientCertVerifier for Owner {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        more: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.expects(certificate, more).map(|()| ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(CertificateError::BadSignature.into())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Self::has_key(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        Self::schemes()
+    }
+}
+
+/// Bytes in a line of JSON.
+mod base64_text {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+
+    pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&STANDARD.encode(bytes))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+        STANDARD.decode(String::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio_rustls::rustls::client::ResolvesClientCert;
+    use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
+    use tokio_rustls::rustls::version::TLS12;
+
+    use super::*;
+
+    /// What comes of it when one connects to the other: whom that takes it for, and whether it is taken for whom it meant.
+    async fn meet(acceptor: TlsAcceptor, connector: TlsConnector) -> (Option<Digest>, bool) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let connects = async {
+            let mut stream = connect(&connector, TcpStream::connect(listener.local_addr().unwrap()).await?).await?;
+            // One that is refused learns that with the first bytes.
+            stream.read_u8().await
+        };
+        let accepts = async {
+            let (mut stream, who) = accept(&acceptor, listener.accept().await?.0).await?;
+            stream.write_u8(1).await?;
+            stream.flush().await?;
+            Ok::<_, std::io::Error>(who)
+        };
+        let (accepted, connected) = tokio::join!(accepts, connects);
+        (accepted.ok(), connected.is_ok())
+    }
+
+    #[tokio::test]
+    async fn each_knows_the_others_certificate_and_expects_one() {
+        let [called, caller, other] = [(); 3].map(|()| Identity::make().unwrap());
+        let connector = caller.connector(called.fingerprint()).unwrap();
+        assert_eq!(meet(called.acceptor().unwrap(), connector.clone()).await, (Some(caller.fingerprint()), true));
+        assert_eq!(meet(other.acceptor().unwrap(), connector).await, (None, false), "it is somebody else who is there");
+        let mut nobody = (**caller.connector(called.fingerprint()).unwrap().config()).clone();
+        nobody.client_auth_cert_resolver = Arc::new(NoCertificate);
+        assert_eq!(meet(called.acceptor().unwrap(), Arc::new(nobody).into()).await, (None, false));
+    }
+
+    /// The right certificate, which everybody can see, and a key of one's own.
+    #[tokio::test]
+    async fn who_shows_anothers_certificate_has_not_its_key() {
+        let [called, caller, thief] = [(); 3].map(|()| Identity::make().unwrap());
+        let stolen = |victim: &Identity| {
+            let key = ring::sign::any_supported_type(&thief.key()).unwrap();
+            Arc::new(SingleCertAndKey::from(CertifiedKey::new(victim.certificate(), key)))
+        };
+        let (acceptor, connector) = (called.acceptor().unwrap(), caller.connector(called.fingerprint()).unwrap());
+        let mut poses_as_caller = (**connector.config()).clone();
+        poses_as_caller.client_auth_cert_resolver = stolen(&caller);
+        assert_eq!(meet(acceptor.clone(), Arc::new(poses_as_caller).into()).await, (None, false));
+        let mut poses_as_called = (**acceptor.config()).clone();
+        poses_as_called.cert_resolver = stolen(&called);
+        assert_eq!(meet(Arc::new(poses_as_called).into(), connector).await, (None, false));
+    }
+
+    #[tokio::test]
+    async fn nothing_but_tls_1_3_is_spoken() {
+        let called = Identity::make().unwrap();
+        let older = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_protocol_versions(&[&TLS12])
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Owner { of: None }))
+            .with_client_auth_cert(called.certificate(), called.key())
+            .unwrap();
+        assert_eq!(meet(called.acceptor().unwrap(), Arc::new(older).into()).await, (None, false));
+    }
+
+    #[derive(Debug)]
+    struct NoCertificate;
+
+    impl ResolvesClientCert for NoCertificate {
+        fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+            None
+        }
+
+        fn has_certs(&self) -> bool {
+            false
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! What nodes of different machines tell each other: that it does for them what links do on one machine, and that whoever
+//! speaks there, with whatever certificate, breaks no promise and is in no renewal's way.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use baton_election::ElectionName;
+use baton_store::{Announcement, Digest, ModuleStore as _, PeerWord, SqliteStore};
+use rustix::process::Signal;
+use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
+use tokio_rustls::rustls::{
+    ClientConfig, ClientConnection, DigitallySignedStruct, ServerConfig, ServerConnection, SignatureScheme, StreamOwned,
+};
+
+use crate::endpoint::{Endpoint, sample};
+use crate::fleet::{ELECTION, Fleet};
+use crate::links::{goes_on, incarnation_of, of, socket};
+use crate::node::{Launch, Node, until};
+use crate::patience::Patience;
+use crate::store::Store;
+
+/// With it a renewal is due each second.
+const LEASE: (&str, &str) = ("--lease", "6s");
+
+fn launch(fleet: &Fleet, name: &str) -> Launch {
+    fleet.launch(name).flag("--peer", "127.0.0.1:0")
+}
+
+fn is_linked(node: &Node, leader: &str) {
+    node.event("to hear from the leader", |event| event.name == "linked" && event.text("leader") == leader);
+}
+
+/// Where a node listens for others.
+fn address(node: &Node) -> SocketAddr {
+    node.event("to listen", |event| event.name == "peers").text("address").parse().expect("an address")
+}
+
+#[test]
+fn across_machines_a_standby_hardly_asks_and_is_there_when_the_lease_is_given_up() {
+    let fleet = Fleet::new(Store::azurite());
+    // One that nobody finds is followed as without links.
+    let mut alpha = launch(&fleet, "alpha").flag("--advertise", "127.0.0.1:1").start();
+    let term = fleet.beat_above(0).term;
+    let mut beta = launch(&fleet, "beta").start();
+    beta.event("to say so", |event| event.name == "error" && event.text("error").contains("cannot be reached"));
+    assert!(alpha.terminate().success());
+    let term = beta.after(term, "elected").term;
+    let gamma = launch(&fleet, "gamma").start();
+    is_linked(&gamma, "beta");
+    let at = Endpoint::of(&gamma);
+    let number = |name: &str| sample(&at.ask("/metrics").body, name);
+    let (hints, reads) =
+        (of("baton_link_hints_total", ""), of("baton_store_requests_total", "operation=\"read\",result=\"ok\""));
+    let (heard, read) = (number(&hints), number(&reads));
+    until("renewals to be heard", || (number(&hints) >= heard + 3.0).then_some(()).ok_or(()));
+    let asked = number(&reads) - read;
+    assert!(asked <= 2.0, "{asked} readings while it heard three renewals, 2.5 s apart");
+    let nodes = fleet.command(&["nodes", ELECTION, "--json"]).json();
+    let hears = nodes.as_array().expect("a list").iter().find(|node| node["node"] == "gamma").expect("gamma is there");
+    assert_eq!(hears["listens"]["to"], "beta", "{nodes}");
+    assert_eq!(sample(&Endpoint::of(&beta).ask("/metrics").body, &of("baton_link_listeners", "")), 1.0);
+    assert!(beta.terminate().success());
+    let next = gamma.after(term, "elected");
+    let released = beta.event("the end of its lease", |event| event.name == "released");
+    // It would have looked within ten seconds.
+    assert!(next.ts >= released.ts && next.ts - released.ts < Duration::from_secs(5), "{released:?}, {next:?}");
+    let is_said = |event: &&crate::node::Event| event.name == "error" && event.from == "beta";
+    assert_eq!(fleet.journal.events().iter().filter(is_said).count(), 1, "it is said once");
+    fleet.check_promises();
+}
+
+/// A stranger's certificate and key.
+struct Identity {
+    certificate: CertificateDer<'static>,
+    key: Vec<u8>,
+}
+
+impl Identity {
+    fn make() -> Self {
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let certificate = rcgen::CertificateParams::default().self_signed(&key).expect("a certificate");
+        Self { certificate: certificate.der().clone(), key: key.serialize_der() }
+    }
+
+    fn key(&self) -> PrivateKeyDer<'static> {
+        PrivatePkcs8KeyDer::from(self.key.clone()).into()
+    }
+
+    /// Says in the store that this is that node's, which is found there.
+    fn announce(&self, fleet: &Fleet, node: &str, incarnation: &str, address: SocketAddr) {
+        let certificate = Digest::of(&self.certificate).to_string();
+        let peer = Some(PeerWord { address: address.to_string(), certificate });
+        let said = Announcement { peer, ..Announcement::now(node, incarnation, "", Vec::new(), None) };
+        let store = SqliteStore::new(fleet.store.folder());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let election = ElectionName::new(ELECTION).expect("a name");
+        runtime.block_on(store.announce(&election, node, said.encode())).expect("it is said");
+    }
+}
+
+/// Believes everybody.
+#[derive(Debug)]
+struct Anybody;
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, tokio_rustls::rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, tokio_rustls::rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, tokio_rustls::rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ECDSA_NISTP256_SHA256]
+    }
+}
+
+/// Whose certificate is shown, and whose key signs, if any.
+type Shown<'a> = Option<(&'a Identity, &'a Identity)>;
+
+/// Connects so.
+fn connect(to: SocketAddr, shows: Shown<'_>) -> io::Result<impl io::Read + io::Write> {
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Anybody));
+    let config = match shows {
+        None => config.with_no_client_auth(),
+        Some((of, by)) => {
+            let key = ring::sign::any_supported_type(&by.key()).expect("a key");
+            let shown = CertifiedKey::new(vec![of.certificate.clone()], key);
+            config.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(shown)))
+        }
+    };
+    let stream = TcpStream::connect(to)?;
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    let name = ServerName::try_from("baton").expect("a name");
+    Ok(StreamOwned::new(ClientConnection::new(Arc::new(config), name).expect("a client"), stream))
+}
+
+/// The first that it is told, and whether it is cut off then: nothing where it is cut off at once, or there was no room.
+fn told(mut peer: impl io::Read + io::Write, said: &str) -> (String, bool) {
+    let _ = peer.write_all(said.as_bytes());
+    let _ = peer.flush();
+    let mut some = [0; 1024];
+    let mut next =
+        || peer.read(&mut some).map_or_else(|_| String::new(), |read| String::from_utf8_lossy(&some[..read]).into());
+    let first = next();
+    // One that is heard on is told of each renewal.
+    (first, (0..20).any(|_| next().is_empty()))
+}
+
+#[test]
+fn who_connects_over_the_network_is_in_nobodys_way() {
+    let fleet = Fleet::new(Store::sqlite());
+    let launch = |name: &str| fleet.launch_with(name, &[LEASE]).flag("--peer", "127.0.0.1:0");
+    let alpha = launch("alpha").start();
+    let term = fleet.beat_above(0).term;
+    let (at, to) = (address(&alpha), incarnation_of(&socket(&fleet)));
+    let hello = |election: &str, to: &str, node: &str, incarnation: &str| {
+        let who = format!(r#""to":"{to}","node":"{node}","incarnation":"{incarnation}""#);
+        format!("{{\"hello\":{{\"election\":\"{election}\",{who}}}}}\n")
+    };
+    let [mallory, thief] = [(); 2].map(|()| Identity::make());
+    mallory.announce(&fleet, "mallory", "ee", at);
+    let own = hello(ELECTION, &to, "mallory", "ee");
+    let as_mallory = || connect(at, Some((&mallory, &mallory)));
+    // One that is announced, and so is heard, until it says what is not for it to say.
+    let lie = format!("{own}{{\"leads\":{{\"term\":{},\"age_ms\":0,\"place\":0}}}}\n", u64::MAX);
+    let is_cut_off = until("one that is announced to be greeted", || match as_mallory().map(|peer| told(peer, &lie)) {
+        Ok((first, is_cut_off)) if first.contains("\"hello\"") => Ok(is_cut_off),
+        other => Err(other),
+    });
+    assert!(is_cut_off, "only who leads says so");
+    let nobody: [(&str, Shown<'_>, String); 7] = [
+        ("no certificate", None, own.clone()),
+        ("one that nobody has announced", Some((&thief, &thief)), hello(ELECTION, &to, "thief", "ff")),
+        ("another's hello, recorded", Some((&thief, &thief)), own.clone()),
+        ("another's certificate without its key", Some((&mallory, &thief)), own.clone()),
+        ("another's name", Some((&mallory, &mallory)), hello(ELECTION, &to, "alpha", &to)),
+        ("another election", Some((&mallory, &mallory)), hello("another", &to, "mallory", "ee")),
+        ("another incarnation", Some((&mallory, &mallory)), hello(ELECTION, "ee", "mallory", "ee")),
+    ];
+    for (what, shows, said) in nobody {
+        let (told, _) = connect(at, shows).map(|peer| told(peer, &said)).unwrap_or_default();
+        assert_eq!(told, "", "{what}");
+    }
+    // Those that say nothing, or nothing of TLS, and those that flood.
+    let loiterers: Vec<_> = (0..200).filter_map(|_| TcpStream::connect(at).ok()).collect();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let floods = std::thread::spawn({
+        let (is_over, flood) = (Arc::clone(&is_over), own + &"\"look\"\n".repeat(1000));
+        move || {
+            while !is_over.load(Ordering::Relaxed) {
+                let _ = connect(at, Some((&mallory, &mallory))).map(|peer| told(peer, &flood));
+                let _ = TcpStream::connect(at).and_then(|mut peer| peer.write_all(&[0x16; 1 << 16]));
+            }
+        }
+    });
+    goes_on(&fleet, &alpha, term);
+    let mut patience = Patience::default();
+    for mut loiterer in loiterers {
+        loiterer.set_nonblocking(true).expect("a socket");
+        // It is cut off.
+        while patience.lasts() {
+            match loiterer.read(&mut [0]) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                _ => {
+                    patience.renew();
+                    break;
+                }
+            }
+        }
+    }
+    goes_on(&fleet, &alpha, term);
+    is_over.store(true, Ordering::Relaxed);
+    floods.join().expect("it ends");
+    let status = fleet.status();
+    assert_eq!((status["term"].as_u64(), status["lease"].as_str()), (Some(term), Some("held")), "{status}");
+    // Whoever comes then is heard as ever, over the network where its socket is gone.
+    std::fs::remove_file(socket(&fleet)).expect("it is there");
+    is_linked(&launch("beta").start(), "alpha");
+    fleet.check_promises();
+}
+
+/// Who can write to the store can have a standby hear it in the leader's place.
+#[test]
+fn who_poses_as_the_leader_in_the_store_is_read_after_and_never_believed() {
+    let fleet = Fleet::new(Store::sqlite());
+    let launch = |name: &str| fleet.launch_with(name, &[LEASE]).flag("--peer", "127.0.0.1:0").arg("--witness=false");
+    let alpha = launch("alpha").start();
+    let term = fleet.beat_above(0).term;
+    goes_on(&fleet, &alpha, term);
+    let socket = socket(&fleet);
+    let incarnation = incarnation_of(&socket);
+    std::fs::remove_file(&socket).expect("it is there");
+    let (liar, liars) = (TcpListener::bind("127.0.0.1:0").expect("an address"), Identity::make());
+    liars.announce(&fleet, "alpha", &incarnation, liar.local_addr().expect("an address"));
+    liar.set_nonblocking(true).expect("a socket");
+    let count = Arc::new(AtomicU64::new(0));
+    let lies = std::thread::spawn({
+        let (count, incarnation) = (Arc::clone(&count), incarnation.clone());
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_no_client_auth()
+            .with_single_cert(vec![liars.certificate.clone()], liars.key())
+            .expect("a certificate");
+        move || {
+            let config = Arc::new(config);
+            // Until it is told no more, by its last owner but this.
+            while Arc::strong_count(&count) > 1 {
+                std::thread::sleep(Duration::from_millis(10));
+                let Ok((victim, _)) = liar.accept() else { continue };
+                victim.set_nonblocking(false).expect("a socket");
+                victim.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket");
+                let mut victim = StreamOwned::new(ServerConnection::new(Arc::clone(&config)).expect("TLS"), victim);
+                let who = format!(r#""to":"ee","node":"alpha","incarnation":"{incarnation}""#);
+                let mut lie = format!("{{\"hello\":{{\"election\":\"{ELECTION}\",{who}}}}}\n");
+                while Arc::strong_count(&count) > 1 && victim.write_all(lie.as_bytes()).is_ok() {
+                    let number = count.fetch_add(1, Ordering::Relaxed);
+                    lie = match number % 3 {
+                        0 => format!("{{\"leads\":{{\"term\":{},\"age_ms\":0,\"place\":0}}}}\n", (number + 1) << 40),
+                        1 => "{\"gives-up\":{\"place\":0}}\n".to_owned(),
+                        _ => "\"look\"\n".to_owned(),
+                    };
+                    std::thread::sleep(Duration::from_millis(60));
+                }
+            }
+        }
+    });
+    let beta = launch("beta").start();
+    is_linked(&beta, "alpha");
+    until("lies to be told", || (count.load(Ordering::Relaxed) > 40).then_some(()).ok_or(()));
+    goes_on(&fleet, &alpha, term);
+    let status = fleet.status();
+    assert_eq!((status["term"].as_u64(), status["lease"].as_str()), (Some(term), Some("held")), "{status}");
+    // Who dies is followed all the same, in the term after, while the lies go on.
+    alpha.signal(Signal::KILL);
+    assert_eq!(beta.after(term, "elected").term, term + 1);
+    drop(count);
+    lies.join().expect("it ends");
+    fleet.check_promises();
+}
