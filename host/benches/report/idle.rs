@@ -23,6 +23,9 @@ const LOOKS: f64 = 2.0 / 3.0;
 /// The most: a look each 2 s at what is published and at what operators ask, and a word each minute on what the node has,
 /// before which the last one is read.
 const MOST_FOR_MODULES: f64 = 1.0 + 2.0 / 60.0;
+/// All requests in a second of a standby that hears its leader: a look at the lease each 10 s, at what is published and at
+/// what operators ask each 30 s, and a word each minute on what the node has. A window's edges may cut one of two of them.
+const LISTENING: f64 = 0.2;
 /// Elections of which one host is leader.
 const COUNTS: [usize; 3] = [1, 10, 100];
 /// Pairs of a leader and a standby on the embedded store.
@@ -56,15 +59,18 @@ pub fn at_rest(module: &Path, window: Duration) -> anyhow::Result<Vec<Row>> {
 /// Requests to a store that is asked over the network, so that they can be counted on their way.
 pub fn requests(module: &Path, window: Duration) -> anyhow::Result<Vec<Row>> {
     let azurite = Azurite::start();
-    let pair = Remote::start(module, azurite.address().port())?;
+    let pair = Remote::start(module, azurite.address().port(), "pair", &[])?;
+    let linked = Remote::start(module, azurite.address().port(), "linked", &[("--peer", "127.0.0.1:0")])?;
+    linked.standby.0.event("to hear of the leader", |event| event.name == "linked");
     let start = |count: &usize| Crowd::start(module, *count, Some(azurite.address().port()));
     let crowds = COUNTS.iter().map(start).collect::<anyhow::Result<Vec<_>>>()?;
     thread::sleep(SETTLE);
     let leader = Watch::begin(&pair.leader.0, Some(&pair.leader.1));
     let standby = Watch::begin(&pair.standby.0, Some(&pair.standby.1));
+    let listening = Watch::begin(&linked.standby.0, Some(&linked.standby.1));
     let crowds: Vec<Watch> = crowds.iter().map(Crowd::watch).collect();
     thread::sleep(window);
-    let mut rows = counted(&leader.end()?, &standby.end()?);
+    let mut rows = counted(&leader.end()?, &standby.end()?, &listening.end()?);
     rows.extend(growth("requests", Unit::PerSecond, all(&crowds)?.iter().map(|used| used.requests).collect()));
     Ok(rows)
 }
@@ -96,7 +102,7 @@ fn small(leaders: &[Used], standbys: &[Used]) -> Vec<Row> {
     ]
 }
 
-fn counted(leader: &Used, standby: &Used) -> Vec<Row> {
+fn counted(leader: &Used, standby: &Used, listening: &Used) -> Vec<Row> {
     // The window's edge may cut one.
     let edge = 1.0 / leader.seconds;
     let row = |what: &str, per_second| Row::new(what, Unit::PerSecond, Samples::from_iter([per_second]));
@@ -114,6 +120,9 @@ fn counted(leader: &Used, standby: &Used) -> Vec<Row> {
             .bar(Bar::P99(1.1))
             .beside("one per poll", 1.0),
         for_modules(standby),
+        row("all requests of a standby that hears its leader", listening.requests)
+            .bar(Bar::P99(LISTENING + 2.0 * edge))
+            .beside("of one that does not", standby.requests),
     ]
 }
 
@@ -155,11 +164,12 @@ struct Remote {
 }
 
 impl Remote {
-    fn start(module: &Path, azurite: u16) -> anyhow::Result<Self> {
+    fn start(module: &Path, azurite: u16, container: &str, flags: &[(&str, &str)]) -> anyhow::Result<Self> {
         let site = Site::new();
         let start = |name: &str| {
             let counter = Counter::start(azurite)?;
-            let node = create(site.launch(name, module, "beat", &url(&counter, "pair"))).start();
+            let launch = create(site.launch(name, module, "beat", &url(&counter, container)));
+            let node = flags.iter().fold(launch, |launch, (flag, value)| launch.flag(flag, value)).start();
             anyhow::Ok((node, counter))
         };
         let leader = start("leader")?;
