@@ -13,7 +13,7 @@ use super::misspelt::misspelt;
 use super::table::SettingRow;
 use super::{Config, ConfigError, Coordinator, Environment, Key, Layer, Origin, folders, secrets, value};
 use crate::admin::{AdminPlace, AdminSettings, TlsFiles};
-use crate::links::PeerSettings;
+use crate::links::{PeerSettings, is_of_one_machine};
 use crate::maintenance::ScheduledEvents;
 use crate::node::{NodeChoice, NodeId};
 use crate::supervisor::HIGHEST_PRIORITY;
@@ -130,9 +130,11 @@ fn peer(host: &mut Resolver<'_>) -> Result<Option<PeerSettings>, ConfigError> {
             let problem = "is of no use alone: say with --peer where this host listens for others, too";
             Err(ConfigError::at(Key::Advertise, &of_advertise, problem))
         }
-        (Some(listen), None) if listen.ip().is_unspecified() => {
-            let problem =
-                "is every address of this machine: say with --advertise HOST:PORT by which one other nodes reach it";
+        (Some(listen), None) if !is_of_one_machine(listen.ip()) => {
+            let problem = format!(
+                "{listen} is every address of this machine, or that of many machines: say with --advertise HOST:PORT by \
+                 which one other nodes reach this one"
+            );
             Err(ConfigError::at(Key::Peer, &of_listen, problem))
         }
         (Some(listen), _) => Ok(Some(PeerSettings { listen, advertise })),

@@ -55,7 +55,7 @@ pub(super) async fn attend(
     shown: Option<Shown>,
     hello_within: Duration,
     mut waiting: mpsc::Receiver<Vec<u8>>,
-    events: Events,
+    events: &Events,
 ) {
     let mut is_stranger = true;
     let (from, mut to) = tokio::io::split(stream);
@@ -75,7 +75,7 @@ pub(super) async fn attend(
                     Ok(Some(said)) => {
                         if is_stranger
                             && let Some(shown) = &shown
-                            && !is_known(link, &said, shown, &events).await
+                            && !is_known(link, &said, shown, events).await
                         {
                             break;
                         }
@@ -99,7 +99,6 @@ pub(super) async fn attend(
             () = sleep_until(hello_by), if is_stranger => break,
         }
     }
-    let _ = events.send((link, Event::Ended(None))).await;
 }
 
 /// Whether the host knows that certificate for the node and the incarnation that a hello names.

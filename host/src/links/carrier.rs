@@ -40,6 +40,8 @@ const MOST_STRANGERS: usize = 64;
 const ACCEPT_EVERY: Duration = Duration::from_millis(2);
 /// From one handshake with another machine to the next.
 const SHAKE_EVERY: Duration = Duration::from_millis(20);
+/// A link that lasted for so long was one. What ends sooner counts as a try that failed.
+const LASTED: Duration = Duration::from_secs(10);
 /// So many tries in a row that fail are worth a word.
 const SAID_AFTER: u32 = 2;
 /// Lines that wait for a peer to read them: one that does not is cut off.
@@ -197,8 +199,8 @@ struct Carrier {
 struct Link {
     lines: mpsc::Sender<Vec<u8>>,
     election: Option<String>,
-    /// Who has connected over the network.
-    caller: Option<String>,
+    /// The incarnation of which node has connected over the network.
+    caller: Option<(String, String)>,
 }
 
 /// What others connect over.
@@ -228,7 +230,7 @@ struct Election {
 struct Listens {
     leader: Leader,
     link: u64,
-    is_linked: bool,
+    linked: Option<Instant>,
     /// Tries in a row that failed.
     failures: u32,
 }
@@ -240,21 +242,20 @@ impl Carrier {
             Order::Want { election, leader, candidate } => {
                 let known = self.elections.entry(election.clone()).or_default();
                 known.candidate = candidate;
-                let leader = leader.filter(|leader| {
-                    leader.incarnation != self.incarnation && super::words::is_incarnation(&leader.incarnation)
-                });
+                let leader =
+                    leader.filter(|leader| leader.incarnation != self.incarnation && leader.is_within_bounds());
                 let same = known.listens.as_ref().map(|listens| &listens.leader.incarnation);
                 if same == leader.as_ref().map(|leader| &leader.incarnation) {
                     if let Some((listens, leader)) = known.listens.as_mut().zip(leader) {
                         listens.leader = leader;
-                        let linked = listens.is_linked.then_some(listens.link);
+                        let linked = listens.linked.map(|_| listens.link);
                         linked.into_iter().for_each(|link| self.say(link, &Said::Is(candidate)));
                     }
                     return Ok(());
                 }
                 if let Some(before) = known.listens.take() {
                     self.links.remove(&before.link);
-                    if before.is_linked {
+                    if before.linked.is_some() {
                         let incarnation = before.leader.incarnation;
                         self.tell(&News::Ended { election: election.clone(), incarnation }).await?;
                     }
@@ -306,7 +307,11 @@ impl Carrier {
         if sockets::is_same_user(&stream)
             && let Some((link, waiting)) = self.stranger(Over::Socket)
         {
-            self.tasks.spawn(attend(link, stream, None, HELLO_WITHIN, waiting, self.events.clone()));
+            let events = self.events.clone();
+            self.tasks.spawn(async move {
+                attend(link, stream, None, HELLO_WITHIN, waiting, &events).await;
+                let _ = events.send((link, Event::Ended(None))).await;
+            });
         }
     }
 
@@ -348,7 +353,7 @@ impl Carrier {
             incarnation: Some(self.incarnation.clone()),
         };
         let candidate = known.candidate;
-        known.listens = Some(Listens { leader, link, is_linked: false, failures });
+        known.listens = Some(Listens { leader, link, linked: None, failures });
         self.links.insert(link, Link { lines, election: Some(election.clone()), caller: None });
         for said in [hello, Said::Is(candidate)] {
             self.say(link, &said);
@@ -356,17 +361,19 @@ impl Carrier {
         let (events, has_folder) = (self.events.clone(), self.has_folder);
         let identity = self.peers.as_ref().map(|peers| peers.identity.clone());
         self.tasks.spawn(async move {
+            let mut why = None;
             if has_folder
                 && let Ok(Ok(stream)) = timeout(HELLO_WITHIN, UnixStream::connect(&incarnation)).await
                 && sockets::is_same_user(&stream)
             {
-                return attend(link, stream, None, HELLO_WITHIN, waiting, events).await;
-            }
-            let mut why = None;
-            if let Some(identity) = identity {
+                attend(link, stream, None, HELLO_WITHIN, waiting, &events).await;
+            } else if let Some(identity) = identity {
                 let leader = Question { election, node, incarnation, wants_addresses: true };
                 match peers::reach(link, leader, &identity, &events).await {
-                    Ok(Some(stream)) => return attend(link, stream, None, ANSWERED_WITHIN, waiting, events).await,
+                    Ok(Some(stream)) => {
+                        attend(link, stream, None, ANSWERED_WITHIN, waiting, &events).await;
+                        why = Some("it does not answer, or does not take this node for one of the election".to_owned());
+                    }
                     Ok(None) => {}
                     Err(reason) => why = Some(reason),
                 }
@@ -413,13 +420,13 @@ impl Carrier {
                 news.push(listeners(election, known));
             }
             let Some(listens) = known.listens.as_mut().filter(|listens| listens.link == link) else { continue };
-            if std::mem::take(&mut listens.is_linked) {
-                listens.failures = 0;
-                let incarnation = listens.leader.incarnation.clone();
+            let incarnation = listens.leader.incarnation.clone();
+            if let Some(since) = listens.linked.take() {
+                if since.elapsed() >= LASTED {
+                    listens.failures = 0;
+                }
                 news.push(News::Ended { election: election.clone(), incarnation });
-            }
-            if let Some(why) = why.clone().filter(|_| listens.failures >= SAID_AFTER) {
-                let incarnation = listens.leader.incarnation.clone();
+            } else if let Some(why) = why.clone().filter(|_| listens.failures >= SAID_AFTER) {
                 news.push(News::Unreached {
                     election: election.clone(),
                     incarnation,
@@ -447,7 +454,7 @@ impl Carrier {
         if to != self.incarnation || !self.elections.contains_key(&election) {
             return self.ended(link, None).await;
         }
-        let caller = incarnation.clone().filter(|_| over == Some(Over::Network));
+        let caller = incarnation.clone().zip(node.clone()).filter(|_| over == Some(Over::Network));
         if caller.is_some() {
             // One that calls again has no other link any more, and nobody has more than one.
             let is_other = |known: &Link| known.caller == caller && known.election.as_ref() == Some(&election);
@@ -489,14 +496,14 @@ impl Carrier {
                 known.looked = Some(Instant::now());
                 News::Heard { election, from: String::new(), said: Said::Look }
             }
-            (Some(listens), Said::Hello { incarnation, node, .. }) if !listens.is_linked => {
+            (Some(listens), Said::Hello { incarnation, node, .. }) if listens.linked.is_none() => {
                 let (Some(node), true) = (node, incarnation.as_ref() == Some(&listens.leader.incarnation)) else {
                     return self.ended(link, None).await;
                 };
-                listens.is_linked = true;
+                listens.linked = Some(Instant::now());
                 News::Linked { election, incarnation: listens.leader.incarnation.clone(), node }
             }
-            (Some(listens), said @ (Said::Leads { .. } | Said::GivesUp { .. })) if listens.is_linked => {
+            (Some(listens), said @ (Said::Leads { .. } | Said::GivesUp { .. })) if listens.linked.is_some() => {
                 News::Heard { election, from: listens.leader.incarnation.clone(), said }
             }
             (None, Said::Is(candidate)) => {

@@ -14,6 +14,8 @@ use super::words::{Peer, Question};
 
 /// From one reading to the next of what one node says.
 const OF_ONE: Duration = Duration::from_secs(10);
+/// How long a reading counts for the incarnation that it is of: a lie in the store does not outlast it by more.
+const COUNTS: Duration = Duration::from_secs(60);
 /// From one reading to the next, of whatever node.
 const OF_ALL: Duration = Duration::from_secs(1);
 /// How long a reading may take, and a look for a name.
@@ -96,8 +98,9 @@ impl Directory {
     fn known(&self, question: &Question) -> Known {
         let readings = self.readings.lock().unwrap_or_else(PoisonError::into_inner);
         match readings.get(&(question.election.clone(), question.node.clone())) {
-            // An incarnation has one certificate from its start to its end.
-            Some(Reading { said: Some((incarnation, said)), .. }) if *incarnation == question.incarnation => {
+            Some(Reading { at, said: Some((incarnation, said)) })
+                if *incarnation == question.incarnation && at.elapsed() < COUNTS =>
+            {
                 Known::Said(said.clone())
             }
             Some(reading) if reading.at.elapsed() < OF_ONE => Known::NotYet,
@@ -162,6 +165,11 @@ mod tests {
         assert_eq!(directory.find(&asks("job", "web-1", "b1")).await, Ok(None));
         assert_eq!(directory.find(&asks("job", "web-1", "a1")).await, Ok(found));
         assert!(began.elapsed() >= 2 * OF_ALL, "three readings in {:?}", began.elapsed());
+        // A minute later it is read again.
+        for reading in directory.readings.lock().unwrap().values_mut() {
+            reading.at -= COUNTS;
+        }
+        assert_eq!(directory.find(&asks("job", "web-1", "a1")).await, Ok(None));
         // Of another election nothing is said.
         assert_eq!(directory.find(&asks("another", "web-1", "b1")).await, Ok(None));
     }

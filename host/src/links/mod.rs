@@ -32,10 +32,12 @@ use baton_election::{ElectionName, Hint, Time, Word};
 use baton_store::{StoreUrl, Tidings};
 use tokio::sync::{mpsc, watch};
 
+use crate::node::NodeId;
 use crate::telemetry::{Log, Standing};
 pub use call::call;
 pub use carrier::{CARRY_LINKS, carry_links};
 pub use host::{Linking, Links};
+pub(crate) use place::is_of_one_machine;
 pub use place::{InvalidPlace, Listening, PeerError, PeerSettings, Place};
 pub use words::Candidate;
 pub(crate) use words::READER;
@@ -97,7 +99,8 @@ impl Line {
         let Some(Ends { words, .. }) = &self.0 else { return };
         let told = match word {
             Word::Leads { term, renewed } => Told::leads(*term, now.since(*renewed)),
-            Word::GivesUp => Told::GivesUp { to: to.map(str::to_owned) },
+            // A node of another name than nodes have may stand in the store, and there is none.
+            Word::GivesUp => Told::GivesUp { to: to.filter(|to| NodeId::new(to).is_ok()).map(str::to_owned) },
         };
         // It is late anyway where so many wait.
         let _ = words.try_send(told);
@@ -107,6 +110,8 @@ impl Line {
     pub fn wants(&self, leader: Option<(&str, String)>, candidate: Candidate) {
         let Some(Ends { wanted, .. }) = &self.0 else { return };
         let leader = leader.map(|(incarnation, node)| Leader { incarnation: incarnation.to_owned(), node });
+        // A record may name whoever wrote it, at any length.
+        let leader = leader.filter(Leader::is_within_bounds);
         wanted.send_if_modified(|wanted| {
             let now = Wanted { leader, candidate };
             let is_news = *wanted != now;
@@ -134,4 +139,33 @@ fn line(election: ElectionName, tidings: Tidings, standing: Arc<Standing>, log: 
     let (tell, heard) = mpsc::channel(WAITING);
     let port = Port { election, wanted: wants, words: told, heard: tell, tidings, standing, log };
     (Line(Some(Ends { wanted, words, heard })), port)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use std::time::Duration;
+
+    use super::*;
+    use crate::telemetry::Format;
+
+    /// What is too long for a line would end the process that carries the links of all elections.
+    #[test]
+    fn what_no_node_is_called_is_not_given_on() {
+        let job = ElectionName::new("job").unwrap();
+        let standing = Arc::new(Standing::new(job.clone(), Duration::from_secs(15)));
+        let (log, _writer) = Log::to_stderr(Format::Json, &NodeId::new("web-1").unwrap()).unwrap();
+        let (line, mut port) = line(job, Tidings::default(), standing, log);
+        let long = "n".repeat(2000);
+        for (incarnation, node) in [("a1", long.as_str()), (&long, "web-1"), ("A/1", "web-1")] {
+            line.wants(Some((incarnation, node.to_owned())), Candidate::default());
+            assert_eq!(port.wanted.borrow().leader, None, "{incarnation} of {node}");
+        }
+        line.wants(Some(("a1", "web-1".to_owned())), Candidate::default());
+        assert!(port.wanted.borrow().leader.is_some());
+        for (to, told) in [(long.as_str(), None), ("web-2", Some("web-2".to_owned()))] {
+            line.tell(&Word::GivesUp, Time::default(), Some(to));
+            assert_eq!(port.words.try_recv().unwrap(), Told::GivesUp { to: told });
+        }
+    }
 }

@@ -23,12 +23,10 @@ pub(super) async fn meet(
     waiting: mpsc::Receiver<Vec<u8>>,
     events: Events,
 ) {
-    match timeout(HELLO_WITHIN, tls::accept(&acceptor, stream)).await {
-        Ok(Ok((stream, certificate))) => {
-            attend(link, stream, Some(Shown { certificate, to }), HELLO_WITHIN, waiting, events).await
-        }
-        _ => drop(events.send((link, Event::Ended(None))).await),
+    if let Ok(Ok((stream, certificate))) = timeout(HELLO_WITHIN, tls::accept(&acceptor, stream)).await {
+        attend(link, stream, Some(Shown { certificate, to }), HELLO_WITHIN, waiting, &events).await;
     }
+    let _ = events.send((link, Event::Ended(None))).await;
 }
 
 /// Connects to a peer by what the host knows of it; none if that is nothing.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::str::FromStr;
 
 use baton_store::PeerWord;
@@ -40,7 +40,7 @@ impl FromStr for Place {
                 None => Some(host).filter(|host| !host.contains(':'))?.to_owned(),
             };
             let is_reached = match host.parse::<IpAddr>() {
-                Ok(address) => !address.is_unspecified(),
+                Ok(address) => is_of_one_machine(address),
                 Err(_) => {
                     let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
                     (1..=LONGEST_NAME).contains(&host.len()) && host.bytes().all(is_of_name)
@@ -50,6 +50,12 @@ impl FromStr for Place {
         };
         parse().ok_or_else(|| InvalidPlace { text: text.chars().take(100).collect() })
     }
+}
+
+/// Whether it is the address of one machine, and not of all or many.
+pub(crate) fn is_of_one_machine(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    !address.is_unspecified() && !address.is_multicast() && address != IpAddr::V4(Ipv4Addr::BROADCAST)
 }
 
 impl fmt::Display for Place {
@@ -182,6 +188,9 @@ mod tests {
             ":7072",
             "0.0.0.0:7072",
             "[::]:7072",
+            "[::ffff:0.0.0.0]:7072",
+            "224.0.0.1:7072",
+            "255.255.255.255:7072",
             "::1:7072",
             "[web]:1",
             "a b:1",

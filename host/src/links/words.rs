@@ -13,6 +13,8 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};
 
 use super::place::Place;
 use super::tls::Identity;
+use crate::node::NodeId;
+use crate::supervisor::HIGHEST_PRIORITY;
 
 /// No line is longer, in bytes.
 pub(super) const LONGEST: usize = 1024;
@@ -169,11 +171,18 @@ impl Told {
     }
 }
 
+impl Leader {
+    /// Whether there could be such a node.
+    pub(super) fn is_within_bounds(&self) -> bool {
+        is_incarnation(&self.incarnation) && NodeId::new(&self.node).is_ok()
+    }
+}
+
 impl Question {
     /// Whether there could be such a node.
     pub(super) fn is_within_bounds(&self) -> bool {
         ElectionName::new(&self.election).is_ok()
-            && crate::node::NodeId::new(&self.node).is_ok()
+            && NodeId::new(&self.node).is_ok()
             && is_incarnation(&self.incarnation)
     }
 }
@@ -195,6 +204,9 @@ impl Said {
             Self::Leads { term, age_ms, place } => {
                 Self::Leads { term, age_ms: age_ms.min(LONGEST_AGO.as_millis() as u64), place }
             }
+            Self::Is(candidate) => {
+                Self::Is(Candidate { priority: candidate.priority.min(HIGHEST_PRIORITY), ..candidate })
+            }
             said => said,
         };
         if said.is_within_bounds() { Ok(said) } else { Err(Garbage) }
@@ -205,7 +217,7 @@ impl Said {
             Self::Hello { election, to, node, incarnation } => {
                 ElectionName::new(election).is_ok()
                     && is_incarnation(to)
-                    && node.as_deref().is_none_or(|node| crate::node::NodeId::new(node).is_ok())
+                    && node.as_deref().is_none_or(|node| NodeId::new(node).is_ok())
                     && incarnation.as_deref().is_none_or(is_incarnation)
                     && node.is_some() == incarnation.is_some()
             }
