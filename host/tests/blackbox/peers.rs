@@ -5,11 +5,12 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use baton_election::ElectionName;
 use baton_store::{Announcement, Digest, ModuleStore as _, PeerWord, SqliteStore};
 use rustix::process::Signal;
+use time::OffsetDateTime;
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
@@ -297,7 +298,7 @@ fn who_poses_as_the_leader_in_the_store_is_read_after_and_never_believed() {
             .expect("a certificate");
         move || {
             let config = Arc::new(config);
-            let (mut calls, mut last) = (0, Instant::now());
+            let (mut calls, mut last) = (0, OffsetDateTime::now_utc());
             // Until it is told no more, by its last owner but this.
             while Arc::strong_count(&count) > 1 {
                 std::thread::sleep(Duration::from_millis(10));
@@ -308,14 +309,14 @@ fn who_poses_as_the_leader_in_the_store_is_read_after_and_never_believed() {
                 let who = format!(r#""to":"ee","node":"alpha","incarnation":"{incarnation}""#);
                 let mut lie = format!("{{\"hello\":{{\"election\":\"{ELECTION}\",{who}}}}}\n");
                 calls += 1;
-                let before = std::mem::replace(&mut last, Instant::now());
+                let before = std::mem::replace(&mut last, OffsetDateTime::now_utc());
                 if calls <= HANGS_UP {
                     let _ = victim.write_all(lie.as_bytes()).and_then(|()| victim.flush());
                     let _ = victim.sock.shutdown(Shutdown::Write);
                     while victim.sock.read(&mut [0; 1024]).is_ok_and(|read| read > 0) {}
                     continue;
                 }
-                waited.fetch_max((last - before).as_millis() as u64, Ordering::Relaxed);
+                waited.fetch_max((last - before).whole_milliseconds().unsigned_abs() as u64, Ordering::Relaxed);
                 while Arc::strong_count(&count) > 1 && victim.write_all(lie.as_bytes()).is_ok() {
                     let number = count.fetch_add(1, Ordering::Relaxed);
                     lie = match number % 3 {
