@@ -42,8 +42,9 @@ const ACCEPT_EVERY: Duration = Duration::from_millis(2);
 const SHAKE_EVERY: Duration = Duration::from_millis(20);
 /// A link that lasted for so long was one. What ends sooner counts as a try that failed.
 const LASTED: Duration = Duration::from_secs(10);
-/// So many tries in a row that fail are worth a word.
-const SAID_AFTER: u32 = 2;
+/// So many tries in a row that fail are worth a word. They take longer than a node may be one that the leader does not know
+/// yet, since it reads only so often who has announced itself.
+const SAID_AFTER: u32 = 8;
 /// Lines that wait for a peer to read them: one that does not is cut off.
 const UNREAD: usize = 16;
 /// What the tasks of all links have said and nobody has taken.
