@@ -39,7 +39,7 @@ fn pair_of(fleet: &Fleet, launch: impl Fn(&str) -> Launch) -> (Node, Node, u64) 
     (alpha, beta, term)
 }
 
-pub fn of(name: &str, labels: &str) -> String {
+fn of(name: &str, labels: &str) -> String {
     let comma = if labels.is_empty() { "" } else { "," };
     format!("{name}{{election=\"{ELECTION}\"{comma}{labels}}}")
 }
@@ -73,25 +73,32 @@ pub fn goes_on(fleet: &Fleet, node: &Node, term: u64) {
     assert!(!events.iter().any(|event| is_trouble(&event)), "{events:?}");
 }
 
-#[test]
-fn a_standby_that_hears_its_leader_hardly_asks_and_is_there_when_the_lease_is_given_up() {
-    let fleet = Fleet::new(Store::sqlite());
-    let (mut alpha, beta, term) = pair(&fleet, &[LEASE]);
-    let at = Endpoint::of(&beta);
+/// Waits until a node has heard so many renewals of its leader while it read the lease no more than so often, and checks
+/// that it is told of as one that listens.
+pub fn hardly_asks(fleet: &Fleet, node: &Node, leader: &Node, renewals: f64, readings: f64) {
+    let at = Endpoint::of(node);
     let number = |name: &str| sample(&at.ask("/metrics").body, name);
     let (hints, reads) =
         (of("baton_link_hints_total", ""), of("baton_store_requests_total", "operation=\"read\",result=\"ok\""));
     // Where the machine kept renewals from it for a while, it has asked in between.
-    until("six renewals, a second apart, in which it reads three times at the most", || {
+    until(&format!("{renewals} renewals in which it reads {readings} times at the most"), || {
         let (heard, read) = (number(&hints), number(&reads));
-        until("renewals to be heard", || (number(&hints) >= heard + 6.0).then_some(()).ok_or(()));
+        until("renewals to be heard", || (number(&hints) >= heard + renewals).then_some(()).ok_or(()));
         let asked = number(&reads) - read;
-        if asked <= 3.0 { Ok(()) } else { Err(asked) }
+        if asked <= readings { Ok(()) } else { Err(asked) }
     });
     let nodes = fleet.command(&["nodes", ELECTION, "--json"]).json();
-    let hears = nodes.as_array().expect("a list").iter().find(|node| node["node"] == "beta").expect("beta is there");
-    assert_eq!(hears["listens"]["to"], "alpha", "{nodes}");
-    assert_eq!(sample(&Endpoint::of(&alpha).ask("/metrics").body, &of("baton_link_listeners", "")), 1.0);
+    let hears = nodes.as_array().expect("a list").iter().find(|row| row["node"] == *node.name).expect("it is there");
+    assert_eq!(hears["listens"]["to"], *leader.name, "{nodes}");
+    assert_eq!(sample(&Endpoint::of(leader).ask("/metrics").body, &of("baton_link_listeners", "")), 1.0);
+}
+
+#[test]
+fn a_standby_that_hears_its_leader_hardly_asks_and_is_there_when_the_lease_is_given_up() {
+    let fleet = Fleet::new(Store::sqlite());
+    let (mut alpha, beta, term) = pair(&fleet, &[LEASE]);
+    // A second apart.
+    hardly_asks(&fleet, &beta, &alpha, 6.0, 3.0);
     // There and back.
     assert!(alpha.terminate().success());
     let next = beta.after(term, "elected");

@@ -19,9 +19,8 @@ use tokio_rustls::rustls::{
     ClientConfig, ClientConnection, DigitallySignedStruct, ServerConfig, ServerConnection, SignatureScheme, StreamOwned,
 };
 
-use crate::endpoint::{Endpoint, sample};
 use crate::fleet::{ELECTION, Fleet};
-use crate::links::{goes_on, incarnation_of, of, socket};
+use crate::links::{goes_on, hardly_asks, incarnation_of, socket};
 use crate::node::{Event, Launch, Node, until};
 use crate::patience::Patience;
 use crate::store::Store;
@@ -54,21 +53,8 @@ fn across_machines_a_standby_hardly_asks_and_is_there_when_the_lease_is_given_up
     let term = beta.after(term, "elected").term;
     let gamma = launch(&fleet, "gamma").start();
     is_linked(&gamma, "beta");
-    let at = Endpoint::of(&gamma);
-    let number = |name: &str| sample(&at.ask("/metrics").body, name);
-    let (hints, reads) =
-        (of("baton_link_hints_total", ""), of("baton_store_requests_total", "operation=\"read\",result=\"ok\""));
-    // Where the machine kept renewals from it for a while, it has asked in between.
-    until("three renewals, 2.5 s apart, in which it reads twice at the most", || {
-        let (heard, read) = (number(&hints), number(&reads));
-        until("renewals to be heard", || (number(&hints) >= heard + 3.0).then_some(()).ok_or(()));
-        let asked = number(&reads) - read;
-        if asked <= 2.0 { Ok(()) } else { Err(asked) }
-    });
-    let nodes = fleet.command(&["nodes", ELECTION, "--json"]).json();
-    let hears = nodes.as_array().expect("a list").iter().find(|node| node["node"] == "gamma").expect("gamma is there");
-    assert_eq!(hears["listens"]["to"], "beta", "{nodes}");
-    assert_eq!(sample(&Endpoint::of(&beta).ask("/metrics").body, &of("baton_link_listeners", "")), 1.0);
+    // 2.5 s apart.
+    hardly_asks(&fleet, &gamma, &beta, 3.0, 2.0);
     assert!(beta.terminate().success());
     let next = gamma.after(term, "elected");
     let gone = beta.event("the end of its instance", |event| event.name == "gone" && event.term >= term);
