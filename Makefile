@@ -47,7 +47,7 @@ MINUTES ?= 2
 
 faults: setup-tests ## Stop and kill hosts, break leases, delete records for MINUTES=2, and judge the effects (again: SEED=…)
 	host/tests/azurite.sh install
-	FAULTS_MINUTES=$(MINUTES) FAULTS_SEED=$(SEED) FAULTS_STATE=$(STATE) FAULTS_ONLY='$(ONLY)' FAULTS_NODES=$(NODES) $(CARGO) test --locked --workspace --test faults -- --nocapture on_
+	FAULTS_MINUTES=$(MINUTES) FAULTS_SEED=$(SEED) FAULTS_STATE=$(STATE) FAULTS_ONLY='$(ONLY)' FAULTS_NODES=$(NODES) FAULTS_OLD='$(OLD)' $(CARGO) test --locked --workspace --test faults -- --nocapture on_
 
 COUNT ?= 1000
 

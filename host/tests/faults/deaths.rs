@@ -17,7 +17,7 @@ use crate::patience::Patience;
 use crate::plan::{Death, Parts, Rng};
 use crate::receiver::Receiver;
 use crate::store::Store;
-use crate::{guests, say, variable};
+use crate::{baton_binary, guests, say, variable};
 
 /// So many where nobody says.
 const FEW: u64 = 8;
@@ -159,7 +159,7 @@ impl Fleet {
         ];
         let flags = flags.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]);
         let arguments: Vec<String> = std::iter::once(module).chain(flags).collect();
-        let nodes = [0, 1].map(|at| Node::new(at, arguments.clone(), home.path(), &judge, &log));
+        let nodes = [0, 1].map(|at| Node::new(at, baton_binary(), arguments.clone(), home.path(), &judge, &log));
         Self { nodes, judge, log, receiver, _store: store, _home: home }
     }
 

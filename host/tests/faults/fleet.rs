@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use crate::judge::{Effect, Judge, Way};
 use crate::kernel::{Nanos, message_pipe, now, receive};
-use crate::node::{baton, children_of};
+use crate::node::{at_home, children_of};
 use crate::plan::{Death, Parts};
 
 /// What the nodes are called, of which the first ones are there.
@@ -40,6 +40,7 @@ pub enum State {
 /// A node, over all of its processes.
 pub struct Node {
     at: usize,
+    program: PathBuf,
     arguments: Vec<String>,
     home: PathBuf,
     state: State,
@@ -53,9 +54,10 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node that is down. Its host gets these arguments.
+    /// A node that is down. Its host is that program, and gets these arguments.
     pub fn new(
         at: usize,
+        program: PathBuf,
         arguments: Vec<String>,
         home: &Path,
         judge: &Arc<Mutex<Judge>>,
@@ -64,6 +66,7 @@ impl Node {
         let (judge, log) = (Arc::clone(judge), Arc::clone(log));
         Self {
             at,
+            program,
             arguments,
             home: home.to_owned(),
             state: State::Down,
@@ -83,7 +86,7 @@ impl Node {
     /// Starts its host. What that writes on stderr comes with the kernel's stamp, and is read here.
     pub fn start(&mut self) {
         let (reads, writes) = message_pipe();
-        let mut command: Command = baton(&self.home);
+        let mut command: Command = at_home(&self.program, &self.home);
         command.args(["run", "--node", NAMES[self.at], "--log-format", "json"]).args(&self.arguments);
         command.env("BATON_CACHE", concat!(env!("CARGO_TARGET_TMPDIR"), "/compiled"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(writes);
@@ -278,6 +281,8 @@ pub struct Log {
     pub settled: Option<Instant>,
     /// The version that was started last.
     pub served: Option<String>,
+    /// How often a node has begun to listen to another.
+    pub linked: usize,
     /// A line that no host should write.
     pub panicked: Option<String>,
 }
@@ -286,7 +291,16 @@ impl Log {
     /// Begins a log at that place.
     pub fn new(path: PathBuf) -> Self {
         let file = File::create(&path).expect("a file for the log");
-        Self { file, path, begin: now(), last: Default::default(), settled: None, served: None, panicked: None }
+        Self {
+            file,
+            path,
+            begin: now(),
+            last: Default::default(),
+            settled: None,
+            served: None,
+            linked: 0,
+            panicked: None,
+        }
     }
 
     /// Notes something that is done.
@@ -308,6 +322,7 @@ impl Log {
         if fields["event"] == "started" {
             self.served = fields["module"].as_str().map(str::to_owned);
         }
+        self.linked += usize::from(fields["event"] == "linked");
         if line.contains("panicked") {
             self.panicked.get_or_insert_with(|| line.to_owned());
         }

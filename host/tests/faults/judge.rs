@@ -241,7 +241,7 @@ impl Judge {
 
     /// Notes that processes of a node stand still that write on these ways.
     pub fn stopped(&mut self, node: usize, ways: Vec<Way>, at: Nanos) {
-        self.count.stops += usize::from(self.leader_at(at) == Some(node));
+        self.count.stops += usize::from(!ways.is_empty() && self.leader_at(at) == Some(node));
         self.stops.push(Stop { node, stopped: at, continued: None, catches: ways });
     }
 

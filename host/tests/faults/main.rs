@@ -3,7 +3,8 @@
 //! Three real hosts, or `NODES=5`, run a coordinator that causes effects as fast as it can: requests to a receiver, and lines of
 //! output; and that saves, or has no state, as the seed has it. Versions are pushed. Hosts are stopped, killed and ended,
 //! and so are the processes that they have started, each alone and several at once; the lease is broken, freed and
-//! taken by an outside client; the record is deleted and written by others; the store is slow or away. These faults
+//! taken by an outside client; the record is deleted and written by others; the store is slow or away, and so are the
+//! nodes for each other: on one machine they are linked by sockets, and on Azure over the network. These faults
 //! come in bursts, which follow from a seed that is printed; with `SEED=` they are the same again, and only the
 //! machine's own timing differs. Everything that arrives is put in the kernel's order (`kernel.rs`) and judged at once
 //! (`judge.rs`):
@@ -16,7 +17,7 @@
 //! - in the end a version can be pushed, and is served.
 //!
 //! Without `FAULTS_MINUTES` this is a test of half a minute and the last burst's traces. With `ONLY=stop,kill` there
-//! are no other faults, and as many of these.
+//! are no other faults, and as many of these. With `OLD=PROGRAM` every second node runs that one, an earlier version's.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
 #![allow(clippy::disallowed_methods, reason = "nobody suspends the machine while it is tested")]
 
@@ -24,23 +25,25 @@ mod deaths;
 mod fleet;
 mod judge;
 mod kernel;
+mod links;
 mod operator;
 mod plan;
 mod receiver;
 mod store;
 
-use baton_test_support::{azurite, guests, node, patience, proxy};
+use baton_test_support::{azurite, baton_binary, guests, node, patience, proxy};
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use fleet::{Log, NAMES, Node, State};
 use judge::Judge;
+use links::Links;
 use operator::Operator;
-use plan::{Fault, Plan, Who};
+use plan::{Fault, Parts, Plan, Who};
 use receiver::Receiver;
 use store::{Done, ELECTION, Store, Taken};
 
@@ -74,6 +77,11 @@ fn nodes() -> usize {
     nodes
 }
 
+/// What every second node runs, if another version.
+fn old() -> Option<PathBuf> {
+    variable("FAULTS_OLD")
+}
+
 fn run(name: &str, store: Store) {
     let minutes: Option<f64> = variable("FAULTS_MINUTES");
     let length = minutes.map_or(SHORT, |minutes| Duration::from_secs_f64(minutes * 60.0));
@@ -102,7 +110,8 @@ fn run(name: &str, store: Store) {
     let log = run.log();
     let told = format!(
         "{name}: {:.0?}, faults in {} bursts: {}; {} of {} that were meant for a leader met one; {} requests, {} lines \
-         and {} commits in {} terms; {} stops of a leader caught {} late writes; {:.1?} at most without a leader",
+         and {} commits in {} terms, {} links; {} stops of a leader caught {} late writes; {:.1?} at most without a \
+         leader",
         began.elapsed(),
         run.bursts,
         kinds.join(", "),
@@ -112,6 +121,7 @@ fn run(name: &str, store: Store) {
         count.lines,
         count.saved,
         count.terms,
+        log.linked,
         count.stops,
         count.caught,
         count.silence,
@@ -122,8 +132,9 @@ fn run(name: &str, store: Store) {
         drop(log);
         let minutes = minutes.map_or(String::new(), |minutes| format!(" MINUTES={minutes}"));
         let only = only.map_or(String::new(), |only| format!(" ONLY='{only}'"));
+        let old = old().map_or(String::new(), |old| format!(" OLD='{}'", old.display()));
         panic!(
-            "{broken}\n  again: make faults SEED={seed} STATE={keeps_state} NODES={nodes}{minutes}{only}\n  all of the log: {path}; its last lines:\n{tail}"
+            "{broken}\n  again: make faults SEED={seed} STATE={keeps_state} NODES={nodes}{minutes}{only}{old}\n  all of the log: {path}; its last lines:\n{tail}"
         );
     }
 }
@@ -132,6 +143,7 @@ fn run(name: &str, store: Store) {
 struct Run {
     nodes: Vec<Node>,
     store: Store,
+    links: Links,
     operator: Operator,
     /// When to do what is to follow.
     due: Vec<(Instant, Then)>,
@@ -158,6 +170,7 @@ enum Then {
     GoOn(usize),
     Start(usize),
     Heal(usize),
+    HealLinks(usize),
     Release(Taken),
 }
 
@@ -171,8 +184,12 @@ impl Run {
         operator.push_first();
         let module = format!("store://{ELECTION}");
         let lease = format!("{}s", store.lease().as_secs());
+        let (links, old) = (Links::on(&store, nodes), old());
+        let older = |node: usize| old.as_ref().filter(|_| node % 2 == 1);
         let arguments = |node| {
             let (url, store) = (receiver.url(), store.url(node));
+            // An earlier version may not know what it is told of links.
+            let links = if older(node).is_none() { links.flags(node) } else { Vec::new() };
             let flags = [
                 ("--store", store),
                 ("--lease", lease.clone()),
@@ -184,16 +201,20 @@ impl Run {
                 ("--env", format!("URL={url}")),
                 ("--env", format!("EVERY_US={pace}")),
             ];
-            let flags = flags.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]);
+            let flags = flags.into_iter().chain(links).flat_map(|(flag, value)| [flag.to_owned(), value]);
             std::iter::once(module.clone()).chain(flags).collect()
         };
-        let mut nodes: Vec<Node> =
-            (0..nodes).map(|node| Node::new(node, arguments(node), home.path(), &judge, &log)).collect();
+        let node = |node| {
+            let program = older(node).cloned().unwrap_or_else(baton_binary);
+            Node::new(node, program, arguments(node), home.path(), &judge, &log)
+        };
+        let mut nodes: Vec<Node> = (0..nodes).map(node).collect();
         nodes.iter_mut().for_each(Node::start);
         let ending = vec![None; nodes.len()];
         Self {
             nodes,
             store,
+            links,
             operator,
             due: Vec::new(),
             ending,
@@ -295,6 +316,14 @@ impl Run {
                 self.store.trouble(node, trouble)?;
                 self.due.push((now + length, Then::Heal(node)));
             }
+            Fault::Links(who, trouble, length) => {
+                let node = node(who);
+                match &self.links {
+                    Links::Sockets => return self.meet(Fault::Stop(Who::Node(node), Parts::LINKS, length)),
+                    Links::Network(_) => self.links.trouble(node, trouble)?,
+                }
+                self.due.push((now + length, Then::HealLinks(node)));
+            }
         }
         Ok(())
     }
@@ -360,6 +389,9 @@ impl Run {
         let count = self.judge().count.clone();
         if count.requests == 0 || count.lines == 0 || (self.is_strict && self.keeps_state && count.saved == 0) {
             return Err(format!("nothing came of the coordinators: {count:?}"));
+        }
+        if self.is_strict && self.log().linked == 0 {
+            return Err("no node has listened to another".to_owned());
         }
         if self.is_strict && self.met_leader.1 >= 20 && self.met_leader.0 * 2 < self.met_leader.1 {
             return Err(format!(
@@ -437,6 +469,10 @@ impl Run {
             Then::Heal(node) => {
                 self.store.heal(node);
                 format!("the store heals ({})", NAMES[node])
+            }
+            Then::HealLinks(node) => {
+                self.links.heal(node);
+                format!("the way to {} heals", NAMES[node])
             }
             Then::Release(taken) => format!("the outside client releases: {:?}", self.store.release(taken)),
         };

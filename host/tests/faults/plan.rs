@@ -23,9 +23,11 @@ impl Parts {
     pub const HOST: Self = Self(1);
     /// The runners alone.
     pub const RUNNER: Self = Self(2);
+    /// What carries the links alone.
+    pub const LINKS: Self = Self(16);
 
     /// What each is called, and which bit stands for it.
-    const ALL: [(u8, &'static str); 4] = [(1, "host"), (2, "runner"), (4, "warden"), (8, "template")];
+    const ALL: [(u8, &'static str); 5] = [(1, "host"), (2, "runner"), (4, "warden"), (8, "template"), (16, "links")];
 
     /// Whether the host is one of them.
     pub fn has_host(self) -> bool {
@@ -67,7 +69,7 @@ pub enum Content {
     Nothing,
 }
 
-/// How a node's way to the store fails.
+/// How a node's way to the store, or the others' way to it, fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trouble {
     /// Nothing passes, and connections are cut.
@@ -103,6 +105,8 @@ pub enum Fault {
     Delete,
     /// A node does not reach the store as it should, for so long. On one machine that is all nodes.
     Store(Who, Trouble, Duration),
+    /// Others do not reach a node as they should, for so long. On one machine what carries its links stands still.
+    Links(Who, Trouble, Duration),
     /// Another version is pushed.
     Push,
 }
@@ -111,7 +115,8 @@ impl Fault {
     /// Whom it meets, if it meets a node.
     pub fn who(&self) -> Option<Who> {
         match self {
-            Fault::Stop(who, ..) | Fault::End(who, ..) | Fault::Terminate(who, _) | Fault::Store(who, ..) => Some(*who),
+            Fault::Stop(who, ..) | Fault::End(who, ..) | Fault::Terminate(who, _) => Some(*who),
+            Fault::Store(who, ..) | Fault::Links(who, ..) => Some(*who),
             _ => None,
         }
     }
@@ -130,6 +135,7 @@ impl Fault {
             Fault::TakeAndLeave => "take and leave",
             Fault::Delete => "delete",
             Fault::Store(..) => "store trouble",
+            Fault::Links(..) => "link trouble",
             Fault::Push => "push",
         }
     }
@@ -211,11 +217,16 @@ impl Rng {
 
     /// Any of them, but the host alone: that has faults of its own.
     fn parts(&mut self) -> Parts {
-        Parts(2 + self.below(14) as u8)
+        Parts(2 + self.below(30) as u8)
+    }
+
+    fn trouble(&mut self) -> Trouble {
+        let all = [Trouble::Down, Trouble::Hang, Trouble::CutAfterRequest, Trouble::HoldRequest, Trouble::HoldAnswer];
+        all[self.below(all.len() as u64) as usize]
     }
 
     fn fault(&mut self, nodes: usize, lease: Duration) -> Fault {
-        match self.below(24) {
+        match self.below(27) {
             // Around the deadline and the lease's end.
             0..3 => Fault::Stop(self.who(nodes), Parts::HOST, lease.mul_f64(0.7 + self.upto(0.6))),
             3..5 => Fault::Stop(self.who(nodes), Parts::HOST, lease.mul_f64(self.upto(1.6))),
@@ -246,12 +257,8 @@ impl Rng {
                 Fault::End(self.who(nodes), self.parts(), death, lease.mul_f64(self.upto(1.2)))
             }
             20..22 => Fault::Push,
-            _ => {
-                let trouble =
-                    [Trouble::Down, Trouble::Hang, Trouble::CutAfterRequest, Trouble::HoldRequest, Trouble::HoldAnswer]
-                        [self.below(5) as usize];
-                Fault::Store(self.who(nodes), trouble, lease.mul_f64(self.upto(1.2)))
-            }
+            22..24 => Fault::Store(self.who(nodes), self.trouble(), lease.mul_f64(self.upto(1.2))),
+            _ => Fault::Links(self.who(nodes), self.trouble(), lease.mul_f64(self.upto(1.2))),
         }
     }
 }
@@ -287,6 +294,7 @@ impl fmt::Display for Fault {
             Fault::Delete => write!(f, "delete the record"),
             Fault::Push => write!(f, "push another version"),
             Fault::Store(who, trouble, length) => write!(f, "store ({who}): {trouble:?} for {length:.1?}"),
+            Fault::Links(who, trouble, length) => write!(f, "links ({who}): {trouble:?} for {length:.1?}"),
         }
     }
 }

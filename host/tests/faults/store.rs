@@ -240,13 +240,7 @@ impl Store {
                     sqlite.lock = Some(lock);
                 }
             }
-            Self::Azurite(azure) => azure.proxies[node].set(match trouble {
-                Trouble::Down => Mode::Down,
-                Trouble::Hang => Mode::Hang,
-                Trouble::CutAfterRequest => Mode::CutAfterRequest,
-                Trouble::HoldRequest => Mode::HoldRequest,
-                Trouble::HoldAnswer => Mode::HoldAnswer,
-            }),
+            Self::Azurite(azure) => azure.proxies[node].set(trouble.into()),
         }
         Ok(())
     }
@@ -256,6 +250,18 @@ impl Store {
         match self {
             Self::Sqlite(sqlite) => sqlite.lock = None,
             Self::Azurite(azure) => azure.proxies[node].set(Mode::Pass),
+        }
+    }
+}
+
+impl From<Trouble> for Mode {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::Down => Self::Down,
+            Trouble::Hang => Self::Hang,
+            Trouble::CutAfterRequest => Self::CutAfterRequest,
+            Trouble::HoldRequest => Self::HoldRequest,
+            Trouble::HoldAnswer => Self::HoldAnswer,
         }
     }
 }

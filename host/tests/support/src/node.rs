@@ -480,7 +480,12 @@ fn make_cache_key(home: &Path) {
 
 /// The binary with nothing of this process's environment but the path.
 pub fn baton(home: &Path) -> Command {
-    let mut command = Command::new(crate::baton_binary());
+    at_home(&crate::baton_binary(), home)
+}
+
+/// That program, as `baton` is run.
+pub fn at_home(program: &Path, home: &Path) -> Command {
+    let mut command = Command::new(program);
     command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
     command.env("HOME", home).current_dir(home);
     command
