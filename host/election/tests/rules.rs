@@ -1350,6 +1350,17 @@ fn the_first_successors_read_at_once_when_a_lease_is_given_up_and_the_others_a_s
 }
 
 #[test]
+fn a_leader_that_leads_again_before_a_standby_has_read_has_not_given_its_lease_up() {
+    let mut scene = following();
+    let from = record(6, "other").incarnation;
+    scene.hears(Input::Hint(Hint::GivesUp { from, place: None }));
+    scene.wakes();
+    assert_eq!(scene.answer(Ok(Reply::Read(object(LeaseState::Held, Some(record(7, "other")))))), []);
+    scene.hears(leads(7, Duration::ZERO, None));
+    assert_eq!(scene.reads_until(scene.now + D / 3 - SECOND), []);
+}
+
+#[test]
 fn the_first_successors_are_there_when_a_lease_must_have_run_out() {
     let mut scene = following();
     scene.reads_until(scene.now + D);

@@ -61,6 +61,10 @@ impl Listening {
         };
         match &mut self.leader {
             Some(known) if known.incarnation == leader.incarnation => {
+                // It has taken the lease once more since it gave that up.
+                if known.term != leader.term {
+                    known.gave_up = None;
+                }
                 (known.term, known.lease) = (leader.term, leader.lease);
             }
             known => {
