@@ -243,8 +243,7 @@ impl Carrier {
             Order::Want { election, leader, candidate } => {
                 let known = self.elections.entry(election.clone()).or_default();
                 known.candidate = candidate;
-                let leader =
-                    leader.filter(|leader| leader.incarnation != self.incarnation && leader.is_within_bounds());
+                let leader = leader.filter(|leader| leader.incarnation != self.incarnation);
                 let same = known.listens.as_ref().map(|listens| &listens.leader.incarnation);
                 if same == leader.as_ref().map(|leader| &leader.incarnation) {
                     if let Some((listens, leader)) = known.listens.as_mut().zip(leader) {

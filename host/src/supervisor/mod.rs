@@ -8,8 +8,8 @@
 //! supervisor itself writes the message that begins an instance, and itself sends the signal that kills it. The other
 //! threads, the log's writer too, are woken afterwards.
 //!
-//! A lease is given up only after the lines of its instances are written or dropped: the request that tells others waits
-//! for the writer, [`LAST_LINES`] at most. From term to term under one lease nobody waits: one queue keeps their order.
+//! An instance is gone once its lines are written, too, or dropped: its lease is given up and another one of this node is
+//! started only then. What nobody reads within [`LAST_LINES`], or by the term's deadline, is dropped.
 
 mod at_hand;
 mod preference;
@@ -158,12 +158,12 @@ struct Run {
     missed_by_timers: watch::Receiver<()>,
     elector: Elector,
     reporter: Reporter,
-    /// What is asked of the store; each ends with what the elector hears of it.
+    /// What is asked of the store, and the wait for an instance's last lines; each ends with what the elector hears of it.
     requests: JoinSet<Input>,
     /// What the elector may start.
     at_hand: AtHand<Prepared>,
     serving: Option<Serving>,
-    /// Until when the lines of this lease's instances may be written.
+    /// Until when the instance's lines may be written.
     lines: Option<Deadline>,
     /// Whether the instance was already reported as stalled.
     stalled: bool,
@@ -450,10 +450,7 @@ impl Run {
         let Some(Prepared { module, .. }) = self.at_hand.get(&version.digest) else {
             self.abort(&format!("module {} is to be started, and is not there", version.digest))
         };
-        // One for all terms under a lease: their lines are written in their order.
-        let lines = self.lines.take().filter(|lines| !lines.has_ended());
-        let lines = lines.unwrap_or_else(|| Deadline::new(self.given.clock.clone(), deadline));
-        lines.extend(deadline);
+        let lines = Deadline::new(self.given.clock.clone(), deadline);
         let output = self.reporter.output(term, module.digest(), &self.given.clock, lines.clone());
         self.lines = Some(lines);
         self.stalled = false;
@@ -479,12 +476,10 @@ impl Run {
             return;
         }
         let (store, election) = (Arc::clone(&self.given.store), self.given.election.clone());
-        let last_lines = self.last_lines(&op);
         let (standing, clock) = (Arc::clone(&self.given.standing), self.given.clock.clone());
         // The last that is asked before the lease is.
         let helm = matches!(op, Op::Recall).then(|| Arc::clone(&self.given.helm));
         self.requests.spawn(async move {
-            last_lines.await;
             let (what, asked, sent) = (op.to_string(), Asked::from(&op), clock.now());
             // Whatever becomes of it, the elector waits for an answer. Nothing that the request leaves half done
             // is ours, so going on after its panic breaks nothing here.
@@ -534,19 +529,18 @@ impl Run {
         }
     }
 
-    /// Before a request tells others that nothing of this node can come any more: waits until the lines of its
-    /// instances are written, and drops those that nobody reads. The orderly end of a term loses none otherwise.
-    fn last_lines(&self, op: &Op) -> impl Future<Output = ()> + Send + use<> {
-        let gives_up = !self.elector.holds_lease() && matches!(op, Op::Write { .. } | Op::Release { .. });
-        let lines = self.lines.clone().filter(|lines| gives_up && !lines.has_ended());
-        let log = self.given.log.clone();
-        async move {
-            if let Some(lines) = lines {
-                // What is late then is dropped, which the writer counts.
-                let _ = timeout(LAST_LINES, log.written()).await;
-                lines.end();
-            }
-        }
+    /// What the elector hears of an instance that is gone, once nothing of it can come any more: its lines are written, and
+    /// those that nobody reads are dropped. The orderly end of a term loses none otherwise.
+    fn after_last_lines(&mut self, gone: Input) -> Option<Input> {
+        let Some(lines) = self.lines.take().filter(|_| self.given.log.has_lines()) else { return Some(gone) };
+        let written = self.given.log.written();
+        self.requests.spawn(async move {
+            // What is late then is dropped, which the writer counts.
+            let _ = timeout(LAST_LINES.min(lines.remaining()), written).await;
+            lines.end();
+            gone
+        });
+        None
     }
 
     fn instance_event(&mut self, event: InstanceEvent) -> Option<Input> {
@@ -561,7 +555,7 @@ impl Run {
                 });
                 let usage = usage.unwrap_or_default();
                 self.reporter.gone(&gone, usage, self.given.clock.now());
-                Some(Input::Gone { end: gone.end })
+                self.after_last_lines(Input::Gone { end: gone.end })
             }
         }
     }

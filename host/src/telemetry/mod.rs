@@ -184,6 +184,11 @@ impl Log {
         }
     }
 
+    /// Whether lines of guests are neither written nor dropped.
+    pub fn has_lines(&self) -> bool {
+        self.queue.has_lines()
+    }
+
     /// Says why the host ends itself, and waits until that is written, at most so long. Blocks.
     pub fn last_words(&self, reason: &str, longest: Duration) {
         self.emit(None, Event::Aborting { reason: reason.to_owned() });

@@ -71,6 +71,8 @@ pub(super) struct Queue {
 struct State {
     items: VecDeque<Item>,
     from_guests: usize,
+    /// Whether the writer has one of theirs in its hands.
+    writes_theirs: bool,
     /// How many ask that the writer sleep on.
     holds: usize,
     dropped: u64,
@@ -119,6 +121,12 @@ impl Queue {
         receiver
     }
 
+    /// Whether there are lines of guests that are neither written nor dropped.
+    pub fn has_lines(&self) -> bool {
+        let state = self.lock();
+        state.from_guests > 0 || state.writes_theirs
+    }
+
     /// Lets the writer sleep, though entries come, until the hold is released.
     pub fn hold(&self) {
         self.lock().holds += 1;
@@ -139,14 +147,17 @@ impl Queue {
     #[expect(clippy::disallowed_methods, reason = "it only spaces lines of the log")]
     pub fn next(&self, is_busy: bool) -> Next {
         let idle = |state: &mut State| state.items.is_empty() && !state.closed && !is_busy;
-        let mut state = self.filled.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
+        state.writes_theirs = false;
+        let mut state = self.filled.wait_while(state, idle).unwrap_or_else(PoisonError::into_inner);
         let entry = match state.items.pop_front() {
             Some(Item::Entry(entry)) => entry,
             Some(Item::Mark(passed)) => return Next::Mark(passed),
             None if !state.closed => return Next::Idle,
             None => return Next::End(std::mem::take(&mut state.dropped)),
         };
-        state.from_guests -= usize::from(matches!(entry.event, Event::Output { .. }));
+        state.writes_theirs = matches!(entry.event, Event::Output { .. });
+        state.from_guests -= usize::from(state.writes_theirs);
         let roomy =
             state.items.len() < CAPACITY / 2 || state.dropped_said.is_none_or(|said| said.elapsed() >= SAY_DROPPED);
         let dropped = if roomy { std::mem::take(&mut state.dropped) } else { 0 };

@@ -64,7 +64,7 @@ impl Deadline {
     }
 
     /// Whether it was ended.
-    pub fn has_ended(&self) -> bool {
+    fn has_ended(&self) -> bool {
         self.shared.ended.load(Ordering::Acquire)
     }
 

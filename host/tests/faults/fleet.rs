@@ -47,6 +47,8 @@ pub struct Node {
     process: Option<(Child, JoinHandle<()>)>,
     /// Whether its host has said that it starts, and so hears what it is told.
     has_begun: Arc<AtomicBool>,
+    /// Whether what it writes is left unread.
+    is_unread: Arc<AtomicBool>,
     /// Those of its host's processes that were stopped.
     stopped: Vec<(Pid, OwnedFd)>,
     judge: Arc<Mutex<Judge>>,
@@ -72,6 +74,7 @@ impl Node {
             state: State::Down,
             process: None,
             has_begun: Arc::default(),
+            is_unread: Arc::default(),
             stopped: Vec::new(),
             judge,
             log,
@@ -92,11 +95,15 @@ impl Node {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(writes);
         let child = command.spawn().expect("the binary starts");
         self.has_begun = Arc::default();
-        let (at, begun) = (self.at, Arc::clone(&self.has_begun));
+        let (at, begun, unread) = (self.at, Arc::clone(&self.has_begun), Arc::clone(&self.is_unread));
         let (judge, log) = (Arc::clone(&self.judge), Arc::clone(&self.log));
         let reader = std::thread::spawn(move || {
             let mut bytes = vec![0; 1 << 18];
-            while let Some((length, written)) = receive(&reads, &mut bytes).expect("the log is read") {
+            loop {
+                while unread.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                let Some((length, written)) = receive(&reads, &mut bytes).expect("the log is read") else { break };
                 // The host writes each line in one call.
                 for line in String::from_utf8_lossy(&bytes[..length]).lines() {
                     if read_line(at, written, line, &judge, &log) == "starting" {
@@ -188,6 +195,11 @@ impl Node {
         self.state = State::Up;
     }
 
+    /// Leaves what it writes unread, or reads it again.
+    pub fn leave_unread(&self, unread: bool) {
+        self.is_unread.store(unread, Ordering::Relaxed);
+    }
+
     /// SIGTERM; it ends by itself, as [`Self::ended`] sees.
     pub fn terminate(&mut self) {
         self.signal(Signal::TERM);
@@ -209,6 +221,7 @@ impl Node {
     }
 
     fn reap(&mut self) {
+        self.leave_unread(false);
         if let Some((mut child, reader)) = self.process.take() {
             child.wait().expect("it ends");
             // All that it had written is read then.
@@ -231,6 +244,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
+        self.leave_unread(false);
         if let Some((child, _)) = &mut self.process {
             let _ = child.kill();
         }

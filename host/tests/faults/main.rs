@@ -4,7 +4,8 @@
 //! output; and that saves, or has no state, as the seed has it. Versions are pushed. Hosts are stopped, killed and ended,
 //! and so are the processes that they have started, each alone and several at once; the lease is broken, freed and
 //! taken by an outside client; the record is deleted and written by others; the store is slow or away, and so are the
-//! nodes for each other: on one machine they are linked by sockets, and on Azure over the network. These faults
+//! nodes for each other: on one machine they are linked by sockets, and on Azure over the network; what a node writes is
+//! left unread. These faults
 //! come in bursts, which follow from a seed that is printed; with `SEED=` they are the same again, and only the
 //! machine's own timing differs. Everything that arrives is put in the kernel's order (`kernel.rs`) and judged at once
 //! (`judge.rs`):
@@ -171,6 +172,7 @@ enum Then {
     Start(usize),
     Heal(usize),
     HealLinks(usize),
+    Read(usize),
     Release(Taken),
 }
 
@@ -324,6 +326,12 @@ impl Run {
                 }
                 self.due.push((now + length, Then::HealLinks(node)));
             }
+            Fault::Unread(who, length) => {
+                let node = node(who);
+                self.is(node, &[State::Up, State::Stopped])?;
+                self.nodes[node].leave_unread(true);
+                self.due.push((now + length, Then::Read(node)));
+            }
         }
         Ok(())
     }
@@ -473,6 +481,10 @@ impl Run {
             Then::HealLinks(node) => {
                 self.links.heal(node);
                 format!("the way to {} heals", NAMES[node])
+            }
+            Then::Read(node) => {
+                self.nodes[node].leave_unread(false);
+                format!("what {} writes is read", NAMES[node])
             }
             Then::Release(taken) => format!("the outside client releases: {:?}", self.store.release(taken)),
         };

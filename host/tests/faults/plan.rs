@@ -107,6 +107,8 @@ pub enum Fault {
     Store(Who, Trouble, Duration),
     /// Others do not reach a node as they should, for so long. On one machine what carries its links stands still.
     Links(Who, Trouble, Duration),
+    /// Nobody reads what a node writes, for so long.
+    Unread(Who, Duration),
     /// Another version is pushed.
     Push,
 }
@@ -116,7 +118,7 @@ impl Fault {
     pub fn who(&self) -> Option<Who> {
         match self {
             Fault::Stop(who, ..) | Fault::End(who, ..) | Fault::Terminate(who, _) => Some(*who),
-            Fault::Store(who, ..) | Fault::Links(who, ..) => Some(*who),
+            Fault::Store(who, ..) | Fault::Links(who, ..) | Fault::Unread(who, _) => Some(*who),
             _ => None,
         }
     }
@@ -136,6 +138,7 @@ impl Fault {
             Fault::Delete => "delete",
             Fault::Store(..) => "store trouble",
             Fault::Links(..) => "link trouble",
+            Fault::Unread(..) => "unread",
             Fault::Push => "push",
         }
     }
@@ -226,7 +229,7 @@ impl Rng {
     }
 
     fn fault(&mut self, nodes: usize, lease: Duration) -> Fault {
-        match self.below(27) {
+        match self.below(29) {
             // Around the deadline and the lease's end.
             0..3 => Fault::Stop(self.who(nodes), Parts::HOST, lease.mul_f64(0.7 + self.upto(0.6))),
             3..5 => Fault::Stop(self.who(nodes), Parts::HOST, lease.mul_f64(self.upto(1.6))),
@@ -257,6 +260,7 @@ impl Rng {
                 Fault::End(self.who(nodes), self.parts(), death, lease.mul_f64(self.upto(1.2)))
             }
             20..22 => Fault::Push,
+            27.. => Fault::Unread(self.who(nodes), lease.mul_f64(self.upto(1.2))),
             22..24 => Fault::Store(self.who(nodes), self.trouble(), lease.mul_f64(self.upto(1.2))),
             _ => Fault::Links(self.who(nodes), self.trouble(), lease.mul_f64(self.upto(1.2))),
         }
@@ -295,6 +299,7 @@ impl fmt::Display for Fault {
             Fault::Push => write!(f, "push another version"),
             Fault::Store(who, trouble, length) => write!(f, "store ({who}): {trouble:?} for {length:.1?}"),
             Fault::Links(who, trouble, length) => write!(f, "links ({who}): {trouble:?} for {length:.1?}"),
+            Fault::Unread(who, length) => write!(f, "nobody reads ({who}) for {length:.1?}"),
         }
     }
 }
