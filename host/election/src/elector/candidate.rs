@@ -11,8 +11,8 @@ use super::record_writer::RecordWriter;
 use super::releasing::Releasing;
 use super::timer::{Timer, Timers};
 use super::{
-    ACQUIRE, CREATE, Context, FREE_LONG_ENOUGH, HINTED_POLL, POLL, Pending, READ, RECALL, Role, STANDBY_TIMEOUT,
-    UNKNOWN_LEASE, answered,
+    ACQUIRE, CREATE, Context, FREE_LONG_ENOUGH, HINTED_AT_ONCE, HINTED_POLL, POLL, Pending, READ, RECALL, Role,
+    STANDBY_TIMEOUT, UNKNOWN_LEASE, answered,
 };
 use crate::hint::{Hint, LISTENING_POLL};
 use crate::port::{Input, Report};
@@ -28,6 +28,9 @@ pub(super) struct Standby {
     last_poll: Option<Time>,
     /// Whether there was a hint since.
     is_hinted: bool,
+    /// When the last of the readings that followed from hints would have come if each had left [`HINTED_POLL`] to the next,
+    /// and then the next.
+    next_hinted: Time,
     /// Whether the holder is gone that it read of last, and there was nothing to serve in its place.
     lacks_a_module: bool,
     /// How much later than it would it may read while the leader's renewals are heard.
@@ -115,6 +118,7 @@ impl Standby {
             next_poll,
             last_poll: None,
             is_hinted: false,
+            next_hinted: Time::default(),
             lacks_a_module: false,
             slack: None,
             pending: None,
@@ -133,7 +137,7 @@ impl Standby {
         if self.failures > 0 {
             return self.next_poll;
         }
-        let hinted = self.is_hinted.then(|| self.last_poll.map_or(Time::default(), |last| last + HINTED_POLL));
+        let hinted = self.is_hinted.then(|| self.next_hinted - HINTED_POLL * (HINTED_AT_ONCE - 1));
         let eager = self.last_poll.and_then(|last| context.listening.eager(last, context.time()));
         let at = match (self.slack, context.listening.fresh_until()) {
             (Some(Slack { until, spread }), Some(fresh)) => self.next_poll.max(until.min(fresh + spread)),
@@ -170,6 +174,9 @@ impl Standby {
             return self.answer(context, result);
         }
         if self.timers(context).is_due(Timer::Poll, context.time()) {
+            if self.is_hinted {
+                self.next_hinted = self.next_hinted.max(context.time()) + HINTED_POLL;
+            }
             (self.is_hinted, self.lacks_a_module) = (false, false);
             (self.last_poll, self.slack) = (Some(context.time()), None);
             self.pending = Some(context.request(Op::Read, STANDBY_TIMEOUT));

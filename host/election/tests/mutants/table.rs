@@ -165,8 +165,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "each hint is a reading",
         file: CANDIDATE,
-        old: "last + HINTED_POLL",
-        new: "last + if MUTANT { Duration::ZERO } else { HINTED_POLL }",
+        old: "self.next_hinted.max(context.time()) + HINTED_POLL",
+        new: "self.next_hinted.max(context.time()) + if MUTANT { Duration::ZERO } else { HINTED_POLL }",
         breaks: "hints_are_bounded",
     },
     Mutant {

@@ -11,6 +11,8 @@ const LONGEST_POLL: Duration = Duration::from_millis(12_500);
 #[derive(Debug, Default)]
 pub(super) struct Heard {
     of: Option<String>,
+    /// The term of it that was read.
+    term: Option<Term>,
     renewed: Option<Time>,
     /// It was a successor's, one of the first.
     is_first: bool,
@@ -29,11 +31,15 @@ impl Heard {
 }
 
 impl HostRules {
-    /// What was heard of a leader counts for as long as each reading names that.
+    /// What was heard of a leader counts for as long as each reading names that; that it gives its lease up counts for as
+    /// long as each names the same term.
     pub(super) fn hears_of_whom_it_read(&mut self) {
-        let leader = self.read_leader().map(|record| record.incarnation.clone());
+        let (leader, term) = self.read_leader().map(|record| (record.incarnation.clone(), record.term)).unzip();
         if self.heard.of != leader {
             self.heard = Heard { of: leader, ..Heard::default() };
+        }
+        if self.heard.term != term {
+            (self.heard.term, self.heard.gave_up) = (term, None);
         }
     }
 

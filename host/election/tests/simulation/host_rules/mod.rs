@@ -8,7 +8,7 @@ mod requests;
 mod table;
 mod versions;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use baton_election::{
@@ -30,6 +30,8 @@ pub struct HostRules {
     requests: BTreeMap<RequestId, Asked>,
     last_write: Option<RequestId>,
     last_read: Option<RequestId>,
+    /// When it read last since there was a hint, and another held the lease.
+    hinted_reads: VecDeque<Time>,
     /// The highest term that was served, or that the state turned out to be claimed by.
     spent: Term,
     /// How long its last polls waited, the last since when: one alone may be as long as the one before.
@@ -246,6 +248,7 @@ impl HostRules {
             requests: BTreeMap::new(),
             last_write: None,
             last_read: None,
+            hinted_reads: VecDeque::new(),
             spent: 0,
             polls: ([Duration::ZERO; 2], Time::default()),
             last_sent: Time::default(),

@@ -2,8 +2,10 @@
 
 use super::*;
 
-/// A standby that is given hints leaves that much between two readings.
-const SHORTEST_POLL: Duration = Duration::from_millis(50);
+/// A standby that is given hints without end leaves that much between two readings.
+const HINTED_POLL: Duration = Duration::from_millis(60);
+/// So many may come at once.
+const AT_ONCE: usize = 3;
 
 impl HostRules {
     pub(super) fn request(&mut self, now: Time, id: RequestId, op: &Op) -> Checked {
@@ -15,15 +17,24 @@ impl HostRules {
         self.last_sent = now;
         match op {
             Op::Read => {
-                let last = self.last_read.replace(id).and_then(|id| self.requests.get(&id)).map(|asked| asked.sent);
+                self.last_read = Some(id);
                 let is_hinted = self.hinted.is_some();
                 // Which of the two was first does not show.
                 self.hinted.take_if(|hinted| *hinted < now);
                 // What leads to a reading by itself is no hint: the object was made, or another was faster.
                 let is_held = matches!(&self.seen.last, Some((Snapshot::Object { lease: LeaseState::Held, .. }, _)));
-                let is_early = last.is_some_and(|last| now.since(last) < SHORTEST_POLL);
-                if is_hinted && is_held && is_early && self.holding.is_none() && !self.is_in_doubt() {
-                    return broken("hints_are_bounded", format!("a reading at {now:?} after one at {last:?}"));
+                let is_bounded = is_hinted && is_held && self.holding.is_none() && !self.is_in_doubt();
+                if !is_bounded {
+                    self.hinted_reads.clear();
+                } else {
+                    self.hinted_reads.push_back(now);
+                }
+                if self.hinted_reads.len() > AT_ONCE
+                    && let Some(first) = self.hinted_reads.pop_front()
+                    && now.since(first) < HINTED_POLL
+                {
+                    let what = format!("a reading at {now:?}, the third after one at {first:?}");
+                    return broken("hints_are_bounded", what);
                 }
                 self.standby_backs_off(now, is_hinted)
             }
