@@ -1,12 +1,12 @@
 //! How long it takes until the next instance runs: after an election, a crash, a hand-off.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use baton_election::{ElectionName, LeaseState, Op, Reply, Snapshot};
-use baton_store::LeaseStore;
-use baton_store::sqlite::SqliteStore;
+use baton_store::{AzureStore, LeaseStore, SqliteStore};
 use rustix::process::Signal;
 
 use crate::azurite::Azurite;
@@ -14,6 +14,7 @@ use crate::hosts::{Site, at, follows, now};
 use crate::instances::{NATIVE_START, native_start};
 use crate::node::Node;
 use crate::samples::Samples;
+use crate::state::Writes;
 use crate::table::{Bar, Row, Unit};
 
 /// How much is measured.
@@ -33,6 +34,10 @@ const LEASE: &str = "2s";
 const PAUSE: Duration = Duration::from_millis(120);
 /// A standby's poll by default, in seconds.
 const POLL: f64 = 1.0;
+/// What a hand-off writes: mark, release, acquire, term, and the state's claim.
+const WRITES: usize = 5;
+/// What else it may take on a store over the network, in milliseconds.
+const OWN_PART: f64 = 10.0;
 /// How often the watcher looks whether a lease has run out: the error that it makes.
 const LOOK: Duration = Duration::from_millis(4);
 
@@ -72,7 +77,7 @@ pub fn elections(module: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
 fn deaths(module: &Path, times: usize) -> anyhow::Result<Row> {
     let samples: Samples = (0..times)
         .map(|number| {
-            let mut pair = Pair::start(module, true, true);
+            let mut pair = Pair::start(module, &Setting { store: None, witness: true, links: true });
             thread::sleep(Duration::from_secs_f64(0.4 + 0.6 * (number as f64 * 0.618_034).fract()));
             let killed = now();
             pair.leader.signal(Signal::KILL);
@@ -106,11 +111,35 @@ fn restarts(module: &Path, times: usize) -> anyhow::Result<Row> {
     Ok(row.bar(Bar::Median(0.3)))
 }
 
+/// From the end of a leader's instance, which SIGTERM leads to, until the next runs, on the emulator of a store that other
+/// machines reach: what the hosts tell each other goes over the network. Beside it the writes to that store that it takes.
+fn hand_offs_on_azurite(module: &Path, times: usize) -> anyhow::Result<Row> {
+    let azurite = Azurite::start();
+    let container = "hand-offs";
+    let store = Some(format!("azurite://{}/{container}", azurite.address()));
+    let mut pair = Pair::start(module, &Setting { store, witness: false, links: true });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (mut hand_offs, mut writes) = (Samples::default(), Samples::default());
+    let raw = Arc::new(AzureStore::emulator(&azurite.address().to_string(), container)?);
+    let told = |error| anyhow::anyhow!("{error:#}");
+    let mut raw = runtime.block_on(Writes::begin(raw, "raw")).map_err(told)?;
+    for _ in 0..times {
+        hand_offs.push(1e3 * pair.hand_off());
+        for _ in 0..WRITES {
+            writes.push(runtime.block_on(raw.write()).map_err(told)?);
+        }
+    }
+    let least = WRITES as f64 * writes.median();
+    let row = Row::new("hand-off on Azurite: gone → next instance", Unit::Ms, hand_offs);
+    Ok(row.bar(Bar::Median(least + OWN_PART)).beside("five of its writes", least))
+}
+
 /// Crashes and hand-offs of pairs of hosts, one leading and one standing by, so that no third one helps: with what they tell
 /// each other, and without.
 pub fn crashes_and_hand_offs(module: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
-    let (crashes, hand_offs) = pairs(module, effort, true)?;
-    let (unlinked_crashes, unlinked_hand_offs) = pairs(module, effort, false)?;
+    let on_sqlite = |links| Setting { store: None, witness: false, links };
+    let (crashes, hand_offs) = pairs(module, effort, &on_sqlite(true))?;
+    let (unlinked_crashes, unlinked_hand_offs) = pairs(module, effort, &on_sqlite(false))?;
     let judged = |what: &str, samples| {
         Row::new(what, Unit::S, samples).bar(Bar::Median(0.75)).bar(Bar::P99(1.6)).beside("poll", POLL)
     };
@@ -125,19 +154,20 @@ pub fn crashes_and_hand_offs(module: &Path, effort: &Effort) -> anyhow::Result<V
             .bar(Bar::Median(0.02))
             .bar(Bar::P99(0.06))
             .beside("without links", unlinked_hand_offs.median()),
+        hand_offs_on_azurite(module, effort.rounds)?,
         judged("without links: the lease's own end → next instance", unlinked_crashes),
         judged("without links, hand-off: gone → next instance", unlinked_hand_offs),
     ])
 }
 
 /// Of each, what was measured in seconds.
-fn pairs(module: &Path, effort: &Effort, links: bool) -> anyhow::Result<(Samples, Samples)> {
+fn pairs(module: &Path, effort: &Effort, setting: &Setting) -> anyhow::Result<(Samples, Samples)> {
     let (mut crashes, mut hand_offs) = (Samples::default(), Samples::default());
     thread::scope(|scope| {
         let pairs: Vec<_> = (0..effort.pairs)
             .map(|number| {
                 scope.spawn(move || {
-                    let mut pair = Pair::start(module, false, links);
+                    let mut pair = Pair::start(module, setting);
                     let crashes: Vec<f64> =
                         (0..effort.rounds).map(|round| pair.crash(number + round * effort.pairs)).collect();
                     let hand_offs: Vec<f64> = (0..effort.rounds).map(|_| pair.hand_off()).collect();
@@ -155,32 +185,35 @@ fn pairs(module: &Path, effort: &Effort, links: bool) -> anyhow::Result<(Samples
     Ok((crashes, hand_offs))
 }
 
-struct Pair<'a> {
-    site: Site,
-    module: &'a Path,
-    store: SqliteStore,
-    leader: Node,
-    term: u64,
-    standby: Node,
-    started: usize,
+/// How the hosts of a pair are run.
+#[derive(Clone)]
+struct Setting {
+    /// The emulator's URL; none for the embedded store.
+    store: Option<String>,
     /// Whether nobody waits for the lease of who is gone.
     witness: bool,
     /// Whether they tell each other what is new.
     links: bool,
 }
 
+struct Pair<'a> {
+    site: Site,
+    module: &'a Path,
+    setting: Setting,
+    leader: Node,
+    term: u64,
+    standby: Node,
+    started: usize,
+}
+
 impl<'a> Pair<'a> {
-    fn start(module: &'a Path, witness: bool, links: bool) -> Self {
+    fn start(module: &'a Path, setting: &Setting) -> Self {
         let site = Site::new();
-        let launch = |name| {
-            launch(&site, name, module).arg(format!("--witness={witness}")).arg(format!("--links={links}")).start()
-        };
-        let leader = launch("node-1");
+        let leader = setting.start(&site, "node-1", module);
         let term = leader.after(0, "started").term;
-        let standby = launch("node-2");
-        stands_by(&standby, links);
-        let store = SqliteStore::new(site.store());
-        Self { site, module, store, leader, term, standby, started: 2, witness, links }
+        let standby = setting.start(&site, "node-2", module);
+        setting.stands_by(&standby);
+        Self { site, module, setting: setting.clone(), leader, term, standby, started: 2 }
     }
 
     /// From the end of the lease of a leader that was killed until the standby's instance runs, in seconds.
@@ -214,10 +247,8 @@ impl<'a> Pair<'a> {
     /// The standby leads now; another host stands by in its place.
     fn replace(&mut self) {
         self.started += 1;
-        let launch = launch(&self.site, &format!("node-{}", self.started), self.module);
-        let launch = launch.arg(format!("--witness={}", self.witness)).arg(format!("--links={}", self.links));
-        let standby = launch.start();
-        stands_by(&standby, self.links);
+        let standby = self.setting.start(&self.site, &format!("node-{}", self.started), self.module);
+        self.setting.stands_by(&standby);
         self.leader = std::mem::replace(&mut self.standby, standby);
     }
 
@@ -225,12 +256,13 @@ impl<'a> Pair<'a> {
     /// is held, so that the error is at the cost of what is measured.
     fn end_of_lease(&self) -> f64 {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let store = SqliteStore::new(self.site.store());
         runtime.block_on(async {
             let election = ElectionName::new("bench").expect("a legal name");
             let mut held_at = now();
             loop {
                 let reading = now();
-                match self.store.request(&election, Op::Read).await {
+                match store.request(&election, Op::Read).await {
                     Ok(Reply::Read(Snapshot::Object { lease: LeaseState::Held, record: Some(record), .. }))
                         if record.term == self.term =>
                     {
@@ -246,15 +278,21 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// Waits until it follows, and hears from the one that leads if it is to.
-fn stands_by(standby: &Node, links: bool) {
-    follows(standby);
-    if links {
-        standby.event("to hear from the leader", |event| event.name == "linked");
+impl Setting {
+    fn start(&self, site: &Site, name: &str, module: &Path) -> Node {
+        let launch = match &self.store {
+            None => site.launch(name, module, "beat", &site.url()).flag("--lease", LEASE),
+            Some(url) => site.launch(name, module, "beat", url).arg("--create").flag("--peer", "127.0.0.1:0"),
+        };
+        let launch = launch.arg(format!("--witness={}", self.witness)).arg(format!("--links={}", self.links));
+        launch.flag("--max-memory", "64MiB").start()
     }
-}
 
-fn launch(site: &Site, name: &str, module: &Path) -> crate::node::Launch {
-    let launch = site.launch(name, module, "beat", &site.url());
-    launch.flag("--lease", LEASE).flag("--max-memory", "64MiB")
+    /// Waits until that one follows, and hears from the one that leads if it is to.
+    fn stands_by(&self, standby: &Node) {
+        follows(standby);
+        if self.links {
+            standby.event("to hear from the leader", |event| event.name == "linked");
+        }
+    }
 }

@@ -15,7 +15,7 @@ use crate::table::{Bar, Row, Unit};
 use crate::usage::{Cpu, memory};
 
 /// How long hosts are left alone before anything is counted: what belongs to their start has passed.
-const SETTLE: Duration = Duration::from_secs(5);
+pub const SETTLE: Duration = Duration::from_secs(5);
 /// The lease by default, in seconds.
 const LEASE: f64 = 15.0;
 /// Looks at what is published and at what operators ask in a second: as many as there are in the middle, one each in 3 s.
@@ -221,7 +221,7 @@ fn url(counter: &Counter, container: &str) -> String {
 }
 
 /// A host that is being watched.
-struct Watch<'a> {
+pub struct Watch<'a> {
     pid: u32,
     begin: Instant,
     cpu: Option<Cpu>,
@@ -231,15 +231,15 @@ struct Watch<'a> {
 }
 
 /// What a host used meanwhile.
-struct Used {
+pub struct Used {
     /// Of the window.
     seconds: f64,
     /// Resident, in MiB.
     memory: f64,
     /// The part of it that no file backs, in MiB.
-    anonymous: f64,
+    pub anonymous: f64,
     /// In percent of a core.
-    cpu: f64,
+    pub cpu: f64,
     /// To the store, in a second.
     requests: f64,
     /// Those of them that are about modules.
@@ -247,12 +247,17 @@ struct Used {
 }
 
 impl<'a> Watch<'a> {
-    fn begin(node: &Node, counter: Option<&'a Counter>) -> Self {
+    /// Begins to watch, with the requests of which that proxy counts.
+    pub fn begin(node: &Node, counter: Option<&'a Counter>) -> Self {
         let (requests, for_modules) = count(counter);
         Self { pid: node.pid(), begin: Instant::now(), cpu: Cpu::read(node.pid()).ok(), counter, requests, for_modules }
     }
 
-    fn end(&self) -> anyhow::Result<Used> {
+    /// What it has used since.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn end(&self) -> anyhow::Result<Used> {
         let ended = |_| anyhow::anyhow!("a host ended while it was watched");
         let before = self.cpu.ok_or_else(|| anyhow::anyhow!("a host ended before it was watched"))?;
         let (cpu, elapsed) = (Cpu::read(self.pid).map_err(ended)?, self.begin.elapsed());

@@ -18,6 +18,7 @@ mod hosts;
 mod idle;
 mod instances;
 mod languages;
+mod listeners;
 mod machine;
 mod requests;
 mod samples;
@@ -117,6 +118,7 @@ fn measure(guests: &Guests, effort: &Effort) -> Vec<Row> {
         section("languages", || languages::measure(&effort.languages)),
         section("hosts at rest", || idle::at_rest(module, effort.window)),
         section("the admin endpoint", || admin::measure(module, effort.admin)),
+        section("a hundred standbys", || listeners::measure(module, effort.window)),
         section("requests to the store", || idle::requests(module, effort.window)),
         section("the binary", || binary(Path::new(env!("CARGO_BIN_EXE_baton")))),
     ];

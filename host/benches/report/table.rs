@@ -13,6 +13,8 @@ pub enum Unit {
     Ms,
     /// Seconds.
     S,
+    /// Binary kilobytes.
+    KiB,
     /// Binary megabytes.
     MiB,
     /// Hundredths of one core.
@@ -178,6 +180,7 @@ fn show(value: f64, unit: Unit) -> String {
         Unit::Us => format!("{value:.2} µs"),
         Unit::Ms => format!("{value:.3} ms"),
         Unit::S => format!("{value:.3} s"),
+        Unit::KiB => format!("{value:.0} KiB"),
         Unit::MiB => format!("{value:.1} MiB"),
         Unit::Percent => format!("{value:.3} %"),
         Unit::PerSecond => format!("{value:.2}/s"),
