@@ -44,7 +44,7 @@ class BatonSqlite(Contender):
 
 class BatonAzurite(BatonSqlite):
     title = "Baton, Azurite"
-    settings = "the same; Azurite, the emulator, in memory"
+    settings = "the same, and --peer; Azurite, the emulator, in memory"
 
     def serve(self) -> list[object]:
         self.port = free_port()
@@ -52,7 +52,7 @@ class BatonAzurite(BatonSqlite):
         return [AZURITE, *flags.split(), self.port]
 
     def store(self, place: Path) -> list[str]:
-        return [f"azurite://127.0.0.1:{self.port}/bench", "--create"]
+        return [f"azurite://127.0.0.1:{self.port}/bench", "--create", "--peer", "127.0.0.1:0"]
 
     outage = Contender.outage
 
