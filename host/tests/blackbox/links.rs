@@ -27,7 +27,12 @@ fn folder(fleet: &Fleet) -> PathBuf {
 
 /// A leader, a standby that hears from it, and the term.
 fn pair(fleet: &Fleet, flags: &[(&str, &str)]) -> (Node, Node, u64) {
-    pair_of(fleet, |name| fleet.launch_with(name, flags))
+    pair_of(fleet, |name| linked(fleet, name, flags))
+}
+
+/// A host that has links whatever is set for all.
+fn linked(fleet: &Fleet, name: &str, flags: &[(&str, &str)]) -> Launch {
+    fleet.launch_with(name, flags).arg("--links=true")
 }
 
 /// The same, as it is launched.
@@ -190,7 +195,7 @@ fn who_floods_loiters_or_speaks_garbage_is_in_nobodys_way() {
     drop(loiterers);
     goes_on(&fleet, &alpha, term);
     // Whoever comes then is heard as ever.
-    let gamma = fleet.launch_with("gamma", &[LEASE]).start();
+    let gamma = linked(&fleet, "gamma", &[LEASE]).start();
     gamma.event("to hear from alpha", |event| event.name == "linked" && event.text("leader") == "alpha");
     fleet.check_promises();
 }
@@ -198,7 +203,7 @@ fn who_floods_loiters_or_speaks_garbage_is_in_nobodys_way() {
 #[test]
 fn who_lies_in_the_leaders_name_is_read_after_and_never_believed() {
     let fleet = Fleet::new(Store::sqlite());
-    let (alpha, beta, term) = pair_of(&fleet, |name| fleet.launch_with(name, &[LEASE]).arg("--witness=false"));
+    let (alpha, beta, term) = pair_of(&fleet, |name| linked(&fleet, name, &[LEASE]).arg("--witness=false"));
     // Its socket is another's from now on.
     let socket = socket(&fleet);
     let incarnation = incarnation_of(&socket);
@@ -256,7 +261,7 @@ fn without_links_everything_is_as_it_was() {
     let mut alpha = fleet.launch("alpha").arg("--links=false").start();
     let term = fleet.beat_above(0).term;
     // One with links beside one without.
-    let beta = fleet.launch("beta").start();
+    let beta = linked(&fleet, "beta", &[]).start();
     beta.event("to follow alpha", |event| event.name == "standby" && event.text("leader") == "alpha");
     assert!(alpha.link_carriers().is_empty());
     assert!(alpha.terminate().success());
@@ -268,7 +273,8 @@ fn without_links_everything_is_as_it_was() {
     let bare = Fleet::new(Store::sqlite());
     std::fs::create_dir_all(bare.store.folder()).expect("the store's folder");
     std::fs::write(folder(&bare), "").expect("a file in its place");
-    let (gamma, term) = bare.leader("gamma");
+    let gamma = linked(&bare, "gamma", &[]).start();
+    let term = bare.beat_above(0).term;
     let error = gamma.event("to say so", |event| event.name == "error");
     assert!(error.text("error").contains("links"), "{error:?}");
     goes_on_without(&bare, term);

@@ -29,7 +29,7 @@ use crate::store::Store;
 const HANGS_UP: u32 = 6;
 
 fn launch(fleet: &Fleet, name: &str) -> Launch {
-    fleet.launch(name).flag("--peer", "127.0.0.1:0")
+    fleet.launch(name).arg("--links=true").flag("--peer", "127.0.0.1:0")
 }
 
 fn is_linked(node: &Node, leader: &str) {
