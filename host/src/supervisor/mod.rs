@@ -532,7 +532,8 @@ impl Run {
     /// What the elector hears of an instance that is gone, once nothing of it can come any more: its lines are written, and
     /// those that nobody reads are dropped. The orderly end of a term loses none otherwise.
     fn after_last_lines(&mut self, gone: Input) -> Option<Input> {
-        let Some(lines) = self.lines.take().filter(|_| self.given.log.has_lines()) else { return Some(gone) };
+        // Whoever learns meanwhile that the lease is lost ends them through the same deadline.
+        let Some(lines) = self.lines.clone().filter(|_| self.given.log.has_lines()) else { return Some(gone) };
         let written = self.given.log.written();
         self.requests.spawn(async move {
             // What is late then is dropped, which the writer counts.

@@ -260,9 +260,9 @@ impl Rng {
                 Fault::End(self.who(nodes), self.parts(), death, lease.mul_f64(self.upto(1.2)))
             }
             20..22 => Fault::Push,
-            27.. => Fault::Unread(self.who(nodes), lease.mul_f64(self.upto(1.2))),
             22..24 => Fault::Store(self.who(nodes), self.trouble(), lease.mul_f64(self.upto(1.2))),
-            _ => Fault::Links(self.who(nodes), self.trouble(), lease.mul_f64(self.upto(1.2))),
+            24..27 => Fault::Links(self.who(nodes), self.trouble(), lease.mul_f64(self.upto(1.2))),
+            _ => Fault::Unread(self.who(nodes), lease.mul_f64(self.upto(1.2))),
         }
     }
 }
