@@ -1,24 +1,23 @@
 //! `wasi:http/outgoing-handler`: from what the guest has put together to a request that is under way.
 //!
 //! It is done here and not by `wasmtime-wasi-http`, so that what is refused costs no task, and what has arrived
-//! at once costs one and not two: the second would wake another thread at each request.
+//! at once costs one and not two.
 
 use std::sync::Arc;
 
 use http::{Request, Uri};
 use http_body_util::{BodyExt as _, Empty};
 use tokio::task::LocalSet;
-use tokio::time::timeout;
 use wasmtime::StoreContextMut;
 use wasmtime::component::{Linker, Resource};
-use wasmtime_wasi::runtime::{AbortOnDropJoinHandle, spawn};
+use wasmtime_wasi::runtime::AbortOnDropJoinHandle;
 use wasmtime_wasi_http::p2::bindings::http::types;
 use wasmtime_wasi_http::p2::types::{HostFutureIncomingResponse, HostOutgoingRequest};
 use wasmtime_wasi_http::{Error, WasiBody};
 
 use super::super::holdings::Holdings;
 use super::super::weight::{BUFFER, FIELD, FIELDS};
-use super::limits::{HEAD_BYTES, HEAD_LINES, TOGETHER, Waits};
+use super::limits::{HEAD_BYTES, HEAD_LINES, Waits};
 use super::{Http, exchange, told};
 
 /// The interface, by a version that stands for all of WASI 0.2.
@@ -57,13 +56,11 @@ fn begin(http: &Http, asked: HostOutgoingRequest, waits: Waits) -> HostFutureInc
     match request_of(asked).and_then(|request| shared.admit(request, waits)) {
         Err(error) => HostFutureIncomingResponse::Ready(Err(error)),
         Ok(admitted) => {
-            let mut waits = shared.guest_waits.subscribe();
             let run = exchange::run(Arc::clone(shared), admitted);
-            HostFutureIncomingResponse::Pending(spawn(async move {
-                // Another thread would send the head before the guest has written the body behind it.
-                let _ = timeout(TOGETHER, waits.changed()).await;
+            let begun = shared.begun.clone();
+            HostFutureIncomingResponse::Pending(shared.begun.spawn(async move {
                 let (response, rest) = run.await?;
-                Ok((response, rest.map_or_else(nothing, spawn)))
+                Ok((response, rest.map_or_else(nothing, |rest| begun.spawn(rest))))
             }))
         }
     }

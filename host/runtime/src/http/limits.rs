@@ -23,10 +23,6 @@ pub(super) const BEFORE_DEADLINE: Duration = Duration::from_millis(50);
 /// Timers stop while a machine sleeps: the clock is read this often.
 const LONGEST_WAIT: Duration = Duration::from_millis(250);
 
-/// A request is made once its guest waits for something, and after so long at the latest: until then the guest adds to it,
-/// and all of that is sent at once.
-pub(super) const TOGETHER: Duration = Duration::from_millis(10);
-
 /// A response's head, and its trailers, in bytes.
 pub(super) const HEAD_BYTES: usize = 32 << 10;
 

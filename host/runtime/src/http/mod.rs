@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use http::{Method, Request, Uri};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 use wasmtime::component::ResourceTable;
 use wasmtime_wasi_http::{
     Error, ForbiddenHeaderFilter, RequestOptions, WasiBody, WasiHttpCtx, WasiHttpCtxView, WasiHttpHooks,
@@ -38,7 +38,7 @@ use super::guest::TermContext;
 use super::limits::{Effect, Tally};
 use super::output::{Notice, Output};
 use super::page::Gate;
-use super::runner::Lookups;
+use super::runner::{Begun, Lookups};
 use super::shared::SharedMemory;
 use baton_store::clock::Clock;
 use baton_store::gate::Refused;
@@ -111,16 +111,17 @@ impl HttpPolicy {
 pub(super) struct Client {
     policy: Arc<HttpPolicy>,
     connector: Connector,
+    begun: Begun,
 }
 
 impl Client {
-    /// One that has names looked up so.
+    /// One that has names looked up so, and what it does go on so.
     ///
     /// # Errors
     /// Where TLS does not start.
-    pub(super) fn new(policy: &HttpPolicy, names: Lookups) -> Result<Self, CaError> {
+    pub(super) fn new(policy: &HttpPolicy, names: Lookups, begun: Begun) -> Result<Self, CaError> {
         let connector = Connector::new(tls::connector(&policy.certificates)?, names);
-        Ok(Self { policy: Arc::new(policy.clone()), connector })
+        Ok(Self { policy: Arc::new(policy.clone()), connector, begun })
     }
 }
 
@@ -162,16 +163,11 @@ impl Http {
             tracing: policy_is_traced.then(|| Tracing::new(&term.clock, &output)),
             tally: tally.clone(),
             output,
-            guest_waits: Arc::default(),
+            begun: client.begun.clone(),
         });
         let mut ctx = WasiHttpCtx::new();
         ctx.set_field_size_limit(FIELD_BYTES);
         Self { ctx, hooks: Hooks { shared, forbidden: Arc::new(is_forbidden) } }
-    }
-
-    /// What is to be told whenever the guest begins to wait for something: what it has begun by then is done.
-    pub(super) fn guest_waits(&self) -> Arc<watch::Sender<()>> {
-        Arc::clone(&self.hooks.shared.guest_waits)
     }
 
     /// Ends the connections that wait for a next request, in order: who ends the process would break them off.
@@ -226,8 +222,7 @@ struct Common {
     tracing: Option<Tracing>,
     tally: SharedMemory<Tally>,
     output: Arc<dyn Output>,
-    /// Told whenever the guest begins to wait for something.
-    guest_waits: Arc<watch::Sender<()>>,
+    begun: Begun,
 }
 
 impl Common {

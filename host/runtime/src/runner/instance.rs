@@ -1,8 +1,6 @@
 //! One instance's life in its runner.
 
 use std::fs::File;
-use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -121,19 +119,8 @@ impl Instance {
                 if let Some(Ticker(begin)) = &ticker {
                     let _ = begin.send(());
                 }
-                prepared.runtime.block_on(async {
-                    hear(Hears { from_host, stop, committed, lookups: prepared.lookups.clone(), clock });
-                    let waits = store.data().http.guest_waits();
-                    let mut call = pin!(call(&prepared.linked, store, &wire));
-                    poll_fn(|context| {
-                        let polled = call.as_mut().poll(context);
-                        if polled.is_pending() {
-                            waits.send_replace(());
-                        }
-                        polled
-                    })
-                    .await
-                })
+                hear(Hears { from_host, stop, committed, lookups: prepared.lookups.clone(), clock });
+                prepared.runtime.run(call(&prepared.linked, store, &wire))
             })
         };
         around.finish();
@@ -272,7 +259,7 @@ impl Rehearsal {
         let Ok(folders) = Folders::open(&around.gate, &[]) else { return };
         let mut store = around.store(prepared, &beginning, folders, None, watch::channel(None).1);
         if prepared.linked.outline.is_inert {
-            let _ = prepared.runtime.block_on(instantiate(&prepared.linked, &mut store));
+            let _ = prepared.runtime.run(instantiate(&prepared.linked, &mut store));
         }
         around.outlet.put(|output| output.notice(Notice::Line(Stream::Stdout, "")));
         around.finish();

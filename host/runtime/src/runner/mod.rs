@@ -6,11 +6,11 @@
 //! everything there. It runs one instance, and ends with it. However it ends, and whenever, the kernel leaves nothing of
 //! it behind.
 //!
-//! The thread that was there first runs the guest. One more does what the guest has begun and does not wait for
-//! (requests), up to four make its calls on files, one hears what the host says, and one ends the process at the
-//! deadline.
+//! The thread that was there first runs the guest. One more does what the guest has begun (requests) while it computes, up
+//! to four make its calls on files, one hears what the host says, and one ends the process at the deadline.
 
 mod instance;
+mod runtime;
 mod template;
 mod wire;
 
@@ -18,12 +18,10 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
-use std::sync::{Arc, Barrier, mpsc};
-use std::time::Duration;
+use std::sync::{Arc, mpsc};
 
 use anyhow::Context as _;
 use rustix::process::{Resource, Rlimit, setrlimit};
-use tokio::runtime::{Builder, Runtime};
 
 use super::http::Client;
 use super::limits::Tally;
@@ -36,11 +34,10 @@ use super::shared::{Mapped, SharedMemory};
 use crate::confine::{self, Reach};
 
 use instance::{Instance, Rehearsal};
+pub(super) use runtime::Begun;
+use runtime::GuestRuntime;
 pub use template::{Forked, make_runners};
 pub(super) use wire::{KeptState, Lookups, Wire};
-
-/// Calls on files that run at a time; further ones wait for their turn.
-const FILE_THREADS: usize = 4;
 
 /// What a runner may have of private memory beside its guest's and twice its state, in bytes.
 const ROOM: u64 = 64 << 20;
@@ -122,7 +119,7 @@ fn begin(Forked { linked, host, descriptors }: Forked) -> anyhow::Result<Option<
 struct Prepared {
     setup: Setup,
     linked: Linked,
-    runtime: Runtime,
+    runtime: GuestRuntime,
     gate: Arc<Gate>,
     tally: SharedMemory<Tally>,
     client: Client,
@@ -154,8 +151,8 @@ impl Runner {
         confine::to_loading(&reach)?;
 
         let lookups = Lookups::new(wire.clone());
-        let client = Client::new(&policy.http, lookups.clone())?;
-        let runtime = runtime(files)?;
+        let runtime = GuestRuntime::new(files)?;
+        let client = Client::new(&policy.http, lookups.clone(), runtime.begun())?;
         let (begin, hears) = mpsc::channel::<instance::Hears>();
         // Neither is waited for: both end with the process.
         std::thread::Builder::new().name("host".into()).spawn(move || {
@@ -209,26 +206,6 @@ impl Memory {
         setrlimit(Resource::Data, Rlimit { current: Some(most), maximum: Some(most) })?;
         Ok(())
     }
-}
-
-/// One thread beside the one that runs the guest, and those that make calls which block: all are there when this returns.
-fn runtime(files: bool) -> io::Result<Runtime> {
-    let threads = if files { FILE_THREADS } else { 1 };
-    let runtime = Builder::new_multi_thread()
-        .worker_threads(1)
-        .max_blocking_threads(threads)
-        .thread_keep_alive(Duration::MAX)
-        .thread_name("guest")
-        .enable_all()
-        .build()?;
-    // A thread is made for a call when all others are busy.
-    let all = Arc::new(Barrier::new(threads + 1));
-    for _ in 0..threads {
-        let all = Arc::clone(&all);
-        runtime.spawn_blocking(move || all.wait());
-    }
-    all.wait();
-    Ok(runtime)
 }
 
 /// Ends this process at its deadline, whether or not its host does.

@@ -73,6 +73,16 @@ fn connections_are_used_again_while_they_are_there() {
     assert!(!connections[4..].contains(&closed), "that one was closed: {connections:?}");
 }
 
+#[test]
+fn requests_of_a_guest_that_never_waits_go_on() {
+    let fleet = fleet();
+    let server = Server::start(|_| Reply::ok("x".repeat(1 << 20)));
+    let urls = ["/1", "/2", "/3"].map(|path| format!("{}{path}", server.url()));
+    let node = launch(&fleet, "alpha", "never-wait", &urls.join(" ")).flag("--allow-http", server.url()).start();
+    assert_eq!(said(&fleet, &node), urls.map(|url| format!("{url}: 200 1048576")));
+    fleet.check_promises();
+}
+
 fn ten_thousand_requests_meet_their_limit_and_the_host_stays_well(fleet: Fleet) {
     let server = Server::start(|request| if request.path() == "/hang" { Reply::Hang } else { Reply::ok("") });
     // What else runs on a busy machine must not cost a renewal.

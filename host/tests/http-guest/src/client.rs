@@ -84,6 +84,20 @@ pub fn read(body: &IncomingBody) -> Result<String, String> {
     }
 }
 
+/// All of a response's body, by a loop that never waits for it.
+pub fn read_without_waiting(response: &IncomingResponse) -> Result<Vec<u8>, String> {
+    let body = response.consume().map_err(|()| "no body")?;
+    let stream = body.stream().map_err(|()| "no stream")?;
+    let mut bytes = Vec::new();
+    loop {
+        match stream.read(1 << 16) {
+            Ok(part) => bytes.extend(part),
+            Err(StreamError::Closed) => return Ok(bytes),
+            Err(error) => return Err(told(error)),
+        }
+    }
+}
+
 fn request(url: &str, headers: Fields, method: &Method) -> Result<OutgoingRequest, String> {
     let request = OutgoingRequest::new(headers);
     let (scheme, rest) = url.split_once("://").ok_or("no scheme")?;

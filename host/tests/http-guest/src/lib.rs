@@ -37,6 +37,7 @@ fn run(term: &Term) -> baton_sdk::Result {
         "hang" => hang(term, &url),
         "report" => report(term, &url),
         "measure" => measure(&url),
+        "never-wait" => never_wait(term, &url),
         "hoard" => {
             let hoarded = hoard::hoard(&variable("HOARD"), &url)?;
             if variable("THEN") == "done" {
@@ -260,6 +261,22 @@ fn measure(url: &str) -> baton_sdk::Result {
         println!("took {}", some.join(" "));
     }
     Ok(())
+}
+
+/// Asks for each of the URLs, and only looks from time to time whether anything has come: it never waits for it.
+fn never_wait(term: &Term, urls: &str) -> baton_sdk::Result {
+    for url in urls.split(' ') {
+        let answer = client::begin(url, Fields::new(), None)?;
+        let has_come = answer.subscribe();
+        while !has_come.ready() {
+            std::hint::black_box((0..1_000_000).sum::<u64>());
+        }
+        drop(has_come);
+        let response = client::head(&answer).map_err(|code| code.to_string())?;
+        let body = client::read_without_waiting(&response)?;
+        say!("{url}: {} {}", response.status(), body.len());
+    }
+    rest(term)
 }
 
 fn rest(term: &Term) -> baton_sdk::Result {
