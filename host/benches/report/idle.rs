@@ -31,18 +31,12 @@ const COUNTS: [usize; 3] = [1, 10, 100];
 /// Pairs of a leader and a standby on the embedded store.
 const PAIRS: usize = 3;
 
-/// Memory and processor time on the embedded store. All is measured at once, for so long: what a process
-/// uses is its own, however many there are.
+/// Memory and processor time on the embedded store, for so long each. One after the other: the same work takes twice the
+/// time where others have had the processor's caches meanwhile.
 pub fn at_rest(module: &Path, window: Duration) -> anyhow::Result<Vec<Row>> {
-    let pairs: Vec<Pair> = (0..PAIRS).map(|_| Pair::start(module)).collect();
-    let crowds = COUNTS.iter().map(|count| Crowd::start(module, *count, None)).collect::<anyhow::Result<Vec<_>>>()?;
-    thread::sleep(SETTLE);
-    let leaders: Vec<Watch> = pairs.iter().map(|pair| Watch::begin(&pair.leader, None)).collect();
-    let standbys: Vec<Watch> = pairs.iter().map(|pair| Watch::begin(&pair.standby, None)).collect();
-    let crowds: Vec<Watch> = crowds.iter().map(Crowd::watch).collect();
-    thread::sleep(window);
-    let mut rows = small(&all(&leaders)?, &all(&standbys)?);
-    let crowds = all(&crowds)?;
+    let mut rows = pairs_at_rest(module, window)?;
+    let crowds = COUNTS.iter().map(|count| Crowd::start(module, *count, None)?.at_rest(window));
+    let crowds = crowds.collect::<anyhow::Result<Vec<_>>>()?;
     let memory: Vec<f64> = crowds.iter().map(|used| used.memory).collect();
     let cpu: Vec<f64> = crowds.iter().map(|used| used.cpu).collect();
     let each = (memory[2] - memory[0]) / (COUNTS[2] - COUNTS[0]) as f64;
@@ -54,6 +48,15 @@ pub fn at_rest(module: &Path, window: Duration) -> anyhow::Result<Vec<Row>> {
     rows.extend(growth("memory", Unit::MiB, memory).into_iter().chain(further));
     rows.extend(growth("CPU", Unit::Percent, cpu));
     Ok(rows)
+}
+
+fn pairs_at_rest(module: &Path, window: Duration) -> anyhow::Result<Vec<Row>> {
+    let pairs: Vec<Pair> = (0..PAIRS).map(|_| Pair::start(module)).collect();
+    thread::sleep(SETTLE);
+    let leaders: Vec<Watch> = pairs.iter().map(|pair| Watch::begin(&pair.leader, None)).collect();
+    let standbys: Vec<Watch> = pairs.iter().map(|pair| Watch::begin(&pair.standby, None)).collect();
+    thread::sleep(window);
+    Ok(small(&all(&leaders)?, &all(&standbys)?))
 }
 
 /// Requests to a store that is asked over the network, so that they can be counted on their way.
@@ -205,6 +208,13 @@ impl Crowd {
             (events.iter().filter(started).count() >= count).then_some(())
         });
         Ok(Self { node, counter, _site: site })
+    }
+
+    fn at_rest(&self, window: Duration) -> anyhow::Result<Used> {
+        thread::sleep(SETTLE);
+        let watch = self.watch();
+        thread::sleep(window);
+        watch.end()
     }
 
     fn watch(&self) -> Watch<'_> {

@@ -83,8 +83,8 @@ const FULL: Effort = Effort {
 };
 
 fn main() -> ExitCode {
-    if std::env::args().nth(1).as_deref() == Some(instances::TOUCH) {
-        instances::touch();
+    if let Some(word) = std::env::args().nth(1) {
+        instances::native_process(&word);
     }
     let effort = if std::env::args().any(|arg| arg == "--full") { FULL } else { QUICK };
     let begin = Instant::now();

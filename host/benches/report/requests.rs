@@ -77,7 +77,7 @@ fn serve(mut stream: TcpStream) -> std::io::Result<()> {
 async fn asked_by_reqwest(address: SocketAddr) -> wasmtime::Result<Vec<f64>> {
     let client = reqwest::Client::builder().no_proxy().tcp_nodelay(true).build()?;
     let url = format!("http://{address}/");
-    // On a thread of the runtime, as a guest is.
+    // On a thread of the runtime, as in a native program.
     let asking = tokio::spawn(async move {
         let mut took = Vec::with_capacity(REQUESTS);
         for _ in 0..REQUESTS {
