@@ -20,8 +20,9 @@ use super::http::{self, Http};
 use super::limits::Tally;
 use super::logging::{self, GuestLog};
 use super::page::Gate;
+use super::polls;
 use super::protocol::{FromRunner, Reason};
-use super::runner::{KeptState, Wire};
+use super::runner::{KeptState, Looks, Wire};
 use super::shared::SharedMemory;
 use baton_store::clock::Clock;
 
@@ -82,7 +83,7 @@ pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
 
     denied::link(linker)?;
     io::error::add_to_linker::<Guest, Resources>(linker, |guest| guest.held.table())?;
-    io::poll::add_to_linker::<Guest, Resources>(linker, |guest| guest.held.table())?;
+    polls::link(linker)?;
     io::streams::add_to_linker::<Guest, Resources>(linker, |guest| guest.held.table())?;
     clocks::wall_clock::add_to_linker::<Guest, WasiClocks>(linker, Guest::clocks)?;
     clocks::monotonic_clock::add_to_linker::<Guest, WasiClocks>(linker, Guest::clocks)?;
@@ -145,6 +146,7 @@ pub(super) struct Guest {
     pub(super) log: GuestLog,
     pub(super) folders: Folders,
     pub(super) held: Holdings,
+    pub(super) looks: Looks,
     pub(super) denials: Denials,
     pub(super) term: TermContext,
     /// There from before the instance exists, where its module uses it.

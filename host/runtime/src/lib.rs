@@ -71,6 +71,7 @@ mod names;
 mod output;
 mod page;
 mod policy;
+mod polls;
 mod postmortem;
 mod process;
 mod protocol;

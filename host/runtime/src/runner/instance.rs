@@ -200,6 +200,7 @@ impl Surroundings {
             log: GuestLog::new(gate, outlet),
             folders,
             held: Holdings::new(setup.policy.limits, tally, output, clock),
+            looks: prepared.runtime.looks(clock),
             denials: Denials::new(Arc::clone(output), linked.outline.asks_for_folders),
             http: Http::new(client, &term, Arc::clone(output), tally),
             term,

@@ -34,8 +34,8 @@ use super::shared::{Mapped, SharedMemory};
 use crate::confine::{self, Reach};
 
 use instance::{Instance, Rehearsal};
-pub(super) use runtime::Begun;
 use runtime::GuestRuntime;
+pub(super) use runtime::{Begun, Looks};
 pub use template::{Forked, make_runners};
 pub(super) use wire::{KeptState, Lookups, Wire};
 

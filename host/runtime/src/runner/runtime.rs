@@ -14,11 +14,14 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
+use baton_election::Time;
 use futures::FutureExt as _;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Notify;
 use tokio::task::yield_now;
 use wasmtime_wasi::runtime::{AbortOnDropJoinHandle, spawn};
+
+use baton_store::clock::Clock;
 
 /// Calls on files that run at a time; further ones wait for their turn.
 const FILE_THREADS: usize = 4;
@@ -26,6 +29,9 @@ const FILE_THREADS: usize = 4;
 /// What a guest has begun goes on beside it once it has computed for so long, and for twice as long at the latest. Until
 /// then the guest may add to it, such as a body to a request, and all of that is sent at once.
 const TOGETHER: Duration = Duration::from_millis(10);
+
+/// A guest that looks whether something is there drives its runtime once it has looked for so long and not waited.
+const LOOKS_FOR: Duration = Duration::from_millis(1);
 
 /// The runtime of an instance, with all threads that it will ever have.
 pub(super) struct GuestRuntime {
@@ -70,6 +76,12 @@ impl GuestRuntime {
         Begun(Arc::clone(&self.turns))
     }
 
+    /// What its guest looks with whether something is there.
+    pub(super) fn looks(&self, clock: &Clock) -> Looks {
+        let turn = self.turns.turn.load(SeqCst);
+        Looks { turns: Arc::clone(&self.turns), clock: clock.clone(), turn, since: clock.now() }
+    }
+
     /// Runs the guest. Only one thread may do so, and only one guest at a time.
     pub(super) fn run<T>(&self, guest: impl Future<Output = T>) -> T {
         let _entered = self.runtime.enter();
@@ -83,8 +95,12 @@ impl GuestRuntime {
             self.turns.guest_waits();
             self.runtime.block_on(async {
                 match woken.0.notified().now_or_never() {
-                    // What it has begun has its turn, however often the guest only looks whether something is there.
-                    Some(()) => yield_now().await,
+                    // What goes on has its turn, however often the guest only looks; and once more, for what has come in
+                    // the first.
+                    Some(()) => {
+                        yield_now().await;
+                        yield_now().await;
+                    }
                     None => woken.0.notified().await,
                 }
             });
@@ -122,6 +138,27 @@ impl Begun {
             let _under_way = under_way;
             future.await
         })
+    }
+}
+
+/// How a guest looks whether something is there: while it only looks, nobody drives the runtime's timers.
+pub(in super::super) struct Looks {
+    turns: Arc<Turns>,
+    clock: Clock,
+    /// The guest's turn in which it looked last, and since when it looks in that.
+    turn: u64,
+    since: Time,
+}
+
+impl Looks {
+    /// To be called before each look.
+    pub(in super::super) async fn look(&mut self) {
+        let (turn, now) = (self.turns.turn.load(SeqCst), self.clock.now());
+        if turn != self.turn {
+            (self.turn, self.since) = (turn, now);
+        } else if now.since(self.since) >= LOOKS_FOR {
+            yield_now().await;
+        }
     }
 }
 
@@ -202,12 +239,13 @@ impl Turns {
         loop {
             let turn = self.turn.load(SeqCst);
             thread::sleep(TOGETHER);
-            if self.turn.load(SeqCst) != turn {
-                // The guest has waited, and driven what it has begun.
+            let now = self.turn.load(SeqCst);
+            if self.is_idle(now) {
+                self.sleep(now);
                 continue;
             }
-            if self.is_idle(turn) {
-                self.sleep(turn);
+            if now != turn {
+                // The guest has waited, and driven what it has begun.
                 continue;
             }
             self.drives.store(true, SeqCst);

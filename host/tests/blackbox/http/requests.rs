@@ -74,12 +74,13 @@ fn connections_are_used_again_while_they_are_there() {
 }
 
 #[test]
-fn requests_of_a_guest_that_never_waits_go_on() {
+fn timers_and_requests_of_a_guest_that_never_waits_go_on() {
     let fleet = fleet();
     let server = Server::start(|_| Reply::ok("x".repeat(1 << 20)));
     let urls = ["/1", "/2", "/3"].map(|path| format!("{}{path}", server.url()));
     let node = launch(&fleet, "alpha", "never-wait", &urls.join(" ")).flag("--allow-http", server.url()).start();
-    assert_eq!(said(&fleet, &node), urls.map(|url| format!("{url}: 200 1048576")));
+    let answers = urls.iter().map(|url| format!("{url}: 200 1048576"));
+    assert_eq!(said(&fleet, &node), std::iter::once("timers".to_owned()).chain(answers).collect::<Vec<_>>());
     fleet.check_promises();
 }
 

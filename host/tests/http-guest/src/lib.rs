@@ -9,7 +9,10 @@ use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use baton_sdk::{Failure, Term};
+use wasip2::cli::stdout::get_stdout;
+use wasip2::clocks::monotonic_clock::subscribe_duration;
 use wasip2::http::types::{ErrorCode, Fields, RequestOptions};
+use wasip2::io::poll::{Pollable, poll};
 
 baton_sdk::coordinator!(run);
 
@@ -263,14 +266,22 @@ fn measure(url: &str) -> baton_sdk::Result {
     Ok(())
 }
 
-/// Asks for each of the URLs, and only looks from time to time whether anything has come: it never waits for it.
+/// Sets timers, asks for each of the URLs, and only looks from time to time whether anything has come: it never waits.
 fn never_wait(term: &Term, urls: &str) -> baton_sdk::Result {
+    let is_there = |pollable: &Pollable| {
+        std::hint::black_box((0..1000).map(std::hint::black_box).sum::<u64>());
+        pollable.ready()
+    };
+    let (alone, beside, stdout) = (subscribe_duration(50_000_000), subscribe_duration(100_000_000), get_stdout());
+    while !is_there(&alone) {}
+    // There is always room for a line.
+    let room = stdout.subscribe();
+    while !poll(&[&beside, &room]).contains(&0) {}
+    say!("timers");
     for url in urls.split(' ') {
         let answer = client::begin(url, Fields::new(), None)?;
         let has_come = answer.subscribe();
-        while !has_come.ready() {
-            std::hint::black_box((0..1_000_000).sum::<u64>());
-        }
+        while !is_there(&has_come) {}
         drop(has_come);
         let response = client::head(&answer).map_err(|code| code.to_string())?;
         let body = client::read_without_waiting(&response)?;

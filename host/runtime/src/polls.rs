@@ -1,0 +1,50 @@
+//! `wasi:io/poll`: how a guest waits for something, or only looks whether it is there.
+//!
+//! It is wasmtime's, but that a guest which looks again and again drives its runtime meanwhile: else its timers would stand
+//! still, and what comes over its connections would wait for the thread beside.
+
+use wasmtime::component::{HasData, Linker, Resource, ResourceTable};
+use wasmtime_wasi::p2::DynPollable;
+use wasmtime_wasi::p2::bindings::io::poll::{self, Host, HostPollable};
+
+use super::guest::Guest;
+use super::runner::Looks;
+
+/// Links it.
+pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
+    poll::add_to_linker::<Guest, Polls<'static>>(linker, |guest| Polls {
+        table: guest.held.table(),
+        looks: &mut guest.looks,
+    })
+}
+
+struct Polls<'a> {
+    table: &'a mut ResourceTable,
+    looks: &'a mut Looks,
+}
+
+impl HasData for Polls<'static> {
+    type Data<'a> = Polls<'a>;
+}
+
+impl Host for Polls<'_> {
+    async fn poll(&mut self, pollables: Vec<Resource<DynPollable>>) -> wasmtime::Result<Vec<u32>> {
+        self.looks.look().await;
+        self.table.poll(pollables).await
+    }
+}
+
+impl HostPollable for Polls<'_> {
+    async fn ready(&mut self, pollable: Resource<DynPollable>) -> wasmtime::Result<bool> {
+        self.looks.look().await;
+        self.table.ready(pollable).await
+    }
+
+    async fn block(&mut self, pollable: Resource<DynPollable>) -> wasmtime::Result<()> {
+        self.table.block(pollable).await
+    }
+
+    fn drop(&mut self, pollable: Resource<DynPollable>) -> wasmtime::Result<()> {
+        HostPollable::drop(self.table, pollable)
+    }
+}
