@@ -27,7 +27,7 @@ use baton_store::clock::Clock;
 const FILE_THREADS: usize = 4;
 
 /// What a guest has begun goes on beside it once it has computed for so long, and for twice as long at the latest. Until
-/// then the guest may add to it, such as a body to a request, and all of that is sent at once.
+/// then the guest may add to what it has begun first, such as a body to a request, and all of that is sent at once.
 const TOGETHER: Duration = Duration::from_millis(10);
 
 /// A guest that looks whether something is there drives its runtime once it has looked for so long and not waited.
