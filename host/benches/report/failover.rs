@@ -154,7 +154,7 @@ pub fn crashes_and_hand_offs(module: &Path, effort: &Effort) -> anyhow::Result<V
             .bar(Bar::Median(0.02))
             .bar(Bar::P99(0.06))
             .beside("without links", unlinked_hand_offs.median()),
-        hand_offs_on_azurite(module, effort.rounds)?,
+        hand_offs_on_azurite(module, effort.rounds * effort.pairs)?,
         judged("without links: the lease's own end → next instance", unlinked_crashes),
         judged("without links, hand-off: gone → next instance", unlinked_hand_offs),
     ])

@@ -52,6 +52,12 @@ const TURNS: u64 = 30_000_000;
 /// The busy instances of a host that has many.
 const CROWD: usize = 20;
 
+/// How long after its line one is killed: it prints before it does what it is killed at.
+const SAID: Duration = Duration::from_millis(1);
+
+/// The same in a crowd: what is new has more turns than its share at first.
+const CROWDED: Duration = Duration::from_millis(50);
+
 /// How long the machine rests before a start that finds its runner ready: longer than a host waits to make the next one.
 const REST: Duration = Duration::from_millis(30);
 
@@ -83,15 +89,15 @@ pub async fn measure(guests: &Guests, effort: &Effort) -> wasmtime::Result<Vec<R
     let (mut bare_kills, mut kills) = (Samples::default(), Samples::default());
     for _ in 0..effort.kills {
         bare_kills.push(bare.end(BUSY, "busy").await?);
-        kills.push(baton.kill(BUSY, "busy").await?);
+        kills.push(baton.kill(BUSY, "busy", SAID).await?);
     }
-    let (native_crowded, crowded) = kills_in_a_crowd(&baton, effort.kills).await?;
+    let (native_crowded, crowded) = kills_in_a_crowd(&baton, effort.kills / 2).await?;
     let (mut native_exits, mut large) = (Samples::default(), Samples::default());
     let touched = TOUCHED.to_string();
     let touch = [("BEHAVIOUR", "touch"), ("TOUCH_MIB", touched.as_str())];
     for _ in 0..effort.large {
-        native_exits.push(native_exit(TOUCH)?);
-        large.push(baton.kill(&touch, "touched").await?);
+        native_exits.push(native_exit(TOUCH, SAID)?);
+        large.push(baton.kill(&touch, "touched", SAID).await?);
     }
 
     let computing = compute(&baton, &guests.program, effort.large).await?;
@@ -130,8 +136,8 @@ async fn kills_in_a_crowd(baton: &Baton, times: usize) -> wasmtime::Result<(Samp
     }
     let (mut native, mut took) = (Samples::default(), Samples::default());
     for _ in 0..times {
-        native.push(native_exit(SPIN)?);
-        took.push(baton.kill(BUSY, "busy").await?);
+        native.push(native_exit(SPIN, CROWDED)?);
+        took.push(baton.kill(BUSY, "busy", CROWDED).await?);
     }
     for mut instance in others {
         instance.kill();
@@ -183,14 +189,13 @@ pub fn native_start(rest: Duration) -> std::io::Result<f64> {
     Ok(milliseconds(took))
 }
 
-/// From the kill of such a process until it is gone, in milliseconds.
-fn native_exit(word: &str) -> std::io::Result<f64> {
+/// From the kill of such a process, so long after its line, until it is gone, in milliseconds.
+fn native_exit(word: &str, after: Duration) -> std::io::Result<f64> {
     let mut process = Command::new(std::env::current_exe()?).arg(word).stdout(Stdio::piped()).spawn()?;
     if let Some(stdout) = process.stdout.take() {
         BufReader::new(stdout).read_line(&mut String::new())?;
     }
-    // It prints before it does what it is killed at.
-    std::thread::sleep(Duration::from_millis(1));
+    std::thread::sleep(after);
     let begin = Instant::now();
     process.kill()?;
     process.wait()?;
@@ -308,12 +313,11 @@ impl Baton {
     }
 
     /// From the kill of an instance that has printed a line that starts with `line` until it is gone.
-    async fn kill(&self, env: &[(&str, &str)], line: &str) -> wasmtime::Result<f64> {
+    async fn kill(&self, env: &[(&str, &str)], line: &str, after: Duration) -> wasmtime::Result<f64> {
         let (mut instance, mut lines) = self.start(env);
         let early = || format!("the guest ended before it printed `{line}`");
         while !lines.recv().await.with_context(early)?.text.starts_with(line) {}
-        // It prints before it does what it is killed at.
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        tokio::time::sleep(after).await;
         let begin = Instant::now();
         instance.kill();
         let end = gone(&mut instance).await;

@@ -7,9 +7,6 @@ use std::time::Duration;
 
 use crate::node::children_of;
 
-/// The kernel's unit for a process's times, the same on every architecture that Linux still runs on.
-const TICKS_PER_SECOND: u64 = 100;
-
 /// The memory that a host takes with all processes that it has started, in binary megabytes: all of it, and the share that
 /// no file of a disk backs. What several of them share counts once.
 #[derive(Clone, Copy, Debug)]
@@ -78,47 +75,38 @@ fn note_files(smaps: &str, in_memory: &mut BTreeMap<String, u64>, on_disk: &mut 
     }
 }
 
-/// The processor time that a process has used, counted in two ways.
+/// The processor time that a host and the processes that it has started have used, to the nanosecond.
 #[derive(Clone, Copy, Debug)]
-pub struct Cpu {
-    /// Of the whole process, in ticks.
-    coarse: Duration,
-    /// Of the threads that it has now, to the nanosecond.
-    fine: Duration,
-}
+pub struct Cpu(Duration);
 
 impl Cpu {
-    /// What a host and the processes that it has started have used until now.
+    /// What they have used until now, their threads that have ended meanwhile included.
     ///
     /// # Errors
     /// If there is no such process.
     pub fn read(pid: u32) -> io::Result<Self> {
-        family(pid).try_fold(Self { coarse: Duration::ZERO, fine: Duration::ZERO }, |all, pid| {
-            let one = Self::of(pid)?;
-            Ok(Self { coarse: all.coarse + one.coarse, fine: all.fine + one.fine })
-        })
+        family(pid).try_fold(Duration::ZERO, |all, pid| Ok(all + used_by(pid)?)).map(Self)
     }
 
-    fn of(pid: u32) -> io::Result<Self> {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-        // The second field is the name in parentheses, and may contain anything.
-        let after_name = stat.rsplit(')').next().unwrap_or_default();
-        let ticks: u64 = after_name.split_whitespace().skip(11).take(2).filter_map(|n| n.parse::<u64>().ok()).sum();
-        let mut fine = Duration::ZERO;
-        for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-            // A thread may end between the listing and the reading.
-            let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) else { continue };
-            let nanos = text.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0);
-            fine += Duration::from_nanos(nanos);
-        }
-        Ok(Self { coarse: Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND), fine })
-    }
-
-    /// The share of one core used since `earlier`, `elapsed` ago, in percent. Ticks lose what is shorter than
-    /// a tick, and threads what those have used that ended meanwhile: the larger of both counts.
+    /// The share of one core used since `earlier`, `elapsed` ago, in percent.
     pub fn share_since(&self, earlier: &Cpu, elapsed: Duration) -> f64 {
-        let coarse = self.coarse.saturating_sub(earlier.coarse);
-        let fine = self.fine.saturating_sub(earlier.fine);
-        100.0 * coarse.max(fine).as_secs_f64() / elapsed.as_secs_f64()
+        100.0 * self.0.saturating_sub(earlier.0).as_secs_f64() / elapsed.as_secs_f64()
     }
+}
+
+/// What a process has used by its own clock, which its ticks in `/proc` are too coarse for.
+fn used_by(pid: u32) -> io::Result<Duration> {
+    let pid = pid.try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
+    let mut clock = 0;
+    // SAFETY: the clock's identity is written to a place that is there for it, and nothing else.
+    let error = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) };
+    if error != 0 {
+        return Err(io::Error::from_raw_os_error(error));
+    }
+    let mut used = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the same, of the time.
+    if unsafe { libc::clock_gettime(clock, &raw mut used) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(Duration::new(used.tv_sec.unsigned_abs(), u32::try_from(used.tv_nsec).unwrap_or_default()))
 }
