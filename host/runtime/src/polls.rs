@@ -1,7 +1,7 @@
 //! `wasi:io/poll`: how a guest waits for something, or only looks whether it is there.
 //!
 //! It is wasmtime's, but that a guest which looks again and again drives its runtime meanwhile: else its timers would stand
-//! still, and what comes over its connections would wait for the thread beside.
+//! still.
 
 use wasmtime::component::{HasData, Linker, Resource, ResourceTable};
 use wasmtime_wasi::p2::DynPollable;

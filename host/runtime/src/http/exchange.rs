@@ -19,6 +19,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::yield_now;
 use wasmtime_wasi_http::io::TokioIo;
 use wasmtime_wasi_http::{Error, WasiBody};
 
@@ -72,6 +73,10 @@ async fn make(shared: Arc<Common>, admitted: Admitted) -> Result<(Response<WasiB
             frame
         };
         request = request.map(|body| body.map_frame(keeping).boxed_unsync());
+    }
+    if !shared.idle.is_empty() {
+        // Nobody may have looked at the kept ones since the guest began to compute: their ends are seen now.
+        yield_now().await;
     }
     let mut kept = shared.idle.take(&origin, reach, shared.clock.now());
     let (connection, response) = loop {
@@ -252,6 +257,10 @@ impl Idle {
                 return Some(connection);
             }
         }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
     /// Ends all of them, in order.

@@ -30,7 +30,8 @@ const FILE_THREADS: usize = 4;
 /// then the guest may add to what it has begun first, such as a body to a request, and all of that is sent at once.
 const TOGETHER: Duration = Duration::from_millis(10);
 
-/// A guest that looks whether something is there drives its runtime once it has looked for so long and not waited.
+/// A guest that looks whether something is there, and has nothing under way, drives its runtime once it has looked for so
+/// long and not waited. Where something is under way, the thread beside does so, and does it better.
 const LOOKS_FOR: Duration = Duration::from_millis(1);
 
 /// The runtime of an instance, with all threads that it will ever have.
@@ -141,7 +142,8 @@ impl Begun {
     }
 }
 
-/// How a guest looks whether something is there: while it only looks, nobody drives the runtime's timers.
+/// How a guest looks whether something is there: while it only looks and has nothing under way, nobody else drives the
+/// runtime's timers.
 pub(in super::super) struct Looks {
     turns: Arc<Turns>,
     clock: Clock,
@@ -156,8 +158,9 @@ impl Looks {
         let (turn, now) = (self.turns.turn.load(SeqCst), self.clock.now());
         if turn != self.turn {
             (self.turn, self.since) = (turn, now);
-        } else if now.since(self.since) >= LOOKS_FOR {
+        } else if now.since(self.since) >= LOOKS_FOR && self.turns.under_way.load(SeqCst) == 0 {
             yield_now().await;
+            (self.turn, self.since) = (self.turns.turn.load(SeqCst), self.clock.now());
         }
     }
 }
