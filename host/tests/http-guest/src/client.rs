@@ -5,7 +5,7 @@ use wasip2::http::types::{
     ErrorCode, Fields, FutureIncomingResponse, IncomingBody, IncomingResponse, Method, OutgoingBody, OutgoingRequest,
     RequestOptions, Scheme,
 };
-use wasip2::io::streams::{OutputStream, StreamError};
+use wasip2::io::streams::{InputStream, OutputStream, StreamError};
 
 /// A response with all of its body.
 pub struct Answer {
@@ -73,26 +73,24 @@ fn finish(answer: &FutureIncomingResponse) -> Result<Answer, String> {
 
 /// All of a response's body.
 pub fn read(body: &IncomingBody) -> Result<String, String> {
-    let stream = body.stream().map_err(|()| "no stream")?;
-    let mut bytes = Vec::new();
-    loop {
-        match stream.blocking_read(1 << 16) {
-            Ok(part) => bytes.extend(part),
-            Err(StreamError::Closed) => return Ok(String::from_utf8_lossy(&bytes).into_owned()),
-            Err(error) => return Err(told(error)),
-        }
-    }
+    read_by(body, InputStream::blocking_read)
 }
 
 /// All of a response's body, by a loop that never waits for it.
-pub fn read_without_waiting(response: &IncomingResponse) -> Result<Vec<u8>, String> {
-    let body = response.consume().map_err(|()| "no body")?;
+pub fn read_without_waiting(body: &IncomingBody) -> Result<String, String> {
+    read_by(body, InputStream::read)
+}
+
+fn read_by(
+    body: &IncomingBody,
+    read: impl Fn(&InputStream, u64) -> Result<Vec<u8>, StreamError>,
+) -> Result<String, String> {
     let stream = body.stream().map_err(|()| "no stream")?;
     let mut bytes = Vec::new();
     loop {
-        match stream.read(1 << 16) {
+        match read(&stream, 1 << 16) {
             Ok(part) => bytes.extend(part),
-            Err(StreamError::Closed) => return Ok(bytes),
+            Err(StreamError::Closed) => return Ok(String::from_utf8_lossy(&bytes).into_owned()),
             Err(error) => return Err(told(error)),
         }
     }

@@ -284,7 +284,7 @@ fn never_wait(term: &Term, urls: &str) -> baton_sdk::Result {
         while !is_there(&has_come) {}
         drop(has_come);
         let response = client::head(&answer).map_err(|code| code.to_string())?;
-        let body = client::read_without_waiting(&response)?;
+        let body = client::read_without_waiting(&response.consume().map_err(|()| "no body")?)?;
         say!("{url}: {} {}", response.status(), body.len());
     }
     rest(term)
