@@ -1,7 +1,7 @@
 //! The requests of the distribution protocol that a pull needs, for one repository.
 //!
-//! The client is our own, because a registry is trusted with nothing. The crate `oci-client` (0.18), with which our tests
-//! push, reads manifests, tokens and errors whole, so that an answer without an end takes the node's memory; it shows
+//! The client is our own, because a registry is trusted with nothing. The crate `oci-client` (0.18)
+//! reads manifests, tokens and errors whole, so that an answer without an end takes the node's memory; it shows
 //! passwords to whatever address an answer names, over plain HTTP too; and a token that is no header's value makes it panic.
 
 use bytes::Bytes;

@@ -15,12 +15,11 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 use baton_modules::{OciSource, Offer, RegistryCredentials, Source, SourceError};
 use baton_store::Digest;
 
-use oci_client::manifest::{OCI_IMAGE_INDEX_MEDIA_TYPE, OCI_IMAGE_MEDIA_TYPE};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use baton_test_support::patience::Patience;
-use baton_test_support::publisher::{Publisher, REPOSITORY, manifest};
+use baton_test_support::publisher::{INDEX, MANIFEST, Publisher, REPOSITORY, manifest};
 use baton_test_support::registry::{Registry, USER};
 
 #[tokio::test]
@@ -94,8 +93,8 @@ async fn an_index_leads_to_its_module() {
     let manifest = manifest(&[publisher.layer("application/vnd.wasm.content.layer.v1+wasm", b"first").await]);
     let digest = publisher.push_manifest("only", &manifest).await;
     let size = serde_json::to_vec(&manifest).unwrap().len();
-    let entry = json!({"mediaType": OCI_IMAGE_MEDIA_TYPE, "digest": digest, "size": size});
-    let index = json!({"schemaVersion": 2, "mediaType": OCI_IMAGE_INDEX_MEDIA_TYPE, "manifests": [entry]});
+    let entry = json!({"mediaType": MANIFEST, "digest": digest, "size": size});
+    let index = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [entry]});
     publisher.push_manifest("1", &index).await;
     assert_eq!(offered(&mut source(&registry, ":1")).await, unsigned(b"first"));
 }
