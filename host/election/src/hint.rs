@@ -23,7 +23,7 @@ pub enum Word {
         /// that is.
         renewed: Time,
     },
-    /// It has given the lease up, or may have.
+    /// It gives the lease up: the record is marked, and the release is under way or done.
     GivesUp,
 }
 
@@ -43,7 +43,7 @@ pub enum Hint {
         /// The place of this node in the order of succession, from 0 on, if it has one.
         place: Option<u32>,
     },
-    /// A node says that it has given the lease up, or may have.
+    /// A node says that it gives the lease up.
     GivesUp {
         /// Its incarnation.
         from: String,

@@ -130,7 +130,7 @@ pub enum Outcome {
 /// What the store says of the lease itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum LeaseState {
-    /// Held, until it runs out.
+    /// Held, until it runs out. Under a marked record its release may be on its way.
     Held,
     /// Held without an end: nothing that Baton does.
     HeldForever,

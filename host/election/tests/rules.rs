@@ -1185,7 +1185,6 @@ fn a_lease_is_gone_on_with_only_where_nothing_is_unclear() {
     for (what, record, recalled) in [
         ("no record", None, known()),
         ("it waited for another", of(|record| Record { node: None, ..record }), known()),
-        ("it may have released it", of(|record| Record { released: true, ..record }), known()),
         ("it is longer", of(|record| Record { lease: D + SECOND, ..record }), known()),
         ("it is shorter", of(|record| Record { lease: D - SECOND / 2, ..record }), known()),
         ("a later term is named", of(|record| record), Ok(Reply::Term(8))),
@@ -1403,7 +1402,7 @@ fn what_others_say_and_a_term_in_it_are_reasons_to_read_and_nothing_else() {
 }
 
 #[test]
-fn a_leader_tells_what_it_has_renewed_and_that_it_gives_the_lease_up_once_it_has() {
+fn a_leader_tells_what_it_has_renewed_and_that_it_gives_the_lease_up_once_that_is_marked() {
     let mut scene = Scene::leading();
     assert_eq!(scene.words, [Word::Leads { term: 2, renewed: scene.sent }]);
     while scene.pending.is_none() {
@@ -1414,10 +1413,39 @@ fn a_leader_tells_what_it_has_renewed_and_that_it_gives_the_lease_up_once_it_has
     assert_eq!(scene.words[1..], [Word::Leads { term: 2, renewed }]);
     scene.input(Input::Shutdown);
     let gone = scene.input(Input::Gone { end: End::Done });
-    scene.marks(&gone);
     assert_eq!(scene.words.len(), 2);
+    scene.marks(&gone);
+    assert_eq!(scene.words[2..], [Word::GivesUp], "the release is under way");
     scene.answer(Ok(Reply::Done));
-    assert_eq!(scene.words[2..], [Word::GivesUp]);
+    assert_eq!(scene.words[3..], [Word::GivesUp], "it is done");
+}
+
+#[test]
+fn a_lease_that_is_given_up_is_asked_for_once_before_it_is_read_to_be_free() {
+    // Its own predecessor's, too: a release may be under way that this has sent.
+    for held in [LeaseState::Held, LeaseState::Reclaimable { holder: LeaseId::from_random(7) }] {
+        let mut scene = Scene::new();
+        let used = scene.acquires(marked(held));
+        // The release has not been carried out yet. It may have been since.
+        let looks = scene.answer(Err(StoreError::Held));
+        assert_eq!(only_request(&looks), Op::Read);
+        for _ in 0..20 {
+            let nothing = scene.reads(marked(held));
+            assert!(nothing.iter().all(|effect| matches!(effect, Effect::Report(_))), "{nothing:?}");
+        }
+        assert_ne!(scene.acquires(marked(LeaseState::Free)), used);
+        let begins = scene.answer(Ok(Reply::Done));
+        assert_eq!(written_record(&begins).term, 7, "there is nothing to wait for");
+    }
+}
+
+#[test]
+fn a_marked_record_that_is_lower_than_what_else_names_a_term_gives_nothing_up_early() {
+    let mut scene = Scene::new();
+    scene.wakes();
+    let recalls = scene.answer(Ok(Reply::Read(marked(LeaseState::Held))));
+    assert_eq!(only_request(&recalls), Op::Recall);
+    assert_eq!(scene.answer(Ok(Reply::Term(7))), []);
 }
 
 #[test]
@@ -1705,6 +1733,12 @@ impl Scene {
 /// What a standby finds. What is free was released.
 fn object(lease: LeaseState, record: Option<Record>) -> Snapshot {
     let record = record.map(|record| Record { released: lease == LeaseState::Free, ..record });
+    Snapshot::Object { lease, version: Version("v1".to_string()), record }
+}
+
+/// A record that says that its lease is given up.
+fn marked(lease: LeaseState) -> Snapshot {
+    let record = Some(Record { released: true, ..record(6, "other") });
     Snapshot::Object { lease, version: Version("v1".to_string()), record }
 }
 

@@ -20,7 +20,7 @@ use crate::record::{LeaseId, LeaseState, Record, Snapshot, Term, Version};
 use crate::request::{Op, Reply, StoreError};
 use crate::timing::Time;
 
-/// A standby: reads every second, and asks for the lease only when it looks free.
+/// A standby: reads every second, and asks for the lease only when it looks free, or is given up.
 #[derive(Debug, Clone, Hash)]
 pub(super) struct Standby {
     next_poll: Time,
@@ -85,6 +85,8 @@ pub(super) struct Opening {
 pub(super) enum Way {
     /// Nobody holds it any more.
     Acquire,
+    /// Its holder has marked the record, and is about to release it, if it has not by now.
+    OnceReleased,
     /// Its holder is gone, and another takes its place.
     InsteadOf(LeaseId),
     /// Its holder is gone, and this node goes on with the lease.
@@ -96,6 +98,7 @@ impl Way {
         match lease {
             LeaseState::Abandoned { holder } => Self::InsteadOf(holder),
             LeaseState::Reclaimable { holder } => Self::Reclaim(holder),
+            LeaseState::Held => Self::OnceReleased,
             _ => Self::Acquire,
         }
     }
@@ -256,8 +259,9 @@ impl Standby {
             return None;
         }
         let unclear = unclear(context, &snapshot, is_recalled);
-        // Who waits for another asks for a lease that is long enough for that.
-        if unclear.is_some() && matches!(snapshot, Snapshot::Object { lease: LeaseState::Reclaimable { .. }, .. }) {
+        // Who waits for another asks for a lease that is long enough for that, and that is free.
+        let must_be_clear = |lease| matches!(lease, LeaseState::Reclaimable { .. } | LeaseState::Held);
+        if unclear.is_some() && matches!(snapshot, Snapshot::Object { lease, .. } if must_be_clear(lease)) {
             self.next_poll = context.time() + context.jittered(POLL);
             return None;
         }
@@ -368,8 +372,20 @@ fn may_contend(context: &Context, snapshot: &Snapshot) -> bool {
     match snapshot {
         Snapshot::Nothing => true,
         Snapshot::Object { lease, record, .. } => {
-            !lease.is_held() && !waits(lease) && !record.as_ref().is_some_and(|record| context.is_over(record))
+            let looks_free = !lease.is_held() || is_given_up(context, snapshot);
+            looks_free && !waits(lease) && !record.as_ref().is_some_and(|record| context.is_over(record))
         }
+    }
+}
+
+/// Whether its holder gives the lease up and may have released it by the time at which it is asked for. It is asked for in
+/// vain once: from then on this node waits until it reads that the lease is free.
+fn is_given_up(context: &Context, snapshot: &Snapshot) -> bool {
+    match snapshot {
+        Snapshot::Object { lease: LeaseState::Held, version, record: Some(record) } => {
+            record.released && context.memory.asked_early.as_ref() != Some(version)
+        }
+        _ => false,
     }
 }
 
@@ -389,8 +405,10 @@ fn unclear(context: &Context, snapshot: &Snapshot, is_recalled: bool) -> Option<
         (LeaseState::Free, None) if *snapshot == Snapshot::Nothing => None,
         (LeaseState::Free, None) => Some("it has no record"),
         (LeaseState::Free, Some(record)) if !record.released => Some("its last holder did not release it"),
-        (LeaseState::Free, Some(_)) if term == 0 && was_held => Some("its record was deleted and made anew"),
-        (LeaseState::Free, Some(_)) => None,
+        (LeaseState::Free | LeaseState::Held, Some(_)) if term == 0 && was_held => {
+            Some("its record was deleted and made anew")
+        }
+        (LeaseState::Free | LeaseState::Held, Some(_)) => None,
         _ => Some("the lease was broken"),
     }
 }
@@ -458,7 +476,7 @@ impl Acquiring {
         if self.timers().is_due(Timer::Acquire, context.time()) {
             let (id, length, version) = (self.id, self.length, self.opening.version.clone());
             let op = match self.opening.way {
-                Way::Acquire => Op::Acquire { id, length, version, instead_of: None },
+                Way::Acquire | Way::OnceReleased => Op::Acquire { id, length, version, instead_of: None },
                 Way::InsteadOf(holder) => Op::Acquire { id, length, version, instead_of: Some(holder) },
                 Way::Reclaim(_) => Op::Reclaim { id, version },
             };
@@ -505,7 +523,13 @@ impl Acquiring {
             Err(StoreError::Held) => {
                 context.refused = 0;
                 context.memory.was_held = true;
-                let next_poll = context.time() + context.jittered(POLL);
+                let next_poll = if self.opening.way == Way::OnceReleased {
+                    // What was heard since then may have been of the release.
+                    context.memory.asked_early = Some(self.opening.version.clone());
+                    context.time()
+                } else {
+                    context.time() + context.jittered(POLL)
+                };
                 Some(Role::Standby(Standby::new(next_poll)))
             }
             // Since it was read as free, a holder has written, or the object is another.

@@ -107,6 +107,8 @@ impl Releasing {
         }
         if self.is_due(context, Timer::Release) {
             self.pending = Some(context.urgent(Op::Release { id: self.id }));
+            // The next holder reads that the record is marked while the release is under way.
+            context.tell(Word::GivesUp);
         }
         None
     }

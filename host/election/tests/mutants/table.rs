@@ -316,8 +316,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a lease that its holder released is waited out",
         file: CANDIDATE,
-        old: "        (LeaseState::Free, Some(_)) => None,",
-        new: "        (LeaseState::Free, Some(_)) if MUTANT && term > 0 => Some(\"it was released\"),\n        (LeaseState::Free, Some(_)) => None,",
+        old: "        (LeaseState::Free | LeaseState::Held, Some(_)) => None,",
+        new: "        (LeaseState::Free, Some(_)) if MUTANT && term > 0 => Some(\"it was released\"),\n        (LeaseState::Free | LeaseState::Held, Some(_)) => None,",
         breaks: "starts_at_once",
     },
     Mutant {
@@ -345,8 +345,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a record that was deleted and made anew is trusted",
         file: CANDIDATE,
-        old: "Some(\"its record was deleted and made anew\"),",
-        new: "(!MUTANT).then_some(\"its record was deleted and made anew\"),",
+        old: "Some(\"its record was deleted and made anew\")",
+        new: "(!MUTANT).then_some(\"its record was deleted and made anew\")",
         breaks: "waits_out_unclear_lease",
     },
     Mutant {
@@ -610,6 +610,34 @@ pub const MUTANTS: &[Mutant] = &[
         old: "!lease.is_held()",
         new: "(MUTANT || !lease.is_held())",
         breaks: "acquires_only_what_looks_free",
+    },
+    Mutant {
+        name: "a lease that is held is asked for whether its record is marked or not",
+        file: CANDIDATE,
+        old: "            record.released && context.memory.asked_early",
+        new: "            (MUTANT || record.released) && context.memory.asked_early",
+        breaks: "acquires_only_what_looks_free",
+    },
+    Mutant {
+        name: "a lease that is given up is asked for again and again before it is released",
+        file: CANDIDATE,
+        old: "                    context.memory.asked_early = Some(self.opening.version.clone());",
+        new: "                    if !MUTANT { context.memory.asked_early = Some(self.opening.version.clone()); }",
+        breaks: "acquires_only_what_looks_free",
+    },
+    Mutant {
+        name: "a mark counts once the lease is free",
+        file: CANDIDATE,
+        old: "|| is_given_up(context, snapshot);",
+        new: "|| (!MUTANT && is_given_up(context, snapshot));",
+        breaks: "takes_what_is_free",
+    },
+    Mutant {
+        name: "who has asked for a lease before it was released asks again after a poll",
+        file: CANDIDATE,
+        old: "                    context.time()\n                } else {",
+        new: "                    context.time() + if MUTANT { context.jittered(POLL) } else { Duration::ZERO }\n                } else {",
+        breaks: "looks_again_at_once",
     },
     Mutant {
         name: "a standby's errors do not back off",

@@ -212,7 +212,14 @@ impl HostRules {
                 if acquisition.is_reclaim && matches!(error, StoreError::Held | StoreError::Lost(_)) {
                     self.seen.refused_reclaim = Some(id);
                 }
-                self.seen.history |= matches!(error, StoreError::Held | StoreError::Conflict | StoreError::Lost(_));
+                let is_refused = matches!(error, StoreError::Held | StoreError::Conflict | StoreError::Lost(_));
+                self.seen.history |= is_refused;
+                if let Some((Snapshot::Object { lease: LeaseState::Held, version, .. }, _)) = &self.seen.last {
+                    self.seen.looks_again = is_refused;
+                    if *error == StoreError::Held {
+                        self.seen.asked_early = Some(version.clone());
+                    }
+                }
             }
             Ok(_) => {
                 acquisition.decided = true;

@@ -186,7 +186,7 @@ impl HostRules {
                 let is_abandoned = matches!(lease, LeaseState::Abandoned { .. }) && !waits;
                 let is_reclaimable = matches!(lease, LeaseState::Reclaimable { .. });
                 let is_over = matches!(lease, LeaseState::Free | LeaseState::Expired | LeaseState::Broken);
-                is_over || is_abandoned || is_reclaimable
+                is_over || is_abandoned || is_reclaimable || self.is_given_up()
             }
         };
         let free_for = self.seen.free_since.map_or(Duration::ZERO, |since| now.since(since));
@@ -194,6 +194,14 @@ impl HostRules {
         let is_news = *at == now && self.versions.heard != Some(now) && self.seen.as_standby && !self.shutdown_asked;
         if is_free && may_take && is_news && self.last_sent < now {
             return broken("takes_what_is_free", format!("nothing follows from {snapshot:?}, free for {free_for:?}"));
+        }
+        Ok(())
+    }
+
+    /// Who has asked for a lease that was not released yet reads at once: what it has heard meanwhile may have been of that.
+    pub(super) fn looks_again_at_once(&self) -> Checked {
+        if self.seen.looks_again && !self.shutdown_asked {
+            return broken("looks_again_at_once", format!("nothing is read after {:?}", self.seen.last));
         }
         Ok(())
     }

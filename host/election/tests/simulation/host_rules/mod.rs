@@ -116,6 +116,10 @@ struct Seen {
     as_standby: bool,
     /// The last lease that it could not go on with.
     refused_reclaim: Option<LeaseId>,
+    /// The last version of a marked record with which it asked for a lease that was not released yet.
+    asked_early: Option<Version>,
+    /// It has just been told so, or that another was faster, and looks once more.
+    looks_again: bool,
     /// Who was read to be gone, since when, and whether what it ran had failed just before.
     death: Option<(LeaseId, Time, bool)>,
 }
@@ -411,6 +415,7 @@ impl HostRules {
         self.versions_are_settled(now, wakeup)?;
         self.over_is_not_held()?;
         self.takes_what_is_free(now)?;
+        self.looks_again_at_once()?;
         self.gives_up_what_it_cannot_write(now)?;
         self.polls_every_second(now, wakeup)?;
         self.hints_delay_little(now, wakeup)?;

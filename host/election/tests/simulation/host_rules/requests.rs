@@ -21,9 +21,11 @@ impl HostRules {
                 let is_hinted = self.hinted.is_some();
                 // Which of the two was first does not show.
                 self.hinted.take_if(|hinted| *hinted < now);
-                // What leads to a reading by itself is no hint: the object was made, or another was faster.
+                // What leads to a reading by itself is no hint: the object was made, another was faster, or a lease that is
+                // given up was not released yet.
                 let is_held = matches!(&self.seen.last, Some((Snapshot::Object { lease: LeaseState::Held, .. }, _)));
-                let is_bounded = is_hinted && is_held && self.holding.is_none() && !self.is_in_doubt();
+                let looks_again = core::mem::take(&mut self.seen.looks_again);
+                let is_bounded = is_hinted && is_held && !looks_again && self.holding.is_none() && !self.is_in_doubt();
                 if !is_bounded {
                     self.hinted_reads.clear();
                 } else {
@@ -36,7 +38,7 @@ impl HostRules {
                     let what = format!("a reading at {now:?}, the third after one at {first:?}");
                     return broken("hints_are_bounded", what);
                 }
-                self.standby_backs_off(now, is_hinted)
+                self.standby_backs_off(now, is_hinted || looks_again)
             }
             Op::Recall => Ok(()),
             Op::Create { record } => self.created_only_if_none(record),
@@ -262,7 +264,8 @@ impl HostRules {
         if matches!(lease, LeaseState::Reclaimable { .. }) {
             return broken("reclaims_what_it_read", format!("an acquire after reading {lease:?}"));
         }
-        if matches!(lease, LeaseState::Held | LeaseState::HeldForever | LeaseState::Breaking) {
+        // An acquire in doubt is repeated whatever was read.
+        if lease.is_held() && is_new && !self.is_given_up() {
             return broken("acquires_only_what_looks_free", format!("an acquire after reading {lease:?}"));
         }
         let dead = if let LeaseState::Abandoned { holder } = lease { Some(*holder) } else { None };
@@ -300,6 +303,16 @@ impl HostRules {
             });
         }
         Ok(())
+    }
+
+    /// Whether the lease that was read is held, but marked, and was not asked for in vain.
+    pub(super) fn is_given_up(&self) -> bool {
+        match &self.seen.last {
+            Some((Snapshot::Object { lease: LeaseState::Held, version, record: Some(record) }, _)) => {
+                record.released && self.seen.asked_early.as_ref() != Some(version)
+            }
+            _ => false,
+        }
     }
 
     pub(super) fn acquire_repeated_only_with_same_id_when_unknown(&self, now: Time, id: LeaseId) -> Checked {
@@ -340,7 +353,11 @@ impl HostRules {
         }
         match (lease, record) {
             (LeaseState::Expired | LeaseState::Abandoned { .. } | LeaseState::Reclaimable { .. }, _) => Duration::ZERO,
-            (LeaseState::Free, Some(record)) if record.released && (term > 0 || !self.seen.history) => Duration::ZERO,
+            (LeaseState::Free | LeaseState::Held, Some(record))
+                if record.released && (term > 0 || !self.seen.history) =>
+            {
+                Duration::ZERO
+            }
             _ => recorded,
         }
     }

@@ -44,6 +44,13 @@ pub(super) fn draw_aimed(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant) ->
             aimed.push(Aimed { from, host, moment, after: Duration::ZERO, fault });
         }
     }
+    // Drawn apart: whatever else a seed says stays as it is.
+    let rng = &mut rng.clone();
+    if rng.per_mille(60) {
+        let from = rng.between(Duration::ZERO, heal_at - Duration::from_secs(1));
+        let host = rng.below(hosts.len() as u64) as usize;
+        draw_nothing_in_a_cool_off(rng, from, (host, &hosts[host]), &mut aimed);
+    }
     aimed
 }
 
@@ -86,6 +93,18 @@ fn draw_return_to_what_is_over(rng: &mut Rng, from: Instant, (host, plan): (usiz
     let after = rng.between(Duration::ZERO, plan.lease / 12);
     aimed.push(other);
     aimed.push(Aimed { moment: Moment::Asks(Ask::Acquire), after, fault: publish(plan.module), ..other });
+}
+
+/// A leader is asked to step down, and hears for a moment that there is nothing to serve any more.
+fn draw_nothing_in_a_cool_off(rng: &mut Rng, from: Instant, (host, plan): (usize, &HostPlan), aimed: &mut Vec<Aimed>) {
+    let leaves = Fault::StepDown { host };
+    aimed.push(Aimed { from, host, moment: Moment::Extends, after: Duration::ZERO, fault: leaves });
+    let mut after = Duration::ZERO;
+    for module in [None, Some(plan.module)] {
+        after += rng.between(Duration::ZERO, plan.lease / 6);
+        let fault = Fault::Publish { host, module, fallback: None };
+        aimed.push(Aimed { from, host, moment: Moment::Asks(Ask::Release), after, fault });
+    }
 }
 
 /// What may come with anything that a host does.
