@@ -8,6 +8,7 @@
 //! - **starter**: starts templates and the warden, takes over the runners that templates have forked, and reaps those that
 //!   nobody waits for. All of them die with this thread.
 //! - **admin**: answers what probes, load balancers, scrapers and people ask; writes into the store what operators ask of the nodes.
+//!   It is less urgent than the others.
 //! - **links**: gives the process that carries the [`links`] what to tell, and takes what that has heard.
 //! - **manager**: tells the manager of the machine's services what the host does, where one wants to know.
 //! - **otlp**, only where the environment names a collector of OpenTelemetry: sends it traces and metrics.
@@ -480,7 +481,6 @@ fn contend(
                 Some(ended) = followers.join_next() => followed(ended, log),
             }
         }
-        drop(serving);
         // What the last of them had to tell is told.
         if let Some(linking) = linking {
             linking.shutdown().await;
@@ -488,7 +488,9 @@ fn contend(
         while let Some(ended) = followers.join_next().await {
             followed(ended, log);
         }
-        // One that fails has nothing more to write, and takes nothing with it.
+        // They write last, when the store is not busy any more with who takes a lease that was given up. One that fails has
+        // nothing more to write, and takes nothing with it.
+        drop(serving);
         while historians.join_next().await.is_some() {}
         aside.shutdown().await;
         heartbeat.end();

@@ -10,7 +10,7 @@ use baton_store::jitter::between;
 use baton_store::steering::{Ask, LONGEST_STEP_DOWN, Order, Request, Steering};
 use baton_store::{ObjectStore, Reading, Tidings, VersionedObject};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::telemetry::{Event, LAST_LINES, Log, hand_off};
 
@@ -226,7 +226,7 @@ impl Helm {
             if is_read {
                 wait = POLL;
                 let planned = tidings.next(Instant::now(), POLL);
-                sleep_until(tidings.until(planned, began).await).await;
+                tidings.until(planned, began).await;
             } else {
                 wait = (wait.1.min(OUTAGE), (wait.1 * 2).min(OUTAGE));
                 sleep(between(wait.0, wait.1)).await;

@@ -15,6 +15,10 @@ const TOLD: (Duration, Duration) = (Duration::from_secs(22), Duration::from_secs
 /// However often it is told, from one reading to the next.
 const APART: Duration = Duration::from_millis(250);
 
+/// How long after nobody would tell any more it is read, at least and at most. Who told may have given the lease up: at that
+/// moment the store is busy with who takes it.
+const UNTOLD: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
+
 /// What one node hears and tells of an election's objects that all of its nodes read. Clones are of the same node. Nothing
 /// of it is believed: a reading shows what there is.
 #[derive(Clone, Debug)]
@@ -85,16 +89,18 @@ impl TidingsReader {
         answered + between(least, most)
     }
 
-    /// Waits until then, or until there is a reason to read before, where the last reading began at `last`: returns when to
-    /// read. Nobody who would tell any more is a reason, too. Cancel safe, but for what it has returned.
-    pub async fn until(&mut self, planned: Instant, last: Instant) -> Instant {
-        tokio::select! {
-            () = sleep_until(planned) => planned,
-            at = self.reason(last) => at.min(planned),
+    /// Waits until it is time to read: then, or earlier for a reason, where the last reading began at `last`.
+    pub async fn until(&mut self, mut planned: Instant, last: Instant) {
+        loop {
+            tokio::select! {
+                () = sleep_until(planned) => return,
+                at = self.reason(last) => planned = planned.min(at),
+            }
         }
     }
 
-    /// Waits for a reason to read earlier than is planned, and returns when.
+    /// Waits for a reason to read earlier than is planned, where the last reading began at `last`, and returns when. That
+    /// nobody would tell any more is one, too. Cancel safe, but for what it has returned.
     pub async fn reason(&mut self, last: Instant) -> Instant {
         // Both senders are as old as this.
         let silent = async {
@@ -108,10 +114,9 @@ impl TidingsReader {
             }
         };
         tokio::select! {
-            _ = self.looks.changed() => {}
-            () = silent => {}
+            _ = self.looks.changed() => (last + APART).max(Instant::now()),
+            () = silent => Instant::now() + between(UNTOLD.0, UNTOLD.1),
         }
-        (last + APART).max(Instant::now())
     }
 
     /// A reading has shown something new.
@@ -127,22 +132,34 @@ mod tests {
     const USUAL: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(4));
 
     #[tokio::test]
-    async fn who_would_be_told_reads_seldom_and_at_once_when_that_ends_or_there_is_a_reason() {
+    async fn who_would_be_told_reads_seldom_but_soon_when_that_ends_or_there_is_a_reason() {
         let tidings = Tidings::default();
         let mut reader = tidings.reader();
         let last = Instant::now();
         assert!((USUAL.0..=USUAL.1).contains(&(reader.next(last, USUAL) - last)));
         tidings.is_told(true);
         assert!(reader.next(last, USUAL) - last >= TOLD.0);
-        assert_eq!(reader.until(last, last).await, last, "it is time");
-        for reason in [Tidings::look, |tidings: &Tidings| tidings.is_told(false)] {
-            reason(&tidings);
-            assert!((last + APART..last + TOLD.0).contains(&reader.until(last + TOLD.0, last).await));
-        }
+        tidings.is_told(false);
+        let began = Instant::now();
+        let untold = reader.reason(last).await;
+        assert!((began + UNTOLD.0..=Instant::now() + UNTOLD.1).contains(&untold), "{:?}", untold - began);
+        tidings.look();
+        assert_eq!(reader.reason(last).await, last + APART);
         // However often, it is one reason.
         tidings.look();
         tidings.look();
         let _ = reader.reason(last).await;
         assert!(futures::poll!(std::pin::pin!(reader.reason(last))).is_pending());
+        // What is heard while it waits for what was heard before counts.
+        tidings.is_told(true);
+        let never = Instant::now() + TOLD.0;
+        let mut read = std::pin::pin!(reader.until(never, last));
+        assert!(futures::poll!(&mut read).is_pending());
+        for reason in [|tidings: &Tidings| tidings.is_told(false), Tidings::look] {
+            reason(&tidings);
+            assert!(futures::poll!(&mut read).is_pending());
+        }
+        read.await;
+        assert!(Instant::now() < never);
     }
 }

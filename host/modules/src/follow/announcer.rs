@@ -16,6 +16,9 @@ use baton_store::{Announcement, Digest, ModuleStore as _, ObjectStore, withdraw}
 
 /// News is said so long after it came: a term that begins needs the machine for its instance.
 const NEWS_AFTER: Duration = Duration::from_millis(10);
+/// The same where it only hears from another node, or from none any more: that changes as a lease is given up, and the store
+/// is busy then with who takes it.
+const HEARS_AFTER: Duration = Duration::from_millis(250);
 /// It is said anew so often, so that what a node said that crashed looks old.
 const EVERY: Duration = Duration::from_secs(60);
 /// After a failure it is said anew so soon; after each further one in a row twice as late, at the latest so late.
@@ -32,7 +35,7 @@ pub(super) struct Announcer {
     source: String,
     known_by: KnownBy,
     said: Option<Said>,
-    /// Since when something else is to be said.
+    /// When something else is to be said.
     news: Option<Instant>,
     /// The highest term that this node has named, in whatever start of it; none while that is not known.
     named: Option<Term>,
@@ -57,6 +60,17 @@ struct Heard {
 pub(super) struct Said {
     pub holds: Vec<Digest>,
     pub presence: Presence,
+}
+
+impl Said {
+    /// How long it may take until what is so now is said instead; none where that is the same.
+    fn outdated_after(&self, now: &Self) -> Option<Duration> {
+        let hears_alone = || {
+            let presence = Presence { listens: now.presence.listens.clone(), ..self.presence.clone() };
+            Self { presence, ..self.clone() } == *now
+        };
+        (self != now).then(|| if hears_alone() { HEARS_AFTER } else { NEWS_AFTER })
+    }
 }
 
 impl Announcer {
@@ -90,8 +104,8 @@ impl Announcer {
 
     /// Begins to say it, if that has been news for a moment, or was said long ago. What is said first is said at once.
     pub fn begin(&mut self, what: Said, now: Instant) {
-        let is_news = self.said.as_ref().is_some_and(|said| *said != what);
-        self.news = is_news.then(|| self.news.unwrap_or(now));
+        let wait = self.said.as_ref().and_then(|said| said.outdated_after(&what));
+        self.news = wait.map(|wait| self.news.map_or(now + wait, |news| news.min(now + wait)));
         if self.due().is_none_or(|due| now < due) {
             return;
         }
@@ -123,8 +137,7 @@ impl Announcer {
 
     /// When it is to be said anew; none while it is being said.
     pub fn due(&self) -> Option<Instant> {
-        let news = self.news.map(|since| since + NEWS_AFTER);
-        self.saying.is_idle().then(|| news.map_or(self.again, |news| news.min(self.again)))
+        self.saying.is_idle().then(|| self.news.map_or(self.again, |news| news.min(self.again)))
     }
 
     /// Waits until it is said, or not.
