@@ -17,7 +17,7 @@ use super::source::{Offer, Source, SourceError};
 use crate::watch::{Stamp, Watch, run_blocking};
 use crate::way::Way;
 use baton_runtime::{FileError, ModuleError, is_complete, read_file, read_module};
-use baton_store::Digest;
+use baton_store::{Digest, network_file_system};
 
 /// What is longer is no signature, in bytes.
 const LONGEST_SIGNATURE: u64 = 64 << 10;
@@ -30,8 +30,8 @@ pub struct FileSource {
     path: PathBuf,
     pace: Pace,
     watch: Option<Arc<Watch>>,
-    /// Whether each folder that matters is watched.
-    is_watched: bool,
+    /// How long it rests at most, for where the file is.
+    rests: Duration,
     /// It looks then, or when there is a hint.
     looks_at: Option<Instant>,
     /// What was there when it was last read.
@@ -53,8 +53,10 @@ struct Pace {
     settle: Duration,
     /// What does not look complete may be still being written, but not for ever.
     patience: Duration,
-    /// It looks so often without a hint: other machines' changes to a network file system give none.
+    /// It looks so often without a hint, though each change gives one.
     poll: Duration,
+    /// As often on a network file system: other machines' changes give none.
+    shared: Duration,
     /// As often where hints cannot be had.
     unwatched: Duration,
 }
@@ -63,7 +65,8 @@ const PACE: Pace = Pace {
     calm: Duration::from_millis(50),
     settle: Duration::from_millis(200),
     patience: Duration::from_secs(2),
-    poll: Duration::from_secs(2),
+    poll: Duration::from_secs(10),
+    shared: Duration::from_secs(2),
     unwatched: Duration::from_millis(500),
 };
 
@@ -75,7 +78,7 @@ impl FileSource {
             path,
             pace: PACE,
             watch: None,
-            is_watched: false,
+            rests: PACE.unwatched,
             looks_at: None,
             known: None,
             settling: None,
@@ -99,7 +102,7 @@ impl Source for FileSource {
             let sight = self.look().await;
             if self.known == Some(sight) {
                 self.settling = None;
-                self.look_after(self.pace.poll);
+                self.look_after(self.rests);
                 continue;
             }
             let since = match self.settling {
@@ -139,8 +142,8 @@ impl Source for FileSource {
                     self.said = Some(error.clone());
                     return Err(error);
                 }
-                _ if unsure.is_zero() => self.look_after(self.pace.poll),
-                _ => self.look_after(unsure.min(self.pace.poll)),
+                _ if unsure.is_zero() => self.look_after(self.rests),
+                _ => self.look_after(unsure),
             }
         }
     }
@@ -150,21 +153,27 @@ impl FileSource {
     /// Watches whatever folders matter by now, and then looks: so what changes afterwards gives a hint.
     async fn look(&mut self) -> Sight {
         let (path, watch) = (self.path.clone(), self.watch.clone());
-        let (sight, is_watched) = run_blocking(move || {
+        let pace = self.pace;
+        let (sight, rests) = run_blocking(move || {
             let signature = signature_of(&path);
             let folders = &folders_of(&path) | &folders_of(&signature);
             let is_watched = watch.is_some_and(|watch| watch.set(&folders));
-            (Sight { module: Stamp::of(&path), signature: Stamp::of(&signature) }, is_watched)
+            let is_own = |folder: &PathBuf| matches!(network_file_system(folder), Ok(None));
+            let rests = match is_watched {
+                true if folders.iter().all(is_own) => pace.poll,
+                true => pace.shared,
+                false => pace.unwatched,
+            };
+            (Sight { module: Stamp::of(&path), signature: Stamp::of(&signature) }, rests)
         })
         .await;
-        self.is_watched = is_watched;
+        self.rests = rests;
         sight
     }
 
-    /// Looks again after so long, or where not all is watched, sooner.
+    /// Looks again after so long, or where it is to look more often, sooner.
     fn look_after(&mut self, longest: Duration) {
-        let wait = if self.is_watched { longest } else { longest.min(self.pace.unwatched) };
-        self.looks_at = Some(Instant::now() + wait);
+        self.looks_at = Some(Instant::now() + longest.min(self.rests));
     }
 
     /// Until it is time to look, or there is a hint. A caller that drops this and calls it again rests no longer.

@@ -9,6 +9,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 
 use tempfile::TempDir;
 
+use baton_test_support::fuse::Fuse;
+
 use super::*;
 
 /// Longer than any test may take.
@@ -271,6 +273,21 @@ async fn its_folder_may_be_replaced() {
     source.pace.poll = NEVER;
     let newer = offered_upon(&mut source, || replace(&path, &component("newer"))).await;
     assert_eq!(newer, component("newer"));
+}
+
+#[tokio::test]
+async fn it_looks_more_often_where_others_write_without_a_hint() {
+    let local = tempfile::tempdir().unwrap();
+    let shared = Fuse::mount("job.wasm");
+    let shared = shared.as_ref().map(|shared| (shared.path(), PACE.shared));
+    for (folder, rests) in [(local.path(), PACE.poll)].into_iter().chain(shared) {
+        let mut source = source(&folder.join("job.wasm"));
+        source.look().await;
+        assert_eq!(source.rests, PACE.unwatched, "{}", folder.display());
+        source.watch = Some(Arc::new(Watch::new().unwrap()));
+        source.look().await;
+        assert_eq!(source.rests, rests, "{}", folder.display());
+    }
 }
 
 #[tokio::test]
