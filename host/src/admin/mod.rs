@@ -30,6 +30,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rustix::process::nice;
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
@@ -43,6 +44,9 @@ use baton_store::{Store, StoreUrl};
 
 /// Where the endpoint is unless it is told: the first of these ports that is free.
 const PORTS: Range<u16> = 7070..7170;
+
+/// How much less urgent than the rest of the host answers are, as a niceness.
+const LESS_URGENT: i32 = 10;
 
 /// How long those who read streams may take for what is left when the host ends: its end is the last that it says.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -236,6 +240,8 @@ impl Admin {
             let _ = tokio::time::timeout(LAST_WORDS, told).await;
         };
         let thread = std::thread::Builder::new().name("admin".into()).spawn(move || {
+            // Whoever asks has the processors that renewals leave. Linux takes it for this thread, and those that it starts.
+            let _ = nice(LESS_URGENT);
             runtime.block_on(async {
                 // It was listened on before, with a runtime that is there: only a lack of memory could fail here.
                 let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
