@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::telemetry::{BEAT_EVERY, Event, Log, Standing};
+use crate::telemetry::{Event, Log, Standing};
 use crate::watched::{SECOND_LOOK, Watched};
 use baton_runtime::escape::escape;
 
@@ -37,7 +37,10 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const NAMED: usize = 8;
 const LONGEST_NAME: usize = 64;
 
-/// Signs of life come no faster, however short the manager's patience is.
+/// Signs of life come so often at the least, and so is said what the host does by then.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// They come no faster, however short the manager's patience is.
 const SOONEST: Duration = Duration::from_millis(10);
 
 /// What the host goes through.
@@ -124,7 +127,7 @@ impl ServiceManager {
 
     /// Until the end is told of, by no phase.
     fn tell(self, watched: &Watched, phases: &Receiver<Option<Phase>>, log: &Log) {
-        let look_every = self.looks_every.map_or(BEAT_EVERY, |every| (every / 2).clamp(SOONEST, BEAT_EVERY));
+        let look_every = self.looks_every.map_or(LOOK_EVERY, |every| (every / 2).clamp(SOONEST, LOOK_EVERY));
         let (mut untold, mut status, mut wait, mut has_complained) =
             (VecDeque::new(), String::new(), look_every, false);
         loop {

@@ -8,7 +8,7 @@ use baton_election::Time;
 use baton_store::clock::Clock;
 
 /// How often it beats at the least.
-pub const BEAT_EVERY: Duration = Duration::from_secs(2);
+pub const BEAT_EVERY: Duration = Duration::from_secs(5);
 
 /// When something last turned. Clones are the same.
 #[derive(Clone, Debug, Default)]
