@@ -1440,12 +1440,66 @@ fn a_lease_that_is_given_up_is_asked_for_once_before_it_is_read_to_be_free() {
 }
 
 #[test]
-fn a_marked_record_that_is_lower_than_what_else_names_a_term_gives_nothing_up_early() {
+fn what_is_given_up_is_neither_asked_for_nor_looked_into_again_where_it_is_not_clear_or_not_wanted() {
+    let unclear = |scene: &mut Scene| {
+        let recalls = scene.answer(Ok(Reply::Read(marked(LeaseState::Held))));
+        assert_eq!(only_request(&recalls), Op::Recall);
+        assert_eq!(scene.answer(Ok(Reply::Term(7))), [], "it is lower than what else is named");
+    };
+    let unwanted = |scene: &mut Scene| {
+        scene.acquires(marked(LeaseState::Held));
+        let id = scene.pending.take().unwrap();
+        assert_eq!(scene.input(Input::NotSent { id }), []);
+    };
+    for judged in [unclear as fn(&mut Scene), unwanted] {
+        let mut scene = Scene::new();
+        scene.wakes();
+        judged(&mut scene);
+        for _ in 0..20 {
+            scene.wakes();
+            assert_eq!(scene.answer(Ok(Reply::Read(marked(LeaseState::Held)))), []);
+        }
+        scene.acquires(marked(LeaseState::Free));
+    }
+}
+
+#[test]
+fn a_successor_that_was_too_early_is_there_when_the_lease_is_released() {
+    let mut scene = following();
+    scene.hears(leads(6, Duration::ZERO, Some(0)));
+    let gives_up = |place| Input::Hint(Hint::GivesUp { from: record(6, "other").incarnation, place: Some(place) });
+    scene.hears(gives_up(0));
+    scene.acquires(marked(LeaseState::Held));
+    assert_eq!(only_request(&scene.answer(Err(StoreError::Held))), Op::Read);
+    assert_eq!(scene.elector.leader(), Some(record(6, "other").incarnation.as_str()), "it goes on to listen");
+    for _ in 0..5 {
+        assert_eq!(scene.answer(Ok(Reply::Read(marked(LeaseState::Held)))), []);
+        let rested = scene.now;
+        assert_eq!(only_request(&scene.wakes()), Op::Read);
+        assert!(scene.now.since(rested) <= SECOND / 10);
+    }
+    assert_eq!(scene.answer(Ok(Reply::Read(marked(LeaseState::Held)))), []);
+    // Others have left the order since, and this node has kept its place.
+    scene.now = scene.now + SECOND / 100;
+    scene.hears(gives_up(7));
+    assert!(scene.pending.is_some(), "it is released");
+    scene.acquires(marked(LeaseState::Free));
+}
+
+#[test]
+fn an_early_acquire_of_unknown_outcome_is_repeated_though_the_lease_is_held_yet() {
     let mut scene = Scene::new();
+    let asked = scene.acquires(marked(LeaseState::Held));
+    assert_eq!(scene.answer(Err(unknown())), []);
+    // The one before may be carried out once the lease is released: nobody but its sender could use what it gets.
+    for _ in 0..3 {
+        let again = only_request(&scene.wakes());
+        assert!(matches!(again, Op::Acquire { id, .. } if id == asked), "{again:?}");
+        assert_eq!(scene.answer(Err(StoreError::Held)), []);
+    }
     scene.wakes();
-    let recalls = scene.answer(Ok(Reply::Read(marked(LeaseState::Held))));
-    assert_eq!(only_request(&recalls), Op::Recall);
-    assert_eq!(scene.answer(Ok(Reply::Term(7))), []);
+    let begins = scene.answer(Ok(Reply::Done));
+    assert_eq!(written_record(&begins).term, 7);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use alloc::string::{String, ToString};
 use core::time::Duration;
 
 use super::holder::Holding;
-use super::listening::Then;
+use super::listening::{Listening, Then};
 use super::record_writer::RecordWriter;
 use super::releasing::Releasing;
 use super::timer::{Timer, Timers};
@@ -261,7 +261,11 @@ impl Standby {
         let unclear = unclear(context, &snapshot, is_recalled);
         // Who waits for another asks for a lease that is long enough for that, and that is free.
         let must_be_clear = |lease| matches!(lease, LeaseState::Reclaimable { .. } | LeaseState::Held);
-        if unclear.is_some() && matches!(snapshot, Snapshot::Object { lease, .. } if must_be_clear(lease)) {
+        if unclear.is_some()
+            && let Snapshot::Object { lease, version, .. } = &snapshot
+            && must_be_clear(*lease)
+        {
+            context.memory.awaits_release = Some(version.clone());
             self.next_poll = context.time() + context.jittered(POLL);
             return None;
         }
@@ -301,7 +305,9 @@ impl Standby {
                 Said::Outside,
                 Report::HeldOutside { reason: format!("its holder has written no record for {patience:?}") },
             ),
-            (LeaseState::Held, Some(leader)) if leader.node.is_some() && context.memory.silent_since.is_none() => {
+            (LeaseState::Held, Some(leader))
+                if leader.node.is_some() && !leader.released && context.memory.silent_since.is_none() =>
+            {
                 (Said::Leader(leader.term), Report::Following { leader: leader.clone() })
             }
             (
@@ -310,6 +316,7 @@ impl Standby {
             ) if context.is_over(record) => (Said::Over, Report::ElectionOver { record: record.clone() }),
             // Nothing is known of who holds it, or it is about to end.
             (LeaseState::Held, _) if context.memory.silent_since.is_some() => return,
+            (LeaseState::Held, Some(record)) if record.released => return,
             (LeaseState::Breaking, _) => return,
             _ => {
                 // Nobody leads, or a holder waits another's lease out: the next leader is news, even if the node is the
@@ -378,12 +385,12 @@ fn may_contend(context: &Context, snapshot: &Snapshot) -> bool {
     }
 }
 
-/// Whether its holder gives the lease up and may have released it by the time at which it is asked for. It is asked for in
-/// vain once: from then on this node waits until it reads that the lease is free.
+/// Whether its holder gives the lease up and may have released it by the time at which it is asked for. That is tried once:
+/// where it was in vain, not wanted or not clear, this node waits until it reads that the lease is free.
 fn is_given_up(context: &Context, snapshot: &Snapshot) -> bool {
     match snapshot {
         Snapshot::Object { lease: LeaseState::Held, version, record: Some(record) } => {
-            record.released && context.memory.asked_early.as_ref() != Some(version)
+            record.released && context.memory.awaits_release.as_ref() != Some(version)
         }
         _ => false,
     }
@@ -451,6 +458,9 @@ impl Acquiring {
             }
             // That says nothing of anybody else, nor of the store: it is looked at again.
             Some(Input::NotSent { id }) if answered(&mut self.pending, id).is_some() => {
+                if self.opening.way == Way::OnceReleased {
+                    context.memory.awaits_release = Some(self.opening.version.clone());
+                }
                 let next_poll = context.time() + context.jittered(POLL);
                 return Some(Role::Standby(Standby::new(next_poll)));
             }
@@ -492,6 +502,7 @@ impl Acquiring {
                 context.store_answers(ACQUIRE);
                 context.memory.was_held = true;
                 context.memory.free_since = None;
+                context.listening = Listening::default();
                 if let (Way::InsteadOf(_) | Way::Reclaim(_), Some(from)) = (self.opening.way, &self.opening.record) {
                     context.report(Report::TookOver { from: from.clone() });
                 }
@@ -520,12 +531,17 @@ impl Acquiring {
                 context.memory.refused_reclaim = Some(self.id);
                 Some(Role::Standby(Standby::new(context.time())))
             }
+            // An earlier try may be carried out yet: once that is released which has this one refused.
+            Err(StoreError::Held) if self.in_doubt && self.opening.way == Way::OnceReleased => {
+                self.next_try = context.retry_at();
+                None
+            }
             Err(StoreError::Held) => {
                 context.refused = 0;
                 context.memory.was_held = true;
                 let next_poll = if self.opening.way == Way::OnceReleased {
                     // What was heard since then may have been of the release.
-                    context.memory.asked_early = Some(self.opening.version.clone());
+                    context.memory.awaits_release = Some(self.opening.version.clone());
                     context.time()
                 } else {
                     context.time() + context.jittered(POLL)

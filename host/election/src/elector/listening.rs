@@ -53,12 +53,20 @@ impl Listening {
     pub(super) fn note(&mut self, snapshot: &Snapshot, is_silent: bool) {
         let leader = match snapshot {
             Snapshot::Object { lease: LeaseState::Held, record: Some(record), .. }
-                if record.node.is_some() && !record.released && !is_silent =>
+                if record.node.is_some() && !is_silent =>
             {
                 record
             }
             _ => return self.leader = None,
         };
+        if leader.released {
+            // It has not released it yet, and tells when it has.
+            let gives_up = |known: &Leader| {
+                (&known.incarnation, known.term) == (&leader.incarnation, leader.term) && known.gave_up.is_some()
+            };
+            self.leader = self.leader.take().filter(gives_up);
+            return;
+        }
         match &mut self.leader {
             Some(known) if known.incarnation == leader.incarnation => {
                 // It has taken the lease once more since it gave that up.
@@ -125,9 +133,11 @@ impl Context {
                 if *term == leader.term { Then::Nothing } else { Then::Soon }
             }
             Hint::GivesUp { place, .. } => {
-                leader.place = *place;
-                leader.gave_up.get_or_insert(now);
-                if place.is_some_and(|place| place < FIRST) {
+                // Who has begun to ask for the lease hears nothing more, and leaves its place to others, who are too late.
+                if leader.gave_up.is_none() {
+                    (leader.gave_up, leader.place) = (Some(now), *place);
+                }
+                if leader.place.is_some_and(|place| place < FIRST) {
                     return Then::Soon;
                 }
                 // However often that is said, a reading is never further away than it may be for a standby that listens.

@@ -282,8 +282,8 @@ struct Memory {
     death: Option<Death>,
     /// The last holder whose lease this node could not go on with.
     refused_reclaim: Option<LeaseId>,
-    /// The last version of a marked record with which this node has asked for a lease that was not released yet.
-    asked_early: Option<Version>,
+    /// The last version of a marked record under which this node asks for no lease before it has read that this is free.
+    awaits_release: Option<Version>,
 }
 
 /// A holder that is gone with its host, before its lease has run out.

@@ -150,8 +150,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a lease is reclaimed though it is unclear what still runs",
         file: CANDIDATE,
-        old: "        if unclear.is_some() && matches!(snapshot,",
-        new: "        if !MUTANT && unclear.is_some() && matches!(snapshot,",
+        old: "if unclear.is_some() && let Snapshot::Object { lease, version, .. } = &snapshot && must_be_clear(*lease)",
+        new: "if !MUTANT && unclear.is_some() && let Snapshot::Object { lease, version, .. } = &snapshot && must_be_clear(*lease)",
         breaks: "reclaims_what_it_read",
     },
     Mutant {
@@ -614,16 +614,23 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a lease that is held is asked for whether its record is marked or not",
         file: CANDIDATE,
-        old: "            record.released && context.memory.asked_early",
-        new: "            (MUTANT || record.released) && context.memory.asked_early",
+        old: "            record.released && context.memory.awaits_release",
+        new: "            (MUTANT || record.released) && context.memory.awaits_release",
         breaks: "acquires_only_what_looks_free",
     },
     Mutant {
         name: "a lease that is given up is asked for again and again before it is released",
         file: CANDIDATE,
-        old: "                    context.memory.asked_early = Some(self.opening.version.clone());",
-        new: "                    if !MUTANT { context.memory.asked_early = Some(self.opening.version.clone()); }",
+        old: "// What was heard since then may have been of the release.\n                    context.memory.awaits_release = Some(self.opening.version.clone());",
+        new: "if !MUTANT { context.memory.awaits_release = Some(self.opening.version.clone()); }",
         breaks: "acquires_only_what_looks_free",
+    },
+    Mutant {
+        name: "a lease that an acquire in doubt may get yet is given to nobody",
+        file: CANDIDATE,
+        old: "Err(StoreError::Held) if self.in_doubt && self",
+        new: "Err(StoreError::Held) if !MUTANT && self.in_doubt && self",
+        breaks: "acquire_repeated_only_with_same_id_when_unknown",
     },
     Mutant {
         name: "a mark counts once the lease is free",

@@ -45,6 +45,9 @@ impl HostRules {
         if let (Op::Acquire { id, .. } | Op::Reclaim { id, .. }, Some(acquisition)) = (&asked.op, &mut self.acquisition)
         {
             acquisition.decided |= acquisition.id == *id;
+            if let Some((Snapshot::Object { lease: LeaseState::Held, version, .. }, _)) = &self.seen.last {
+                self.seen.asked_early = Some(version.clone());
+            }
         }
     }
 
@@ -203,9 +206,12 @@ impl HostRules {
         let renew_by = sent + self.table().renew_after();
         // Once it is decided, an answer is one to a shortening of a lease that ran out meanwhile, and tells nothing.
         let is_open = |acquisition: &&mut Acquisition| acquisition.id == id && !acquisition.decided;
+        let is_early = matches!(&self.seen.last, Some((Snapshot::Object { lease: LeaseState::Held, .. }, _)));
         let Some(acquisition) = self.acquisition.as_mut().filter(is_open) else { return };
         match result {
             Err(StoreError::Unknown(_)) => acquisition.in_doubt = true,
+            // An earlier try may be carried out yet, once the lease is released.
+            Err(StoreError::Held) if acquisition.in_doubt && is_early => {}
             Err(StoreError::Misconfigured(_)) => acquisition.decided = !acquisition.in_doubt,
             Err(error) => {
                 acquisition.decided = true;
@@ -226,6 +232,7 @@ impl HostRules {
                 self.seen.history = true;
                 self.seen.free_since = None;
                 self.seen.outside_since = None;
+                self.heard = hints::Heard::default();
                 self.role += 1;
                 self.failed_reads.0 = 0;
                 self.versions.leads_anew();

@@ -46,7 +46,10 @@ impl HostRules {
     pub(super) fn hint(&mut self, now: Time, hint: &Hint) {
         let was_eager = self.is_eager(now);
         let leader = self.read_leader().map(|record| (record.incarnation.clone(), record.term));
-        let is_of_leader = leader.as_ref().is_some_and(|(incarnation, _)| hint.from() == Some(incarnation));
+        // Who asks for the lease, or has it, heeds nothing.
+        let is_standby = self.holding.is_none() && !self.is_in_doubt();
+        let is_of_leader =
+            leader.as_ref().is_some_and(|(incarnation, _)| is_standby && hint.from() == Some(incarnation));
         self.heard.was_eager = was_eager;
         let is_first = |place: &Option<u32>| place.is_some_and(|place| place < 3);
         match hint {
@@ -58,8 +61,9 @@ impl HostRules {
                 }
             }
             Hint::GivesUp { place, .. } if is_of_leader => {
-                self.heard.gave_up.get_or_insert(now);
-                self.heard.is_first = is_first(place);
+                if self.heard.gave_up.is_none() {
+                    (self.heard.gave_up, self.heard.is_first) = (Some(now), is_first(place));
+                }
                 self.heard.last_of_others = (!self.heard.is_first).then_some(now);
             }
             _ => {}
@@ -72,7 +76,8 @@ impl HostRules {
         match &self.seen.last {
             Some((Snapshot::Object { lease: LeaseState::Held, record: Some(record), .. }, _)) => {
                 let is_told = self.seen.as_standby && self.seen.outside_since.is_none();
-                Some(record).filter(|record| is_told && record.node.is_some() && !record.released)
+                let gives_up = self.heard.of.as_ref() == Some(&record.incarnation) && self.heard.gave_up.is_some();
+                Some(record).filter(|record| is_told && record.node.is_some() && (!record.released || gives_up))
             }
             _ => None,
         }
@@ -101,7 +106,10 @@ impl HostRules {
     pub(super) fn hints_delay_little(&self, now: Time, wakeup: Option<Time>) -> Checked {
         let is_asked = || self.requests.values().any(|asked| !asked.answered && asked.role == self.role);
         let (Some((_, read)), Some(record)) = (&self.seen.last, self.read_leader()) else { return Ok(()) };
-        if self.finished || self.shutdown_asked || self.holding.is_some() || self.failed_reads.0 > 0 || is_asked() {
+        let is_standby = self.holding.is_none() && !self.is_in_doubt();
+        // What else the store names comes after the reading, and the next one is counted from there.
+        let has_recalled = self.seen.recalled.is_some() || self.seen.unrecalled_since.is_some();
+        if self.finished || !is_standby || has_recalled || self.failed_reads.0 > 0 || is_asked() {
             return Ok(());
         }
         let usual = *read + SECOND * 5 / 4;

@@ -181,12 +181,14 @@ impl HostRules {
         let is_free = match snapshot {
             Snapshot::Nothing => true,
             Snapshot::Object { record: Some(record), .. } if self.is_over(record) => false,
-            Snapshot::Object { lease, .. } => {
+            Snapshot::Object { lease, version, .. } => {
                 let waits = self.seen.death.is_some_and(|(.., has_failed)| has_failed);
                 let is_abandoned = matches!(lease, LeaseState::Abandoned { .. }) && !waits;
                 let is_reclaimable = matches!(lease, LeaseState::Reclaimable { .. });
                 let is_over = matches!(lease, LeaseState::Free | LeaseState::Expired | LeaseState::Broken);
-                is_over || is_abandoned || is_reclaimable || self.is_given_up()
+                // What else the store names may have it waited for.
+                let is_given_up = self.is_given_up() && self.seen.recalled_early.as_ref() != Some(version);
+                is_over || is_abandoned || is_reclaimable || is_given_up
             }
         };
         let free_for = self.seen.free_since.map_or(Duration::ZERO, |since| now.since(since));

@@ -40,7 +40,14 @@ impl HostRules {
                 }
                 self.standby_backs_off(now, is_hinted || looks_again)
             }
-            Op::Recall => Ok(()),
+            Op::Recall => {
+                if let Some((Snapshot::Object { version, .. }, _)) = &self.seen.last
+                    && self.is_given_up()
+                {
+                    self.seen.recalled_early = Some(version.clone());
+                }
+                Ok(())
+            }
             Op::Create { record } => self.created_only_if_none(record),
             Op::Acquire { id, length, version, instead_of } => self.acquire(now, *id, *length, version, *instead_of),
             Op::Reclaim { id, version } => self.reclaim(now, *id, version),
@@ -74,7 +81,7 @@ impl HostRules {
     }
 
     /// Whether it has asked for the lease and heard of no outcome, or just now.
-    fn is_in_doubt(&self) -> bool {
+    pub(super) fn is_in_doubt(&self) -> bool {
         self.acquisition.as_ref().is_some_and(|acquisition| !acquisition.decided) || self.shutdown_asked
     }
 
