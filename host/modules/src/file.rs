@@ -229,7 +229,7 @@ fn source_error(error: ModuleError) -> SourceError {
 
 /// Whether somebody must do something about it; else it is the file system that fails.
 fn is_lasting(error: &io::Error) -> bool {
-    let kinds = [ErrorKind::NotFound, ErrorKind::PermissionDenied, ErrorKind::NotADirectory, ErrorKind::IsADirectory];
+    let kinds = [ErrorKind::PermissionDenied, ErrorKind::NotADirectory, ErrorKind::IsADirectory];
     kinds.contains(&error.kind()) || error.raw_os_error() == Some(libc::ELOOP)
 }
 

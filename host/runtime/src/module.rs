@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io::{self, ErrorKind, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -41,6 +41,9 @@ pub enum ModuleError {
         /// What the system says.
         source: std::io::Error,
     },
+    /// There is none.
+    #[error("there is no module at {0}: is it built, and is that its name?")]
+    Missing(PathBuf),
     /// It is not a file with bytes in it.
     #[error("the module {0} is a folder or a device, not a regular file")]
     NotAFile(PathBuf),
@@ -351,6 +354,9 @@ pub fn read(path: &Path) -> Result<Vec<u8>, ModuleError> {
         Ok(bytes) => Ok(bytes),
         Err(FileError::NotRegular) => Err(ModuleError::NotAFile(path.to_owned())),
         Err(FileError::TooLong(size)) => Err(ModuleError::TooLarge { module: module(), size }),
+        Err(FileError::Unreadable(source)) if source.kind() == ErrorKind::NotFound => {
+            Err(ModuleError::Missing(path.to_owned()))
+        }
         Err(FileError::Unreadable(source)) => Err(ModuleError::Unreadable { path: path.to_owned(), source }),
     }
 }

@@ -96,7 +96,7 @@ async fn at_first_there_is_what_is_there_or_why_not() {
         }
     };
     let missing = path.with_file_name("missing.wasm");
-    let words = format!("cannot read the module {}: No such file or directory", missing.display());
+    let words = format!("there is no module at {}: is it built", missing.display());
     wrong(&missing, &words).await;
     wrong(&path.join("below"), "Not a directory").await;
     wrong(path.parent().unwrap(), "is a folder or a device, not a regular file").await;
