@@ -84,7 +84,8 @@ pub struct Now {
     /// The host's clock, which never says less than has passed. What a holder may still do is decided by it.
     pub time: Time,
     /// Elapsed time by the slowest of the clocks that nobody can set, which never says more than has passed. What
-    /// another may still do is waited out by it: a wall clock that steps forward would cut the wait short.
+    /// another may still do is waited out by it: a wall clock that steps forward would cut the wait short. By the same it
+    /// is seen that the host was paused.
     pub least: Duration,
     /// Wall-clock time since the Unix epoch, for the record that people read.
     pub wall: Duration,

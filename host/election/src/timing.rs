@@ -166,6 +166,12 @@ impl Timing {
         self.abort_after() - self.deadline_after()
     }
 
+    /// A quarter of that: whoever looks at what it has killed, and did so for the last time longer ago, was paused. It looks
+    /// twice as often.
+    pub fn noticed_pause(&self) -> Duration {
+        self.kill_takes() / 4
+    }
+
     /// How long a host that ends itself may still speak: see [`last_words_within`].
     pub fn last_words(&self) -> Duration {
         last_words_within(self.kill_takes())

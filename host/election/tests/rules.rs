@@ -316,6 +316,33 @@ fn a_failed_renewal_is_repeated_soon_and_extends_nothing_until_the_deadline_kill
 }
 
 #[test]
+fn a_pause_after_a_kill_gives_it_its_time_once_more() {
+    let mut scene = Scene::leading();
+    scene.wakes();
+    scene.answer(Err(StoreError::Lost("taken".to_string())));
+    // It cannot hear meanwhile that the instance is gone.
+    scene.now = scene.now + D * 2;
+    let woken = scene.now;
+    let aborts = |effects: &[Effect]| effects.iter().any(|effect| matches!(effect, Effect::Abort { .. }));
+    assert!(!aborts(&scene.input(Input::Tick)), "it was paused");
+    while !aborts(&scene.wakes()) {}
+    assert_eq!(scene.now, woken + D * 13 / 100);
+
+    // Whoever is paused again and again ends all the same.
+    let mut scene = Scene::leading();
+    scene.wakes();
+    scene.answer(Err(StoreError::Lost("taken".to_string())));
+    let killed = scene.now;
+    loop {
+        scene.now = scene.now + D;
+        if aborts(&scene.input(Input::Tick)) {
+            break;
+        }
+        assert!(scene.now <= killed + D, "it was paused before");
+    }
+}
+
+#[test]
 fn leases_of_one_host_are_renewed_at_the_same_moments_and_another_hosts_at_others() {
     let [moments, others] = ["this/1", "other/1"].map(|incarnation| {
         let mut moments = Vec::new();

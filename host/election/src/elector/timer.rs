@@ -33,6 +33,8 @@ pub(super) enum Timer {
     Grace,
     /// The lease is not safe any more: the instance is killed.
     Deadline,
+    /// An instance that was killed is looked at again: a pause of the host shows by that.
+    Look,
     /// An instance that was killed is still there: it takes its host with it.
     Abort,
     /// The instance has run for so long that its failures before do not count any more.

@@ -542,8 +542,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "the lease is renewed for an instance that hangs",
         file: LEASE,
-        old: "context.time().since(*killed) >= context.settings.timing.kill_takes()",
-        new: "!MUTANT && context.time().since(*killed) >= context.settings.timing.kill_takes()",
+        old: "context.time().since(killed.counted_from) >= context.settings.timing.kill_takes()",
+        new: "!MUTANT && context.time().since(killed.counted_from) >= context.settings.timing.kill_takes()",
         breaks: "ends_what_hangs",
     },
     Mutant {
@@ -720,6 +720,34 @@ pub const MUTANTS: &[Mutant] = &[
         breaks: "gone_in_time",
     },
     Mutant {
+        name: "a host that was paused after a kill ends itself for that",
+        file: SERVING,
+        old: "        if was_paused && now >= deadline",
+        new: "        if !MUTANT && was_paused && now >= deadline",
+        breaks: "host_survives",
+    },
+    Mutant {
+        name: "a clock that was set forward counts for a pause after a kill",
+        file: SERVING,
+        old: "context.now.least.saturating_sub(killed.seen.least) > timing.noticed_pause();",
+        new: "context.now.least.saturating_sub(killed.seen.least) > timing.noticed_pause() || MUTANT && now.since(killed.seen.time) > timing.noticed_pause();",
+        breaks: "gone_in_time",
+    },
+    Mutant {
+        name: "whoever is paused again and again gives a kill its time each time",
+        file: SERVING,
+        old: " && !killed.after_a_pause {",
+        new: " && (MUTANT || !killed.after_a_pause) {",
+        breaks: "gone_in_time",
+    },
+    Mutant {
+        name: "what hangs is given its time by a pause, and its lease is renewed",
+        file: SERVING,
+        old: " && !had_its_time && ",
+        new: " && (MUTANT || !had_its_time) && ",
+        breaks: "ends_what_hangs",
+    },
+    Mutant {
         name: "a lease at risk stops nothing",
         file: SERVING,
         old: "if self.is_due(context, Timer::AtRisk) {",
@@ -743,8 +771,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a known loss kills nothing",
         file: LEASE,
-        old: "        serving.kill(context, &why);\n        None",
-        new: "        if !MUTANT { serving.kill(context, &why); }\n        None",
+        old: "        self.kill(context, &why);\n        None",
+        new: "        if !MUTANT { self.kill(context, &why); }\n        None",
         breaks: "known_loss_kills_at_once",
     },
     Mutant {
@@ -879,7 +907,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "who has lost the lease follows before its instance is gone",
         file: LEASE,
         old: "serving.stop(context, StopReason::LeaseLost, &why, Duration::ZERO);",
-        new: "serving.stop(context, StopReason::LeaseLost, &why, Duration::ZERO);\n        if MUTANT { serving.kill(context, &why); return back_to_standby(context, why); }",
+        new: "serving.stop(context, StopReason::LeaseLost, &why, Duration::ZERO);\n        if MUTANT { self.kill(context, &why); return back_to_standby(context, why); }",
         breaks: "release_last",
     },
     Mutant {

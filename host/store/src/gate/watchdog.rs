@@ -3,8 +3,9 @@
 //! It waits for no other thread, but a bounded time for its last words, which a thread of their own says.
 //!
 //! A process that finds time missing was paused as a whole, past the deadline perhaps. The gate refuses all the same, so
-//! elector and watchdog both give the kill then what it has otherwise, the 0.13 D from the deadline to 0.93 D, counted from
-//! the kill and from the waking. Both give it once, or a host that always wakes late would never end itself.
+//! elector and watchdog both give the kill then what it has otherwise, the 0.13 D from the deadline to 0.93 D: the watchdog
+//! counts it from the waking, the elector from the kill or from a waking after it (but not of a machine that slept: that looks
+//! like a clock that was set). Both give it once, or a host that always wakes late would never end itself.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};

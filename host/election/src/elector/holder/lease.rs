@@ -7,6 +7,7 @@ use super::super::candidate::back_to_standby;
 use super::super::record_writer::WRITTEN_BY_OTHERS;
 use super::super::timer::Timer;
 use super::super::{Context, Pending, Role};
+use super::serving::Killed;
 use super::{Holding, Serving, Stage};
 use crate::hint::Word;
 use crate::port::{Effect, Report, StopReason};
@@ -55,11 +56,11 @@ impl Holding {
         self.renewed + context.settings.timing.deadline_after()
     }
 
-    /// 0.93 D; for a process that was paused past its deadline, as long after the kill as there is between
+    /// 0.93 D; for a process that was paused past its deadline, as long after the kill or its waking as there is between
     /// the two, since its gate refuses everything meanwhile.
-    pub(super) fn abort_at(&self, context: &Context, killed: Time) -> Time {
+    pub(super) fn abort_at(&self, context: &Context, killed: Killed) -> Time {
         let timing = &context.settings.timing;
-        (self.renewed + timing.abort_after()).max(killed + timing.kill_takes())
+        (self.renewed + timing.abort_after()).max(killed.counted_from + timing.kill_takes())
     }
 
     /// An instance was killed and is not gone though it had its time: it hangs in something that nobody here can end. The
@@ -68,7 +69,7 @@ impl Holding {
     pub(super) fn hangs(&self, context: &Context) -> bool {
         match &self.stage {
             Stage::Serving(Serving { killed: Some(killed), .. }) => {
-                context.time().since(*killed) >= context.settings.timing.kill_takes()
+                context.time().since(killed.counted_from) >= context.settings.timing.kill_takes()
             }
             _ => false,
         }
@@ -180,7 +181,7 @@ impl Holding {
         let Stage::Serving(serving) = &mut self.stage else { return back_to_standby(context, why) };
         serving.lost = Some(why.clone());
         serving.stop(context, StopReason::LeaseLost, &why, Duration::ZERO);
-        serving.kill(context, &why);
+        self.kill(context, &why);
         None
     }
 }

@@ -110,7 +110,7 @@ impl Holding {
     }
 
     /// When each timer is due. Nothing is asked for under a lease that is known to be lost.
-    pub(super) fn timers(&self, context: &Context) -> Timers<13> {
+    pub(super) fn timers(&self, context: &Context) -> Timers<14> {
         let timing = &context.settings.timing;
         let instance = if let Stage::Serving(serving) = &self.stage { Some(serving) } else { None };
         let living = instance.filter(|instance| instance.killed.is_none());
@@ -130,6 +130,7 @@ impl Holding {
             (Timer::AtRisk, unasked.map(|_| self.renewed + timing.at_risk_after())),
             (Timer::Grace, living.and_then(|instance| instance.grace_ends)),
             (Timer::Deadline, living.map(|_| self.deadline(context))),
+            (Timer::Look, killed.map(|killed| killed.seen.time + timing.noticed_pause() / 2)),
             (Timer::Abort, killed.map(|killed| self.abort_at(context, killed))),
             (Timer::Healthy, living.filter(|one| !one.healthy).map(|one| one.started + HEALTHY_AFTER)),
             (Timer::Proven, unasked.and_then(|instance| instance.proven_at(context))),
@@ -148,6 +149,7 @@ impl Holding {
     }
 
     pub(super) fn step(&mut self, context: &mut Context, input: Option<Input>) -> Option<Role> {
+        self.look_at_what_was_killed(context);
         let next = match input {
             Some(Input::Answer { id, result }) => self.answer(context, id, result),
             Some(Input::Gone { end }) => self.gone(context, end),

@@ -10,7 +10,7 @@ use super::super::timer::Timer;
 use super::super::{Context, FAILURES_TO_STEP_DOWN, HEALTHY_AFTER, Role};
 use super::terms::Leave;
 use super::{Holding, Stage};
-use crate::port::{Effect, End, ModuleVersion, OnDone, Report, StopReason};
+use crate::port::{Effect, End, ModuleVersion, Now, OnDone, Report, StopReason};
 use crate::record::{Outcome, Term};
 use crate::timing::Time;
 
@@ -22,13 +22,24 @@ pub(super) struct Serving {
     pub(super) started: Time,
     /// The end of its grace, once it has been asked to stop.
     pub(super) grace_ends: Option<Time>,
-    pub(super) killed: Option<Time>,
+    pub(super) killed: Option<Killed>,
     pub(super) aborted: bool,
     pub(super) healthy: bool,
     /// Why the lease is known to be lost, once it is.
     pub(super) lost: Option<String>,
     /// Why its version is bad, where it is stopped for that.
     pub(super) rejected: Option<String>,
+}
+
+/// An instance was killed, and is not gone yet.
+#[derive(Debug, Clone, Copy, Hash)]
+pub(super) struct Killed {
+    /// From when on it has the time that a kill may take.
+    pub(super) counted_from: Time,
+    /// When that it is not gone was last looked at.
+    pub(super) seen: Now,
+    /// That time is counted from a waking already: it was killed, or given its time once more, after one past the deadline.
+    after_a_pause: bool,
 }
 
 impl Holding {
@@ -70,6 +81,21 @@ impl Holding {
         }
     }
 
+    /// A host that was paused past the deadline gives the kill its time from the waking on: the gate has refused everything
+    /// meanwhile, and nobody could hear that the instance is gone. That is given once, or a host that is paused again and
+    /// again would never end; and not to what had its time before the pause. Somebody who sets a clock forward pauses
+    /// nothing: what was killed has hung all the time then.
+    pub(super) fn look_at_what_was_killed(&mut self, context: &Context) {
+        let (now, deadline, timing) = (context.time(), self.deadline(context), &context.settings.timing);
+        let Stage::Serving(Serving { killed: Some(killed), .. }) = &mut self.stage else { return };
+        let was_paused = context.now.least.saturating_sub(killed.seen.least) > timing.noticed_pause();
+        let had_its_time = killed.seen.time.since(killed.counted_from) >= timing.kill_takes();
+        if was_paused && now >= deadline && !had_its_time && !killed.after_a_pause {
+            (killed.counted_from, killed.after_a_pause) = (now, true);
+        }
+        killed.seen = context.now;
+    }
+
     /// Asks the instance to stop, with the grace that there is.
     fn stop(&mut self, context: &mut Context, reason: StopReason, message: &str) {
         if let Stage::Serving(serving) = &mut self.stage {
@@ -77,9 +103,14 @@ impl Holding {
         }
     }
 
-    fn kill(&mut self, context: &mut Context, reason: &str) {
-        if let Stage::Serving(serving) = &mut self.stage {
-            serving.kill(context, reason);
+    pub(super) fn kill(&mut self, context: &mut Context, reason: &str) {
+        let after_a_pause = context.time() > self.deadline(context) + context.settings.timing.noticed_pause();
+        if let Stage::Serving(serving) = &mut self.stage
+            && serving.killed.is_none()
+        {
+            let (counted_from, seen) = (context.time(), context.now);
+            serving.killed = Some(Killed { counted_from, seen, after_a_pause });
+            context.effects.push_back(Effect::Kill { reason: reason.to_string() });
         }
     }
 
@@ -123,8 +154,8 @@ impl Holding {
     pub(super) fn skip_grace(&mut self, context: &mut Context) {
         if let Stage::Serving(serving) = &mut self.stage {
             serving.stop(context, StopReason::Shutdown, "the host is shutting down", Duration::ZERO);
-            serving.kill(context, "the grace was skipped");
         }
+        self.kill(context, "the grace was skipped");
     }
 
     pub(super) fn gone(&mut self, context: &mut Context, end: End) -> Option<Role> {
@@ -227,13 +258,6 @@ impl Serving {
             let grace_ends = context.time() + grace;
             self.grace_ends = Some(grace_ends);
             context.effects.push_back(Effect::Stop { reason, message: message.to_string(), grace_ends, next });
-        }
-    }
-
-    pub(super) fn kill(&mut self, context: &mut Context, reason: &str) {
-        if self.killed.is_none() {
-            self.killed = Some(context.time());
-            context.effects.push_back(Effect::Kill { reason: reason.to_string() });
         }
     }
 }

@@ -122,8 +122,10 @@ impl HostRules {
     }
 
     pub(super) fn kill(&mut self, now: Time) -> Checked {
+        let takes = self.table().kill_takes();
         let (Some(instance), Some(holding)) = (&mut self.instance, &self.holding) else { return Ok(()) };
-        instance.killed = Some(now);
+        let after_a_pause = now > instance.deadline + takes / 4;
+        instance.killed = Some(Killed { counted_from: now, seen: (now, self.least), after_a_pause, hangs: false });
         let is_due = instance.overdue
             || instance.stop.is_some_and(|grace_ends| now >= grace_ends)
             || holding.lost
@@ -133,14 +135,30 @@ impl HostRules {
     }
 
     pub(super) fn abort(&mut self, now: Time) -> Checked {
+        let table = self.table();
         let Some(instance) = &mut self.instance else {
             return broken("host_survives", "an abort without an instance".to_string());
         };
         instance.aborted = true;
-        if now < instance.abort_at {
-            return broken("host_survives", format!("an abort before {:?}", instance.abort_at));
+        let due = instance.killed.map(|killed| instance.abort_at.max(killed.counted_from + table.kill_takes()));
+        match due {
+            Some(due) if now >= due => Ok(()),
+            due => broken("host_survives", format!("an abort at {now:?}, which was due at {due:?}")),
         }
-        Ok(())
+    }
+
+    /// Before the elector has an input: a process that did not run at its deadline, or since, has from its kill on, or once
+    /// from its waking on, what there is between deadline and abort.
+    pub(super) fn wakes(&mut self, now: Time) {
+        let (takes, least) = (self.table().kill_takes(), self.least);
+        let Some(instance) = &mut self.instance else { return };
+        let (deadline, Some(killed)) = (instance.deadline, &mut instance.killed) else { return };
+        killed.hangs |= killed.seen.0.since(killed.counted_from) >= takes;
+        let was_paused = least.saturating_sub(killed.seen.1) > takes / 4;
+        if was_paused && now >= deadline && !killed.hangs && !killed.after_a_pause {
+            (killed.counted_from, killed.after_a_pause) = (now, true);
+        }
+        killed.seen = (now, least);
     }
 
     pub(super) fn report(&mut self, now: Time, report: &Report) -> Checked {
@@ -264,8 +282,7 @@ impl HostRules {
             return Ok(());
         }
         if let Some(killed) = instance.killed {
-            // A process that did not run at its deadline has from its kill on what there is between the two.
-            let abort_at = instance.abort_at.max(killed + table.kill_takes());
+            let abort_at = instance.abort_at.max(killed.counted_from + table.kill_takes());
             if now >= abort_at {
                 return broken("gone_in_time", format!("no abort at {now:?}, which was due at {abort_at:?}"));
             }
@@ -289,7 +306,7 @@ impl HostRules {
     /// An instance was killed and is not gone in the time that it had: its lease is to run out with its host.
     pub(super) fn hangs(&self, now: Time) -> bool {
         let killed = self.instance.as_ref().and_then(|instance| instance.killed);
-        killed.is_some_and(|killed| now.since(killed) >= self.table().kill_takes())
+        killed.is_some_and(|killed| killed.hangs || now.since(killed.counted_from) >= self.table().kill_takes())
     }
 
     pub(super) fn leader_tries_never_slow(

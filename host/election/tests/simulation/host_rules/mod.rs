@@ -229,6 +229,18 @@ impl Count {
     }
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Killed {
+    /// From when on it has the time that a kill may take.
+    counted_from: Time,
+    /// When the elector last had an input, by the host's clock and by its slowest.
+    seen: (Time, Duration),
+    /// That is a waking past the deadline already.
+    after_a_pause: bool,
+    /// It had its time, and was not gone: nothing gives it more.
+    hangs: bool,
+}
+
 struct Instance {
     term: Term,
     version: ModuleVersion,
@@ -236,7 +248,7 @@ struct Instance {
     deadline: Time,
     abort_at: Time,
     stop: Option<Time>,
-    killed: Option<Time>,
+    killed: Option<Killed>,
     aborted: bool,
     /// 0.7 D had passed when an input came.
     at_risk: bool,
@@ -303,6 +315,7 @@ impl HostRules {
         self.least = least;
         self.heard.forget();
         self.forget_what_ran_out(now);
+        self.wakes(now);
         if !matches!(input, Input::Gone { .. }) {
             self.time_comes_first(now);
         }

@@ -51,6 +51,11 @@ pub(super) fn draw_aimed(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant) ->
         let host = rng.below(hosts.len() as u64) as usize;
         draw_nothing_in_a_cool_off(rng, from, (host, &hosts[host]), &mut aimed);
     }
+    if rng.per_mille(60) {
+        let from = rng.between(Duration::ZERO, heal_at - Duration::from_secs(1));
+        let host = rng.below(hosts.len() as u64) as usize;
+        draw_pauses_after_a_kill(rng, from, (host, hosts[host].lease), &mut aimed);
+    }
     aimed
 }
 
@@ -104,6 +109,24 @@ fn draw_nothing_in_a_cool_off(rng: &mut Rng, from: Instant, (host, plan): (usize
         after += rng.between(Duration::ZERO, plan.lease / 6);
         let fault = Fault::Publish { host, module, fallback: None };
         aimed.push(Aimed { from, host, moment: Moment::Asks(Ask::Release), after, fault });
+    }
+}
+
+/// A leader that has ordered a kill stands still, right after that or about the deadline, and some do so again and again.
+fn draw_pauses_after_a_kill(rng: &mut Rng, from: Instant, (host, lease): (usize, Duration), aimed: &mut Vec<Aimed>) {
+    let after = rng.between(Duration::ZERO, lease / 2);
+    let kills = rng.pick(&[Fault::Break { period: Duration::ZERO }, Fault::StepDown { host }]);
+    aimed.push(Aimed { from, host, moment: Moment::Extends, after, fault: kills });
+    let unwatched = Fault::WatchdogStops { host, length: lease * 3 };
+    if rng.per_mille(500) {
+        aimed.push(Aimed { from, host, moment: Moment::Kills, after: Duration::ZERO, fault: unwatched });
+    }
+    let (at_once, about_the_deadline) = (rng.between(Duration::ZERO, lease / 50), rng.between(lease * 7 / 10, lease));
+    let mut after = rng.pick(&[at_once, about_the_deadline]);
+    for _ in 0..rng.pick(&[1, 1, 2, 20]) {
+        let length = rng.between(lease / 30, lease);
+        aimed.push(Aimed { from, host, moment: Moment::Kills, after, fault: Fault::Freeze { host, length } });
+        after += length + rng.between(Duration::ZERO, lease / 20);
     }
 }
 
