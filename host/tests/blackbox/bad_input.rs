@@ -72,7 +72,7 @@ fn stays_and_says(node: &mut Node, says: &[&str]) {
 
 #[test]
 fn no_such_file() {
-    unfit(Path::new("/nowhere/coordinator.wasm"), &["/nowhere/coordinator.wasm", "No such file"]);
+    unfit(Path::new("/nowhere/coordinator.wasm"), &["there is no module at /nowhere/coordinator.wasm", "is it built"]);
 }
 
 #[test]

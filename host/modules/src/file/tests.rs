@@ -230,7 +230,7 @@ async fn a_file_that_vanishes_is_said_once_and_offered_when_it_is_back() {
     next(&mut source).await.unwrap();
     fs::remove_file(&path).unwrap();
     let error = next(&mut source).await.unwrap_err();
-    assert!(matches!(&error, SourceError::Unusable(text) if text.contains("No such file")), "{error:?}");
+    assert!(matches!(&error, SourceError::Unusable(text) if text.contains("there is no module")), "{error:?}");
     says_nothing(&mut source).await;
     fs::write(&path, component("new")).unwrap();
     assert_eq!(offered(&mut source).await, component("new"));
