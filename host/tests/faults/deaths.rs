@@ -5,7 +5,7 @@
 //! receiver refuses nothing, and the kernel's stamps are judged as everywhere here.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -99,13 +99,41 @@ impl fmt::Display for Dies {
     }
 }
 
+/// What a death comes with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Point {
+    /// The leader is elected.
+    Elected,
+    /// Its first effect has arrived.
+    FirstEffect,
+    /// The module has another version since.
+    Swap,
+    /// It is told to end.
+    Stop,
+    /// It leads until about its next renewal.
+    Renewal,
+}
+
+impl fmt::Display for Point {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Elected => "it was elected",
+            Self::FirstEffect => "its first effect",
+            Self::Swap => "there is another version",
+            Self::Stop => "it was told to end",
+            Self::Renewal => "all but a renewal's time of its term",
+        })
+    }
+}
+
 /// A death.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     dies: Dies,
+    point: Point,
     /// Whether the standby was there before the leader.
     is_awaited: bool,
-    /// So long after the first effect.
+    /// So long after that.
     after: Duration,
     /// So long after the other, where two die.
     apart: Duration,
@@ -115,18 +143,26 @@ impl Case {
     fn of(rng: &mut Rng) -> Self {
         let dies = Dies::ALL[rng.below(4) as usize];
         // Around the first effect there is the most that can go wrong: the record is new, a state is claimed.
-        let after = if rng.below(2) == 0 { rng.upto(0.005) } else { rng.upto(0.3) };
+        let (point, most) = match rng.below(16) {
+            0..3 => (Point::Elected, 0.01),
+            3..7 => (Point::FirstEffect, 0.005),
+            7..10 => (Point::FirstEffect, 0.3),
+            10..13 => (Point::Swap, 0.1),
+            13..15 => (Point::Stop, 0.02),
+            _ => (Point::Renewal, 0.3),
+        };
+        let after = rng.upto(most);
         let apart = if rng.below(2) == 0 { 0.0 } else { rng.upto(0.02) };
         let [after, apart] = [after, apart].map(Duration::from_secs_f64);
-        Self { dies, is_awaited: rng.below(4) > 0, after, apart }
+        Self { dies, point, is_awaited: rng.below(4) > 0, after, apart }
     }
 }
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { dies, is_awaited, after, apart } = self;
+        let Self { dies, point, is_awaited, after, apart } = self;
         let standby = if *is_awaited { "with a standby" } else { "with a standby that comes after it" };
-        write!(f, "{dies} {after:.1?} after the first effect, {apart:.1?} apart, {standby}")
+        write!(f, "{dies} {after:.1?} after {point}, {apart:.1?} apart, {standby}")
     }
 }
 
@@ -136,6 +172,8 @@ struct Fleet {
     judge: Arc<Mutex<Judge>>,
     log: Arc<Mutex<Log>>,
     receiver: Receiver,
+    /// The file that the nodes follow.
+    module: PathBuf,
     _store: Store,
     _home: tempfile::TempDir,
 }
@@ -146,7 +184,8 @@ impl Fleet {
         let (judge, log) = (Arc::<Mutex<Judge>>::default(), Arc::new(Mutex::new(Log::new(log.to_owned()))));
         let receiver = Receiver::start(&judge);
         let url = receiver.url();
-        let module = guests::effects().display().to_string();
+        let module = home.path().join("effects.wasm");
+        std::fs::copy(guests::effects(), &module).expect("a file");
         let flags = [
             ("--election", crate::store::ELECTION.to_owned()),
             ("--store", store.safe_url()),
@@ -158,9 +197,9 @@ impl Fleet {
             ("--env", "EVERY_US=200".to_owned()),
         ];
         let flags = flags.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]);
-        let arguments: Vec<String> = std::iter::once(module).chain(flags).collect();
+        let arguments: Vec<String> = std::iter::once(module.display().to_string()).chain(flags).collect();
         let nodes = [0, 1].map(|at| Node::new(at, baton_binary(), arguments.clone(), home.path(), &judge, &log));
-        Self { nodes, judge, log, receiver, _store: store, _home: home }
+        Self { nodes, judge, log, receiver, module, _store: store, _home: home }
     }
 
     /// Lets the leader die; returns how long nobody had caused an effect then.
@@ -169,10 +208,15 @@ impl Fleet {
         if case.is_awaited {
             self.nodes[1].start();
         }
-        let first = self.first_above(0)?;
-        let (leader, standby) = (first.node, 1 - first.node);
+        let leader = if case.point == Point::Elected { self.elected()? } else { self.first_above(0)?.node };
+        match case.point {
+            Point::Elected | Point::FirstEffect => {}
+            Point::Swap => self.swap(),
+            Point::Stop => self.nodes[leader].terminate(),
+            Point::Renewal => std::thread::sleep(LEASE / 6 - Duration::from_millis(150)),
+        }
         std::thread::sleep(case.after);
-        let died = now();
+        let (before, died) = (self.latest(), now());
         self.log.lock().expect("nobody panics with it").note(&format!("{case}: {}", NAMES[leader]));
         match case.dies {
             Dies::Host => self.nodes[leader].end(Parts::HOST, Death::Killed),
@@ -181,9 +225,9 @@ impl Fleet {
             Dies::RunnerThenHost => self.nodes[leader].end_both(Parts::RUNNER, case.apart),
         }
         if !case.is_awaited {
-            self.nodes[standby].start();
+            self.nodes[1 - leader].start();
         }
-        let next = self.first_above(first.term)?;
+        let next = self.first_above(before)?;
         self.more_of(next.term)?;
         let Self { nodes, judge, receiver, log, .. } = self;
         // With them their readers end, so that all is read that ever arrived.
@@ -197,6 +241,26 @@ impl Fleet {
             return Err(format!("the lease was waited out: {next} came {leaderless:.1?} later"));
         }
         Ok(leaderless)
+    }
+
+    fn elected(&self) -> Result<usize, String> {
+        let elected = || self.log.lock().expect("nobody panics with it").elected;
+        Patience::poll(LOOK, elected).map_err(|_| "nobody is elected".to_owned())
+    }
+
+    /// The highest term of which an effect has arrived.
+    fn latest(&self) -> u64 {
+        self.judge.lock().expect("nobody panics with it").latest().map_or(0, |effect| effect.term)
+    }
+
+    /// Another version takes the module's place.
+    fn swap(&self) {
+        let mut bytes = std::fs::read(&self.module).expect("the module is there");
+        // A custom section: its length, that of its name, and the name.
+        bytes.extend([0, 2, 1, b'v']);
+        let beside = self.module.with_extension("next");
+        std::fs::write(&beside, bytes).expect("a file");
+        std::fs::rename(beside, &self.module).expect("it takes its place");
     }
 
     /// The first effect of a term above that one.

@@ -293,6 +293,8 @@ pub struct Log {
     last: std::collections::VecDeque<String>,
     /// Until when a host waits out an earlier holder, as the last that does so has said.
     pub settled: Option<Instant>,
+    /// The node that was elected last.
+    pub elected: Option<usize>,
     /// The version that was started last.
     pub served: Option<String>,
     /// How often a node has begun to listen to another.
@@ -311,6 +313,7 @@ impl Log {
             begin: now(),
             last: Default::default(),
             settled: None,
+            elected: None,
             served: None,
             linked: 0,
             panicked: None,
@@ -332,6 +335,9 @@ impl Log {
             |name: &str| Duration::try_from_secs_f64(fields[name].as_f64().unwrap_or(0.0)).unwrap_or_default();
         if fields["event"] == "settling" {
             self.settled = Some(Instant::now() + seconds("wait_s"));
+        }
+        if fields["event"] == "elected" {
+            self.elected = Some(node);
         }
         if fields["event"] == "started" {
             self.served = fields["module"].as_str().map(str::to_owned);
