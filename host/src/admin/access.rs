@@ -27,6 +27,7 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use utoipa::IntoResponses;
 
 use super::routes::{Asked, text};
 use baton_runtime::escape::escape;
@@ -218,6 +219,21 @@ pub(super) enum Denied {
     ChangesOverTls,
     /// A page of another site asks.
     CrossSite,
+}
+
+/// The same, as OpenAPI has it.
+#[derive(IntoResponses)]
+#[expect(dead_code, reason = "it describes what others answer")]
+pub(super) enum Withheld {
+    /// the token is missing, or another one
+    #[response(status = 401)]
+    Token,
+    /// this node tells nothing, or changes nothing, for who asks like this
+    #[response(status = 403)]
+    Forbidden,
+    /// the token cannot be read
+    #[response(status = 503)]
+    Unavailable,
 }
 
 impl IntoResponse for Denied {

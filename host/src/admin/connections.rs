@@ -29,7 +29,7 @@ const HEAD: Duration = Duration::from_secs(5);
 /// read.
 const LIFETIME: Duration = Duration::from_secs(60);
 
-/// The longest head, in bytes. Nothing that is asked here has a body.
+/// The longest head, in bytes.
 const LONGEST_HEAD: usize = 16 << 10;
 
 /// The first byte of a connection that begins with TLS (RFC 8446, 5.1: the content type of a handshake). No method of

@@ -23,7 +23,7 @@ use serde::de::value::Error as NoSuchWord;
 use tokio::time::{Instant, sleep};
 use utoipa::ToSchema;
 
-use super::access::{HasToken, MaySeeMore};
+use super::access::{HasToken, MaySeeMore, Withheld};
 use super::routes::{Asked, NoPart, answer, text};
 use super::streams::{Place, Streams};
 use crate::telemetry::{Ring, Said};
@@ -83,6 +83,7 @@ pub(super) struct Entry {
         ("Last-Event-ID" = Option<String>, Header, description = "go on after this one"),
     ),
     responses(
+        Withheld,
         (status = 200, content((Vec<Entry> = "application/json"), (String = "text/event-stream"))),
         (status = 400, description = "a parameter is wrong"),
         (status = 404, description = "this node takes no part in that election")
@@ -118,6 +119,7 @@ pub(super) async fn events(
         ("Last-Event-ID" = Option<String>, Header, description = "go on after this one"),
     ),
     responses(
+        Withheld,
         (status = 200, content((Vec<Entry> = "application/json"), (String = "text/event-stream"))),
         (status = 400, description = "a parameter is wrong"),
         (status = 401, description = "the token is missing, or another one"),

@@ -12,7 +12,7 @@ use baton_store::{History, HistoryError, KEPT_TERMS, ObjectStore, read_history};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::{Instant, timeout};
 
-use super::access::MaySeeMore;
+use super::access::{MaySeeMore, Withheld};
 use super::routes::{Asked, in_pieces, text};
 use crate::cli::TermRow;
 
@@ -65,6 +65,7 @@ impl Histories {
         ("limit" = Option<usize>, Query, description = "how many terms at the most; 100 if it is not given")
     ),
     responses(
+        Withheld,
         (status = 200, body = Vec<TermRow>),
         (status = 400, description = "the limit is no number"),
         (status = 404, description = "this node takes no part in it"),

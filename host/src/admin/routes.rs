@@ -385,6 +385,10 @@ mod tests {
             let (status, body) = get(&asked, &path.replace("{election}", "job"), true).await;
             let schema = &responses[status.as_str()]["content"]["application/json"]["schema"];
             assert!(!responses[status.as_str()].is_null(), "{path}: {status}");
+            for status in ["401", "403"] {
+                let is_said = !responses[status].is_null();
+                assert_eq!(is_said, path.starts_with("/v1/"), "whether {path} answers {status}");
+            }
             if !schema.is_null() {
                 fits(&serde_json::from_slice(&body).unwrap(), schema, &described);
             }
@@ -430,7 +434,7 @@ mod tests {
                     continue;
                 }
                 assert_eq!(method, "post", "{path}");
-                for status in ["200", "400", "401", "403", "404", "409", "503"] {
+                for status in ["200", "400", "401", "403", "404", "408", "409", "413", "415", "503"] {
                     assert!(!operation["responses"][status].is_null(), "{path} does not say when it answers {status}");
                 }
                 let named = path.replace("{election}", "ELECTION");

@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 use utoipa::ToSchema;
 
 use super::AdminUrl;
-use super::access::MaySeeStatus;
+use super::access::{MaySeeStatus, Withheld};
 use super::routes::{Asked, NoPart, text};
 use crate::said::Said;
 use crate::telemetry::Standing;
@@ -154,7 +154,7 @@ impl Nodes {
 }
 
 /// All elections that this node takes part in.
-#[utoipa::path(get, path = "/v1/elections", responses((status = 200, body = Vec<ElectionStatus>)))]
+#[utoipa::path(get, path = "/v1/elections", responses(Withheld, (status = 200, body = Vec<ElectionStatus>)))]
 pub(super) async fn elections(_: MaySeeStatus, State(asked): State<Arc<Asked>>) -> Json<Vec<ElectionStatus>> {
     let watched = &asked.watched;
     // Once for all: each instance's process is looked at.
@@ -167,7 +167,7 @@ pub(super) async fn elections(_: MaySeeStatus, State(asked): State<Arc<Asked>>) 
     get,
     path = "/v1/elections/{election}",
     params(("election" = String, Path)),
-    responses((status = 200, body = ElectionStatus), (status = 404, description = "this node takes no part in it"))
+    responses(Withheld, (status = 200, body = ElectionStatus), (status = 404, description = "this node takes no part in it"))
 )]
 pub(super) async fn election(
     _: MaySeeStatus,
@@ -183,7 +183,7 @@ pub(super) async fn election(
 #[utoipa::path(
     get,
     path = "/v1/nodes",
-    responses((status = 200, body = Vec<NodeStatus>), (status = 503, description = "the store does not answer"))
+    responses(Withheld, (status = 200, body = Vec<NodeStatus>), (status = 503, description = "the store does not answer"))
 )]
 pub(super) async fn nodes(_: MaySeeStatus, State(asked): State<Arc<Asked>>) -> Response {
     match asked.nodes.now(&asked.watched.standings).await {

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 use utoipa::{IntoResponses, ToSchema};
 
-use super::access::MayChange;
+use super::access::{MayChange, Withheld};
 use super::routes::{Asked, NoPart, text};
 use crate::steering::operator::{Called, NoEffect, Operator, Steered, check_reason};
 use crate::steering::rollback;
@@ -128,15 +128,18 @@ enum Refusal {
     /// the body is none of these
     #[response(status = 400)]
     Body,
-    /// the token is missing, or another one
-    #[response(status = 401)]
-    Token,
-    /// this node changes nothing for who asks like this
-    #[response(status = 403)]
-    Forbidden,
     /// this node takes no part in it
     #[response(status = 404)]
     NoPart,
+    /// the body has not come in time
+    #[response(status = 408)]
+    Late,
+    /// the body has too many bytes, or is cut off
+    #[response(status = 413)]
+    TooLong,
+    /// the body is not said to be JSON
+    #[response(status = 415)]
+    NotJson,
 }
 
 /// What a body is when it is refused.
@@ -178,7 +181,7 @@ async fn only_posts() -> Response {
     path = "/v1/elections/{election}/step-down",
     params(("election" = String, Path)),
     request_body = StepDownCall,
-    responses(Effect, Refusal)
+    responses(Withheld, Effect, Refusal)
 )]
 pub(super) async fn step_down(
     _: MayChange,
@@ -202,7 +205,7 @@ pub(super) async fn step_down(
     path = "/v1/elections/{election}/suspend",
     params(("election" = String, Path)),
     request_body = SuspendCall,
-    responses(Effect, Refusal)
+    responses(Withheld, Effect, Refusal)
 )]
 pub(super) async fn suspend(
     _: MayChange,
@@ -222,7 +225,7 @@ pub(super) async fn suspend(
     path = "/v1/elections/{election}/resume",
     params(("election" = String, Path)),
     request_body = ResumeCall,
-    responses(Effect, Refusal)
+    responses(Withheld, Effect, Refusal)
 )]
 pub(super) async fn resume(
     _: MayChange,
@@ -242,7 +245,7 @@ pub(super) async fn resume(
     path = "/v1/elections/{election}/transfer",
     params(("election" = String, Path)),
     request_body = TransferCall,
-    responses(Effect, Refusal)
+    responses(Withheld, Effect, Refusal)
 )]
 pub(super) async fn transfer(
     _: MayChange,
@@ -263,6 +266,7 @@ pub(super) async fn transfer(
     params(("election" = String, Path)),
     request_body = RollbackCall,
     responses(
+        Withheld,
         (status = 200, body = CameOf),
         (status = 409, body = CameOf, description = "there is no such version"),
         Refusal

@@ -733,7 +733,7 @@ pub(super) struct SteeringOf {
 
 #[derive(Args, Debug)]
 pub(super) struct Reason {
-    /// Why, for the log and `baton status`
+    /// Why, for the log, the coordinator and, of a suspension, `baton status`
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
 }
