@@ -1,12 +1,15 @@
-//! What those who ask a node cost its renewals.
+//! What those who ask a node, or speak to it, cost its renewals.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
 use std::net::TcpStream;
-use std::path::Path;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
 
 use crate::endpoint::{Endpoint, sample};
 use crate::hosts::{SILENCE, Site};
@@ -15,12 +18,16 @@ use crate::table::{Bar, Row, Unit};
 
 /// Elections that the host leads, each with the shortest lease that the store keeps: 24 renewals a second.
 const ELECTIONS: usize = 8;
-/// Connections that are opened in each round, and left open by those who open them.
+/// Connections that are opened in each round with any, and left open by those who open them.
 const CONNECTIONS: usize = 5000;
+/// Those that are left open at a time: more are not let into this process.
+const HELD: usize = 900;
 /// How long a round takes, with them and without.
 const ROUND: Duration = Duration::from_secs(10);
+/// Lines that are said on each connection to the links' socket, all of them lies.
+const LIES: usize = 100;
 
-/// Renewals while nobody asks, and while many do, by turns.
+/// Renewals while nobody asks, while many do, and while many speak on links, by turns.
 pub fn measure(module: &Path, rounds: u32) -> anyhow::Result<Vec<Row>> {
     let site = Site::new();
     let mut text = format!(
@@ -37,44 +44,74 @@ pub fn measure(module: &Path, rounds: u32) -> anyhow::Result<Vec<Row>> {
         (events.iter().filter(|event| event.name == "started").count() >= ELECTIONS).then_some(())
     });
     let endpoint = Endpoint::of(&node);
-    let (mut calm, mut busy) = (Renewals::default(), Renewals::default());
+    let socket = socket(&site.path("store/links"))?;
+    let [mut calm, mut asked, mut flooded] = [(); 3].map(|()| Renewals::default());
     for _ in 0..rounds {
         let begin = Renewals::read(endpoint);
         thread::sleep(ROUND);
-        let between = Renewals::read(endpoint);
-        crowd(endpoint);
-        calm.add(&begin, &between);
-        busy.add(&between, &Renewals::read(endpoint));
+        let after_calm = Renewals::read(endpoint);
+        spread(|number| ask(endpoint, number));
+        let after_asked = Renewals::read(endpoint);
+        spread(|number| lie(&socket, number));
+        calm.add(&begin, &after_calm);
+        asked.add(&after_calm, &after_asked);
+        flooded.add(&after_asked, &Renewals::read(endpoint));
     }
     let lost = site.journal.events().iter().filter(|event| event.name == "lost").count();
     anyhow::ensure!(lost == 0, "{lost} leases were lost");
     let row = |what: String, value: f64| Row::new(what, Unit::Ms, Samples::from_iter([value * 1e3]));
-    let what = format!("a renewal while {CONNECTIONS} connections ask the endpoint, p99 of {}", busy.count());
-    let before = format!("of {} without them", calm.count());
-    Ok(vec![row(what, busy.p99()).bar(Bar::Ratio(1.5)).beside(before, calm.p99() * 1e3)])
+    let beside = |what: &str, with: &Renewals| {
+        let what = format!("a renewal while {CONNECTIONS} connections {what}, p99 of {}", with.count());
+        let without = format!("of {} without them", calm.count());
+        row(what, with.p99()).bar(Bar::Ratio(1.5)).beside(without, calm.p99() * 1e3)
+    };
+    Ok(vec![beside("ask the endpoint", &asked), beside("flood the links", &flooded)])
 }
 
-/// Opens as many connections as are to be there, asks on every tenth, says half a head on the others, and holds all for
-/// as long as the host lets it.
-fn crowd(endpoint: Endpoint) {
-    let until = Instant::now() + ROUND;
-    let mut held = Vec::with_capacity(CONNECTIONS);
+/// The host's socket in that folder, which is named by its incarnation.
+fn socket(folder: &Path) -> anyhow::Result<PathBuf> {
+    let first = fs::read_dir(folder)?.next().context("the host has no socket")??;
+    Ok(first.path())
+}
+
+/// Opens as many connections as are to be there, spread over a round, and holds them for as long as the host lets it.
+fn spread<T>(open: impl Fn(usize) -> Option<T>) {
+    let begin = Instant::now();
+    let mut held = Vec::with_capacity(HELD);
     for number in 0..CONNECTIONS {
-        if let Ok(mut stream) = TcpStream::connect(endpoint.0) {
-            let asks = number % 10 == 0;
-            let end = if asks { "\r\n\r\n" } else { "" };
-            // The host may have hung up by now.
-            let _ = write!(stream, "GET /metrics HTTP/1.1\r\nHost: node{end}");
-            held.push(stream);
-        }
-        // Spread over the round: what is measured is the host, and not this loop beside it.
-        let due = ROUND.mul_f64((number + 1) as f64 / CONNECTIONS as f64);
-        thread::sleep((until - ROUND + due).saturating_duration_since(Instant::now()));
-        // More are not let into this process.
-        if held.len() >= 900 {
-            held.drain(..100);
+        held.extend(open(number));
+        // What is measured is the host, and not this loop beside it.
+        let due = begin + ROUND.mul_f64((number + 1) as f64 / CONNECTIONS as f64);
+        thread::sleep(due.saturating_duration_since(Instant::now()));
+        if held.len() >= HELD {
+            held.drain(..HELD / 9);
         }
     }
+}
+
+/// Asks on every tenth connection, and says half a head on the others.
+fn ask(endpoint: Endpoint, number: usize) -> Option<TcpStream> {
+    let mut stream = TcpStream::connect(endpoint.0).ok()?;
+    let end = if number.is_multiple_of(10) { "\r\n\r\n" } else { "" };
+    // The host may have hung up by now.
+    let _ = write!(stream, "GET /metrics HTTP/1.1\r\nHost: node{end}");
+    Some(stream)
+}
+
+/// Says hello as a node, and then that it leads, again and again; on every tenth connection nothing that can be read.
+fn lie(socket: &Path, number: usize) -> Option<UnixStream> {
+    let to = socket.file_name()?.to_str()?;
+    let mut stream = UnixStream::connect(socket).ok()?;
+    stream.set_nonblocking(true).ok()?;
+    let election = number % ELECTIONS;
+    let who = format!("\"to\":\"{to}\",\"node\":\"liar\",\"incarnation\":\"{number:032x}\"");
+    let hello = match number.is_multiple_of(10) {
+        true => "\0".repeat(100) + "\n",
+        false => format!("{{\"hello\":{{\"election\":\"job-{election}\",{who}}}}}\n"),
+    };
+    let lie = "{\"leads\":{\"term\":9000000000000000000,\"age_ms\":0,\"place\":0}}\n".repeat(LIES);
+    let _ = stream.write_all((hello + &lie).as_bytes());
+    Some(stream)
 }
 
 /// How many renewals took no longer than each bound, in seconds.
