@@ -741,6 +741,13 @@ pub const MUTANTS: &[Mutant] = &[
         breaks: "gone_in_time",
     },
     Mutant {
+        name: "a kill that a waking has ordered is given its time by the next pause",
+        file: SERVING,
+        old: "let after_a_pause = context.time() >",
+        new: "let after_a_pause = !MUTANT && context.time() >",
+        breaks: "gone_in_time",
+    },
+    Mutant {
         name: "what hangs is given its time by a pause, and its lease is renewed",
         file: SERVING,
         old: " && !had_its_time && ",
