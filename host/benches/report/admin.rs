@@ -44,7 +44,7 @@ pub fn measure(module: &Path, rounds: u32) -> anyhow::Result<Vec<Row>> {
         (events.iter().filter(|event| event.name == "started").count() >= ELECTIONS).then_some(())
     });
     let endpoint = Endpoint::of(&node);
-    let socket = socket(&site.path("store/links"))?;
+    let socket = socket(&site.store().join("links"))?;
     let [mut calm, mut asked, mut flooded] = [(); 3].map(|()| Renewals::default());
     for _ in 0..rounds {
         let begin = Renewals::read(endpoint);
