@@ -1,7 +1,7 @@
 //! What lets those who read the same object now and then read it at once, or seldom: that others have heard of something
 //! new, or would tell.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -32,8 +32,6 @@ struct Ends {
     is_told: watch::Sender<bool>,
     /// Counts what was found that others are to read.
     found: watch::Sender<u64>,
-    /// When one of those who read does so next.
-    planned: Mutex<Option<Instant>>,
 }
 
 impl Default for Tidings {
@@ -42,7 +40,6 @@ impl Default for Tidings {
             looks: watch::Sender::new(0),
             is_told: watch::Sender::new(false),
             found: watch::Sender::new(0),
-            planned: Mutex::default(),
         }))
     }
 }
@@ -86,13 +83,10 @@ pub struct TidingsReader {
 
 impl TidingsReader {
     /// When to read next, where the last reading was answered then and all went well; `usual` is the pace without a word
-    /// of others. If another of the node's readers has planned to read within that pace, it is then: to be woken costs more
-    /// than to read.
+    /// of others.
     pub fn next(&mut self, answered: Instant, usual: (Duration, Duration)) -> Instant {
         let (least, most) = if *self.is_told.borrow_and_update() { TOLD } else { usual };
-        let mut planned = self.of.0.planned.lock().unwrap_or_else(PoisonError::into_inner);
-        let within = planned.filter(|planned| (answered + least..=answered + most).contains(planned));
-        *planned.insert(within.unwrap_or_else(|| answered + between(least, most)))
+        answered + between(least, most)
     }
 
     /// Waits until it is time to read: then, or earlier for a reason, where the last reading began at `last`.
@@ -136,19 +130,6 @@ mod tests {
     use super::*;
 
     const USUAL: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(4));
-
-    #[tokio::test]
-    async fn those_of_one_node_read_together_within_their_pace() {
-        let tidings = Tidings::default();
-        let (mut one, mut other) = (tidings.reader(), tidings.reader());
-        let planned = one.next(Instant::now(), USUAL);
-        for answered in [planned - USUAL.1, planned - USUAL.0] {
-            assert_eq!(other.next(answered, USUAL), planned);
-        }
-        // Too soon for it.
-        let answered = planned - USUAL.0 + Duration::from_millis(1);
-        assert!((answered + USUAL.0..=answered + USUAL.1).contains(&other.next(answered, USUAL)));
-    }
 
     #[tokio::test]
     async fn who_would_be_told_reads_seldom_but_soon_when_that_ends_or_there_is_a_reason() {
