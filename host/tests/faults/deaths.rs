@@ -216,7 +216,9 @@ impl Fleet {
             Point::Renewal => std::thread::sleep(LEASE / 6 - Duration::from_millis(150)),
         }
         std::thread::sleep(case.after);
-        let (before, died) = (self.latest(), now());
+        // A runner that is not there yet cannot die, and the term that has begun goes on.
+        let before = if case.dies == Dies::Runner { self.latest() } else { self.latest().max(self.elected_term()) };
+        let died = now();
         self.log.lock().expect("nobody panics with it").note(&format!("{case}: {}", NAMES[leader]));
         match case.dies {
             Dies::Host => self.nodes[leader].end(Parts::HOST, Death::Killed),
@@ -245,10 +247,16 @@ impl Fleet {
 
     fn elected(&self) -> Result<usize, String> {
         let elected = || self.log.lock().expect("nobody panics with it").elected;
-        Patience::poll(LOOK, elected).map_err(|_| "nobody is elected".to_owned())
+        let (node, _) = Patience::poll(LOOK, elected).map_err(|_| "nobody is elected".to_owned())?;
+        Ok(node)
     }
 
-    /// The highest term of which an effect has arrived.
+    /// The last term that has begun, whether an effect of it has arrived or not.
+    fn elected_term(&self) -> u64 {
+        self.log.lock().expect("nobody panics with it").elected.map_or(0, |(_, term)| term)
+    }
+
+    /// The term of the last effect that has arrived.
     fn latest(&self) -> u64 {
         self.judge.lock().expect("nobody panics with it").latest().map_or(0, |effect| effect.term)
     }

@@ -293,8 +293,8 @@ pub struct Log {
     last: std::collections::VecDeque<String>,
     /// Until when a host waits out an earlier holder, as the last that does so has said.
     pub settled: Option<Instant>,
-    /// The node that was elected last.
-    pub elected: Option<usize>,
+    /// The node that was elected last, and its term.
+    pub elected: Option<(usize, u64)>,
     /// The version that was started last.
     pub served: Option<String>,
     /// How often a node has begun to listen to another.
@@ -337,7 +337,7 @@ impl Log {
             self.settled = Some(Instant::now() + seconds("wait_s"));
         }
         if fields["event"] == "elected" {
-            self.elected = Some(node);
+            self.elected = fields["term"].as_u64().map(|term| (node, term));
         }
         if fields["event"] == "started" {
             self.served = fields["module"].as_str().map(str::to_owned);

@@ -36,7 +36,7 @@ pub(super) struct Serving {
 pub(super) struct Killed {
     /// From when on it has the time that a kill may take.
     pub(super) counted_from: Time,
-    /// When that it is not gone was last looked at.
+    /// When it was last looked at, and was not gone.
     pub(super) seen: Now,
     /// That time is counted from a waking already: it was killed, or given its time once more, after one past the deadline.
     after_a_pause: bool,
