@@ -17,7 +17,7 @@ use crate::config::{Environment, Key};
 use crate::said::Said;
 use baton_modules::Pace;
 use baton_runtime::{Import, InUse, Inspection, Usage};
-use baton_store::{Digest, PastTerm};
+use baton_store::{Digest, Labels, PastTerm};
 use baton_store::{azure, sqlite};
 
 const TIMING: &str = include_str!("../../docs/limits-and-timing.md");
@@ -234,6 +234,7 @@ fn the_fields_in_json_are_those_of_the_table() {
         outcome: None,
         failures: None,
         suspended: None,
+        labels: Labels::default(),
         in_use: None,
     };
     let version = ModuleRow {

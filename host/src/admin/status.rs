@@ -8,7 +8,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use baton_election::{ElectionName, StoreError, Term};
-use baton_store::{Announcement, Listens, ModuleStore as _, ObjectStore};
+use baton_store::{Announcement, Labels, Listens, ModuleStore as _, ObjectStore};
 use serde::Serialize;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
@@ -35,6 +35,9 @@ pub(super) struct ElectionStatus {
     election: String,
     /// The node that says this.
     node: String,
+    /// What people know that node by.
+    #[schema(value_type = Object)]
+    labels: Labels,
     /// The node that leads as far as this one knows; null where none does.
     leader: Option<String>,
     /// Whether this node leads.
@@ -73,6 +76,7 @@ impl ElectionStatus {
         Self {
             election: standing.election.to_string(),
             node: watched.node.clone(),
+            labels: watched.labels.clone(),
             leads: leads.is_some(),
             serves: known.serves(now),
             term: known.term,

@@ -97,7 +97,7 @@ fn table(rows: &[NodeStatusRow], suspended: Option<&Order>, now: OffsetDateTime)
             dash(said.runs.map(|digest| short(&digest.to_string()))),
             dash(said.at.as_deref().map(|at| age(at, now).unwrap_or_else(|| at.to_owned()))),
             dash(said.listens.as_ref().map(|listens| hears(listens, now))),
-            dash(Some(labels(&said.labels)).filter(|labels| !labels.is_empty())),
+            dash(in_one(&said.labels)),
             row.state(),
         ]);
     }
@@ -115,8 +115,10 @@ fn hears(Listens { to, since }: &Listens, now: OffsetDateTime) -> String {
     }
 }
 
-fn labels(labels: &Labels) -> String {
-    labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(",")
+/// Labels in one cell; none where there are none.
+pub(super) fn in_one(labels: &Labels) -> Option<String> {
+    let labels: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    if labels.is_empty() { None } else { Some(labels.join(",")) }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use baton_election::{ElectionName, LeaseState, Outcome, Snapshot, Term};
 use serde::{Serialize, Serializer};
 
+use super::nodes::in_one;
 use super::print::{print_json, print_json_again};
 use super::tone::{Tone, on_stdout, print_drawing, print_styled, table};
 use crate::config::ConfigError;
@@ -13,7 +14,7 @@ use baton_runtime::escape::{escape, escape_lines};
 use baton_runtime::{InUse, Share};
 use baton_store::clock::rfc3339;
 use baton_store::steering::Order;
-use baton_store::{Digest, StoreUrl};
+use baton_store::{Digest, Labels, StoreUrl};
 
 /// Whether the lease is held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -97,6 +98,8 @@ pub struct StatusRow {
     pub failures: Option<u32>,
     /// Who has suspended it; none where nobody has, or that cannot be read.
     pub suspended: Option<SuspendedRow>,
+    /// What people know that node by; empty where it says nothing.
+    pub labels: Labels,
     /// What its instance uses; none if no host of this user on this machine runs it.
     #[serde(rename = "usage")]
     pub in_use: Option<InUse>,
@@ -140,6 +143,7 @@ impl StatusRow {
                 outcome: None,
                 failures: None,
                 suspended: None,
+                labels: Labels::default(),
                 in_use: None,
             },
             Some(record) => Self {
@@ -153,6 +157,7 @@ impl StatusRow {
                 outcome: record.outcome.map(|Outcome::Done| "done".to_string()),
                 failures: Some(record.failures),
                 suspended: None,
+                labels: Labels::default(),
                 in_use: None,
             },
         })
@@ -214,7 +219,8 @@ fn text(rows: &[StatusRow]) -> String {
     if rows.is_empty() {
         return "There are no elections in this store.\n".to_string();
     }
-    let mut lines = vec![["ELECTION", "LEASE", "TERM", "NODE", "SINCE", "MODULE", "OUTCOME"].map(String::from)];
+    let mut lines =
+        vec![["ELECTION", "LEASE", "TERM", "NODE", "SINCE", "MODULE", "OUTCOME", "LABELS"].map(String::from)];
     let dash = |text: Option<String>| text.unwrap_or("-".to_string());
     for row in rows {
         lines.push([
@@ -226,6 +232,7 @@ fn text(rows: &[StatusRow]) -> String {
             dash(row.since.map(|since| rfc3339(Duration::from_secs(since.as_secs())).replace(".000000", ""))),
             dash(row.module.as_deref().map(short)),
             dash(row.outcome.clone().or(row.failures.and_then(in_a_row))),
+            dash(in_one(&row.labels)),
         ]);
     }
     let mut text = table(&lines, |column, cell| if column == 1 { LeaseWord::tone(cell) } else { Tone::Plain });
@@ -315,6 +322,7 @@ mod tests {
                     at: "2024-02-29T12:00:00Z".to_string(),
                     reason: Some("\x1b[2J".to_string()),
                 }),
+                labels: [("zone".to_string(), "west".to_string())].into(),
                 in_use: None,
             },
             StatusRow {
@@ -327,6 +335,7 @@ mod tests {
                 outcome: Some("done".to_string()),
                 failures: None,
                 suspended: None,
+                labels: Labels::default(),
                 in_use: None,
             },
         ]
@@ -336,9 +345,9 @@ mod tests {
     fn the_table_is_aligned_and_harmless() {
         assert_eq!(
             anstream::adapter::strip_str(&text(&rows())).to_string(),
-            "ELECTION   LEASE    TERM  NODE            SINCE                 MODULE               OUTCOME\n\
-             heartbeat  held     7     web-3\\u{1b}[2J  2024-02-29T12:34:56Z  sha256:abababababab  failed 3 times in a row\n\
-             x          outside  -     -               -                     -                    done\n\
+            "ELECTION   LEASE    TERM  NODE            SINCE                 MODULE               OUTCOME                  LABELS\n\
+             heartbeat  held     7     web-3\\u{1b}[2J  2024-02-29T12:34:56Z  sha256:abababababab  failed 3 times in a row  zone=west\n\
+             x          outside  -     -               -                     -                    done                     -\n\
              \n\
              heartbeat is suspended since 2024-02-29T12:00:00Z by ann@desk: \\u{1b}[2J\n"
         );
@@ -378,6 +387,7 @@ mod tests {
                 outcome: Some("done".to_string()),
                 failures: Some(0),
                 suspended: None,
+                labels: Labels::default(),
                 in_use: None,
             }
         );
@@ -389,7 +399,7 @@ mod tests {
         assert_eq!(
             serde_json::to_string(&rows()).unwrap(),
             format!(
-                r#"[{{"election":"heartbeat","lease":"held","term":7,"node":"web-3\u001b[2J","since":"2024-02-29T12:34:56.000042Z","module":"sha256:{digest}","outcome":null,"suspended":{{"by":"ann@desk","at":"2024-02-29T12:00:00Z","reason":"\u001b[2J"}},"usage":null}},{{"election":"x","lease":"outside","term":null,"node":null,"since":null,"module":null,"outcome":"done","suspended":null,"usage":null}}]"#
+                r#"[{{"election":"heartbeat","lease":"held","term":7,"node":"web-3\u001b[2J","since":"2024-02-29T12:34:56.000042Z","module":"sha256:{digest}","outcome":null,"suspended":{{"by":"ann@desk","at":"2024-02-29T12:00:00Z","reason":"\u001b[2J"}},"labels":{{"zone":"west"}},"usage":null}},{{"election":"x","lease":"outside","term":null,"node":null,"since":null,"module":null,"outcome":"done","suspended":null,"labels":{{}},"usage":null}}]"#
             )
         );
     }

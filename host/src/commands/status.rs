@@ -12,7 +12,7 @@ use crate::cli::{self, StatusRow};
 use crate::signals::Signals;
 use crate::status_socket;
 use baton_store::clock::wall;
-use baton_store::{Store, StoreUrl, steering};
+use baton_store::{Announcement, ModuleStore as _, Store, StoreUrl, steering};
 
 pub(super) async fn status(
     election: Option<ElectionName>,
@@ -59,11 +59,18 @@ async fn look(election: Option<&ElectionName>, place: &StoreUrl, store: &dyn Sto
     };
     let mut rows = Vec::new();
     for election in names {
-        let row = StatusRow::of(&election, read(store, &election).await?);
-        // Where it cannot be read, `baton nodes` and those that steer say why.
-        let asked = timeout(ANSWER_WITHIN, steering::read(store, &election)).await;
-        let suspended = asked.ok().and_then(Result::ok).and_then(|asked| asked.suspended);
-        rows.extend(row.map(|row| StatusRow { suspended: suspended.map(Into::into), ..row }));
+        let Some(row) = StatusRow::of(&election, read(store, &election).await?) else { continue };
+        // Where these cannot be read, `baton nodes` and those that steer say why.
+        let suspended = async {
+            let asked = timeout(ANSWER_WITHIN, steering::read(store, &election)).await.ok()?.ok()?;
+            asked.suspended.map(Into::into)
+        };
+        let labels = async {
+            let said = timeout(ANSWER_WITHIN, store.announced(&election, row.node.as_deref()?)).await.ok()?.ok()??;
+            Some(Announcement::decode(&said)?.labels)
+        };
+        let (suspended, labels) = tokio::join!(suspended, labels);
+        rows.push(StatusRow { suspended, labels: labels.unwrap_or_default(), ..row });
     }
     if let (Some(election), true) = (election, rows.is_empty()) {
         return Err(unheard_of(election, place, store).await);

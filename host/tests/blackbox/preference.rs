@@ -43,7 +43,8 @@ fn a_lower_priority_lets_others_have_a_free_lease_and_then_takes_it(fleet: Fleet
     let waited = beta.event("to wait", waits);
     assert!(waited.text("reason").contains("priority 0"), "{waited:?}");
     let elected = beta.event("to lead", |event| event.name == "elected" && event.ts > waited.ts);
-    assert!(elected.ts - waited.ts >= Duration::from_secs(2), "{waited:?} and {elected:?}");
+    // Of its 2 s some had passed when it said so.
+    assert!(elected.ts - waited.ts >= Duration::from_secs(1), "{waited:?} and {elected:?}");
     fleet.beat_above(elected.term - 1);
     fleet.check_promises();
 }
@@ -52,7 +53,7 @@ fn a_lower_priority_lets_others_have_a_free_lease_and_then_takes_it(fleet: Fleet
 fn leads_one_of_two(fleet: &Fleet) -> Node {
     let tables = ["one", "two"].map(|name| table(name, Guest::Beats)).concat();
     let store = fleet.store.url();
-    let file = format!("max-leading = 1\nstore = {store:?}\nlease = \"2s\"\nmax-memory = \"64MiB\"\n{tables}");
+    let file = format!("max-leading = 1\nstore = {store:?}\nlease = \"15s\"\nmax-memory = \"64MiB\"\n{tables}");
     std::fs::write(fleet.home.path().join("baton.toml"), file).expect("a file");
     Launch::run("alpha", fleet.home.path(), &fleet.journal).start()
 }
@@ -71,7 +72,7 @@ fn a_host_leads_as_many_elections_as_it_should_and_what_nobody_else_does() {
     assert!(waited.text("reason").contains("1 elections led at most"), "{waited:?}");
     let leads = |event: &Event| event.name == "elected" && election(event) == election(&waited);
     let second = alpha.event("to lead both", leads);
-    assert!(second.ts - waited.ts >= Duration::from_secs(10), "{waited:?} and {second:?}");
+    assert!(second.ts - waited.ts >= Duration::from_secs(8), "{waited:?} and {second:?}");
     assert_eq!(fleet.journal.events().iter().filter(|event| waits(event)).count(), 1, "it is said once");
 }
 
@@ -126,7 +127,12 @@ fn labels_and_priorities_are_shown(fleet: Fleet) {
     for row in [&nodes[0], &listed[0]] {
         assert_eq!((&row["labels"], &row["priority"], &row["leads_enough"]), (&labels, &70.into(), &false.into()));
     }
-    let table = fleet.command(&["nodes", ELECTION]);
-    assert!(table.stdout.contains("rack=7,zone=west"), "{table:?}");
+    let of_itself = at.ask_as("localhost", &format!("/v1/elections/{ELECTION}"));
+    assert_eq!(serde_json::from_str::<Value>(&of_itself.body).expect("JSON")["labels"], labels, "{of_itself:?}");
+    assert_eq!(fleet.status()["labels"], labels);
+    for command in ["nodes", "status"] {
+        let table = fleet.command(&[command, ELECTION]);
+        assert!(table.stdout.contains("rack=7,zone=west"), "{table:?}");
+    }
     fleet.check_promises();
 }
