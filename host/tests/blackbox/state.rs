@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::endpoint::{Endpoint, sample};
 use crate::fleet::{ELECTION, Fleet};
 use crate::guests::Guest;
 use crate::node::{Event, baton, finish, finish_with_input};
@@ -103,6 +104,9 @@ fn an_operator_reads_and_changes_the_state(fleet: Fleet) {
     let gone = alpha.event("gone", |event| event.name == "gone" && event.text("outcome") == "superseded");
     assert_eq!(gone.term, first.term);
     assert_eq!(gone.text("message"), "an operator changed the state");
+    let page = Endpoint::of(&alpha).ask("/metrics").body;
+    let ends = format!("baton_instance_ends_total{{election=\"{ELECTION}\",outcome=\"superseded\"}}");
+    assert_eq!(sample(&page, &ends), 1.0, "{page}");
     let resumed =
         fleet.beat("the next term", |event| event.term > first.term && event.text("line").starts_with("resumed"));
     assert_eq!(resumed.text("line"), "resumed 1000000");

@@ -3,7 +3,7 @@
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 
-use crate::node::{GUARD, Node};
+use crate::node::{GUARD, Node, until};
 
 /// Where it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,11 +50,22 @@ impl Endpoint {
 
     /// The same of a host of this name.
     pub fn ask_as(self, host: &str, path: &str) -> Answer {
-        let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
-        let answer = self.send(request.as_bytes()).expect("an answer");
+        let answer = self.send(&get(host, path)).expect("an answer");
         assert!(answer.status > 0, "{self:?} has hung up");
         answer
     }
+
+    /// Asks for a path until the status is this one. Beside many others who ask, one may be hung up on.
+    pub fn ask_until(self, path: &str, status: u16) -> Answer {
+        until(&format!("{path} to answer {status}"), || {
+            let answer = self.send(&get("node", path)).map_err(|error| error.to_string())?;
+            if answer.status == status { Ok(answer) } else { Err(format!("{answer:?}")) }
+        })
+    }
+}
+
+fn get(host: &str, path: &str) -> Vec<u8> {
+    format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").into()
 }
 
 /// The value of the one sample of a scraped page that has this name and these labels.
