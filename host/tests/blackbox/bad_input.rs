@@ -11,6 +11,7 @@ use crate::fleet::Fleet;
 use crate::guests::Guest;
 use crate::node::{Finished, Journal, Launch, Node, baton, finish};
 use crate::store::Store;
+use baton_test_support::server::free_port;
 
 /// A folder with a file of that content in it.
 fn file(name: &str, content: impl AsRef<[u8]>) -> (TempDir, PathBuf) {
@@ -224,8 +225,10 @@ fn a_missing_container_is_said_once_and_waited_for() {
     stays_and_says(&mut node, &["container", "--create"]);
     fleet.store.create_container();
     fleet.beat_above(0);
-    let complaints = fleet.journal.events().iter().filter(|event| event.name == "misconfigured").count();
-    assert_eq!(complaints, 1, "the same trouble is said once: {:?}", fleet.journal.events());
+    let events = fleet.journal.events();
+    let named = |name: &str| events.iter().filter(|event| event.name == name).count();
+    // Unless there was another in between.
+    assert!(named("misconfigured") <= 1 + named("store_unreachable"), "the same trouble is said once: {events:?}");
     fleet.check_promises();
 }
 
@@ -252,7 +255,7 @@ fn a_wrong_key() {
 fn a_store_that_nobody_answers_for() {
     let home = tempfile::tempdir().expect("a folder");
     let journal = Journal::default();
-    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
+    let port = free_port();
     let url = format!("azurite://127.0.0.1:{port}/fleet");
     let mut node = Launch::run("alpha", home.path(), &journal).arg(Guest::Beats.module()).flag("--store", url).start();
     stays_and_says(&mut node, &[&format!("127.0.0.1:{port}")]);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::guests::Guest;
 use crate::node::{Journal, Launch, until};
+use crate::share::Share;
 use crate::skipped::skipped;
 use crate::store::Store;
 
@@ -25,10 +26,11 @@ fn beats_beside(other: Guest) {
 
 /// The same with that table for the other, in a host that starts in another way. Returns its log.
 fn beats_beside_one_of(other: &str, starts: impl FnOnce(Launch) -> Launch) -> Journal {
+    let _share = Share::heavy();
     let store = Store::sqlite();
     let home = tempfile::tempdir().expect("a folder");
     let config = format!(
-        "store = {:?}\nlease = \"10s\"\ngrace = \"300ms\"\npause = \"100ms\"\nmax-memory = \"64MiB\"\n\n{}\n{other}",
+        "store = {:?}\nlease = \"20s\"\ngrace = \"300ms\"\npause = \"100ms\"\nmax-memory = \"64MiB\"\n\n{}\n{other}",
         store.url(),
         table("beats", Guest::Beats),
     );

@@ -36,8 +36,10 @@ impl Project {
     /// Changes what is built: a custom section makes another module of the guest.
     fn write(&self, version: &str) {
         let size = u8::try_from(version.len() + 2).expect("a short text");
-        fs::write(self.place("section"), [&[0, size, 1, b'v'], version.as_bytes()].concat())
-            .expect("it can be written");
+        // At once: a build of half of it would be another module.
+        let hidden = self.home.path().join("section");
+        fs::write(&hidden, [&[0, size, 1, b'v'], version.as_bytes()].concat()).expect("it can be written");
+        fs::rename(hidden, self.place("section")).expect("it can be put in its place");
     }
 
     fn dev(&self, flags: &[&str]) -> Node {

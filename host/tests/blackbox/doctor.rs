@@ -40,9 +40,10 @@ fn a_store_is_tried_beside_an_election_that_does_not_notice(fleet: Fleet) {
     let diagnosis = diagnosis(&fleet.command(&["doctor", "--json", "--lease", &lease]), 0);
     assert_eq!(diagnosis["complete"], true, "{diagnosis:#}");
     assert_eq!(diagnosis["store"], fleet.store.url());
-    for measured in [&diagnosis["latency"]["p99_ms"], &diagnosis["free_after_ms"]] {
-        assert!(measured.as_f64().is_some(), "{diagnosis:#}");
-    }
+    assert!(diagnosis["latency"]["p99_ms"].as_f64().is_some(), "{diagnosis:#}");
+    // Where the machine has paused about the lease's end, that is not measured.
+    let free_after = &diagnosis["free_after_ms"];
+    assert!(free_after.is_null() || free_after.as_f64().is_some(), "{diagnosis:#}");
     for check in ["lease-taken-over", "lease-expired", "write-version", "removed"] {
         assert_eq!(finding(&diagnosis, check)["level"], "ok", "{diagnosis:#}");
     }

@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 
 use rustix::process::Signal;
 use serde_json::Value;
+use time::OffsetDateTime;
 
 use crate::endpoint::{Answer, Endpoint};
 use crate::fleet::{ELECTION, Fleet};
@@ -64,14 +65,18 @@ fn list(answer: &Answer) -> Vec<Value> {
 struct Stream(BufReader<TcpStream>);
 
 impl Stream {
+    /// Beside many others who ask, one may be hung up on.
     fn open(at: Endpoint, path: &str, headers: &str) -> Self {
-        let mut stream = TcpStream::connect(at.0).expect("it listens");
-        stream.set_read_timeout(Some(GUARD)).expect("a time");
         let request = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n{headers}\r\n");
-        stream.write_all(request.as_bytes()).expect("sent");
-        let mut stream = Self(BufReader::new(stream));
-        assert!(stream.line().expect("an answer").starts_with("HTTP/1.1 200"));
-        stream
+        until("a stream", || {
+            let mut stream = TcpStream::connect(at.0).map_err(|error| error.to_string())?;
+            stream.set_read_timeout(Some(GUARD)).expect("a time");
+            stream.write_all(request.as_bytes()).map_err(|error| error.to_string())?;
+            let mut stream = Self(BufReader::new(stream));
+            let answer = stream.line();
+            let is_one = answer.as_deref().is_some_and(|answer| answer.starts_with("HTTP/1.1 200"));
+            if is_one { Ok(stream) } else { Err(format!("{answer:?}")) }
+        })
     }
 
     /// The next line of whatever is sent; none at the end.
@@ -190,7 +195,8 @@ fn a_reader_follows_the_leader_and_prints_nothing_twice(fleet: Fleet) {
     let (mut terms, beats) = (Vec::new(), logs.lines());
     terms.extend(beats.iter().filter_map(|line| line["term"].as_u64()));
     assert!(terms.is_sorted(), "the lines of a term stand together: {terms:?}");
-    let last = |line: &Value| line["node"] == "beta" && line["event"] == "released";
+    // A host that ends tells its readers for half a second more: the rest they may miss.
+    let last = |line: &Value| line["node"] == "beta" && line["event"] == "stopping";
     events.wait("the last words of beta", last);
     // Of gamma's time as a standby nothing is told: it led afterwards.
     assert!(events.lines().iter().all(|line| line["node"] != "gamma" || line["event"] != "standby"));
@@ -282,9 +288,11 @@ fn a_node_without_a_token_tells_nobody_what_is_printed() {
     let events = fleet.command(&["events"]);
     assert_eq!(events.code, Some(1), "{events:?}");
     assert!(events.stdout.contains("elected: leading with module"), "{events:?}");
-    assert!(events.stderr.contains("ended: beta led last, and its host has ended"), "{events:?}");
+    // What a host has announced it takes back as it ends, if the store answers within a second.
+    let has_ended = |said: &str| said.contains("its host has ended") || said.contains("beta does not tell");
+    assert!(events.stderr.contains("ended: ") && has_ended(&events.stderr), "{events:?}");
     let ended = fleet.command(&["events", "ended"]);
-    assert!(ended.code == Some(1) && ended.stderr.contains("its host has ended"), "{ended:?}");
+    assert!(ended.code == Some(1) && has_ended(&ended.stderr), "{ended:?}");
 }
 
 #[test]
@@ -380,7 +388,7 @@ fn streams_that_nobody_reads_keep_nobody_out_and_delay_nothing() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Floods).heavy();
     let file = token(&fleet);
     // A lease that outlasts what else this machine may be busy with.
-    let flags = [("--admin-token-file", &*file), ("--max-output", "1000"), ("--lease", "10s")];
+    let flags = [("--admin-token-file", &*file), ("--max-output", "1000"), ("--lease", "60s")];
     let mut node = fleet.launch_with("alpha", &flags).start();
     let term = fleet.beat_above(0).term;
     let at = Endpoint::of(&node);
@@ -398,21 +406,19 @@ fn streams_that_nobody_reads_keep_nobody_out_and_delay_nothing() {
             held.drain(..100);
         }
     }
-    until("/livez to answer", || {
-        let answer = at.ask("/livez");
-        if answer.status == 200 { Ok(()) } else { Err(answer) }
-    });
-    assert_eq!(at.ask("/readyz").status, 200);
+    at.ask_until("/livez", 200);
+    at.ask_until("/readyz", 200);
     let descriptors = std::fs::read_dir(format!("/proc/{}/fd", node.pid())).expect("it runs").count();
     assert!(descriptors < 400, "{descriptors} descriptors are open");
     // Those who come now are served, though all places are taken by others.
     let mut stream = Stream::open(at, &logs, &bearer());
     assert_eq!(stream.entry().1["event"], "output");
     drop(held);
-    let beat = fleet.beat("a line", |event| event.name == "output");
+    let now = OffsetDateTime::now_utc();
+    let beat = fleet.beat("a line", |event| event.ts > now);
     assert_eq!((beat.term, node.is_running()), (term, true));
     let mut events = fleet.journal.events();
-    events.retain(|event| ["lost", "renew_failed"].contains(&event.name.as_str()));
+    events.retain(|event| ["lost", "stopping"].contains(&event.name.as_str()));
     assert!(events.is_empty(), "{events:?}");
     assert_eq!(node.terminate().code(), Some(0));
     fleet.check_promises();
@@ -427,10 +433,7 @@ fn a_stream_outlives_those_who_only_hold_connections() {
     let mut stream = Stream::open(at, "/v1/events?tail=1", "");
     stream.entry();
     let held: Vec<TcpStream> = (0..400).filter_map(|_| TcpStream::connect(at.0).ok()).collect();
-    until("/livez to answer", || {
-        let answer = at.ask("/livez");
-        if answer.status == 200 { Ok(()) } else { Err(answer) }
-    });
+    at.ask_until("/livez", 200);
     let _outage = fleet.store.cut();
     while stream.entry().1["event"] != "renew_failed" {}
     drop(held);

@@ -35,7 +35,8 @@ fn a_killed_leader_is_replaced(fleet: Fleet) {
 fn a_terminated_leader_hands_off(fleet: Fleet) {
     // A released lease is taken at the next poll, not when it would have run out: that would be much later.
     let lease = Duration::from_secs(60);
-    let launch = |name| fleet.launch_with(name, &[("--lease", "60s")]).start();
+    // And a grace in which a busy machine gets to the guest's last line.
+    let launch = |name| fleet.launch_with(name, &[("--lease", "60s"), ("--grace", "20s")]).start();
     let mut a = launch("alpha");
     let term = fleet.beat_above(0).term;
     let b = launch("beta");

@@ -58,8 +58,8 @@ fn across_machines_a_standby_hardly_asks_and_is_there_when_the_lease_is_given_up
     assert!(beta.terminate().success());
     let next = gamma.after(term, "elected");
     let gone = beta.event("the end of its instance", |event| event.name == "gone" && event.term >= term);
-    // It would have looked within ten seconds.
-    assert!(next.ts >= gone.ts && next.ts - gone.ts < Duration::from_secs(5), "{gone:?}, {next:?}");
+    // Without a word it looks 22 s after the last time at the earliest.
+    assert!(next.ts >= gone.ts && next.ts - gone.ts < Duration::from_secs(15), "{gone:?}, {next:?}");
     let is_said = |event: &&Event| event.name == "error" && event.text("error").contains("cannot be reached");
     let said: Vec<String> = fleet.journal.events().iter().filter(is_said).map(|event| event.from.clone()).collect();
     assert_eq!(said, ["beta"], "it is said once, and of nobody who is found");

@@ -13,10 +13,10 @@ use crate::node::{Event, Launch, Node, until};
 use crate::store::Store;
 
 /// D. From 0.93 D, when a host ends itself, to D there is little; more than on a busy machine may be lost.
-const LEASE: Duration = Duration::from_secs(20);
+const LEASE: Duration = Duration::from_secs(40);
 
 fn launch(fleet: &Fleet) -> Launch {
-    fleet.launch_with("alpha", &[("--lease", "20s")])
+    fleet.launch_with("alpha", &[("--lease", "40s")])
 }
 
 /// Waits for the end of a host that was last renewed before `safe`, and checks that it came by its own hand and before the

@@ -94,7 +94,7 @@ fn one_host_follows_several_sources() {
     let file = fleet.home.path().join("file.wasm");
     std::fs::write(&file, Guest::Beats.build(1)).expect("the file is written");
     let config = format!(
-        "store = {:?}\nlease = \"2s\"\nenv = {{ BEHAVIOUR = \"beat\" }}\n\
+        "store = {:?}\nlease = \"15s\"\nenv = {{ BEHAVIOUR = \"beat\" }}\n\
          [coordinators.fleet]\nmodule = \"store://fleet\"\n[coordinators.file]\nmodule = \"file.wasm\"\n",
         fleet.store.url()
     );

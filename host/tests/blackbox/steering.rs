@@ -386,6 +386,7 @@ fn an_endpoint_steers_for_who_has_the_token() {
     assert_eq!(post(at_beta, "resume", RIGHT, "").status, 200);
     let last = fleet.beat_above(term).term;
     for to in ["alpha", "beta"] {
+        listed(&fleet, to, is_ready);
         let asked = post(at_beta, "transfer", RIGHT, &format!(r#"{{"to":"{to}"}}"#));
         assert!(asked.status == 200 && asked.body.contains(&format!("{to} leads fleet")), "{asked:?}");
     }

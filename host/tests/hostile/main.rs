@@ -453,17 +453,27 @@ fn children_of(parent: u32) -> Vec<u32> {
 /// Its deadline passes, and it goes on printing as if it had not.
 async fn its_time_is_over(host: &Host) {
     let launcher = host.evil("prints after its deadline", Plain, "0");
-    let remaining = Duration::from_millis(600);
     launcher.runners.make_ready(&host.modules[0]).await.unwrap();
+    let mut remaining = Duration::from_millis(600);
+    // On a busy machine it prints nothing before, for once.
+    while printed_until(host, &launcher, remaining).await < 3 {
+        remaining *= 2;
+        assert!(remaining < Duration::from_secs(60), "it prints nothing");
+    }
+}
+
+/// Has so much time. Returns how much it printed before that was over.
+async fn printed_until(host: &Host, launcher: &Launcher, remaining: Duration) -> usize {
     let deadline = host.clock.now() + remaining;
-    let (mut instance, seen) = host.start(&launcher, &host.modules[0], remaining);
+    let (mut instance, seen) = host.start(launcher, &host.modules[0], remaining);
     // Nobody kills it but the warden.
     let event = Patience::of_future(instance.next_event()).await.expect("it is ended when its time is over");
     let is_killed = matches!(&event, InstanceEvent::Gone(gone) if gone.end == End::Killed);
     assert!(is_killed && host.clock.now() >= deadline, "{event:?}");
     let late = seen.noticed().lines.iter().filter(|(at, _)| *at > deadline + EVERY).count();
     // One may have passed the gate before, on a thread that had to wait then.
-    assert!(late <= 1 && seen.noticed().lines.len() > 2, "{late} lines are put out when its time is over: {seen:?}");
+    assert!(late <= 1, "{late} lines are put out when its time is over: {seen:?}");
+    seen.noticed().lines.len() - late
 }
 
 /// A host that is stopped while a runner of it writes to its connections. Says whether that ended at the deadline.
@@ -478,7 +488,7 @@ fn its_host_is_stopped(module: &Path) -> bool {
     }
     let pid = Pid::from_child(&host);
     kill_process(pid, Signal::STOP).unwrap();
-    std::thread::sleep(HOST_HAS + Duration::from_secs(1));
+    std::thread::sleep(HOST_HAS + Duration::from_secs(5));
     let connection = &mut connections[0];
     let ended = loop {
         connection.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
@@ -503,7 +513,7 @@ fn its_host_is_stopped(module: &Path) -> bool {
 }
 
 /// The time that the instance of a host has that is stopped.
-const HOST_HAS: Duration = Duration::from_secs(3);
+const HOST_HAS: Duration = Duration::from_secs(10);
 
 async fn be_a_host(port: &str, module: &Path) {
     let host = Host::new([module, module]);

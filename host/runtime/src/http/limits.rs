@@ -175,11 +175,9 @@ mod tests {
         let clock = Clock::default();
         let (gate, page) = gate_for(Duration::from_millis(300));
         let begin = clock.now();
-        let renewal = async {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            page.open_for(|| Duration::from_millis(600));
-        };
-        tokio::join!(renewal, elapsed(&gate, &clock, Duration::from_secs(3600)));
+        let mut wait = Wait::new(&gate, &clock, Duration::from_secs(3600));
+        page.open_for(|| Duration::from_millis(600));
+        poll_fn(|cx| wait.poll(cx, &gate, &clock)).await;
         assert!(clock.now().since(begin) >= Duration::from_millis(600) - BEFORE_DEADLINE);
     }
 }

@@ -123,10 +123,9 @@ pub(super) async fn renewing_an_expired_lease_with_a_wrong_id_is_lost(bench: Ben
 
 pub(super) async fn a_renewal_counts_anew(bench: Bench) {
     bench.held_by(a()).await;
-    let most = bench.brief() * 2 / 3;
-    bench.backend.wait_out(most).await;
+    bench.most_of_it().await;
     assert_eq!(bench.renew(a()).await, Ok(Reply::Done));
-    bench.backend.wait_out(most).await;
+    bench.most_of_it().await;
     assert_eq!(bench.see().await.lease, LeaseState::Held);
     assert_eq!(bench.acquire(b()).await, Err(StoreError::Held));
 }
@@ -147,9 +146,9 @@ pub(super) async fn a_lease_is_gone_on_with_under_its_id_and_over_the_version_th
     assert_eq!(bench.reclaim(a(), &old).await, Err(StoreError::Conflict), "somebody has written since");
     assert_lost(&bench.reclaim(b(), &new).await);
     // It counts anew, and the version stays.
-    bench.backend.wait_out(bench.brief() * 2 / 3).await;
+    bench.most_of_it().await;
     assert_eq!(bench.reclaim(a(), &new).await, Ok(Reply::Done));
-    bench.backend.wait_out(bench.brief() * 2 / 3).await;
+    bench.most_of_it().await;
     let seen = bench.see().await;
     assert_eq!((seen.lease, seen.version), (LeaseState::Held, new.clone()));
     assert!(matches!(bench.write(a(), &new, 2).await, Ok(Reply::Version(_))));

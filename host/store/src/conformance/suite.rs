@@ -166,6 +166,12 @@ impl Bench {
         self.store.lease_range().0.max(Duration::from_secs(6))
     }
 
+    /// Waits for so much of a case's lease that two such waits outlast it, and that what is asked after one still finds it
+    /// held on a machine that wakes late.
+    pub async fn most_of_it(&self) {
+        self.backend.wait_out(self.brief() / 2 + Duration::from_millis(500)).await;
+    }
+
     /// Asks the store, until it is not busy.
     pub async fn ask(&self, op: Op) -> Result<Reply, StoreError> {
         ask(self.store.as_ref(), op).await

@@ -165,7 +165,7 @@ fn a_wait_outlasts_the_lease_while_that_is_renewed() {
     let fleet = fleet();
     let (listener, url) = listen();
     // What else runs on a busy machine must not cost the lease.
-    let lease = Duration::from_secs(8);
+    let lease = Duration::from_secs(20);
     let node = launch_with_lease(lease, &fleet, "alpha", "hang", &url).flag("--allow-http", &url);
     let node = node.flag("--env", "TIMEOUT_MS=600000").start();
     let mut stream = accept(&listener);
@@ -174,7 +174,7 @@ fn a_wait_outlasts_the_lease_while_that_is_renewed() {
     std::thread::sleep(lease + lease / 2);
     stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
     let (took, what) = waited(&node);
-    assert!(took >= 12_000 && what == "Ok(200)", "{took} ms: {what}");
+    assert!(took >= 30_000 && what == "Ok(200)", "{took} ms: {what}");
 }
 
 #[test]

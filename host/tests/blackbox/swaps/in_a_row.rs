@@ -134,7 +134,7 @@ impl Scene {
         assert!(terms.is_sorted(), "a lower term came after a higher one: {terms:?}");
         let terms: std::collections::BTreeSet<u64> = terms.into_iter().collect();
         assert!(terms.len() > swapped.len(), "each version has asked the server: {terms:?}");
-        swapped.len()
+        changes.len()
     }
 }
 
