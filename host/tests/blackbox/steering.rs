@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use baton_election::{ElectionName, Op, Record, Reply, Snapshot};
 use baton_store::{Announcement, ModuleStore as _, Reading, Store as AnyStore, VersionedObject};
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::endpoint::Endpoint;
@@ -20,11 +21,14 @@ on_both_stores! {
     a_lease_is_transferred_to_whom_it_should,
     a_node_that_hangs_is_waited_for_in_vain_and_the_leader_goes_on,
     a_leader_that_hangs_is_waited_out_and_hears_of_it_when_it_wakes,
+    a_transfer_waits_out_a_leader_that_hangs,
+    a_leader_that_is_gone_is_waited_out,
     a_leader_that_heeds_no_stop_is_killed,
     what_is_spoilt_is_told_once_and_made_anew,
     an_outside_clients_lease_is_broken_and_a_hosts_is_not,
     hosts_that_do_not_know_steering_are_named,
     an_id_that_two_hosts_have_is_refused,
+    an_endpoint_steers_for_who_has_the_token,
 }
 
 fn steer(fleet: &Fleet, args: &[&str]) -> Finished {
@@ -200,6 +204,48 @@ fn a_leader_that_hangs_is_waited_out_and_hears_of_it_when_it_wakes(fleet: Fleet)
     fleet.check_promises();
 }
 
+fn a_transfer_waits_out_a_leader_that_hangs(fleet: Fleet) {
+    let (alpha, term) = fleet.leader("alpha");
+    let beta = fleet.standby("beta", &alpha);
+    listed(&fleet, "beta", is_ready);
+    alpha.pause();
+    done(&steer(&fleet, &["transfer", "--to", "beta"]), &["beta leads fleet in term "]);
+    alpha.resume();
+    assert_eq!(fleet.beat_above(term).from, "beta");
+    drop(beta);
+    fleet.check_promises();
+}
+
+/// As on another machine, where nobody hears of its end.
+fn a_leader_that_is_gone_is_waited_out(fleet: Fleet) {
+    let start = |name: &str| fleet.launch(name).arg("--witness=false").start();
+    let nodes = ["alpha", "beta", "gamma", "delta"].map(start);
+    let leader = |above: u64| {
+        let beat = fleet.beat_above(above);
+        (nodes.iter().find(|node| node.name == beat.from).expect("one of them"), beat.term)
+    };
+    let (first, term) = leader(0);
+    let rest: Vec<&Node> = nodes.iter().filter(|node| node.name != first.name).collect();
+    rest.iter().for_each(|node| drop(listed(&fleet, &node.name, is_ready)));
+    first.signal(Signal::KILL);
+    refused(&steer(&fleet, &["break"]), &[&format!("is held by {}", first.name), "runs out within"]);
+    let heir = &rest[0].name;
+    done(&steer(&fleet, &["transfer", "--to", heir]), &[&format!("{heir} leads fleet in term ")]);
+    let (second, term) = leader(term);
+    assert_eq!(second.name, *heir);
+    rest[1..].iter().for_each(|node| drop(listed(&fleet, &node.name, is_ready)));
+    second.signal(Signal::KILL);
+    done(&steer(&fleet, &["step-down", "--for", "1h"]), &[" leads in term "]);
+    let (third, term) = leader(term);
+    third.signal(Signal::KILL);
+    done(&steer(&fleet, &["suspend"]), &["fleet is suspended"]);
+    done(&steer(&fleet, &["resume"]), &["fleet is resumed: ", " leads in term "]);
+    let (fourth, _) = leader(term);
+    let all = [first, second, third, fourth].map(|node| &node.name);
+    assert_eq!(all.iter().collect::<std::collections::HashSet<_>>().len(), 4, "{all:?}");
+    fleet.check_promises();
+}
+
 fn a_leader_that_heeds_no_stop_is_killed(fleet: Fleet) {
     let fleet = fleet.with(Guest::IgnoresStop);
     let (alpha, term) = fleet.leader("alpha");
@@ -233,7 +279,7 @@ fn a_leader_that_is_cut_off_is_waited_out() {
     let fleet = Fleet::new(Store::azurite());
     let (alpha, term) = fleet.leader("alpha");
     let around = fleet.store.url_around_the_proxy();
-    let beta = fleet.launch_with("beta", &[("--store", &around)]).start();
+    let mut beta = fleet.launch_with("beta", &[("--store", &around)]).start();
     listed(&fleet, "beta", is_ready);
     let outage = fleet.store.cut();
     let asked = |args: &[&str]| {
@@ -247,6 +293,16 @@ fn a_leader_that_is_cut_off_is_waited_out() {
     drop(outage);
     assert_eq!(says(&alpha, "suspended").text("reason"), "while it is away");
     says(&beta, "suspended");
+    // The other way round, for a step-down: alpha leads alone, and beta comes back while it is away.
+    assert!(beta.terminate().success());
+    done(&asked(&["resume", ELECTION]), &["is resumed: alpha leads"]);
+    let term = fleet.beat_above(elected(&fleet, "beta")[0]).term;
+    let beta = fleet.launch_with("beta", &[("--store", &around)]).start();
+    listed(&fleet, "beta", is_ready);
+    let outage = fleet.store.cut();
+    done(&asked(&["step-down", ELECTION, "--for", "1h"]), &["alpha led fleet in term", "beta leads in term"]);
+    assert_eq!(fleet.beat_above(term).from, "beta");
+    drop((outage, beta));
     fleet.check_promises();
 }
 
@@ -353,9 +409,7 @@ fn an_id_that_two_hosts_have_is_refused(fleet: Fleet) {
 }
 
 /// Any node that takes part can be asked, also one that does not lead.
-#[test]
-fn an_endpoint_steers_for_who_has_the_token() {
-    let fleet = Fleet::new(Store::sqlite());
+fn an_endpoint_steers_for_who_has_the_token(fleet: Fleet) {
     let token = fleet.home.path().join("token");
     std::fs::write(&token, "0123456789abcdef\n").expect("written");
     let (alpha, term) = fleet.leader("alpha");
@@ -393,5 +447,23 @@ fn an_endpoint_steers_for_who_has_the_token() {
     fleet.beat("one of beta", |event| event.from == "beta" && event.term >= last);
     let nothing = post(at_beta, "rollback", RIGHT, "{}");
     assert!(nothing.status == 409 && nothing.body.contains("nothing was pushed"), "{nothing:?}");
+    let versions = [1, 2].map(|number| {
+        let path = fleet.home.path().join(format!("{number}.wasm"));
+        std::fs::write(&path, Guest::Beats.build(number)).expect("written");
+        let pushed = fleet.command(&["push", path.to_str().expect("text"), ELECTION]);
+        assert_eq!(pushed.code, Some(0), "{pushed:?}");
+        pushed.stdout.split(' ').next().expect("a digest").to_owned()
+    });
+    let current = || {
+        let modules = fleet.command(&["modules", ELECTION, "--json"]).json();
+        let rows = modules.as_array().expect("a list").iter();
+        rows.filter(|row| row["current"] == true).map(|row| row["digest"].to_string()).collect::<String>()
+    };
+    assert!(current().contains(&versions[1]), "{}", current());
+    let asked = post(at_beta, "rollback", RIGHT, r#"{"reason":"a test"}"#);
+    assert!(asked.status == 200 && asked.body.contains(&versions[0]), "{asked:?}");
+    assert!(current().contains(&versions[0]), "{}", current());
+    let told = says(&beta, "rolled_back");
+    assert!(told.raw.contains(&versions[0]) && told.raw.contains("a test"), "{told:?}");
     fleet.check_promises();
 }
