@@ -340,6 +340,16 @@ fn what_does_not_turn_is_not_live() {
 }
 
 #[test]
+fn a_host_whose_watchdog_is_late_is_not_live() {
+    let fleet = Fleet::new(Store::sqlite());
+    // Of a standby it has nothing to look after.
+    let (alpha, _) = fleet.leader("alpha");
+    freeze(&alpha, "watchdog");
+    let answer = Endpoint::of(&alpha).ask_until("/livez", 503);
+    assert!(answer.body.starts_with("the watchdog is ") && answer.body.ends_with(" s late\n"), "{answer:?}");
+}
+
+#[test]
 fn a_leader_whose_supervisor_hangs_is_none_from_its_deadline_on() {
     let fleet = Fleet::new(Store::sqlite());
     // From the gate's end to the host's own are 0.13 of it.

@@ -3,6 +3,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde_json::{Value, json};
@@ -11,8 +12,8 @@ use time::OffsetDateTime;
 use crate::endpoint::Endpoint;
 use crate::fleet::Fleet;
 use crate::node::{Launch, until};
-use crate::on_both_stores;
 use crate::store::Store;
+use crate::{on_both_stores, skipped::skipped};
 
 on_both_stores! {
     a_node_steps_down_before_its_machine_is_frozen,
@@ -41,7 +42,10 @@ struct State {
 
 impl Metadata {
     fn new() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        Self::at(TcpListener::bind("127.0.0.1:0").expect("a port"))
+    }
+
+    fn at(listener: TcpListener) -> Self {
         let metadata =
             Self { address: listener.local_addr().expect("an address"), state: Arc::new(Mutex::new(State::default())) };
         let serving = metadata.clone();
@@ -201,6 +205,53 @@ fn what_is_planned_for_others_too_is_not_acknowledged() {
     alpha.event("to step down", |event| event.name == "released");
     metadata.is_asked(3);
     assert!(metadata.acknowledged().is_empty());
+}
+
+#[test]
+fn each_kind_of_event_is_stepped_down_for_acknowledged_and_outlived() {
+    let fleet = Fleet::new(Store::sqlite());
+    let metadata = Metadata::new();
+    let alpha = metadata.of(fleet.launch("alpha")).start();
+    let mut term = fleet.beat_above(0).term;
+    for kind in ["Reboot", "Redeploy", "Preempt", "Terminate"] {
+        metadata.plans(kind, kind, "Scheduled", &[MACHINE]);
+        let acknowledged =
+            alpha.event(kind, |event| event.name == "maintenance_acknowledged" && event.text("id") == kind);
+        let released = alpha.after(term - 1, "released");
+        assert!(released.ts <= acknowledged.ts, "{released:?} {acknowledged:?}");
+        metadata.is_over();
+        term = fleet.beat_above(term).term;
+    }
+    assert_eq!(metadata.acknowledged(), ["Reboot", "Redeploy", "Preempt", "Terminate"]);
+    fleet.check_promises();
+}
+
+/// In a network of its own, where Azure's address is the stand-in's, on a machine whose chassis has that tag or another.
+#[test]
+fn a_machine_of_azure_is_known_by_the_tag_of_its_chassis() {
+    // Only this thread leaves the network that the others are in, and what it starts.
+    // SAFETY: the call has no pointers, and gives this thread another network, in which it has no sockets yet.
+    if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+        return skipped("no network of one's own can be had here");
+    }
+    for words in ["link set lo up", "address add 169.254.169.254/32 dev lo"] {
+        let status = Command::new("ip").args(words.split(' ')).status().expect("`ip` is there");
+        assert!(status.success(), "ip {words}");
+    }
+    let fleet = Fleet::new(Store::sqlite());
+    let metadata = Metadata::at(TcpListener::bind("169.254.169.254:80").expect("nobody else has it"));
+    metadata.plans("freeze-1", "Freeze", "Started", &[MACHINE]);
+    let launch = |name: &str, tag: &str| {
+        let chassis = "mount -t tmpfs tmpfs /sys/class && mkdir -p /sys/class/dmi/id";
+        fleet.launch(name).with_mounts(&format!("{chassis} && echo {tag} > /sys/class/dmi/id/chassis_asset_tag"))
+    };
+    let _other = launch("beta", "0000-0000").start();
+    fleet.beat_above(0);
+    assert_eq!(metadata.state().asked, 0, "only a machine of Azure asks");
+    let azures = launch("alpha", "7783-7084-3265-9085-8269-3286-77").start();
+    let planned = azures.event("what is under way", |event| event.name == "maintenance");
+    assert_eq!(planned.text("reason"), "the machine is being frozen");
+    fleet.check_promises();
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
+use time::OffsetDateTime;
 
 use crate::coordinators::table;
 use crate::endpoint::{Endpoint, sample};
@@ -108,6 +109,30 @@ fn a_leader_hands_over_to_whom_it_prefers(fleet: Fleet) {
         let row = terms.stdout.contains(why) && terms.stdout.contains("to be transferred to alpha");
         if row { Ok(()) } else { Err(terms) }
     });
+    fleet.check_promises();
+}
+
+#[test]
+fn without_that_flag_a_leader_goes_on_whoever_has_a_higher_priority() {
+    let fleet = Fleet::new(Store::sqlite());
+    let beta = fleet.launch_with("beta", &[("--priority", "50")]).start();
+    let term = fleet.beat_above(0).term;
+    let _alpha = fleet.standby("alpha", &beta);
+    let name = "baton_store_requests_total{election=\"fleet\",operation=\"renew\",result=\"ok\"}";
+    let renewals = || sample(&Endpoint::of(&beta).ask("/metrics").body, name);
+    until("alpha to be ready", || {
+        let nodes = fleet.command(&["nodes", ELECTION, "--json"]).json();
+        let is_ready = |row: &Value| row["node"] == "alpha" && row["ready"] == true;
+        if nodes.as_array().is_some_and(|rows| rows.iter().any(is_ready)) { Ok(()) } else { Err(nodes) }
+    });
+    // It looks at who is ready every few seconds: so long as for several looks.
+    let before = renewals();
+    until("renewals", || Some(renewals()).filter(|now| *now >= before + 8.0).ok_or_else(renewals));
+    let now = OffsetDateTime::now_utc();
+    let beat = fleet.beat("one of now", |event| event.ts > now);
+    assert_eq!((beat.from.as_str(), beat.term), ("beta", term));
+    let moved = |event: &Event| ["transferring", "stopping"].contains(&event.name.as_str());
+    assert!(!fleet.journal.events().iter().any(moved), "{:?}", fleet.journal.events());
     fleet.check_promises();
 }
 
