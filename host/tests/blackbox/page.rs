@@ -18,6 +18,7 @@ use crate::node::{Node, until};
 use crate::patience::Patience;
 use crate::skipped::skipped;
 use crate::store::Store;
+use baton_test_support::server::free_port;
 
 /// The variable with the file for a picture of the page, as seen from the repository.
 const PICTURE: &str = "BATON_PAGE_PICTURE";
@@ -263,6 +264,86 @@ fn the_page_shows_who_leads_while_that_changes() {
         let picture = json!({"file": file, "width": 1280, "height": 860});
         browser.must(&leads.order("picture", picture));
     }
+    fleet.check_promises();
+}
+
+/// A phone, a laptop and a wall, by day and by night: nothing is wider than the screen, and texts are told from what is
+/// behind them (WCAG 2.2, 1.4.3: at least 4.5 to 1).
+#[test]
+fn it_fits_a_phone_and_a_wall_in_light_and_dark() {
+    let fleet = Fleet::new(Store::sqlite()).with(Guest::Logs);
+    let Some(browser) = Browser::start() else { return };
+    let long = "a-node-whose-name-is-longer-than-a-phone-is-wide-0123456789";
+    let node = launch(&fleet, long);
+    node.after(0, "started");
+    let page = browser.open(&node);
+    page.gives_the_token();
+    page.wait("#logs li:last-child", |line| line.contains("beat"));
+    page.wait("#nodes", |nodes| nodes.contains(long));
+    let evaluate = |script: &str| browser.must(&page.order("evaluate", json!({ "script": script })));
+    let mut behind = Vec::new();
+    for scheme in ["light", "dark"] {
+        for (width, height) in [(320, 640), (1280, 800), (3840, 2160)] {
+            browser.must(&page.order("view", json!({ "width": width, "height": height, "scheme": scheme })));
+            let wide = evaluate("document.documentElement.scrollWidth").as_u64().expect("a width");
+            assert!(wide <= width, "{wide} of {width} pixels in {scheme}");
+            assert!(page.is_shown("#detail-leader") && page.is_shown("#live-text"), "{width} in {scheme}");
+        }
+        let faint = evaluate(CONTRASTS);
+        assert_eq!(faint, json!([]), "in {scheme}");
+        behind.push(evaluate("getComputedStyle(document.documentElement).backgroundColor"));
+    }
+    assert_ne!(behind[0], behind[1], "the dark is as the light");
+    assert_eq!(page.said(), json!([]));
+    fleet.check_promises();
+}
+
+/// The texts whose colour is too near to that behind them, by the formula of WCAG 2.2 for the contrast of two colours.
+const CONTRASTS: &str = "(() => {
+  const parts = (colour) => colour.match(/[\\d.]+/g).map((part, at) => part * (colour.startsWith('color(') && at < 3 ? 255 : 1));
+  const light = (colour) => {
+    const [r, g, b] = parts(colour).slice(0, 3).map((part) => part / 255)
+      .map((part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (one) => {
+    for (; one; one = one.parentElement) {
+      const colour = getComputedStyle(one).backgroundColor;
+      if ((parts(colour)[3] ?? 1) === 1) return colour;
+    }
+    return 'rgb(255, 255, 255)';
+  };
+  const texts = [...document.querySelectorAll('main *, header *, body > *')].filter((one) => one.checkVisibility()
+    && !one.disabled && [...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim()));
+  return texts.map((one) => {
+    const [a, b] = [light(getComputedStyle(one).color), light(behind(one))];
+    const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    return [contrast, one.tagName, one.id || one.className, one.innerText];
+  }).filter(([contrast]) => contrast < 4.5).map((found) => found.join(' ')).slice(0, 9);
+})()";
+
+#[test]
+fn it_comes_back_with_its_host() {
+    let fleet = Fleet::new(Store::sqlite());
+    let Some(browser) = Browser::start() else { return };
+    let address = format!("127.0.0.1:{}", free_port());
+    let token = token(&fleet);
+    let start = || fleet.launch_with("alpha", &[("--admin-token-file", &token), ("--admin", &address)]).start();
+    let mut alpha = start();
+    let term = fleet.beat_above(0).term;
+    let page = browser.open(&alpha);
+    page.gives_the_token();
+    page.wait("#live-text", |live| live == "live");
+    page.wait("#logs", |lines| lines.contains(&format!("of term {term}")));
+    assert!(alpha.terminate().success());
+    page.wait("#live-text", |live| live == "stale");
+    let _alpha = start();
+    let next = fleet.beat_above(term).term;
+    // Nobody has touched it: its status, events and logs are those of the next host.
+    page.wait("#live-text", |live| live == "live");
+    page.wait("#events", |events| events.contains(&format!("term {next}")));
+    page.wait("#logs", |lines| lines.contains(&format!("of term {next}")));
+    assert!(!page.is_shown("#banner"), "{}", page.text("#banner"));
     fleet.check_promises();
 }
 

@@ -41,9 +41,12 @@ const does = {
   press: ({ page, key }) => pages.get(page).keyboard.press(key),
   focused: ({ page }) => pages.get(page).evaluate(() => document.activeElement?.textContent ?? ''),
   evaluate: ({ page, script }) => pages.get(page).evaluate(script),
-  picture: async ({ page, file, width, height, scheme }) => {
+  view: async ({ page, width, height, scheme }) => {
+    await pages.get(page).emulateMedia({ colorScheme: scheme, reducedMotion: 'reduce' });
+    await pages.get(page).setViewportSize({ width, height });
+  },
+  picture: async ({ page, file, width, height }) => {
     const one = pages.get(page);
-    if (scheme) await one.emulateMedia({ colorScheme: scheme });
     if (width) await one.setViewportSize({ width, height });
     await one.screenshot({ path: file, fullPage: !height });
   },
