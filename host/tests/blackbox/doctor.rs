@@ -1,15 +1,16 @@
 //! `baton doctor` on stores that are as they should be, and on those that are away, hang or refuse. What it finds out about
 //! stores that lie, its own tests show.
 
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use azure_storage::shared_access_signature::service_sas::BlobSasPermissions;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::fleet::{ELECTION, Fleet};
-use crate::node::{Finished, baton, finish, until, wait_for_end};
+use crate::node::{Finished, baton, finish, until, wait_for_end, with_mounts};
 use crate::proxy::Mode;
+use crate::skipped::skipped;
 use crate::store::Store;
 use crate::{modules, on_both_stores};
 
@@ -124,6 +125,36 @@ fn a_store_that_hangs_or_is_not_there_is_named_and_nothing_else_is_tried() {
     let mut command = baton(fleet.home.path());
     command.args(["doctor", "--quick", "--json", "--create", "--store", &elsewhere]);
     diagnosis(&finish(command), 0);
+}
+
+#[test]
+fn what_the_machine_lacks_is_named_with_its_remedy() {
+    let fleet = Fleet::new(Store::sqlite());
+    let doctor = fleet.baton(&["doctor", "--quick", "--json"]);
+    let setup = "for folder in \"$HOME/.cache\" \"$HOME/.local/state\"; do \
+                 mkdir -p \"$folder\"; mount -t tmpfs -o ro tmpfs \"$folder\"; done; ulimit -n 64";
+    let without = diagnosis(&finish(with_mounts(&doctor, setup)), 1);
+    for (check, level, remedy) in [
+        ("cache", "warning", "nothing depends on it"),
+        ("state-folder", "warning", "XDG_STATE_HOME"),
+        ("descriptors", "problem", "LimitNOFILE="),
+    ] {
+        let lacking = finding(&without, check);
+        assert_eq!(lacking["level"], level, "{without:#}");
+        assert!(lacking["remedy"].as_str().is_some_and(|said| said.contains(remedy)), "{without:#}");
+    }
+    // In a time namespace, clocks are those of another machine.
+    if !rustix::process::getuid().is_root() {
+        return skipped("only root may make the time namespace that it needs");
+    }
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--time", "--fork", "--kill-child", "--boottime", "100"]).arg(doctor.get_program());
+    unshare.args(doctor.get_args()).env_clear();
+    unshare.envs(doctor.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let shifted = diagnosis(&finish(unshare), 0);
+    let clocks = finding(&shifted, "time-namespace");
+    assert_eq!(clocks["level"], "warning", "{shifted:#}");
+    assert!(clocks["found"].as_str().is_some_and(|found| found.contains("boottime 100")), "{shifted:#}");
 }
 
 #[test]
