@@ -89,12 +89,25 @@ fn spread<T>(open: impl Fn(usize) -> Option<T>) {
     }
 }
 
-/// Asks on every tenth connection, and says half a head on the others.
+/// Of ten connections one asks, one says what is no request, one a head without an end, one a body without an end, and the
+/// others half a head, and then nothing.
 fn ask(endpoint: Endpoint, number: usize) -> Option<TcpStream> {
+    const HUGE: usize = 1 << 20;
     let mut stream = TcpStream::connect(endpoint.0).ok()?;
-    let end = if number.is_multiple_of(10) { "\r\n\r\n" } else { "" };
+    stream.set_nonblocking(true).ok()?;
+    let head = "GET /metrics HTTP/1.1\r\nHost: node";
+    let said = match number % 10 {
+        0 => format!("{head}\r\n\r\n"),
+        1 => "\u{1}\u{2} no request\r\n\r\n".to_owned(),
+        2 => format!("{head}\r\nX: {}", "x".repeat(HUGE)),
+        3 => {
+            let post = "POST /v1/elections/job-0/suspend HTTP/1.1\r\nHost: node\r\nContent-Length: 9000000000000000000";
+            format!("{post}\r\n\r\n{}", " ".repeat(HUGE))
+        }
+        _ => head.to_owned(),
+    };
     // The host may have hung up by now.
-    let _ = write!(stream, "GET /metrics HTTP/1.1\r\nHost: node{end}");
+    let _ = stream.write_all(said.as_bytes());
     Some(stream)
 }
 
