@@ -203,6 +203,21 @@ mod tests {
         assert!(long.parse::<Place>().unwrap_err().to_string().len() < 300);
     }
 
+    /// What connects to it has that from it.
+    #[test]
+    fn a_link_notices_that_nobody_is_at_its_other_end() {
+        use rustix::net::sockopt;
+        let settings = PeerSettings { listen: "127.0.0.1:0".parse().unwrap(), advertise: None };
+        let listening = settings.listen().unwrap();
+        let _other = std::net::TcpStream::connect(listening.address).unwrap();
+        listening.listener.set_nonblocking(false).unwrap();
+        let (link, _) = listening.listener.accept().unwrap();
+        assert!(sockopt::socket_keepalive(&link).unwrap() && sockopt::tcp_nodelay(&link).unwrap());
+        let idle = sockopt::tcp_keepidle(&link).unwrap() + sockopt::tcp_keepintvl(&link).unwrap();
+        let unanswered = u64::from(sockopt::tcp_user_timeout(&link).unwrap());
+        assert!(idle.as_secs() <= 10 && (1..10_000).contains(&unanswered), "{idle:?} {unanswered}");
+    }
+
     #[test]
     fn a_host_says_where_it_listens_unless_it_is_told_what_to_say() {
         let settings = PeerSettings { listen: "127.0.0.1:0".parse().unwrap(), advertise: None };

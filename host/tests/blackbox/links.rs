@@ -2,18 +2,22 @@
 //! whoever speaks on a link, whatever it says, breaks no promise and is in no renewal's way.
 
 use std::io::{Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 
 use crate::endpoint::{Endpoint, sample};
 use crate::fleet::{ELECTION, Fleet};
-use crate::node::{Event, Launch, Node, until};
+use crate::node::{Event, Launch, Node, finish, until};
 use crate::patience::Patience;
+use crate::skipped::skipped;
 use crate::store::Store;
 
 /// With it a renewal is due each second, and a standby that hears of one asks nothing for two.
@@ -202,6 +206,120 @@ fn who_floods_loiters_or_speaks_garbage_is_in_nobodys_way() {
     goes_on(&fleet, &alpha, term);
     // Whoever comes then is heard as ever.
     let gamma = linked(&fleet, "gamma", &[LONGER]).start();
+    gamma.event("to hear from alpha", |event| event.name == "linked" && event.text("leader") == "alpha");
+    fleet.check_promises();
+}
+
+/// Those that say that they could take the lease, with the highest priority, have all the first places, and take nothing.
+#[test]
+fn who_lies_about_what_it_could_take_over_keeps_nobody_from_it() {
+    let fleet = Fleet::new(Store::sqlite()).heavy();
+    let launch =
+        |name: &str| linked(&fleet, name, &[MINUTE, ("--priority", "50")]).arg("--preempt").arg("--witness=false");
+    let (mut alpha, beta, term) = pair_of(&fleet, launch);
+    let socket = socket(&fleet);
+    let to = incarnation_of(&socket);
+    let liars: Vec<UnixStream> = (0..40)
+        .map(|number| {
+            let who = format!(r#""to":"{to}","node":"liar-{number}","incarnation":"{number:016x}""#);
+            let hello = format!("{{\"hello\":{{\"election\":\"{ELECTION}\",{who}}}}}\n");
+            let is = "{\"is\":{\"ready\":true,\"priority\":100,\"leads_enough\":false}}\n";
+            until("to be greeted", || {
+                let mut liar = UnixStream::connect(&socket)?;
+                liar.set_read_timeout(Some(Duration::from_secs(30)))?;
+                liar.write_all((hello.clone() + is).as_bytes())?;
+                let read = liar.read(&mut [0; 1024])?;
+                if read > 0 { Ok(liar) } else { Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof)) }
+            })
+        })
+        .collect();
+    let listeners = of("baton_link_listeners", "");
+    until("all to be heard", || {
+        let heard = sample(&Endpoint::of(&alpha).ask("/metrics").body, &listeners);
+        if heard >= 41.0 { Ok(()) } else { Err(heard) }
+    });
+    // Whom it prefers is for the store to say.
+    goes_on(&fleet, &alpha, term);
+    let moved = |event: &Event| event.from == "alpha" && event.name == "transferring";
+    assert!(!fleet.journal.events().iter().any(moved), "{:?}", fleet.journal.events());
+    assert!(alpha.terminate().success());
+    let next = beta.after(term, "elected");
+    let gone = alpha.event("the end of its instance", |event| event.name == "gone" && event.term == term);
+    // Without a word it looks 22 s after the last time at the earliest.
+    assert!(next.ts >= gone.ts && next.ts - gone.ts < Duration::from_secs(15), "{gone:?}, {next:?}");
+    drop(liars);
+    fleet.check_promises();
+}
+
+/// What one may say for another user goes by who it is, not by what the folder lets in.
+#[test]
+fn another_user_is_not_heard() {
+    if !rustix::process::geteuid().is_root() {
+        return skipped("only root may be another user");
+    }
+    let fleet = Fleet::new(Store::sqlite());
+    let alpha = linked(&fleet, "alpha", &[LONGER]).start();
+    let term = fleet.beat_above(0).term;
+    let socket = socket(&fleet);
+    let to = incarnation_of(&socket);
+    let who = format!(r#""to":"{to}","node":"mallory","incarnation":"ee""#);
+    let hello = format!("{{\"hello\":{{\"election\":\"{ELECTION}\",{who}}}}}\n");
+    for path in socket.ancestors().take_while(|path| path.starts_with(fleet.store.folder())) {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).expect("it is ours");
+    }
+    const SAYS: &str = "import socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\n\
+                        s.sendall(sys.argv[2].encode())\nprint(s.recv(1))";
+    let told_to = |user: u32| {
+        let mut says = Command::new("python3");
+        says.args(["-c", SAYS, socket.to_str().expect("a path"), &hello]).uid(user);
+        finish(says)
+    };
+    assert_eq!(told_to(0).stdout, "b'{'\n", "this user is greeted");
+    let refused = told_to(65_534);
+    // It is hung up on before or after it has spoken.
+    let is_hung_up =
+        refused.stdout == "b''\n" || refused.stderr.contains("reset") || refused.stderr.contains("Broken pipe");
+    assert!(is_hung_up, "{refused:?}");
+    goes_on(&fleet, &alpha, term);
+    fleet.check_promises();
+}
+
+/// More than a host has room for, each as another node: the rest find no room, and all others go on.
+#[test]
+fn no_more_are_heard_than_there_is_room_for() {
+    /// As the docs have it.
+    const MOST: usize = 1024;
+    let fleet = Fleet::new(Store::sqlite()).heavy();
+    let (alpha, _beta, term) = pair(&fleet, &[MINUTE]);
+    let socket = socket(&fleet);
+    let to = incarnation_of(&socket);
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = limit.maximum.map_or(1 << 16, |most| most.min(1 << 16));
+    setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit }).expect("it is ours to raise");
+    let mut greeted = Vec::new();
+    let mut refused = 0;
+    while refused < 20 {
+        let who = format!(r#""to":"{to}","node":"one","incarnation":"{:016x}""#, greeted.len());
+        let hello = format!("{{\"hello\":{{\"election\":\"{ELECTION}\",{who}}}}}\n");
+        let greeting = UnixStream::connect(&socket).and_then(|mut one| {
+            one.set_read_timeout(Some(Duration::from_secs(30)))?;
+            one.write_all(hello.as_bytes())?;
+            Ok((one.read(&mut [0; 1024])?, one))
+        });
+        match greeting {
+            Ok((1.., one)) => {
+                greeted.push(one);
+                refused = 0;
+            }
+            // Nothing, or an end.
+            _ => refused += 1,
+        }
+        assert!(greeted.len() <= MOST, "{} have a link", greeted.len());
+    }
+    assert!(greeted.len() > MOST / 2, "{} had a link", greeted.len());
+    goes_on(&fleet, &alpha, term);
+    drop(greeted);
+    let gamma = linked(&fleet, "gamma", &[MINUTE]).start();
     gamma.event("to hear from alpha", |event| event.name == "linked" && event.text("leader") == "alpha");
     fleet.check_promises();
 }

@@ -19,7 +19,10 @@ use tokio_rustls::rustls::{
     ClientConfig, ClientConnection, DigitallySignedStruct, ServerConfig, ServerConnection, SignatureScheme, StreamOwned,
 };
 
+use baton_test_support::server::free_port;
+
 use crate::fleet::{ELECTION, Fleet};
+use crate::http;
 use crate::links::{goes_on, hardly_asks, incarnation_of, socket};
 use crate::node::{Event, Launch, Node, until};
 use crate::patience::Patience;
@@ -85,12 +88,17 @@ impl Identity {
 
     /// Says in the store that this is that node's, which is found there.
     fn announce(&self, fleet: &Fleet, node: &str, incarnation: &str, address: SocketAddr) {
+        self.announce_in(ELECTION, fleet, node, incarnation, address);
+    }
+
+    /// The same in that election.
+    fn announce_in(&self, election: &str, fleet: &Fleet, node: &str, incarnation: &str, address: SocketAddr) {
         let certificate = Digest::of(&self.certificate).to_string();
         let peer = Some(PeerWord { address: address.to_string(), certificate });
         let said = Announcement { peer, ..Announcement::now(node, incarnation, "", Vec::new(), None) };
         let store = SqliteStore::new(fleet.store.folder());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let election = ElectionName::new(ELECTION).expect("a name");
+        let election = ElectionName::new(election).expect("a name");
         runtime.block_on(store.announce(&election, node, said.encode())).expect("it is said");
     }
 }
@@ -181,9 +189,10 @@ fn who_connects_over_the_network_is_in_nobodys_way() {
         let who = format!(r#""to":"{to}","node":"{node}","incarnation":"{incarnation}""#);
         format!("{{\"hello\":{{\"election\":\"{election}\",{who}}}}}\n")
     };
-    let [mallory, thief, namesake] = [(); 3].map(|()| Identity::make());
+    let [mallory, thief, namesake, visitor] = [(); 4].map(|()| Identity::make());
     mallory.announce(&fleet, "mallory", "ee", at);
     namesake.announce(&fleet, "namesake", "ee", at);
+    visitor.announce_in("another", &fleet, "visitor", "ee", at);
     let own = hello(ELECTION, &to, "mallory", "ee");
     let as_mallory = || connect(at, Some((&mallory, &mallory)));
     // One that is announced, and so is heard, until it says what is not for it to say.
@@ -209,7 +218,12 @@ fn who_connects_over_the_network_is_in_nobodys_way() {
     // What was on its way comes once, the renewals after it again and again.
     assert!((0..3).all(|_| hears(&mut first)), "its link is ended by another's");
     drop((first, second));
-    let nobody: [(&str, Shown<'_>, String); 7] = [
+    let nobody: [(&str, Shown<'_>, String); 8] = [
+        (
+            "one that is announced in another election",
+            Some((&visitor, &visitor)),
+            hello(ELECTION, &to, "visitor", "ee"),
+        ),
         ("no certificate", None, own.clone()),
         ("one that nobody has announced", Some((&thief, &thief)), hello(ELECTION, &to, "thief", "ff")),
         ("another's hello, recorded", Some((&thief, &thief)), own.clone()),
@@ -258,6 +272,23 @@ fn who_connects_over_the_network_is_in_nobodys_way() {
     std::fs::remove_file(socket(&fleet)).expect("it is there");
     is_linked(&launch("beta").start(), "alpha");
     fleet.check_promises();
+}
+
+/// What a coordinator may connect to can be where its host listens for others: there it is one that nobody has announced.
+#[test]
+fn a_coordinator_that_may_connect_there_is_no_peer() {
+    let fleet = Fleet::new(Store::sqlite());
+    let at = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let url = format!("https://{at}");
+    let alpha = http::launch_with_lease(Duration::from_secs(60), &fleet, "alpha", "get", &format!("{url}/"));
+    let alpha = alpha.flag("--allow-http", &url).arg("--links=true").flag("--peer", at.to_string()).start();
+    let told = fleet.beat("what came of it", |event| event.text("line").starts_with(&url));
+    assert!(told.text("line").contains("ErrorCode::"), "{told:?}");
+    let beta = launch(&fleet, "beta").start();
+    is_linked(&beta, "alpha");
+    assert_eq!(fleet.status()["term"].as_u64(), Some(told.term));
+    assert!(fleet.journal.events().iter().all(|event| event.name != "lost"), "{:?}", fleet.journal.events());
+    drop(alpha);
 }
 
 /// Who can write to the store can have a standby hear it in the leader's place.
