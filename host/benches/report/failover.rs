@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use crate::azurite::Azurite;
 use crate::hosts::{Site, at, follows, now};
 use crate::instances::{NATIVE_START, native_start};
-use crate::node::Node;
+use crate::node::{Event, Node};
 use crate::samples::Samples;
 use crate::state::Writes;
 use crate::table::{Bar, Row, Unit};
@@ -38,6 +38,8 @@ const POLL: f64 = 1.0;
 const WRITES: usize = 5;
 /// What else it may take on a store over the network, in milliseconds.
 const OWN_PART: f64 = 10.0;
+/// How often what is replaced is measured, each time a whole lease.
+const WAITED_OUT: usize = 3;
 /// How often the watcher looks whether a lease has run out: the error that it makes.
 const LOOK: Duration = Duration::from_millis(4);
 
@@ -75,17 +77,18 @@ pub fn elections(module: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
 /// From the SIGKILL of a leading host until the next instance runs on the same machine, in an election of its own each
 /// time: from the second time in a row on the others would wait.
 fn deaths(module: &Path, times: usize) -> anyhow::Result<Row> {
-    let samples: Samples = (0..times)
-        .map(|number| {
-            let mut pair = Pair::start(module, &Setting { store: None, witness: true, links: true });
-            thread::sleep(Duration::from_secs_f64(0.4 + 0.6 * (number as f64 * 0.618_034).fract()));
-            let killed = now();
-            pair.leader.signal(Signal::KILL);
-            1e3 * (pair.next_instance() - killed)
-        })
-        .collect();
+    let death = |number: usize, witness| {
+        let mut pair = Pair::start(module, &Setting { store: None, witness, links: true });
+        thread::sleep(Duration::from_secs_f64(0.4 + 0.6 * (number as f64 * 0.618_034).fract()));
+        let killed = now();
+        pair.leader.signal(Signal::KILL);
+        1e3 * (pair.next_instance() - killed)
+    };
+    let samples: Samples = (0..times).map(|number| death(number, true)).collect();
+    let waited_out: Samples = (0..WAITED_OUT).map(|number| death(number, false)).collect();
     let row = Row::new("SIGKILL → next instance, on one machine", Unit::Ms, samples);
-    Ok(row.bar(Bar::Median(30.0)).bar(Bar::P99(150.0)))
+    let beside = format!("a lease of {LEASE} waited out, n={WAITED_OUT}");
+    Ok(row.bar(Bar::Median(30.0)).bar(Bar::P99(150.0)).beside(beside, waited_out.median()))
 }
 
 /// From the start of a host whose predecessor on its machine was killed while it led until its instance runs, on the
@@ -93,22 +96,37 @@ fn deaths(module: &Path, times: usize) -> anyhow::Result<Row> {
 /// give way.
 fn restarts(module: &Path, times: usize) -> anyhow::Result<Row> {
     let azurite = Azurite::start();
-    let samples: Samples = (0..times)
-        .map(|number| {
-            let site = Site::new();
-            let store = format!("azurite://{}/bench-{number}", azurite.address());
-            let launch = || site.launch("node", module, "beat", &store).arg("--create").flag("--max-memory", "64MiB");
-            let mut killed = launch().start();
-            let term = killed.after(0, "started").term;
-            killed.signal(Signal::KILL);
-            killed.wait();
-            let begun = now();
-            let node = launch().start();
-            at(&node.after(term, "started")) - begun
-        })
-        .collect();
+    let restart = |number: usize, witness: bool| {
+        let site = Site::new();
+        let store = format!("azurite://{}/bench-{witness}-{number}", azurite.address());
+        let launch = || {
+            let launch = site.launch("node", module, "beat", &store).arg("--create").flag("--max-memory", "64MiB");
+            launch.arg(format!("--witness={witness}"))
+        };
+        let mut killed = launch().start();
+        let term = killed.after(0, "started").term;
+        killed.signal(Signal::KILL);
+        killed.wait();
+        let begun = now();
+        let node = launch().start();
+        at(&node.after(term, "started")) - begun
+    };
+    let samples: Samples = (0..times).map(|number| restart(number, true)).collect();
+    let waited_out: Samples = (0..WAITED_OUT).map(|number| restart(number, false)).collect();
     let row = Row::new("a killed host is started again → its instance, on Azurite", Unit::S, samples);
-    Ok(row.bar(Bar::Median(0.3)))
+    let beside = format!("its own lease waited out, n={WAITED_OUT}");
+    Ok(row.bar(Bar::Median(0.3)).beside(beside, waited_out.median()))
+}
+
+/// From the start of `baton suspend` until both hosts of a pair have said that nobody leads.
+fn suspensions(module: &Path, times: usize) -> anyhow::Result<Row> {
+    let pair_of = |links| -> anyhow::Result<Samples> {
+        let mut pair = Pair::start(module, &Setting { store: None, witness: true, links });
+        (0..times).map(|_| pair.suspension()).collect()
+    };
+    let (linked, unlinked) = (pair_of(true)?, pair_of(false)?);
+    let row = Row::new("baton suspend → all have stopped for it", Unit::S, linked);
+    Ok(row.bar(Bar::Median(0.3)).beside("without links", unlinked.median()))
 }
 
 /// From the end of a leader's instance, which SIGTERM leads to, until the next runs, on the emulator of a store that other
@@ -146,6 +164,7 @@ pub fn crashes_and_hand_offs(module: &Path, effort: &Effort) -> anyhow::Result<V
     Ok(vec![
         deaths(module, effort.pairs * effort.rounds)?,
         restarts(module, effort.rounds)?,
+        suspensions(module, effort.rounds)?,
         Row::new("the lease's own end → next instance", Unit::S, crashes)
             .bar(Bar::Median(0.1))
             .bar(Bar::P99(0.3))
@@ -236,6 +255,19 @@ impl<'a> Pair<'a> {
         self.leader.wait();
         self.replace();
         took
+    }
+
+    /// From the start of the command until both hosts have said that nobody leads, in seconds. Then one leads again.
+    fn suspension(&mut self) -> anyhow::Result<f64> {
+        let begun = now();
+        self.site.steer("suspend")?;
+        let nodes = [&self.leader, &self.standby];
+        let last =
+            nodes.map(|node| at(&node.event("to stop", |event| event.name == "suspended" && at(event) >= begun)));
+        self.site.steer("resume")?;
+        let started = |event: &Event| event.name == "started" && event.term > self.term;
+        self.term = self.site.journal.event("another term", |event| started(event)).term;
+        Ok(last[0].max(last[1]) - begun)
     }
 
     fn next_instance(&mut self) -> f64 {

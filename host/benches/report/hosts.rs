@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use tempfile::TempDir;
 use time::OffsetDateTime;
 
-use crate::node::{Event, Journal, Launch, Node};
+use crate::node::{Event, Journal, Launch, Node, baton, finish};
 
 /// A folder for the embedded store and the homes of some hosts, and all that they say.
 pub struct Site {
@@ -47,6 +47,15 @@ impl Site {
             .flag("--store", store)
             .flag("--env", format!("BEHAVIOUR={behaviour}"))
             .flag("--env", format!("BEAT_MS={SILENCE}"))
+    }
+
+    /// Has `baton` do that with the election `bench` on the embedded store.
+    pub fn steer(&self, how: &str) -> anyhow::Result<()> {
+        let mut command = baton(self.home.path());
+        command.args([how, "bench", "--store", &self.url()]);
+        let finished = finish(command);
+        anyhow::ensure!(finished.code == Some(0), "baton {how}: {finished:?}");
+        Ok(())
     }
 
     /// A host that is about to run what its file says.
