@@ -20,6 +20,7 @@ use crate::node::{Event, Node, baton};
 use crate::samples::Samples;
 use crate::state::Writes;
 use crate::table::{Bar, Row, Unit};
+use baton_test_support::modules::numbered;
 
 /// How much is measured.
 pub struct Effort {
@@ -223,10 +224,7 @@ impl Leader {
 
 /// Pushes a version of a component: the same code under another digest.
 fn push(site: &Site, store: &str, component: &[u8], version: u32) -> anyhow::Result<Push> {
-    let mut module = component.to_vec();
-    // A custom section of no meaning: its id, its size, its name with the length before it, and what is in it.
-    module.extend([0, 6, 1, b'v']);
-    module.extend(version.to_le_bytes());
+    let module = numbered(component.to_vec(), version);
     let path: PathBuf = site.path("version.wasm");
     fs::write(&path, &module)?;
     let mut command: Command = baton(&site.path(""));

@@ -9,6 +9,7 @@ use tempfile::TempDir;
 
 use crate::guests::Guest;
 use crate::node::{Event, Journal, Launch, Node, baton, finish, until};
+use baton_test_support::modules::section;
 
 /// Builds `job.wasm` of a guest and what is in `section`, unless there is `broken`.
 const BUILD: &str =
@@ -35,10 +36,9 @@ impl Project {
 
     /// Changes what is built: a custom section makes another module of the guest.
     fn write(&self, version: &str) {
-        let size = u8::try_from(version.len() + 2).expect("a short text");
         // At once: a build of half of it would be another module.
         let hidden = self.home.path().join("section");
-        fs::write(&hidden, [&[0, size, 1, b'v'], version.as_bytes()].concat()).expect("it can be written");
+        fs::write(&hidden, section(version)).expect("it can be written");
         fs::rename(hidden, self.place("section")).expect("it can be put in its place");
     }
 

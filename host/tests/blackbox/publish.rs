@@ -18,6 +18,7 @@ use crate::guests::Guest;
 use crate::node::{Finished, Launch, Node, finish, until};
 use crate::on_both_stores;
 use crate::store::Store;
+use baton_test_support::modules::numbered;
 
 on_both_stores! {
     a_push_is_listed_and_rolled_back,
@@ -398,9 +399,8 @@ impl<'a> Version<'a> {
     }
 
     /// The same component, unlike all others.
-    fn of(fleet: &'a Fleet, mut module: Vec<u8>, n: u8) -> Self {
-        // A custom section: its size, the length of its name, the name, and what it holds.
-        module.extend([0, 3, 1, b'n', n]);
+    fn of(fleet: &'a Fleet, module: Vec<u8>, n: u8) -> Self {
+        let module = numbered(module, n);
         let path = fleet.home.path().join(format!("version-{n}.wasm"));
         std::fs::write(&path, &module).expect("written");
         Self { fleet, path, digest: Digest::of(&module), size: module.len() as u64 }

@@ -11,13 +11,6 @@ use crate::minisign::Signer;
 use crate::node::{Launch, baton, finish};
 use crate::store::Store;
 
-/// The guest as it was built for the nth time: with another custom section at its end.
-fn build(n: u8) -> Vec<u8> {
-    let mut module = std::fs::read(Guest::Beats.module()).expect("the guest");
-    module.extend([0, 3, 1, b'n', n]);
-    module
-}
-
 /// The same, beating, from that file.
 fn launch(fleet: &Fleet, module: &Path) -> Launch {
     let launch = Launch::run("alpha", fleet.home.path(), &fleet.journal).arg(module);
@@ -41,23 +34,23 @@ fn what_is_not_signed_never_runs_and_never_stops_what_is() {
         std::fs::rename(path.with_extension("new"), &path).expect("renamed");
         Digest::of(module).to_string()
     };
-    let first = build(1);
+    let first = Guest::Beats.build(1);
     offer(&first, Some(signer.sign(&first)));
     let node = launch(&fleet, &path).flag("--trust", signer.public()).start();
     let term = fleet.beat_above(0).term;
 
-    let mut flipped = build(2);
+    let mut flipped = Guest::Beats.build(2);
     let half = flipped[..flipped.len() / 2].to_vec();
     let of_whole = signer.sign(&flipped);
     let middle = flipped.len() / 2;
     flipped[middle] ^= 1;
     for (module, text, reason) in [
-        (build(3), None, "is not signed"),
-        (build(4), Some(stranger.sign(&build(4))), "no key that is trusted here (keys: 1)"),
-        (build(5), Some(signer.sign(&first)), "of other bytes"),
+        (Guest::Beats.build(3), None, "is not signed"),
+        (Guest::Beats.build(4), Some(stranger.sign(&Guest::Beats.build(4))), "no key that is trusted here (keys: 1)"),
+        (Guest::Beats.build(5), Some(signer.sign(&first)), "of other bytes"),
         (flipped, Some(of_whole.clone()), "of other bytes"),
         (half, Some(of_whole), "of other bytes"),
-        (build(6), Some("signed: me\n".to_owned()), "cannot be read"),
+        (Guest::Beats.build(6), Some("signed: me\n".to_owned()), "cannot be read"),
         // Signing it does not make it a module.
         (b"a text".to_vec(), Some(signer.sign(b"a text")), "not WebAssembly"),
     ] {
@@ -70,7 +63,7 @@ fn what_is_not_signed_never_runs_and_never_stops_what_is() {
         assert_eq!(beat.term, term, "the instance does not notice");
     }
     let elsewhere = |module: &[u8]| signer.sign_saying(module, "election:other\tfile:job.wasm");
-    let told = offer(&build(8), Some(elsewhere(&build(8))));
+    let told = offer(&Guest::Beats.build(8), Some(elsewhere(&Guest::Beats.build(8))));
     let told = node.event("to refuse what is signed for another election", |event| {
         event.name == "module_refused" && event.text("module") == told
     });
@@ -80,16 +73,16 @@ fn what_is_not_signed_never_runs_and_never_stops_what_is() {
     );
     assert!(told.text("error").contains(&wanted), "{told:?}");
     // An attacker who changes what a signature says spoils it.
-    let forged = elsewhere(&build(9)).replace("election:other", &format!("election:{ELECTION}"));
-    let forged = offer(&build(9), Some(forged));
+    let forged = elsewhere(&Guest::Beats.build(9)).replace("election:other", &format!("election:{ELECTION}"));
+    let forged = offer(&Guest::Beats.build(9), Some(forged));
     node.event("to refuse a forged comment", |event| {
         event.name == "module_refused" && event.text("module") == forged && event.text("error").contains("was changed")
     });
-    let here = signer.sign_saying(&build(10), &format!("election:other election:{ELECTION}"));
-    let digest = offer(&build(10), Some(here));
+    let here = signer.sign_saying(&Guest::Beats.build(10), &format!("election:other election:{ELECTION}"));
+    let digest = offer(&Guest::Beats.build(10), Some(here));
     node.event("what is signed for this one", |event| event.name == "module_ready" && event.text("module") == digest);
 
-    let digest = offer(&build(7), Some(signer.sign_legacy(&build(7))));
+    let digest = offer(&Guest::Beats.build(7), Some(signer.sign_legacy(&Guest::Beats.build(7))));
     node.event("what is signed", |event| event.name == "module_ready" && event.text("module") == digest);
     fleet.check_promises();
 }
@@ -98,7 +91,7 @@ fn what_is_not_signed_never_runs_and_never_stops_what_is() {
 fn what_is_not_trusted_is_a_wrong_configuration_at_the_start() {
     let home = tempfile::tempdir().expect("a folder");
     let module = home.path().join("job.wasm");
-    std::fs::write(&module, build(1)).expect("written");
+    std::fs::write(&module, Guest::Beats.build(1)).expect("written");
     let run = |flags: &[&str]| {
         let mut command = baton(home.path());
         command.arg("run").arg(&module).args(flags);

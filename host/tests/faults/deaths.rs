@@ -18,6 +18,7 @@ use crate::plan::{Death, Parts, Rng};
 use crate::receiver::Receiver;
 use crate::store::Store;
 use crate::{baton_binary, guests, say, variable};
+use baton_test_support::modules::numbered;
 
 /// So many where nobody says.
 const FEW: u64 = 8;
@@ -263,11 +264,9 @@ impl Fleet {
 
     /// Another version takes the module's place.
     fn swap(&self) {
-        let mut bytes = std::fs::read(&self.module).expect("the module is there");
-        // A custom section: its length, that of its name, and the name.
-        bytes.extend([0, 2, 1, b'v']);
+        let next = numbered(std::fs::read(&self.module).expect("the module is there"), "");
         let beside = self.module.with_extension("next");
-        std::fs::write(&beside, bytes).expect("a file");
+        std::fs::write(&beside, next).expect("a file");
         std::fs::rename(beside, &self.module).expect("it takes its place");
     }
 

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use crate::guests;
 use crate::node::{baton, finish};
 use crate::store::{Done, ELECTION};
+use baton_test_support::modules::numbered;
 
 /// Who pushes.
 pub struct Operator {
@@ -54,14 +55,8 @@ impl Operator {
     /// What is pushed next: the same with another number in it.
     fn next(&mut self) -> Command {
         self.pushed = self.pushed.wrapping_add(1);
-        let name = b"version";
-        let mut module = self.module.clone();
-        // A custom section, which may come at the end: its length, and its name with the length of that.
-        module.extend([0, 1 + name.len() as u8 + 1, name.len() as u8]);
-        module.extend(name);
-        module.push(self.pushed);
         let file = self.file();
-        std::fs::write(&file, module).expect("a file");
+        std::fs::write(&file, numbered(self.module.clone(), self.pushed)).expect("a file");
         let mut command = baton(&self.home);
         command.arg("push").arg(file).args([ELECTION, "--store", &self.store]);
         command

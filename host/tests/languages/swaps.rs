@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::share::Share;
 use crate::{Fleet, no_lower_term_after_a_higher};
+use baton_test_support::modules::numbered;
 
 /// As often one version takes over from the other.
 const SWAPS: usize = 15;
@@ -81,8 +82,5 @@ fn take_over_from_one_another(fleet: &Fleet, cache: &Path) {
 
 /// The component with another section of no meaning at its end: the same code, another digest.
 fn relabelled(component: &Path, label: usize) -> Vec<u8> {
-    let mut bytes = std::fs::read(component).expect("the component is there");
-    // A custom section of three bytes: the length of its name, and the name.
-    bytes.extend([0, 3, 2, b'v', b'a' + u8::try_from(label).expect("a small number")]);
-    bytes
+    numbered(std::fs::read(component).expect("the component is there"), label)
 }

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use crate::modules::numbered;
+
 /// What the guest does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Guest {
@@ -66,8 +68,7 @@ impl Guest {
 
     /// Its bytes, as they are when it is built for the nth time: the same guest, and another module.
     pub fn build(self, n: u8) -> Vec<u8> {
-        // A custom section of three bytes: the length of its name, and the name.
-        [std::fs::read(self.module()).expect("the guest").as_slice(), &[0, 3, 2, b'v', b'a' + n]].concat()
+        numbered(std::fs::read(self.module()).expect("the guest"), n)
     }
 
     /// Its variables: what it does, and how fast.

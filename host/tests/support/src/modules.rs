@@ -1,5 +1,20 @@
 //! Modules that are made for a test.
 
+/// The custom section of no meaning that holds this text, of less than 100 bytes: at the end of a module it makes another
+/// module of it, with the same code.
+pub fn section(holds: impl AsRef<[u8]>) -> Vec<u8> {
+    let holds = holds.as_ref();
+    // Its id, its size, its name with the length before it, and what it holds.
+    let size = u8::try_from(2 + holds.len()).ok().filter(|size| *size < 0x80).expect("a short text");
+    [&[0, size, 1, b'v'], holds].concat()
+}
+
+/// The same component unlike all others: the nth of them.
+pub fn numbered(mut module: Vec<u8>, n: impl ToString) -> Vec<u8> {
+    module.extend(section(n.to_string()));
+    module
+}
+
 /// A program that does nothing and succeeds. Each number makes another one.
 pub fn command(number: u32) -> Vec<u8> {
     component(&format!("(func (export \"number\") (result i32) i32.const {number})"), "wasi:cli/run@0.2.0")
