@@ -1,5 +1,7 @@
 //! What a node has said of itself in the store, as `baton nodes` and the endpoint tell it.
 
+use std::collections::BTreeMap;
+
 use baton_store::{Announcement, Digest, Labels, Listens};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -16,7 +18,7 @@ pub struct Said {
     /// How early it takes a lease that is free, 100 being at once; null where it does not say.
     pub priority: Option<u8>,
     /// What people know it by.
-    #[schema(value_type = Object)]
+    #[schema(value_type = BTreeMap<String, String>)]
     pub labels: Labels,
     /// The version of its host; null where that is one that does not say, and does not know steering.
     pub version: Option<String>,

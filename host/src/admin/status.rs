@@ -1,5 +1,6 @@
 //! What a node tells of the elections that it takes part in, and of the nodes that take part with it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ pub(super) struct ElectionStatus {
     /// The node that says this.
     node: String,
     /// What people know that node by.
-    #[schema(value_type = Object)]
+    #[schema(value_type = BTreeMap<String, String>)]
     labels: Labels,
     /// The node that leads as far as this one knows; null where none does.
     leader: Option<String>,

@@ -135,7 +135,8 @@ impl Supervisor {
     }
 
     fn now(&self) -> Now {
-        Now { time: self.clock.now(), least: self.clock.least(), wall: self.clock.wall() }
+        let (time, least) = self.clock.both();
+        Now { time, least, wall: self.clock.wall() }
     }
 }
 

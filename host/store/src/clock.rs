@@ -44,6 +44,12 @@ impl Clock {
         nanoseconds(self.read().least)
     }
 
+    /// [`Clock::now`] and [`Clock::least`] at one moment.
+    pub fn both(&self) -> (Time, Duration) {
+        let elapsed = self.read();
+        (Time(nanoseconds(elapsed.most)), nanoseconds(elapsed.least))
+    }
+
     /// What the boot clock alone says. It takes no lock, and all processes of a boot share it.
     pub fn boot(&self) -> Duration {
         nanoseconds(read(ClockId::Boottime))
