@@ -1,7 +1,5 @@
 //! What a node has said of itself in the store, as `baton nodes` and the endpoint tell it.
 
-use std::collections::BTreeMap;
-
 use baton_store::{Announcement, Digest, Labels, Listens};
 use serde::Serialize;
 use utoipa::ToSchema;

@@ -24,6 +24,7 @@ mod foreign;
 mod module_source;
 mod oci;
 mod prepare;
+mod soon;
 mod source;
 mod trust;
 mod version_list;

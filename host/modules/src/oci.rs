@@ -15,6 +15,7 @@ mod reference;
 mod registry;
 mod transport;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -24,6 +25,7 @@ use tokio::time::{Instant, sleep_until};
 pub use credentials::RegistryCredentials;
 pub use reference::{InvalidOciReference, OciReference};
 
+use super::soon::unless_soon;
 use super::source::{Offer, Source, SourceError};
 use artifact::Content;
 use baton_store::Digest;
@@ -39,6 +41,8 @@ const BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_s
 pub struct OciSource {
     reference: OciReference,
     credentials: RegistryCredentials,
+    /// Hears of a module that takes long to come.
+    pulling: Pulling,
     /// The look that is under way: it goes on while nobody waits for it, and ends with the source.
     look: JoinSet<Looked>,
     /// What earlier looks have found.
@@ -50,6 +54,9 @@ pub struct OciSource {
     failures: u32,
     due: Instant,
 }
+
+/// Told of a module, by its digest.
+type Pulling = Arc<dyn Fn(Digest) + Send + Sync>;
 
 /// What a look needs not pull again, each with the digest of its manifest.
 #[derive(Clone, Default)]
@@ -80,6 +87,7 @@ impl OciSource {
         Self {
             reference,
             credentials,
+            pulling: Arc::new(|_| {}),
             look: JoinSet::new(),
             known: Known::default(),
             registry: None,
@@ -87,6 +95,12 @@ impl OciSource {
             failures: 0,
             due: Instant::now(),
         }
+    }
+
+    /// Tells of each module that takes long to come, while it does.
+    #[must_use]
+    pub fn telling(self, pulling: impl Fn(Digest) + Send + Sync + 'static) -> Self {
+        Self { pulling: Arc::new(pulling), ..self }
     }
 
     /// Takes in what a look has found. Returns what there is to tell of it.
@@ -141,7 +155,8 @@ impl Source for OciSource {
             if self.look.is_empty() {
                 sleep_until(self.due).await;
                 let (reference, credentials) = (self.reference.clone(), self.credentials.clone());
-                self.look.spawn(look(reference, credentials, self.registry.take(), self.known.clone()));
+                let (pulling, known) = (Arc::clone(&self.pulling), self.known.clone());
+                self.look.spawn(look(reference, credentials, self.registry.take(), known, pulling));
             }
             let Some(looked) = self.look.join_next().await else { continue };
             if let Some(told) = self.conclude(looked) {
@@ -157,26 +172,32 @@ async fn look(
     credentials: RegistryCredentials,
     before: Option<Registry>,
     known: Known,
+    pulling: Pulling,
 ) -> Looked {
     // Whatever may have to do with credentials or certificates: there may be others by the next look.
     let kept = |registry, found: &_| Some(registry).filter(|_| matches!(found, Ok(_) | Err(Failure::Unfit(..))));
     if let Some(mut registry) = before {
         // Credentials end, and others are there by then.
-        match find(&reference, &mut registry, &known).await {
+        match find(&reference, &mut registry, &known, &pulling).await {
             Err(Failure::Denied(_)) => {}
             found => return (kept(registry, &found), found),
         }
     }
     match Registry::open(&reference, &credentials).await {
         Ok(mut registry) => {
-            let found = find(&reference, &mut registry, &known).await;
+            let found = find(&reference, &mut registry, &known, &pulling).await;
             (kept(registry, &found), found)
         }
         Err(failure) => (None, Err(failure)),
     }
 }
 
-async fn find(reference: &OciReference, registry: &mut Registry, known: &Known) -> Result<Finding, Failure> {
+async fn find(
+    reference: &OciReference,
+    registry: &mut Registry,
+    known: &Known,
+    pulling: &Pulling,
+) -> Result<Finding, Failure> {
     let named = registry.digest().await?;
     if known.offered == Some(named) {
         return Ok(Finding::Unchanged);
@@ -191,7 +212,7 @@ async fn find(reference: &OciReference, registry: &mut Registry, known: &Known) 
     }
     match artifact::content(&manifest).map_err(unfit)? {
         Content::Module(layer) => {
-            let bytes = registry.blob(&layer).await?;
+            let bytes = unless_soon(registry.blob(&layer), || pulling(layer.digest)).await?;
             Ok(Finding::New(named, Offer { bytes, signature: layer.signature }))
         }
         Content::Elsewhere(_) => Err(unfit(artifact::Unfit::Nested)),

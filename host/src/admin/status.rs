@@ -1,6 +1,5 @@
 //! What a node tells of the elections that it takes part in, and of the nodes that take part with it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -51,7 +51,7 @@ use crate::telemetry::{Event, FollowerLog, Heartbeat, LAST_LINES, Log, Standing}
 use crate::watched::Watched;
 use baton_modules::{
     Cache, CacheError, Compiler, FileSource, Follower, Following, Judgement, KnownBy, ModuleSource, OciSource, Pace,
-    Preparer, Presence, RegistryCredentials, Source, Supply, Trust,
+    Preparer, Presence, RegistryCredentials, Report, ReportSink, Source, Supply, Trust,
 };
 use baton_runtime::confine;
 use baton_runtime::memory;
@@ -649,6 +649,11 @@ impl<'a> Followers<'a> {
         let engine = Engine::new(policy.purpose());
         let engine = engine.map_err(|error| anyhow::anyhow!("{error:#}"))?;
         let (presence, seen) = watch::channel(Presence::default());
+        let reports: Arc<dyn ReportSink> = Arc::new(FollowerLog {
+            log: self.log.for_election(standing),
+            standing: Arc::clone(standing),
+            source: coordinator.module.to_string(),
+        });
         let source: Option<Box<dyn Source>> = match &coordinator.module {
             ModuleSource::File(path) => {
                 let file = FileSource::new(path.clone());
@@ -658,7 +663,9 @@ impl<'a> Followers<'a> {
                 })
             }
             ModuleSource::Oci(reference) => {
-                Some(Box::new(OciSource::new(reference.clone(), RegistryCredentials::of_process())))
+                let (source, reports) =
+                    (OciSource::new(reference.clone(), RegistryCredentials::of_process()), Arc::clone(&reports));
+                Some(Box::new(source.telling(move |module| reports.report(Report::Pulling { module }))))
             }
             ModuleSource::Published(_) => None,
         };
@@ -685,11 +692,7 @@ impl<'a> Followers<'a> {
                 runners: runners.clone(),
             }),
             presence: seen,
-            reports: Arc::new(FollowerLog {
-                log: self.log.for_election(standing),
-                standing: Arc::clone(standing),
-                source: coordinator.module.to_string(),
-            }),
+            reports,
             pace: Pace::default(),
             tidings: standing.tidings.clone(),
         });

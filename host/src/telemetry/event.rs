@@ -314,6 +314,13 @@ pub enum Event {
         /// The digest of what this node would run.
         module: String,
     },
+    /// A version of the coordinator takes long to come.
+    Pulling {
+        /// Its digest.
+        module: String,
+        /// Where it is from.
+        source: String,
+    },
     /// A version of the coordinator takes long to compile.
     Compiling {
         /// Its digest.
@@ -574,6 +581,7 @@ impl Event {
             Self::CoolOff { .. } => ("cool_off", Warn),
             Self::Finished { .. } => ("finished", Info),
             Self::OtherModule { .. } => ("other_module", Warn),
+            Self::Pulling { .. } => ("pulling", Info),
             Self::Compiling { .. } => ("compiling", Info),
             Self::ModuleReady { .. } => ("module_ready", Info),
             Self::ModuleRefused { .. } => ("module_refused", Error),
@@ -711,6 +719,9 @@ impl fmt::Display for Event {
             Self::Finished { reason } => f.write_str(reason),
             Self::OtherModule { leader, leader_module, module } => {
                 write!(f, "{leader} leads with module {leader_module}, this node would run {module}")
+            }
+            Self::Pulling { module, source } => {
+                write!(f, "module {module} of {source}; over a slow network it takes a while")
             }
             Self::Compiling { module, source } => {
                 write!(f, "module {module} of {source}; a large one takes a while")

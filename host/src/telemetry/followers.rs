@@ -26,6 +26,7 @@ impl ReportSink for FollowerLog {
             None,
             match report {
                 Report::NothingPushed { reason } => Event::Standby { reason, leader: None },
+                Report::Pulling { module } => Event::Pulling { module: module.to_string(), source },
                 Report::Compiling { module } => Event::Compiling { module: module.to_string(), source },
                 Report::Ready { module, cached, took } => {
                     Event::ModuleReady { module: module.to_string(), source, cached, took_s: took.into() }

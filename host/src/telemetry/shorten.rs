@@ -81,6 +81,7 @@ impl Event {
             | Self::OtherModule { .. }
             | Self::Linked { .. }
             | Self::LinkEnded { .. }
+            | Self::Pulling { .. }
             | Self::Compiling { .. }
             | Self::ModuleReady { .. }
             | Self::Swapped { .. }

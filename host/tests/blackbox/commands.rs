@@ -12,7 +12,8 @@ use crate::node::{Journal, Launch, baton, finish};
 use crate::store::Store;
 
 /// The keys of one election in `baton status --json`, all of them, always.
-const KEYS: [&str; 9] = ["election", "lease", "term", "node", "since", "module", "outcome", "suspended", "usage"];
+const KEYS: [&str; 10] =
+    ["election", "lease", "term", "node", "since", "module", "outcome", "suspended", "labels", "usage"];
 
 #[track_caller]
 fn has_the_shape(status: &Value) {

@@ -21,6 +21,7 @@ use baton_election::{ElectionName, StoreError, Version};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::soon::unless_soon;
 use super::{Judgement, Offer, Preparation, PrepareError, Preparer, Presence, VersionList};
 use super::{RecordedVerdict, Source, SourceError, Supply, Verdict};
 use announcer::{Announcer, Said};
@@ -32,7 +33,7 @@ use in_flight::InFlight;
 use offer_history::{OfferHistory, rejection};
 use ready::{Candidate, Patience, ReadyVersions, Setback, Step};
 use recorder::{Judged, Recorder};
-use reporter::{Reporter, unless_soon};
+use reporter::Reporter;
 
 pub use report::{Report, ReportSink};
 
@@ -329,14 +330,14 @@ impl Follower {
     fn prepare(&mut self, candidate: Candidate) {
         let offer = self.offers.offer(&candidate);
         let (store, preparer) = (Arc::clone(&self.given.store), Arc::clone(&self.given.preparer));
-        let say = self.reporter.compiling(candidate.digest);
+        let (pulling, compiling) = (self.reporter.pulling(candidate.digest), self.reporter.compiling(candidate.digest));
         self.prepares = Some(candidate.clone());
         self.preparing.begin(async move {
             let offer = match offer {
                 Some(offer) => offer,
-                None => fetch(store.as_ref(), &candidate).await?,
+                None => unless_soon(fetch(store.as_ref(), &candidate), pulling).await?,
             };
-            let prepared = unless_soon(preparer.prepare(&offer), say).await;
+            let prepared = unless_soon(preparer.prepare(&offer), compiling).await;
             prepared.map_err(Setback::of)
         });
     }

@@ -18,6 +18,11 @@ pub enum Report {
         /// That, and what to do.
         reason: String,
     },
+    /// A version takes long to come.
+    Pulling {
+        /// Its digest.
+        module: Digest,
+    },
     /// A version takes long to compile.
     Compiling {
         /// Its digest.

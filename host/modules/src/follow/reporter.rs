@@ -1,18 +1,13 @@
 //! What a follower tells people: what lasts is said once.
 
-use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use baton_election::ElectionName;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::report::{Report, ReportSink};
 use crate::Preparation;
 use baton_store::Digest;
-
-/// A node that waits longer for a module says for which.
-const SOON: Duration = Duration::from_secs(1);
 
 pub(super) struct Reporter {
     sink: Arc<dyn ReportSink>,
@@ -29,6 +24,12 @@ pub(super) struct Reporter {
 impl Reporter {
     pub fn new(sink: Arc<dyn ReportSink>, election: ElectionName) -> Self {
         Self { sink, election, unreachable_since: None, control: None, nothing: false, rejected: None }
+    }
+
+    /// Says, once it is called, that a module takes long to come.
+    pub fn pulling(&self, digest: Digest) -> impl FnOnce() + Send + use<> {
+        let sink = Arc::clone(&self.sink);
+        move || sink.report(Report::Pulling { module: digest })
     }
 
     /// Says, once it is called, that a module takes long to compile.
@@ -105,17 +106,5 @@ impl Reporter {
 
     fn say(&self, report: Report) {
         self.sink.report(report);
-    }
-}
-
-/// Waits for what is mostly done soon. Where it is not, says so.
-pub(super) async fn unless_soon<T>(work: impl Future<Output = T>, say: impl FnOnce()) -> T {
-    let mut work = pin!(work);
-    match timeout(SOON, &mut work).await {
-        Ok(done) => done,
-        Err(_) => {
-            say();
-            work.await
-        }
     }
 }

@@ -125,6 +125,20 @@ async fn a_store_that_has_no_bytes_to_give_is_waited_for() {
 }
 
 #[tokio::test]
+async fn a_module_that_takes_long_to_come_is_told_of() {
+    let fleet = Fleet::new();
+    fleet.store.modules_are_slow.store(true, Ordering::Relaxed);
+    let first = fleet.push(1).await;
+    let mut node = fleet.node("a");
+    let said = node.says("Pulling").await;
+    assert!(said.contains(&first.to_string()), "{said}");
+    fleet.store.modules_are_slow.store(false, Ordering::Relaxed);
+    node.supplied(Some((first, 1)), None).await;
+    let log = node.end().await;
+    assert_eq!(log.matches("Pulling").count(), 1, "{log}");
+}
+
+#[tokio::test]
 async fn a_newer_push_does_not_wait_for_one_that_is_still_prepared() {
     let fleet = Fleet::new();
     let first = fleet.push(1).await;

@@ -51,6 +51,23 @@ async fn a_registry_that_says_nothing_is_left() {
 }
 
 #[tokio::test]
+async fn a_module_that_takes_long_to_come_is_told_of() {
+    let manifest = described(b"first");
+    let address = fake(move |head| match head {
+        head if head.contains("/blobs/") => None,
+        head if head.contains("/manifests/") => Some(answer("200 OK", "", &manifest)),
+        _ => Some(answer("200 OK", "", "")),
+    })
+    .await;
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let mut source = at(&address).telling(move |module| tell.send(module).unwrap());
+    tokio::select! {
+        came = source.next() => panic!("{came:?}"),
+        module = told.recv() => assert_eq!(module, Some(Digest::of(b"first"))),
+    }
+}
+
+#[tokio::test]
 async fn a_module_that_is_cut_off_is_asked_for_again() {
     let manifest = described(b"first");
     let tries = std::sync::atomic::AtomicU32::new(0);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use rustix::process::Signal;
 
 use crate::fleet::Fleet;
-use crate::http::launch;
+use crate::http::launch_with_times;
 use crate::http::server::{Reply, Request, Server};
 use crate::node::{Journal, Node};
 use crate::on_both_stores;
@@ -37,9 +37,10 @@ fn a_server_that_refuses_lower_terms_never_has_to_over_200_failovers(fleet: Flee
     });
     // Where nobody waited for it, the next one's request could be there before the server has read the last one's.
     // What is under way when it is asked to stop is answered before its end, however busy the machine.
-    let launch =
-        |name: &str| launch(&fleet, name, "report", &server.url()).arg("--witness=false").flag("--grace", "10s");
-    let start = |name: &str| launch(name).flag("--allow-http", server.url()).start();
+    let start = |name: &str| {
+        let launch = launch_with_times(fleet.lease(), "10s", &fleet, name, "report", &server.url());
+        launch.arg("--witness=false").flag("--allow-http", server.url()).start()
+    };
     let mut nodes: Vec<Node> = NODES.map(start).into();
     server.wait("a leader", |requests| (reported(requests) > 0).then_some(()));
     for failover in 1..=FAILOVERS {

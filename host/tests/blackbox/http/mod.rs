@@ -26,12 +26,17 @@ pub fn launch(fleet: &Fleet, name: &str, behaviour: &str, url: &str) -> Launch {
 
 /// The same, with a lease of that length.
 pub fn launch_with_lease(lease: Duration, fleet: &Fleet, name: &str, behaviour: &str, url: &str) -> Launch {
+    launch_with_times(lease, "300ms", fleet, name, behaviour, url)
+}
+
+/// The same, and with that grace.
+fn launch_with_times(lease: Duration, grace: &str, fleet: &Fleet, name: &str, behaviour: &str, url: &str) -> Launch {
     Launch::run(name, fleet.home.path(), &fleet.journal)
         .arg(asks_over_http())
         .flag("--election", ELECTION)
         .flag("--store", fleet.store.url())
         .flag("--lease", format!("{}s", lease.as_secs()))
-        .flag("--grace", "300ms")
+        .flag("--grace", grace)
         .flag("--pause", "0s")
         .flag("--env", format!("BEHAVIOUR={behaviour}"))
         .flag("--env", format!("URL={url}"))

@@ -67,6 +67,7 @@ impl Fleet {
             inner,
             is_down: AtomicBool::default(),
             has_no_modules: AtomicBool::default(),
+            modules_are_slow: AtomicBool::default(),
             hangs: AtomicBool::default(),
         };
         let (slow, is_busy) = Default::default();
@@ -296,6 +297,7 @@ pub struct Faulty {
     pub inner: MemoryStore,
     pub is_down: AtomicBool,
     pub has_no_modules: AtomicBool,
+    pub modules_are_slow: AtomicBool,
     pub hangs: AtomicBool,
 }
 
@@ -350,7 +352,11 @@ impl ObjectStore for Faulty {
     }
 
     async fn get(&self, object: &PlainObject, limit: u64) -> Result<Option<Bytes>, StoreError> {
-        let faults: &[_] = if matches!(object, PlainObject::Module(_)) { &[&self.has_no_modules] } else { &[] };
+        let is_module = matches!(object, PlainObject::Module(_));
+        while is_module && self.modules_are_slow.load(Ordering::Relaxed) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let faults: &[_] = if is_module { &[&self.has_no_modules] } else { &[] };
         self.meet(faults).await?.get(object, limit).await
     }
 
