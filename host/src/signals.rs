@@ -74,6 +74,19 @@ impl Signals {
     }
 }
 
+/// Takes back what this process has inherited that would keep it from hearing of its own processes and of who asks it to
+/// end: a parent that ignores SIGCHLD leaves that to its children (POSIX, `exec`), and the system then tells nobody how they
+/// end; and signals that a parent has blocked stay so. Call it before there is another thread: each has a mask of its own.
+pub fn undo_inherited() {
+    // SAFETY: the calls read and write no memory but the set, which is initialised before it is used.
+    unsafe {
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+        let mut none = std::mem::MaybeUninit::uninit();
+        libc::sigemptyset(none.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut());
+    }
+}
+
 /// Whether a terminal controls this process.
 fn has_terminal() -> bool {
     File::open("/dev/tty").is_ok()

@@ -113,7 +113,7 @@ enum Effect {
     /// it would make no sense, and nothing was asked
     #[response(status = 409)]
     Senseless(CameOf),
-    /// it was asked, and has not taken effect in time
+    /// it was asked, or may have been, and has not taken effect in time as far as the store tells
     #[response(status = 504)]
     NotYet(CameOf),
 }
@@ -344,7 +344,7 @@ impl<'a> Call<'a> {
                     NoEffect::Refused(_) | NoEffect::Steering(EditError::Unusable(SteeringError::Damaged(_))) => {
                         StatusCode::CONFLICT
                     }
-                    NoEffect::NotYet(_) => StatusCode::GATEWAY_TIMEOUT,
+                    NoEffect::NotYet(_) | NoEffect::Steering(EditError::Unknown(_)) => StatusCode::GATEWAY_TIMEOUT,
                     NoEffect::Steering(_) | NoEffect::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
                 };
                 steered(status, false, error.to_string())
@@ -383,5 +383,9 @@ async fn body<T: DeserializeOwned>(request: Request) -> Result<T, Unusable> {
         }
     };
     let json = if bytes.is_empty() { "{}".into() } else { bytes };
+    // Serde would take a list for the values of an object's keys, in their order.
+    if !json.trim_ascii_start().starts_with(b"{") {
+        return Err(Unusable::because("the body: it is no JSON object"));
+    }
     serde_json::from_slice(&json).map_err(|error| Unusable::because(format!("the body: {error}")))
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use baton_store::address::is_certainly_loopback;
+use baton_store::address::{is_certainly_loopback, without_user};
 use url::Url;
 
 /// Longer ones are a mistake, or worse.
@@ -27,7 +27,7 @@ impl FromStr for AdminUrl {
 
     fn from_str(text: &str) -> Result<Self, InvalidAdminUrl> {
         let invalid =
-            |why: &str| InvalidAdminUrl { text: text.chars().take(100).collect::<String>(), why: why.to_owned() };
+            |why: &str| InvalidAdminUrl { text: without_user(text).chars().take(100).collect(), why: why.to_owned() };
         if text.len() > LONGEST {
             return Err(invalid("it is too long"));
         }

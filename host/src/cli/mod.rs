@@ -36,7 +36,7 @@ pub use modules::{ModuleRow, NodeRow, print_modules};
 pub use nodes::{NodeStatusRow, print_nodes};
 pub use print::{columns, print, print_bytes, print_json, print_on, print_value};
 pub use progress::Progress;
-pub use status::{LeaseWord, StatusRow, SuspendedRow, print_again, print_status};
+pub use status::{LeaseWord, StatusRow, SuspendedRow, print_again, print_status, say_unread};
 pub use steering::Steer;
 pub use told::print_told;
 pub use tone::{Tone, print_styled, table};

@@ -176,23 +176,42 @@ pub fn print_status(rows: &[StatusRow], json: bool) -> io::Result<()> {
     if json { print_json(&rows) } else { print_styled(&text(rows)).map(drop) }
 }
 
-/// Prints what was read of a store at a time, or why nothing could be: on a terminal in the place of what was printed
-/// before, anywhere else below it. Tells whether somebody reads it.
+/// Says on stderr what could not be read.
+pub fn say_unread(unread: &[String]) {
+    for error in unread {
+        // Nobody depends on it.
+        let _ = writeln!(io::stderr(), "error: {}", escape(error));
+    }
+}
+
+/// Prints what was read of a store at a time, and why the rest could not be, or nothing: on a terminal in the place of what
+/// was printed before, anywhere else below it. Tells whether somebody reads it.
 ///
 /// # Errors
 /// As for [`print_json`].
-pub fn print_again(place: &StoreUrl, at: Duration, read: Result<&[StatusRow], &str>, json: bool) -> io::Result<bool> {
+pub fn print_again(
+    place: &StoreUrl,
+    at: Duration,
+    read: Result<(&[StatusRow], &[String]), &str>,
+    json: bool,
+) -> io::Result<bool> {
     if json {
         // What cannot be read is no status.
         return match read {
-            Ok(rows) => print_json_again(&rows),
+            Ok((rows, unread)) => {
+                say_unread(unread);
+                print_json_again(&rows)
+            }
             Err(error) => Ok(writeln!(io::stderr(), "error: {}", escape(error)).is_ok()),
         };
     }
     // A person does not miss the microseconds.
     let at = rfc3339(Duration::from_secs(at.as_secs())).replace(".000000", "");
     let said = match read {
-        Ok(rows) => text(rows),
+        Ok((rows, unread)) => {
+            let errors = unread.iter().map(|error| format!("error: {error}\n")).collect::<String>();
+            text(rows) + &escape_lines(&errors)
+        }
         Err(error) => escape_lines(&format!("error: {error}\n")).into_owned(),
     };
     let text = format!("{at}  {}\n\n{said}", escape(&place.to_string()));

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use baton_election::ElectionName;
+use baton_election::{ElectionName, StoreError};
 use tokio::time::{sleep, timeout};
 
 use super::{ANSWER_WITHIN, elections, open_store, read, unheard_of};
@@ -24,7 +24,14 @@ pub(super) async fn status(
     let look = async || look(election.as_ref(), place, &*store).await;
     match every {
         Some(every) => watch(place, json, every, look).await?,
-        None => cli::print_status(&look().await?, json)?,
+        None => {
+            let Looked { rows, unread } = look().await?;
+            cli::print_status(&rows, json)?;
+            cli::say_unread(&unread);
+            if !unread.is_empty() {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -34,7 +41,7 @@ async fn watch(
     place: &StoreUrl,
     json: bool,
     every: Duration,
-    look: impl AsyncFn() -> anyhow::Result<Vec<StatusRow>>,
+    look: impl AsyncFn() -> anyhow::Result<Looked>,
 ) -> anyhow::Result<()> {
     let mut signals = Signals::listen()?;
     loop {
@@ -42,7 +49,8 @@ async fn watch(
             read = look() => read.map_err(|error| format!("{error:#}")),
             _ = signals.next() => return Ok(()),
         };
-        if !cli::print_again(place, wall(), read.as_deref().map_err(String::as_str), json)? {
+        let read = read.as_ref().map(|Looked { rows, unread }| (&**rows, &**unread)).map_err(String::as_str);
+        if !cli::print_again(place, wall(), read, json)? {
             return Ok(());
         }
         tokio::select! {
@@ -52,14 +60,31 @@ async fn watch(
     }
 }
 
-async fn look(election: Option<&ElectionName>, place: &StoreUrl, store: &dyn Store) -> anyhow::Result<Vec<StatusRow>> {
+/// What one look has found.
+struct Looked {
+    rows: Vec<StatusRow>,
+    /// Why other elections could not be read.
+    unread: Vec<String>,
+}
+
+async fn look(election: Option<&ElectionName>, place: &StoreUrl, store: &dyn Store) -> anyhow::Result<Looked> {
     let names = match election {
         Some(election) => vec![election.clone()],
         None => elections(store).await.context("cannot list the elections")?,
     };
-    let mut rows = Vec::new();
+    let (mut rows, mut unread) = (Vec::new(), Vec::new());
+    let is_one = election.is_some();
     for election in names {
-        let Some(row) = StatusRow::of(&election, read(store, &election).await?) else { continue };
+        let snapshot = match read(store, &election).await {
+            Ok(snapshot) => snapshot,
+            // A store that does not answer for one does not for the others, which may be many.
+            Err(error) if is_one || matches!(error.downcast_ref(), Some(StoreError::Unknown(_))) => return Err(error),
+            Err(error) => {
+                unread.push(format!("{error:#}"));
+                continue;
+            }
+        };
+        let Some(row) = StatusRow::of(&election, snapshot) else { continue };
         // Where these cannot be read, `baton nodes` and those that steer say why.
         let suspended = async {
             let asked = timeout(ANSWER_WITHIN, steering::read(store, &election)).await.ok()?.ok()?;
@@ -81,5 +106,5 @@ async fn look(election: Option<&ElectionName>, place: &StoreUrl, store: &dyn Sto
             row.in_use = Some(local.in_use);
         }
     }
-    Ok(rows)
+    Ok(Looked { rows, unread })
 }

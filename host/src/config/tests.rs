@@ -426,6 +426,24 @@ fn a_wrong_value_is_told_the_place_and_the_way_out() {
         ),
         (&[], &[""], "MODULE: is empty: name the component's file"),
         (
+            &[],
+            &["oci://user:s3cr3t@ghcr.io/acme/billing:1"],
+            "MODULE: `oci://***@ghcr.io/acme/billing:1` names no module: its registry is no host, or a host and a port; \
+             it is `oci://REGISTRY/REPOSITORY:TAG` or `…@sha256:DIGEST`",
+        ),
+        (
+            &[],
+            &["x.wasm", "--admin-advertise=https://user:s3cr3t@web-3:7070"],
+            "--admin-advertise: \"https://***@web-3:7070\" is not the address of an admin endpoint: it has a user or a \
+             password in it; write it like https://web-3.example:7070",
+        ),
+        (
+            &[],
+            &["x.wasm", "--peer=user:s3cr3t@10.0.0.3:7072"],
+            "--peer: \"***@10.0.0.3:7072\" is not an address: write one with its port, as in 10.0.0.3:7072 or [::]:7072 \
+             (with a zone by its number, as in [fe80::1%2]:7072), or off",
+        ),
+        (
             &[("BATON_STORE", "azure://acct/box?sig=s3cr3t")],
             &["x.wasm"],
             "BATON_STORE: `azure://acct/box?***` is not a store: credentials come from the environment, never from the URL; \

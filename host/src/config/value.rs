@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use baton_election::ElectionName;
 use baton_election::OnDone;
+use baton_store::address::without_user;
 
 use crate::admin::{AdminPlace, AdminUrl, InvalidAdminUrl};
 use crate::links::{InvalidPlace, Place};
@@ -109,7 +110,11 @@ pub(super) fn peer(text: &str) -> Result<Option<SocketAddr>, String> {
     match text.trim() {
         OFF => Ok(None),
         address => address.parse().map(Some).map_err(|_| {
-            format!("{address:?} is not an address: write one with its port, as in 10.0.0.3:7072 or [::]:7072, or off")
+            let address = without_user(address);
+            format!(
+                "{address:?} is not an address: write one with its port, as in 10.0.0.3:7072 or [::]:7072 (with a zone by its \
+                 number, as in [fe80::1%2]:7072), or off"
+            )
         }),
     }
 }

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::str::FromStr;
 
 use baton_store::PeerWord;
+use baton_store::address::without_user;
 
 use super::tls::{Identity, NoIdentity};
 
@@ -48,7 +49,7 @@ impl FromStr for Place {
             };
             is_reached.then_some(Self { host, port })
         };
-        parse().ok_or_else(|| InvalidPlace { text: text.chars().take(100).collect() })
+        parse().ok_or_else(|| InvalidPlace { text: without_user(text).chars().take(100).collect() })
     }
 }
 

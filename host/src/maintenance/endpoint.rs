@@ -4,6 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use baton_store::address::without_user;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HOST};
 use http::{Method, Request, StatusCode, Uri};
@@ -48,7 +49,7 @@ impl Endpoint {
     /// # Errors
     /// [`NoEndpoint`] where it is anything else.
     pub fn new(url: &str) -> Result<Self, NoEndpoint> {
-        let wrong = || NoEndpoint(url.to_owned());
+        let wrong = || NoEndpoint(without_user(url));
         let uri: Uri = url.parse().map_err(|_| wrong())?;
         let authority = uri.authority().filter(|authority| !authority.as_str().contains('@')).ok_or_else(wrong)?;
         let is_bare = uri.path_and_query().is_none_or(|path| path.as_str() == "/");

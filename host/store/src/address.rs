@@ -24,6 +24,18 @@ const PLATFORMS: [IpAddr; 7] = [
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xa9fe, 0xa9fe, 0, 0, 0, 0, 1)),
 ];
 
+/// The text without the user and the password that may stand before its host, for people: `https://***@host/path`, and
+/// `***@host:1` where there is no scheme.
+#[must_use]
+pub fn without_user(text: &str) -> String {
+    let (scheme, rest) = text.split_once("://").map_or(("", text), |(scheme, rest)| (&text[..scheme.len() + 3], rest));
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    match authority.rsplit_once('@') {
+        Some((_, host)) => format!("{scheme}***@{host}{path}"),
+        None => text.to_owned(),
+    }
+}
+
 /// What an address is to a client that asks for it by a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AddressKind {

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::address::without_user;
+
 /// The container that `azurite` stands for.
 const AZURITE_CONTAINER: &str = "baton";
 /// What the embedded store's URL begins with.
@@ -135,14 +137,7 @@ fn redacted(store: &str) -> String {
         Some(at) => (&store[..at], format!("{}***", &store[at..=at])),
         None => (store, String::new()),
     };
-    let body = match body.split_once("://") {
-        Some((scheme, rest)) => {
-            let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-            let host = authority.rsplit_once('@').map_or(authority.to_string(), |(_, host)| format!("***@{host}"));
-            format!("{scheme}://{host}{path}")
-        }
-        None => redact_pair(body),
-    };
+    let body = if body.contains("://") { without_user(body) } else { redact_pair(body) };
     body + &hidden
 }
 
@@ -183,6 +178,7 @@ mod tests {
             ("azurite", "azurite"),
             ("azure://acct/box?sv=2024&sig=abc%3D", "azure://acct/box?***"),
             ("azure://acct:key@host/box", "azure://***@host/box"),
+            ("azure://acct/box/of@host", "azure://acct/box/of@host"),
             ("azure://acct/box#frag", "azure://acct/box#***"),
             (
                 "DefaultEndpointsProtocol=https;AccountName=a;AccountKey=S3cr3t==;EndpointSuffix=core.windows.net",

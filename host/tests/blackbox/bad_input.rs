@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use rustix::process::{Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::fleet::Fleet;
@@ -249,6 +250,25 @@ fn a_wrong_key() {
     stays_and_says(&mut node, &["AuthorizationFailure", "container fleet", "check the key"]);
     let log = format!("{:?}", fleet.journal.events());
     assert!(!log.contains(key), "a key is never logged: {log}");
+}
+
+/// As `trap '' CHLD; exec baton …` has it, or a supervisor that blocks signals around its children.
+#[test]
+fn a_parent_that_hides_signals_hides_no_end() {
+    let fleet = Fleet::new(Store::sqlite());
+    const HIDES: &str = "import os, signal, sys\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n\
+                         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\n\
+                         os.execv(sys.argv[1], sys.argv[1:])";
+    let launch = fleet.launch("alpha").arg("--links=false").beginning_as("python3", &["-c", HIDES]);
+    let mut alpha = launch.start();
+    let term = fleet.beat_above(0).term;
+    // The end of an instance's process is seen, and followed by the next term.
+    alpha.runners().into_iter().for_each(|runner| kill_process(runner, Signal::KILL).expect("it is there"));
+    let gone = alpha.event("its end", |event| event.name == "gone" && event.term >= term);
+    fleet.beat_above(gone.term);
+    assert_eq!(alpha.terminate().code(), Some(0));
+    alpha.event("to give it up", |event| event.name == "released");
+    fleet.check_promises();
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The commands that end by themselves: `status`, `check`, `start`, `run --print-config`.
 
 use baton_store::Digest;
+use rusqlite::Connection;
 use serde_json::Value;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -23,6 +24,26 @@ fn has_the_shape(status: &Value) {
     promised.sort_unstable();
     assert_eq!(keys, promised, "{status}");
     assert_eq!(status["election"], ELECTION);
+}
+
+#[test]
+fn what_cannot_be_read_of_one_election_hides_no_other() {
+    let fleet = Fleet::new(Store::sqlite());
+    let mut one = fleet.node("alpha");
+    let mut other = fleet.launch_with("beta", &[("--election", "other")]).start();
+    for node in [&mut one, &mut other] {
+        node.after(0, "started");
+        assert!(node.terminate().success());
+    }
+    let connection = Connection::open(fleet.store.folder().join("lease.db")).expect("the file");
+    let spoilt = connection.execute("UPDATE lease SET outcome = 'what' WHERE election = 'fleet'", ());
+    assert_eq!(spoilt, Ok(1));
+    let all = fleet.command(&["status", "--json"]);
+    assert_eq!((all.code, all.json().as_array().map(Vec::len)), (Some(1), Some(1)), "{all:?}");
+    assert_eq!(all.json()[0]["election"], "other");
+    assert!(all.stderr.starts_with("error: cannot read the election fleet"), "{all:?}");
+    let own = fleet.command(&["status", "fleet"]);
+    assert!(own.code == Some(1) && own.stderr.contains("cannot read the election fleet"), "{own:?}");
 }
 
 /// Status of an election that is held, expired, held again and free.

@@ -1,6 +1,7 @@
 //! What operators ask of a fleet, on both stores: of a leader that is alive, pauses between terms, does not heed its stop,
 //! is alone, hangs or is cut off, and of nodes that hang, are older or share an id.
 
+use std::process::Stdio;
 use std::time::Duration;
 
 use baton_election::{ElectionName, Op, Record, Reply, Snapshot};
@@ -22,6 +23,7 @@ on_both_stores! {
     a_node_that_hangs_is_waited_for_in_vain_and_the_leader_goes_on,
     a_leader_that_hangs_is_waited_out_and_hears_of_it_when_it_wakes,
     a_transfer_waits_out_a_leader_that_hangs,
+    a_store_that_goes_away_has_what_it_was_asked,
     a_leader_that_is_gone_is_waited_out,
     a_leader_that_heeds_no_stop_is_killed,
     what_is_spoilt_is_told_once_and_made_anew,
@@ -216,6 +218,34 @@ fn a_transfer_waits_out_a_leader_that_hangs(fleet: Fleet) {
     fleet.check_promises();
 }
 
+fn a_store_that_goes_away_has_what_it_was_asked(fleet: Fleet) {
+    let (alpha, term) = fleet.leader("alpha");
+    listed(&fleet, "alpha", |row| row["role"] == "leader");
+    // Before it is asked, it is not.
+    let outage = fleet.store.cut();
+    let away = steer(&fleet, &["suspend", "--timeout", "1s"]);
+    drop(outage);
+    assert!(away.code == Some(1) && !away.stderr.contains("it is asked"), "{away:?}");
+    // A leader that hangs has the command wait. While it does, the store goes away.
+    fleet.beat_above(elected(&fleet, "alpha").last().map_or(term, |term| term - 1));
+    alpha.pause();
+    let mut waits = fleet.baton(&["suspend", ELECTION, "--timeout", "8s"]);
+    let waits = waits.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    until("it to be asked", || {
+        let asked = on(&fleet, async |store| baton_store::steering::read(store, &election()).await);
+        if asked.as_ref().is_ok_and(|asked| asked.suspended.is_some()) { Ok(()) } else { Err(asked) }
+    });
+    let outage = fleet.store.cut();
+    let ended = waits.wait_with_output().expect("it ends");
+    drop(outage);
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.code() == Some(1) && said.contains("it is asked of fleet, and stays so"), "{ended:?}");
+    alpha.resume();
+    says(&alpha, "suspended");
+    done(&steer(&fleet, &["resume"]), &["is resumed"]);
+    fleet.check_promises();
+}
+
 /// As on another machine, where nobody hears of its end.
 fn a_leader_that_is_gone_is_waited_out(fleet: Fleet) {
     let start = |name: &str| fleet.launch(name).arg("--witness=false").start();
@@ -230,10 +260,15 @@ fn a_leader_that_is_gone_is_waited_out(fleet: Fleet) {
     first.signal(Signal::KILL);
     refused(&steer(&fleet, &["break"]), &[&format!("is held by {}", first.name), "runs out within"]);
     let heir = &rest[0].name;
-    done(&steer(&fleet, &["transfer", "--to", heir]), &[&format!("{heir} leads fleet in term ")]);
+    let asked = steer(&fleet, &["transfer", "--to", heir]);
     let (second, term) = leader(term);
-    assert_eq!(second.name, *heir);
-    rest[1..].iter().for_each(|node| drop(listed(&fleet, &node.name, is_ready)));
+    // Whoever has not heard of that yet when the lease runs out may be the first.
+    match second.name == *heir {
+        true => done(&asked, &[&format!("{heir} leads fleet in term ")]),
+        false => refused(&asked, &[&format!("in time: {} leads in term ", second.name)]),
+    }
+    let others = rest.iter().filter(|node| node.name != second.name);
+    others.for_each(|node| drop(listed(&fleet, &node.name, is_ready)));
     second.signal(Signal::KILL);
     done(&steer(&fleet, &["step-down", "--for", "1h"]), &[" leads in term "]);
     let (third, term) = leader(term);
@@ -406,6 +441,14 @@ fn an_id_that_two_hosts_have_is_refused(fleet: Fleet) {
     });
     refused(&asked, &[incarnation, rival, "--node"]);
     drop((one, other));
+    // Which of two that call themselves as the leader does would be asked what it has said?
+    until("that to be said", || {
+        let rival = Some("another".to_owned());
+        let said = Announcement { rival, ..Announcement::now("alpha", "twin", "", vec![], None) };
+        on(&fleet, async |store| store.announce(&election(), "alpha", said.encode()).await.expect("it is said"));
+        let told = steer(&fleet, &["events"]);
+        if told.stderr.contains("two hosts call themselves alpha") { Ok(()) } else { Err(told.stderr) }
+    });
 }
 
 /// Any node that takes part can be asked, also one that does not lead.
@@ -429,6 +472,10 @@ fn an_endpoint_steers_for_who_has_the_token(fleet: Fleet) {
     for what in ["step-down", "suspend", "resume", "transfer", "rollback"] {
         assert_eq!(post(at_beta, what, "", "{}").status, 401, "{what}");
         assert_eq!(post(at_alpha, what, RIGHT, "{}").status, 403, "it has no token: {what}");
+    }
+    for (what, list) in [("suspend", "[]"), ("step-down", "[1]"), ("transfer", r#"["alpha"]"#)] {
+        let no_object = post(at_beta, what, RIGHT, list);
+        assert!(no_object.status == 400 && no_object.body.contains("no JSON object"), "{no_object:?}");
     }
     let nowhere = post(at_beta, "transfer", RIGHT, r#"{"to":"omega"}"#);
     assert!(nowhere.status == 409 && nowhere.body.contains("no node omega"), "{nowhere:?}");

@@ -75,6 +75,21 @@ fn a_trap_leaves_a_core_dump_that_can_be_read_by_its_owner_alone() {
     fleet.check_promises();
 }
 
+/// All that it may have: the buffers of the dump are beside that.
+#[test]
+fn a_large_memory_leaves_a_core_dump_too() {
+    let (fleet, folder) = fleet(Guest::Allocates);
+    let fleet = fleet.heavy();
+    let flags = [("--max-memory", "200MiB"), ("--lease", "60s")];
+    let _node = fleet.launch_with("alpha", &flags).flag("--coredump", &folder).start();
+    let saved = told(&fleet, "saved", "core dump");
+    let size = fs::metadata(saved.text("path")).expect("it is there").len();
+    assert!(size > 150 << 20, "{size} bytes");
+    let gone = fleet.journal.event("its end", |event| event.name == "gone" && event.term == saved.term);
+    assert_eq!(gone.text("outcome"), "failed", "{gone:?}");
+    assert!(gone.text("message").contains("wasm backtrace"), "{gone:?}");
+}
+
 #[test]
 fn only_the_newest_core_dumps_of_an_election_are_kept() {
     let (fleet, folder) = fleet(Guest::Traps);

@@ -7,6 +7,7 @@ use url::Url;
 
 use super::transport::stays_here;
 use baton_store::Digest;
+use baton_store::address::without_user;
 
 /// Docker's own registry: what it is called, what it was called, and by what it is asked.
 const DOCKER_HUB: (&str, &str) = ("docker.io", "index.docker.io");
@@ -45,7 +46,7 @@ impl FromStr for OciReference {
     type Err = InvalidOciReference;
 
     fn from_str(text: &str) -> Result<Self, InvalidOciReference> {
-        parse(text).map_err(|why| InvalidOciReference { reference: text.to_owned(), why })
+        parse(text).map_err(|why| InvalidOciReference { reference: without_user(text), why })
     }
 }
 

@@ -201,7 +201,9 @@ impl Memory {
         let text = std::str::from_utf8(&text[..length])?;
         // proc_pid_statm(5): the sixth is data and stack, in pages.
         let pages: u64 = text.split(' ').nth(5).context("no size of the data")?.parse()?;
-        let most = [policy.limits.memory, policy.state_limits.total.saturating_mul(2), ROOM];
+        // A core dump is the memory once more, in buffers that grow by half of what is there or double.
+        let dump = if policy.core_dump { policy.limits.memory.saturating_mul(4) } else { 0 };
+        let most = [policy.limits.memory, policy.state_limits.total.saturating_mul(2), dump, ROOM];
         let most = most.into_iter().fold(pages * self.page, u64::saturating_add);
         setrlimit(Resource::Data, Rlimit { current: Some(most), maximum: Some(most) })?;
         Ok(())

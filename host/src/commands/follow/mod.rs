@@ -163,6 +163,10 @@ enum Nobody {
          machine reaches; give that node --admin and --admin-advertise"
     )]
     SaysWhere { node: String },
+    #[error(
+        "two hosts call themselves {node}, and which of them would be asked nobody knows: give each a --node of its own"
+    )]
+    IsOne { node: String },
     #[error("{0}")]
     Store(String),
 }
@@ -332,7 +336,11 @@ impl Place {
         let said = said.map_err(|error| Nobody::Store(format!("where {node} is asked cannot be read: {error}")))?;
         // A host takes back what it has said when it ends in order. One that has begun says something at once.
         let Some(said) = said else { return Err(Nobody::IsThere { node }) };
-        let admin = Announcement::decode(&said).and_then(|said| said.admin.parse().ok());
+        let said = Announcement::decode(&said);
+        if said.as_ref().is_some_and(|said| said.rival.is_some() && said.incarnation != record.incarnation) {
+            return Err(Nobody::IsOne { node });
+        }
+        let admin = said.and_then(|said| said.admin.parse().ok());
         // Another machine's loopback is not this one's, where somebody else may listen.
         let is_there = |admin: &AdminUrl| self.is_one_machine || admin.is_encrypted() || !admin.is_private();
         match admin.filter(is_there) {

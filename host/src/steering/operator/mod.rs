@@ -6,6 +6,8 @@
 mod transfer;
 
 use std::fmt::Write as _;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use baton_election::{ElectionName, LeaseState, Op, Outcome, Record, Reply, Snapshot, StoreError, Term, Version};
@@ -18,11 +20,14 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::links;
 
+/// So often a node says what it has.
+const EACH_MINUTE: time::Duration = time::Duration::MINUTE;
 /// From one look to the next, while something is waited for.
 const LOOK: Duration = Duration::from_millis(200);
-/// How long one answer of the store may take, and how often it is asked for.
+/// How long one answer of the store may take.
 const ANSWER: Duration = Duration::from_secs(4);
-const TRIES: u32 = 5;
+/// So long the store is asked again where it is busy, also by who would wait for nothing.
+const LEAST: Duration = Duration::from_secs(2);
 /// By then every node that is there has read what it is asked, and said so.
 const HEARD_WITHIN: Duration = Duration::from_secs(6);
 
@@ -98,7 +103,7 @@ pub enum NoEffect {
     #[error(transparent)]
     Steering(#[from] EditError),
     /// The store does not answer.
-    #[error(transparent)]
+    #[error("the store cannot be asked who leads, and nothing was asked of the nodes: {0}")]
     Store(#[from] StoreError),
 }
 
@@ -150,23 +155,73 @@ impl Seen {
 }
 
 impl Operator<'_> {
-    /// Asks for it, and waits until it has taken effect.
+    /// Asks for it, and waits until it has taken effect: no longer than it has patience, or [`LEAST`].
     ///
     /// # Errors
     /// [`NoEffect`].
     pub async fn steer(&self, what: &Steered) -> Told {
-        match what {
-            Steered::StepDown(stays_out) => self.step_down(*stays_out).await,
-            Steered::Suspend => self.suspend().await,
-            Steered::Resume => self.resume().await,
-            Steered::Transfer(to) => self.transfer(to).await,
-            Steered::Break => self.break_lease().await,
-        }
+        let course = self.begin();
+        let told = match what {
+            Steered::StepDown(stays_out) => course.step_down(*stays_out).await,
+            Steered::Suspend => course.suspend().await,
+            Steered::Resume => course.resume().await,
+            Steered::Transfer(to) => course.transfer(to).await,
+            Steered::Break => course.break_lease().await,
+        };
+        course.concluded(told)
+    }
+
+    /// What is asked now.
+    pub(super) async fn known(&self) -> Result<Steering, NoEffect> {
+        self.begin().known().await
+    }
+
+    /// What the nodes have said last that may still be there, by this machine's clock.
+    pub(super) async fn nodes(&self) -> Result<Vec<Announcement>, NoEffect> {
+        self.begin().nodes().await
+    }
+
+    fn begin(&self) -> Course<'_> {
+        Course { operator: self, deadline: Instant::now() + self.patience, asked: AtomicBool::new(false) }
+    }
+}
+
+/// One thing that is asked, from the first look to what came of it.
+struct Course<'a> {
+    operator: &'a Operator<'a>,
+    /// It is waited for until then.
+    deadline: Instant,
+    /// Whether it is in the store, where the nodes find it.
+    asked: AtomicBool,
+}
+
+impl<'a> Deref for Course<'a> {
+    type Target = Operator<'a>;
+
+    fn deref(&self) -> &Operator<'a> {
+        self.operator
+    }
+}
+
+impl Course<'_> {
+    /// A store that does not answer any more says nothing of what it has been given to keep.
+    fn concluded(&self, told: Told) -> Told {
+        let error =
+            match told {
+                Err(
+                    NoEffect::Store(error) | NoEffect::Steering(EditError::Store(error) | EditError::Unknown(error)),
+                ) if self.asked.load(Ordering::Relaxed) => error,
+                told => return told,
+            };
+        Err(NoEffect::NotYet(format!(
+            "it is asked of {}, and stays so; whether it has taken effect the store does not tell: {error}",
+            self.election
+        )))
     }
 
     /// Has the leader give the lease up and stay out for so long.
     async fn step_down(&self, stays_out: Duration) -> Told {
-        let deadline = Instant::now() + self.patience;
+        let deadline = self.deadline;
         let election = self.election;
         let leader = self.known_leader().await?;
         let nodes = self.nodes().await?;
@@ -177,10 +232,23 @@ impl Operator<'_> {
         if self.until(deadline, is_given_up).await?.is_none() {
             return Err(NoEffect::NotYet(self.still_leads(&leader, &mark).await?));
         }
-        let others = nodes.iter().filter(|said| said.incarnation != leader.incarnation && could_lead(said)).count();
+        let now = now_beside(Some(&leader), &nodes);
+        let others =
+            nodes.iter().filter(|said| said.incarnation != leader.incarnation && could_lead(now, said)).count();
         let next =
             if others > 0 { self.until(deadline, |seen| seen.leader_above(term).is_some()).await? } else { None };
-        let then = match next.and_then(|seen| seen.leader_above(term)) {
+        let next = match next {
+            Some(next) => next,
+            None => self.look().await?,
+        };
+        let then = match next.leader_above(term) {
+            Some(next) if next.node == node => {
+                return Err(NoEffect::NotYet(format!(
+                    "{node} ended before it had given the lease of {election} up, and leads in term {}, started anew: ask \
+                     that one",
+                    next.term
+                )));
+            }
             Some(next) => format!("{} leads in term {}", next.node, next.term),
             None if others > 0 => "nobody has taken the lease yet".to_owned(),
             None => "no other node has said that it could lead, so that nobody does meanwhile".to_owned(),
@@ -191,7 +259,7 @@ impl Operator<'_> {
 
     /// Has nobody lead, until [`Operator::resume`].
     async fn suspend(&self) -> Told {
-        let deadline = Instant::now() + self.patience;
+        let deadline = self.deadline;
         let election = self.election;
         let before = self.look().await?;
         let nodes = self.nodes().await?;
@@ -214,7 +282,8 @@ impl Operator<'_> {
             }
             // Who has read what is asked before it was, and not again, could take it still.
             let nodes = self.nodes().await?;
-            let unheard = unheard(now(), &nodes, &mark, &[]);
+            let now = now_beside(before.leader().as_ref(), &nodes);
+            let unheard = unheard(now, &nodes, &mark, &[]);
             if unheard.is_empty() || Instant::now() >= heard_by.min(deadline) {
                 if self.look().await?.leader().is_some() {
                     continue;
@@ -235,7 +304,7 @@ impl Operator<'_> {
 
     /// Takes a suspension back.
     async fn resume(&self) -> Told {
-        let deadline = Instant::now() + self.patience;
+        let deadline = self.deadline;
         let election = self.election;
         let resume = |found: Result<Steering, SteeringError>| match found {
             Ok(found) => {
@@ -248,7 +317,7 @@ impl Operator<'_> {
             Err(error) => Err(EditError::from(error)),
         };
         let before = self.nodes().await?;
-        let (was_suspended, mark) = steering::edit(self.objects(), election, resume).await?;
+        let (was_suspended, mark) = self.edited(resume).await?;
         self.call().await;
         if !was_suspended {
             self.refuse_an_unknown(&self.look().await?, &before).await?;
@@ -268,8 +337,9 @@ impl Operator<'_> {
             }
             let nodes = self.nodes().await?;
             // What was said before says nothing of it, also where it names the same: that node may be gone.
-            let unheard = unheard(now(), &nodes, &mark, &before);
-            if !nodes.iter().any(could_lead) && unheard.is_empty() {
+            let now = now();
+            let unheard = unheard(now, &nodes, &mark, &before);
+            if !nodes.iter().any(|said| could_lead(now, said)) && unheard.is_empty() {
                 return Ok(format!("{election} is resumed; no node has said that it could lead\n"));
             }
             if Instant::now() >= deadline {
@@ -290,7 +360,7 @@ impl Operator<'_> {
 
     /// Breaks the lease that a client holds which is no host of Baton.
     async fn break_lease(&self) -> Told {
-        let deadline = Instant::now() + self.patience;
+        let deadline = self.deadline;
         let election = self.election;
         let seen = self.look().await?;
         let Some(lease) = seen.lease else { return Err(NoEffect::Unknown(election.clone())) };
@@ -330,6 +400,7 @@ impl Operator<'_> {
                 "the lease of {election} is not an outside client's any more: look with `baton status {election}`"
             )));
         }
+        self.asked.store(true, Ordering::Relaxed);
         self.leases().break_now(election).await?;
         match self.until(deadline, |now| now.lease != Some(lease)).await? {
             Some(_) => Ok(format!(
@@ -413,9 +484,26 @@ impl Operator<'_> {
             let mark = next.mark();
             Ok::<_, EditError>((next, mark))
         };
-        let mark = steering::edit(self.objects(), self.election, change).await?;
+        let mark = self.edited(change).await?;
         self.call().await;
         Ok(mark)
+    }
+
+    /// The same, and tells nobody.
+    async fn edited<T>(
+        &self,
+        change: impl Fn(Result<Steering, SteeringError>) -> Result<(Steering, T), EditError>,
+    ) -> Result<T, NoEffect> {
+        let late = |_| EditError::Unknown(StoreError::Unknown("it did not answer in time".to_owned()));
+        let edit = steering::edit(self.objects(), self.election, change);
+        let answer = timeout(self.patience().max(LEAST), edit).await.map_err(late).flatten()?;
+        self.asked.store(true, Ordering::Relaxed);
+        Ok(answer)
+    }
+
+    /// What is left of it.
+    fn patience(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
     }
 
     async fn call(&self) {
@@ -426,18 +514,19 @@ impl Operator<'_> {
         }
     }
 
-    pub(super) async fn known(&self) -> Result<Steering, NoEffect> {
-        Ok(steering::read(self.objects(), self.election).await?)
+    async fn known(&self) -> Result<Steering, NoEffect> {
+        let late = |_| StoreError::Unknown("it did not answer in time".to_owned());
+        let read = steering::read(self.objects(), self.election);
+        Ok(timeout(self.patience().max(LEAST), read).await.map_err(late)??)
     }
 
-    /// What the nodes have said last that may still be there, by this machine's clock.
-    pub(super) async fn nodes(&self) -> Result<Vec<Announcement>, NoEffect> {
-        let said = patiently(|| self.store.announcements(self.election)).await?;
+    async fn nodes(&self) -> Result<Vec<Announcement>, NoEffect> {
+        let said = self.patiently(|| self.store.announcements(self.election)).await?;
         Ok(said.iter().filter_map(|(_, content)| Announcement::decode(content)).collect())
     }
 
     async fn look(&self) -> Result<Seen, NoEffect> {
-        let read = patiently(|| self.leases().request(self.election, Op::Read)).await?;
+        let read = self.patiently(|| self.leases().request(self.election, Op::Read)).await?;
         Ok(match read {
             Reply::Read(Snapshot::Object { lease, version, record }) => {
                 Seen { lease: Some(lease), version: Some(version), record }
@@ -460,6 +549,22 @@ impl Operator<'_> {
         }
     }
 
+    /// Asks the store, again and again where it is busy or does not answer.
+    async fn patiently<T, F: Future<Output = Result<T, StoreError>>>(
+        &self,
+        ask: impl Fn() -> F,
+    ) -> Result<T, StoreError> {
+        let until = self.deadline.max(Instant::now() + LEAST);
+        loop {
+            let within = ANSWER.min(until.saturating_duration_since(Instant::now()));
+            let late = |_| StoreError::Unknown(format!("no answer within {within:.1?}"));
+            match timeout(within, ask()).await.map_err(late).flatten() {
+                Err(StoreError::Unknown(_)) if Instant::now() + LOOK < until => sleep(LOOK).await,
+                answer => return answer,
+            }
+        }
+    }
+
     fn objects(&self) -> &dyn ObjectStore {
         self.store
     }
@@ -469,26 +574,11 @@ impl Operator<'_> {
     }
 }
 
-/// Asks the store, a few times where it is busy or does not answer.
-async fn patiently<T, F: Future<Output = Result<T, StoreError>>>(ask: impl Fn() -> F) -> Result<T, StoreError> {
-    let mut tries = 0;
-    loop {
-        let late = |_| StoreError::Unknown(format!("no answer within {ANSWER:?}"));
-        match timeout(ANSWER, ask()).await.map_err(late).flatten() {
-            Err(StoreError::Unknown(_)) if tries < TRIES => {
-                tries += 1;
-                sleep(LOOK).await;
-            }
-            answer => return answer,
-        }
-    }
-}
-
 /// Whether a node has said that it could take the lease now. One that lets another take it does so until it is asked for
 /// something else.
-fn could_lead(said: &Announcement) -> bool {
+fn could_lead(now: OffsetDateTime, said: &Announcement) -> bool {
     let is_out = said.stays_out.as_ref().is_some_and(|why| why != "transferring");
-    said.is_fresh(now()) && !is_out && !said.holds.is_empty()
+    said.is_fresh(now) && !is_out && !said.holds.is_empty()
 }
 
 /// Those that may be there, know steering, and have not said that they know of this, or only `before`.
@@ -505,7 +595,8 @@ pub(super) fn unheard<'a>(
 
 /// A line for each node that does not know steering.
 fn may_lead_all_the_same(nodes: &[Announcement]) -> String {
-    let unaware = nodes.iter().filter(|said| said.is_fresh(now()) && said.version.is_empty());
+    let now = now();
+    let unaware = nodes.iter().filter(|said| said.is_fresh(now) && said.version.is_empty());
     unaware.fold(String::new(), |mut lines, said| {
         let _ = writeln!(
             lines,
@@ -524,6 +615,13 @@ fn of_a_host(election: &ElectionName, leader: &Leader, seen: &Seen) -> String {
          full, which takes longer. Unless {node} renews it, it runs out within {lease:?}; `baton step-down {election}` has \
          {node} give it up"
     )
+}
+
+/// The time by which what nodes have said is old: this machine's, unless the leader's says that it is ahead. Who leads says
+/// something each minute.
+fn now_beside(leader: Option<&Leader>, nodes: &[Announcement]) -> OffsetDateTime {
+    let said = leader.and_then(|leader| nodes.iter().find(|said| said.incarnation == leader.incarnation)?.when());
+    said.map_or_else(now, |said| now().min(said + EACH_MINUTE))
 }
 
 pub(super) fn now() -> OffsetDateTime {

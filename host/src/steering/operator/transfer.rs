@@ -6,7 +6,7 @@ use baton_store::Announcement;
 use baton_store::steering::{Ask, Request, Steering, SteeringError};
 use tokio::time::{Instant, sleep};
 
-use super::{HEARD_WITHIN, LOOK, Leader, NoEffect, Operator, Told, may_lead_all_the_same, now};
+use super::{Course, HEARD_WITHIN, LOOK, Leader, NoEffect, Operator, Told, may_lead_all_the_same, now_beside};
 use crate::steering::Itself;
 
 /// How things were before a node was asked to lead.
@@ -18,9 +18,18 @@ struct Before {
 }
 
 impl Operator<'_> {
+    /// Has that node lead in the place of another, which leads and prefers it. Nothing is asked where anything else was
+    /// since `asked` was read, or where another leads by now.
+    pub(in crate::steering) async fn hand_over(&self, from: &Itself, to: &Announcement, asked: &Steering) -> Told {
+        let course = self.begin();
+        course.concluded(course.hand_over(from, to, asked).await)
+    }
+}
+
+impl Course<'_> {
     /// Has that node lead. If it does not take the lease soon, whoever did before may go on.
     pub(super) async fn transfer(&self, to: &str) -> Told {
-        let deadline = Instant::now() + self.patience;
+        let deadline = self.deadline;
         let election = self.election;
         let asked = self.known().await?;
         if let Some(order) = &asked.suspended {
@@ -53,10 +62,8 @@ impl Operator<'_> {
         self.until_taken(deadline, (to, &target), Before { last, leader: before }, &nodes, &mark).await
     }
 
-    /// Has that node lead in the place of another, which leads and prefers it. Nothing is asked where anything else was
-    /// since `asked` was read, or where another leads by now.
-    pub(in crate::steering) async fn hand_over(&self, from: &Itself, to: &Announcement, asked: &Steering) -> Told {
-        let deadline = Instant::now() + self.patience;
+    async fn hand_over(&self, from: &Itself, to: &Announcement, asked: &Steering) -> Told {
+        let deadline = self.deadline;
         let seen = self.look().await?;
         let Some(leader) = seen.leader().filter(|leader| leader.incarnation == from.incarnation) else {
             return Err(NoEffect::Refused(format!("{} does not lead {} any more", from.node, self.election)));
@@ -147,8 +154,11 @@ impl Operator<'_> {
         if led.is_some() {
             return Ok(said.incarnation.clone());
         }
-        if !said.is_fresh(now()) {
-            return refused(format!("{to} has said nothing since {}: does it still run?", said.at));
+        if !said.is_fresh(now_beside(leader, nodes)) {
+            return refused(format!(
+                "{to} has said nothing since {} by its clock: does it still run, and are both clocks right?",
+                said.at
+            ));
         }
         // What else keeps it out is over once it is asked to lead.
         if let Some(why) =

@@ -102,7 +102,11 @@ impl Databases {
     }
 
     fn renew_in(&self, db: &Connection, renewals: &[Renewal]) -> Step<Vec<Result<Reply, StoreError>>> {
-        let renewed = renewals.iter().map(|Renewal { election, id, .. }| {
+        let renewed = renewals.iter().map(|Renewal { election, id, answer }| {
+            // A disk that hung until nobody waits for it any more must not begin the lease anew: nobody would serve in it.
+            if answer.is_closed() {
+                return Ok(Err(cut_off()));
+            }
             // A row that cannot be read is its own election's trouble.
             let renewed = self.apply(db, election, Op::Renew { id: *id });
             renewed.or_else(|error| self.leases.unreadable(error).map(Err))

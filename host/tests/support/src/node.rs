@@ -245,6 +245,19 @@ impl Launch {
         self
     }
 
+    /// Has that program become it: the host's command line follows its own arguments. The process keeps its pid.
+    #[must_use]
+    pub fn beginning_as(mut self, program: &str, args: &[&str]) -> Self {
+        let mut inside = Command::new(program);
+        inside.args(args).arg(self.command.get_program()).args(self.command.get_args()).env_clear();
+        inside.envs(self.command.get_envs().filter_map(|(key, value)| Some((key, value?))));
+        if let Some(folder) = self.command.get_current_dir() {
+            inside.current_dir(folder);
+        }
+        self.command = inside;
+        self
+    }
+
     /// Starts it where no terminal controls it, as a service manager does.
     #[must_use]
     pub fn without_terminal(self) -> Self {
