@@ -625,6 +625,10 @@ fn read_secret(source: &SecretSource) -> Result<(String, String), String> {
 /// likes.
 pub(super) const LOOKUPS: usize = 4;
 
+/// After so long an instance has begun, which takes milliseconds. Nobody else could lead while one does not, and a version
+/// must be known to be bad before its probation is over.
+const BEGINS_WITHIN: Duration = Duration::from_secs(20);
+
 /// A runner and its instance while both are there.
 struct Attending<'a> {
     task: &'a InstanceTask,
@@ -651,7 +655,8 @@ impl Attending<'_> {
         let mut stopped = task.stopped.clone();
         let mut is_told = false;
         let ahead = claim_ahead(task.succeeded.clone(), succession, &task.stop);
-        tokio::pin!(ahead);
+        let begins_by = sleep(BEGINS_WITHIN);
+        tokio::pin!(ahead, begins_by);
         loop {
             let writing = async {
                 if unwritten.is_empty() {
@@ -689,6 +694,12 @@ impl Attending<'_> {
                         CommitError::Superseded(term) => End::Superseded { term },
                         other => End::Crashed(other.to_string()),
                     });
+                }
+                () = &mut begins_by, if !self.is_started => {
+                    return Over::Cannot(End::Crashed(format!(
+                        "it had not begun after {BEGINS_WITHIN:?}: its start function does not return, or its process stands \
+                         still"
+                    )));
                 }
                 written = writing => {
                     match written {

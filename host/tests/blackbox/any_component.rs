@@ -9,6 +9,7 @@ use time::OffsetDateTime;
 
 use crate::fleet::Fleet;
 use crate::guests::{self, Guest};
+use crate::modules;
 use crate::node::{Event, Finished, Launch, baton, finish};
 use crate::store::Store;
 
@@ -151,6 +152,23 @@ fn what_is_random_is_another_in_each_instance_though_all_are_copies_of_one_proce
         (random.len() >= 5).then_some(random)
     });
     assert!(BTreeSet::from_iter(&random).len() == random.len(), "{random:?}");
+}
+
+#[test]
+fn a_version_that_never_begins_is_rejected() {
+    let fleet = Fleet::new(Store::sqlite()).heavy();
+    let home = fleet.home.path();
+    let (file, next) = (home.join("current.wasm"), home.join("next.wasm"));
+    std::fs::copy(Guest::Beats.module(), &file).expect("copied");
+    let node = fleet.launch_from("alpha", &file, &[]).start();
+    fleet.beat_above(0);
+    let never = modules::component("(func $never (loop (br 0))) (start $never)", "wasi:cli/run@0.2.0");
+    std::fs::write(&next, never).expect("written");
+    std::fs::rename(&next, &file).expect("it takes its place");
+    let rejected = node.event("to reject it", |event| event.name == "rejected");
+    assert!(rejected.text("reason").contains("it had not begun after 20s"), "{rejected:?}");
+    fleet.beat("the one before to run again", |event| event.ts > rejected.ts);
+    fleet.check_promises();
 }
 
 #[test]
