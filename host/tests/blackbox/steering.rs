@@ -233,7 +233,7 @@ fn a_store_that_goes_away_has_what_it_was_asked(fleet: Fleet) {
     let waits = waits.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
     until("it to be asked", || {
         let asked = on(&fleet, async |store| baton_store::steering::read(store, &election()).await);
-        if asked.as_ref().is_ok_and(|asked| asked.suspended.is_some()) { Ok(()) } else { Err(asked) }
+        if asked.as_ref().is_ok_and(|asked| asked.suspended.is_some()) { Ok(()) } else { Err(format!("{asked:?}")) }
     });
     let outage = fleet.store.cut();
     let ended = waits.wait_with_output().expect("it ends");

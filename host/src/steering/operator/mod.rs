@@ -155,7 +155,7 @@ impl Seen {
 }
 
 impl Operator<'_> {
-    /// Asks for it, and waits until it has taken effect: no longer than it has patience, or [`LEAST`].
+    /// Asks for it, and waits until it has taken effect: no longer than it has patience, or for two seconds.
     ///
     /// # Errors
     /// [`NoEffect`].
