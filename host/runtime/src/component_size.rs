@@ -11,8 +11,8 @@ use wasmtime_environ::{ScopeVec, Tunables};
 pub(super) struct ComponentSize {
     /// Its core instances.
     pub instances: u64,
-    /// How many steps it takes to instantiate it, with what it imports and exports. Each takes memory of the process that
-    /// loads the component, and components that are instantiated several times within others make millions of a few bytes.
+    /// How many steps it takes to instantiate it, with what it imports and exports, and the globals and segments of all its
+    /// core modules. Each takes memory of the process that loads the component, and a few bytes make millions of them.
     pub steps: usize,
     /// Whether instantiating it runs none of its code: nothing in it has a start function.
     pub is_inert: bool,
@@ -38,9 +38,23 @@ pub(super) fn component_size(binary: &[u8]) -> wasmtime::Result<ComponentSize> {
         steps: component.initializers.len()
             + component.imports.len()
             + component.export_items.len()
-            + trampolines.len(),
+            + trampolines.len()
+            + declared(binary),
         is_inert: is_inert(binary),
     })
+}
+
+/// The globals and segments of all core modules in it, whether they are instantiated or not: wasmtime keeps a description of
+/// each, many times as large as its few bytes.
+fn declared(binary: &[u8]) -> usize {
+    let payloads = Parser::new(0).parse_all(binary).map_while(Result::ok);
+    let counts = payloads.map(|payload| match payload {
+        Payload::GlobalSection(globals) => globals.count(),
+        Payload::DataSection(segments) => segments.count(),
+        Payload::ElementSection(segments) => segments.count(),
+        _ => 0,
+    });
+    counts.map(|count| count as usize).sum()
 }
 
 /// See [`ComponentSize::is_inert`]. Counts what is in it whether it is instantiated or not.
@@ -79,6 +93,16 @@ mod tests {
                 assert!(error.to_string().contains("resource limit exceeded"), "{error:?}");
                 false
             }
+        }
+    }
+
+    #[test]
+    fn what_is_declared_counts_whether_it_is_instantiated_or_not() {
+        let steps = |text: &str| component_size(&wat::parse_str(text).unwrap()).unwrap().steps;
+        let nothing = steps("(component (core module $m))");
+        for declared in ["(global i32 (i32.const 0))", "(data \"\")", "(elem func)"] {
+            let many = format!("(component (core module $m (memory 0) {}))", declared.repeat(1000));
+            assert_eq!(steps(&many), nothing + 1000, "{declared}");
         }
     }
 

@@ -401,7 +401,10 @@ fn measure_component(name: &str, component: &[u8]) -> Result<ComponentSize, Modu
     let counted = component_size(component).map_err(|error| invalid(name, &error))?;
     if counted.steps > MOST_STEPS {
         let steps = counted.steps;
-        let why = format!("instantiating it takes {steps} steps, and the limit is {MOST_STEPS}: build it simpler");
+        let why = format!(
+            "instantiating it takes {steps} steps, its globals and segments counted, and the limit is {MOST_STEPS}: build it \
+             simpler"
+        );
         return Err(ModuleError::Invalid { module: name.to_owned(), why });
     }
     Ok(counted)

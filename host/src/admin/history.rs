@@ -67,7 +67,7 @@ impl Histories {
     responses(
         Withheld,
         (status = 200, body = Vec<TermRow>),
-        (status = 400, description = "the limit is no number"),
+        (status = 400, description = "the limit is no number above 0"),
         (status = 404, description = "this node takes no part in it"),
         (status = 503, description = "the store does not answer, or too many others read a history")
     )
@@ -109,7 +109,7 @@ pub(super) async fn history(
 fn limit(query: Option<&str>) -> Option<usize> {
     match query.filter(|query| !query.is_empty()) {
         None => Some(TERMS),
-        Some(query) => query.strip_prefix("limit=")?.parse().ok(),
+        Some(query) => query.strip_prefix("limit=")?.parse().ok().filter(|limit| *limit > 0),
     }
 }
 
@@ -142,8 +142,8 @@ mod tests {
 
     #[test]
     fn a_limit_is_a_number() {
-        let limits = ["", "limit=7", "limit=", "limit=-1", "limit=a", "limit=1&limit=2", "x=1"];
-        let expected = [Some(TERMS), Some(7), None, None, None, None, None];
+        let limits = ["", "limit=7", "limit=", "limit=-1", "limit=0", "limit=a", "limit=1&limit=2", "x=1"];
+        let expected = [Some(TERMS), Some(7), None, None, None, None, None, None];
         assert_eq!(limits.map(|query| limit(Some(query))), expected);
         assert_eq!(limit(None), Some(TERMS));
     }

@@ -1,7 +1,7 @@
 //! What is under way, for who waits at a terminal: one line on stderr, which is gone before anything else is printed.
 
 use std::cell::Cell;
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal, Write as _};
 use std::pin::pin;
 use std::time::Duration;
 
@@ -25,12 +25,17 @@ pub struct Progress {
     is_shown: Cell<bool>,
 }
 
+/// Whether that is a terminal which can draw over what it shows.
+pub(super) fn moves_its_cursor(stream: &impl IsTerminal) -> bool {
+    let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+    stream.is_terminal() && !is_dumb
+}
+
 impl Progress {
     /// For this process.
     #[must_use]
     pub fn on_terminal() -> Self {
-        let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-        Self { shows: io::stderr().is_terminal() && !is_dumb, is_shown: Cell::new(false) }
+        Self { shows: moves_its_cursor(&io::stderr()), is_shown: Cell::new(false) }
     }
 
     /// Waits for something, and shows what it is and how long it has taken, once that is a second.

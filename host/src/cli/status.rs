@@ -1,6 +1,6 @@
 //! What `baton status` prints.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, Write as _};
 use std::time::Duration;
 
 use baton_election::{ElectionName, LeaseState, Outcome, Snapshot, Term};
@@ -8,6 +8,7 @@ use serde::{Serialize, Serializer};
 
 use super::nodes::in_one;
 use super::print::{print_json, print_json_again};
+use super::progress::moves_its_cursor;
 use super::tone::{Tone, on_stdout, print_drawing, print_styled, table};
 use crate::config::ConfigError;
 use baton_runtime::escape::{escape, escape_lines};
@@ -215,7 +216,7 @@ pub fn print_again(
         Err(error) => escape_lines(&format!("error: {error}\n")).into_owned(),
     };
     let text = format!("{at}  {}\n\n{said}", escape(&place.to_string()));
-    if !io::stdout().is_terminal() {
+    if !moves_its_cursor(&io::stdout()) {
         return print_styled(&(text + "\n"));
     }
     // Each line takes away what is left of the one before, and the end all that is below.

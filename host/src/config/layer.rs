@@ -141,12 +141,11 @@ impl Layer {
         self.values.insert(key, Given { text, origin });
     }
 
-    /// Takes one value of a setting that has many. All of them become variables of the coordinator.
+    /// Takes one value of a setting that has many, each by its name: a variable of the coordinator, or a label.
     pub(super) fn set_named(&mut self, key: Key, name: &str, value: &str, origin: Origin) -> Result<(), ConfigError> {
         let illegal = name.is_empty() || name.contains(['=', '\0']) || value.contains('\0');
         if illegal {
-            let problem = "a variable's name must not be empty, and neither it nor the value may contain NUL \
-                           (nor the name `=`)";
+            let problem = "a name must not be empty, and neither it nor its value may contain NUL (nor the name `=`)";
             return Err(ConfigError::at(key, &origin, problem));
         }
         self.named.entry(key).or_default().insert(name.to_string(), Given { text: value.to_string(), origin });

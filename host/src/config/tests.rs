@@ -345,8 +345,7 @@ fn a_wrong_file_is_told_the_place_and_the_way_out() {
         ("[env]\nPORT = 80", "baton.toml:2: env.PORT: write the value as a text in quotes"),
         (
             "[env]\n'A=B' = 'c'",
-            "baton.toml:2: env.A=B: a variable's name must not be empty, and neither it nor the value may contain NUL \
-             (nor the name `=`)",
+            "baton.toml:2: env.A=B: a name must not be empty, and neither it nor its value may contain NUL (nor the name `=`)",
         ),
         (
             "\n[coordinators.x]\nmodul = 'a'",

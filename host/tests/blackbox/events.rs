@@ -454,6 +454,18 @@ fn a_reader_who_has_enough_ends_the_command() {
     assert_eq!(status.code(), Some(0));
 }
 
+#[test]
+fn a_reader_who_has_enough_ends_a_command_that_has_nothing_to_tell() {
+    let fleet = Fleet::new(Store::sqlite());
+    let node = fleet.node("alpha");
+    node.after(0, "started");
+    let mut command = fleet.baton(&["events", ELECTION, "--follow", "--tail", "1"]);
+    let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
+    process.stdout.take().expect("piped").read_exact(&mut [0]).expect("a line");
+    let status = until("its end", || process.try_wait().expect("a child").ok_or("it runs"));
+    assert_eq!(status.code(), Some(0));
+}
+
 /// A node is found where it says, by its certificate, and the token goes nowhere else.
 #[test]
 fn a_node_is_asked_where_it_says_and_the_token_is_not_sent_in_the_clear() {

@@ -11,6 +11,7 @@ mod sent_events;
 
 use std::collections::HashMap;
 use std::io::Write as _;
+use std::os::fd::AsFd as _;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -22,6 +23,8 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use serde::Deserialize as _;
 use serde_json::Value;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep};
 
 use super::{WrongConfiguration, elections, open_store, patiently, read, unheard_of};
@@ -106,7 +109,13 @@ pub(super) async fn told(told: &Told) -> anyhow::Result<ExitCode> {
         return Ok(exit);
     }
     let mut readers: FuturesUnordered<_> = names.into_iter().map(|name| one(name).follow()).collect();
-    while let Some(ended) = readers.next().await {
+    let mut unread = pin!(unread());
+    loop {
+        let ended = tokio::select! {
+            ended = readers.next() => ended,
+            () = &mut unread => break,
+        };
+        let Some(ended) = ended else { break };
         match ended {
             // Nobody reads any more.
             Ok(()) => break,
@@ -119,6 +128,18 @@ pub(super) async fn told(told: &Told) -> anyhow::Result<ExitCode> {
 }
 
 /// Says something beside what is printed. Nobody may read it.
+/// Returns once nobody reads what this process prints, though it may have nothing to print for days; never where that is not
+/// to be seen, as of a file.
+async fn unread() {
+    if let Ok(stdout) = std::io::stdout().as_fd().try_clone_to_owned() {
+        // SAFETY: the descriptor is the `AsyncFd`'s own until that is dropped, and nobody else knows its number.
+        if let Ok(stdout) = unsafe { AsyncFd::register_with_interest(stdout, Interest::ERROR) } {
+            return drop(stdout.ready(Interest::ERROR).await);
+        }
+    }
+    std::future::pending().await
+}
+
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{}", escape(line));
 }
