@@ -129,3 +129,44 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn cut_off() -> StoreError {
     StoreError::Unknown("the request to the store was cut off".to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+    use std::time::Duration;
+
+    use baton_election::{LeaseState, Record, Snapshot};
+
+    use super::*;
+    use crate::LeaseStore as _;
+
+    /// As after a disk that hung until the lease was over.
+    #[tokio::test]
+    async fn what_nobody_waits_for_any_more_begins_no_lease_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SqliteStore::new(folder.path());
+        let (job, id) = (ElectionName::new("job").unwrap(), LeaseId::from_random(1));
+        let length = store.lease_range().0;
+        let record = Record {
+            term: 1,
+            node: None,
+            incarnation: "i".to_owned(),
+            since: Duration::ZERO,
+            lease: length,
+            module: None,
+            outcome: None,
+            failures: 0,
+            released: false,
+        };
+        store.create().await.unwrap();
+        let Ok(Reply::Version(version)) = store.request(&job, Op::Create { record }).await else { panic!("no record") };
+        let acquire = Op::Acquire { id, length, version, instead_of: None };
+        assert_eq!(store.request(&job, acquire).await, Ok(Reply::Done));
+        tokio::time::sleep(length + Duration::from_millis(100)).await;
+        let (answer, waits) = oneshot::channel();
+        drop(waits);
+        store.shared.renew_all(vec![Renewal { election: job.clone(), id, answer }]);
+        let read = store.request(&job, Op::Read).await;
+        assert!(matches!(&read, Ok(Reply::Read(Snapshot::Object { lease: LeaseState::Expired, .. }))), "{read:?}");
+    }
+}
