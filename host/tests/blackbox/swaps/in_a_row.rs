@@ -35,7 +35,8 @@ fn a_hundred_versions_take_over_from_one_another(fleet: Fleet) {
         last = scene.fleet.runs(&next, last.term);
         std::fs::remove_file(next.path).expect("the file was there");
     }
-    assert_eq!(scene.end(leader), SWAPS);
+    let (swaps, failed) = scene.end(leader);
+    assert!(swaps.abs_diff(SWAPS) <= failed, "{swaps} change-overs, and {failed} failed");
 }
 
 fn what_is_pushed_runs_within_seconds(fleet: Fleet) {
@@ -52,7 +53,8 @@ fn what_is_pushed_runs_within_seconds(fleet: Fleet) {
         // The standby is as far.
         scene.fleet.is_ready(&standby, &next);
     }
-    assert_eq!(scene.end(leader), PUSHES);
+    let (swaps, failed) = scene.end(leader);
+    assert!(swaps.abs_diff(PUSHES) <= failed, "{swaps} change-overs, and {failed} failed");
 }
 
 fn of_ten_pushes_in_a_row_the_last_one_runs(fleet: Fleet) {
@@ -66,7 +68,8 @@ fn of_ten_pushes_in_a_row_the_last_one_runs(fleet: Fleet) {
     scene
         .fleet
         .row_until(&versions[10], "to run and to be current", |row| row["current"] == true && runs_on(row, "alpha"));
-    assert!((1..=10).contains(&scene.end(leader)), "some may have come together");
+    let (swaps, failed) = scene.end(leader);
+    assert!((1..=10 + failed).contains(&swaps), "some may have come together: {swaps}, and {failed} failed");
 }
 
 fn a_push_during_a_change_over_is_not_lost(fleet: Fleet) {
@@ -81,8 +84,8 @@ fn a_push_during_a_change_over_is_not_lost(fleet: Fleet) {
     leader.event("the stop", |event| event.name == "stopping" && event.term == term);
     scene.fleet.push(last);
     scene.fleet.runs(last, term);
-    let swaps = scene.end(leader);
-    assert!((1..=2).contains(&swaps), "{swaps} change-overs");
+    let (swaps, failed) = scene.end(leader);
+    assert!((1..=2 + failed).contains(&swaps), "{swaps} change-overs, and {failed} failed");
 }
 
 /// A fleet on which all is counted that instances do, by themselves and by a server.
@@ -102,8 +105,9 @@ impl Scene {
         launch.flag("--env", format!("URL={url}"))
     }
 
-    /// Ends the leader, and checks what all of its instances have done. Returns how many change-overs there were.
-    fn end(self, mut leader: Node) -> usize {
+    /// Ends the leader, and checks what all of its instances have done. Returns how many change-overs there were, and how many
+    /// instances have failed: of each there may have been one more, to the version before, or one less.
+    fn end(self, mut leader: Node) -> (usize, usize) {
         let Self { fleet, server } = self;
         fleet.check_that_it_led_throughout(&leader);
         assert_eq!(leader.terminate().code(), Some(0));
@@ -134,7 +138,7 @@ impl Scene {
         assert!(terms.is_sorted(), "a lower term came after a higher one: {terms:?}");
         let terms: std::collections::BTreeSet<u64> = terms.into_iter().collect();
         assert!(terms.len() > swapped.len(), "each version has asked the server: {terms:?}");
-        changes.len()
+        (swapped.len(), failed)
     }
 }
 
