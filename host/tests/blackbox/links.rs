@@ -69,6 +69,12 @@ pub fn incarnation_of(socket: &Path) -> String {
     socket.file_name().and_then(|name| name.to_str()).expect("an incarnation").to_owned()
 }
 
+/// What a node says first of all on a link: who it is, and whom it means.
+pub fn hello(election: &str, to: &str, node: &str, incarnation: &str) -> String {
+    let who = format!(r#""to":"{to}","node":"{node}","incarnation":"{incarnation}""#);
+    format!("{{\"hello\":{{\"election\":\"{election}\",{who}}}}}\n")
+}
+
 /// Waits until the node has led on in that term for a while.
 pub fn goes_on(fleet: &Fleet, node: &Node, term: u64) {
     let beats = |above: usize| {
@@ -151,9 +157,7 @@ fn who_floods_loiters_or_speaks_garbage_is_in_nobodys_way() {
     let (alpha, _beta, term) = pair(&fleet, &[LONGER]);
     let socket = socket(&fleet);
     let incarnation = incarnation_of(&socket);
-    let hello = |election: &str, to: &str| {
-        format!(r#"{{"hello":{{"election":"{election}","to":"{to}","node":"mallory","incarnation":"ee"}}}}"#) + "\n"
-    };
+    let hello = |election: &str, to: &str| hello(election, to, "mallory", "ee");
     // Those who say nothing, more than there may be, and stay for as long as they may.
     let loiterers: Vec<_> = (0..200).filter_map(|_| UnixStream::connect(&socket).ok()).collect();
     let is_over = Arc::new(AtomicBool::new(false));
@@ -221,8 +225,7 @@ fn who_lies_about_what_it_could_take_over_keeps_nobody_from_it() {
     let to = incarnation_of(&socket);
     let liars: Vec<UnixStream> = (0..40)
         .map(|number| {
-            let who = format!(r#""to":"{to}","node":"liar-{number}","incarnation":"{number:016x}""#);
-            let hello = format!("{{\"hello\":{{\"election\":\"{ELECTION}\",{who}}}}}\n");
+            let hello = hello(ELECTION, &to, &format!("liar-{number}"), &format!("{number:016x}"));
             let is = "{\"is\":{\"ready\":true,\"priority\":100,\"leads_enough\":false}}\n";
             until("to be greeted", || {
                 let mut liar = UnixStream::connect(&socket)?;
@@ -262,8 +265,7 @@ fn another_user_is_not_heard() {
     let term = fleet.beat_above(0).term;
     let socket = socket(&fleet);
     let to = incarnation_of(&socket);
-    let who = format!(r#""to":"{to}","node":"mallory","incarnation":"ee""#);
-    let hello = format!("{{\"hello\":{{\"election\":\"{ELECTION}\",{who}}}}}\n");
+    let hello = hello(ELECTION, &to, "mallory", "ee");
     for path in socket.ancestors().take_while(|path| path.starts_with(fleet.store.folder())) {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).expect("it is ours");
     }
@@ -287,7 +289,7 @@ fn another_user_is_not_heard() {
 /// More than a host has room for, each as another node: the rest find no room, and all others go on.
 #[test]
 fn no_more_are_heard_than_there_is_room_for() {
-    /// As the docs have it.
+    /// As the host has it.
     const MOST: usize = 1024;
     let fleet = Fleet::new(Store::sqlite()).heavy();
     let (alpha, _beta, term) = pair(&fleet, &[MINUTE]);
@@ -299,8 +301,7 @@ fn no_more_are_heard_than_there_is_room_for() {
     let mut greeted = Vec::new();
     let mut refused = 0;
     while refused < 20 {
-        let who = format!(r#""to":"{to}","node":"one","incarnation":"{:016x}""#, greeted.len());
-        let hello = format!("{{\"hello\":{{\"election\":\"{ELECTION}\",{who}}}}}\n");
+        let hello = hello(ELECTION, &to, "one", &format!("{:016x}", greeted.len()));
         let greeting = UnixStream::connect(&socket).and_then(|mut one| {
             one.set_read_timeout(Some(Duration::from_secs(30)))?;
             one.write_all(hello.as_bytes())?;
@@ -348,8 +349,7 @@ fn who_lies_in_the_leaders_name_is_read_after_and_never_believed() {
             while Arc::strong_count(&told) > 1 {
                 std::thread::sleep(Duration::from_millis(10));
                 let Ok((mut victim, _)) = liar.accept() else { continue };
-                let who = format!(r#""to":"ee","node":"alpha","incarnation":"{incarnation}""#);
-                let mut lie = format!("{{\"hello\":{{\"election\":\"{ELECTION}\",{who}}}}}\n");
+                let mut lie = hello(ELECTION, "ee", "alpha", &incarnation);
                 while Arc::strong_count(&told) > 1 && victim.write_all(lie.as_bytes()).is_ok() {
                     let number = told.fetch_add(1, Ordering::Relaxed);
                     lie = match number % 3 {

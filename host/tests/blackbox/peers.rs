@@ -23,7 +23,7 @@ use baton_test_support::server::free_port;
 
 use crate::fleet::{ELECTION, Fleet};
 use crate::http;
-use crate::links::{goes_on, hardly_asks, incarnation_of, socket};
+use crate::links::{goes_on, hardly_asks, hello, incarnation_of, socket};
 use crate::node::{Event, Launch, Node, until};
 use crate::patience::Patience;
 use crate::store::Store;
@@ -185,10 +185,6 @@ fn who_connects_over_the_network_is_in_nobodys_way() {
     let alpha = launch("alpha").start();
     let term = fleet.beat_above(0).term;
     let (at, to) = (address(&alpha), incarnation_of(&socket(&fleet)));
-    let hello = |election: &str, to: &str, node: &str, incarnation: &str| {
-        let who = format!(r#""to":"{to}","node":"{node}","incarnation":"{incarnation}""#);
-        format!("{{\"hello\":{{\"election\":\"{election}\",{who}}}}}\n")
-    };
     let [mallory, thief, namesake, visitor] = [(); 4].map(|()| Identity::make());
     mallory.announce(&fleet, "mallory", "ee", at);
     namesake.announce(&fleet, "namesake", "ee", at);
@@ -324,8 +320,7 @@ fn who_poses_as_the_leader_in_the_store_is_read_after_and_never_believed() {
                 victim.set_nonblocking(false).expect("a socket");
                 victim.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket");
                 let mut victim = StreamOwned::new(ServerConnection::new(Arc::clone(&config)).expect("TLS"), victim);
-                let who = format!(r#""to":"ee","node":"alpha","incarnation":"{incarnation}""#);
-                let mut lie = format!("{{\"hello\":{{\"election\":\"{ELECTION}\",{who}}}}}\n");
+                let mut lie = hello(ELECTION, "ee", "alpha", &incarnation);
                 calls += 1;
                 let before = std::mem::replace(&mut last, OffsetDateTime::now_utc());
                 if calls <= HANGS_UP {
