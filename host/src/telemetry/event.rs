@@ -84,7 +84,7 @@ pub enum Event {
         /// By how many percent this machine's clock may be slow against the store's.
         tolerated_drift_percent: f64,
     },
-    /// The kernel lacks a part of what the compiler's process is confined with.
+    /// The kernel lacks a part of what runners and compilers are confined with.
     WeakerIsolation {
         /// The part of the confinement that is missing.
         missing: &'static str,
@@ -531,7 +531,7 @@ pub enum Event {
         /// How long it took.
         took_s: Seconds,
     },
-    /// The host ends its own process: an instance is not gone and the lease is about to end.
+    /// The host ends its own process: something of an instance might still run, and the lease is about to end.
     Aborting {
         /// What is not in order.
         reason: String,
@@ -652,7 +652,8 @@ impl fmt::Display for Event {
             ),
             Self::WeakerIsolation { missing } => write!(
                 f,
-                "this kernel lacks {missing}: a module that breaks the compiler reaches more of what this user may"
+                "this kernel lacks {missing}: a module that breaks out of its sandbox, or breaks its compiler, reaches more of \
+                 what this user may"
             ),
             Self::Peers { address, advertised } => write!(
                 f,

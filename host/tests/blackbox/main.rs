@@ -22,6 +22,7 @@ mod guests_that_misbehave;
 mod history;
 mod hoards;
 mod http;
+mod isolation;
 mod leadership;
 mod limits;
 mod links;
@@ -52,7 +53,7 @@ mod when_it_dies;
 mod witness;
 
 use baton_test_support::{
-    azurite, endpoint, fuse, guests, minisign, modules, node, patience, publisher, registry, share, skipped,
+    azurite, endpoint, fuse, guests, kernel, minisign, modules, node, patience, publisher, registry, share, skipped,
 };
 
 /// Runs each scenario on the embedded store and on Azurite.

@@ -1,8 +1,7 @@
 //! What tests, benchmarks and the demo share: hosts that are started and judged by their logs (`node`) and asked at their
-//! `endpoint`, what they run
-//! (`guests`, `modules`), what they need (`azurite`, `registry` with its `publisher`, `minisign`, `fuse`; a `server` has a port of its own), what is put
-//! between them (`proxy`), and how a test waits: for a state, for as long as something moves (`patience`), and for its
-//! `share` of the machine.
+//! `endpoint`, what they run (`guests`, `modules`), what they need (`azurite`, `registry` with its `publisher`, `minisign`,
+//! `fuse`; a `server` has a port of its own), what is put between them (`proxy`), and between them and the `kernel`, and how
+//! a test waits: for a state, for as long as something moves (`patience`), and for its `share` of the machine.
 //!
 //! It is for integration tests and benchmarks, whose programs cargo puts beside the host's binary.
 
@@ -14,6 +13,7 @@ pub mod endpoint;
 pub mod fuse;
 pub mod gone;
 pub mod guests;
+pub mod kernel;
 pub mod minisign;
 pub mod modules;
 pub mod node;

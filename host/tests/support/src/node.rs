@@ -22,6 +22,7 @@ use serde_json::Value;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use crate::kernel::{self, Lacks};
 use crate::patience::{Patience, QUIET};
 
 /// Guards against a hang. Nothing is measured by it. Where it can be, it is [`Patience`] that waits.
@@ -255,6 +256,13 @@ impl Launch {
             inside.current_dir(folder);
         }
         self.command = inside;
+        self
+    }
+
+    /// Starts it on a kernel that lacks this.
+    #[must_use]
+    pub fn without(mut self, lacks: Lacks) -> Self {
+        kernel::without(&mut self.command, lacks);
         self
     }
 

@@ -1,0 +1,85 @@
+//! Kernels that cannot confine a runner: it is said, what depends on it is refused, and all else goes on.
+
+use std::fs;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::fleet::Fleet;
+use crate::guests::Guest;
+use crate::kernel::{Lacks, without};
+use crate::node::{Event, finish};
+use crate::store::Store;
+
+/// Waits until a host says that its kernel lacks this.
+fn said(fleet: &Fleet, node: &str, what: &str) {
+    fleet.journal.event("what it lacks", |event| {
+        event.from == node && event.name == "weaker_isolation" && event.text("missing").contains(what)
+    });
+}
+
+#[test]
+fn without_landlock_folders_are_refused_unless_that_is_accepted() {
+    let fleet = Fleet::new(Store::sqlite()).with(Guest::UsesFiles);
+    let folder = fleet.home.path().join("granted");
+    fs::create_dir(&folder).expect("a folder");
+    fs::write(folder.join("a"), "there").expect("a file");
+    let granted = format!("{}::/data", folder.display());
+    let flags = [("--dir", granted.as_str()), ("--env", "SCRIPT=read /data/a")];
+
+    let mut refused = fleet.launch_with("alpha", &flags).without(Lacks::Landlock).start();
+    assert_eq!(refused.wait().code(), Some(2));
+    let said_so = |event: &Event| event.raw.contains("--allow-weaker-isolation") && event.raw.contains("/granted");
+    fleet.journal.event("the refusal, and what accepts that", said_so);
+
+    let accepting = fleet.launch_with("beta", &flags).arg("--allow-weaker-isolation");
+    let mut beta = accepting.without(Lacks::Landlock).start();
+    said(&fleet, "beta", "Landlock");
+    fleet.beat("the file to be read", |event| event.text("line") == "read /data/a: there");
+    assert_eq!(beta.terminate().code(), Some(0));
+
+    // Who was granted none needs nothing said.
+    let mut gamma = fleet.launch_with("gamma", &[("--env", "SCRIPT=read /data/a")]).without(Lacks::Landlock).start();
+    fleet.beat("no file to be read", |event| {
+        event.from == "gamma" && event.text("line").starts_with("read /data/a: error")
+    });
+    assert_eq!(gamma.terminate().code(), Some(0));
+    fleet.check_promises();
+}
+
+#[test]
+fn without_seccomp_a_host_that_is_killed_is_waited_for() {
+    let fleet = Fleet::new(Store::sqlite());
+    let alpha = fleet.launch("alpha").without(Lacks::Seccomp).start();
+    said(&fleet, "alpha", "seccomp");
+    let term = fleet.beat_above(0).term;
+    let beta = fleet.standby("beta", &alpha);
+    alpha.signal(Signal::KILL);
+    // A runner could have given its lock up there, so that nobody is witness to its end.
+    let elected = beta.after(term, "elected");
+    let settled = |event: &Event| event.from == "beta" && event.name == "took_over";
+    assert!(!fleet.journal.events().iter().any(settled), "{elected:?}");
+    fleet.beat_above(term);
+    fleet.check_promises();
+}
+
+#[test]
+fn doctor_names_what_the_kernel_lacks() {
+    let fleet = Fleet::new(Store::sqlite());
+    for (lacks, level, found, remedy) in [
+        (Lacks::Landlock, "warning", "no Landlock", "--allow-weaker-isolation"),
+        (Lacks::Seccomp, "warning", "no seccomp filters", "profile that allows them"),
+        (Lacks::Pidfds, "problem", "pidfd_open", "Linux 5.4"),
+    ] {
+        let mut doctor = fleet.baton(&["doctor", "--quick", "--json"]);
+        without(&mut doctor, lacks);
+        let finished = finish(doctor);
+        assert_eq!(finished.code, if level == "problem" { Some(1) } else { Some(0) }, "{finished:?}");
+        let findings = finished.json()["findings"].clone();
+        let isolation = |finding: &&Value| finding["check"] == "isolation";
+        let lacking = findings.as_array().and_then(|all| all.iter().find(isolation)).expect("it is looked at");
+        assert_eq!(lacking["level"], level, "{lacking:#}");
+        let says = |field: &str, word: &str| lacking[field].as_str().is_some_and(|text| text.contains(word));
+        assert!(says("found", found) && says("remedy", remedy), "{lacking:#}");
+    }
+}
