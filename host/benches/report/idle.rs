@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -35,6 +37,7 @@ const PAIRS: usize = 3;
 /// time where others have had the processor's caches meanwhile.
 pub fn at_rest(module: &Path, window: Duration) -> anyhow::Result<Vec<Row>> {
     let mut rows = pairs_at_rest(module, window)?;
+    rows.push(exporting(module, window)?);
     let crowds = COUNTS.iter().map(|count| Crowd::start(module, *count, None)?.at_rest(window));
     let crowds = crowds.collect::<anyhow::Result<Vec<_>>>()?;
     let memory: Vec<f64> = crowds.iter().map(|used| used.memory).collect();
@@ -57,6 +60,45 @@ fn pairs_at_rest(module: &Path, window: Duration) -> anyhow::Result<Vec<Row>> {
     let standbys: Vec<Watch> = pairs.iter().map(|pair| Watch::begin(&pair.standby, None)).collect();
     thread::sleep(window);
     Ok(small(&all(&leaders)?, &all(&standbys)?))
+}
+
+/// A standby that sends what it does to a collector.
+fn exporting(module: &Path, window: Duration) -> anyhow::Result<Row> {
+    let collector = format!("http://{}", collector()?);
+    let standbys: Vec<Pair> = (0..PAIRS).map(|_| Pair::exporting(module, &collector)).collect();
+    thread::sleep(SETTLE);
+    let watches: Vec<Watch> = standbys.iter().map(|pair| Watch::begin(&pair.standby, None)).collect();
+    thread::sleep(window);
+    let memory = all(&watches)?.iter().map(|used| used.memory).collect::<Samples>();
+    Ok(Row::new("a standby's memory, with metrics and traces sent", Unit::MiB, memory).bar(Bar::P99(35.0)))
+}
+
+/// A collector of OpenTelemetry that takes everything. It ends with this process, as its connections do.
+fn collector() -> io::Result<SocketAddr> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let address = listener.local_addr()?;
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || collect(stream));
+        }
+    });
+    Ok(address)
+}
+
+fn collect(mut stream: TcpStream) -> io::Result<()> {
+    let mut requests = BufReader::new(stream.try_clone()?);
+    let (mut line, mut length) = (String::new(), 0);
+    while requests.read_line(&mut line)? > 0 {
+        if let Some((_, number)) = line.split_once(':').filter(|(name, _)| name.eq_ignore_ascii_case("content-length")) {
+            length = number.trim().parse().map_err(io::Error::other)?;
+        }
+        if line == "\r\n" {
+            io::copy(&mut requests.by_ref().take(length), &mut io::sink())?;
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")?;
+        }
+        line.clear();
+    }
+    Ok(())
 }
 
 /// Requests to a store that is asked over the network, so that they can be counted on their way.
@@ -150,10 +192,21 @@ struct Pair {
 
 impl Pair {
     fn start(module: &Path) -> Self {
+        Self::with(module, |standby| standby)
+    }
+
+    /// Its standby sends what it does to that collector, many times while it is watched.
+    fn exporting(module: &Path, collector: &str) -> Self {
+        Self::with(module, |standby| {
+            standby.env("OTEL_EXPORTER_OTLP_ENDPOINT", collector).env("OTEL_METRIC_EXPORT_INTERVAL", "1000")
+        })
+    }
+
+    fn with(module: &Path, standby: impl FnOnce(Launch) -> Launch) -> Self {
         let site = Site::new();
         let leader = site.launch("leader", module, "beat", &site.url()).start();
         leader.after(0, "started");
-        let standby = site.launch("standby", module, "beat", &site.url()).start();
+        let standby = standby(site.launch("standby", module, "beat", &site.url())).start();
         follows(&standby);
         Self { leader, standby, _site: site }
     }
