@@ -113,6 +113,9 @@ pub enum Input {
         /// How it ended.
         end: End,
     },
+    /// The system has taken the order to end the instance's process, by a kill or after its own end, and is not done with it:
+    /// nothing of it runs any more, nor will, and it is not gone.
+    Dying,
     /// What this node could run is another now.
     Plan(Plan),
     /// The instance has made no progress for too long.
@@ -189,14 +192,14 @@ pub enum Effect {
         version: ModuleVersion,
         /// Its effects are refused from here on, unless [`Effect::Extend`] moves it.
         deadline: Time,
-        /// If the instance is not gone by then, the host ends its own process.
+        /// If the instance is neither gone nor dying by then, the host ends its own process.
         abort_at: Time,
     },
     /// The lease was renewed: move the instance's deadlines. Does not reopen a gate that was closed.
     Extend {
         /// Its effects are refused from here on.
         deadline: Time,
-        /// If the instance is not gone by then, the host ends its own process.
+        /// If the instance is neither gone nor dying by then, the host ends its own process.
         abort_at: Time,
     },
     /// Ask the instance to stop.
@@ -210,12 +213,13 @@ pub enum Effect {
         /// The term that follows at once under this lease, where its number is written already.
         next: Option<Term>,
     },
-    /// Refuse the instance's effects, then kill it. [`Input::Gone`] follows.
+    /// Refuse the instance's effects, then kill it. [`Input::Gone`] follows, and before it [`Input::Dying`] where that takes
+    /// the system longer than a moment.
     Kill {
         /// Why, for a person.
         reason: String,
     },
-    /// End the host's process at once: an instance is not gone, and the lease is about to end.
+    /// End the host's process at once: an instance is not gone, nor known to be dying, and the lease is about to end.
     Abort {
         /// Why, for a person.
         reason: String,

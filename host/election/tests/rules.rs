@@ -343,6 +343,56 @@ fn a_pause_after_a_kill_gives_it_its_time_once_more() {
 }
 
 #[test]
+fn what_the_system_alone_can_end_is_left_to_it_with_the_lease() {
+    let is_abort = |effect: &Effect| matches!(effect, Effect::Abort { .. });
+    // It has come to its end by itself, at any moment, and a minute later its process is there still.
+    for ends in [Input::Dying, Input::StepDown { reason: "it asked for it".to_string() }] {
+        let mut scene = Scene::leading();
+        let (began, mut renewed) = (scene.now, scene.sent);
+        scene.input(ends.clone());
+        let mut lost = None;
+        while scene.elector.next_wakeup().is_some_and(|wakeup| wakeup < began + D * 5) {
+            let effects = scene.wakes();
+            assert!(!effects.iter().any(is_abort), "{effects:?}");
+            if effects.iter().any(|effect| matches!(effect, Effect::Kill { .. })) {
+                scene.input(Input::Dying);
+            }
+            if scene.pending.is_some() {
+                renewed = scene.sent;
+                scene.answer(Ok(Reply::Done));
+            }
+            if scene.told.iter().any(|report| matches!(report, Report::Lost { .. })) {
+                lost.get_or_insert(scene.now);
+            }
+        }
+        // What nobody can end is not led with for ever.
+        assert_eq!(lost, Some(renewed + D * 93 / 100), "{ends:?}");
+        let before = scene.told.len();
+        assert!(scene.input(Input::Gone { end: End::Killed }).is_empty());
+        assert!(matches!(scene.told[before..], [Report::Standby { .. }]), "{:?}", &scene.told[before..]);
+    }
+}
+
+#[test]
+fn a_host_that_ends_does_not_wait_for_what_the_system_alone_can_end() {
+    let mut scene = Scene::leading();
+    let mut effects = scene.input(Input::Shutdown);
+    loop {
+        assert!(!effects.iter().any(|effect| matches!(effect, Effect::Abort { .. })), "{effects:?}");
+        if effects.iter().any(|effect| matches!(effect, Effect::Kill { .. })) {
+            effects = scene.input(Input::Dying);
+        } else if scene.pending.is_some() {
+            effects = scene.answer(Ok(Reply::Done));
+        } else if effects.contains(&Effect::Finished) {
+            break;
+        } else {
+            effects = scene.wakes();
+        }
+    }
+    assert_eq!(scene.now, scene.sent + D * 93 / 100);
+}
+
+#[test]
 fn leases_of_one_host_are_renewed_at_the_same_moments_and_another_hosts_at_others() {
     let [moments, others] = ["this/1", "other/1"].map(|incarnation| {
         let mut moments = Vec::new();

@@ -5,7 +5,8 @@
 //! knows when it has ended. The kill itself waits for no task: it closes the page and sends SIGKILL through a pidfd.
 //!
 //! An instance is gone when its process is reaped, all that the process had sent is read, and no commit that the host
-//! began for it is under way. A process that the kernel cannot end, in a write to a disk that hangs, is not gone.
+//! began for it is under way. A process that the kernel cannot end, in a write to a disk that hangs, is not gone: it is
+//! dying, which the supervisor is told.
 //!
 //! An instance that fails because its effects are refused counts as killed: the refusal is the kill's first half. One
 //! whose process dies otherwise has failed, and the reason says how it died; the host and its other instances go on.
@@ -16,7 +17,7 @@ use std::future::pending;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -48,13 +49,17 @@ use baton_store::clock::Clock;
 use baton_store::gate::{Gate, Watchdog};
 use baton_store::state::{self, Claim, ClaimError, Claimant, CommitError, HandoverClaim};
 
-/// Events that wait for the supervisor: a step-down, and a guest cannot make it more.
-const EVENTS: usize = 1;
+/// Events that wait for the supervisor: a step-down, and that it is dying. A guest cannot make it more.
+const EVENTS: usize = 2;
 /// How long a request to stop usually waits until the state is claimed for the term that follows.
 pub const CLAIM_AHEAD: Duration = Duration::from_millis(250);
 
 /// So long after an instance has begun, the runner of the next one is made: this one needs the processors now.
 const REFILL_AFTER: Duration = Duration::from_millis(20);
+
+/// So long after the system has taken the order to end an instance's process, that is told, unless it has: most take a
+/// few milliseconds.
+const LINGERS: Duration = Duration::from_millis(50);
 
 /// A runner may find the deadline passed so much before its host does: it reads the clocks one by one.
 const APART: Duration = Duration::from_millis(20);
@@ -116,7 +121,8 @@ impl Launcher {
         let (succeed, succeeded) = watch::channel(None);
         let (tell, events) = mpsc::channel(EVENTS);
         let killed = Arc::new(watch::Sender::new(false));
-        let body = Body { gate: Arc::clone(&gate), killed, lapsed: Arc::default(), runner: Arc::default() };
+        let (lapsed, dying, runner) = (Arc::default(), Arc::new(watch::Sender::new(false)), Arc::default());
+        let body = Body { gate: Arc::clone(&gate), killed, lapsed, dying, runner };
         let attended = InstanceTask {
             launcher: self.clone(),
             module: module.clone(),
@@ -188,6 +194,8 @@ struct Body {
     killed: Arc<watch::Sender<bool>>,
     /// Whether its deadline had passed before it was moved.
     lapsed: Arc<AtomicBool>,
+    /// Whether the system has taken the order to end its process.
+    dying: Arc<watch::Sender<bool>>,
     /// Once there is one.
     runner: Arc<OnceLock<Reached>>,
 }
@@ -218,7 +226,15 @@ impl Body {
         self.gate.close();
         if let Some(Reached { handle, page, .. }) = self.runner.get() {
             page.close();
-            handle.kill();
+            self.end(handle);
+        }
+    }
+
+    /// Ends its process.
+    fn end(&self, handle: &Handle) {
+        if handle.kill() {
+            self.gate.set_dying();
+            self.dying.send_replace(true);
         }
     }
 
@@ -276,6 +292,8 @@ struct StopNotice {
 pub enum InstanceEvent {
     /// It gives leadership up.
     StepDown(String),
+    /// Its process was ended, and the system is not done with it after a moment.
+    Dying,
     /// It is gone; nothing comes after this.
     Gone(Gone),
 }
@@ -477,6 +495,25 @@ impl InstanceTask {
     }
 
     async fn run(self, begun: Option<Begun>) -> Gone {
+        let mut until_gone = pin!(self.until_gone(begun));
+        tokio::select! {
+            biased;
+            gone = &mut until_gone => return gone,
+            () = self.lingers() => {}
+        }
+        // There is room for it, and nobody may listen any more.
+        let _ = self.tell.try_send(InstanceEvent::Dying);
+        until_gone.await
+    }
+
+    /// Waits for a moment after its process was ended.
+    async fn lingers(&self) {
+        // The sender lives as long as this.
+        let _ = self.body.dying.subscribe().wait_for(|dying| *dying).await;
+        sleep(LINGERS).await;
+    }
+
+    async fn until_gone(&self, begun: Option<Begun>) -> Gone {
         let mut runner = None;
         // Nothing that a panic leaves half done is looked at again.
         let over = AssertUnwindSafe(self.until_over(begun, &mut runner)).catch_unwind().await;
@@ -489,7 +526,7 @@ impl InstanceTask {
         let mut remains = None;
         if let Some(Runner { mut process, remains: left, .. }) = runner {
             // It may only have closed its pipe, or said that this was all and stay. What it says last, it has done.
-            process.handle().kill();
+            self.body.end(process.handle());
             // Where the system cannot say that it has ended, it is not gone, and the watchdog ends the host in time.
             died = match process.ended().await {
                 Ok(status) => Some(status),

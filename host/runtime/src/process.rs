@@ -178,16 +178,17 @@ pub(super) struct Process {
 pub(super) struct Handle(Arc<OwnedFd>);
 
 impl Handle {
-    /// Ends it at once, whatever it is doing. Harmless for one that has ended.
-    pub(super) fn kill(&self) {
-        kill(&self.0);
+    /// Ends it at once, whatever it is doing. Harmless for one that has ended. Whether the system has taken that: then no
+    /// instruction of it runs any more, however long the system itself is not done with it.
+    pub(super) fn kill(&self) -> bool {
+        kill(&self.0)
     }
 }
 
 /// See [`Handle::kill`].
-fn kill(pidfd: &OwnedFd) {
-    // There is nothing to end where it fails: the process has been reaped.
-    let _ = pidfd_send_signal(pidfd, Signal::KILL);
+fn kill(pidfd: &OwnedFd) -> bool {
+    // There is nothing to end any more where it was reaped.
+    matches!(pidfd_send_signal(pidfd, Signal::KILL), Ok(()) | Err(Errno::SRCH))
 }
 
 /// How a process ended.
@@ -277,7 +278,9 @@ fn serve(asked: &mpsc::Receiver<Ask>) {
             Err(mpsc::RecvTimeoutError::Disconnected) => return,
         }
         // They are all to end, or have.
-        dying.iter().for_each(kill);
+        for pidfd in &dying {
+            kill(pidfd);
+        }
         dying.retain(|pidfd| matches!(reap(pidfd.as_fd()), Ok(None)));
     }
 }

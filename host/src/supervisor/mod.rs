@@ -550,6 +550,7 @@ impl Run {
             InstanceEvent::StepDown(reason) => {
                 Some(Input::StepDown { reason: format!("the coordinator asked for it: {reason}") })
             }
+            InstanceEvent::Dying => Some(Input::Dying),
             InstanceEvent::Gone(gone) => {
                 let usage = self.serving.take().map(|Serving { instance, term, .. }| {
                     self.given.standing.is_gone(term, instance.effects());

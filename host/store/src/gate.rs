@@ -82,6 +82,7 @@ pub struct Gate {
     /// When the process first found that it had been paused past the deadline; of no meaning while that is later.
     woken: AtomicU64,
     refused: AtomicBool,
+    dying: AtomicBool,
     gone: AtomicBool,
 }
 
@@ -93,6 +94,7 @@ impl Gate {
             abort_at: AtomicU64::new(nanoseconds(abort_at)),
             woken: AtomicU64::new(0),
             refused: AtomicBool::new(false),
+            dying: AtomicBool::new(false),
             gone: AtomicBool::new(false),
         }
     }
@@ -162,6 +164,17 @@ impl Gate {
     fn last_words_within(&self) -> Duration {
         let room = self.abort_at.load(Ordering::Acquire).saturating_sub(self.deadline.nanoseconds());
         last_words_within(Duration::from_nanos(room))
+    }
+
+    /// Says that nothing of the instance runs any more, though it may take the system a while until it is gone: no end of
+    /// this process would end anything more of it.
+    pub fn set_dying(&self) {
+        self.dying.store(true, Ordering::Release);
+    }
+
+    /// Whether it is to be watched: something of the instance may still run.
+    fn is_watched(&self) -> bool {
+        !self.gone.load(Ordering::Acquire) && !self.dying.load(Ordering::Acquire)
     }
 
     /// Says that the instance is gone: nobody need watch it any more.

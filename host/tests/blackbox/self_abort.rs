@@ -1,6 +1,9 @@
-//! An instance that does not end takes its host with it before the lease ends, and nothing is released.
+//! What happens to a host whose instance is not gone in time. One that may still run takes its host with it, before the
+//! lease ends. One that was killed, and that the system does not end, costs its own lease and nothing else. Nothing is
+//! released.
 
 use std::os::unix::process::ExitStatusExt as _;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -44,25 +47,66 @@ fn last_words(fleet: &Fleet) -> Event {
     events.into_iter().find(|event| event.name == "aborting").expect("it says why it ends")
 }
 
-#[test]
-fn an_instance_whose_process_cannot_be_reaped_takes_its_host_with_it() {
-    let fleet = Fleet::new(Store::sqlite()).with(Guest::Loops);
-    let mut node = launch(&fleet).start();
+/// A leader whose instance cannot be reaped, the term, and what lets go of the instance.
+fn held(fleet: &Fleet) -> (Node, u64, mpsc::Sender<()>) {
+    let node = launch(fleet).start();
     let term = node.after(0, "started").term;
-    let _held = hold(&node);
+    let held = hold(&node);
+    (node, term, held)
+}
+
+/// Waits until a node has left its lease to run out, since the system does not end its instance.
+fn leaves_its_lease(node: &Node) -> Event {
+    node.event("to leave its lease", |event| event.name == "lost" && event.text("reason").contains("does not end"))
+}
+
+#[test]
+fn a_killed_instance_that_the_system_does_not_end_costs_its_lease_and_not_its_host() {
+    let fleet = Fleet::new(Store::sqlite()).with(Guest::Loops);
+    let (mut node, term, held) = held(&fleet);
     let outage = fleet.store.cut();
-    // No renewal succeeds after this.
-    let safe = OffsetDateTime::now_utc();
     let killed = node.after(0, "killed");
-    ends_itself(&mut node, safe);
+    let left = leaves_its_lease(&node);
+    assert!(left.ts - killed.ts > LEASE / 10, "0.93 D, not the kill, is its time: {left:?} {killed:?}");
     drop(outage);
     is_not_released(&fleet, term);
-    let words = last_words(&fleet);
-    assert!(words.text("reason").contains("not gone"), "{words:?}");
-    assert!(words.ts - killed.ts > LEASE / 10, "0.93 D, not the kill, is its time: {words:?} {killed:?}");
-    let _b = fleet.node("beta");
-    fleet.journal.event("the next term", |event| event.name == "started" && event.term > term);
+    let mut beta = fleet.node("beta");
+    let next = beta.after(term, "started").term;
+    let gone = |event: &Event| event.from == "alpha" && event.name == "gone";
+    assert!(!fleet.journal.events().iter().any(gone), "it is held still");
+    // Once it has ended the node takes part again.
+    drop(held);
+    node.after(0, "gone");
+    node.event("to follow beta", |event| event.name == "standby" && event.text("leader") == "beta");
+    assert_eq!(beta.terminate().code(), Some(0));
+    node.after(next, "started");
+    assert_eq!(node.terminate().code(), Some(0));
     fleet.check_promises();
+}
+
+#[test]
+fn an_instance_that_ends_by_itself_and_is_not_gone_does_not_lead_for_ever() {
+    let fleet = Fleet::new(Store::sqlite()).with(Guest::Loops);
+    let (mut node, term, held) = held(&fleet);
+    let beta = fleet.standby("beta", &node);
+    // Which of them runs the instance is not seen from outside, and the other one is not missed.
+    for runner in node.runners() {
+        kill_process(runner, Signal::KILL).expect("it is there");
+    }
+    // The store is well, and the lease could be renewed for as long as one likes.
+    leaves_its_lease(&node);
+    beta.after(term, "started");
+    // It does not wait for that when it is to end, either.
+    assert_eq!(node.terminate().code(), Some(0));
+    drop(held);
+    fleet.check_promises();
+}
+
+/// Keeps an instance from ending itself at its deadline, and the warden from ending it then.
+fn is_ended_by_nobody(node: &Node) {
+    for process in node.runners().into_iter().chain([node.warden()]) {
+        kill_process(process, Signal::STOP).expect("it can be stopped");
+    }
 }
 
 #[test]
@@ -70,8 +114,7 @@ fn a_host_whose_supervisor_does_not_run_is_ended_by_its_watchdog() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Loops);
     let mut node = launch(&fleet).start();
     let term = node.after(0, "started").term;
-    // What ends at its deadline all the same is not gone before it is reaped.
-    let _held = hold(&node);
+    is_ended_by_nobody(&node);
     // Nobody renews, stops or kills any more.
     freeze(&node, "control");
     ends_itself(&mut node, OffsetDateTime::now_utc());
@@ -87,7 +130,7 @@ fn words_that_nobody_reads_do_not_delay_the_end() {
     let mut node = launch(&fleet).start_unread();
     let held = fleet.status_until("a leader", |status| status["lease"] == "held" && status["node"] == "alpha");
     writes_in_vain(&node, "baton-log");
-    let _held = hold(&node);
+    is_ended_by_nobody(&node);
     freeze(&node, "control");
     ends_itself(&mut node, OffsetDateTime::now_utc());
     is_not_released(&fleet, held["term"].as_u64().expect("a term"));

@@ -129,8 +129,8 @@ impl Elector {
             wall: now.wall,
         };
         // What time alone decides comes first: an answer that arrives after the deadline finds the
-        // instance already killed. Only one that is already gone need not be.
-        if !matches!(input, Input::Gone { .. }) {
+        // instance already killed. Only one that is already gone, or about to be, need not be.
+        if !matches!(input, Input::Gone { .. } | Input::Dying) {
             self.apply(None);
         }
         let input = match input {

@@ -35,7 +35,7 @@ pub(super) enum Timer {
     Deadline,
     /// An instance that was killed is looked at again: a pause of the host shows by that.
     Look,
-    /// An instance that was killed is still there: it takes its host with it.
+    /// An instance that was killed is still there: if it is dying its lease is left to run out, and else its host ends.
     Abort,
     /// The instance has run for so long that its failures before do not count any more.
     Healthy,

@@ -48,6 +48,8 @@ pub enum Action {
     EndBy(usize, Ending),
     /// What was killed does not go.
     Hang(usize),
+    /// Its host hears that the system has taken the kill.
+    Die(usize),
     /// An instance that has ended or was killed is gone.
     Go(usize),
     /// What a process that has ended in order had announced is taken back.
@@ -226,7 +228,12 @@ impl World {
                 }
             }
             Some(Instance { hangs: false, .. }) if self.left.guest > 0 => actions.push(Action::Hang(place)),
-            Some(Instance { hangs: true, .. }) => actions.push(Action::Go(place)),
+            Some(Instance { hangs: true, dying, .. }) => {
+                actions.push(Action::Go(place));
+                if !dying {
+                    actions.push(Action::Die(place));
+                }
+            }
             _ => {}
         }
     }
@@ -338,6 +345,12 @@ impl World {
                 if let Some(instance) = self.instance(place) {
                     instance.hangs = true;
                 }
+            }
+            Action::Die(place) => {
+                if let Some(instance) = self.instance(place) {
+                    instance.dying = true;
+                }
+                self.feed(place, Input::Dying);
             }
             Action::Go(place) => {
                 let process = self.node(place).process.as_mut();
@@ -503,6 +516,7 @@ impl World {
             | Input::Answer { .. }
             | Input::NotSent { .. }
             | Input::Gone { .. }
+            | Input::Dying
             | Input::Plan(_)
             | Input::Stalled { .. }
             | Input::StepDown { .. }
@@ -571,7 +585,12 @@ impl World {
                 }
             }
             Effect::Kill { .. } => self.end(place, End::Killed),
-            Effect::Abort { .. } => self.node(place).process = None,
+            Effect::Abort { .. } => {
+                if self.instance(place).is_some_and(|instance| instance.dying) {
+                    self.broken = Some("a host ends for what the system alone can end");
+                }
+                self.node(place).process = None;
+            }
             Effect::Finished => {
                 let node = self.node(place);
                 node.process = None;
@@ -595,7 +614,7 @@ impl World {
         }
         self.started = self.started.max(term);
         if let Some(process) = &mut self.node(place).process {
-            process.instance = Some(Instance { deadline, end: None, is_asked_to_stop: false, hangs: false });
+            process.instance = Some(Instance { deadline, end: None, is_asked_to_stop: false, hangs: false, dying: false });
         }
     }
 

@@ -143,6 +143,8 @@ pub struct Instance {
     pub is_asked_to_stop: bool,
     /// What was killed does not go.
     pub hangs: bool,
+    /// And its host knows that the system has taken the kill.
+    pub dying: bool,
 }
 
 impl Instance {

@@ -715,9 +715,30 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a host with an instance that is not gone goes on",
         file: SERVING,
-        old: "        if aborts {",
-        new: "        if !MUTANT && aborts {",
+        old: "        if is_overdue {",
+        new: "        if !MUTANT && is_overdue {",
         breaks: "gone_in_time",
+    },
+    Mutant {
+        name: "a host ends for an instance that the system alone can end",
+        file: SERVING,
+        old: "            if serving.dying {",
+        new: "            if !MUTANT && serving.dying {",
+        breaks: "host_survives",
+    },
+    Mutant {
+        name: "what has ended by itself, and is not gone, leads for ever",
+        file: SERVING,
+        old: "        self.is_killed_now(context);\n        if let",
+        new: "        if !MUTANT { self.is_killed_now(context); }\n        if let",
+        breaks: "gone_in_time",
+    },
+    Mutant {
+        name: "a host that is told to end waits for what the system alone can end",
+        file: HOLDER,
+        old: "        if self.is_left_dying() && context.shutting_down {",
+        new: "        if !MUTANT && self.is_left_dying() && context.shutting_down {",
+        breaks: "shutdown_is_bounded",
     },
     Mutant {
         name: "a host that was paused after a kill ends itself for that",
@@ -827,8 +848,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "an answer that comes past the deadline is looked at before the time",
         file: CONTEXT,
-        old: "if !matches!(input, Input::Gone { .. }) {",
-        new: "if !MUTANT && !matches!(input, Input::Gone { .. }) {",
+        old: "if !matches!(input, Input::Gone { .. } | Input::Dying) {",
+        new: "if !MUTANT && !matches!(input, Input::Gone { .. } | Input::Dying) {",
         breaks: "gone_in_time",
     },
     Mutant {

@@ -33,10 +33,11 @@ pub struct Coverage {
     pub reclaimed: u64,
     pub told: u64,
     pub lied_to: u64,
+    pub dying: u64,
 }
 
 impl Coverage {
-    fn all(&self) -> [(&'static str, u64); 29] {
+    fn all(&self) -> [(&'static str, u64); 30] {
         [
             ("instances started", self.started),
             ("instances killed", self.killed),
@@ -67,6 +68,7 @@ impl Coverage {
             ("leases gone on with", self.reclaimed),
             ("words told to others", self.told),
             ("lies told", self.lied_to),
+            ("instances that were dying for a while", self.dying),
         ]
     }
 
@@ -100,6 +102,7 @@ impl Coverage {
         self.reclaimed += other.reclaimed;
         self.told += other.told;
         self.lied_to += other.lied_to;
+        self.dying += other.dying;
     }
 
     /// The cases that were never met.

@@ -179,6 +179,11 @@ impl Instance {
         woken.map_or(self.abort_at, |woken| self.abort_at.max(woken + room))
     }
 
+    /// Whether the system was told to end it and does, however long it takes.
+    pub fn is_dying(&self) -> bool {
+        self.ending && self.life.dying.is_some()
+    }
+
     /// How long it takes at most, by any clock, until it is gone or its host is, once somebody is there to see to that.
     pub fn ends_within(&self, lease: Duration) -> Duration {
         lease * 15 / 100 + self.life.words

@@ -82,10 +82,11 @@ pub fn write(plan: &Plan) -> String {
         for ((host, incarnation, number), life) in lives {
             let ends = word_of(&ENDINGS, &life.ends);
             let (runs, stops, gone) = (maybe(&life.runs), maybe(&life.stops), length(life.gone));
+            let dying = maybe(&life.dying);
             line(
                 &mut text,
                 format_args!(
-                    "instance {host} {incarnation} {number} runs {runs} ends {ends} stops {stops} gone {gone} lands {} words {}",
+                    "instance {host} {incarnation} {number} runs {runs} ends {ends} stops {stops} gone {gone} lands {} words {} dying {dying}",
                     length(life.lands),
                     length(life.words)
                 ),
@@ -350,6 +351,7 @@ fn read_line(plan: &mut Plan, words: &mut Words<'_>) -> Result<(), String> {
                 gone: words.labelled("gone", Words::length)?,
                 lands: words.optional("lands", Words::length)?.unwrap_or_default(),
                 words: words.optional("words", Words::length)?.unwrap_or_default(),
+                dying: words.optional("dying", Words::maybe)?.flatten(),
             };
             lives.insert(key, life);
         }

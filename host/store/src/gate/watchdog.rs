@@ -1,4 +1,5 @@
-//! The watchdog: what ends the process if an instance is not gone in time, and notices when time passes that timers miss.
+//! The watchdog: what ends the process if an instance may run after its time, and notices when time passes that timers miss.
+//! One whose process was ended runs no more, even if the system takes its time to be done with it.
 //!
 //! It waits for no other thread, but a bounded time for its last words, which a thread of their own says.
 //!
@@ -39,7 +40,7 @@ const NEVER: u64 = u64::MAX;
 /// How often the end looks whether its last words are said.
 const NAP: Duration = Duration::from_millis(5);
 
-/// Ends the process if an instance is not gone in time, whatever all other threads do. And tells when time has passed
+/// Ends the process if an instance may run after its time, whatever all other threads do. And tells when time has passed
 /// that timers have missed: they stand still while a machine sleeps, and run by a clock that may be slewed.
 ///
 /// One thread per host, asleep while no instance lives, and one that sleeps until there is something to say.
@@ -151,7 +152,7 @@ impl Watchdog {
         self.shared.words.tell_missed.subscribe()
     }
 
-    /// Watches the instance behind `gate` until it is gone.
+    /// Watches the instance behind `gate` until it is gone, or dying.
     pub fn watch(&self, gate: &Arc<Gate>) {
         let mut state = self.shared.lock();
         state.gates.push(Arc::downgrade(gate));
@@ -185,7 +186,7 @@ fn watch(watched: &Watched, clock: &Clock, speaker: &Thread) {
     // Nobody has looked at the clock while there was nothing to watch.
     let mut last: Option<(Time, Timers)> = None;
     while !state.ended {
-        state.gates.retain(|gate| gate.upgrade().is_some_and(|gate| !gate.gone.load(Ordering::Acquire)));
+        state.gates.retain(|gate| gate.upgrade().is_some_and(|gate| gate.is_watched()));
         if state.gates.is_empty() {
             last = None;
             watched.due.store(NEVER, Ordering::Relaxed);

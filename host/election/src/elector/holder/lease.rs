@@ -63,9 +63,9 @@ impl Holding {
         (self.renewed + timing.abort_after()).max(killed.counted_from + timing.kill_takes())
     }
 
-    /// An instance was killed and is not gone though it had its time: it hangs in something that nobody here can end. The
-    /// lease is renewed no more then, so that at 0.93 D the host ends itself: else it would lead for ever with nothing to
-    /// show.
+    /// An instance was killed, or has ended, and is not gone though it had its time: it hangs in something that nobody here
+    /// can end. The lease is renewed no more then, so that it is given up at 0.93 D, or its host ends itself: else it would
+    /// lead for ever with nothing to show.
     pub(super) fn hangs(&self, context: &Context) -> bool {
         match &self.stage {
             Stage::Serving(Serving { killed: Some(killed), .. }) => {

@@ -115,7 +115,7 @@ impl Holding {
         let instance = if let Stage::Serving(serving) = &self.stage { Some(serving) } else { None };
         let living = instance.filter(|instance| instance.killed.is_none());
         let unasked = living.filter(|instance| instance.grace_ends.is_none());
-        let killed = instance.filter(|instance| !instance.aborted).and_then(|instance| instance.killed);
+        let killed = instance.filter(|instance| !instance.overdue).and_then(|instance| instance.killed);
         let is_held = self.may_be_held(context);
         let renews = is_held && self.renewal.pending.is_none() && !self.hangs(context);
         let (settled, recall, next_term) = match self.stage {
@@ -153,6 +153,10 @@ impl Holding {
         let next = match input {
             Some(Input::Answer { id, result }) => self.answer(context, id, result),
             Some(Input::Gone { end }) => self.gone(context, end),
+            Some(Input::Dying) => {
+                self.dying(context);
+                None
+            }
             Some(Input::StepDown { reason }) => {
                 self.leave.get_or_insert(Leave::StepDown(reason));
                 None
@@ -181,6 +185,9 @@ impl Holding {
             self.leave.get_or_insert(Leave::NothingToServe);
         }
         self.watch_instance(context);
+        if self.is_left_dying() && context.shutting_down {
+            return Some(Role::Finished);
+        }
         self.change_over(context);
         let next = self.advance(context);
         if next.is_some() {

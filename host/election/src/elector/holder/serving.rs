@@ -23,7 +23,10 @@ pub(super) struct Serving {
     /// The end of its grace, once it has been asked to stop.
     pub(super) grace_ends: Option<Time>,
     pub(super) killed: Option<Killed>,
-    pub(super) aborted: bool,
+    /// Whether its process was ended, by that kill or by itself, and the system is not done with it.
+    pub(super) dying: bool,
+    /// Whether it was not gone in time.
+    pub(super) overdue: bool,
     pub(super) healthy: bool,
     /// Why the lease is known to be lost, once it is.
     pub(super) lost: Option<String>,
@@ -31,7 +34,7 @@ pub(super) struct Serving {
     pub(super) rejected: Option<String>,
 }
 
-/// An instance was killed, and is not gone yet.
+/// An instance was killed, or has ended, and is not gone yet.
 #[derive(Debug, Clone, Copy, Hash)]
 pub(super) struct Killed {
     /// From when on it has the time that a kill may take.
@@ -63,13 +66,18 @@ impl Holding {
         } else if self.is_due(context, Timer::Grace) {
             self.kill(context, "the grace is over");
         }
-        let (aborts, is_proven) = (self.is_due(context, Timer::Abort), self.is_due(context, Timer::Proven));
+        let (is_overdue, is_proven) = (self.is_due(context, Timer::Abort), self.is_due(context, Timer::Proven));
         let is_healthy = self.is_due(context, Timer::Healthy);
         let Stage::Serving(serving) = &mut self.stage else { return };
-        if aborts {
-            serving.aborted = true;
-            let reason = format!("an instance is not gone {since_renewal:.1?} after the last renewal");
-            context.effects.push_back(Effect::Abort { reason });
+        if is_overdue {
+            serving.overdue = true;
+            if serving.dying {
+                // The end of this host would end nothing more of it, and everything else that runs here.
+                serving.give_up(context, since_renewal);
+            } else {
+                let reason = format!("an instance is not gone {since_renewal:.1?} after the last renewal");
+                context.effects.push_back(Effect::Abort { reason });
+            }
         }
         if is_proven {
             context.prove(serving.term);
@@ -104,14 +112,36 @@ impl Holding {
     }
 
     pub(super) fn kill(&mut self, context: &mut Context, reason: &str) {
-        let after_a_pause = context.time() > self.deadline(context) + context.settings.timing.noticed_pause();
-        if let Stage::Serving(serving) = &mut self.stage
-            && serving.killed.is_none()
-        {
-            let (counted_from, seen) = (context.time(), context.now);
-            serving.killed = Some(Killed { counted_from, seen, after_a_pause });
+        if self.is_killed_now(context) {
             context.effects.push_back(Effect::Kill { reason: reason.to_string() });
         }
+    }
+
+    /// The instance's process was ended, and is not gone after a moment. Where it has come to its end by itself, it has from
+    /// now on the time that a kill may take.
+    pub(super) fn dying(&mut self, context: &Context) {
+        self.is_killed_now(context);
+        if let Stage::Serving(serving) = &mut self.stage {
+            serving.dying = true;
+        }
+    }
+
+    /// Whether the instance is killed from now on, and was not before.
+    fn is_killed_now(&mut self, context: &Context) -> bool {
+        let after_a_pause = context.time() > self.deadline(context) + context.settings.timing.noticed_pause();
+        match &mut self.stage {
+            Stage::Serving(serving) if serving.killed.is_none() => {
+                let (counted_from, seen) = (context.time(), context.now);
+                serving.killed = Some(Killed { counted_from, seen, after_a_pause });
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether nobody here waits any more for the instance to be gone: that is the system's matter alone.
+    pub(super) fn is_left_dying(&self) -> bool {
+        matches!(&self.stage, Stage::Serving(Serving { overdue: true, dying: true, .. }))
     }
 
     /// The instance has been healthy for long enough, and its version's streak of failures is over.
@@ -139,10 +169,11 @@ impl Holding {
     }
 
     /// A version that makes no progress within its probation is bad; otherwise this node gives way. One that is
-    /// being stopped need not make any: it is killed when its grace is over, and what follows it is no part of that.
+    /// being stopped, or is dying, need not make any: it is killed when its grace is over, and what follows it is no part of
+    /// that.
     pub(super) fn stalled(&mut self, context: &mut Context, reason: String) {
         match &mut self.stage {
-            Stage::Serving(serving) if serving.grace_ends.is_some() => {}
+            Stage::Serving(serving) if serving.grace_ends.is_some() || serving.dying => {}
             Stage::Serving(serving) if context.versions.is_on_probation(&serving.version) => {
                 serving.stop(context, StopReason::Replaced, &reason, context.settings.timing.grace());
                 serving.rejected.get_or_insert(reason);
@@ -228,7 +259,8 @@ impl Serving {
             started,
             grace_ends: None,
             killed: None,
-            aborted: false,
+            dying: false,
+            overdue: false,
             healthy: false,
             lost: None,
             rejected: None,
@@ -238,6 +270,17 @@ impl Serving {
     /// When its version has done well for long enough, if that is on probation.
     pub(super) fn proven_at(&self, context: &Context) -> Option<Time> {
         context.versions.proven_at(&self.version, self.started, context.settings.probation)
+    }
+
+    /// Leaves its lease to run out, unless that is known to be lost already.
+    fn give_up(&mut self, context: &mut Context, since_renewal: Duration) {
+        if self.lost.is_none() {
+            let reason = "the system does not end the process of its instance, which was killed: a disk that hangs, or a \
+                          debugger, keeps it; until it is gone this node takes no part";
+            let reason = reason.to_string();
+            self.lost = Some(reason.clone());
+            context.report(Report::Lost { reason, since_renewal });
+        }
     }
 
     /// Asks it to stop, with nothing to follow that is known by now.

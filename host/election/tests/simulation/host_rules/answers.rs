@@ -334,7 +334,7 @@ impl HostRules {
     pub(super) fn gone(&mut self, now: Time, end: &End) {
         let Some(instance) = self.instance.take() else { return };
         let is_lost = self.holding.as_ref().is_none_or(|holding| holding.lost);
-        let was_stopped = instance.stop.is_some() || instance.killed.is_some() || instance.at_risk || is_lost;
+        let was_stopped = instance.stop.is_some() || instance.at_risk || instance.overdue || is_lost;
         let is_rejected = !is_lost && self.judges(&instance.version, instance.started, end, was_stopped);
         let is_replaced = self.versions.digest() != Some(&instance.version.digest);
         let Some(holding) = &mut self.holding else { return };

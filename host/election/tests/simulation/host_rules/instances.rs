@@ -64,6 +64,7 @@ impl HostRules {
             stop: None,
             killed: None,
             aborted: false,
+            dying: false,
             at_risk: false,
             overdue: false,
         });
@@ -140,11 +141,34 @@ impl HostRules {
             return broken("host_survives", "an abort without an instance".to_string());
         };
         instance.aborted = true;
-        let due = instance.killed.map(|killed| instance.abort_at.max(killed.counted_from + table.kill_takes()));
-        match due {
+        if instance.dying {
+            return broken("host_survives", "an abort for what the system alone can end".to_string());
+        }
+        match instance.due(table) {
             Some(due) if now >= due => Ok(()),
             due => broken("host_survives", format!("an abort at {now:?}, which was due at {due:?}")),
         }
+    }
+
+    /// What has ended by itself has from now on the time that a kill may take.
+    pub(super) fn dying(&mut self, now: Time) {
+        let (takes, least) = (self.table().kill_takes(), self.least);
+        let Some(instance) = &mut self.instance else { return };
+        let after_a_pause = now > instance.deadline + takes / 4;
+        let killed = Killed { counted_from: now, seen: (now, least), after_a_pause, hangs: false };
+        instance.killed.get_or_insert(killed);
+        instance.dying = true;
+    }
+
+    /// Whether an instance is dying that was to be gone by now.
+    fn is_dying_late(&self, now: Time) -> bool {
+        let Some(instance) = self.instance.as_ref().filter(|instance| instance.dying) else { return false };
+        instance.due(self.table()).is_some_and(|due| now >= due)
+    }
+
+    /// Whether nothing is left to be done for an instance: it is dying, had its time, and its lease is lost.
+    pub(super) fn is_left_dying(&self, now: Time) -> bool {
+        self.is_dying_late(now) && self.holding.as_ref().is_some_and(|holding| holding.lost || holding.reads_of_loss)
     }
 
     /// Before the elector has an input: a process that did not run at its deadline, or since, has from its kill on, or once
@@ -164,6 +188,11 @@ impl HostRules {
     pub(super) fn report(&mut self, now: Time, report: &Report) -> Checked {
         match report {
             Report::HeldOutside { .. } => self.seen.outside_said = true,
+            Report::Lost { .. } if self.is_dying_late(now) => {
+                if let Some(holding) = &mut self.holding {
+                    holding.lost = true;
+                }
+            }
             Report::Lost { .. }
                 if self.holding.as_ref().is_some_and(|holding| !holding.lost && !holding.reads_of_loss) =>
             {
@@ -283,8 +312,11 @@ impl HostRules {
         }
         if let Some(killed) = instance.killed {
             let abort_at = instance.abort_at.max(killed.counted_from + table.kill_takes());
+            if self.is_left_dying(now) && !self.shutdown_asked {
+                return Ok(());
+            }
             if now >= abort_at {
-                return broken("gone_in_time", format!("no abort at {now:?}, which was due at {abort_at:?}"));
+                return broken("gone_in_time", format!("nothing at {now:?}, with its end due at {abort_at:?}"));
             }
             return awake_by("gone_in_time", abort_at);
         }
@@ -363,5 +395,12 @@ impl HostRules {
             return broken("failures_counted_in_record", "60 s of health do not reset the count".to_string());
         }
         Ok(())
+    }
+}
+
+impl Instance {
+    /// When something is to follow from its not being gone, once it was killed.
+    fn due(&self, table: Table) -> Option<Time> {
+        self.killed.map(|killed| self.abort_at.max(killed.counted_from + table.kill_takes()))
     }
 }

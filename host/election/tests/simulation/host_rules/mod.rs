@@ -250,6 +250,8 @@ struct Instance {
     stop: Option<Time>,
     killed: Option<Killed>,
     aborted: bool,
+    /// The system ends it, and is not done.
+    dying: bool,
     /// 0.7 D had passed when an input came.
     at_risk: bool,
     /// The deadline had passed when an input came.
@@ -316,13 +318,14 @@ impl HostRules {
         self.heard.forget();
         self.forget_what_ran_out(now);
         self.wakes(now);
-        if !matches!(input, Input::Gone { .. }) {
+        if !matches!(input, Input::Gone { .. } | Input::Dying) {
             self.time_comes_first(now);
         }
         match input {
             Input::Answer { id, result } => self.answer(now, *id, result),
             Input::NotSent { id } => self.not_sent(*id),
             Input::Gone { end } => self.gone(now, end),
+            Input::Dying => self.dying(now),
             Input::StepDown { .. } => self.step_down(),
             Input::Stalled { .. } => self.stalled(),
             Input::Plan(plan) => {
@@ -360,12 +363,13 @@ impl HostRules {
     fn time_comes_first(&mut self, now: Time) {
         let table = self.table();
         if let (Some(instance), Some(holding)) = (&mut self.instance, &self.holding) {
-            instance.at_risk |= now >= holding.renewed + table.at_risk_after();
-            instance.overdue |= now >= instance.deadline;
-            if instance.killed.is_none() && now.since(instance.started) >= SECOND * 60 {
+            let is_living = instance.killed.is_none();
+            instance.at_risk |= is_living && now >= holding.renewed + table.at_risk_after();
+            instance.overdue |= is_living && now >= instance.deadline;
+            if is_living && now.since(instance.started) >= SECOND * 60 {
                 self.cool_offs = 0;
             }
-            if instance.stop.is_none() && !instance.at_risk && !instance.overdue {
+            if instance.stop.is_none() && is_living && !instance.at_risk && !instance.overdue {
                 self.versions.time_proves(now, instance, self.settings.probation);
             }
         }
@@ -410,6 +414,10 @@ impl HostRules {
             Effect::Report(report) => self.report(now, report),
             Effect::Finished => {
                 self.finished = true;
+                // The system alone can end that, and the lease is lost.
+                if self.is_left_dying(now) {
+                    self.instance = None;
+                }
                 if self.instance.is_some() {
                     return broken("release_last", "finished while an instance is not gone".to_string());
                 }

@@ -80,8 +80,8 @@ impl HostRules {
 
     pub(super) fn stalled(&mut self) {
         match &self.instance {
-            // It is being stopped: that is followed through, and nothing else.
-            Some(one) if one.stop.is_some() || one.at_risk => {}
+            // It is being stopped, or dies: that is followed through, and nothing else.
+            Some(one) if one.stop.is_some() || one.at_risk || one.dying => {}
             Some(one) if self.versions.is_on_probation(&one.version) => self.versions.stalled = true,
             _ => self.step_down(),
         }

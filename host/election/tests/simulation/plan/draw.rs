@@ -81,6 +81,7 @@ impl Plan {
         if rng.per_mille(weather.words) {
             life.words = rng.between(Duration::ZERO, lease * 7 / 100 / 3);
         }
+        life.dying = rng.per_mille(500).then(|| rng.between(Duration::ZERO, lease / 20));
         life
     }
 }

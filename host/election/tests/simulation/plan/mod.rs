@@ -306,6 +306,9 @@ pub struct Life {
     pub stops: Option<Duration>,
     /// From its end or its kill until it is gone.
     pub gone: Duration,
+    /// From the same until its supervisor hears that the system has taken that, and still works on it; none where it never
+    /// does.
+    pub dying: Option<Duration>,
     /// How long what it sends is on its way to the receiver.
     pub lands: Duration,
     /// How long its host's last words take, if it is not gone in time.
@@ -333,6 +336,7 @@ pub const HEALTHY: Life = Life {
     ends: Ending::Done,
     stops: Some(Duration::from_millis(50)),
     gone: Duration::from_millis(10),
+    dying: None,
     lands: Duration::ZERO,
     words: Duration::ZERO,
 };

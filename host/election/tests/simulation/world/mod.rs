@@ -110,6 +110,10 @@ enum Event {
         key: Key,
         killed: bool,
     },
+    /// Its supervisor hears that the system ends an instance, and is not done with it.
+    Dying {
+        key: Key,
+    },
     /// Its supervisor hears that an instance is gone.
     GoneIsTold {
         key: Key,
@@ -357,6 +361,7 @@ impl World {
             Event::Answer { key: (host, incarnation, _), .. }
             | Event::NotSent { key: (host, incarnation, _) }
             | Event::Timeout { key: (host, incarnation, _) }
+            | Event::Dying { key: (host, incarnation, _) }
             | Event::GoneIsTold { key: (host, incarnation, _), .. } => {
                 self.happen_once(self.resumes_at(host), (host, incarnation), event)
             }
@@ -697,7 +702,8 @@ impl World {
     fn running(&self) -> Vec<Running> {
         let of = |(host, machine): (usize, &Host)| {
             let process = machine.process.as_ref()?;
-            let instance = process.instance.as_ref().filter(|instance| !instance.is_gone)?;
+            // Nothing of what is dying runs any more.
+            let instance = process.instance.as_ref().filter(|instance| !instance.is_gone && !instance.is_dying())?;
             let room = instance.ends_within(self.plan.hosts[host].lease);
             let frozen = instance.was_frozen_until;
             Some(Running {

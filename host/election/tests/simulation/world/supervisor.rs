@@ -231,8 +231,11 @@ impl World {
         if std::mem::replace(&mut instance.ending, true) {
             return;
         }
-        let (key, at) = ((host, incarnation, instance.number), now + instance.life.gone);
-        self.push(at, Event::Gone { key, killed });
+        let (key, life) = ((host, incarnation, instance.number), instance.life);
+        self.push(now + life.gone, Event::Gone { key, killed });
+        if let Some(dying) = life.dying {
+            self.push(now + dying, Event::Dying { key });
+        }
     }
 
     pub(super) fn happen(&mut self, host: usize, event: Event) -> Checked {
@@ -265,6 +268,13 @@ impl World {
                 }
                 self.step(Event::GoneIsTold { key, killed })
             }
+            Event::Dying { key: (.., number) } => match self.instance(host) {
+                Some(instance) if instance.number == number && !instance.is_gone => {
+                    self.coverage.dying += 1;
+                    self.feed(host, Input::Dying)
+                }
+                _ => Ok(()),
+            },
             Event::Hint { hint, .. } => self.feed(host, Input::Hint(hint)),
             Event::GoneIsTold { key: (.., number), killed } => {
                 let Some(process) = &mut self.hosts[host].process else { return Ok(()) };

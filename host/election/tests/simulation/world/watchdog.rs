@@ -17,7 +17,7 @@ impl World {
         self.push(at, Event::Watch { key, look, planned });
     }
 
-    /// Looks at an instance, unless that is gone or watchdog and warden do not run.
+    /// Looks at an instance, unless that is gone or dying, or watchdog and warden do not run.
     pub(super) fn watch(&mut self, key: Key, look: u64, planned: Time) {
         let (host, incarnation, number) = key;
         let (now, lateness) = (self.now, self.lateness());
@@ -28,7 +28,8 @@ impl World {
         let runs_from = machine.frozen_until.max(machine.unwatched_until);
         let Some(process) = &mut machine.process else { return };
         let local = process.local(now);
-        let is_watched = |one: &&mut Instance| one.number == number && one.looks == look && !one.is_gone;
+        let is_over = |one: &Instance| one.is_gone || one.is_dying();
+        let is_watched = |one: &&mut Instance| one.number == number && one.looks == look && !is_over(one);
         let Some(instance) = process.instance.as_mut().filter(is_watched) else { return };
         if now < runs_from {
             return self.push(runs_from, Event::Watch { key, look, planned });
