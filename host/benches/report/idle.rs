@@ -89,7 +89,8 @@ fn collect(mut stream: TcpStream) -> io::Result<()> {
     let mut requests = BufReader::new(stream.try_clone()?);
     let (mut line, mut length) = (String::new(), 0);
     while requests.read_line(&mut line)? > 0 {
-        if let Some((_, number)) = line.split_once(':').filter(|(name, _)| name.eq_ignore_ascii_case("content-length")) {
+        if let Some((_, number)) = line.split_once(':').filter(|(name, _)| name.eq_ignore_ascii_case("content-length"))
+        {
             length = number.trim().parse().map_err(io::Error::other)?;
         }
         if line == "\r\n" {

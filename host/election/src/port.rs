@@ -23,7 +23,7 @@ pub struct Settings {
     pub pause: Duration,
     /// What follows when an instance is done.
     pub on_done: OnDone,
-    /// How long a new version is watched: what goes wrong before is its own fault.
+    /// How long a new version is watched, from when an instance of it has begun: what goes wrong before is its own fault.
     pub probation: Duration,
 }
 
@@ -108,6 +108,8 @@ pub enum Input {
         /// The request.
         id: RequestId,
     },
+    /// The guest of the instance runs. It may be long until that is heard, and it may never be.
+    Begun,
     /// The instance is gone: its store is dropped and all that it had started has ended.
     Gone {
         /// How it ended.

@@ -917,6 +917,48 @@ fn a_version_that_does_well_for_thirty_seconds_is_proven() {
 }
 
 #[test]
+fn a_probation_counts_from_when_the_instance_has_begun() {
+    let is_proof = |effect: &Effect| matches!(effect, Effect::Prove { version, .. } if *version == module(1));
+    // It may take its time, and is proven no earlier for that.
+    let mut scene = Scene::about_to_begin();
+    assert_eq!(scene.goes_on_for(SECOND * 50), []);
+    assert_eq!(scene.input(Input::Begun), []);
+    assert_eq!(scene.goes_on_for(SECOND * 29), []);
+    // That it is told again moves nothing.
+    scene.input(Input::Begun);
+    assert!(scene.goes_on_for(SECOND).iter().any(is_proof));
+
+    // One that never does is as bad as any that crashes.
+    let mut scene = Scene::about_to_begin();
+    scene.goes_on_for(SECOND * 50);
+    let effects = scene.input(Input::Gone { end: End::Crashed("it had not begun".to_string()) });
+    assert!(matches!(&effects[0], Effect::Reject { reason, .. } if reason == "it had not begun"), "{effects:?}");
+}
+
+#[test]
+fn an_instance_that_has_not_begun_proves_nothing_of_a_version_that_has_failed_before() {
+    let mut scene = Scene::on_probation();
+    scene.goes_on_for(SECOND * 5);
+    scene.input(Input::Gone { end: End::Failed("busy".to_string()) });
+    assert_eq!(scene.run_until_started(), module(1));
+    assert_eq!(scene.goes_on_for(SECOND * 40), []);
+    // What was heard of the one before counts, once this one runs, too.
+    let effects = scene.input(Input::Begun);
+    assert!(matches!(&effects[0], Effect::Prove { version, .. } if *version == module(1)), "{effects:?}");
+}
+
+#[test]
+fn that_an_instance_has_begun_says_nothing_where_there_is_none() {
+    let mut scene = Scene::on_probation();
+    scene.input(Input::Gone { end: End::Failed("busy".to_string()) });
+    assert_eq!(scene.input(Input::Begun), []);
+    assert_eq!(scene.run_until_started(), module(1));
+    assert_eq!(scene.goes_on_for(SECOND * 40), []);
+    let mut scene = Scene::new();
+    assert_eq!(scene.input(Input::Begun), []);
+}
+
+#[test]
 fn a_probation_that_ends_as_a_plan_comes_is_over_first() {
     for planned in [plan(1, Some(0)), plan(2, Some(1))] {
         let mut scene = Scene::on_probation();
@@ -1751,14 +1793,34 @@ impl Scene {
         scene
     }
 
-    /// The same, whose instance is of a version that another follows if it is bad.
+    /// The same, whose instance is of a version that another follows if it is bad, and runs.
     fn on_probation() -> Self {
+        let mut scene = Self::about_to_begin();
+        scene.input(Input::Begun);
+        scene
+    }
+
+    /// The same, whose guest does not run yet.
+    fn about_to_begin() -> Self {
         let mut scene = Self::leading();
         scene.input(Input::Plan(plan(1, Some(0))));
         scene.answer(Ok(Reply::Version(Version("v3".to_string()))));
         let effects = scene.input(Input::Gone { end: End::Done });
         assert!(matches!(effects[..], [Effect::Start { term: 3, .. }]), "{effects:?}");
         scene
+    }
+
+    /// Renews without trouble for so long, and returns what else was to be done.
+    fn goes_on_for(&mut self, length: Duration) -> Vec<Effect> {
+        let until = self.now + length;
+        let mut done = Vec::new();
+        while self.pending.is_some() || self.elector.next_wakeup().is_some_and(|at| at < until) {
+            done.extend(if self.pending.is_some() { self.answer(Ok(Reply::Done)) } else { self.wakes() });
+        }
+        self.now = until.max(self.now);
+        done.extend(self.input(Input::Tick));
+        done.retain(|effect| !matches!(effect, Effect::Request { .. } | Effect::Extend { .. }));
+        done
     }
 
     /// Answers whatever is asked until an instance starts, and returns its version.

@@ -49,8 +49,8 @@ use baton_store::clock::Clock;
 use baton_store::gate::{Gate, Watchdog};
 use baton_store::state::{self, Claim, ClaimError, Claimant, CommitError, HandoverClaim};
 
-/// Events that wait for the supervisor: a step-down, and that it is dying. A guest cannot make it more.
-const EVENTS: usize = 2;
+/// Events that wait for the supervisor: that its guest runs, a step-down, and that it is dying. None comes twice.
+const EVENTS: usize = 3;
 /// How long a request to stop usually waits until the state is claimed for the term that follows.
 pub const CLAIM_AHEAD: Duration = Duration::from_millis(250);
 
@@ -290,6 +290,8 @@ struct StopNotice {
 /// What an instance tells its supervisor.
 #[derive(Debug)]
 pub enum InstanceEvent {
+    /// Its guest runs.
+    Begun,
     /// It gives leadership up.
     StepDown(String),
     /// Its process was ended, and the system is not done with it after a moment.
@@ -662,8 +664,7 @@ fn read_secret(source: &SecretSource) -> Result<(String, String), String> {
 /// likes.
 pub(super) const LOOKUPS: usize = 4;
 
-/// After so long an instance has begun, which takes milliseconds. Nobody else could lead while one does not, and a version
-/// must be known to be bad before its probation is over.
+/// After so long an instance has begun, which takes milliseconds. Nobody else could lead while one does not.
 const BEGINS_WITHIN: Duration = Duration::from_secs(20);
 
 /// A runner and its instance while both are there.
@@ -784,6 +785,8 @@ impl Attending<'_> {
                     return Some(Over::Broken("it begins again".to_owned()));
                 }
                 output.notice(Notice::Started(launcher.clock.now().since(self.task.started)));
+                // Nobody may listen any more.
+                let _ = self.task.tell.try_send(InstanceEvent::Begun);
             }
             FromRunner::Line(_, line) if line.len() > LINE => {
                 return Some(Over::Broken(format!("a line of {} bytes", line.len())));

@@ -547,6 +547,7 @@ impl Run {
 
     fn instance_event(&mut self, event: InstanceEvent) -> Option<Input> {
         match event {
+            InstanceEvent::Begun => Some(Input::Begun),
             InstanceEvent::StepDown(reason) => {
                 Some(Input::StepDown { reason: format!("the coordinator asked for it: {reason}") })
             }

@@ -160,7 +160,8 @@ fn a_version_that_never_begins_is_rejected() {
     let home = fleet.home.path();
     let (file, next) = (home.join("current.wasm"), home.join("next.wasm"));
     std::fs::copy(Guest::Beats.module(), &file).expect("copied");
-    let node = fleet.launch_from("alpha", &file, &[]).start();
+    // It is not over before the instance has begun.
+    let node = fleet.launch_from("alpha", &file, &[("--probation", "2s")]).start();
     fleet.beat_above(0);
     let never = modules::component("(func $never (loop (br 0))) (start $never)", "wasi:cli/run@0.2.0");
     std::fs::write(&next, never).expect("written");

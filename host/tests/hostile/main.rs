@@ -24,9 +24,9 @@ use baton_election::{ElectionName, End, StopReason, Time};
 use baton_runtime::Folder;
 use baton_runtime::confine::missing;
 use baton_runtime::{
-    CLAIM_AHEAD, Engine, Grants, HttpPolicy, Instance, InstanceEvent, Launcher, Limits, MAKE_RUNNERS, Module, Notice,
-    Output, Policy, Postmortem, PostmortemWriter, Processes, Purpose, Runners, RunningInstances, Templates,
-    WATCH_RUNNERS, make_runners, watch_runners,
+    CLAIM_AHEAD, Engine, Grants, HttpPolicy, Instance, Launcher, Limits, MAKE_RUNNERS, Module, Notice, Output, Policy,
+    Postmortem, PostmortemWriter, Processes, Purpose, Runners, RunningInstances, Templates, WATCH_RUNNERS,
+    make_runners, watch_runners,
 };
 use baton_store::clock::Clock;
 use baton_store::gate::Watchdog;
@@ -317,8 +317,8 @@ impl Host {
             assert_eq!(connections.len(), if evil == "connects" { 20 } else { 0 });
             // Beside all that it does.
             neighbour.goes_on(&case).await;
-            if let Ok(InstanceEvent::Gone(gone)) = tokio::time::timeout(EVERY, instance.next_event()).await {
-                panic!("{case}: it was not killed: {gone:?}");
+            if let Ok(ended) = tokio::time::timeout(EVERY, gone(&mut instance)).await {
+                panic!("{case}: it was not killed: {ended:?}");
             }
             assert!(instance.remaining() > GUARD, "{case}: its time is what its host says");
             assert!(instance.last_progress() <= self.clock.now(), "{case}");
@@ -467,9 +467,8 @@ async fn printed_until(host: &Host, launcher: &Launcher, remaining: Duration) ->
     let deadline = host.clock.now() + remaining;
     let (mut instance, seen) = host.start(launcher, &host.modules[0], remaining);
     // Nobody kills it but the warden.
-    let event = Patience::of_future(instance.next_event()).await.expect("it is ended when its time is over");
-    let is_killed = matches!(&event, InstanceEvent::Gone(gone) if gone.end == End::Killed);
-    assert!(is_killed && host.clock.now() >= deadline, "{event:?}");
+    let ended = gone(&mut instance).await;
+    assert!(ended.end == End::Killed && host.clock.now() >= deadline, "{ended:?}");
     let late = seen.noticed().lines.iter().filter(|(at, _)| *at > deadline + EVERY).count();
     // One may have passed the gate before, on a thread that had to wait then.
     assert!(late <= 1, "{late} lines are put out when its time is over: {seen:?}");

@@ -18,15 +18,17 @@ pub(super) struct Versions {
     plan: Plan,
     /// The digest of what it last had to serve: one that has nothing to serve for a while has the same module afterwards.
     last: Option<String>,
-    /// Since the first start of the planned module, where that is on probation.
-    probation: Option<Probation>,
+    /// Of the planned module, where that is on probation.
+    probation: Probation,
     /// What was rejected here. A plan that was made before anybody heard of it does not bring it back.
     rejected: Vec<ModuleVersion>,
 }
 
-#[derive(Debug, Clone, Hash)]
+/// What the instances before have shown.
+#[derive(Debug, Default, Clone, Hash)]
 struct Probation {
-    began: Time,
+    /// When the first of those that failed had begun.
+    began: Option<Time>,
     failures: u32,
 }
 
@@ -39,7 +41,7 @@ impl Versions {
         plan.fallback = plan.fallback.filter(|fallback| !self.rejected.contains(fallback));
         let is_other = plan.digest().is_some_and(|digest| self.last.as_deref() != Some(digest));
         if is_other {
-            self.probation = None;
+            self.probation = Probation::default();
             self.last = plan.digest().map(ToString::to_string);
         }
         self.plan = plan;
@@ -73,12 +75,12 @@ impl Versions {
 
     /// A node that leads anew knows nothing of how a version did before.
     pub(super) fn forget_probation(&mut self) {
-        self.probation = None;
+        self.probation = Probation::default();
     }
 
-    /// When the probation of a version that is served since `started` is over.
-    pub(super) fn proven_at(&self, version: &ModuleVersion, started: Time, length: Duration) -> Option<Time> {
-        let began = self.probation.as_ref().map_or(started, |probation| probation.began);
+    /// When the probation of a version is over whose instance has begun at `begun`. One that has not proves nothing.
+    pub(super) fn proven_at(&self, version: &ModuleVersion, begun: Time, length: Duration) -> Option<Time> {
+        let began = self.probation.began.unwrap_or(begun);
         self.is_on_probation(version).then_some(began + length)
     }
 }
@@ -86,16 +88,16 @@ impl Versions {
 impl Context {
     /// A version on probation has done well.
     pub(super) fn prove(&mut self, term: Term) {
-        self.versions.probation = None;
+        self.versions.probation = Probation::default();
         self.versions.plan.fallback = None;
         if let Some(version) = self.versions.plan.module.clone() {
             self.effects.push_back(Effect::Prove { version, term });
         }
     }
 
-    /// Draws from the end of an instance that was served since `started` what it says of its version, if that is
+    /// Draws from the end of an instance that has begun at `begun`, if ever, what it says of its version, if that is
     /// on probation: it has proven itself, is rejected, or neither yet.
-    pub(super) fn judge(&mut self, version: &ModuleVersion, term: Term, started: Time, end: &End) {
+    pub(super) fn judge(&mut self, version: &ModuleVersion, term: Term, begun: Option<Time>, end: &End) {
         if !self.versions.is_on_probation(version) {
             return;
         }
@@ -103,7 +105,8 @@ impl Context {
             End::Killed | End::Superseded { .. } => return,
             End::Done => return self.prove(term),
             End::Failed(why) => {
-                let probation = self.versions.probation.get_or_insert(Probation { began: started, failures: 0 });
+                let probation = &mut self.versions.probation;
+                probation.began = probation.began.or(begun);
                 probation.failures += 1;
                 if probation.failures < FAILURES_TO_REJECT {
                     return;
@@ -117,7 +120,7 @@ impl Context {
 
     /// Goes back to the version before the planned one.
     pub(super) fn reject(&mut self, term: Term, reason: String) {
-        self.versions.probation = None;
+        self.versions.probation = Probation::default();
         let instead = self.versions.plan.fallback.take();
         let Some(version) = core::mem::replace(&mut self.versions.plan.module, instead) else { return };
         self.versions.last = self.versions.digest().map(ToString::to_string);

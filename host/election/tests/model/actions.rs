@@ -44,6 +44,8 @@ pub enum Action {
     Vanish(usize),
     Pause(usize),
     Resume(usize),
+    /// The guest of an instance runs.
+    Run(usize),
     /// An instance ends by itself.
     EndBy(usize, Ending),
     /// What was killed does not go.
@@ -183,6 +185,9 @@ impl World {
         }
         if process.elector.next_wakeup().is_some_and(|wakeup| wakeup.0 <= self.now) {
             actions.push(Action::Wake(place));
+        }
+        if process.instance.as_ref().is_some_and(|one| one.end.is_none() && !one.has_begun) {
+            actions.push(Action::Run(place));
         }
         if process.instance.as_ref().is_some_and(|one| one.end.is_some() && !one.hangs) {
             actions.push(Action::Go(place));
@@ -336,6 +341,12 @@ impl World {
                 self.set_paused(place, true);
             }
             Action::Resume(place) => self.set_paused(place, false),
+            Action::Run(place) => {
+                if let Some(instance) = self.instance(place) {
+                    instance.has_begun = true;
+                }
+                self.feed(place, Input::Begun);
+            }
             Action::EndBy(place, ending) => {
                 *guest -= u8::from(ending != Ending::Stopped);
                 self.end(place, ending.after(self.started));
@@ -515,6 +526,7 @@ impl World {
             Input::Tick
             | Input::Answer { .. }
             | Input::NotSent { .. }
+            | Input::Begun
             | Input::Gone { .. }
             | Input::Dying
             | Input::Plan(_)
@@ -614,7 +626,14 @@ impl World {
         }
         self.started = self.started.max(term);
         if let Some(process) = &mut self.node(place).process {
-            process.instance = Some(Instance { deadline, end: None, is_asked_to_stop: false, hangs: false, dying: false });
+            process.instance = Some(Instance {
+                deadline,
+                end: None,
+                has_begun: false,
+                is_asked_to_stop: false,
+                hangs: false,
+                dying: false,
+            });
         }
     }
 

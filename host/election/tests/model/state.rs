@@ -140,6 +140,7 @@ pub struct Instance {
     pub deadline: Time,
     /// It was killed or has ended: nothing passes any more.
     pub end: Option<End>,
+    pub has_begun: bool,
     pub is_asked_to_stop: bool,
     /// What was killed does not go.
     pub hangs: bool,

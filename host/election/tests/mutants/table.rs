@@ -1069,8 +1069,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a node that had nothing to serve for a while forgets its cool-off",
         file: VERSIONS,
-        old: "if is_other { self.probation = None; self.last = plan.digest().map(ToString::to_string);",
-        new: "if is_other || (MUTANT && plan.module.is_none()) {\n            self.probation = None;\n            self.last = plan.digest().map(ToString::to_string);",
+        old: "if is_other { self.probation = Probation::default(); self.last = plan.digest().map(ToString::to_string);",
+        new: "if is_other || (MUTANT && plan.module.is_none()) {\n            self.probation = Probation::default();\n            self.last = plan.digest().map(ToString::to_string);",
         breaks: "cool_off_is_kept",
     },
     Mutant {
@@ -1170,6 +1170,20 @@ pub const MUTANTS: &[Mutant] = &[
         file: VERSIONS,
         old: "self.is_on_probation(version).then_some(began + length)",
         new: "self.is_on_probation(version).then_some(began + if MUTANT { length / 2 } else { length })",
+        breaks: "a_version_proves_itself",
+    },
+    Mutant {
+        name: "a version is proven by an instance that has not begun",
+        file: SERVING,
+        old: "context.versions.proven_at(&self.version, self.begun?,",
+        new: "context.versions.proven_at(&self.version, if MUTANT { self.started } else { self.begun? },",
+        breaks: "a_version_proves_itself",
+    },
+    Mutant {
+        name: "a probation begins anew with each instance",
+        file: VERSIONS,
+        old: "probation.began = probation.began.or(begun);",
+        new: "if !MUTANT { probation.began = probation.began.or(begun); }",
         breaks: "a_version_proves_itself",
     },
     Mutant {

@@ -5,6 +5,7 @@
 #[derive(Debug, Default, Clone)]
 pub struct Coverage {
     pub started: u64,
+    pub never_begun: u64,
     pub killed: u64,
     pub aborted: u64,
     pub shut_down: u64,
@@ -37,9 +38,10 @@ pub struct Coverage {
 }
 
 impl Coverage {
-    fn all(&self) -> [(&'static str, u64); 30] {
+    fn all(&self) -> [(&'static str, u64); 31] {
         [
             ("instances started", self.started),
+            ("instances that never begin", self.never_begun),
             ("instances killed", self.killed),
             ("processes that ended themselves", self.aborted),
             ("orderly ends", self.shut_down),
@@ -74,6 +76,7 @@ impl Coverage {
 
     pub fn add(&mut self, other: &Coverage) {
         self.started += other.started;
+        self.never_begun += other.never_begun;
         self.killed += other.killed;
         self.aborted += other.aborted;
         self.shut_down += other.shut_down;

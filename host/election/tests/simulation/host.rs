@@ -86,6 +86,8 @@ pub struct Instance {
     pub version: ModuleVersion,
     pub lease: Option<LeaseId>,
     pub life: Life,
+    /// Its supervisor has yet to hear that it has.
+    pub begins_at_once: bool,
     /// The term that its state turned out to be claimed by.
     pub superseded: Option<Term>,
     /// Effects pass until then, by the host's clock.

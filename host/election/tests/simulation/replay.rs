@@ -81,12 +81,12 @@ pub fn write(plan: &Plan) -> String {
         }
         for ((host, incarnation, number), life) in lives {
             let ends = word_of(&ENDINGS, &life.ends);
-            let (runs, stops, gone) = (maybe(&life.runs), maybe(&life.stops), length(life.gone));
-            let dying = maybe(&life.dying);
+            let [runs, stops, begins] = [life.runs, life.stops, life.begins].map(|one| maybe(&one));
+            let (gone, dying) = (length(life.gone), maybe(&life.dying));
             line(
                 &mut text,
                 format_args!(
-                    "instance {host} {incarnation} {number} runs {runs} ends {ends} stops {stops} gone {gone} lands {} words {} dying {dying}",
+                    "instance {host} {incarnation} {number} runs {runs} ends {ends} stops {stops} gone {gone} lands {} words {} begins {begins} dying {dying}",
                     length(life.lands),
                     length(life.words)
                 ),
@@ -351,6 +351,7 @@ fn read_line(plan: &mut Plan, words: &mut Words<'_>) -> Result<(), String> {
                 gone: words.labelled("gone", Words::length)?,
                 lands: words.optional("lands", Words::length)?.unwrap_or_default(),
                 words: words.optional("words", Words::length)?.unwrap_or_default(),
+                begins: words.optional("begins", Words::maybe)?.unwrap_or(HEALTHY.begins),
                 dying: words.optional("dying", Words::maybe)?.flatten(),
             };
             lives.insert(key, life);

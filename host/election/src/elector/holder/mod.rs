@@ -152,6 +152,10 @@ impl Holding {
         self.look_at_what_was_killed(context);
         let next = match input {
             Some(Input::Answer { id, result }) => self.answer(context, id, result),
+            Some(Input::Begun) => {
+                self.begun(context);
+                None
+            }
             Some(Input::Gone { end }) => self.gone(context, end),
             Some(Input::Dying) => {
                 self.dying(context);

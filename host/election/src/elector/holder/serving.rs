@@ -20,6 +20,8 @@ pub(super) struct Serving {
     pub(super) term: Term,
     pub(super) version: ModuleVersion,
     pub(super) started: Time,
+    /// When it was heard that its guest runs.
+    pub(super) begun: Option<Time>,
     /// The end of its grace, once it has been asked to stop.
     pub(super) grace_ends: Option<Time>,
     pub(super) killed: Option<Killed>,
@@ -189,6 +191,12 @@ impl Holding {
         self.kill(context, "the grace was skipped");
     }
 
+    pub(super) fn begun(&mut self, context: &Context) {
+        if let Stage::Serving(serving) = &mut self.stage {
+            serving.begun.get_or_insert(context.time());
+        }
+    }
+
     pub(super) fn gone(&mut self, context: &mut Context, end: End) -> Option<Role> {
         let Stage::Serving(serving) = &mut self.stage else { return None };
         if let End::Superseded { term } = end {
@@ -199,7 +207,7 @@ impl Holding {
             return back_to_standby(context, why);
         }
         let was_stopped = serving.grace_ends.is_some();
-        let (term, version, started) = (serving.term, serving.version.clone(), serving.started);
+        let (term, version, started, begun) = (serving.term, serving.version.clone(), serving.started, serving.begun);
         let rejected = serving.rejected.take().filter(|_| context.versions.is_on_probation(&version));
         // Nobody has looked since it was.
         if !serving.healthy && context.time().since(started) >= HEALTHY_AFTER {
@@ -209,7 +217,7 @@ impl Holding {
         let end = if was_stopped { End::Killed } else { end };
         match rejected {
             Some(reason) => context.reject(term, reason),
-            None => context.judge(&version, term, started, &end),
+            None => context.judge(&version, term, begun, &end),
         }
         if self.leave.is_none() && context.versions.digest() != Some(&version.digest) {
             // Another version follows at once, and has no part in what became of this one.
@@ -257,6 +265,7 @@ impl Serving {
             term,
             version,
             started,
+            begun: None,
             grace_ends: None,
             killed: None,
             dying: false,
@@ -269,7 +278,7 @@ impl Serving {
 
     /// When its version has done well for long enough, if that is on probation.
     pub(super) fn proven_at(&self, context: &Context) -> Option<Time> {
-        context.versions.proven_at(&self.version, self.started, context.settings.probation)
+        context.versions.proven_at(&self.version, self.begun?, context.settings.probation)
     }
 
     /// Leaves its lease to run out, unless that is known to be lost already.

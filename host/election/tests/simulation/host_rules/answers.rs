@@ -335,7 +335,7 @@ impl HostRules {
         let Some(instance) = self.instance.take() else { return };
         let is_lost = self.holding.as_ref().is_none_or(|holding| holding.lost);
         let was_stopped = instance.stop.is_some() || instance.at_risk || instance.overdue || is_lost;
-        let is_rejected = !is_lost && self.judges(&instance.version, instance.started, end, was_stopped);
+        let is_rejected = !is_lost && self.judges(&instance.version, instance.begun, end, was_stopped);
         let is_replaced = self.versions.digest() != Some(&instance.version.digest);
         let Some(holding) = &mut self.holding else { return };
         if let End::Superseded { term } = end {

@@ -59,6 +59,7 @@ impl HostRules {
             term,
             version: version.clone(),
             started: now,
+            begun: None,
             deadline,
             abort_at,
             stop: None,

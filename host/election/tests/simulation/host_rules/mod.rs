@@ -245,6 +245,8 @@ struct Instance {
     term: Term,
     version: ModuleVersion,
     started: Time,
+    /// When it was told that the guest runs.
+    begun: Option<Time>,
     deadline: Time,
     abort_at: Time,
     stop: Option<Time>,
@@ -324,6 +326,11 @@ impl HostRules {
         match input {
             Input::Answer { id, result } => self.answer(now, *id, result),
             Input::NotSent { id } => self.not_sent(*id),
+            Input::Begun => {
+                if let Some(instance) = &mut self.instance {
+                    instance.begun.get_or_insert(now);
+                }
+            }
             Input::Gone { end } => self.gone(now, end),
             Input::Dying => self.dying(now),
             Input::StepDown { .. } => self.step_down(),

@@ -11,7 +11,7 @@ pub(super) struct Versions {
     rejected: Vec<ModuleVersion>,
     /// Failures of the planned module within its probation.
     failures: u32,
-    /// When its probation began.
+    /// When the first of the instances had begun that failed so.
     began: Option<Time>,
     /// When it last heard of a plan.
     pub heard: Option<Time>,
@@ -40,12 +40,17 @@ impl Versions {
 
     /// A probation ends by time alone, whatever plan comes in the same instant.
     pub fn time_proves(&mut self, now: Time, instance: &Instance, probation: Duration) {
-        let is_over = now.since(self.began.unwrap_or(instance.started)) >= probation;
+        let is_over = self.proven_at(instance, probation).is_some_and(|at| now >= at);
         if is_over && self.is_on_probation(&instance.version) {
             self.proven = self.plan.module.clone();
             self.plan.fallback = None;
             (self.failures, self.began) = (0, None);
         }
+    }
+
+    /// When an instance has run for as long as a probation is. One that has not begun proves nothing, however long it takes.
+    fn proven_at(&self, instance: &Instance, probation: Duration) -> Option<Time> {
+        instance.begun.map(|begun| self.began.unwrap_or(begun) + probation)
     }
 
     fn is_on_probation(&self, version: &ModuleVersion) -> bool {
@@ -126,7 +131,13 @@ impl HostRules {
     }
 
     /// An instance of the planned module has ended by itself. Whether its version is rejected for that.
-    pub(super) fn judges(&mut self, version: &ModuleVersion, started: Time, end: &End, was_stopped: bool) -> bool {
+    pub(super) fn judges(
+        &mut self,
+        version: &ModuleVersion,
+        begun: Option<Time>,
+        end: &End,
+        was_stopped: bool,
+    ) -> bool {
         let versions = &mut self.versions;
         if !versions.is_on_probation(version) {
             versions.stalled = false;
@@ -144,7 +155,7 @@ impl HostRules {
             End::Crashed(_) | End::Fatal(_) => Some(Due::Rejection),
             End::Failed(_) => {
                 versions.failures += 1;
-                versions.began.get_or_insert(started);
+                versions.began = versions.began.or(begun);
                 (versions.failures >= 3).then_some(Due::Rejection)
             }
             End::Killed | End::Superseded { .. } => None,
@@ -161,10 +172,9 @@ impl HostRules {
         if versions.plan.module.as_ref() != Some(version) || versions.plan.fallback.take().is_none() {
             return broken(RULE, format!("{version:?} is not on probation"));
         }
-        let began = versions.began.or(self.instance.as_ref().map(|instance| instance.started));
-        let long_enough = began.is_some_and(|began| now.since(began) >= self.settings.probation);
-        if versions.due.take() != Some(Due::Proof) && !(long_enough && self.instance.is_some()) {
-            return broken(RULE, format!("{version:?} since {began:?}"));
+        let proven_at = self.instance.as_ref().and_then(|one| versions.proven_at(one, self.settings.probation));
+        if versions.due.take() != Some(Due::Proof) && proven_at.is_none_or(|at| now < at) {
+            return broken(RULE, format!("{version:?}, whose probation is over at {proven_at:?}"));
         }
         (versions.failures, versions.began) = (0, None);
         Ok(())
@@ -196,14 +206,13 @@ impl HostRules {
         }
         let (Some(instance), Some(holding)) = (&self.instance, &self.holding) else { return Ok(()) };
         let runs = instance.stop.is_none() && instance.killed.is_none();
-        if runs && self.versions.is_on_probation(&instance.version) {
-            let proven_at = self.versions.began.unwrap_or(instance.started) + self.settings.probation;
-            if now >= proven_at || wakeup.is_none_or(|wakeup| wakeup > proven_at) {
-                return broken(
-                    "a_version_proves_itself",
-                    format!("its probation ends at {proven_at:?}, now is {now:?}"),
-                );
-            }
+        if runs
+            && self.versions.is_on_probation(&instance.version)
+            && let Some(proven_at) = self.versions.proven_at(instance, self.settings.probation)
+            && (now >= proven_at || wakeup.is_none_or(|wakeup| wakeup > proven_at))
+        {
+            let what = format!("its probation ends at {proven_at:?}, now is {now:?}");
+            return broken("a_version_proves_itself", what);
         }
         let is_other = self.versions.digest().is_some_and(|digest| *digest != instance.version.digest);
         let is_safe =

@@ -26,6 +26,10 @@ impl Plan {
             weather.short_lives = weather.short_lives.max(500);
             weather.failures = weather.failures.max(500);
         }
+        let mut beginnings = Rng::about(&[seed, 12]);
+        if beginnings.per_mille(300) {
+            weather.begins_late = beginnings.below(1000);
+        }
         let links = Rng::about(&[seed, 11]).pick(&[Links::None, Links::Work, Links::Lie]);
         let mut faults = faults;
         draw_letting_others_ask(&mut Rng::about(&[seed, 4]), &hosts, heal_at, &mut faults);
@@ -82,6 +86,9 @@ impl Plan {
             life.words = rng.between(Duration::ZERO, lease * 7 / 100 / 3);
         }
         life.dying = rng.per_mille(500).then(|| rng.between(Duration::ZERO, lease / 20));
+        if rng.per_mille(weather.begins_late) {
+            life.begins = (!rng.per_mille(300)).then(|| rng.millis(0, 45_000));
+        }
         life
     }
 }
@@ -122,6 +129,7 @@ fn draw_weather(rng: &mut Rng) -> Weather {
         stuck: some(400, 500),
         lands_late: some(300, 1000),
         words: some(300, 1000),
+        begins_late: 0,
     }
 }
 

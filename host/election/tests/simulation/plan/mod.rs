@@ -299,7 +299,9 @@ pub struct Fate {
 /// How one instance behaves.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Life {
-    /// How long it runs by itself; none for ever.
+    /// From its start until its guest runs; none, and it never does.
+    pub begins: Option<Duration>,
+    /// How long it is there by itself; none for ever.
     pub runs: Option<Duration>,
     pub ends: Ending,
     /// How long it takes to heed a stop; none if it ignores it.
@@ -332,6 +334,7 @@ pub const CALM: Fate = Fate {
 };
 
 pub const HEALTHY: Life = Life {
+    begins: Some(Duration::ZERO),
     runs: None,
     ends: Ending::Done,
     stops: Some(Duration::from_millis(50)),
@@ -365,6 +368,7 @@ pub struct Weather {
     pub stuck: u64,
     pub lands_late: u64,
     pub words: u64,
+    pub begins_late: u64,
 }
 
 /// The same, of requests.

@@ -103,6 +103,10 @@ enum Event {
     Timeout {
         key: Key,
     },
+    /// Its supervisor hears that an instance's guest runs.
+    Begins {
+        key: Key,
+    },
     Ends {
         key: Key,
     },
@@ -362,6 +366,7 @@ impl World {
             | Event::NotSent { key: (host, incarnation, _) }
             | Event::Timeout { key: (host, incarnation, _) }
             | Event::Dying { key: (host, incarnation, _) }
+            | Event::Begins { key: (host, incarnation, _) }
             | Event::GoneIsTold { key: (host, incarnation, _), .. } => {
                 self.happen_once(self.resumes_at(host), (host, incarnation), event)
             }
@@ -469,8 +474,18 @@ impl World {
 
     /// Lets the elector take an input, and executes what comes out.
     fn feed(&mut self, host: usize, input: Input) -> Checked {
-        let now = self.now;
         let incarnation = self.hosts[host].incarnation;
+        self.take(host, incarnation, input)?;
+        // Nothing lies between the start and the first instruction of an instance that has it so.
+        if self.instance(host).is_some_and(|instance| std::mem::take(&mut instance.begins_at_once)) {
+            self.take(host, incarnation, Input::Begun)?;
+        }
+        self.announce_news(host, incarnation);
+        self.schedule_wake(host, incarnation)
+    }
+
+    fn take(&mut self, host: usize, incarnation: u32, input: Input) -> Checked {
+        let now = self.now;
         let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
         let local = process.local(now);
         let least = process.least(now);
@@ -514,8 +529,7 @@ impl World {
             }
             self.execute(host, incarnation, effect)?;
         }
-        self.announce_news(host, incarnation);
-        self.schedule_wake(host, incarnation)
+        Ok(())
     }
 
     /// A host that has seen a higher term says so, and again later if that gets lost.

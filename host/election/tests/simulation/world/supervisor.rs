@@ -23,6 +23,7 @@ impl World {
                     version,
                     lease: process.lease,
                     life,
+                    begins_at_once: life.begins == Some(Duration::ZERO),
                     superseded: None,
                     deadline,
                     abort_at,
@@ -34,6 +35,11 @@ impl World {
                     was_frozen_until: Duration::ZERO,
                 });
                 self.ask_for_the_state(key);
+                match life.begins {
+                    Some(Duration::ZERO) => {}
+                    Some(begins) => self.push(self.now + begins, Event::Begins { key }),
+                    None => self.coverage.never_begun += 1,
+                }
                 if let Some(runs) = life.runs {
                     self.push(self.now + runs, Event::Ends { key });
                 }
@@ -253,6 +259,13 @@ impl World {
                 if process.unanswered.remove(&RequestId(id)) {
                     let result = Err(StoreError::Unknown("timeout".to_string()));
                     return self.feed(host, Input::Answer { id: RequestId(id), result });
+                }
+                Ok(())
+            }
+            Event::Begins { key: (.., number) } => {
+                // It may have ended meanwhile, or have been killed, as long as its supervisor has not heard that it is gone.
+                if self.instance(host).is_some_and(|instance| instance.number == number) {
+                    return self.feed(host, Input::Begun);
                 }
                 Ok(())
             }
