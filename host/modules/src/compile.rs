@@ -5,8 +5,8 @@
 //! module from stdin and writes an artifact to stdout, or what is known of the module, or to stderr what is wrong.
 //!
 //! What it may take is counted in processor time: how long that lasts says more about what else the machine does than
-//! about the module. The child watches that itself, and the parent gives up only after far longer. One compiles at a time.
-//! It ends when nobody waits for it any more, and by itself when its host is gone.
+//! about the module. The child watches that itself, and the parent gives up only after far longer. It ends when nobody waits
+//! for it any more, and by itself when its host is gone. What all of a host's compilers take is bounded by turns.
 
 use std::fs::File;
 use std::io::{self, Read, Seek as _, Write};
@@ -22,9 +22,10 @@ use rustix::process::{Resource, Rlimit, nice, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
-use tokio::sync::Semaphore;
+use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 
 use super::artifact::{Artifact, ArtifactKey, LARGEST_ARTIFACT};
+use super::soon::unless_within;
 use baton_runtime::confine::{self, Code};
 use baton_runtime::{Engine, Inspection, LARGEST_MODULE, Module, ModuleError, Purpose};
 use baton_store::Digest;
@@ -42,6 +43,12 @@ const TOO_SLOW: u8 = 4;
 /// busy machine.
 const PATIENCE: (u32, Duration) = (10, Duration::from_secs(600));
 
+/// A compiler's turn. The largest that people write take half of it, with two processors.
+const TURN: Duration = Duration::from_secs(10);
+
+/// So many compilers may work at a time, with 4 GiB of memory each.
+const AT_ONCE: usize = 2;
+
 /// The memory that compiling may take, in bytes: some forty times the largest module.
 const MEMORY: u64 = 4 << 30;
 
@@ -57,12 +64,21 @@ const LONGEST_INSPECTION: u64 = 16 << 20;
 /// More of what a compiler says that broke is left out, in characters.
 const LONGEST_CAUSE: usize = 500;
 
-/// Starts compilers, one at a time. Clones share that.
+/// Starts compilers, one after the other. Clones share that.
 #[derive(Clone, Debug)]
 pub struct Compiler {
     program: PathBuf,
     least_patience: Duration,
-    turn: Arc<Semaphore>,
+    turns: Arc<Turns>,
+}
+
+/// Who compiles. One at a time takes the least memory, and has the processors for itself. One whose turn is over goes on
+/// beside the next, so that what is slow keeps nobody waiting. An election has one module compiled at a time,
+/// so that none takes all of the places.
+#[derive(Debug)]
+struct Turns {
+    places: Semaphore,
+    turn: Semaphore,
 }
 
 /// What the child needs to know.
@@ -108,11 +124,25 @@ impl Default for Compiler {
     }
 }
 
+impl Default for Turns {
+    fn default() -> Self {
+        Self { places: Semaphore::new(AT_ONCE), turn: Semaphore::new(1) }
+    }
+}
+
+impl Turns {
+    /// Waits for a place, which is kept as long as a compiler works, and for the turn, which is kept for [`TURN`]. Who has
+    /// come first is first.
+    async fn next(&self) -> Result<[SemaphorePermit<'_>; 2], AcquireError> {
+        Ok([self.places.acquire().await?, self.turn.acquire().await?])
+    }
+}
+
 impl Compiler {
     /// The compiler in that program, which must be this version of Baton.
     #[must_use]
     pub fn in_program(program: PathBuf) -> Self {
-        Self { program, least_patience: PATIENCE.1, turn: Arc::new(Semaphore::new(1)) }
+        Self { program, least_patience: PATIENCE.1, turns: Arc::default() }
     }
 
     /// The same, given up earlier on a machine that lets it not work: after so long, or ten times its processor time.
@@ -152,8 +182,9 @@ impl Compiler {
 
     /// Has a child work on a module, and returns what it writes to stdout.
     async fn run(&self, arguments: &[String], bytes: &Bytes, within: Duration) -> Result<File, CompileError> {
-        // It is never closed.
-        let _turn = self.turn.acquire().await.map_err(|closed| CompileError::Broken(closed.to_string()))?;
+        // They are never closed.
+        let turn = self.turns.next().await;
+        let [_place, turn] = turn.map_err(|closed| CompileError::Broken(closed.to_string()))?;
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS);
         let written = Artifact::blank()?;
         let mut child = Command::new(&self.program)
@@ -173,7 +204,8 @@ impl Compiler {
             .kill_on_drop(true)
             .spawn()?;
         let longest = within.saturating_mul(PATIENCE.0).max(self.least_patience);
-        let ended = match tokio::time::timeout(longest, talk(&mut child, bytes)).await {
+        let talk = unless_within(TURN, talk(&mut child, bytes), || drop(turn));
+        let ended = match tokio::time::timeout(longest, talk).await {
             Ok(ended) => ended,
             Err(_) => {
                 child.kill().await?;
@@ -319,4 +351,29 @@ fn restrain(cpu: Duration, code: Code) -> Result<(), Failure> {
     let _ = nice(10);
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     confine::to_computing(code).map_err(|error| Failure::Other(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    #[test]
+    fn one_compiles_at_a_time_and_one_whose_turn_is_over_beside_it() {
+        let turns = Turns::default();
+        let next = || turns.next().now_or_never().map(Result::unwrap);
+        let [place, turn] = next().unwrap();
+        assert!(next().is_none(), "one has its turn");
+        drop(turn);
+        let second = next().unwrap();
+        drop(place);
+        assert!(next().is_none(), "the second has its turn");
+        drop(second);
+        let mut slow: Vec<_> = (0..AT_ONCE).map(|_| next().unwrap()).map(|[place, _turn]| place).collect();
+        assert!(next().is_none(), "there is no place");
+        slow.pop();
+        assert!(next().is_some(), "one has ended");
+    }
 }

@@ -10,11 +10,16 @@ const SOON: Duration = Duration::from_secs(1);
 
 /// Waits for what is mostly done soon. Where it is not, says so.
 pub(crate) async fn unless_soon<T>(work: impl Future<Output = T>, say: impl FnOnce()) -> T {
+    unless_within(SOON, work, say).await
+}
+
+/// Waits for what is mostly done within that time. Where it is not, does that and goes on waiting.
+pub(crate) async fn unless_within<T>(limit: Duration, work: impl Future<Output = T>, late: impl FnOnce()) -> T {
     let mut work = pin!(work);
-    match timeout(SOON, &mut work).await {
+    match timeout(limit, &mut work).await {
         Ok(done) => done,
         Err(_) => {
-            say();
+            late();
             work.await
         }
     }

@@ -146,6 +146,19 @@ async fn what_takes_too_much_processor_time_is_given_up() {
     preparer.prepare(&offer(command(1))).await.unwrap();
 }
 
+#[tokio::test]
+async fn a_module_that_takes_long_does_not_keep_others_waiting() {
+    let (folder, mut preparer) = noted();
+    preparer.compile_timeout = Duration::from_secs(600);
+    let neighbour = preparer.clone();
+    let task = tokio::spawn(async move { preparer.prepare(&offer(slow())).await.err() });
+    let busy = process(folder.path()).await;
+    let prepared = Patience::of_future(neighbour.prepare(&offer(command(1)))).await.expect("it has its turn");
+    assert!(prepared.is_ok() && runs(&busy), "{:?}", prepared.err());
+    task.abort();
+    assert!(task.await.unwrap_err().is_cancelled());
+}
+
 /// A compiler that stands still takes nothing, however long it takes: that is what a busy machine looks like.
 #[tokio::test]
 async fn a_machine_that_is_too_busy_to_compile_is_no_fault_of_the_module() {
