@@ -1389,6 +1389,39 @@ fn a_hint_while_a_standby_reads_has_it_read_again() {
     assert_eq!(only_request(&scene.answer(Ok(Reply::Read(held)))), Op::Read);
 }
 
+#[test]
+fn a_hint_has_a_holder_renew_at_once_and_many_do_not_make_many_renewals() {
+    let mut scene = Scene::leading();
+    scene.now = scene.now + SECOND;
+    let hint = || Input::Hint(Hint::Look);
+    assert!(matches!(only_request(&scene.input(hint())), Op::Renew { .. }));
+    // One that is under way may have been too early.
+    assert_eq!(scene.input(hint()), []);
+    let sent = scene.sent;
+    scene.answer(Ok(Reply::Done));
+    assert!(matches!(only_request(&scene.wakes()), Op::Renew { .. }));
+    assert!(scene.now.since(sent) < SECOND / 10, "{:?}", scene.now.since(sent));
+    scene.answer(Ok(Reply::Done));
+    let (mut renewals, began) = (0, scene.now);
+    while scene.now.since(began) < SECOND {
+        if !scene.input(hint()).is_empty() {
+            renewals += 1;
+            scene.answer(Ok(Reply::Done));
+        }
+        scene.now = scene.now + Duration::from_millis(1);
+    }
+    assert!((10..=17).contains(&renewals), "{renewals}");
+    // Renewals that fail keep their pace.
+    scene.now = scene.now + SECOND;
+    scene.input(hint());
+    scene.answer(Err(unknown()));
+    assert_eq!(scene.input(hint()), []);
+    // What a renewal finds counts as ever.
+    assert!(matches!(only_request(&scene.wakes()), Op::Renew { .. }));
+    let effects = scene.answer(Err(StoreError::Lost("the file was moved".to_string())));
+    assert!(matches!(effects[..], [Effect::Stop { .. }, Effect::Kill { .. }]), "{effects:?}");
+}
+
 /// A standby that has read who leads.
 fn following() -> Scene {
     let mut scene = Scene::new();

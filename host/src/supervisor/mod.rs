@@ -304,7 +304,6 @@ impl Run {
             }
         };
         let (store, election) = (Arc::clone(&self.given.store), self.given.election.clone());
-        let follows = !self.elector.holds_lease();
         tokio::select! {
             // A host that must end and an instance that is gone come before the store's answers.
             biased;
@@ -324,7 +323,7 @@ impl Run {
             }
             // They are cancelled at the end only, when nobody asks for the next.
             Some(answer) = self.requests.join_next() => answer.ok(),
-            () = store.hint(&election), if follows => Some(Input::Hint(Hint::Look)),
+            () = store.hint(&election) => Some(Input::Hint(Hint::Look)),
             hint = self.given.line.heard() => Some(Input::Hint(hint)),
             Ok(()) = self.missed_by_timers.changed() => Some(self.stall().unwrap_or(Input::Tick)),
             () = sleep(wait) => Some(self.stall().unwrap_or(Input::Tick)),

@@ -30,6 +30,8 @@ pub mod clock;
 pub mod conformance;
 mod digest;
 pub mod edit;
+#[cfg(any(feature = "azure", feature = "sqlite"))]
+mod file_events;
 mod file_system;
 pub mod foreign;
 pub mod gate;
@@ -101,8 +103,9 @@ pub trait LeaseStore: Send + Sync {
     /// The shortest and the longest lease that it keeps.
     fn lease_range(&self) -> (Duration, Duration);
 
-    /// Resolves when a reading of `election` may show something new that nobody has asked for yet, once for each reason. A
-    /// store that finds nothing out by itself never resolves it. Nothing follows from it but an earlier reading. Cancel safe.
+    /// Resolves when a reading of `election`, or a renewal of its lease, may show something new that nobody has asked for yet,
+    /// once for each reason. A store that finds nothing out by itself never resolves it. Nothing follows from it but that this
+    /// is asked for earlier. Cancel safe.
     async fn hint(&self, election: &ElectionName) {
         let _ = election;
         std::future::pending().await

@@ -11,6 +11,7 @@ mod boot;
 mod database;
 mod file;
 pub(crate) mod foreign;
+mod moves;
 mod objects;
 mod operator;
 mod renewals;
@@ -31,6 +32,7 @@ use super::witness::{self, Deaths, LockFile, Place};
 use super::{LeaseStore, check_length, recall};
 pub use boot::Boot;
 use database::{Database, Intent, Step};
+use moves::Moves;
 use renewals::Renewals;
 use row::Stamp;
 
@@ -95,6 +97,7 @@ impl SqliteStore {
                 watched: Mutex::default(),
                 lanes: Mutex::default(),
                 renewals: Renewals::default(),
+                moves: Moves::default(),
                 module_lane: Arc::new(Semaphore::new(LANES)),
             }),
         }
@@ -207,9 +210,15 @@ impl LeaseStore for SqliteStore {
     }
 
     async fn hint(&self, election: &ElectionName) {
-        match &self.shared.witness {
-            Some(witness) => witness.deaths.next(election).await,
-            None => std::future::pending().await,
+        let a_death = async {
+            match &self.shared.witness {
+                Some(witness) => witness.deaths.next(election).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = a_death => {}
+            () = self.leases_moved(election) => {}
         }
     }
 
@@ -234,6 +243,7 @@ struct Databases {
     watched: Mutex<HashMap<ElectionName, Watched>>,
     lanes: Mutex<HashMap<ElectionName, Arc<Semaphore>>>,
     renewals: Renewals,
+    moves: Moves,
     module_lane: Arc<Semaphore>,
 }
 

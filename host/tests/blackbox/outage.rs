@@ -1,9 +1,12 @@
 //! The store goes away and comes back, on both stores.
 
+use std::time::Duration;
+
 use time::OffsetDateTime;
 
 use crate::fleet::Fleet;
 use crate::on_both_stores;
+use crate::store::Store;
 
 on_both_stores! {
     a_short_outage_costs_nothing,
@@ -54,4 +57,20 @@ fn a_host_that_lost_everything_leads_again_without_a_restart(fleet: Fleet) {
     fleet.beat_above(term);
     assert!(node.is_running());
     fleet.check_promises();
+}
+
+/// The lease is a minute long, so that who stops within seconds after a renewal has not learned it from the next.
+#[test]
+fn a_leader_whose_store_is_removed_stops_before_a_host_can_begin_anew_there() {
+    let fleet = Fleet::new(Store::sqlite());
+    let minute = [("--lease", "60s")];
+    let alpha = fleet.launch_with("alpha", &minute).start();
+    let term = fleet.beat_above(0).term;
+    fleet.store.renewed();
+    let removed = OffsetDateTime::now_utc();
+    fleet.store.delete();
+    let beta = fleet.launch_with("beta", &minute).start();
+    let gone = alpha.event("gone", |event| event.name == "gone" && event.term == term);
+    let started = beta.event("its start", |event| event.name == "started");
+    assert!(gone.ts < removed + Duration::from_secs(5) && gone.ts < started.ts, "{gone:?} and {started:?}");
 }

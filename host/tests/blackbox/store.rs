@@ -16,6 +16,7 @@ use tempfile::TempDir;
 
 use crate::azurite::Azurite;
 use crate::fleet::ELECTION;
+use crate::node::until;
 use crate::patience::Patience;
 use crate::proxy::{Mode, Proxy};
 
@@ -97,6 +98,14 @@ impl Store {
     /// The embedded store's file with the leases.
     pub fn lease_file(&self) -> PathBuf {
         self.folder().join("lease.db")
+    }
+
+    /// Waits until the holder of the embedded store's lease has renewed it.
+    pub fn renewed(&self) {
+        let file = self.open();
+        let changes = || file.query_row(CHANGES, [ELECTION], |row| row.get::<_, i64>(0)).expect("a lease");
+        let before = changes();
+        until("a renewal", || if changes() > before { Ok(()) } else { Err(before) });
     }
 
     /// Requests are sent and never answered, until the outage is dropped.
@@ -364,6 +373,8 @@ async fn acquire(store: &SqliteStore, id: LeaseId, length: Duration) {
     assert_eq!(insist(async || store.request(&election(), op.clone()).await).await, Reply::Done);
 }
 
+/// How often a lease of the embedded store was changed.
+const CHANGES: &str = "SELECT changes FROM lease WHERE election = ?1";
 /// How nobody holds a lease of the embedded store.
 const ENDLESS: &str = "UPDATE lease SET length = NULL, changes = changes + 1 WHERE election = ?1";
 /// How an operator breaks a lease of the embedded store.

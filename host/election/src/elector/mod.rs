@@ -54,7 +54,7 @@ const FREE_LONG_ENOUGH: Duration = Duration::from_secs(10);
 const BACK_OFF_MAX: Duration = Duration::from_secs(15);
 /// The same where the store said that it is misconfigured: roles take minutes to spread.
 const MISCONFIGURED_BACK_OFF_MAX: Duration = Duration::from_secs(30);
-/// From one reading to the next of a standby that is given hints without end.
+/// From one reading to the next of a standby that is given hints without end, and from one renewal to the next of a holder.
 const HINTED_POLL: Duration = Duration::from_millis(60);
 /// So many of these readings may come at once: of one death the end of a link tells, and then the kernel.
 const HINTED_AT_ONCE: u32 = 3;

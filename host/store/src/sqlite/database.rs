@@ -2,14 +2,15 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use baton_election::StoreError;
 use rusqlite::{Connection, TransactionBehavior};
+use tokio::sync::watch;
 
 use super::file::{self, File};
+use crate::file_events::EventQueue;
 
 /// A path, and the file that was last found there.
 pub(super) struct Database {
@@ -20,7 +21,8 @@ pub(super) struct Database {
     busy: Duration,
     /// It stays when the path no longer names it, until a new one is there: that is how a renewal finds out.
     file: Mutex<Option<Arc<File>>>,
-    files: AtomicU64,
+    /// Counts the files that have been found there.
+    files: watch::Sender<u64>,
 }
 
 /// What a request needs of the file.
@@ -38,7 +40,7 @@ pub(super) type Step<T> = rusqlite::Result<Result<T, StoreError>>;
 impl Database {
     /// The database at an absolute path. Touches nothing yet.
     pub fn new(path: PathBuf, schema: &'static str, busy: Duration) -> Self {
-        Self { path, schema, busy, file: Mutex::default(), files: AtomicU64::new(0) }
+        Self { path, schema, busy, file: Mutex::default(), files: watch::Sender::default() }
     }
 
     /// Makes the folder, the file and its tables, if they do not exist.
@@ -70,7 +72,7 @@ impl Database {
     }
 
     fn file(&self, access: Intent) -> Result<Arc<File>, StoreError> {
-        let mut current = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.last_found();
         match &*current {
             Some(file) if file.in_place()? => return Ok(Arc::clone(file)),
             Some(_) if access == Intent::Holder => return Err(self.moved(access)),
@@ -78,13 +80,24 @@ impl Database {
         }
         let file = Arc::new(File::open(&self.path, self.busy)?);
         *current = Some(Arc::clone(&file));
-        self.files.fetch_add(1, Ordering::Release);
+        self.files.send_modify(|files| *files += 1);
         Ok(file)
     }
 
-    /// How many files have been found at the path. Does not look: it waits for no disk.
-    pub fn files(&self) -> u64 {
-        self.files.load(Ordering::Acquire)
+    /// How many files have been found at the path, now and later. Does not look: it waits for no disk.
+    pub fn files(&self) -> watch::Receiver<u64> {
+        self.files.subscribe()
+    }
+
+    /// Has the kernel tell when the file that was last found may not be at the path any more, and says whether that is so by
+    /// now.
+    pub fn watch(&self, events: &EventQueue) -> bool {
+        let file = self.last_found().clone();
+        file.is_some_and(|file| file.watch(events))
+    }
+
+    fn last_found(&self) -> MutexGuard<'_, Option<Arc<File>>> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn moved(&self, access: Intent) -> StoreError {

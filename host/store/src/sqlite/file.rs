@@ -13,6 +13,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::file_events::{EventQueue, WatchFlags};
 use crate::file_system::network;
 
 /// The layout of the tables, in the file's `user_version`.
@@ -61,6 +62,19 @@ impl File {
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
             Err(error) => Err(self.unreadable(error)),
         }
+    }
+
+    /// Has the kernel tell when its path may name it no more, and says whether that is so by now. Of a folder further up that
+    /// is moved nothing is told.
+    pub fn watch(&self, events: &EventQueue) -> bool {
+        let moved = WatchFlags::MOVE_SELF | WatchFlags::DELETE_SELF;
+        // A name that is taken from a file is a change of its attributes: it is not deleted while anybody has it open.
+        let file = (self.path.as_path(), moved | WatchFlags::ATTRIB);
+        for (path, events_of) in self.path.parent().map(|folder| (folder, moved)).into_iter().chain([file]) {
+            let _ = events.add(path, events_of);
+        }
+        // Now that what happens from here on is told.
+        self.in_place() == Ok(false)
     }
 
     /// What becomes of the rollback journal when its transaction ends.

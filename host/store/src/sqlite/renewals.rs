@@ -63,7 +63,7 @@ impl Queue {
 
 impl SqliteStore {
     pub(super) async fn renew(&self, election: &ElectionName, id: LeaseId) -> Result<Reply, StoreError> {
-        let queue = self.shared.renewals.of(self.shared.leases.files());
+        let queue = self.shared.renewals.of(*self.shared.leases.files().borrow());
         let (answer, mut answered) = oneshot::channel();
         queue.add(Renewal { election: election.clone(), id, answer });
         tokio::select! {

@@ -225,6 +225,43 @@ async fn a_renewal_finds_out_that_the_file_was_moved_and_others_use_the_new_one(
 }
 
 #[tokio::test]
+async fn that_the_leases_are_not_where_they_were_is_heard_at_once() {
+    for harm in ["removed", "moved away", "replaced", "its folder moved", "a folder of its name put in its place"] {
+        let dir = TempDir::new().unwrap();
+        let (folder, away) = (dir.path().join("store"), dir.path().join("away"));
+        let file = folder.join("lease.db");
+        let store = SqliteStore::new(&folder);
+        created(&store).await;
+        acquire(&store, 1).await.unwrap();
+        let heard = tokio::spawn({
+            let store = store.clone();
+            async move { store.hint(&job()).await }
+        });
+        while store.shared.moves.looked_after(&job()).is_none() {
+            tokio::task::yield_now().await;
+        }
+        acquire(&store, 1).await.unwrap();
+        assert!(!heard.is_finished(), "of any use of the file");
+        match harm {
+            "removed" => std::fs::remove_file(&file).unwrap(),
+            "moved away" => std::fs::rename(&file, &away).unwrap(),
+            "replaced" => {
+                std::fs::copy(&file, &away).unwrap();
+                std::fs::rename(&away, &file).unwrap();
+            }
+            "its folder moved" => std::fs::rename(&folder, &away).unwrap(),
+            _ => {
+                std::fs::rename(&folder, &away).unwrap();
+                created(&SqliteStore::new(&folder)).await;
+            }
+        }
+        tokio::time::timeout(Duration::from_secs(60), heard).await.expect(harm).unwrap();
+        let renewed = store.request(&job(), Op::Renew { id: id(1) }).await;
+        assert!(matches!(&renewed, Err(StoreError::Lost(_))), "{harm}: {renewed:?}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_no_store_is_said_with_its_path_and_a_way_out() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("lease.db");
@@ -393,7 +430,7 @@ async fn renewals_that_wait_together_take_one_commit_and_each_has_its_own_answer
     };
     let before = (commits(&dir), changes(&leased[given_up].0));
 
-    let queue = store.shared.renewals.of(store.shared.leases.files());
+    let queue = store.shared.renewals.of(*store.shared.leases.files().borrow());
     let turn = Arc::clone(&queue.turn).acquire_owned().await.unwrap();
     let renew = |(name, id): &(ElectionName, LeaseId)| {
         let (store, name, id) = (store.clone(), name.clone(), *id);
@@ -425,7 +462,7 @@ async fn a_file_whose_disk_hangs_does_not_keep_the_renewals_of_the_next_one() {
     let store = SqliteStore::new(dir.path());
     created(&store).await;
     // A renewal that never ends.
-    let hung = store.shared.renewals.of(store.shared.leases.files());
+    let hung = store.shared.renewals.of(*store.shared.leases.files().borrow());
     let _turn = Arc::clone(&hung.turn).acquire_owned().await.unwrap();
     std::fs::remove_file(dir.path().join("lease.db")).unwrap();
     created(&store).await;

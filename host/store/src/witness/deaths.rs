@@ -5,21 +5,16 @@
 //! where it is missing, the next reading finds the same out.
 
 use std::collections::{HashMap, HashSet};
-use std::io;
-use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use baton_election::ElectionName;
-use rustix::fs::inotify;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
-use tokio::sync::{OnceCell, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::Place;
+use crate::file_events::{EventQueue, FileEvents, WatchFlags};
 
 /// The waits from one look to the next, in milliseconds: after that, what was closed was one runner of several.
 const LOOKS: [u64; 8] = [0, 1, 2, 4, 8, 16, 32, 64];
@@ -28,12 +23,9 @@ const LOOKS: [u64; 8] = [0, 1, 2, 4, 8, 16, 32, 64];
 pub(crate) struct Deaths {
     folder: PathBuf,
     holders: watch::Sender<HashMap<ElectionName, Holder>>,
-    news: OnceCell<Option<Arc<News>>>,
-    /// Who has this permit asks the file system, on a thread that may block. One that hangs keeps others from asking, and
-    /// nobody from anything else.
-    asks: Arc<Semaphore>,
-    /// Counts what was heard.
-    heard: watch::Sender<u64>,
+    events: FileEvents,
+    /// Of which lock files the kernel tells, and under which numbers.
+    watched: Arc<Mutex<HashMap<Place, i32>>>,
 }
 
 #[derive(Clone, PartialEq, Eq)]
@@ -45,23 +37,10 @@ struct Holder {
     looked: Option<u64>,
 }
 
-/// What the kernel tells of lock files.
-struct News {
-    inotify: AsyncFd<OwnedFd>,
-    /// Of which files, and under which numbers.
-    watched: Mutex<HashMap<Place, i32>>,
-}
-
 impl Deaths {
     /// Of the incarnations whose lock files are in that folder. Touches nothing yet.
     pub(crate) fn new(folder: PathBuf) -> Self {
-        Self {
-            folder,
-            holders: watch::Sender::default(),
-            news: OnceCell::new(),
-            asks: Arc::new(Semaphore::new(1)),
-            heard: watch::Sender::default(),
-        }
+        Self { folder, holders: watch::Sender::default(), events: FileEvents::default(), watched: Arc::default() }
     }
 
     /// Where the lock files are.
@@ -87,7 +66,7 @@ impl Deaths {
 
     /// Resolves when the holder of that election's lease is gone, once for each. Cancel safe.
     pub(crate) async fn next(&self, election: &ElectionName) {
-        let (mut holders, mut heard) = (self.holders.subscribe(), self.heard.subscribe());
+        let (mut holders, mut heard) = (self.holders.subscribe(), self.events.heard());
         loop {
             let holder = holders.borrow_and_update().get(election).cloned();
             let count = *heard.borrow_and_update();
@@ -104,7 +83,7 @@ impl Deaths {
                     for wait in LOOKS.into_iter().take(often) {
                         sleep(Duration::from_millis(wait)).await;
                         let (place, folder) = (place.clone(), self.folder.clone());
-                        if self.ask(move || place.is_gone(&folder)).await {
+                        if self.events.ask(move || place.is_gone(&folder)).await {
                             return true;
                         }
                     }
@@ -122,7 +101,7 @@ impl Deaths {
             tokio::select! {
                 _ = holders.changed() => {}
                 _ = heard.changed() => {}
-                () = self.hear() => {}
+                () = self.events.hear() => {}
             }
         }
     }
@@ -140,77 +119,34 @@ impl Deaths {
         is_news
     }
 
-    async fn news(&self) -> Option<&Arc<News>> {
-        // Where the system has none left, the readings have to do.
-        self.news.get_or_init(async || News::new().ok().map(Arc::new)).await.as_ref()
-    }
-
-    /// Asks the file system, which may take any time.
-    async fn ask<T: Default + Send + 'static>(&self, question: impl FnOnce() -> T + Send + 'static) -> T {
-        // The permit stays with the thread, also when nobody waits for the answer any more. Nobody closes the semaphore.
-        let permit = Arc::clone(&self.asks).acquire_owned().await;
-        let asked = tokio::task::spawn_blocking(move || {
-            let _permit = permit;
-            question()
-        });
-        asked.await.unwrap_or_default()
-    }
-
     /// Has the kernel tell of those whose ends are waited for, and of no other.
     async fn watch(&self) {
-        let Some(news) = self.news().await else { return };
+        let Some(queue) = self.events.queue().await.map(Arc::clone) else { return };
         let wanted: HashSet<Place> = self.holders.borrow().values().map(|holder| holder.place.clone()).collect();
-        let is_watched = lock(&news.watched).keys().collect::<HashSet<_>>() == wanted.iter().collect();
+        let is_watched = lock(&self.watched).keys().collect::<HashSet<_>>() == wanted.iter().collect();
         if !is_watched {
-            let (news, folder) = (Arc::clone(news), self.folder.clone());
-            self.ask(move || news.watch(&folder, &wanted)).await;
-        }
-    }
-
-    /// Waits until the kernel tells of any, and lets everybody know.
-    async fn hear(&self) {
-        let Some(news) = self.news().await else { return std::future::pending().await };
-        match news.inotify.readable().await {
-            Ok(mut readable) => {
-                let mut space = [MaybeUninit::uninit(); 4096];
-                let mut events = inotify::Reader::new(news.inotify.get_ref(), &mut space);
-                // To the end of what there is: which file it was is asked of each.
-                while events.next().is_ok() {}
-                readable.clear_ready();
-                self.heard.send_modify(|heard| *heard += 1);
-            }
-            Err(_) => std::future::pending().await,
+            let (watched, folder) = (Arc::clone(&self.watched), self.folder.clone());
+            self.events.ask(move || watch(&queue, &watched, &folder, &wanted)).await;
         }
     }
 }
 
-impl News {
-    fn new() -> io::Result<Self> {
-        let inotify = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
-        // SAFETY: an `OwnedFd` is one and the same open descriptor until it is dropped, and only the drop of the
-        // registration gives it out of our hands.
-        let inotify = unsafe { AsyncFd::register_with_interest(inotify, Interest::READABLE)? };
-        Ok(Self { inotify, watched: Mutex::default() })
+/// Has the kernel tell of those lock files from here on, and of no other.
+fn watch(queue: &EventQueue, watched: &Mutex<HashMap<Place, i32>>, folder: &Path, wanted: &HashSet<Place>) {
+    // Nobody else changes it: one asks at a time.
+    let mut now = lock(watched).clone();
+    for (_, number) in now.extract_if(|place, _| !wanted.contains(place)) {
+        queue.remove(number);
     }
-
-    /// Hears of those from here on, and of no other.
-    fn watch(&self, folder: &Path, wanted: &HashSet<Place>) {
-        // Nobody else changes it: one asks at a time.
-        let mut watched = lock(&self.watched).clone();
-        for (_, number) in watched.extract_if(|place, _| !wanted.contains(place)) {
-            // The kernel has forgotten it where the file is gone.
-            let _ = inotify::remove_watch(self.inotify.get_ref(), number);
+    for place in wanted.iter().filter(|place| super::is_incarnation(&place.incarnation)) {
+        let closed = WatchFlags::CLOSE_WRITE | WatchFlags::DONT_FOLLOW;
+        if !now.contains_key(place)
+            && let Ok(number) = queue.add(&folder.join(&place.incarnation), closed)
+        {
+            now.insert(place.clone(), number);
         }
-        for place in wanted.iter().filter(|place| super::is_incarnation(&place.incarnation)) {
-            let closed = inotify::WatchFlags::CLOSE_WRITE | inotify::WatchFlags::DONT_FOLLOW;
-            if !watched.contains_key(place)
-                && let Ok(number) = inotify::add_watch(self.inotify.get_ref(), folder.join(&place.incarnation), closed)
-            {
-                watched.insert(place.clone(), number);
-            }
-        }
-        *lock(&self.watched) = watched;
     }
+    *lock(watched) = now;
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -6,7 +6,7 @@ use core::time::Duration;
 use super::super::candidate::back_to_standby;
 use super::super::record_writer::WRITTEN_BY_OTHERS;
 use super::super::timer::Timer;
-use super::super::{Context, Pending, Role};
+use super::super::{Context, HINTED_POLL, Pending, Role};
 use super::serving::Killed;
 use super::{Holding, Serving, Stage};
 use crate::hint::Word;
@@ -24,11 +24,13 @@ pub(super) struct Renewal {
     pub(super) next_try: Time,
     /// Whether the last try failed.
     pub(super) failing: bool,
+    /// Whether there was a hint since the last try was sent.
+    is_hinted: bool,
 }
 
 impl Renewal {
     pub(super) fn new(next_try: Time) -> Self {
-        Self { pending: None, shortens: false, next_try, failing: false }
+        Self { pending: None, shortens: false, next_try, failing: false, is_hinted: false }
     }
 }
 
@@ -89,6 +91,7 @@ impl Holding {
         };
         self.renewal.shortens = matches!(op, Op::Acquire { .. });
         self.renewal.pending = Some(context.urgent(op));
+        self.renewal.is_hinted = false;
     }
 
     /// Whether a term can begin under the lease: half of D is left of it, and it is no longer than D.
@@ -105,9 +108,19 @@ impl Holding {
 
     /// Renews at once, unless the renewals fail: those keep their pace.
     pub(super) fn hasten_renewal(&mut self, context: &Context) {
+        self.renew_by(context.time());
+    }
+
+    fn renew_by(&mut self, at: Time) {
         if !self.renewal.failing {
-            self.renewal.next_try = self.renewal.next_try.min(context.time());
+            self.renewal.next_try = self.renewal.next_try.min(at);
         }
+    }
+
+    /// A renewal may show something new: it is how a holder looks. One that is under way may have been too early to see it.
+    pub(super) fn hear(&mut self) {
+        self.renewal.is_hinted = true;
+        self.renew_by(self.renewed + HINTED_POLL);
     }
 
     /// Whether the lease is longer than D though nothing is waited out under it any more, and can be asked for: that takes
@@ -160,6 +173,9 @@ impl Holding {
         }
         self.renewed = self.renewed.max(sent);
         self.renewal.next_try = context.renew_at(sent).max(context.time());
+        if self.renewal.is_hinted {
+            self.hear();
+        }
         if matches!(self.stage, Stage::Serving(_)) {
             let (deadline, abort_at) = (self.deadline(context), self.renewed + context.settings.timing.abort_after());
             context.effects.push_back(Effect::Extend { deadline, abort_at });

@@ -13,6 +13,7 @@ use super::candidate::{Opening, Unclear};
 use super::record_writer::{News, Purpose, RecordWriter};
 use super::timer::{Timer, Timers};
 use super::{Context, HEALTHY_AFTER, Pending, Role, answered};
+use crate::hint::Hint;
 use crate::port::{Input, Report};
 use crate::record::{LeaseId, Term, Version};
 use crate::request::{Reply, RequestId, StoreError};
@@ -175,6 +176,10 @@ impl Holding {
             }
             Some(Input::Plan(_)) => {
                 self.plan_changed(context);
+                None
+            }
+            Some(Input::Hint(Hint::Look)) => {
+                self.hear();
                 None
             }
             Some(Input::NotSent { .. } | Input::Hint(_) | Input::Shutdown | Input::Tick) | None => None,

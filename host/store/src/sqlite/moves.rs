@@ -1,0 +1,58 @@
+//! Hearing at once that the leases are not where they were: that their file was removed, replaced or moved. The next renewal
+//! would find that out, and a host that finds nothing there, or an older file, need not wait for it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use baton_election::ElectionName;
+
+use super::SqliteStore;
+use crate::file_events::FileEvents;
+
+#[derive(Default)]
+pub(super) struct Moves {
+    events: FileEvents,
+    looked: Mutex<HashMap<ElectionName, Look>>,
+}
+
+/// The number of the file that was looked after for an election, and how much had been heard by then.
+type Look = (u64, u64);
+
+impl Moves {
+    #[cfg(test)]
+    pub(super) fn looked_after(&self, election: &ElectionName) -> Option<Look> {
+        self.looked().get(election).copied()
+    }
+
+    fn looked(&self) -> MutexGuard<'_, HashMap<ElectionName, Look>> {
+        self.looked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SqliteStore {
+    /// Resolves when the file with the leases is found not to be at its path any more, once for each thing that the kernel
+    /// tells of it. Cancel safe.
+    pub(super) async fn leases_moved(&self, election: &ElectionName) {
+        let moves = &self.shared.moves;
+        let events = &moves.events;
+        let (mut files, mut heard) = (self.shared.leases.files(), events.heard());
+        loop {
+            let now = (*files.borrow_and_update(), *heard.borrow_and_update());
+            let is_looked_after = now.0 == 0 || moves.looked().get(election) == Some(&now);
+            if !is_looked_after && let Some(queue) = events.queue().await {
+                let (shared, queue) = (Arc::clone(&self.shared), Arc::clone(queue));
+                let is_moved = events.ask(move || shared.leases.watch(&queue)).await;
+                moves.looked().insert(election.clone(), now);
+                if is_moved {
+                    return;
+                }
+            }
+            // Both senders are as old as this.
+            tokio::select! {
+                _ = files.changed() => {}
+                _ = heard.changed() => {}
+                () = events.hear() => {}
+            }
+        }
+    }
+}
