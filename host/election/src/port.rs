@@ -283,7 +283,7 @@ pub enum Report {
     },
     /// This node holds the lease, but another's instance may still run: it waits that out.
     Settling {
-        /// How long.
+        /// How long: as long as it takes if the store does not say meanwhile what else it names, where it did not.
         wait: Duration,
         /// Why another's instance may still run, for a person.
         reason: String,

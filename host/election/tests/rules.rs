@@ -1070,6 +1070,51 @@ fn nothing_at_all_is_nothing_only_if_state_and_announcements_name_no_term() {
 }
 
 #[test]
+fn what_cannot_be_recalled_is_told_once_with_the_time_that_it_may_take() {
+    let is_missing = || StoreError::Misconfigured("a file is missing".to_string());
+    for comes_back in [false, true] {
+        let mut scene = Scene::new();
+        let effects = scene.reads_and_recalls(object(LeaseState::Free, Some(record(3, "other"))), Err(is_missing()));
+        assert!(matches!(only_request(&effects), Op::Acquire { .. }), "{effects:?}");
+        // The record's own write is wanted meanwhile, and renewals go on: none of them says anything of that file.
+        scene.answer(Ok(Reply::Done));
+        let acquired = scene.now;
+        scene.recalled = Err(is_missing());
+        loop {
+            let effects = match scene.pending {
+                Some(_) if scene.asked_to_write => scene.answer(Ok(Reply::Version(Version("v2".to_string())))),
+                Some(_) if scene.asked_to_recall => scene.answer(scene.recalled.clone().map(Reply::Term)),
+                Some(_) => scene.answer(Ok(Reply::Done)),
+                None => scene.wakes(),
+            };
+            if comes_back && scene.now.since(acquired) > SECOND * 30 {
+                scene.recalled = Ok(3);
+            }
+            if written_term(&effects).is_some() {
+                break;
+            }
+        }
+        let told: Vec<_> = scene.told.iter().filter(|report| !matches!(report, Report::Standby { .. })).collect();
+        let wait = SECOND * 60;
+        match (comes_back, &told[..]) {
+            (false, [Report::StoreTrouble { asked: "recall", .. }, Report::Settling { wait: told, .. }]) => {
+                assert_eq!(*told, wait);
+                assert!(scene.now.since(acquired) >= wait && scene.now.since(acquired) < wait + SECOND * 5);
+            }
+            (
+                true,
+                [
+                    Report::StoreTrouble { asked: "recall", .. },
+                    Report::Settling { wait: told, .. },
+                    Report::StoreBack { after },
+                ],
+            ) => assert!(*told == wait && (SECOND * 30..SECOND * 40).contains(after), "{after:?}"),
+            _ => panic!("{comes_back}: {told:?}"),
+        }
+    }
+}
+
+#[test]
 fn what_cannot_be_recalled_is_asked_for_again_or_waited_out() {
     let free = || object(LeaseState::Free, Some(record(3, "other")));
     let mut scene = Scene::new();

@@ -54,6 +54,8 @@ struct Reader {
     taken: u64,
     /// What is wrong with what was read last, and was said.
     wrong: Option<String>,
+    /// Why nothing can be read, as it was said.
+    unreadable: Option<String>,
 }
 
 /// What was heard so far.
@@ -251,8 +253,23 @@ impl Helm {
             reader.begun += 1;
             (reader.version.clone(), reader.begun)
         };
-        let reading = self.store.read(VersionedObject::Steering, &self.election, known.as_ref()).await?;
+        let reading = self.store.read(VersionedObject::Steering, &self.election, known.as_ref()).await;
         let mut reader = self.reader();
+        let reading = match reading {
+            Err(error) => {
+                // What nobody mends is said, once there was something to be read.
+                if let StoreError::Misconfigured(why) = &error
+                    && self.heard.borrow().mark.is_some()
+                {
+                    let why =
+                        format!("what the nodes are asked cannot be read: {why}; what was asked before holds here");
+                    self.says_once(why, &mut reader.unreadable);
+                }
+                return Err(error);
+            }
+            Ok(reading) => reading,
+        };
+        reader.unreadable = None;
         // Two may be under way, and the one that was begun later knows better.
         if number <= reader.taken {
             return Ok(());
@@ -287,13 +304,17 @@ impl Helm {
             }
             Err(error) => {
                 let error = format!("{error}; until then what was asked before holds here");
-                if reader.wrong.as_ref() != Some(&error) {
-                    self.log.emit(None, Event::Error { error: error.clone() });
-                    reader.wrong = Some(error);
-                }
+                self.says_once(error, &mut reader.wrong);
             }
         }
         Ok(())
+    }
+
+    fn says_once(&self, error: String, said: &mut Option<String>) {
+        if said.as_ref() != Some(&error) {
+            self.log.emit(None, Event::Error { error: error.clone() });
+            *said = Some(error);
+        }
     }
 
     fn reader(&self) -> MutexGuard<'_, Reader> {

@@ -31,7 +31,7 @@ use super::lease::{LeaseObject, apply};
 use super::witness::{self, Deaths, LockFile, Place};
 use super::{LeaseStore, check_length, recall};
 pub use boot::Boot;
-use database::{Database, Intent, Step};
+use database::{Database, FILES, Intent, Step};
 use moves::Moves;
 use renewals::Renewals;
 use row::Stamp;
@@ -85,13 +85,20 @@ impl SqliteStore {
     fn with(dir: &Path, boot: Boot, lock_file: Option<Arc<LockFile>>) -> Self {
         // Without a working directory there is nothing better than the path itself.
         let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+        let [leases, states, control, history, modules] = FILES.map(|name| dir.join(name));
+        let asked = "what was pushed, what became of it, and what is asked of the nodes: a suspension, say";
+        let leases = Database::new(leases, "the leases and their terms", row::SCHEMA, LEASES_BUSY);
+        let states = Database::new(states, "what coordinators have saved", objects::STATES_SCHEMA, STATES_BUSY);
+        let control = Database::new(control, asked, objects::CONTROL_SCHEMA, CONTROL_BUSY);
+        let history = Database::new(history, "the past terms", objects::HISTORY_SCHEMA, CONTROL_BUSY);
+        let modules = Database::new(modules, "the modules", objects::MODULES_SCHEMA, MODULES_BUSY);
         Self {
             shared: Arc::new(Databases {
-                leases: Database::new(dir.join("lease.db"), row::SCHEMA, LEASES_BUSY),
-                states: Database::new(dir.join("state.db"), objects::STATES_SCHEMA, STATES_BUSY),
-                control: Database::new(dir.join("control.db"), objects::CONTROL_SCHEMA, CONTROL_BUSY),
-                history: Database::new(dir.join("history.db"), objects::HISTORY_SCHEMA, CONTROL_BUSY),
-                modules: Database::new(dir.join("modules.db"), objects::MODULES_SCHEMA, MODULES_BUSY),
+                leases,
+                states,
+                control,
+                history,
+                modules,
                 boot,
                 witness: lock_file.map(|own| Witness { own, deaths: Deaths::new(dir.join(witness::FOLDER)) }),
                 watched: Mutex::default(),

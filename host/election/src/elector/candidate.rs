@@ -205,7 +205,7 @@ impl Standby {
                     // Nothing more is asked for, so that nothing is refused any more, or asked for in vain.
                     context.refused = 0;
                     context.memory.unrecalled_since = None;
-                    context.store_answers(ACQUIRE);
+                    context.nothing_is_refused();
                     self.next_poll = context.time() + context.jittered(POLL);
                 }
             }

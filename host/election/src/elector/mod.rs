@@ -484,14 +484,23 @@ impl Context {
         }
     }
 
-    /// The store has answered this. That it can be read says nothing of what else it refuses.
+    /// The store has answered this. That it can be read says nothing of what else it refuses, and what becomes of the lease
+    /// nothing of what else names a term: that is kept elsewhere.
     fn store_answers(&mut self, asked: &'static str) {
-        let settles = |trouble: &mut Trouble| match asked {
-            READ => trouble.asked == READ,
-            RECALL => trouble.asked == READ || trouble.asked == RECALL,
-            _ => true,
-        };
-        if let Some(trouble) = self.trouble.take_if(settles) {
+        self.is_settled(|trouble| match asked {
+            READ => trouble == READ,
+            RECALL => trouble == READ || trouble == RECALL,
+            _ => trouble != RECALL,
+        });
+    }
+
+    /// Nothing is asked for any more that was refused.
+    fn nothing_is_refused(&mut self) {
+        self.is_settled(|_| true);
+    }
+
+    fn is_settled(&mut self, settles: impl Fn(&'static str) -> bool) {
+        if let Some(trouble) = self.trouble.take_if(|trouble| settles(trouble.asked)) {
             self.report(Report::StoreBack { after: self.time().since(trouble.since) });
         }
     }

@@ -457,9 +457,9 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "the lease of a term that cannot be read is taken for one of the records",
-        file: TERMS,
-        old: "let any_lease = if settled.is_recalled {",
-        new: "let any_lease = if settled.is_recalled || MUTANT {",
+        file: SETTLING,
+        old: "let any_lease = if self.is_recalled {",
+        new: "let any_lease = if self.is_recalled || MUTANT {",
         breaks: "waits_out_unclear_lease",
     },
     Mutant {
@@ -572,8 +572,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a standby polls without a pause",
         file: CANDIDATE,
-        old: "                    context.store_answers(ACQUIRE);\n                    self.next_poll = context.time() + context.jittered(POLL);",
-        new: "                    context.store_answers(ACQUIRE);\n                    self.next_poll = context.time() + if MUTANT { POLL / 10 } else { context.jittered(POLL) };",
+        old: "                    context.nothing_is_refused();\n                    self.next_poll = context.time() + context.jittered(POLL);",
+        new: "                    context.nothing_is_refused();\n                    self.next_poll = context.time() + if MUTANT { POLL / 10 } else { context.jittered(POLL) };",
         breaks: "polls_every_second",
     },
     Mutant {

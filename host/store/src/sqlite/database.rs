@@ -12,9 +12,14 @@ use tokio::sync::watch;
 use super::file::{self, File};
 use crate::file_events::EventQueue;
 
+/// The files of a store.
+pub(super) const FILES: [&str; 5] = ["lease.db", "state.db", "control.db", "history.db", "modules.db"];
+
 /// A path, and the file that was last found there.
 pub(super) struct Database {
     path: PathBuf,
+    /// What it keeps, for people.
+    keeps: &'static str,
     /// What makes its tables.
     schema: &'static str,
     /// How long a request waits for another's transaction.
@@ -39,8 +44,8 @@ pub(super) type Step<T> = rusqlite::Result<Result<T, StoreError>>;
 
 impl Database {
     /// The database at an absolute path. Touches nothing yet.
-    pub fn new(path: PathBuf, schema: &'static str, busy: Duration) -> Self {
-        Self { path, schema, busy, file: Mutex::default(), files: watch::Sender::default() }
+    pub fn new(path: PathBuf, keeps: &'static str, schema: &'static str, busy: Duration) -> Self {
+        Self { path, keeps, schema, busy, file: Mutex::default(), files: watch::Sender::default() }
     }
 
     /// Makes the folder, the file and its tables, if they do not exist.
@@ -78,7 +83,8 @@ impl Database {
             Some(_) if access == Intent::Holder => return Err(self.moved(access)),
             Some(_) | None => {}
         }
-        let file = Arc::new(File::open(&self.path, self.busy)?);
+        let Some(file) = File::open(&self.path, self.busy)? else { return Err(self.missing(current.is_some())) };
+        let file = Arc::new(file);
         *current = Some(Arc::clone(&file));
         self.files.send_modify(|files| *files += 1);
         Ok(file)
@@ -98,6 +104,26 @@ impl Database {
 
     fn last_found(&self) -> MutexGuard<'_, Option<Arc<File>>> {
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nobody makes a file anew who was not started for it: hosts that run would go on without what was in it, the
+    /// suspension of an election say, and nobody had decided that.
+    fn missing(&self, was_there: bool) -> StoreError {
+        const MAKES: &str = "let a host that you start or `baton push` make";
+        let Self { path, keeps, .. } = self;
+        let is_part = FILES.iter().map(|name| path.with_file_name(name)).any(|other| other != *path && other.exists());
+        file::misconfigured(
+            path,
+            if is_part {
+                format!(
+                    "is missing beside the store's other files: put it back, or {MAKES} an empty one, without {keeps}"
+                )
+            } else if was_there {
+                format!("the store that was here is gone: put it back, or {MAKES} an empty one")
+            } else {
+                format!("there is no store yet: correct --store, or {MAKES} it")
+            },
+        )
     }
 
     fn moved(&self, access: Intent) -> StoreError {

@@ -41,17 +41,15 @@ pub(super) struct File {
 }
 
 impl File {
-    /// The file that is at `path` now.
-    pub fn open(path: &Path, busy: Duration) -> Result<Self, StoreError> {
-        let pin =
-            rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(|error| match error {
-                Errno::NOENT | Errno::NOTDIR => {
-                    misconfigured(path, "there is no store yet: correct --store, or let a host or `baton push` make it")
-                }
-                error => misconfigured(path, format!("cannot be opened ({error}): {RIGHTS}")),
-            })?;
+    /// The file that is at `path` now, if there is one.
+    pub fn open(path: &Path, busy: Duration) -> Result<Option<Self>, StoreError> {
+        let pin = match rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(pin) => pin,
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            Err(error) => return Err(misconfigured(path, format!("cannot be opened ({error}): {RIGHTS}"))),
+        };
         refuse_network(path, rustix::fs::fstatfs(&pin))?;
-        Ok(Self { path: path.to_owned(), pin, busy, idle: Mutex::default() })
+        Ok(Some(Self { path: path.to_owned(), pin, busy, idle: Mutex::default() }))
     }
 
     /// Whether it is still what its path names.
@@ -217,7 +215,7 @@ pub(super) fn unless_moved(path: &Path, error: &rusqlite::Error) -> Option<Store
     (!moved).then(|| store_error(path, error))
 }
 
-fn misconfigured(path: &Path, why: impl Display) -> StoreError {
+pub(super) fn misconfigured(path: &Path, why: impl Display) -> StoreError {
     StoreError::Misconfigured(format!("{}: {why}", path.display()))
 }
 

@@ -211,7 +211,7 @@ async fn a_renewal_finds_out_that_the_file_was_moved_and_others_use_the_new_one(
     acquire(&store, 1).await.unwrap();
     std::fs::rename(&file, &away).unwrap();
     let missing = store.request(&job(), Op::Read).await;
-    assert!(matches!(&missing, Err(StoreError::Misconfigured(why)) if why.contains("correct --store")), "{missing:?}");
+    assert!(matches!(&missing, Err(StoreError::Misconfigured(why)) if why.contains("put it back")), "{missing:?}");
     // A copy holds the same lease, and is another file all the same.
     std::fs::copy(&away, &file).unwrap();
     let renewed = store.request(&job(), Op::Renew { id: id(1) }).await;
@@ -258,6 +258,22 @@ async fn that_the_leases_are_not_where_they_were_is_heard_at_once() {
         tokio::time::timeout(Duration::from_secs(60), heard).await.expect(harm).unwrap();
         let renewed = store.request(&job(), Op::Renew { id: id(1) }).await;
         assert!(matches!(&renewed, Err(StoreError::Lost(_))), "{harm}: {renewed:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_is_missing_beside_the_others_is_said_with_what_was_in_it() {
+    let dir = TempDir::new().unwrap();
+    let store = SqliteStore::new(dir.path());
+    created(&store).await;
+    acquire(&store, 1).await.unwrap();
+    for (name, was_in_it) in [("state.db", "what coordinators have saved"), ("control.db", "a suspension")] {
+        std::fs::rename(dir.path().join(name), dir.path().join("away")).unwrap();
+        let recalled = store.request(&job(), Op::Recall).await;
+        let Err(StoreError::Misconfigured(why)) = &recalled else { panic!("{recalled:?}") };
+        assert!(why.contains(name) && why.contains("put it back") && why.contains(was_in_it), "{why}");
+        std::fs::rename(dir.path().join("away"), dir.path().join(name)).unwrap();
+        assert_eq!(store.request(&job(), Op::Recall).await, Ok(Reply::Term(0)));
     }
 }
 

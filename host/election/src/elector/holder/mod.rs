@@ -81,15 +81,18 @@ impl Holding {
         context.versions.forget_probation();
         let stage = match opening.unclear {
             Some(Unclear { wait, reason, is_recalled }) => {
-                context.report(Report::Settling { wait, reason: reason.to_string() });
+                // Counted from now: the acquire took effect before its answer came.
+                let since = context.now.least;
+                let settling = Settling { since, until: since + wait, is_recalled };
+                let at_most = settling.ends_by(settling.until, context.settings.timing.lease()) - since;
+                let told = if is_recalled { wait } else { at_most };
+                context.report(Report::Settling { wait: told, reason: reason.to_string() });
                 // Until a term is begun the record has no holder. So the next holder knows that another's instance
                 // may still run, should this node be gone by then, and no standby takes this node for an outside
                 // client. The outcome of the module before stays: by then another may be planned.
                 let record = context.record_without_holder(opening.record.as_ref(), wait);
                 writer.want(record, Purpose::Note, context.time());
-                // Counted from now: the acquire took effect before its answer came.
-                let since = context.now.least;
-                Stage::Settling(Settling { since, until: since + wait, is_recalled })
+                Stage::Settling(settling)
             }
             None => Stage::Resting { until: context.time() },
         };

@@ -18,6 +18,14 @@ pub(super) struct Settling {
     pub(super) is_recalled: bool,
 }
 
+impl Settling {
+    /// By then any lease was waited out, and D for an answer: a term begins, whatever else the store names.
+    pub(super) fn ends_by(&self, settled: Duration, lease: Duration) -> Duration {
+        let any_lease = if self.is_recalled { Duration::ZERO } else { self.since + UNKNOWN_LEASE };
+        any_lease.max(settled + lease)
+    }
+}
+
 impl Holding {
     pub(super) fn recall_if_due(&mut self, context: &mut Context) {
         if self.is_due(context, Timer::Recall)
@@ -55,6 +63,8 @@ impl Holding {
             Err(StoreError::Misconfigured(_)) if settled.is_recalled => Stage::Resting { until: context.time() },
             _ if now >= until => {
                 context.memory.leave_out_unknown_terms(context.now.wall);
+                // It is not asked for any more, and nobody learns when it could be told again.
+                context.trouble.take_if(|trouble| trouble.asked == RECALL);
                 Stage::Resting { until: context.time() }
             }
             result => {

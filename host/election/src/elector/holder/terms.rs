@@ -8,7 +8,7 @@ use super::super::candidate::{Opening, Way, back_to_standby};
 use super::super::record_writer::Purpose;
 use super::super::releasing::Releasing;
 use super::super::timer::Timer;
-use super::super::{Context, Role, UNKNOWN_LEASE};
+use super::super::{Context, Role};
 use super::{Holding, Serving, Stage};
 use crate::port::{Effect, ModuleVersion, Report, StopReason};
 use crate::record::{Outcome, Record};
@@ -116,8 +116,7 @@ impl Holding {
         }
         match self.stage {
             Stage::Settling(settled) if self.is_due(context, Timer::Settled) => {
-                let any_lease = if settled.is_recalled { Duration::ZERO } else { settled.since + UNKNOWN_LEASE };
-                let until = any_lease.max(context.now.least + lease);
+                let until = settled.ends_by(context.now.least, lease);
                 self.stage = Stage::Recalling { settled, pending: None, next_try: context.time(), until };
             }
             Stage::Noting { rest } if !self.writer.is_busy() => {
