@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use baton_election::hint::LISTENING_POLL;
 use baton_election::{
     Effect, End, HIGHEST_TERM, Hint, Input, LeaseId, LeaseState, ModuleVersion, Op, Plan, Record, Reply, RequestId,
-    Snapshot, StoreError, Term, Time,
+    Snapshot, StoreError, Term, Time, Word,
 };
 
 use crate::state::{Faults, Flight, Instance, Node, Process, Waiting, World, at, name};
@@ -32,6 +33,8 @@ pub enum Action {
     PutOff(usize),
     /// A standby hears something, which need not be so.
     Lie(usize, Lie),
+    /// A standby hears what another process has told, the one with that number, however long ago, and perhaps once more.
+    HearTold(usize, usize),
     /// A process that was paused takes an answer that came meanwhile.
     Hear(usize, RequestId),
     /// A process gives a request up.
@@ -207,6 +210,9 @@ impl World {
         if self.left.links > 0 && process.elector.follows() {
             actions.push(Action::Lie(place, Lie::Leads));
             actions.push(Action::Lie(place, Lie::GivesUp));
+            let own = name(place, process.incarnation);
+            let of_others = self.told.iter().enumerate().filter(|(_, hint)| hint.from() != Some(own.as_str()));
+            actions.extend(of_others.map(|(number, _)| Action::HearTold(place, number)));
         }
         if self.left.machine > 0 {
             actions.push(Action::Pause(place));
@@ -302,6 +308,10 @@ impl World {
                     Lie::GivesUp => Hint::GivesUp { from, place: Some(0) },
                 };
                 self.feed(place, Input::Hint(hint));
+            }
+            Action::HearTold(place, number) => {
+                self.left.links -= 1;
+                self.feed(place, Input::Hint(self.told[number].clone()));
             }
             Action::Hear(place, id) => {
                 if let Some(answer) = self.stop_waiting(place, id).and_then(|waiting| waiting.answer) {
@@ -539,10 +549,18 @@ impl World {
         let now = at(self.now);
         let Some(process) = &mut self.node(place).process else { return };
         let (is_tick, is_hint) = (input == Input::Tick, matches!(input, Input::Hint(_)));
-        let known = process.elector.written_term();
+        let (known, follows) = (process.elector.written_term(), process.elector.follows());
+        let reads_at = process.elector.next_wakeup().filter(|_| is_hint && follows);
         process.elector.handle(now, input);
-        if is_hint && process.elector.written_term() != known {
+        let latest = now.time + LISTENING_POLL + LISTENING_POLL / 4;
+        // Who reads at once waits for the answer, and for nothing else.
+        let is_late = |at: Time| process.elector.next_wakeup().is_some_and(|later| later > at.max(latest));
+        let (raises, delays) = (process.elector.written_term() != known, reads_at.is_some_and(is_late));
+        if is_hint && raises {
             self.broken = Some("a hint raises a term");
+        }
+        if delays {
+            self.broken = Some("a hint keeps a standby from reading for too long");
         }
         while let Some(effect) = self.node(place).process.as_mut().and_then(|process| process.elector.poll_effect()) {
             self.carry_out(place, effect);
@@ -612,8 +630,33 @@ impl World {
                 self.node(place).plan = Plan { module: instead, fallback: None };
             }
             Effect::Prove { .. } => self.node(place).plan.fallback = None,
-            // What is heard is any of the lies.
-            Effect::Tell(_) | Effect::Report(_) => {}
+            Effect::Tell(word) => self.tell(place, &word),
+            Effect::Report(_) => {}
+        }
+    }
+
+    /// Whoever is told may hear it, at any time and as often as anything may still be heard, or never: so nothing that was
+    /// told once is left out, and what was told before may be heard after it. As old as it was when it was told, so that what
+    /// comes late seems younger than it is.
+    fn tell(&mut self, place: usize, word: &Word) {
+        let Some(process) = &self.nodes[place].process else { return };
+        let from = name(place, process.incarnation);
+        let hint = match word {
+            Word::Leads { term, renewed } => {
+                let lease = self.store.object.as_ref().map(|object| object.lease);
+                if let Some(Lease::Held { id, length, until, .. }) = lease
+                    && process.leases.contains(&id)
+                    && renewed.0 + length > until
+                {
+                    self.broken = Some("a leader tells of a renewal that is younger than the last");
+                }
+                Hint::Leads { from, term: *term, age: at(self.now).time.since(*renewed), place: Some(0) }
+            }
+            Word::GivesUp => Hint::GivesUp { from, place: Some(0) },
+        };
+        // Where nothing can be heard any more, what was told makes no difference.
+        if self.left.links > 0 && !self.told.contains(&hint) {
+            self.told.push(hint);
         }
     }
 

@@ -1,6 +1,7 @@
 //! A model of the elector that is checked exhaustively: its own code, on two and three nodes, over one store with the
-//! leases of Azure, and every order in which requests arrive, answers are lost, processes pause and end, and others
-//! meddle with the lease and its record, as far as the time goes. [`stateright`] tries them.
+//! leases of Azure, and every order in which requests arrive, answers are lost, processes pause and end, what they tell each
+//! other is heard late, again or never, and others lie, or meddle with the lease and its record, as far as the time goes.
+//! [`stateright`] tries them.
 //!
 //! It complements the simulation, which goes far in each of its runs and takes some of them: here no order is left out,
 //! but of clocks that run wrong and of waits that chance decides it knows nothing.

@@ -114,6 +114,7 @@ fn fleet(nodes: usize) -> World {
         nodes: (0..nodes).map(|_| node()).collect(),
         flights: Vec::new(),
         written: Vec::new(),
+        told: Vec::new(),
         announced: vec![0; nodes],
         started: 0,
         left: Faults::default(),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_election::{
-    Elector, End, LeaseId, Now, OnDone, Op, Plan, Random, Record, Reply, RequestId, Settings, StoreError, Term, Time,
-    Timing,
+    Elector, End, Hint, LeaseId, Now, OnDone, Op, Plan, Random, Record, Reply, RequestId, Settings, StoreError, Term,
+    Time, Timing,
 };
 
 use crate::store::{Instant, Store};
@@ -53,6 +53,8 @@ pub struct World {
     pub flights: Vec<Flight>,
     /// The records that were written, oldest first.
     pub written: Vec<Record>,
+    /// What processes have told others while anything could still be heard, each once.
+    pub told: Vec<Hint>,
     /// What each node has announced.
     pub announced: Vec<Term>,
     /// The highest term that was started.
@@ -80,7 +82,7 @@ pub struct Faults {
     pub operator: u8,
     /// Instances that end by themselves, stall or hang.
     pub guest: u8,
-    /// What is heard and need not be so.
+    /// What is heard, and need not be so, or not any more.
     pub links: u8,
 }
 

@@ -31,7 +31,7 @@ include!("table.rs");
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// What was found by reading or is warned of, and the start from which it is found here.
-const FOUND: [(&str, &str); 5] = [
+const FOUND: [(&str, &str); 7] = [
     ("one of two leads, and outsiders meddle", "a lease that is free without the mark is taken at once"),
     ("one of two leads, and outsiders meddle", "a record that is made anew looks as if nobody had ever led"),
     (
@@ -43,6 +43,8 @@ const FOUND: [(&str, &str); 5] = [
         "the end of a holder that was itself waiting lets its lease be reclaimed",
     ),
     ("one of two leads, and is lied about", "a hint raises a term"),
+    ("one of two leads, and is lied about", "a leader that is heard is never read again"),
+    ("one of two leads, and is lied about", "a leader says that it renews when it hears of it"),
 ];
 
 static CHOSEN: AtomicUsize = AtomicUsize::new(0);
