@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use baton_election::ElectionName;
+use baton_test_support::fuse::Fuse;
 use baton_test_support::patience::Patience;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -67,6 +68,26 @@ fn a_host_is_gone_when_it_is_and_so_are_all_of_its_runners_in_whatever_order() {
         drop((host, other));
         is_seen_gone(&place, &holders);
     }
+}
+
+/// A lock that holds on one machine only says nothing of a process of another.
+#[test]
+fn no_lock_of_a_file_system_that_others_share_says_anything() {
+    let Some(fuse) = Fuse::mount("a") else { return };
+    match LockFile::make(fuse.path(), "a") {
+        Err(error @ LockFileError::Network { .. }) => {
+            let said = error.to_string();
+            for word in [fuse.path().to_str().unwrap(), "FUSE"] {
+                assert!(said.contains(word), "`{word}` is not said: {said}");
+            }
+        }
+        made => panic!("{made:?}"),
+    }
+    // Nobody holds a lock of this file.
+    let (file, found) = open_lock_file(&open_folder(fuse.path()).unwrap(), "a").unwrap();
+    assert!(is_unlocked(file.as_fd()).unwrap());
+    let place = Place { incarnation: "a".to_owned(), device: found.st_dev, inode: found.st_ino };
+    assert!(!place.is_gone(fuse.path()));
 }
 
 #[test]
