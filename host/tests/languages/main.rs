@@ -202,6 +202,13 @@ impl Fleet {
         self.journal.wait(&format!("an instance above term {above}"), |events| events.iter().find(is_it).cloned())
     }
 
+    /// Waits for the start of an instance of that version in a term above `above`.
+    fn started_of(&self, version: &str, above: u64) -> Event {
+        let is_it = |event: &&Event| event.name == "started" && event.term > above && event.text("module") == version;
+        let what = format!("an instance of {version} above term {above}");
+        self.journal.wait(&what, |events| events.iter().find(is_it).cloned())
+    }
+
     /// Compiling takes seconds, and was done while the node stood by: no takeover waited for it.
     fn was_compiled_before(&self, started: &Event) {
         let (mut is_ready, mut is_elected) = (false, false);

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::share::Share;
 use crate::{Fleet, no_lower_term_after_a_higher};
+use baton_store::Digest;
 use baton_test_support::modules::numbered;
 
 /// As often one version takes over from the other.
@@ -30,28 +31,33 @@ fn js_versions_take_over_from_one_another() {
 fn take_over_from_one_another(fleet: &Fleet, cache: &Path) {
     let file = fleet.home.path().join("current.wasm");
     let put = |label: usize| {
-        std::fs::write(file.with_extension("new"), relabelled(&fleet.component, label)).expect("written");
+        let version = relabelled(&fleet.component, label);
+        std::fs::write(file.with_extension("new"), &version).expect("written");
         std::fs::rename(file.with_extension("new"), &file).expect("renamed");
+        Digest::of(&version).to_string()
     };
-    put(0);
+    let first = put(0);
     let leader = fleet.launch_from("node-1", &file, PARTITIONS).flag("--cache", cache);
     let mut leader = leader.flag("--max-handles", HANDLES.to_string()).start();
-    let first = fleet.started(0).term;
-    let mut last = first;
-    fleet.workers.offered_in(first);
+    // On a busy machine an instance may fail for once, and then another one of the same version follows.
+    let runs = |version: &str, above: u64| {
+        let term = fleet.started_of(version, above).term;
+        fleet.workers.offered_since(term);
+        term
+    };
+    let mut last = runs(&first, 0);
     for swap in 1..=SWAPS {
-        put(swap % 2);
-        last = fleet.started(last).term;
-        fleet.workers.offered_in(last);
+        last = runs(&put(swap % 2), last);
     }
-    assert_eq!(last - first, SWAPS as u64, "a term for each version");
     assert!(leader.terminate().success());
 
     let events = fleet.journal.events();
     let named = |name: &'static str| events.iter().filter(move |event| event.name == name);
     let swapped = named("swapped").count();
-    if swapped != SWAPS {
-        fleet.journal.fail(&format!("{swapped} of {SWAPS} versions took over from one that ran"));
+    // Where one had failed, the next version took over from none that ran.
+    let failed = named("gone").filter(|gone| gone.text("outcome") != "done").count();
+    if !(SWAPS.saturating_sub(failed)..=SWAPS).contains(&swapped) {
+        fleet.journal.fail(&format!("{swapped} of {SWAPS} versions took over from one that ran, and {failed} failed"));
     }
     assert_eq!((named("released").count(), named("lost").count()), (1, 0), "the lease is given up once, in the end");
     assert_eq!(named("killed").count(), 0, "each has heeded the stop");
@@ -75,7 +81,7 @@ fn take_over_from_one_another(fleet: &Fleet, cache: &Path) {
     let again = offers.windows(2).filter(|pair| pair[0].partition == pair[1].partition);
     let (by_the_next, late): (Vec<_>, Vec<_>) = again.partition(|pair| pair[0].term < pair[1].term);
     assert!(late.iter().all(|pair| pair[0].worker != pair[1].worker), "offered twice in one term: {late:?}");
-    assert!(by_the_next.len() <= SWAPS, "offered again without need: {by_the_next:?}");
+    assert!(by_the_next.len() <= SWAPS + failed, "offered again without need: {by_the_next:?}");
     let all = saved.len() + unsaved.len() + by_the_next.len() + late.len();
     assert_eq!(offers.len(), all, "what is saved is offered no more");
 }

@@ -72,9 +72,9 @@ impl Workers {
         self.wait(&format!("partition {partition} to be offered"), |seen| seen.held.contains_key(&partition));
     }
 
-    /// Waits until a partition is offered in that term.
-    pub fn offered_in(&self, term: u64) {
-        self.wait(&format!("an offer in term {term}"), |seen| seen.offers.iter().any(|offer| offer.term == term));
+    /// Waits until a partition is offered in that term, or in a later one.
+    pub fn offered_since(&self, term: u64) {
+        self.wait(&format!("an offer since term {term}"), |seen| seen.offers.iter().any(|offer| offer.term >= term));
     }
 
     fn wait(&self, what: &str, is_there: impl Fn(&Seen) -> bool) {
