@@ -10,6 +10,7 @@ use baton_store::{AzureStore, LeaseStore, SqliteStore};
 use rustix::process::Signal;
 
 use crate::azurite::Azurite;
+use crate::guest::Guests;
 use crate::hosts::{Site, at, follows, now};
 use crate::instances::{NATIVE_START, native_start};
 use crate::node::{Event, Node};
@@ -27,8 +28,11 @@ pub struct Effort {
     pub rounds: usize,
 }
 
-/// The shortest lease that the embedded store keeps.
-const LEASE: &str = "2s";
+/// The shortest lease that the embedded store keeps, and the shortest of the other, which is the default. In seconds.
+const LEASE: u32 = 2;
+const LEASE_ON_AZURITE: u32 = 15;
+/// So much of it is left at the least when its holder is lost: that renews after a sixth.
+const LEFT: f64 = 0.8;
 /// From one term of it to the next: long enough for the next runner to be ready, and for the node's word on the last
 /// term to be in the store.
 const PAUSE: Duration = Duration::from_millis(120);
@@ -47,8 +51,10 @@ const LOOK: Duration = Duration::from_millis(4);
 /// instructions, both as the host's log says; beside the start of a native program that prints a line.
 pub fn elections(module: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     let site = Site::new();
-    let launch =
-        site.launch("leader", module, "done", &site.url()).flag("--lease", LEASE).flag("--max-memory", "64MiB");
+    let launch = site
+        .launch("leader", module, "done", &site.url())
+        .flag("--lease", format!("{LEASE}s"))
+        .flag("--max-memory", "64MiB");
     let mut node = launch.flag("--pause", format!("{}ms", PAUSE.as_millis())).start();
     // The first term finds caches cold, as the next ones do not.
     let wanted = effort.terms + 1;
@@ -76,9 +82,9 @@ pub fn elections(module: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
 
 /// From the SIGKILL of a leading host until the next instance runs on the same machine, in an election of its own each
 /// time: from the second time in a row on the others would wait.
-fn deaths(module: &Path, times: usize) -> anyhow::Result<Row> {
+fn deaths(keeper: &Path, times: usize) -> anyhow::Result<Row> {
     let death = |number: usize, witness| {
-        let mut pair = Pair::start(module, &Setting { store: None, witness, links: true });
+        let mut pair = Pair::start(keeper, &Setting { witness, ..Setting::default() });
         thread::sleep(Duration::from_secs_f64(0.4 + 0.6 * (number as f64 * 0.618_034).fract()));
         let killed = now();
         pair.leader.signal(Signal::KILL);
@@ -87,7 +93,7 @@ fn deaths(module: &Path, times: usize) -> anyhow::Result<Row> {
     let samples: Samples = (0..times).map(|number| death(number, true)).collect();
     let waited_out: Samples = (0..WAITED_OUT).map(|number| death(number, false)).collect();
     let row = Row::new("SIGKILL → next instance, on one machine", Unit::Ms, samples);
-    let beside = format!("a lease of {LEASE} waited out, n={WAITED_OUT}");
+    let beside = format!("a lease of {LEASE} s waited out, n={WAITED_OUT}");
     Ok(row.bar(Bar::Median(30.0)).bar(Bar::P99(150.0)).beside(beside, waited_out.median()))
 }
 
@@ -119,9 +125,9 @@ fn restarts(module: &Path, times: usize) -> anyhow::Result<Row> {
 }
 
 /// From the start of `baton suspend` until both hosts of a pair have said that nobody leads.
-fn suspensions(module: &Path, times: usize) -> anyhow::Result<Row> {
+fn suspensions(keeper: &Path, times: usize) -> anyhow::Result<Row> {
     let pair_of = |links| -> anyhow::Result<Samples> {
-        let mut pair = Pair::start(module, &Setting { store: None, witness: true, links });
+        let mut pair = Pair::start(keeper, &Setting { links, ..Setting::default() });
         (0..times).map(|_| pair.suspension()).collect()
     };
     let (linked, unlinked) = (pair_of(true)?, pair_of(false)?);
@@ -131,11 +137,9 @@ fn suspensions(module: &Path, times: usize) -> anyhow::Result<Row> {
 
 /// From the end of a leader's instance, which SIGTERM leads to, until the next runs, on the emulator of a store that other
 /// machines reach: what the hosts tell each other goes over the network. Beside it the writes to that store that it takes.
-fn hand_offs_on_azurite(module: &Path, times: usize) -> anyhow::Result<Row> {
-    let azurite = Azurite::start();
+fn hand_offs_on_azurite(keeper: &Path, azurite: &Azurite, times: usize) -> anyhow::Result<Row> {
     let container = "hand-offs";
-    let store = Some(format!("azurite://{}/{container}", azurite.address()));
-    let mut pair = Pair::start(module, &Setting { store, witness: false, links: true });
+    let mut pair = Pair::start(keeper, &Setting::on(azurite, container));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (mut hand_offs, mut writes) = (Samples::default(), Samples::default());
     let raw = Arc::new(AzureStore::emulator(&azurite.address().to_string(), container)?);
@@ -152,72 +156,88 @@ fn hand_offs_on_azurite(module: &Path, times: usize) -> anyhow::Result<Row> {
     Ok(row.bar(Bar::Median(least + OWN_PART)).beside("five of its writes", least))
 }
 
-/// Crashes and hand-offs of pairs of hosts, one leading and one standing by, so that no third one helps: with what they tell
-/// each other, and without.
-pub fn crashes_and_hand_offs(module: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
-    let on_sqlite = |links| Setting { store: None, witness: false, links };
-    let (crashes, hand_offs) = pairs(module, effort, &on_sqlite(true))?;
-    let (unlinked_crashes, unlinked_hand_offs) = pairs(module, effort, &on_sqlite(false))?;
+/// The same as [`Pair::loss`] on that emulator, from one machine to another.
+fn losses_on_azurite(keeper: &Path, azurite: &Azurite, times: usize) -> Row {
+    let mut pair = Pair::start(keeper, &Setting::on(azurite, "losses"));
+    let losses = (0..times).map(|number| pair.loss(number)).collect();
+    let row = Row::new("machine lost, on Azurite: the lease's own end → next instance", Unit::S, losses);
+    row.bar(Bar::Median(0.1)).bar(Bar::P99(0.3)).beside("poll", POLL)
+}
+
+/// Losses and hand-offs of pairs of hosts, one leading and one standing by, so that no third one helps: with what they tell
+/// each other, and without. Their guest keeps state, as most do: it is claimed before there is an instance.
+pub fn crashes_and_hand_offs(guests: &Guests, effort: &Effort) -> anyhow::Result<Vec<Row>> {
+    let (keeper, azurite) = (&*guests.keeper, Azurite::start());
+    let (losses, hand_offs) = pairs(keeper, effort, &Setting::default())?;
+    let (unlinked_losses, unlinked_hand_offs) = pairs(keeper, effort, &Setting { links: false, ..Setting::default() })?;
     let judged = |what: &str, samples| {
         Row::new(what, Unit::S, samples).bar(Bar::Median(0.75)).bar(Bar::P99(1.6)).beside("poll", POLL)
     };
     Ok(vec![
-        deaths(module, effort.pairs * effort.rounds)?,
-        restarts(module, effort.rounds)?,
-        suspensions(module, effort.rounds)?,
-        Row::new("the lease's own end → next instance", Unit::S, crashes)
+        deaths(keeper, effort.pairs * effort.rounds)?,
+        restarts(&guests.fixtures, effort.rounds)?,
+        suspensions(keeper, effort.rounds)?,
+        Row::new("machine lost: the lease's own end → next instance", Unit::S, losses)
             .bar(Bar::Median(0.1))
             .bar(Bar::P99(0.3))
-            .beside("without links", unlinked_crashes.median()),
+            .beside("without links", unlinked_losses.median()),
+        losses_on_azurite(keeper, &azurite, effort.rounds),
         Row::new("hand-off: gone → next instance", Unit::S, hand_offs)
             .bar(Bar::Median(0.02))
             .bar(Bar::P99(0.06))
             .beside("without links", unlinked_hand_offs.median()),
-        hand_offs_on_azurite(module, effort.rounds * effort.pairs)?,
-        judged("without links: the lease's own end → next instance", unlinked_crashes),
+        hand_offs_on_azurite(keeper, &azurite, effort.rounds * effort.pairs)?,
+        judged("without links, machine lost: the lease's own end → next instance", unlinked_losses),
         judged("without links, hand-off: gone → next instance", unlinked_hand_offs),
     ])
 }
 
 /// Of each, what was measured in seconds.
-fn pairs(module: &Path, effort: &Effort, setting: &Setting) -> anyhow::Result<(Samples, Samples)> {
-    let (mut crashes, mut hand_offs) = (Samples::default(), Samples::default());
+fn pairs(keeper: &Path, effort: &Effort, setting: &Setting) -> anyhow::Result<(Samples, Samples)> {
+    let (mut losses, mut hand_offs) = (Samples::default(), Samples::default());
     thread::scope(|scope| {
         let pairs: Vec<_> = (0..effort.pairs)
             .map(|number| {
                 scope.spawn(move || {
-                    let mut pair = Pair::start(module, setting);
-                    let crashes: Vec<f64> =
-                        (0..effort.rounds).map(|round| pair.crash(number + round * effort.pairs)).collect();
+                    let mut pair = Pair::start(keeper, setting);
+                    let losses: Vec<f64> =
+                        (0..effort.rounds).map(|round| pair.loss(number + round * effort.pairs)).collect();
                     let hand_offs: Vec<f64> = (0..effort.rounds).map(|_| pair.hand_off()).collect();
-                    (crashes, hand_offs)
+                    (losses, hand_offs)
                 })
             })
             .collect();
         for pair in pairs {
-            let (crashed, handed) = pair.join().map_err(|_| anyhow::anyhow!("a pair of hosts failed; see above"))?;
-            crashes.extend(crashed);
+            let (lost, handed) = pair.join().map_err(|_| anyhow::anyhow!("a pair of hosts failed; see above"))?;
+            losses.extend(lost);
             hand_offs.extend(handed);
         }
         anyhow::Ok(())
     })?;
-    Ok((crashes, hand_offs))
+    Ok((losses, hand_offs))
 }
 
 /// How the hosts of a pair are run.
 #[derive(Clone)]
 struct Setting {
-    /// The emulator's URL; none for the embedded store.
-    store: Option<String>,
+    /// Where the emulator is, and the container; none for the embedded store.
+    azurite: Option<(String, String)>,
     /// Whether nobody waits for the lease of who is gone.
     witness: bool,
     /// Whether they tell each other what is new.
     links: bool,
 }
 
+impl Default for Setting {
+    /// As hosts are run by default, on the embedded store.
+    fn default() -> Self {
+        Self { azurite: None, witness: true, links: true }
+    }
+}
+
 struct Pair<'a> {
     site: Site,
-    module: &'a Path,
+    keeper: &'a Path,
     setting: Setting,
     leader: Node,
     term: u64,
@@ -226,20 +246,25 @@ struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    fn start(module: &'a Path, setting: &Setting) -> Self {
+    fn start(keeper: &'a Path, setting: &Setting) -> Self {
         let site = Site::new();
-        let leader = setting.start(&site, "node-1", module);
+        let leader = setting.start(&site, "node-1", keeper);
         let term = leader.after(0, "started").term;
-        let standby = setting.start(&site, "node-2", module);
+        let standby = setting.start(&site, "node-2", keeper);
         setting.stands_by(&standby);
-        Self { site, module, setting: setting.clone(), leader, term, standby, started: 2 }
+        Self { site, keeper, setting: setting.clone(), leader, term, standby, started: 2 }
     }
 
-    /// From the end of the lease of a leader that was killed until the standby's instance runs, in seconds.
-    fn crash(&mut self, number: usize) -> f64 {
-        // Spreads the crashes over the time between two renewals and over that between two polls.
-        thread::sleep(Duration::from_millis(400) + Duration::from_secs_f64((number as f64 * 0.618_034).fract()));
-        self.leader.signal(Signal::KILL);
+    /// From the end of the lease of a leader whose machine is lost until the standby's instance runs, in seconds. All of the
+    /// host's processes stand still from one moment on: nothing is renewed, nobody is seen to be gone, and no connection
+    /// ends.
+    fn loss(&mut self, number: usize) -> f64 {
+        // Spreads the losses over the time between two renewals and over that between two polls.
+        let lease = f64::from(self.setting.lease());
+        let spread = POLL.max(lease / 6.0) * (number as f64 * 0.618_034).fract();
+        thread::sleep(Duration::from_secs_f64(0.4 + spread));
+        self.leader.pause();
+        thread::sleep(Duration::from_secs_f64(LEFT * lease));
         let end = self.end_of_lease();
         let took = self.next_instance() - end;
         self.replace();
@@ -279,7 +304,7 @@ impl<'a> Pair<'a> {
     /// The standby leads now; another host stands by in its place.
     fn replace(&mut self) {
         self.started += 1;
-        let standby = self.setting.start(&self.site, &format!("node-{}", self.started), self.module);
+        let standby = self.setting.start(&self.site, &format!("node-{}", self.started), self.keeper);
         self.setting.stands_by(&standby);
         self.leader = std::mem::replace(&mut self.standby, standby);
     }
@@ -288,7 +313,10 @@ impl<'a> Pair<'a> {
     /// is held, so that the error is at the cost of what is measured.
     fn end_of_lease(&self) -> f64 {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let store = SqliteStore::new(self.site.store());
+        let store: Box<dyn LeaseStore> = match &self.setting.azurite {
+            None => Box::new(SqliteStore::new(self.site.store())),
+            Some((at, container)) => Box::new(AzureStore::emulator(at, container).expect("a name of a container")),
+        };
         runtime.block_on(async {
             let election = ElectionName::new("bench").expect("a legal name");
             let mut held_at = now();
@@ -311,11 +339,25 @@ impl<'a> Pair<'a> {
 }
 
 impl Setting {
-    fn start(&self, site: &Site, name: &str, module: &Path) -> Node {
-        let launch = match &self.store {
-            None => site.launch(name, module, "beat", &site.url()).flag("--lease", LEASE),
-            Some(url) => site.launch(name, module, "beat", url).arg("--create").flag("--peer", "127.0.0.1:0"),
+    /// The same on the emulator of a store that other machines reach.
+    fn on(azurite: &Azurite, container: &str) -> Self {
+        Self { azurite: Some((azurite.address().to_string(), container.to_owned())), ..Self::default() }
+    }
+
+    /// In seconds.
+    fn lease(&self) -> u32 {
+        if self.azurite.is_some() { LEASE_ON_AZURITE } else { LEASE }
+    }
+
+    fn start(&self, site: &Site, name: &str, keeper: &Path) -> Node {
+        let launch = match &self.azurite {
+            None => site.launch(name, keeper, "rest", &site.url()),
+            Some((at, container)) => {
+                let launch = site.launch_alone(name, keeper, "rest", &format!("azurite://{at}/{container}"));
+                launch.arg("--create").flag("--peer", "127.0.0.1:0")
+            }
         };
+        let launch = launch.flag("--lease", format!("{}s", self.lease()));
         let launch = launch.arg(format!("--witness={}", self.witness)).arg(format!("--links={}", self.links));
         launch.flag("--max-memory", "64MiB").start()
     }

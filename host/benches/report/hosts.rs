@@ -40,7 +40,18 @@ impl Site {
 
     /// A host that is about to contend for the election `bench` on this store, all else as by default.
     pub fn launch(&self, name: &str, module: &Path, behaviour: &str, store: &str) -> Launch {
-        Launch::run(name, self.home.path(), &self.journal)
+        self.launch_at(self.home.path(), name, module, behaviour, store)
+    }
+
+    /// The same on a machine of its own, as far as a folder can be one: nobody else sees what it keeps there.
+    pub fn launch_alone(&self, name: &str, module: &Path, behaviour: &str, store: &str) -> Launch {
+        let machine = self.path(name);
+        std::fs::create_dir_all(&machine).expect("a folder");
+        self.launch_at(&machine, name, module, behaviour, store)
+    }
+
+    fn launch_at(&self, machine: &Path, name: &str, module: &Path, behaviour: &str, store: &str) -> Launch {
+        Launch::run(name, machine, &self.journal)
             .flag("--cache", self.home.path().join("cache"))
             .arg(module)
             .flag("--election", "bench")

@@ -112,7 +112,7 @@ fn measure(guests: &Guests, effort: &Effort) -> Vec<Row> {
             tokio::runtime::Runtime::new()?.block_on(requests::measure(&guests.asks, &effort.requests))
         }),
         section("elections", || failover::elections(module, &effort.failover)),
-        section("crashes and hand-offs", || failover::crashes_and_hand_offs(module, &effort.failover)),
+        section("crashes and hand-offs", || failover::crashes_and_hand_offs(guests, &effort.failover)),
         section("swaps", || swaps::measure(guests, &effort.swaps)),
         section("a large module held warm", || warm::measure(module, &effort.warm)),
         section("languages", || languages::measure(&effort.languages)),
