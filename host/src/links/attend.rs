@@ -27,6 +27,8 @@ pub(super) enum Event {
     Ended(Option<String>),
     /// It is time to try once more.
     Dial(String),
+    /// It is time to tell the host that there is something to read.
+    Look(String),
 }
 
 /// To the loop that decides: what happens to which link.

@@ -49,7 +49,8 @@ const SAID_AFTER: u32 = 8;
 const UNREAD: usize = 16;
 /// What the tasks of all links have said and nobody has taken.
 const UNHEARD: usize = 256;
-/// Of an election, the host is told no more often that there is something to read.
+/// Of an election, the host is told no more often that there is something to read. What is said in between is told then: it
+/// may be of something that was written since.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long the end waits until everybody has taken what was to be told.
 const ALL_TOLD: Duration = Duration::from_millis(200);
@@ -224,7 +225,8 @@ struct Election {
     /// What the host told last of its renewals, and when that was.
     leads: Option<(Told, Instant)>,
     listens: Option<Listens>,
-    looked: Option<Instant>,
+    /// When the host is told next, or was told last, that there is something to read.
+    looks: Option<Instant>,
 }
 
 /// Whom the host listens to.
@@ -277,8 +279,7 @@ impl Carrier {
         let Some(known) = self.elections.get_mut(election) else { return };
         let to = if let Told::GivesUp { to } = &told { to.as_deref() } else { None };
         let places = known.listeners.places(to);
-        let mut words: Vec<(u64, Said)> =
-            places.into_iter().map(|(link, place)| (link, told.as_said(Duration::ZERO, place))).collect();
+        let mut words: Vec<(u64, Said)> = places.into_iter().map(|(link, place)| (link, told.as_said(place))).collect();
         match told {
             Told::Look => words.extend(known.listens.iter().map(|listens| (listens.link, Said::Look))),
             Told::GivesUp { .. } => known.leads = None,
@@ -393,6 +394,7 @@ impl Carrier {
                 }
                 Ok(())
             }
+            Event::Look(election) => self.tell(&look(election)).await,
             Event::Asks(question, answer) => {
                 // Who has been dropped meanwhile needs no answer.
                 if !self.links.contains_key(&link) || !self.elections.contains_key(&question.election) {
@@ -473,9 +475,13 @@ impl Carrier {
         let mut words = vec![hello];
         let mut news = None;
         if let Some(node) = node {
+            if known.listeners.count() == 0 {
+                // The host tells nothing while nobody listens. It tells this one once it knows of it.
+                known.leads = None;
+            }
             known.listeners.add(link, node);
             // It has said nothing of itself so far, and hears of its place with the next renewal.
-            words.extend(known.leads.as_ref().map(|(told, at)| told.as_said(at.elapsed(), None)));
+            words.extend(known.leads.as_ref().map(|(told, at)| told.later(at.elapsed()).as_said(None)));
             news = Some(listeners(&election, known));
         }
         words.iter().for_each(|said| self.say(link, said));
@@ -490,11 +496,20 @@ impl Carrier {
         let listens = known.listens.as_mut().filter(|listens| listens.link == link);
         let news = match (listens, said) {
             (_, Said::Look) => {
-                if known.looked.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
+                let now = Instant::now();
+                let at = known.looks.map_or(now, |last| if last > now { last } else { now.max(last + LOOK_EVERY) });
+                if known.looks.replace(at) == Some(at) {
                     return Ok(());
                 }
-                known.looked = Some(Instant::now());
-                News::Heard { election, from: String::new(), said: Said::Look }
+                if at > now {
+                    let events = self.events.clone();
+                    self.tasks.spawn(async move {
+                        sleep_until(at).await;
+                        let _ = events.send((link, Event::Look(election))).await;
+                    });
+                    return Ok(());
+                }
+                look(election)
             }
             (Some(listens), Said::Hello { incarnation, node, .. }) if listens.linked.is_none() => {
                 let (Some(node), true) = (node, incarnation.as_ref() == Some(&listens.leader.incarnation)) else {
@@ -517,6 +532,55 @@ impl Carrier {
     }
 }
 
+fn look(election: String) -> News {
+    News::Heard { election, from: String::new(), said: Said::Look }
+}
+
 fn listeners(election: &str, known: &Election) -> News {
     News::Listeners { election: election.to_owned(), count: u32::try_from(known.listeners.count()).unwrap_or(u32::MAX) }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use super::*;
+
+    /// What was said last may be of what was written last.
+    #[tokio::test]
+    async fn of_many_who_say_that_there_is_something_to_read_the_last_one_is_told_of_too() {
+        let (host, own) = UnixStream::pair().unwrap();
+        let (events, mut happened) = mpsc::channel(UNHEARD);
+        let (reads, to_host) = own.into_split();
+        let mut carrier = Carrier {
+            node: "web-1".to_owned(),
+            incarnation: "a1".to_owned(),
+            events,
+            to_host,
+            has_folder: true,
+            peers: None,
+            links: BTreeMap::new(),
+            strangers: BTreeMap::new(),
+            questions: BTreeMap::new(),
+            elections: BTreeMap::from([("job".to_owned(), Election::default())]),
+            tasks: JoinSet::new(),
+            numbers: 0,
+        };
+        let since = Instant::now();
+        for link in 0..9 {
+            carrier.said(link, "job".to_owned(), Said::Look).await.unwrap();
+        }
+        let (link, event) = happened.recv().await.unwrap();
+        assert!(since.elapsed() >= LOOK_EVERY, "{:?}", since.elapsed());
+        carrier.happened(link, event).await.unwrap();
+        // All that there is to tell is told.
+        assert!(happened.try_recv().is_err() && carrier.tasks.join_next().await.is_some() && carrier.tasks.is_empty());
+        drop((carrier, reads));
+        let (mut told, mut line, mut times) = (BufReader::new(host), Vec::new(), 0);
+        while let Some(news) = next_line(&mut told, &mut line).await.unwrap() {
+            assert!(matches!(read(news).unwrap(), Some(News::Heard { said: Said::Look, .. })));
+            times += 1;
+            line.clear();
+        }
+        assert_eq!(times, 2);
+    }
 }

@@ -172,6 +172,7 @@ struct Peers {
 /// What of an election is told back.
 struct Ear {
     heard: mpsc::Sender<Hint>,
+    listened: watch::Sender<bool>,
     tidings: Tidings,
     standing: Arc<Standing>,
     log: Log,
@@ -187,10 +188,11 @@ impl Host {
         let mut ears = BTreeMap::new();
         let mut wanted = Vec::new();
         let mut forwarders = JoinSet::new();
-        for Port { election, wanted: wants, words, heard, tidings, standing, log } in ports {
+        for Port { election, wanted: wants, words, heard, listened, tidings, standing, log } in ports {
             wanted.push((election.to_string(), wants.clone()));
             forwarders.spawn(forward(election.to_string(), wants, words, tidings.finds(), orders.clone()));
-            ears.insert(election.to_string(), Ear { heard, tidings, standing, log, linked: None, unreached: None });
+            let ear = Ear { heard, listened, tidings, standing, log, linked: None, unreached: None };
+            ears.insert(election.to_string(), ear);
         }
         drop(orders);
         let mut failures = 0_u32;
@@ -203,7 +205,7 @@ impl Host {
             };
             for ear in ears.values_mut() {
                 ear.ended();
-                ear.standing.listeners(0);
+                ear.listeners(0);
             }
             if began.elapsed() >= WELL_AFTER {
                 (failures, said) = (0, None);
@@ -288,7 +290,7 @@ impl Host {
                         }
                         Some(News::Listeners { election, count }) => {
                             if let Some(ear) = ears.get(&election) {
-                                ear.standing.listeners(count);
+                                ear.listeners(count);
                             }
                         }
                         Some(News::Unreached { election, incarnation, why }) => {
@@ -348,6 +350,11 @@ impl Ear {
         self.standing.heard_a_hint();
         // One that is late is of no use.
         let _ = self.heard.try_send(hint);
+    }
+
+    fn listeners(&self, count: u32) {
+        self.standing.listeners(count);
+        self.listened.send_if_modified(|listened| std::mem::replace(listened, count > 0) != (count > 0));
     }
 
     fn linked(&mut self, incarnation: String, node: String) {

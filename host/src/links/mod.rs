@@ -31,6 +31,7 @@ use std::sync::Arc;
 use baton_election::{ElectionName, Hint, Time, Word};
 use baton_store::{StoreUrl, Tidings};
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
 use crate::node::NodeId;
 use crate::telemetry::{Log, Standing};
@@ -65,6 +66,9 @@ struct Ends {
     wanted: watch::Sender<Wanted>,
     words: mpsc::Sender<Told>,
     heard: mpsc::Receiver<Hint>,
+    listened: watch::Receiver<bool>,
+    /// The last renewal that there was to tell of, and when that was.
+    leads: Option<(Told, Instant)>,
 }
 
 /// What the links of an election are to be now.
@@ -82,6 +86,8 @@ struct Port {
     wanted: watch::Receiver<Wanted>,
     words: mpsc::Receiver<Told>,
     heard: mpsc::Sender<Hint>,
+    /// Whether anybody listens: where nobody does, there is nothing to tell.
+    listened: watch::Sender<bool>,
     tidings: Tidings,
     standing: Arc<Standing>,
     log: Log,
@@ -94,16 +100,19 @@ impl Line {
         Self(None)
     }
 
-    /// Tells those that listen. Of a hand-over, `to` is the node that is to be first.
-    pub fn tell(&self, word: &Word, now: Time, to: Option<&str>) {
-        let Some(Ends { words, .. }) = &self.0 else { return };
+    /// Tells those that listen, if any do. Of a hand-over, `to` is the node that is to be first.
+    pub fn tell(&mut self, word: &Word, now: Time, to: Option<&str>) {
+        let Some(ends) = &mut self.0 else { return };
         let told = match word {
             Word::Leads { term, renewed } => Told::leads(*term, now.since(*renewed)),
             // A node of another name than nodes have may stand in the store, and there is none.
             Word::GivesUp => Told::GivesUp { to: to.filter(|to| NodeId::new(to).is_ok()).map(str::to_owned) },
         };
-        // It is late anyway where so many wait.
-        let _ = words.try_send(told);
+        ends.leads = matches!(word, Word::Leads { .. }).then(|| (told.clone(), Instant::now()));
+        if *ends.listened.borrow() {
+            // It is late anyway where so many wait.
+            let _ = ends.words.try_send(told);
+        }
     }
 
     /// Has that incarnation of a node listened to, and says what this node would do.
@@ -120,14 +129,21 @@ impl Line {
         });
     }
 
-    /// What is heard. Cancel safe.
+    /// What is heard. Whoever begins to listen meanwhile is told of the last renewal. Cancel safe.
     pub async fn heard(&mut self) -> Hint {
-        match &mut self.0 {
-            Some(Ends { heard, .. }) => match heard.recv().await {
-                Some(hint) => hint,
-                None => std::future::pending().await,
-            },
-            None => std::future::pending().await,
+        let Some(Ends { words, heard, listened, leads, .. }) = &mut self.0 else { return std::future::pending().await };
+        loop {
+            tokio::select! {
+                hint = heard.recv() => match hint {
+                    Some(hint) => return hint,
+                    None => return std::future::pending().await,
+                },
+                Ok(()) = listened.changed() => {
+                    if let (true, Some((told, at))) = (*listened.borrow_and_update(), &*leads) {
+                        let _ = words.try_send(told.later(at.elapsed()));
+                    }
+                }
+            }
         }
     }
 }
@@ -137,8 +153,9 @@ fn line(election: ElectionName, tidings: Tidings, standing: Arc<Standing>, log: 
     let (wanted, wants) = watch::channel(Wanted::default());
     let (words, told) = mpsc::channel(WAITING);
     let (tell, heard) = mpsc::channel(WAITING);
-    let port = Port { election, wanted: wants, words: told, heard: tell, tidings, standing, log };
-    (Line(Some(Ends { wanted, words, heard })), port)
+    let (listens, listened) = watch::channel(false);
+    let port = Port { election, wanted: wants, words: told, heard: tell, listened: listens, tidings, standing, log };
+    (Line(Some(Ends { wanted, words, heard, listened, leads: None })), port)
 }
 
 #[cfg(test)]
@@ -152,10 +169,8 @@ mod tests {
     /// What is too long for a line would end the process that carries the links of all elections.
     #[test]
     fn what_no_node_is_called_is_not_given_on() {
-        let job = ElectionName::new("job").unwrap();
-        let standing = Arc::new(Standing::new(job.clone(), Duration::from_secs(15)));
-        let (log, _writer) = Log::to_stderr(Format::Json, &NodeId::new("web-1").unwrap()).unwrap();
-        let (line, mut port) = line(job, Tidings::default(), standing, log);
+        let (mut line, mut port) = ends();
+        port.listened.send_replace(true);
         let long = "n".repeat(2000);
         for (incarnation, node) in [("a1", long.as_str()), (&long, "web-1"), ("A/1", "web-1")] {
             line.wants(Some((incarnation, node.to_owned())), Candidate::default());
@@ -167,5 +182,40 @@ mod tests {
             line.tell(&Word::GivesUp, Time::default(), Some(to));
             assert_eq!(port.words.try_recv().unwrap(), Told::GivesUp { to: told });
         }
+    }
+
+    /// What nobody hears would wake the thread that links and the process that carries the links for nothing.
+    #[tokio::test]
+    async fn nothing_is_told_where_nobody_listens_and_who_begins_to_hears_the_last_renewal_at_once() {
+        let (mut line, mut port) = ends();
+        let renewed = |line: &mut Line| line.tell(&Word::Leads { term: 7, renewed: Time::default() }, SECOND, None);
+        const SECOND: Time = Time(Duration::from_secs(1));
+        renewed(&mut line);
+        assert!(hears_nothing(&mut line).await && port.words.try_recv().is_err(), "nobody listens");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        port.listened.send_replace(true);
+        assert!(hears_nothing(&mut line).await);
+        let told = port.words.try_recv().unwrap();
+        assert!(matches!(told, Told::Leads { term: 7, age_ms: 1020.. }), "as old as it is by then: {told:?}");
+        assert!(hears_nothing(&mut line).await && port.words.try_recv().is_err(), "once");
+        renewed(&mut line);
+        assert_eq!(port.words.try_recv().unwrap(), Told::Leads { term: 7, age_ms: 1000 });
+        // A leader that gives up while nobody listens leads nobody who comes later.
+        port.listened.send_replace(false);
+        line.tell(&Word::GivesUp, SECOND, None);
+        port.listened.send_replace(true);
+        assert!(hears_nothing(&mut line).await && port.words.try_recv().is_err(), "it gave up");
+    }
+
+    /// Has the line do what is due.
+    async fn hears_nothing(line: &mut Line) -> bool {
+        tokio::time::timeout(Duration::from_millis(1), line.heard()).await.is_err()
+    }
+
+    fn ends() -> (Line, Port) {
+        let job = ElectionName::new("job").unwrap();
+        let standing = Arc::new(Standing::new(job.clone(), Duration::from_secs(15)));
+        let (log, _writer) = Log::to_stderr(Format::Json, &NodeId::new("web-1").unwrap()).unwrap();
+        line(job, Tidings::default(), standing, log)
     }
 }

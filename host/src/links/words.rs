@@ -154,13 +154,18 @@ pub(super) enum News {
 }
 
 impl Told {
-    /// As it is said to one that has this place, so much later.
-    pub(super) fn as_said(&self, later: Duration, place: Option<u32>) -> Said {
+    /// The same, told so much later.
+    pub(super) fn later(&self, by: Duration) -> Self {
         match self {
-            Self::Leads { term, age_ms } => {
-                let later = u64::try_from(later.as_millis()).unwrap_or(u64::MAX);
-                Said::Leads { term: *term, age_ms: age_ms.saturating_add(later), place }
-            }
+            Self::Leads { term, age_ms } => Self::leads(*term, Duration::from_millis(*age_ms).saturating_add(by)),
+            told => told.clone(),
+        }
+    }
+
+    /// As it is said to one that has this place.
+    pub(super) fn as_said(&self, place: Option<u32>) -> Said {
+        match self {
+            Self::Leads { term, age_ms } => Said::Leads { term: *term, age_ms: *age_ms, place },
             Self::GivesUp { .. } => Said::GivesUp { place },
             Self::Look => Said::Look,
         }

@@ -1,7 +1,8 @@
 //! What the nodes of one machine tell each other: that it spares them the store, that nobody waits for a poll, and that
 //! whoever speaks on a link, whatever it says, breaks no promise and is in no renewal's way.
+#![allow(clippy::disallowed_methods, reason = "no machine sleeps in the seconds of these tests")]
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt as _;
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 
@@ -127,6 +128,41 @@ fn a_standby_that_hears_its_leader_hardly_asks_and_is_there_when_the_lease_is_gi
     // It would have looked within ten seconds. The order of the events is what counts; that it is far less shows that it
     // was told.
     assert!(next.ts >= gone.ts && next.ts - gone.ts < Duration::from_secs(5), "{gone:?}, {next:?}");
+    fleet.check_promises();
+}
+
+/// A leader to which nobody listens tells nothing, and renews each ten seconds here.
+#[test]
+fn who_begins_to_listen_is_told_at_once_of_the_last_renewal() {
+    let fleet = Fleet::new(Store::sqlite());
+    let alpha = linked(&fleet, "alpha", &[MINUTE]).start();
+    let term = fleet.beat_above(0).term;
+    let socket = socket(&fleet);
+    let hello = hello(ELECTION, &incarnation_of(&socket), "late", "ee");
+    let nobody_listens = || {
+        let listeners = sample(&Endpoint::of(&alpha).ask("/metrics").body, &of("baton_link_listeners", ""));
+        if listeners == 0.0 { Ok(()) } else { Err(listeners) }
+    };
+    // The first of all, and one after nobody has listened for a while.
+    for _ in 0..2 {
+        // A renewal may come just then.
+        until("it to be told of a renewal that is older than its link", || {
+            until("nobody to listen", nobody_listens);
+            let mut late = UnixStream::connect(&socket)?;
+            late.set_read_timeout(Some(Duration::from_secs(30)))?;
+            let since = Instant::now();
+            late.write_all(hello.as_bytes())?;
+            for line in BufReader::new(late).lines() {
+                let line: serde_json::Value = serde_json::from_str(&line?)?;
+                let Some(age) = line["leads"]["age_ms"].as_u64() else { continue };
+                assert_eq!(line["leads"]["term"].as_u64(), Some(term));
+                if u128::from(age) > since.elapsed().as_millis() {
+                    return Ok(());
+                }
+            }
+            Err(std::io::Error::other("it was told late"))
+        });
+    }
     fleet.check_promises();
 }
 
