@@ -120,6 +120,15 @@ pub struct Record {
     pub released: bool,
 }
 
+impl Record {
+    /// Names the term that another record names: its number, who began it, when, and under which lease. What is the
+    /// module's stays.
+    pub(crate) fn names_term_of(&mut self, other: &Self) {
+        let Self { term, node, incarnation, since, lease, .. } = other.clone();
+        (self.term, self.node, self.incarnation, self.since, self.lease) = (term, node, incarnation, since, lease);
+    }
+}
+
 /// How an election ended for good (`--on-done finish`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Outcome {

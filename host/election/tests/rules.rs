@@ -505,6 +505,20 @@ fn a_note_names_no_term_whose_lease_it_does_not_name() {
 }
 
 #[test]
+fn a_term_that_is_given_up_while_it_is_written_is_named_with_who_began_it_and_when() {
+    let mut scene = Scene::new();
+    scene.wall = SECOND * 7;
+    let of_another = Record { lease: SECOND * 10, failures: 2, ..record(1, "other") };
+    scene.acquires(object(LeaseState::Free, Some(Record { released: true, ..of_another.clone() })));
+    let begun = written_record(&scene.answer(Ok(Reply::Done)));
+    assert_ne!((&begun.node, begun.lease, begun.since), (&of_another.node, SECOND * 10, of_another.since));
+    // The write was carried out, and its answer is not there yet.
+    assert_eq!(only_request(&scene.input(Input::Shutdown)), Op::Read);
+    let mark = written_record(&scene.answer(Ok(Reply::Read(held("v2", begun.clone())))));
+    assert_eq!(mark, Record { released: true, ..begun });
+}
+
+#[test]
 fn a_write_that_is_refused_because_the_release_was_carried_out_does_not_undo_that() {
     let mut scene = Scene::new();
     scene.acquires(object(LeaseState::Free, Some(record(1, "other"))));

@@ -37,7 +37,7 @@ const LATE: usize = 100;
 
 const UNHEARD: &str = "not ended in order: its node was not heard of any more";
 const UNTOLD: &str = "its node has not told how it ended";
-const GIVEN_UP: &str = "ended in order, of which its node has not said more";
+const GIVEN_UP: &str = "ended in order; its node has not said how, or whether its instance began";
 
 /// One term. Times are those of the nodes' wall clocks, which may differ.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

@@ -216,13 +216,15 @@ impl RecordWriter {
         }
         let found = record.as_ref().map_or(0, |found| found.term);
         let highest = context.memory.highest_term;
-        goal.record.term = match goal.purpose {
+        match (goal.purpose, record) {
             // The state may have named a later term since it was wanted.
-            Purpose::Term if found < goal.record.term && highest == goal.record.term => highest,
-            Purpose::Term => highest + 1,
+            (Purpose::Term, _) if found < goal.record.term && highest == goal.record.term => {}
+            (Purpose::Term, _) => goal.record.term = highest + 1,
+            // It is there after all, and stays the last one that has begun.
+            (Purpose::Note, Some(begun)) if begun.term > goal.record.term => goal.record.names_term_of(begun),
             // A term that was tried and is not there has not begun, and the write of it never arrives any more.
-            Purpose::Note => goal.record.term.max(found),
-        };
+            (Purpose::Note, _) => {}
+        }
         context.memory.highest_term = highest.max(goal.record.term);
         let (step, news) = if *lease == LeaseState::Held {
             (Step::WriteAt(context.time()), News::None)
