@@ -222,7 +222,8 @@ impl Follower {
     pub async fn load(&mut self) -> Result<Option<Digest>, LoadError> {
         let Some(source) = &mut self.given.source else { return Ok(None) };
         let (digest, offer) = hash(source.next().await?).await;
-        let prepared = unless_soon(self.given.preparer.prepare(&offer), self.reporter.compiling(digest)).await;
+        let compiling = self.reporter.later(Report::Compiling { module: digest });
+        let prepared = unless_soon(self.given.preparer.prepare(&offer), compiling).await;
         self.offers.add(digest, offer);
         self.candidates = self.offers.candidates(&self.control);
         self.prepares = self.candidates.first().cloned();
@@ -330,7 +331,9 @@ impl Follower {
     fn prepare(&mut self, candidate: Candidate) {
         let offer = self.offers.offer(&candidate);
         let (store, preparer) = (Arc::clone(&self.given.store), Arc::clone(&self.given.preparer));
-        let (pulling, compiling) = (self.reporter.pulling(candidate.digest), self.reporter.compiling(candidate.digest));
+        let module = candidate.digest;
+        let pulling = self.reporter.later(Report::Pulling { module });
+        let compiling = self.reporter.later(Report::Compiling { module });
         self.prepares = Some(candidate.clone());
         self.preparing.begin(async move {
             let offer = match offer {

@@ -26,16 +26,10 @@ impl Reporter {
         Self { sink, election, unreachable_since: None, control: None, nothing: false, rejected: None }
     }
 
-    /// Says, once it is called, that a module takes long to come.
-    pub fn pulling(&self, digest: Digest) -> impl FnOnce() + Send + use<> {
+    /// Says it, once it is called: what takes long.
+    pub fn later(&self, report: Report) -> impl FnOnce() + Send + use<> {
         let sink = Arc::clone(&self.sink);
-        move || sink.report(Report::Pulling { module: digest })
-    }
-
-    /// Says, once it is called, that a module takes long to compile.
-    pub fn compiling(&self, digest: Digest) -> impl FnOnce() + Send + use<> {
-        let sink = Arc::clone(&self.sink);
-        move || sink.report(Report::Compiling { module: digest })
+        move || sink.report(report)
     }
 
     pub fn ready(&self, digest: Digest, Preparation { cached, took, .. }: &Preparation) {
