@@ -83,7 +83,7 @@ async fn until_taken(scratch: &Scratch, held: Held) -> Result<Ended, Untold> {
                     Ok(Seen::Costs {
                         found,
                         means: "a takeover after a crash takes that much longer",
-                        remedy: "nothing, if you can do with that; else look at what is between here and the store",
+                        remedy: "nothing, if you can do with that; else look at what keeps the store busy, or what is between here and there",
                     })
                 } else {
                     kept(found)

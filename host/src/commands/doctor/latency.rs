@@ -50,8 +50,8 @@ pub(super) fn recommended(took: &[Duration], range: (Duration, Duration)) -> Opt
     seconds.map(Duration::from_secs).find(|lease| try_timeout(*lease, range).is_some_and(|longest| longest >= enough))
 }
 
-/// Whether they go with that lease.
-pub(super) fn judge(took: &[Duration], lease: Duration, range: (Duration, Duration)) -> Finding {
+/// Whether they go with that lease; `quicker` is what would make the store answer sooner.
+pub(super) fn judge(took: &[Duration], lease: Duration, range: (Duration, Duration), quicker: &str) -> Finding {
     const CHECK: &str = "latency";
     let (median, p99) = (at(took, 50), at(took, 99));
     let Some(longest) = try_timeout(lease, range) else {
@@ -70,8 +70,8 @@ pub(super) fn judge(took: &[Duration], lease: Duration, range: (Duration, Durati
     );
     let recommended = recommended(took, range);
     let remedy = match recommended {
-        Some(recommended) => format!("--lease {}s, or nodes that are nearer to the store", recommended.as_secs()),
-        None => "nodes that are nearer to the store: there is no lease that is long enough".to_owned(),
+        Some(recommended) => format!("--lease {}s, or {quicker}", recommended.as_secs()),
+        None => format!("{quicker}: there is no lease that is long enough"),
     };
     if p99 > longest {
         let means = "tries are given up before they are answered: a leader loses its term though nothing has failed";
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_lease_is_judged_by_how_long_one_try_may_take() {
-        let of = |milliseconds, lease| judge(&all(milliseconds), Duration::from_secs(lease), AZURE);
+        let of = |milliseconds, lease| judge(&all(milliseconds), Duration::from_secs(lease), AZURE, "nodes nearby");
         // A try may take 1.25 s.
         assert_eq!(of(20, 15).level, Level::Ok);
         let slow = of(700, 15);

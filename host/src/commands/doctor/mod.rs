@@ -31,7 +31,7 @@ use crate::signals::Signals;
 use baton_store::{Store, StoreUrl};
 use machine::Clocks;
 use scratch::Scratch;
-use trial::{News, Plan};
+use trial::{Advice, News, Plan};
 
 /// How long a request that is under way is waited for when the command is told to end: its answer could make an object
 /// that nobody removes.
@@ -67,7 +67,7 @@ async fn examine(
     let scratch = Scratch::new(store).context("the system has no random numbers")?;
     let plan = Plan {
         create: command.examined.create || matches!(place, StoreUrl::Sqlite(_)),
-        is_azure: matches!(place, StoreUrl::Azure { .. } | StoreUrl::Azurite { .. }),
+        advice: Advice::on(place),
         lease: command.examined.lease,
         quick: command.quick,
     };

@@ -80,11 +80,11 @@ pub(super) async fn removal(scratch: Scratch) -> Verdict {
     match scratch.tried(1, async || scratch.store.remove(&object, None).await).await {
         Ok(answer) if answer.result == Ok(true) => kept("what was put is removed"),
         Ok(answer) => broken(format!("an object is removed, and {}", said(&answer.result))),
-        Err(Untold::Store(StoreError::Misconfigured(why))) => Ok(Seen::Costs {
+        Err(Untold::Store(StoreError::Misconfigured(why))) => Ok(Seen::Refused {
             found: why,
             means: "`baton prune` removes nothing, a push cannot mend damaged bytes, nodes that end stay listed, and what \
                     was tried here stays in the store",
-            remedy: "add the right to delete (d), or the role Storage Blob Data Contributor",
+            right: "to delete (d)",
         }),
         Err(untold) => Err(untold),
     }

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use super::expiry;
 use super::scratch::Scratch;
-use super::trial::{self, News, Plan};
+use super::trial::{self, Advice, News, Plan};
 use super::verdict::Seen;
 use crate::cli::{Finding, Level};
 use baton_store::azure::MAY_NOT;
@@ -274,11 +274,17 @@ impl OperatorStore for Liar {
     }
 }
 
-/// What is found out about such a store, which has nothing afterwards.
+/// What is found out about such a store on Azure, which has nothing afterwards.
 async fn found(lie: Lie, quick: bool) -> Vec<Finding> {
+    found_on("azurite", lie, quick).await
+}
+
+/// The same about one with that URL.
+async fn found_on(place: &str, lie: Lie, quick: bool) -> Vec<Finding> {
     let liar = Liar::new(lie);
     let scratch = Scratch::new(Arc::clone(&liar) as _).unwrap();
-    let plan = Plan { create: true, is_azure: true, lease: Duration::from_secs(3), quick };
+    let advice = Advice::on(&place.parse().unwrap());
+    let plan = Plan { create: true, advice, lease: Duration::from_secs(3), quick };
     let (news, mut heard) = mpsc::unbounded_channel();
     trial::try_store(scratch.clone(), plan, news).await;
     let mut findings = Vec::new();
@@ -411,12 +417,31 @@ async fn what_the_credentials_may_not_is_named_with_the_right_that_is_lacking() 
 }
 
 #[tokio::test]
+async fn where_the_store_is_a_folder_nothing_is_said_of_clouds() {
+    for (lie, check, level) in [
+        (Lie::Hangs, "lease-kept", Level::Problem),
+        (Lie::LetsTwoHold, "lease-exclusive", Level::Problem),
+        (Lie::IsSlow, "latency", Level::Problem),
+        (Lie::MayNot("read"), "reachable", Level::Problem),
+        (Lie::MayNot("list"), "list", Level::Warning),
+        (Lie::MayNot("remove"), "removal", Level::Warning),
+    ] {
+        let findings = found_on("sqlite:/var/lib/baton", lie, true).await;
+        let remedy = of(&findings, check, level).remedy.as_deref().unwrap();
+        for word in ["Azure", "network", "firewall", "account", "Storage", "the right", "nearer", "signature"] {
+            assert!(!remedy.contains(word), "{remedy}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn who_is_told_to_end_asks_nothing_more() {
     let liar = Liar::new(Lie::Nothing);
     let scratch = Scratch::new(Arc::clone(&liar) as _).unwrap();
     scratch.end();
     let (news, mut heard) = mpsc::unbounded_channel();
-    let plan = Plan { create: true, is_azure: false, lease: Duration::from_secs(3), quick: false };
+    let advice = Advice::on(&"sqlite:here".parse().unwrap());
+    let plan = Plan { create: true, advice, lease: Duration::from_secs(3), quick: false };
     trial::try_store(scratch.clone(), plan, news).await;
     while let Some(news) = heard.recv().await {
         assert!(matches!(news, News::Trying(_)));

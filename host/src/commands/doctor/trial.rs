@@ -11,6 +11,7 @@ use super::scratch::{Answer, Scratch, Untold, said};
 use super::verdict::{Seen, Verdict, broken, kept, may_not_list};
 use super::{expiry, leases, objects};
 use crate::cli::{Finding, Latency};
+use baton_store::StoreUrl;
 use baton_store::azure::MAY_NOT;
 
 /// How long a store may take to list all that it has.
@@ -22,11 +23,52 @@ const ANEW: u32 = 3;
 pub(super) struct Plan {
     /// Make what it needs first.
     pub create: bool,
-    pub is_azure: bool,
+    /// What to do about it.
+    pub advice: &'static Advice,
     /// The lease that hosts are to have.
     pub lease: Duration,
     /// Do not wait for leases to run out.
     pub quick: bool,
+}
+
+/// What to do about a store of its kind.
+#[derive(Debug)]
+pub(super) struct Advice {
+    /// Where it does not answer.
+    silent: &'static str,
+    /// What would make it answer sooner.
+    quicker: &'static str,
+    /// Where it is not what it should be.
+    other: &'static str,
+    /// Whether what it refuses are rights that one can be given.
+    grants_rights: bool,
+}
+
+impl Advice {
+    const AZURE: Self = Self {
+        silent: "look at the network, at what is between here and the store (firewall, private endpoint), and at the \
+                 account's state; then run this again",
+        quicker: "nodes that are nearer to the store",
+        other: "let no host run on this store: it is not what it seems, or something between here and there answers for it; \
+                if it is Azure itself, report that to Baton",
+        grants_rights: true,
+    };
+    const SQLITE: Self = Self {
+        silent: "look for a process that is stopped in the middle of a request (state T in `ps`), and at the disk: whether it \
+                 is full, or fails; then run this again",
+        quicker: "a disk that is quicker, or has less to do",
+        other: "let no host run on this store: the file system that it is on does not keep what is written or locked; name \
+                a folder on another, and report this to Baton if that is a local disk",
+        grants_rights: false,
+    };
+
+    /// That for the store with this URL.
+    pub fn on(place: &StoreUrl) -> &'static Self {
+        match place {
+            StoreUrl::Azure { .. } | StoreUrl::Azurite { .. } => &Self::AZURE,
+            StoreUrl::Sqlite(_) | StoreUrl::Memory => &Self::SQLITE,
+        }
+    }
 }
 
 /// What is heard of a trial.
@@ -165,7 +207,7 @@ impl Trial {
     /// How long renewals take, then what happens when nobody renews any more.
     async fn over_time(&self) -> Result<(), Over> {
         let scratch = &self.scratch;
-        let (range, quick) = (scratch.store.lease_range(), self.plan.quick);
+        let (range, advice, quick) = (scratch.store.lease_range(), self.plan.advice, self.plan.quick);
         self.tell(News::Trying("how long renewals take"))?;
         let over = if quick { Duration::ZERO } else { scratch.length * 3 / 5 };
         let renewed = self.anew(async || latency::renew(scratch, over).await).await;
@@ -174,7 +216,7 @@ impl Trial {
             Err(untold) => return self.conclude("latency", "a leader would lose its term", Err(untold)),
         };
         self.tell(News::Renewed(latency::latency(&took), latency::recommended(&took, range)))?;
-        self.tell(News::Found(latency::judge(&took, self.plan.lease, range)))?;
+        self.tell(News::Found(latency::judge(&took, self.plan.lease, range, advice.quicker)))?;
         if quick {
             return Ok(());
         }
@@ -216,15 +258,20 @@ impl Trial {
 
     /// Tells what a check has come to.
     fn conclude(&self, name: &'static str, means: &'static str, verdict: Verdict) -> Result<(), Over> {
-        const OTHER_STORE: &str = "let no host run on this store: it is not what it seems, or something between here and \
-                                   there answers for it; if it is Azure itself, report that to Baton";
-        let mut is_over = false;
+        const DO_IT: &str = "do what it says, and run this again";
+        let (mut is_over, advice) = (false, self.plan.advice);
         let finding = match verdict {
             Ok(Seen::Kept(found)) => Finding::ok(name, found),
             Ok(Seen::Costs { found, means, remedy }) => Finding::warning(name, found, means, remedy),
-            Ok(Seen::Broken(found)) | Err(Untold::Odd(found)) => Finding::problem(name, found, means, OTHER_STORE),
+            Ok(Seen::Refused { found, means, right }) if advice.grants_rights => {
+                let remedy = format!("add the right {right}, or the role Storage Blob Data Contributor");
+                Finding::warning(name, found, means, remedy)
+            }
+            Ok(Seen::Refused { found, means, .. }) => Finding::warning(name, found, means, DO_IT),
+            Ok(Seen::Broken(found)) | Err(Untold::Odd(found)) => Finding::problem(name, found, means, advice.other),
             Err(Untold::Store(StoreError::Misconfigured(why))) => {
-                let remedy = self.remedy(name, &why);
+                let remedy = if advice.grants_rights { lacks(name, &why) } else { None };
+                let remedy = remedy.unwrap_or_else(|| DO_IT.to_owned());
                 Finding::problem(name, why, "hosts cannot do that either: nobody can lead", remedy)
             }
             Err(Untold::Store(error)) => {
@@ -233,15 +280,14 @@ impl Trial {
                     name,
                     format!("it could not be tried: {error}"),
                     "while the store does not answer, nobody can lead; what comes after this was not tried",
-                    "look at the network, at what is between here and the store (firewall, private endpoint), and at the \
-                     account's state; then run this again",
+                    advice.silent,
                 )
             }
             Err(Untold::Slow) => Finding::problem(
                 name,
                 format!("it could not be told: a lease of {:?} may have run out meanwhile", self.scratch.length),
                 "the store is so slow, or this machine so busy, that no lease could be kept",
-                "run this again where there is less to do, or nearer to the store",
+                format!("run this again where there is less to do; what helps hosts, too: {}", advice.quicker),
             ),
             Err(Untold::Ended) => return Err(Over),
         };
@@ -249,25 +295,24 @@ impl Trial {
         if is_over { Err(Over) } else { Ok(()) }
     }
 
-    /// What to do where the store refuses.
-    fn remedy(&self, name: &str, why: &str) -> String {
-        let right = match name {
-            "reachable" => "to read (r)",
-            "create" => "to create (c)",
-            _ => "to write (w), which leases need too",
-        };
-        if self.plan.is_azure && why.contains(MAY_NOT) {
-            return format!(
-                "give the identity the role Storage Blob Data Contributor (Reader is not enough), or the signature the right \
-                 {right}: all that hosts use is `rcwdl`"
-            );
-        }
-        "do what it says, and run this again".to_owned()
-    }
-
     fn tell(&self, news: News) -> Result<(), Over> {
         self.news.send(news).map_err(|_| Over)
     }
+}
+
+/// The right that the credentials lack, if that is why Azure refuses.
+fn lacks(name: &str, why: &str) -> Option<String> {
+    let right = match name {
+        "reachable" => "to read (r)",
+        "create" => "to create (c)",
+        _ => "to write (w), which leases need too",
+    };
+    why.contains(MAY_NOT).then(|| {
+        format!(
+            "give the identity the role Storage Blob Data Contributor (Reader is not enough), or the signature the right \
+             {right}: all that hosts use is `rcwdl`"
+        )
+    })
 }
 
 /// The names of all findings about a store.

@@ -9,6 +9,13 @@ pub(super) enum Seen {
     Kept(String),
     /// It breaks no promise.
     Costs { found: String, means: &'static str, remedy: &'static str },
+    /// The store refuses what a host can do without.
+    Refused {
+        found: String,
+        means: &'static str,
+        /// What the credentials lack on Azure.
+        right: &'static str,
+    },
     /// It is not as it should be.
     Broken(String),
 }
@@ -26,9 +33,9 @@ pub(super) fn broken(found: impl Into<String>) -> Verdict {
 
 /// That the store refuses to list what it has, which a host can do without.
 pub(super) fn may_not_list(found: String) -> Verdict {
-    Ok(Seen::Costs {
+    Ok(Seen::Refused {
         found,
         means: "a node that takes over cannot see which terms there were, and waits the longest lease out first: a minute",
-        remedy: "add the right to list (l), or the role Storage Blob Data Contributor",
+        right: "to list (l)",
     })
 }
