@@ -59,7 +59,7 @@ impl Reload {
         // Finds the secrets, too.
         let now = self.config.again()?;
         if let Some(file) = &self.config.admin.token_file {
-            admin::token(file)?;
+            admin::token(admin::TOKEN_FILE, file)?;
         }
         let certificate = self.certificate.as_ref().map(Certificate::read_anew).transpose()?;
         let files = self.config.coordinators.iter().map(|coordinator| &coordinator.trust);

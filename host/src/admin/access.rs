@@ -50,10 +50,12 @@ const READ: Duration = Duration::from_secs(5);
 pub enum UnusableFile {
     /// It is no token.
     #[error(
-        "--admin-token-file {path}: {why}; it needs one line of {SHORTEST_TOKEN} printable ASCII characters or more, such \
+        "{flag} {path}: {why}; it needs one line of {SHORTEST_TOKEN} printable ASCII characters or more, such \
          as `openssl rand -base64 24` prints"
     )]
     Token {
+        /// The flag that names it.
+        flag: &'static str,
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
@@ -149,12 +151,16 @@ fn read(path: &Path, longest: u64) -> Result<Vec<u8>, String> {
     read_file(path, longest).map_err(|error| format!("it {error}"))
 }
 
-/// The token in a file, which is read anew whenever somebody asks with one: so it can be changed while the host runs.
+/// The flag of a host that names the file of its token.
+pub const TOKEN_FILE: &str = "--admin-token-file";
+
+/// The token in a file, which is read anew whenever somebody asks with one: so it can be changed while the host runs. The
+/// flag is the one that names the file.
 ///
 /// # Errors
 /// [`UnusableFile`] where there is none.
-pub fn token(path: &Path) -> Result<String, UnusableFile> {
-    let unusable = |why: &str| UnusableFile::Token { path: path.to_owned(), why: why.to_owned() };
+pub fn token(flag: &'static str, path: &Path) -> Result<String, UnusableFile> {
+    let unusable = |why: &str| UnusableFile::Token { flag, path: path.to_owned(), why: why.to_owned() };
     let bytes = read(path, LONGEST_TOKEN).map_err(|why| unusable(&why))?;
     let token = String::from_utf8(bytes).map_err(|_| unusable("it is no text"))?;
     let token = token.trim();
@@ -372,7 +378,7 @@ async fn has_token(file: PathBuf, headers: &HeaderMap) -> Result<bool, Denied> {
     let given =
         given.and_then(|given| given.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
     let Some((_, given)) = given else { return Ok(false) };
-    let read = timeout(READ, spawn_blocking(move || token(&file))).await;
+    let read = timeout(READ, spawn_blocking(move || token(TOKEN_FILE, &file))).await;
     let own = match read {
         Ok(Ok(Ok(own))) => own,
         Ok(Ok(Err(error))) => return Err(Denied::NoToken(error.to_string())),
@@ -525,11 +531,12 @@ mod tests {
             ("0123456789abcdefü", "it has spaces"),
         ] {
             std::fs::write(&file, content).unwrap();
-            let error = token(&file).unwrap_err().to_string();
-            assert!(error.contains(why) && error.contains("openssl rand"), "{content:?}: {error}");
+            let error = token("--token-file", &file).unwrap_err().to_string();
+            assert!(error.starts_with("--token-file ") && error.contains("openssl rand"), "{content:?}: {error}");
+            assert!(error.contains(why), "{content:?}: {error}");
         }
         std::fs::write(&file, " 0123456789abcdef\r\n").unwrap();
-        assert_eq!(token(&file).unwrap(), TOKEN);
-        assert!(token(folder.path()).unwrap_err().to_string().contains("is not a regular file"));
+        assert_eq!(token(TOKEN_FILE, &file).unwrap(), TOKEN);
+        assert!(token(TOKEN_FILE, folder.path()).unwrap_err().to_string().contains("is not a regular file"));
     }
 }

@@ -35,7 +35,7 @@ use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
 use access::Access;
-pub use access::{Certificate, TlsFiles, UnusableFile, token};
+pub use access::{Certificate, TOKEN_FILE, TlsFiles, UnusableFile, token};
 use routes::Asked;
 pub use url::{AdminUrl, InvalidAdminUrl};
 
@@ -168,7 +168,7 @@ impl Listening {
     pub fn with(settings: &AdminSettings) -> Result<Option<Self>, AdminError> {
         let AdminSettings { place, token_file, tls, .. } = settings;
         if let Some(file) = token_file {
-            access::token(file)?;
+            token(TOKEN_FILE, file)?;
         }
         let certificate = tls.as_ref().map(Certificate::read).transpose()?;
         let access = Access { token_file: token_file.clone(), has_tls: certificate.is_some() };

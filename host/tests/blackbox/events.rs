@@ -260,6 +260,7 @@ fn what_is_printed_is_told_with_the_token_alone() {
     assert!(refused.stderr.contains("401") && refused.stderr.contains("--admin-token-file"), "{refused:?}");
     let wrong = tell(&["--token-file", "/nowhere"]);
     assert_eq!(wrong.code, Some(2), "{wrong:?}");
+    assert!(wrong.stderr.contains("configuration: --token-file /nowhere: "), "{wrong:?}");
     fleet.check_promises();
 }
 

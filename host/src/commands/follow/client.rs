@@ -29,6 +29,9 @@ use crate::admin::{AdminUrl, token};
 use baton_runtime::read_file;
 use baton_store::StoreUrl;
 
+/// The flag of the commands that names the file of the nodes' token.
+const TOKEN_FILE: &str = "--token-file";
+
 /// How long a node may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
 
@@ -87,7 +90,7 @@ impl Client {
         let client = Self { token_file: token_file.map(Path::to_owned), ca: ca.map(Path::to_owned), trusted };
         // What is wrong with them is said before anybody is asked. They may be other files later.
         if let Some(file) = &client.token_file {
-            token(file).map_err(WrongConfiguration::new)?;
+            token(TOKEN_FILE, file).map_err(WrongConfiguration::new)?;
         }
         if client.ca.is_some() {
             client.tls().map_err(WrongConfiguration::new)?;
@@ -131,7 +134,7 @@ impl Client {
                 let why = "the token is not sent where others can read it, and this is neither https nor this machine";
                 return Err(AskError::Refused(why.to_owned()));
             }
-            let token = token(file).map_err(|error| AskError::Refused(error.to_string()))?;
+            let token = token(TOKEN_FILE, file).map_err(|error| AskError::Refused(error.to_string()))?;
             let value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(AskError::failed)?;
             request = request.header(AUTHORIZATION, value);
         }
