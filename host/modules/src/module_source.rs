@@ -7,6 +7,7 @@ use std::str::FromStr;
 use baton_election::ElectionName;
 
 use super::oci::{InvalidOciReference, OciReference};
+use baton_store::address::without_user;
 
 /// What the store's own modules begin with.
 const STORE: &str = "store://";
@@ -48,7 +49,7 @@ impl FromStr for ModuleSource {
 
     fn from_str(text: &str) -> Result<Self, InvalidModuleSource> {
         if let Some(name) = text.strip_prefix(STORE) {
-            let invalid = |_| InvalidModuleSource::Election(name.to_owned());
+            let invalid = |_| InvalidModuleSource::Election(without_user(name));
             ElectionName::new(name).map(Self::Published).map_err(invalid)
         } else if let Some(reference) = text.strip_prefix(OCI) {
             Ok(Self::Oci(reference.parse()?))
@@ -57,7 +58,7 @@ impl FromStr for ModuleSource {
         } else if is_path(text) {
             Ok(Self::File(PathBuf::from(text)))
         } else {
-            Err(InvalidModuleSource::Scheme(text.to_owned()))
+            Err(InvalidModuleSource::Scheme(without_user(text)))
         }
     }
 }
@@ -124,9 +125,15 @@ mod tests {
             ("oci://report", "REGISTRY/REPOSITORY"),
             ("s3://bucket/report.wasm", "write a path, store://ELECTION or oci://"),
             ("https://example.com/report.wasm", "write a path"),
+            (
+                "https://me:c2VjcmV0@example.com/report.wasm",
+                "`https://***@example.com/report.wasm` is of no known kind",
+            ),
+            ("store://me:c2VjcmV0@example.com/report", "store://ELECTION"),
+            ("oci://me:c2VjcmV0@example.com/report:1", "`oci://***@example.com/report:1`"),
         ] {
             let error = text.parse::<ModuleSource>().unwrap_err().to_string();
-            assert!(error.contains(needs), "{text}: {error}");
+            assert!(error.contains(needs) && !error.contains("c2VjcmV0"), "{text}: {error}");
         }
     }
 }

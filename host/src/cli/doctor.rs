@@ -50,7 +50,8 @@ impl DoctorArguments {
     pub fn command(self, around: &Environment) -> Result<Doctor, ConfigError> {
         let flags = self.store.layer().flag(Key::Create, self.create).flag(Key::Lease, self.lease);
         let examined = config::resolve_examined(&flags.flag(Key::CompileTimeout, self.compile_timeout), around)?;
-        Ok(Doctor { examined, module: self.module, quick: self.quick, json: self.json })
+        let module = self.module.map(super::module_argument).transpose()?;
+        Ok(Doctor { examined, module, quick: self.quick, json: self.json })
     }
 }
 

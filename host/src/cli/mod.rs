@@ -43,10 +43,11 @@ pub use tone::{Tone, print_styled, table};
 
 use crate::config::{self, Config, ConfigError, Environment, Examined, Key, Layer};
 use args::{Arguments, Subcommand};
-use baton_modules::Assignment;
+use baton_modules::{Assignment, is_path};
 use baton_runtime::LogLevel;
 use baton_runtime::escape::{escape, escape_lines};
 use baton_store::StoreUrl;
+use baton_store::address::without_user;
 use baton_store::{DigestPrefix, InvalidPrefix};
 
 /// The exit status of a wrong configuration or usage. Success is 0, every other failure 1.
@@ -363,7 +364,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment
             if print_config { Command::PrintConfig(config.table()) } else { Command::Run(Box::new(config)) }
         }
         Subcommand::Dev(dev) => {
-            let (build, module) = (dev.build.clone(), dev.module.clone());
+            let (build, module) = (dev.build.clone(), dev.module.clone().map(module_argument).transpose()?);
             let folder = dev.path.clone().unwrap_or_else(|| PathBuf::from("."));
             let around = around.within(&folder);
             Command::Dev(Box::new(Development { folder, build, module, settings: dev.layer()?, around }))
@@ -389,6 +390,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment
         }
         Subcommand::Check { module, compile_timeout, file, json } => {
             let flags = Layer::new().flag(Key::CompileTimeout, compile_timeout).flag(Key::File, file);
+            let module = module_argument(module)?;
             Command::Check { module, compile_timeout: config::resolve_compile_timeout(&flags, around)?, json }
         }
         Subcommand::Doctor(doctor) => Command::Doctor(Box::new(doctor.command(around)?)),
@@ -397,7 +399,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment
                 let problem = format!("`{election}` looks like the module: name that first, and then the election");
                 return Err(ConfigError::of_argument("ELECTION", problem).into());
             }
-            let election = election_argument(&election)?;
+            let (module, election) = (module_argument(module)?, election_argument(&election)?);
             let flags = store.layer().flag(Key::Create, create).flag(Key::CompileTimeout, compile_timeout);
             let (store, create) = config::resolve_store_to_fill(&flags, around)?;
             let compile_timeout = config::resolve_compile_timeout(&flags, around)?;
@@ -459,6 +461,17 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment
 
 fn election_argument(text: &str) -> Result<ElectionName, ConfigError> {
     config::election(text).map_err(|problem| ConfigError::of_argument("ELECTION", problem))
+}
+
+/// The file of a module. What is at an address only a host fetches, which trusts none of it.
+fn module_argument(module: PathBuf) -> Result<PathBuf, ConfigError> {
+    match module.to_str().filter(|text| !is_path(text)) {
+        Some(address) => {
+            let problem = format!("`{}` is no file: name the component's file", without_user(address));
+            Err(ConfigError::of_argument("MODULE", problem))
+        }
+        None => Ok(module),
+    }
 }
 
 fn digest_argument(text: &str) -> Result<DigestPrefix, ConfigError> {

@@ -350,8 +350,9 @@ pub(super) fn show_log_format(format: &Format) -> String {
 /// # Errors
 /// What is wrong with it and what to write instead.
 pub fn election(text: &str) -> Result<ElectionName, String> {
-    ElectionName::new(text)
-        .map_err(|error| format!("{text:?} is not an election's name{}", after_name(&error.to_string())))
+    ElectionName::new(text).map_err(|error| {
+        format!("{:?} is not an election's name{}", without_user(text), after_name(&error.to_string()))
+    })
 }
 
 /// The rule that an election's error states, without the name that it repeats unescaped.

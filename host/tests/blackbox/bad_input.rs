@@ -160,6 +160,31 @@ fn a_store_url_with_a_typo() {
 }
 
 #[test]
+fn what_stands_before_a_host_is_shown_by_no_command() {
+    let address = "oci://me:c2VjcmV0@localhost:5000/job:1";
+    for (args, says) in [
+        (&["run", address][..], "`oci://***@localhost:5000/job:1` names no module"),
+        (&["check", address], "`oci://***@localhost:5000/job:1` is no file: name the component's file"),
+        (&["check", "--json", address], "`oci://***@localhost:5000/job:1` is no file"),
+        (&["push", address, "job"], "`oci://***@localhost:5000/job:1` is no file"),
+        (&["push", "job.wasm", address], "\"oci://***@localhost:5000/job:1\" is not an election's name"),
+        (&["doctor", address], "`oci://***@localhost:5000/job:1` is no file"),
+        (
+            &["run", "https://me:c2VjcmV0@example.com/job.wasm"],
+            "`https://***@example.com/job.wasm` is of no known kind",
+        ),
+    ] {
+        let home = tempfile::tempdir().expect("a folder");
+        let mut command = baton(home.path());
+        command.args(args);
+        let finished = finish(command);
+        refused(&finished, &[says]);
+        let said = format!("{}{}", finished.stdout, finished.stderr);
+        assert!(!said.contains("c2VjcmV0"), "{finished:?}");
+    }
+}
+
+#[test]
 fn an_election_name_that_is_not_allowed() {
     for name in ["", "Nightly", "9to5", "nightly_job", "../../etc/passwd", &"x".repeat(64)] {
         refused(&run(&Guest::Beats.module(), &["--election", name]), &[name, "a-z, 0-9 and hyphens"]);
