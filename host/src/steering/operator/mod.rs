@@ -227,21 +227,29 @@ impl Course<'_> {
         let nodes = self.nodes().await?;
         self.refuse_an_unaware(&leader, &nodes)?;
         let (Leader { node, incarnation, term }, for_s) = (leader.clone(), stays_out.as_secs());
-        let mark = self.request(Ask::StepDown { node: node.clone(), incarnation, for_s }).await?;
+        let request = self.request(Ask::StepDown { node: node.clone(), incarnation, for_s }).await?;
         let is_given_up = |seen: &Seen| seen.leader().is_none_or(|now| now.incarnation != leader.incarnation);
         if self.until(deadline, is_given_up).await?.is_none() {
-            return Err(NoEffect::NotYet(self.still_leads(&leader, &mark).await?));
+            return Err(NoEffect::NotYet(self.still_leads(&leader, Some(&request)).await?));
         }
+        let asked = self.known().await?;
         let now = now_beside(Some(&leader), &nodes);
         let others =
             nodes.iter().filter(|said| said.incarnation != leader.incarnation && could_lead(now, said)).count();
-        let next =
-            if others > 0 { self.until(deadline, |seen| seen.leader_above(term).is_some()).await? } else { None };
+        let is_led = |seen: &Seen| seen.leader_above(term).is_some();
+        let next = if others > 0 && asked.suspended.is_none() { self.until(deadline, is_led).await? } else { None };
         let next = match next {
             Some(next) => next,
             None => self.look().await?,
         };
         let then = match next.leader_above(term) {
+            Some(next) if next.incarnation == leader.incarnation => {
+                let why = self.overtaken(&request).await?.map(|why| format!(": {why}")).unwrap_or_default();
+                return Err(NoEffect::NotYet(format!(
+                    "{node} has stepped down, and leads {election} again in term {}{why}",
+                    next.term
+                )));
+            }
             Some(next) if next.node == node => {
                 return Err(NoEffect::NotYet(format!(
                     "{node} ended before it had given the lease of {election} up, and leads in term {}, started anew: ask \
@@ -250,8 +258,11 @@ impl Course<'_> {
                 )));
             }
             Some(next) => format!("{} leads in term {}", next.node, next.term),
-            None if others > 0 => "nobody has taken the lease yet".to_owned(),
-            None => "no other node has said that it could lead, so that nobody does meanwhile".to_owned(),
+            None => match self.known().await?.suspended {
+                Some(order) => format!("nobody leads, since it is suspended by {}", escape(&order.told())),
+                None if others > 0 => "nobody has taken the lease yet".to_owned(),
+                None => "no other node has said that it could lead, so that nobody does meanwhile".to_owned(),
+            },
         };
         let stays_out = humantime::format_duration(Duration::from_secs(for_s));
         Ok(format!("{node} led {election} in term {term}, has stepped down and stays out for {stays_out}: {then}\n"))
@@ -268,35 +279,40 @@ impl Course<'_> {
             self.refuse_an_unaware(&leader, &nodes)?;
         }
         let order = self.order()?;
-        let mark = self.edit(|found| Ok(Steering { suspended: Some(order.clone()), ..found? })).await?;
+        self.edit(|found| Ok(Steering { suspended: Some(order.clone()), ..found? })).await?;
         let heard_by = Instant::now() + HEARD_WITHIN;
         loop {
-            if self.until(deadline, |seen| seen.leader().is_none()).await?.is_none() {
-                let leader = self.look().await?.leader();
-                return Err(NoEffect::NotYet(match leader {
-                    Some(leader) => self.still_leads(&leader, &mark).await?,
-                    None => format!(
-                        "{election} is suspended, but just now somebody led: look with `baton nodes {election}`"
-                    ),
-                }));
-            }
+            let asked = self.known().await?;
+            let Some(suspended) = &asked.suspended else {
+                return Err(NoEffect::NotYet(format!(
+                    "{election} was suspended, and somebody has resumed it since: nodes lead again"
+                )));
+            };
+            let leader = self.look().await?.leader();
             // Who has read what is asked before it was, and not again, could take it still.
             let nodes = self.nodes().await?;
             let now = now_beside(before.leader().as_ref(), &nodes);
-            let unheard = unheard(now, &nodes, &mark, &[]);
-            if unheard.is_empty() || Instant::now() >= heard_by.min(deadline) {
-                if self.look().await?.leader().is_some() {
-                    continue;
-                }
+            let unheard = unheard(now, &nodes, &asked.mark(), &[]);
+            let is_known = unheard.is_empty() || Instant::now() >= heard_by.min(deadline);
+            // Nobody does still, after all have said what they know.
+            if is_known && leader.is_none() && self.look().await?.leader().is_none() {
                 let mut said = format!("{election} is suspended: nobody leads until `baton resume {election}`\n");
                 if let Some(Leader { node, term, .. }) = before.leader() {
                     let _ = writeln!(said, "{node} led in term {term}");
+                }
+                if suspended.id != order.id {
+                    let _ = writeln!(said, "it was suspended again since, by {}", escape(&suspended.told()));
                 }
                 for node in unheard {
                     let _ = writeln!(said, "{node} has not said that it knows");
                 }
                 said.push_str(&may_lead_all_the_same(&nodes));
                 return Ok(said);
+            }
+            if let Some(leader) = leader
+                && Instant::now() >= deadline
+            {
+                return Err(NoEffect::NotYet(self.still_leads(&leader, None).await?));
             }
             sleep(LOOK).await;
         }
@@ -309,15 +325,13 @@ impl Course<'_> {
         let resume = |found: Result<Steering, SteeringError>| match found {
             Ok(found) => {
                 let was_suspended = found.suspended.is_some();
-                let next = Steering { suspended: None, ..found };
-                let mark = next.mark();
-                Ok((next, (was_suspended, mark)))
+                Ok((Steering { suspended: None, ..found }, was_suspended))
             }
-            Err(SteeringError::Damaged(_)) => Ok((Steering::default(), (true, Steering::default().mark()))),
+            Err(SteeringError::Damaged(_)) => Ok((Steering::default(), true)),
             Err(error) => Err(EditError::from(error)),
         };
         let before = self.nodes().await?;
-        let (was_suspended, mark) = self.edited(resume).await?;
+        let was_suspended = self.edited(resume).await?;
         self.call().await;
         if !was_suspended {
             self.refuse_an_unknown(&self.look().await?, &before).await?;
@@ -326,6 +340,13 @@ impl Course<'_> {
         let seen = self.look().await?;
         let last = if seen.leader().is_none() { seen.term() } else { 0 };
         loop {
+            let asked = self.known().await?;
+            if let Some(order) = &asked.suspended {
+                return Err(NoEffect::NotYet(format!(
+                    "{election} was resumed, and is suspended again since, by {}",
+                    escape(&order.told())
+                )));
+            }
             let seen = self.look().await?;
             if let Some(Leader { node, term, .. }) = seen.leader_above(last) {
                 return Ok(format!("{election} is resumed: {node} leads in term {term}\n"));
@@ -338,7 +359,7 @@ impl Course<'_> {
             let nodes = self.nodes().await?;
             // What was said before says nothing of it, also where it names the same: that node may be gone.
             let now = now();
-            let unheard = unheard(now, &nodes, &mark, &before);
+            let unheard = unheard(now, &nodes, &asked.mark(), &before);
             if !nodes.iter().any(|said| could_lead(now, said)) && unheard.is_empty() {
                 return Ok(format!("{election} is resumed; no node has said that it could lead\n"));
             }
@@ -451,13 +472,17 @@ impl Course<'_> {
         }
     }
 
-    /// Why the same node leads still.
-    async fn still_leads(&self, leader: &Leader, mark: &str) -> Result<String, NoEffect> {
-        let nodes = self.nodes().await?;
+    /// Why the same node leads still, though it was asked for something else.
+    async fn still_leads(&self, leader: &Leader, request: Option<&Request>) -> Result<String, NoEffect> {
+        let (asked, nodes) = (self.known().await?, self.nodes().await?);
         let said = nodes.iter().find(|said| said.incarnation == leader.incarnation);
-        let why = match said {
-            Some(said) if said.version.is_empty() => "its version of baton does not know steering: update it",
-            Some(said) if said.steered.as_deref() == Some(mark) => "it knows, and its instance is still stopping",
+        let replaced = request.and_then(|own| replaced(own, &asked));
+        let why = match (&replaced, said) {
+            (_, Some(said)) if said.version.is_empty() => "its version of baton does not know steering: update it",
+            (Some(why), _) => why,
+            (_, Some(said)) if said.steered.as_ref() == Some(&asked.mark()) => {
+                "it knows, and its instance is still stopping"
+            }
             _ => "it has not said that it knows: does it run, and reach the store?",
         };
         let Leader { node, term, .. } = leader;
@@ -469,9 +494,19 @@ impl Course<'_> {
             .map_err(|error| NoEffect::Refused(format!("the system has no random numbers: {error}")))
     }
 
-    async fn request(&self, ask: Ask) -> Result<String, NoEffect> {
+    async fn request(&self, ask: Ask) -> Result<Request, NoEffect> {
         let request = Request { order: self.order()?, ask };
-        self.edit(|found| Ok(Steering { request: Some(request.clone()), ..found? })).await
+        self.edit(|found| Ok(Steering { request: Some(request.clone()), ..found? })).await?;
+        Ok(request)
+    }
+
+    /// What others have asked for since, where that is why it does not come about.
+    async fn overtaken(&self, request: &Request) -> Result<Option<String>, NoEffect> {
+        let asked = self.known().await?;
+        Ok(match &asked.suspended {
+            Some(order) => Some(format!("it is suspended by {}", escape(&order.told()))),
+            None => replaced(request, &asked),
+        })
     }
 
     /// Changes what is asked, and returns its mark.
@@ -579,6 +614,16 @@ impl Course<'_> {
 fn could_lead(now: OffsetDateTime, said: &Announcement) -> bool {
     let is_out = said.stays_out.as_ref().is_some_and(|why| why != "transferring");
     said.is_fresh(now) && !is_out && !said.holds.is_empty()
+}
+
+/// Which other request has taken the place of that one, whatever else is asked.
+fn replaced(request: &Request, asked: &Steering) -> Option<String> {
+    let other = asked.request.as_ref().filter(|other| other.order.id != request.order.id)?;
+    let what = match &other.ask {
+        Ask::StepDown { node, .. } => format!("that {node} steps down"),
+        Ask::Transfer { node, .. } => format!("that {node} leads"),
+    };
+    Some(format!("{} was asked since, by {}", escape(&what), escape(&other.order.told())))
 }
 
 /// Those that may be there, know steering, and have not said that they know of this, or only `before`.

@@ -89,6 +89,58 @@ async fn nothing_is_handed_over_where_another_leads_or_anything_was_asked_meanwh
     assert_eq!(node, "web-2");
 }
 
+/// What that operator is told in the end, where others ask for something else as soon as it has asked.
+async fn told_beside(store: &MemoryStore, what: Steered, others: &[Steered]) -> Told {
+    let election = job();
+    let patient = Operator { patience: Duration::from_secs(5), ..operator(store, &election) };
+    let before = patient.known().await.unwrap();
+    let beside = async {
+        while patient.known().await.unwrap() == before {
+            sleep(Duration::from_millis(10)).await;
+        }
+        let other = Operator { by: "bob@desk".to_owned(), ..operator(store, &election) };
+        for what in others {
+            // Whether it comes about is not the point.
+            let _ = other.steer(what).await;
+        }
+    };
+    tokio::join!(patient.steer(&what), beside).0
+}
+
+fn not_yet(told: Told) -> String {
+    let Err(NoEffect::NotYet(why)) = told else { panic!("{told:?}") };
+    why
+}
+
+#[tokio::test]
+async fn what_others_ask_meanwhile_is_told_and_not_taken_for_a_node_that_does_not_hear() {
+    let itself = Itself { node: "web-1".to_owned(), incarnation: "web-1".to_owned() };
+    let step_down = || Steered::StepDown(Duration::from_secs(9));
+    let beside = [
+        (Steered::Suspend, Steered::Resume, "job was suspended, and somebody has resumed it since"),
+        (step_down(), Steered::Transfer("web-2".to_owned()), "that web-2 leads was asked since, by bob@desk"),
+        (Steered::Transfer("web-2".to_owned()), step_down(), "that web-1 steps down was asked since, by bob@desk"),
+    ];
+    let told = beside.map(async |(what, other, says)| {
+        let store = store();
+        lead(&store, &itself).await;
+        announce(&store, "web-1", "/").await;
+        announce(&store, "web-2", "/").await;
+        (not_yet(told_beside(&store, what, &[other]).await), says)
+    });
+    for (why, says) in futures::future::join_all(told).await {
+        assert!(why.contains(says), "{why}");
+    }
+    // Nobody leads, and who has heard of the last that is asked knows of all.
+    let store = store();
+    announce(&store, "web-1", "/").await;
+    operator(&store, &job()).steer(&Steered::Suspend).await.unwrap();
+    let why = not_yet(told_beside(&store, Steered::Resume, &[Steered::Suspend]).await);
+    assert!(why.contains("job was resumed, and is suspended again since, by bob@desk"), "{why}");
+    let said = told_beside(&store, Steered::Suspend, &[Steered::Suspend]).await.unwrap();
+    assert!(said.contains("it was suspended again since, by bob@desk"), "{said}");
+}
+
 /// Has that node lead.
 async fn lead(store: &MemoryStore, itself: &Itself) {
     let Itself { node, incarnation } = itself.clone();

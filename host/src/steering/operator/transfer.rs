@@ -58,8 +58,8 @@ impl Course<'_> {
             }
             self.refuse_an_unaware(leader, &nodes)?;
         }
-        let mark = self.request(Ask::Transfer { node: to.to_owned(), incarnation: target.clone() }).await?;
-        self.until_taken(deadline, (to, &target), Before { last, leader: before }, &nodes, &mark).await
+        let request = self.request(Ask::Transfer { node: to.to_owned(), incarnation: target.clone() }).await?;
+        self.until_taken(deadline, (to, &target), Before { last, leader: before }, &nodes, &request).await
     }
 
     async fn hand_over(&self, from: &Itself, to: &Announcement, asked: &Steering) -> Told {
@@ -81,7 +81,7 @@ impl Course<'_> {
             return Err(NoEffect::Refused(format!("something else was asked of {} meanwhile", self.election)));
         }
         let before = Before { last: seen.term(), leader: Some(leader) };
-        self.until_taken(deadline, (&to.node, &to.incarnation), before, &[], &mark).await
+        self.until_taken(deadline, (&to.node, &to.incarnation), before, &[], &request).await
     }
 
     /// Waits until the node that is to lead does, or another.
@@ -91,7 +91,7 @@ impl Course<'_> {
         (to, target): (&str, &str),
         Before { last, leader: before }: Before,
         nodes: &[Announcement],
-        mark: &str,
+        request: &Request,
     ) -> Told {
         let election = self.election;
         let mut is_given_up = before.is_none();
@@ -115,7 +115,11 @@ impl Course<'_> {
         let taken = taken.await?;
         if let Some(Leader { node, term, .. }) = came_to_nothing {
             let is_unaware = nodes.iter().any(|said| said.node == node && said.version.is_empty());
-            let why = if is_unaware { " and does not know steering: update it" } else { "" };
+            let why = match self.overtaken(request).await? {
+                _ if is_unaware => " and does not know steering: update it".to_owned(),
+                Some(why) => format!("; {why}"),
+                None => String::new(),
+            };
             return Err(NoEffect::NotYet(format!(
                 "{to} has not taken the lease of {election} in time: {node} leads in term {term}{why}"
             )));
@@ -125,12 +129,17 @@ impl Course<'_> {
                 let from = before.map(|before| format!(", after {}", before.node)).unwrap_or_default();
                 Ok(format!("{to} leads {election} in term {}{from}\n{}", leader.term, may_lead_all_the_same(nodes)))
             }
-            (None, Some(leader)) if !is_given_up => Err(NoEffect::NotYet(self.still_leads(&leader, mark).await?)),
-            (None, _) => Err(NoEffect::NotYet(format!(
-                "{to} has not taken the lease of {election} within {:?}, nor has anybody else: look with `baton nodes \
-                 {election}`",
-                self.patience
-            ))),
+            (None, Some(leader)) if !is_given_up => {
+                Err(NoEffect::NotYet(self.still_leads(&leader, Some(request)).await?))
+            }
+            (None, _) => {
+                let why = self.overtaken(request).await?;
+                let why = why.unwrap_or_else(|| format!("look with `baton nodes {election}`"));
+                Err(NoEffect::NotYet(format!(
+                    "{to} has not taken the lease of {election} within {:?}, nor has anybody else: {why}",
+                    self.patience
+                )))
+            }
         }
     }
 
