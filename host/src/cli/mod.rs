@@ -34,9 +34,9 @@ pub use generate::{completions, manual, write_manuals};
 pub use history::{TermRow, print_history};
 pub use modules::{ModuleRow, NodeRow, print_modules};
 pub use nodes::{NodeStatusRow, print_nodes};
-pub use print::{columns, print, print_bytes, print_json, print_on, print_value};
+pub use print::{columns, print, print_bytes, print_json, print_on, print_value, say, say_error};
 pub use progress::Progress;
-pub use status::{LeaseWord, StatusRow, SuspendedRow, print_again, print_status, say_unread};
+pub use status::{LeaseWord, StatusRow, SuspendedRow, print_again, print_status};
 pub use steering::Steer;
 pub use told::print_told;
 pub use tone::{Tone, print_styled, table};
@@ -318,7 +318,7 @@ impl Stop {
                 u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
             }
             Self::Config(error) => {
-                let _ = writeln!(std::io::stderr(), "error: wrong configuration: {}", escape(&error.to_string()));
+                say_error(&format!("wrong configuration: {error}"));
                 ExitCode::from(WRONG_CONFIGURATION)
             }
         }

@@ -15,6 +15,16 @@ pub fn print(text: &str) -> io::Result<()> {
     write(escape_lines(text).as_bytes())
 }
 
+/// Says a line on stderr, beside what is printed. Tells whether somebody may read it; nothing else depends on that.
+pub fn say(line: &str) -> bool {
+    writeln!(io::stderr(), "{}", escape(line)).is_ok()
+}
+
+/// The same of what is wrong.
+pub fn say_error(error: &str) -> bool {
+    say(&format!("error: {error}"))
+}
+
 /// Prints a result as JSON, in which what could harm a terminal is written as `\uXXXX`.
 ///
 /// # Errors

@@ -1,13 +1,13 @@
 //! What `baton status` prints.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::time::Duration;
 
 use baton_election::{ElectionName, LeaseState, Outcome, Snapshot, Term};
 use serde::{Serialize, Serializer};
 
 use super::nodes::in_one;
-use super::print::{print_json, print_json_again};
+use super::print::{print_json, print_json_again, say_error};
 use super::progress::moves_its_cursor;
 use super::tone::{Tone, on_stdout, print_drawing, print_styled, table};
 use crate::config::ConfigError;
@@ -177,14 +177,6 @@ pub fn print_status(rows: &[StatusRow], json: bool) -> io::Result<()> {
     if json { print_json(&rows) } else { print_styled(&text(rows)).map(drop) }
 }
 
-/// Says on stderr what could not be read.
-pub fn say_unread(unread: &[String]) {
-    for error in unread {
-        // Nobody depends on it.
-        let _ = writeln!(io::stderr(), "error: {}", escape(error));
-    }
-}
-
 /// Prints what was read of a store at a time, and why the rest could not be, or nothing: on a terminal in the place of what
 /// was printed before, anywhere else below it. Tells whether somebody reads it.
 ///
@@ -200,10 +192,12 @@ pub fn print_again(
         // What cannot be read is no status.
         return match read {
             Ok((rows, unread)) => {
-                say_unread(unread);
+                for error in unread {
+                    say_error(error);
+                }
                 print_json_again(&rows)
             }
-            Err(error) => Ok(writeln!(io::stderr(), "error: {}", escape(error)).is_ok()),
+            Err(error) => Ok(say_error(error)),
         };
     }
     // A person does not miss the microseconds.

@@ -1,6 +1,6 @@
 //! `baton push`: publishes a module.
 
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -16,7 +16,6 @@ use crate::cli::{self, Progress, Push};
 use crate::links;
 use baton_modules::{EditError, ModuleSource, Publication, Pushed};
 use baton_modules::{check_election, edit_versions};
-use baton_runtime::escape::escape;
 use baton_runtime::shell::quoted;
 use baton_runtime::{FileError, read_file};
 use baton_store::clock::{rfc3339, wall};
@@ -78,8 +77,8 @@ async fn publish(push: &Push, digest: Digest, module: Bytes, signature: Option<S
     };
     cli::print(&format!("{digest} {news}\n`baton modules {election}` shows which nodes run it\n"))?;
     if let Some(warning) = who_does_not_follow(modules, election).await {
-        // Nobody may read it; what was pushed is pushed.
-        let _ = writeln!(std::io::stderr(), "warning: {}", escape(&warning));
+        // What was pushed is pushed.
+        cli::say(&format!("warning: {warning}"));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -27,7 +27,9 @@ pub(super) async fn status(
         None => {
             let Looked { rows, unread } = look().await?;
             cli::print_status(&rows, json)?;
-            cli::say_unread(&unread);
+            for error in &unread {
+                cli::say_error(error);
+            }
             if !unread.is_empty() {
                 return Ok(ExitCode::FAILURE);
             }

@@ -10,7 +10,6 @@ mod listener;
 mod sent_events;
 
 use std::collections::HashMap;
-use std::io::Write as _;
 use std::os::fd::AsFd as _;
 use std::pin::pin;
 use std::process::ExitCode;
@@ -29,9 +28,8 @@ use tokio::time::{Instant, sleep};
 
 use super::{WrongConfiguration, elections, open_store, patiently, read, unheard_of};
 use crate::admin::{AdminUrl, is_of_one_machine};
-use crate::cli::{Told, print_told};
+use crate::cli::{Told, print_told, say, say_error};
 use baton_runtime::LogLevel;
-use baton_runtime::escape::escape;
 use baton_store::jitter::between;
 use baton_store::{Announcement, ModuleStore as _, Store};
 use client::{Answer, AskError, Client};
@@ -101,7 +99,7 @@ pub(super) async fn told(told: &Told) -> anyhow::Result<ExitCode> {
                 Err(error) if is_one => return Err(error),
                 // Of the others there is something to tell.
                 Err(error) => {
-                    say(&format!("{error:#}"));
+                    say_error(&format!("{error:#}"));
                     exit = ExitCode::FAILURE;
                 }
             }
@@ -121,13 +119,14 @@ pub(super) async fn told(told: &Told) -> anyhow::Result<ExitCode> {
             Ok(()) => break,
             Err(error) if readers.is_empty() || error.is::<std::io::Error>() => return Err(error),
             // The others go on.
-            Err(error) => say(&format!("{error:#}")),
+            Err(error) => {
+                say_error(&format!("{error:#}"));
+            }
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says something beside what is printed. Nobody may read it.
 /// Returns once nobody reads what this process prints, though it may have nothing to print for days; never where that is not
 /// to be seen, as of a file.
 async fn unread() {
@@ -138,10 +137,6 @@ async fn unread() {
         }
     }
     std::future::pending().await
-}
-
-fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{}", escape(line));
 }
 
 /// Reads what is told of one election.
