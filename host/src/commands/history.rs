@@ -4,9 +4,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use baton_election::{ElectionName, Snapshot};
-use tokio::time::timeout;
 
-use super::{ANSWER_WITHIN, open_store, read, unheard_of};
+use super::{in_time, open_store, read, unheard_of};
 use crate::cli::{self, TermRow};
 use baton_store::{StoreUrl, read_history};
 
@@ -17,10 +16,8 @@ pub(super) async fn history(
     json: bool,
 ) -> anyhow::Result<ExitCode> {
     let (place, store) = (store, open_store(store)?);
-    let told = timeout(ANSWER_WITHIN, read_history(&*store, election)).await;
     let cannot = || format!("cannot read the history of {election}");
-    let told = told.with_context(|| format!("the store did not answer within {ANSWER_WITHIN:?}"));
-    let told = told.with_context(cannot)?.with_context(cannot)?;
+    let told = in_time(read_history(&*store, election)).await.with_context(cannot)?.with_context(cannot)?;
     let snapshot = read(&*store, election).await?;
     if told.is_none() && snapshot == Snapshot::Nothing {
         return Err(unheard_of(election, place, &*store).await);

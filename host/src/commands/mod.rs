@@ -161,18 +161,30 @@ async fn elections(store: &dyn LeaseStore) -> Result<Vec<ElectionName>, StoreErr
 }
 
 async fn patiently<T>(tries: u32, request: impl AsyncFn() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    // What the store has said last tells more than that the next answer was late.
+    let mut said = None;
     let answer = async {
         for _ in 1..tries {
             match request().await {
-                Err(StoreError::Unknown(_)) => tokio::time::sleep(BETWEEN_TRIES).await,
+                Err(error @ StoreError::Unknown(_)) => said = Some(error),
                 answer => return answer,
             }
+            tokio::time::sleep(BETWEEN_TRIES).await;
         }
         request().await
     };
-    tokio::time::timeout(ANSWER_WITHIN, answer)
-        .await
-        .unwrap_or_else(|_| Err(StoreError::Unknown(format!("the store did not answer within {ANSWER_WITHIN:?}"))))
+    let answer = in_time(answer).await;
+    answer.unwrap_or_else(|late| Err(said.unwrap_or_else(|| StoreError::Unknown(late.to_string()))))
+}
+
+/// A store that has not answered at all.
+#[derive(Debug, thiserror::Error)]
+#[error("the store did not answer within {ANSWER_WITHIN:?}")]
+struct Late;
+
+/// What the store answers, if it does.
+async fn in_time<T>(answer: impl Future<Output = T>) -> Result<T, Late> {
+    tokio::time::timeout(ANSWER_WITHIN, answer).await.map_err(|_| Late)
 }
 
 /// So many elections are named where one is not there.

@@ -5,9 +5,8 @@ use std::process::ExitCode;
 use anyhow::Context;
 use baton_election::{ElectionName, Snapshot};
 use time::OffsetDateTime;
-use tokio::time::timeout;
 
-use super::{ANSWER_WITHIN, TRIES, open_store, patiently, read, unheard_of};
+use super::{TRIES, in_time, open_store, patiently, read, unheard_of};
 use crate::cli::{self, ModuleRow};
 use crate::links;
 use crate::steering::rollback;
@@ -19,10 +18,8 @@ use baton_store::{Announcement, DigestPrefix, ModuleStore as _, ObjectStore};
 pub(super) async fn modules(election: &ElectionName, store: &StoreUrl, json: bool) -> anyhow::Result<ExitCode> {
     let (place, store) = (store, open_store(store)?);
     let modules: &dyn ObjectStore = &*store;
-    let control = timeout(ANSWER_WITHIN, read_versions(modules, election)).await;
     let cannot = || format!("cannot read the modules of {election}");
-    let control = control.with_context(|| format!("the store did not answer within {ANSWER_WITHIN:?}"));
-    let control = control.with_context(cannot)?.with_context(cannot)?;
+    let control = in_time(read_versions(modules, election)).await.with_context(cannot)?.with_context(cannot)?;
     let announcements = announcements(modules, election).await?;
     let nothing = control.is_none() && announcements.is_empty();
     // That there is nothing at all may be a misspelt election, and is an error.

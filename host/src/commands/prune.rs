@@ -6,10 +6,9 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use baton_election::{ElectionName, Snapshot, StoreError};
 use time::{Duration, OffsetDateTime};
-use tokio::time::timeout;
 
 use super::modules::now;
-use super::{ANSWER_WITHIN, TRIES, open_store, patiently, read};
+use super::{TRIES, in_time, open_store, patiently, read};
 use crate::cli;
 use baton_modules::{EditError, ListedVersion, VersionList};
 use baton_modules::{edit_versions, read_versions};
@@ -147,10 +146,7 @@ impl Pruner<'_> {
         request: impl Future<Output = Result<T, EditError>>,
     ) -> anyhow::Result<T> {
         let cannot = || format!("cannot prune the versions of {election}");
-        match timeout(ANSWER_WITHIN, request).await {
-            Ok(answer) => answer.with_context(cannot),
-            Err(_) => bail!("{}: the store did not answer within {ANSWER_WITHIN:?}", cannot()),
-        }
+        in_time(request).await.with_context(cannot)?.with_context(cannot)
     }
 
     /// What the nodes of an election run. What those have said that are gone is taken back for them, as they would.

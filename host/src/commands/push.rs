@@ -11,7 +11,7 @@ use bytes::Bytes;
 use tokio::time::timeout;
 
 use super::modules::{announcements, now};
-use super::{ANSWER_WITHIN, TRIES, inspect, open_store, patiently};
+use super::{ANSWER_WITHIN, TRIES, in_time, inspect, open_store, patiently};
 use crate::cli::{self, Progress, Push};
 use crate::links;
 use baton_modules::{EditError, ModuleSource, Publication, Pushed};
@@ -56,11 +56,10 @@ async fn publish(push: &Push, digest: Digest, module: Bytes, signature: Option<S
     let edit = edit_versions(modules, election, |control| {
         control.push(new.clone()).map_err(|error| anyhow::Error::from(EditError::from(error)))
     });
-    let pushed = match timeout(ANSWER_WITHIN, edit).await {
+    let pushed = match in_time(edit).await {
         Ok(pushed) => pushed.with_context(|| format!("cannot make {digest} the current version of {election}"))?,
-        Err(_) => bail!(
-            "the store did not answer within {ANSWER_WITHIN:?}: {digest} may be the current version of {election} or \
-             not; look with `baton modules`, or push again"
+        Err(late) => bail!(
+            "{late}: {digest} may be the current version of {election} or not; look with `baton modules`, or push again"
         ),
     };
     links::call(&push.store, &*store, election).await;

@@ -12,9 +12,8 @@ use base64::engine::general_purpose::STANDARD;
 use baton_election::{ElectionName, HIGHEST_TERM, LeaseState, Snapshot};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use tokio::time::timeout;
 
-use super::{ANSWER_WITHIN, open_store, read};
+use super::{in_time, open_store, read};
 use crate::cli::{self, StateAction};
 use baton_store::ObjectStore;
 use baton_store::state::{self, Document, DocumentError, KEY, LARGEST};
@@ -70,12 +69,11 @@ pub(super) async fn state(election: &ElectionName, store: &StoreUrl, action: Sta
 
 /// The state as it was saved last. That there is none may be a misspelt election, and is an error.
 async fn saved(store: &dyn ObjectStore, election: &ElectionName) -> anyhow::Result<Document> {
-    match timeout(ANSWER_WITHIN, state::read(store, election)).await {
-        Ok(read) => read.with_context(|| format!("cannot read the state of {election}"))?.with_context(|| {
-            format!("there is no state of {election} in this store: no coordinator that keeps one has led there yet")
-        }),
-        Err(_) => bail!("cannot read the state of {election}: the store did not answer within {ANSWER_WITHIN:?}"),
-    }
+    let cannot = || format!("cannot read the state of {election}");
+    let read = in_time(state::read(store, election)).await.with_context(cannot)?.with_context(cannot)?;
+    read.with_context(|| {
+        format!("there is no state of {election} in this store: no coordinator that keeps one has led there yet")
+    })
 }
 
 /// Changes the state, unless a coordinator leads.
@@ -95,12 +93,11 @@ async fn change(
         }
         Ok(changed)
     };
-    match timeout(ANSWER_WITHIN, state::edit(states, election, may_change, change)).await {
+    match in_time(state::edit(states, election, may_change, change)).await {
         Ok(changed) => changed.with_context(|| format!("cannot change the state of {election}")),
-        Err(_) => bail!(
-            "the store did not answer within {ANSWER_WITHIN:?}: the state of {election} may be changed or not; look at \
-             it with `baton state`"
-        ),
+        Err(late) => {
+            bail!("{late}: the state of {election} may be changed or not; look at it with `baton state`")
+        }
     }
 }
 

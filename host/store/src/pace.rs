@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use baton_election::StoreError;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::jitter::doubled;
 
@@ -13,6 +13,9 @@ const TRY: Duration = Duration::from_secs(4);
 const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 /// Tries that the store refuses without having written, before it is given up.
 const TRIES: u32 = 10;
+/// An edit has no further try from then on: with the last one it takes less than the ten seconds that people wait for, who
+/// then read what the store has said, and not that it was late.
+const LONGEST_EDIT: Duration = Duration::from_secs(5);
 
 /// One try, which is unknown if it takes too long.
 pub(crate) async fn tried<T>(request: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
@@ -21,6 +24,7 @@ pub(crate) async fn tried<T>(request: impl Future<Output = Result<T, StoreError>
 
 /// The pace of repeated tries.
 pub(crate) struct Pace<'a> {
+    begun: Instant,
     tries: u32,
     tell: &'a (dyn Fn(&StoreError) + Send + Sync),
 }
@@ -28,7 +32,7 @@ pub(crate) struct Pace<'a> {
 impl<'a> Pace<'a> {
     /// `tell` hears of the first error.
     pub fn new(tell: &'a (dyn Fn(&StoreError) + Send + Sync)) -> Self {
-        Self { tries: 0, tell }
+        Self { begun: Instant::now(), tries: 0, tell }
     }
 
     /// Waits before the next try; or says why there should be none.
@@ -44,7 +48,8 @@ impl<'a> Pace<'a> {
     /// The same for an edit, whose sender waits for the answer: a store that is not there or refuses this host is
     /// left alone, since that can be mended. Returns the error if there should be no next try.
     pub async fn wait_to_edit(&mut self, error: StoreError) -> Result<(), StoreError> {
-        let given_up = matches!(error, StoreError::Misconfigured(_)) || self.wait(&error).await.is_err();
+        let is_late = self.begun.elapsed() >= LONGEST_EDIT;
+        let given_up = is_late || matches!(error, StoreError::Misconfigured(_)) || self.wait(&error).await.is_err();
         if given_up { Err(error) } else { Ok(()) }
     }
 }

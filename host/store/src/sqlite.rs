@@ -53,8 +53,9 @@ const STATES_BUSY: Duration = Duration::from_secs(2);
 /// The same for what elections are told and for their history, which many read and few write.
 const CONTROL_BUSY: Duration = Duration::from_secs(2);
 
-/// The same for modules: as long as a slow disk takes for a large one that another is writing.
-const MODULES_BUSY: Duration = Duration::from_secs(30);
+/// The same for modules: as long as a slow disk takes for a large one that another is writing, and less than a command
+/// waits for, which is then told.
+const MODULES_BUSY: Duration = Duration::from_secs(8);
 
 pub use super::url::SQLITE_LEASE_RANGE as LEASE_RANGE;
 

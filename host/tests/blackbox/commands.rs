@@ -101,6 +101,56 @@ fn status_of_a_store_that_is_not_there() {
     assert!(status.stderr.contains("lease.db") && status.stderr.contains("correct --store"), "{status:?}");
 }
 
+/// As a host leaves it that is stopped in the middle of a request.
+#[test]
+fn commands_say_that_another_process_has_locked_the_store_and_what_to_do() {
+    let fleet = Fleet::new(Store::sqlite()).with(Guest::KeepsHistory);
+    let (mut node, _) = fleet.leader("alpha");
+    assert!(node.terminate().success());
+    let module = Guest::KeepsHistory.module().display().to_string();
+    let pushed = fleet.command(&["push", &module, ELECTION]);
+    assert_eq!(pushed.code, Some(0), "{pushed:?}");
+    let (home, url, folder) = (fleet.home.path(), fleet.store.url(), fleet.store.folder());
+    // Each waits for as long as it has patience, so that they wait together.
+    let say_so = |locked: &[&str], commands: &[(&[&str], &str)]| {
+        let locks = locked.iter().map(|name| {
+            let connection = Connection::open(folder.join(name)).expect("the file");
+            connection.execute_batch("BEGIN EXCLUSIVE").expect("the lock");
+            connection
+        });
+        let locks: Vec<Connection> = locks.collect();
+        std::thread::scope(|scope| {
+            let run = |args: &[&str]| {
+                let mut command = baton(home);
+                command.args(args).arg("--store").arg(&url);
+                finish(command)
+            };
+            let asked: Vec<_> = commands.iter().map(|(args, file)| (scope.spawn(move || run(args)), file)).collect();
+            for (asked, file) in asked {
+                let finished = asked.join().expect("its answer");
+                let says = |word: &str| finished.stderr.contains(word);
+                assert!(finished.code == Some(1) && says(file), "`{file}`: {finished:?}");
+                assert!(
+                    says("is busy with another request") && says("was stopped in the middle of one"),
+                    "{finished:?}"
+                );
+            }
+        });
+        drop(locks);
+    };
+    say_so(
+        &["history.db", "control.db", "state.db"],
+        &[
+            (&["history", ELECTION], "history.db"),
+            (&["modules", ELECTION], "control.db"),
+            (&["rollback", ELECTION], "control.db"),
+            (&["prune", ELECTION, "--keep", "1"], "control.db"),
+            (&["state", "list", ELECTION], "state.db"),
+        ],
+    );
+    say_so(&["modules.db"], &[(&["push", &module, ELECTION], "modules.db")]);
+}
+
 #[test]
 fn status_of_a_broken_lease_and_of_one_held_outside() {
     let fleet = Fleet::new(Store::azurite());
