@@ -2,8 +2,8 @@
 //!
 //! A thread that has something to say must not wait for the log's reader. So [`Log::emit`] puts the event into
 //! a bounded queue and returns, and a thread of its own writes. When the queue is full, events are
-//! dropped and counted, and the count is said once there is room. Guests may fill only a part of the
-//! queue: however much they print, the host's own events still find room.
+//! dropped and counted, and the count is said once there is room. The guests of each election have a part of the
+//! queue: however much one prints, the host's own events and the lines of others still find room.
 //!
 //! A line of a guest is an effect, which the gate has let pass before it came here. It waits here, perhaps for long, so
 //! it brings a deadline with it, and is dropped and counted if that has passed before it is written. What the host says
@@ -113,7 +113,7 @@ impl Log {
         let queue = Arc::new(Queue::default());
         let scope = Arc::new(Scope { node: node.clone(), standing: None });
         let events = Arc::new(Ring::of(ring::EVENTS));
-        let thread = writer::spawn(Arc::clone(&queue), Arc::clone(&scope), Arc::clone(&events), style, Sink::new(out))?;
+        let thread = writer::spawn(Arc::clone(&queue), Arc::clone(&events), style, Sink::new(out))?;
         Ok((Self { queue: Arc::clone(&queue), scope, events }, LogWriter { queue, thread }))
     }
 
@@ -184,9 +184,9 @@ impl Log {
         }
     }
 
-    /// Whether lines of guests are neither written nor dropped.
+    /// Whether lines of this election's guests are neither written nor dropped.
     pub fn has_lines(&self) -> bool {
-        self.queue.has_lines()
+        self.scope.standing.as_ref().is_some_and(|standing| standing.share.holds_any())
     }
 
     /// Says why the host ends itself, and waits until that is written, at most so long. Blocks.

@@ -4,23 +4,30 @@
 //! use, how much was dropped, and whether it is closed. The lock is held for a push or a pop, never
 //! while something is written.
 //!
+//! What guests print has room of its own, and of that each election has a [`Share`]: no coordinator can push out the
+//! lines of another, or a word of the host's.
+//!
 //! It is our own, because a library's queue, such as that of `tracing-appender`, bounds and counts but knows only bytes:
 //! guests would take the host's room, a line could not be judged by its deadline right before it is written, nobody could
 //! wait for those of one lease before it is given up, and the last words would find no room.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
+use super::ring::BESIDES;
 use super::{Event, Scope};
+use baton_runtime::escape::is_harmful;
 use baton_store::gate::Deadline;
 
-/// How many events wait at most.
+/// How many of the host's own events wait at most.
 pub(super) const CAPACITY: usize = 1024;
-/// How many of them may be lines that guests printed.
-pub(super) const GUEST_SHARE: usize = CAPACITY / 4 * 3;
+/// How much of what the guests of all elections print waits at most, in bytes; but for each election no less than this.
+pub(super) const GUESTS: usize = 4 << 20;
+const GUESTS_EACH: usize = 64 << 10;
 /// While guests print without end, the count of dropped lines is said this often.
 const SAY_DROPPED: Duration = Duration::from_secs(1);
 
@@ -39,23 +46,108 @@ pub(super) struct LogEntry {
     pub deadline: Option<Deadline>,
 }
 
+impl LogEntry {
+    /// The share that it takes room of; none for what the host says itself.
+    fn share(&self) -> Option<&Share> {
+        let is_output = matches!(self.event, Event::Output { .. });
+        self.scope.standing.as_ref().filter(|_| is_output).map(|standing| &standing.share)
+    }
+
+    /// About how many bytes a guest's line takes of the log, as it is escaped there: no less than it takes of memory.
+    fn size(&self) -> usize {
+        let Event::Output { context, line, .. } = &self.event else { return BESIDES };
+        let escaped = |c: char| match c {
+            '"' | '\\' => 2,
+            c if is_harmful(c) => r"\u{00}".len(),
+            c => c.len_utf8(),
+        };
+        BESIDES + line.chars().chain(context.iter().flat_map(|context| context.chars())).map(escaped).sum::<usize>()
+    }
+}
+
+/// How much of what one election's guests print may wait.
+///
+/// It is counted by what it takes of the log, since a reader that is slow is slow by bytes: who prints what becomes
+/// long there makes nobody else wait for longer.
+#[derive(Debug)]
+pub(super) struct Share {
+    most: usize,
+    /// What waits, or is in the writer's hands. Changed under the queue's lock only.
+    held: AtomicUsize,
+}
+
+impl Share {
+    /// That of one of so many elections.
+    pub fn one_of(elections: usize) -> Self {
+        Self { most: (GUESTS / elections.max(1)).max(GUESTS_EACH), held: AtomicUsize::new(0) }
+    }
+
+    /// Whether lines are neither written nor dropped.
+    pub fn holds_any(&self) -> bool {
+        self.held() > 0
+    }
+
+    fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// Takes so much of it, if there is as much left.
+    fn take(&self, size: usize) -> bool {
+        let fits = self.held() + size <= self.most;
+        if fits {
+            self.held.fetch_add(size, Ordering::Relaxed);
+        }
+        fits
+    }
+
+    fn give_back(&self, size: usize) {
+        self.held.fetch_sub(size, Ordering::Relaxed);
+    }
+
+    fn is_half_full(&self) -> bool {
+        self.held() >= self.most / 2
+    }
+}
+
+/// Lines that were lost, of those who say them, and not said to be yet.
+#[derive(Debug)]
+pub(super) struct Loss {
+    /// Who said them.
+    pub scope: Arc<Scope>,
+    /// Of which term; none where that was more than one.
+    pub term: Option<u64>,
+    /// How many.
+    pub lines: u64,
+}
+
+impl Loss {
+    /// That of one line, which is counted as lost.
+    pub fn of(entry: &LogEntry) -> Self {
+        if let (Event::Output { .. }, Some(standing)) = (&entry.event, &entry.scope.standing) {
+            standing.counts.dropped(1);
+        }
+        Self { scope: Arc::clone(&entry.scope), term: entry.term, lines: 1 }
+    }
+}
+
 #[derive(Debug)]
 enum Item {
-    Entry(Arc<LogEntry>),
+    /// With the room that it takes, if it is a guest's.
+    Entry(Arc<LogEntry>, usize),
     Mark(oneshot::Sender<()>),
 }
 
 /// What the writer is to do next.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// Write it, then say that so many were dropped before (0: say nothing).
-    Write(Arc<LogEntry>, u64),
+    /// Write it, then say that these were dropped before.
+    Write(Arc<LogEntry>, Vec<Loss>),
     /// Say that all that came before it is done.
     Mark(oneshot::Sender<()>),
     /// There is nothing to do for now.
     Idle,
-    /// The queue is closed and empty: say how many were dropped, then end.
-    End(u64),
+    /// The queue is closed and empty: say what was dropped, then end.
+    End(Vec<Loss>),
 }
 
 #[derive(Default, Debug)]
@@ -70,13 +162,15 @@ pub(super) struct Queue {
 #[derive(Default, Debug)]
 struct State {
     items: VecDeque<Item>,
-    from_guests: usize,
-    /// Whether the writer has one of theirs in its hands.
-    writes_theirs: bool,
+    /// How many of them are the host's own.
+    own: usize,
+    /// What the writer has in its hands.
+    written: Option<(Arc<LogEntry>, usize)>,
     /// How many ask that the writer sleep on.
     holds: usize,
-    dropped: u64,
-    dropped_said: Option<Instant>,
+    /// At most one of each scope.
+    losses: Vec<Loss>,
+    losses_said: Option<Instant>,
     closed: bool,
     done: bool,
     /// Why the host ends itself is written.
@@ -86,22 +180,25 @@ struct State {
 impl Queue {
     /// Takes an event, or counts it as dropped.
     pub fn push(&self, entry: Arc<LogEntry>) {
+        let is_last = matches!(entry.event, Event::Aborting { .. });
+        let size = entry.share().map_or(0, |_| entry.size());
         let mut state = self.lock();
         if state.closed {
             return;
         }
-        let from_guest = matches!(entry.event, Event::Output { .. });
-        let is_last = matches!(entry.event, Event::Aborting { .. });
-        let full = state.items.len() >= CAPACITY || (from_guest && state.from_guests >= GUEST_SHARE);
-        // After the last words nothing more comes that would have to find room.
-        if full && !is_last {
-            state.dropped += 1;
+        let fits = match entry.share() {
+            Some(share) => share.take(size),
+            // After the last words nothing more comes that would have to find room.
+            None => state.own < CAPACITY || is_last,
+        };
+        if !fits {
+            state.lose(Loss::of(&entry));
             return;
         }
-        state.from_guests += usize::from(from_guest);
+        state.own += usize::from(entry.share().is_none());
         // A hold is short, unless the holding thread is stopped itself: the last event does not rely on it.
         let held = state.holds > 0 && !is_last;
-        state.items.push_back(Item::Entry(entry));
+        state.items.push_back(Item::Entry(entry, size));
         drop(state);
         if !held {
             self.filled.notify_one();
@@ -119,12 +216,6 @@ impl Queue {
             self.filled.notify_one();
         }
         receiver
-    }
-
-    /// Whether there are lines of guests that are neither written nor dropped.
-    pub fn has_lines(&self) -> bool {
-        let state = self.lock();
-        state.from_guests > 0 || state.writes_theirs
     }
 
     /// Lets the writer sleep, though entries come, until the hold is released.
@@ -148,28 +239,31 @@ impl Queue {
     pub fn next(&self, is_busy: bool) -> Next {
         let idle = |state: &mut State| state.items.is_empty() && !state.closed && !is_busy;
         let mut state = self.lock();
-        state.writes_theirs = false;
+        if let Some((entry, size)) = state.written.take()
+            && let Some(share) = entry.share()
+        {
+            share.give_back(size);
+        }
         let mut state = self.filled.wait_while(state, idle).unwrap_or_else(PoisonError::into_inner);
-        let entry = match state.items.pop_front() {
-            Some(Item::Entry(entry)) => entry,
+        let (entry, size) = match state.items.pop_front() {
+            Some(Item::Entry(entry, size)) => (entry, size),
             Some(Item::Mark(passed)) => return Next::Mark(passed),
             None if !state.closed => return Next::Idle,
-            None => return Next::End(std::mem::take(&mut state.dropped)),
+            None => return Next::End(std::mem::take(&mut state.losses)),
         };
-        state.writes_theirs = matches!(entry.event, Event::Output { .. });
-        state.from_guests -= usize::from(state.writes_theirs);
-        let roomy =
-            state.items.len() < CAPACITY / 2 || state.dropped_said.is_none_or(|said| said.elapsed() >= SAY_DROPPED);
-        let dropped = if roomy { std::mem::take(&mut state.dropped) } else { 0 };
-        if dropped > 0 {
-            state.dropped_said = Some(Instant::now());
+        state.own -= usize::from(entry.share().is_none());
+        state.written = Some((Arc::clone(&entry), size));
+        let is_due = state.is_roomy() || state.losses_said.is_none_or(|said| said.elapsed() >= SAY_DROPPED);
+        let losses = if is_due { std::mem::take(&mut state.losses) } else { Vec::new() };
+        if !losses.is_empty() {
+            state.losses_said = Some(Instant::now());
         }
-        Next::Write(entry, dropped)
+        Next::Write(entry, losses)
     }
 
-    /// Counts lines that could not be written.
-    pub fn add_dropped(&self, lines: u64) {
-        self.lock().dropped += lines;
+    /// Keeps what was lost until it can be said.
+    pub fn lose(&self, loss: Loss) {
+        self.lock().lose(loss);
     }
 
     /// Takes no more; the writer ends once it has written what is there.
@@ -208,20 +302,71 @@ impl Queue {
     }
 }
 
+impl State {
+    fn lose(&mut self, loss: Loss) {
+        match self.losses.iter_mut().find(|other| Arc::ptr_eq(&other.scope, &loss.scope)) {
+            Some(other) => {
+                other.lines += loss.lines;
+                other.term = other.term.filter(|term| Some(*term) == loss.term);
+            }
+            None => self.losses.push(loss),
+        }
+    }
+
+    /// Whether those who have lost lines have room again.
+    fn is_roomy(&self) -> bool {
+        let is_full = |loss: &Loss| loss.scope.standing.as_ref().is_some_and(|standing| standing.share.is_half_full());
+        self.own < CAPACITY / 2 && !self.losses.iter().any(is_full)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use baton_election::ElectionName;
+
+    use super::super::{GuestStream, Standing};
     use super::*;
     use crate::node::NodeId;
 
+    fn scope(standing: Option<Arc<Standing>>) -> Arc<Scope> {
+        Arc::new(Scope { node: NodeId::new("n").unwrap(), standing })
+    }
+
+    fn push(queue: &Queue, scope: &Arc<Scope>, term: u64, event: Event) {
+        let (at, scope) = (Duration::ZERO, Arc::clone(scope));
+        queue.push(Arc::new(LogEntry { at, scope, term: Some(term), event, deadline: None }));
+    }
+
+    fn pop(queue: &Queue) -> (Arc<LogEntry>, Vec<Loss>) {
+        match queue.next(false) {
+            Next::Write(entry, losses) => (entry, losses),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn lines(losses: &[Loss]) -> u64 {
+        losses.iter().map(|loss| loss.lines).sum()
+    }
+
+    /// The scopes of one host's elections.
+    fn elections<const N: usize>(names: [&str; N]) -> [Arc<Scope>; N] {
+        let standing = |name| Standing::one_of(N, ElectionName::new(name).unwrap(), Duration::from_secs(15));
+        names.map(|name| scope(Some(Arc::new(standing(name)))))
+    }
+
+    fn share(scope: &Scope) -> &Share {
+        &scope.standing.as_ref().unwrap().share
+    }
+
+    fn printed(line: &str) -> Event {
+        Event::printed(GuestStream::Stdout, line)
+    }
+
     #[test]
     fn last_words_find_room_where_nothing_else_does() {
-        let scope = Arc::new(Scope { node: NodeId::new("n").unwrap(), standing: None });
-        let queue = Queue::default();
-        let push = |event| {
-            let (at, scope) = (Duration::ZERO, Arc::clone(&scope));
-            queue.push(Arc::new(LogEntry { at, scope, term: None, event, deadline: None }));
-        };
+        let (scope, queue) = (scope(None), Queue::default());
+        let push = |event| push(&queue, &scope, 1, event);
         (0..CAPACITY + 5).for_each(|_| push(Event::Released {}));
         push(Event::Aborting { reason: "why".to_owned() });
         push(Event::Released {});
@@ -237,16 +382,9 @@ mod tests {
 
     #[test]
     fn a_first_loss_is_said_at_once_and_the_rest_when_there_is_room() {
-        let scope = Arc::new(Scope { node: NodeId::new("n").unwrap(), standing: None });
-        let queue = Queue::default();
-        let push = || {
-            let (at, scope) = (Duration::ZERO, Arc::clone(&scope));
-            queue.push(Arc::new(LogEntry { at, scope, term: None, event: Event::Released {}, deadline: None }));
-        };
-        let pop = || match queue.next(false) {
-            Next::Write(_, dropped) => dropped,
-            other => panic!("{other:?}"),
-        };
+        let (scope, queue) = (scope(None), Queue::default());
+        let push = || push(&queue, &scope, 1, Event::Released {});
+        let pop = || lines(&pop(&queue).1);
         (0..CAPACITY + 5).for_each(|_| push());
         assert_eq!(pop(), 5);
         (0..4).for_each(|_| push());
@@ -254,6 +392,57 @@ mod tests {
         queue.close();
         push();
         assert_eq!(pop(), 0);
-        assert!(matches!(queue.next(false), Next::End(0)));
+        assert!(matches!(queue.next(false), Next::End(losses) if losses.is_empty()));
+    }
+
+    #[test]
+    fn a_guest_that_prints_without_end_pushes_out_its_own_lines_alone() {
+        for line in ["x".repeat(8192), "\u{1b}".repeat(8192), String::new()] {
+            let (queue, [noisy, quiet]) = (Queue::default(), elections(["noisy", "quiet"]));
+            // Most of what it prints finds no room, and then the other begins.
+            (0..20_000).for_each(|_| push(&queue, &noisy, 7, printed(&line)));
+            (0..100).for_each(|n| push(&queue, &quiet, 3, printed(&n.to_string())));
+            push(&queue, &noisy, 7, Event::Released {});
+            let (_, losses) = pop(&queue);
+            let [Loss { scope, term: Some(7), lines: lost }] = &losses[..] else { panic!("{losses:?}") };
+            assert!(Arc::ptr_eq(scope, &noisy));
+            assert_eq!(noisy.standing.as_ref().unwrap().counts.lines_dropped(), *lost);
+            assert_eq!(quiet.standing.as_ref().unwrap().counts.lines_dropped(), 0);
+            // Each has its half of what waits, as it is written.
+            let held = share(&noisy).held();
+            assert!((GUESTS / 2 - 6 * 8192 - BESIDES..=GUESTS / 2).contains(&held), "{held}");
+            let rest: Vec<Event> = (0..20_000 - lost + 100).map(|_| pop(&queue).0.event.clone()).collect();
+            let own = rest.iter().filter(|event| matches!(event, Event::Output { line, .. } if !line.is_empty()));
+            assert!(own.count() >= 100 && matches!(rest.last(), Some(Event::Released {})), "{:?}", rest.last());
+            // What is in the writer's hands is not written yet.
+            push(&queue, &quiet, 3, printed("last"));
+            assert!(!share(&noisy).holds_any() && share(&quiet).holds_any());
+            pop(&queue);
+            assert!(share(&quiet).holds_any());
+            assert!(matches!(queue.next(true), Next::Idle));
+            assert!(!share(&quiet).holds_any());
+        }
+    }
+
+    #[test]
+    fn what_waits_is_bounded_for_however_many_elections() {
+        assert_eq!(Share::one_of(0).most, GUESTS);
+        assert_eq!(Share::one_of(4).most, GUESTS / 4);
+        assert_eq!(Share::one_of(100_000).most, GUESTS_EACH);
+    }
+
+    #[test]
+    fn a_loss_of_several_terms_is_of_none_of_them() {
+        let (queue, [one]) = (Queue::default(), elections(["one"]));
+        let flood = |term| (0..20_000).for_each(|_| push(&queue, &one, term, printed("x")));
+        let fills = GUESTS / (BESIDES + 1);
+        flood(1);
+        flood(2);
+        let (_, losses) = pop(&queue);
+        let [Loss { term: None, lines, .. }] = &losses[..] else { panic!("{losses:?}") };
+        assert_eq!(*lines, 40_000 - fills as u64);
+        flood(3);
+        let losses: Vec<Loss> = (1..fills).flat_map(|_| pop(&queue).1).collect();
+        let [Loss { term: Some(3), lines: 20_000, .. }] = &losses[..] else { panic!("{losses:?}") };
     }
 }

@@ -25,7 +25,7 @@ pub(super) const EVENTS: usize = 1 << 20;
 const ENTRIES: usize = 4096;
 
 /// What an entry takes besides its texts, in bytes, or somewhat less.
-const BESIDES: usize = 256;
+pub(super) const BESIDES: usize = 256;
 
 /// So many are taken at a time: nobody who puts something in waits longer than that takes.
 const BATCH: usize = 64;

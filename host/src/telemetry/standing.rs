@@ -15,6 +15,7 @@ use baton_store::{Digest, Listens, Tidings};
 use super::Event;
 use super::counts::{Answered, Asked, Counts, Ended, Transition};
 use super::heartbeat::Heartbeat;
+use super::queue::Share;
 use super::ring::Ring;
 use super::spans::{Span, SpanQueue, Waiting};
 use super::terms::Terms;
@@ -38,6 +39,8 @@ pub struct Standing {
     pub terms: Terms,
     /// The last of what its instances have printed and logged here.
     pub lines: Arc<Ring>,
+    /// How much of that may wait for the log's reader.
+    pub(super) share: Share,
     /// What has those who read its objects read them earlier, or seldom.
     pub tidings: Tidings,
     known: Mutex<Known>,
@@ -146,8 +149,9 @@ impl Standing {
     #[must_use]
     pub fn one_of(elections: usize, election: ElectionName, lease: Duration) -> Self {
         let lines = (LINES / elections.max(1)).clamp(LINES_EACH.0, LINES_EACH.1);
+        let (lines, share) = (Arc::new(Ring::of(lines)), Share::one_of(elections));
         let (counts, terms, tidings, known, traced, heartbeat) = Default::default();
-        Self { election, lease, counts, terms, lines: Arc::new(Ring::of(lines)), tidings, known, traced, heartbeat }
+        Self { election, lease, counts, terms, lines, share, tidings, known, traced, heartbeat }
     }
 
     /// The same, and what is done in the election becomes spans that go there.

@@ -7,42 +7,26 @@ use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use baton_election::Term;
-
 use super::format::{Formatter, Style};
-use super::queue::{LogEntry, Next, Queue};
+use super::queue::{LogEntry, Loss, Next, Queue};
 use super::sink::Sink;
-use super::{Event, Ring, Scope};
+use super::{Event, Ring};
 use baton_store::clock::wall;
 use baton_store::gate::Deadline;
 
-pub(super) fn spawn(
-    queue: Arc<Queue>,
-    scope: Arc<Scope>,
-    events: Arc<Ring>,
-    style: Style,
-    sink: Sink,
-) -> io::Result<JoinHandle<()>> {
-    let mut writer = Writer { queue, scope, events, formatter: Formatter::new(style), sink, overdue: None };
+pub(super) fn spawn(queue: Arc<Queue>, events: Arc<Ring>, style: Style, sink: Sink) -> io::Result<JoinHandle<()>> {
+    let mut writer = Writer { queue, events, formatter: Formatter::new(style), sink, overdue: None };
     std::thread::Builder::new().name("baton-log".to_string()).spawn(move || writer.run())
 }
 
 struct Writer {
     queue: Arc<Queue>,
-    scope: Arc<Scope>,
     /// What the writer says itself goes there, too.
     events: Arc<Ring>,
     formatter: Formatter,
     sink: Sink,
-    /// What was dropped since the last line was written.
-    overdue: Option<Overdue>,
-}
-
-/// Lines of a term that nobody has read before its deadline.
-struct Overdue {
-    scope: Arc<Scope>,
-    term: Option<Term>,
-    lines: u64,
+    /// Lines of a term that nobody has read before its deadline, since the last line was written.
+    overdue: Option<Loss>,
 }
 
 /// What became of a line.
@@ -58,19 +42,19 @@ impl Writer {
     fn run(&mut self) {
         loop {
             match self.queue.next(self.overdue.is_some()) {
-                Next::Write(entry, dropped) => {
+                Next::Write(entry, losses) => {
                     self.handle(&entry);
                     if matches!(entry.event, Event::Aborting { .. }) {
                         self.queue.set_last_words_said();
                     }
-                    self.say_dropped(dropped);
+                    self.say_losses(losses);
                 }
                 // The thread that has put it there waits for that, or does not any more.
                 Next::Mark(passed) => drop(passed.send(())),
                 Next::Idle => self.say_overdue(),
-                Next::End(dropped) => {
+                Next::End(losses) => {
                     self.say_overdue();
-                    self.say_dropped(dropped);
+                    self.say_losses(losses);
                     break;
                 }
             }
@@ -86,39 +70,44 @@ impl Writer {
         match self.write(entry) {
             Outcome::Written => {}
             Outcome::Overdue => self.count_overdue(entry),
-            Outcome::Failed => self.queue.add_dropped(1),
+            Outcome::Failed => self.queue.lose(Loss::of(entry)),
         }
     }
 
     fn count_overdue(&mut self, entry: &LogEntry) {
-        let is_another = |overdue: &Overdue| overdue.term != entry.term || !Arc::ptr_eq(&overdue.scope, &entry.scope);
-        if self.overdue.as_ref().is_some_and(is_another) {
-            self.say_overdue();
+        let loss = Loss::of(entry);
+        match &mut self.overdue {
+            Some(other) if other.term == loss.term && Arc::ptr_eq(&other.scope, &loss.scope) => {
+                other.lines += loss.lines
+            }
+            _ => {
+                self.say_overdue();
+                self.overdue = Some(loss);
+            }
         }
-        let overdue = Overdue { scope: Arc::clone(&entry.scope), term: entry.term, lines: 0 };
-        self.overdue.get_or_insert(overdue).lines += 1;
     }
 
     fn say_overdue(&mut self) {
-        let Some(Overdue { scope, term, lines }) = self.overdue.take() else { return };
-        let reason = "nobody had read them when the term's deadline passed".to_string();
-        self.say(scope, term, Event::Dropped { lines, reason }, lines);
-    }
-
-    fn say_dropped(&mut self, lines: u64) {
-        if lines > 0 {
-            let reason = "they came faster than they were read".to_string();
-            self.say(Arc::clone(&self.scope), None, Event::Dropped { lines, reason }, lines);
+        if let Some(loss) = self.overdue.take() {
+            self.say(loss, "nobody had read them when the term's deadline passed");
         }
     }
 
-    /// Says that so many lines were lost.
-    fn say(&mut self, scope: Arc<Scope>, term: Option<Term>, event: Event, lines: u64) {
-        scope.observe(term, &event);
-        let entry = Arc::new(LogEntry { at: wall(), scope, term, event, deadline: None });
-        self.events.put(&entry);
-        if !matches!(self.write(&entry), Outcome::Written) {
-            self.queue.add_dropped(lines);
+    fn say_losses(&mut self, losses: Vec<Loss>) {
+        for loss in losses {
+            self.say(loss, "they came faster than they were read");
+        }
+    }
+
+    /// Says that lines were lost. They are counted already.
+    fn say(&mut self, loss: Loss, reason: &str) {
+        let event = Event::Dropped { lines: loss.lines, reason: reason.to_owned() };
+        let entry = LogEntry { at: wall(), scope: Arc::clone(&loss.scope), term: loss.term, event, deadline: None };
+        let entry = Arc::new(entry);
+        if matches!(self.write(&entry), Outcome::Written) {
+            self.events.put(&entry);
+        } else {
+            self.queue.lose(loss);
         }
     }
 

@@ -4,11 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::endpoint::{Endpoint, sample};
 use crate::guests::Guest;
-use crate::node::{Journal, Launch, until};
+use crate::node::{Event, Journal, Launch, baton, finish, until};
 use crate::share::Share;
 use crate::skipped::skipped;
 use crate::store::Store;
+use baton_test_support::server::free_port;
 
 /// So many times it beats beside the other.
 const BEATS: usize = 50;
@@ -71,6 +73,47 @@ fn one_that_traps_does_not_disturb_another() {
 #[test]
 fn one_that_floods_does_not_disturb_another() {
     beats_beside(Guest::Floods);
+}
+
+#[test]
+fn one_that_floods_a_log_that_nobody_reads_pushes_out_no_line_of_another() {
+    let _share = Share::heavy();
+    let store = Store::sqlite();
+    let (home, admin) = (tempfile::tempdir().expect("a folder"), free_port());
+    let config = format!(
+        "store = {:?}\nadmin = \"127.0.0.1:{admin}\"\nlease = \"20s\"\ngrace = \"300ms\"\nmax-memory = \"64MiB\"\n\n{}\n{}",
+        store.url(),
+        // What is dropped of it found no room.
+        table("floods", Guest::Floods) + "max-output = 1000000\n",
+        table("logs", Guest::Logs).replace(&format!("{:?}", Guest::Logs.module()), "\"store://logs\""),
+    );
+    fs::write(home.path().join("baton.toml"), config).expect("the file is written");
+    let journal = Journal::default();
+    let mut node = Launch::run("alpha", home.path(), &journal).start_unread();
+    let at = Endpoint(([127, 0, 0, 1], admin).into());
+    let scraped = |name: &str, least: f64| {
+        until(name, || {
+            let value = at.send(b"GET /metrics HTTP/1.0\r\n\r\n").map_or(0.0, |page| sample(&page.body, name));
+            if value >= least { Ok(()) } else { Err(value) }
+        });
+    };
+    scraped("baton_output_lines_dropped_total{election=\"floods\"}", 1.0);
+    // Only now the other begins, and says nine things.
+    let mut push = baton(home.path());
+    push.arg("push").arg(Guest::Logs.module()).arg("logs").arg("--store").arg(store.url());
+    let pushed = finish(push);
+    assert_eq!(pushed.code, Some(0), "{pushed:?}");
+    scraped("baton_effects_total{election=\"logs\",kind=\"output\",result=\"passed\"}", 9.0);
+    node.read();
+    let of = |event: &Event, name: &str, election: &str| event.name == name && event.text("election") == election;
+    let is_log = |event: &&Event| of(event, "output", "logs") && event.text("stream") == "log";
+    journal.wait("eight lines of the log", |events| (events.iter().filter(is_log).count() >= 8).then_some(()));
+    journal.event("what the flood has lost", |event| of(event, "dropped", "floods"));
+    assert_eq!(node.terminate().code(), Some(0));
+    // The last lines of a host have half a second, and the flood is before them.
+    let is_pushed_out = |event: &Event| of(event, "dropped", "logs") && event.text("reason").contains("faster");
+    let lost = journal.events().into_iter().find(is_pushed_out);
+    assert!(lost.is_none(), "a line of the other: {lost:?}");
 }
 
 #[test]
