@@ -731,14 +731,14 @@ pub const MUTANTS: &[Mutant] = &[
         file: SERVING,
         old: "        self.is_killed_now(context);\n        if let",
         new: "        if !MUTANT { self.is_killed_now(context); }\n        if let",
-        breaks: "gone_in_time",
+        breaks: "ends_what_hangs",
     },
     Mutant {
         name: "a host that is told to end waits for what the system alone can end",
         file: HOLDER,
         old: "        if self.is_left_dying() && context.shutting_down {",
         new: "        if !MUTANT && self.is_left_dying() && context.shutting_down {",
-        breaks: "shutdown_is_bounded",
+        breaks: "gone_in_time",
     },
     Mutant {
         name: "a host that was paused after a kill ends itself for that",

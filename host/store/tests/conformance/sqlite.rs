@@ -113,7 +113,8 @@ async fn modules_get_their_files_where_leases_have_theirs() {
     ] {
         let Err(StoreError::Misconfigured(why)) = &answer else { panic!("{answer:?}") };
         assert!(
-            why.contains(folder.0.path().to_str().unwrap()) && why.contains("let a host or `baton push` make it"),
+            why.contains(folder.0.path().to_str().unwrap())
+                && why.contains("let a host that you start or `baton push` make"),
             "{why}"
         );
     }
