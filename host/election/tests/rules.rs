@@ -1095,12 +1095,7 @@ fn what_cannot_be_recalled_is_told_once_with_the_time_that_it_may_take() {
         let acquired = scene.now;
         scene.recalled = Err(is_missing());
         loop {
-            let effects = match scene.pending {
-                Some(_) if scene.asked_to_write => scene.answer(Ok(Reply::Version(Version("v2".to_string())))),
-                Some(_) if scene.asked_to_recall => scene.answer(scene.recalled.clone().map(Reply::Term)),
-                Some(_) => scene.answer(Ok(Reply::Done)),
-                None => scene.wakes(),
-            };
+            let effects = scene.goes_on();
             if comes_back && scene.now.since(acquired) > SECOND * 30 {
                 scene.recalled = Ok(3);
             }
@@ -1998,15 +1993,20 @@ impl Scene {
         id
     }
 
+    /// Has what is asked for answered without trouble, and where nothing is, the next moment come.
+    fn goes_on(&mut self) -> Vec<Effect> {
+        match self.pending {
+            Some(_) if self.asked_to_write => self.answer(Ok(Reply::Version(Version("v2".to_string())))),
+            Some(_) if self.asked_to_recall => self.answer(self.recalled.clone().map(Reply::Term)),
+            Some(_) => self.answer(Ok(Reply::Done)),
+            None => self.wakes(),
+        }
+    }
+
     /// Renews without trouble until a term is written, and returns its record.
     fn run_until_written(&mut self) -> Record {
         loop {
-            let effects = match self.pending {
-                Some(_) if self.asked_to_write => self.answer(Ok(Reply::Version(Version("v2".to_string())))),
-                Some(_) if self.asked_to_recall => self.answer(self.recalled.clone().map(Reply::Term)),
-                Some(_) => self.answer(Ok(Reply::Done)),
-                None => self.wakes(),
-            };
+            let effects = self.goes_on();
             assert!(!effects.iter().any(|effect| matches!(effect, Effect::Start { .. })));
             if written_term(&effects).is_some() {
                 return written_record(&effects);

@@ -729,8 +729,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "what has ended by itself, and is not gone, leads for ever",
         file: SERVING,
-        old: "        self.is_killed_now(context);\n        if let",
-        new: "        if !MUTANT { self.is_killed_now(context); }\n        if let",
+        old: "        self.note_kill(context);\n        if let",
+        new: "        if !MUTANT { self.note_kill(context); }\n        if let",
         breaks: "ends_what_hangs",
     },
     Mutant {

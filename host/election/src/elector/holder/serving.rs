@@ -114,7 +114,7 @@ impl Holding {
     }
 
     pub(super) fn kill(&mut self, context: &mut Context, reason: &str) {
-        if self.is_killed_now(context) {
+        if self.note_kill(context) {
             context.effects.push_back(Effect::Kill { reason: reason.to_string() });
         }
     }
@@ -122,14 +122,14 @@ impl Holding {
     /// The instance's process was ended, and is not gone after a moment. Where it has come to its end by itself, it has from
     /// now on the time that a kill may take.
     pub(super) fn dying(&mut self, context: &Context) {
-        self.is_killed_now(context);
+        self.note_kill(context);
         if let Stage::Serving(serving) = &mut self.stage {
             serving.dying = true;
         }
     }
 
-    /// Whether the instance is killed from now on, and was not before.
-    fn is_killed_now(&mut self, context: &Context) -> bool {
+    /// Counts the instance as killed from now on, and says whether it was not before.
+    fn note_kill(&mut self, context: &Context) -> bool {
         let after_a_pause = context.time() > self.deadline(context) + context.settings.timing.noticed_pause();
         match &mut self.stage {
             Stage::Serving(serving) if serving.killed.is_none() => {
