@@ -7,12 +7,14 @@ const { chromium } = createRequire(import.meta.url)(core);
 const context = await chromium.launchPersistentContext(profile, {
   executablePath: program,
   headless: true,
+  // Nothing here knows how fast the machine is: who gives the orders has the patience.
+  timeout: 0,
   args: [
     '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
     '--disable-component-update', '--disable-sync',
   ],
 });
-context.setDefaultTimeout(10_000);
+context.setDefaultTimeout(0);
 const pages = new Map();
 const said = new Map();
 
