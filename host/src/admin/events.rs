@@ -4,6 +4,7 @@
 //! the last id that arrived (`Last-Event-ID`) misses nothing that is still kept, and is told how much is not. The others
 //! get a list.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -17,9 +18,9 @@ use axum::http::header::{ACCEPT, CONNECTION};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use baton_runtime::LogLevel;
-use serde::Deserialize as _;
 use serde::de::IntoDeserializer as _;
 use serde::de::value::Error as NoSuchWord;
+use serde::{Deserialize as _, Serialize};
 use tokio::time::{Instant, sleep};
 use utoipa::ToSchema;
 
@@ -52,8 +53,8 @@ const PIECE: usize = 64 << 10;
 /// The header with the last id that arrived.
 const LAST_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// One of what was said. Each kind of event has fields of its own besides, as in the log.
-#[derive(ToSchema)]
+/// One of what was said, as in the log.
+#[derive(Serialize, ToSchema)]
 #[allow(dead_code, reason = "it describes what the log's formatter writes")]
 pub(super) struct Entry {
     /// When, in RFC 3339.
@@ -70,6 +71,9 @@ pub(super) struct Entry {
     term: Option<u64>,
     /// The same for people; not in a line of output.
     says: Option<String>,
+    /// What its kind has besides.
+    #[serde(flatten)]
+    more: BTreeMap<String, serde_json::Value>,
 }
 
 /// What this node has said of itself, in all elections or in one.

@@ -283,6 +283,7 @@ mod tests {
 
     use super::super::access::Caller;
     use super::*;
+    use crate::telemetry::{Event, Ring};
 
     #[tokio::test]
     async fn pages_that_nobody_reads_are_few() {
@@ -326,7 +327,18 @@ mod tests {
         own.chain(parts.flat_map(|part| properties(part, described))).collect()
     }
 
-    /// Checks that the value has what its schema says: each property, and no other.
+    /// What an object of that schema may have besides.
+    fn besides<'a>(schema: &'a Value, described: &'a Value) -> Option<&'a Value> {
+        let schema = resolved(schema, described);
+        let mut parts = schema["allOf"].as_array().into_iter().flatten();
+        schema.get("additionalProperties").or_else(|| parts.find_map(|part| besides(part, described)))
+    }
+
+    fn is_required(schema: &Value, property: &str) -> bool {
+        schema["required"].as_array().is_some_and(|names| names.iter().any(|name| name == property))
+    }
+
+    /// Checks that the value has what its schema says: each property, and no other unless there may be more.
     fn fits(value: &Value, schema: &Value, described: &Value) {
         let schema = resolved(schema, described);
         match value {
@@ -335,12 +347,18 @@ mod tests {
                 values.iter().for_each(|value| fits(value, &schema["items"], described));
             }
             Value::Object(values) => {
-                if let Some(each) = schema.get("additionalProperties") {
-                    return values.values().for_each(|value| fits(value, each, described));
+                let (properties, besides) = (properties(schema, described), besides(schema, described));
+                for name in properties.keys().filter(|name| besides.is_none() || is_required(schema, name)) {
+                    assert!(values.contains_key(*name), "{name} is missing in {value}");
                 }
-                let properties = properties(schema, described);
-                assert!(values.keys().eq(properties.keys().copied()), "{value} and {schema}");
-                values.iter().for_each(|(name, value)| fits(value, properties[name], described));
+                for (name, value) in values {
+                    let known = properties.get(name).copied().or(besides);
+                    let schema = known.unwrap_or_else(|| panic!("{name} of {value} is not in {schema}"));
+                    // Where nothing is said of its kind, it may be anything.
+                    if ["type", "$ref", "allOf"].iter().any(|word| schema.get(word).is_some()) {
+                        fits(value, schema, described);
+                    }
+                }
             }
             simple => {
                 let kind = match simple {
@@ -371,7 +389,9 @@ mod tests {
         assert_eq!(tell_terms(&*store, &election, &[whole, running]).await, Ok(None));
         let said = Announcement::now("web-4", "1", "", vec![Digest::of(b"")], None);
         store.announce(&election, "web-4", said.encode()).await.unwrap();
-        let asked = Asked::about(Arc::new(Watched::of_nothing()), store, Access::default());
+        let watched =
+            Watched { events: Arc::new(Ring::with(Event::Error { error: "why".to_owned() })), ..Watched::of_nothing() };
+        let asked = Asked::about(Arc::new(watched), store, Access::default());
         let (status, described) = get(&asked, "/v1/openapi.json", false).await;
         assert_eq!(status, StatusCode::OK, "what there is is no secret");
         let described: Value = serde_json::from_slice(&described).unwrap();
@@ -393,7 +413,9 @@ mod tests {
                 assert_eq!(is_said, path.starts_with("/v1/"), "whether {path} answers {status}");
             }
             if !schema.is_null() {
-                fits(&serde_json::from_slice(&body).unwrap(), schema, &described);
+                let told: Value = serde_json::from_slice(&body).unwrap();
+                assert!(told.as_array().is_none_or(|list| !list.is_empty()), "{path}: there is something to tell");
+                fits(&told, schema, &described);
             }
             let (elsewhere, _) = get(&asked, &path.replace("{election}", "job"), false).await;
             let expected = if path.starts_with("/v1/") { StatusCode::FORBIDDEN } else { status };
@@ -410,7 +432,8 @@ mod tests {
 
     const TOKEN: &str = "0123456789abcdef";
 
-    /// Sends a change, from this machine or over TLS from another, with these headers.
+    /// Sends a change of the election `job`, or of another, from this machine or over TLS from another, with these
+    /// headers. What is answered to who is let in is as it is described.
     async fn change(
         asked: &Arc<Asked>,
         path: &str,
@@ -422,7 +445,20 @@ mod tests {
         let routes = all(Arc::clone(asked)).layer(axum::Extension(Caller::at(address.into(), !is_local)));
         let request = axum::http::Request::post(path).header("host", "127.0.0.1:7070");
         let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
-        routes.oneshot(request.body(Body::from(body.to_owned())).unwrap()).await.unwrap().status()
+        let answer = routes.oneshot(request.body(Body::from(body.to_owned())).unwrap()).await.unwrap();
+        let status = answer.status();
+        if ![StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&status) {
+            let told = serde_json::from_slice(&answer.into_body().collect().await.unwrap().to_bytes()).unwrap();
+            let (_, described) = get(asked, "/v1/openapi.json", false).await;
+            let described: Value = serde_json::from_slice(&described).unwrap();
+            let (start, call) = path.rsplit_once('/').unwrap();
+            let (start, _) = start.rsplit_once('/').unwrap();
+            let responses = &described["paths"][format!("{start}/{{election}}/{call}")]["post"]["responses"];
+            let schema = &responses[status.as_str()]["content"]["application/json"]["schema"];
+            assert!(!schema.is_null(), "{path}: {status} is not described");
+            fits(&told, schema, &described);
+        }
+        status
     }
 
     /// Each operation that the document has, by its path, but for those that only read.

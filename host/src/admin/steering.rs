@@ -94,7 +94,7 @@ pub(super) struct RollbackCall {
     reason: Option<String>,
 }
 
-/// What came of a call.
+/// What came of a call that was let in.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct CameOf {
     /// Whether it has taken effect.
@@ -122,24 +122,24 @@ enum Effect {
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "it describes what others answer")]
 enum Refusal {
-    /// the store cannot be asked, or the token cannot be read
+    /// the store cannot be asked, or too many others are waited for; or, as text, the token cannot be read
     #[response(status = 503)]
-    Unavailable,
+    Unavailable(CameOf),
     /// the body is none of these
     #[response(status = 400)]
-    Body,
-    /// this node takes no part in it
+    Body(CameOf),
+    /// this node takes no part in it, or no node has the name of the one that is to lead
     #[response(status = 404)]
-    NoPart,
+    NoSuch(CameOf),
     /// the body has not come in time
     #[response(status = 408)]
-    Late,
+    Late(CameOf),
     /// the body has too many bytes, or is cut off
     #[response(status = 413)]
-    TooLong,
+    TooLong(CameOf),
     /// the body is not said to be JSON
     #[response(status = 415)]
-    NotJson,
+    NotJson(CameOf),
 }
 
 /// What a body is when it is refused.
@@ -147,7 +147,7 @@ pub(super) struct Unusable(StatusCode, String);
 
 impl IntoResponse for Unusable {
     fn into_response(self) -> Response {
-        text(self.0, self.1.trim_end().to_owned() + "\n")
+        steered(self.0, false, self.1)
     }
 }
 

@@ -183,6 +183,16 @@ impl io::Write for Counted {
 }
 
 #[cfg(test)]
+impl Ring {
+    /// One with an event of the host.
+    pub(crate) fn with(event: Event) -> Self {
+        let ring = Self::of(1 << 20);
+        ring.put(&tests::entry(event));
+        ring
+    }
+}
+
+#[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
     use std::time::Duration;
@@ -191,7 +201,7 @@ mod tests {
     use super::*;
     use crate::node::NodeId;
 
-    fn entry(event: Event) -> Arc<LogEntry> {
+    pub(super) fn entry(event: Event) -> Arc<LogEntry> {
         let scope = Arc::new(Scope { node: NodeId::new("n").unwrap(), standing: None });
         Arc::new(LogEntry { at: Duration::ZERO, scope, term: Some(7), event, deadline: None })
     }
