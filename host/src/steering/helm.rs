@@ -225,14 +225,14 @@ impl Helm {
             let read = timeout(READ, self.look()).await;
             let is_read = matches!(read, Ok(Ok(())));
             // Nothing depends on it, and what is wrong with the store is said by those who depend on that.
-            if is_read {
+            let planned = if is_read {
                 wait = POLL;
-                let planned = tidings.next(Instant::now(), POLL);
-                tidings.until(planned, began).await;
+                tidings.next(Instant::now(), POLL)
             } else {
                 wait = (wait.1.min(OUTAGE), (wait.1 * 2).min(OUTAGE));
-                sleep(between(wait.0, wait.1)).await;
-            }
+                Instant::now() + between(wait.0, wait.1)
+            };
+            tidings.until(planned, began).await;
         }
     }
 
