@@ -23,16 +23,16 @@ use tokio::task::yield_now;
 use wasmtime_wasi_http::io::TokioIo;
 use wasmtime_wasi_http::{Error, WasiBody};
 
-use super::Common;
 use super::connect::{InFlight, Io, NotOpened};
 use super::grant::{Origin, Reach};
 use super::limits::{HEAD_BYTES, IDLE, IDLE_FOR, READ_AHEAD, Wait, Waits};
 use super::trace::Traced;
+use super::{Common, Server};
 
 /// A request that may be made.
 pub(super) struct Admitted {
     pub(super) request: Request<WasiBody>,
-    pub(super) origin: Origin,
+    pub(super) server: Arc<Server>,
     pub(super) reach: Reach,
     /// Its place among the requests in flight.
     pub(super) place: OwnedSemaphorePermit,
@@ -63,7 +63,8 @@ pub(super) async fn run(
 }
 
 async fn make(shared: Arc<Common>, admitted: Admitted) -> Result<(Response<WasiBody>, Option<Rest>), Error> {
-    let Admitted { mut request, origin, reach, place, waits, .. } = admitted;
+    let Admitted { mut request, server, reach, place, waits, .. } = admitted;
+    let origin = &server.origin;
     let place = Arc::new(place);
     if !request.body().is_end_stream() {
         // Until all of it is sent, which may be later than its answer, and goes with its body.
@@ -78,12 +79,12 @@ async fn make(shared: Arc<Common>, admitted: Admitted) -> Result<(Response<WasiB
         // Nobody may have looked at the kept ones since the guest began to compute: their ends are seen now.
         yield_now().await;
     }
-    let mut kept = shared.idle.take(&origin, reach, shared.clock.now());
+    let mut kept = shared.idle.take(origin, reach, shared.clock.now());
     let (connection, response) = loop {
         let is_kept = kept.is_some();
         let mut connection = match kept.take() {
             Some(connection) => connection,
-            None => open(&shared, &origin, reach, waits).await?,
+            None => open(&shared, origin, reach, waits).await?,
         };
         connection.in_flight.set(true);
         match connection.ask(request, &shared, waits.first_byte).await {
@@ -91,7 +92,7 @@ async fn make(shared: Arc<Common>, admitted: Admitted) -> Result<(Response<WasiB
             // The server had closed it, and has seen nothing of the request.
             Err(Unanswered { unsent: Some(unsent), .. }) if is_kept => {
                 request = unsent;
-                kept = shared.idle.take(&origin, reach, shared.clock.now());
+                kept = shared.idle.take(origin, reach, shared.clock.now());
             }
             Err(Unanswered { error, .. }) => return Err(error),
         }

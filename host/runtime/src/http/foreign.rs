@@ -14,6 +14,7 @@ pub(crate) fn grant(bytes: &[u8]) {
     let grants = Grants::new(vec![grant]);
     for uri in lines.filter_map(|line| line.parse::<http::Uri>().ok()) {
         let Some(origin) = Origin::of(&uri) else { continue };
+        assert!(HeaderValue::from_str(&origin.authority()).is_ok(), "an address that was read fits into a header");
         if grants.reach(&origin, uri.path()).is_none()
             && let Some(wanted) = grants.wanted(&origin, uri.path())
         {
@@ -27,7 +28,6 @@ pub(crate) fn grant(bytes: &[u8]) {
 /// The headers of a guest's request, one on each line: the host's own are said once and by the host, however a server
 /// reads names.
 pub(crate) fn headers(bytes: &[u8]) {
-    let Some(origin) = Origin::of(&http::Uri::from_static("http://example.com:81/")) else { return };
     let mut headers = HeaderMap::new();
     for line in bytes.split(|byte| *byte == b'\n') {
         let (name, value) = line.split_at(line.iter().position(|byte| *byte == b':').unwrap_or(line.len()));
@@ -37,8 +37,7 @@ pub(crate) fn headers(bytes: &[u8]) {
             return;
         }
     }
-    let stamped = Stamp::new("election", 7, "node").put_on(&mut headers, &origin);
-    assert!(stamped.is_ok(), "an address that was read fits into a header");
+    Stamp::new("election", 7, "node").put_on(&mut headers, &HeaderValue::from_static("example.com:81"));
     let said = |word: &str| {
         let reads_as = |name: &HeaderName| name.as_str().bytes().map(plain).eq(word.bytes());
         let said: Vec<_> =

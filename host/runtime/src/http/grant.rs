@@ -202,6 +202,13 @@ impl Scheme {
         }
     }
 
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
+
     fn port(self) -> u16 {
         match self {
             Self::Http => 80,
@@ -212,10 +219,7 @@ impl Scheme {
 
 impl fmt::Display for Scheme {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Http => "http",
-            Self::Https => "https",
-        })
+        f.write_str(self.name())
     }
 }
 

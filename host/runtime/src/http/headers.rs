@@ -1,9 +1,7 @@
 //! What the host says in the headers of every request, and what a guest may not.
 
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
-use wasmtime_wasi_http::{DEFAULT_FORBIDDEN_HEADERS, Error};
-
-use super::grant::Origin;
+use wasmtime_wasi_http::DEFAULT_FORBIDDEN_HEADERS;
 
 const ELECTION: HeaderName = HeaderName::from_static("baton-election");
 const TERM: HeaderName = HeaderName::from_static("baton-term");
@@ -22,21 +20,16 @@ impl Stamp {
         Self([(ELECTION, value(election)), (TERM, HeaderValue::from(term)), (NODE, value(node))])
     }
 
-    /// Makes the headers of a guest those of a request of this term to that server, whatever they were.
-    ///
-    /// # Errors
-    /// If the server's name does not fit into a header.
-    pub(super) fn put_on(&self, headers: &mut HeaderMap, origin: &Origin) -> Result<(), Error> {
+    /// Makes the headers of a guest those of a request of this term to that host, whatever they were.
+    pub(super) fn put_on(&self, headers: &mut HeaderMap, host: &HeaderValue) {
         let forbidden: Vec<HeaderName> = headers.keys().filter(|name| is_forbidden(name)).cloned().collect();
         for name in forbidden {
             headers.remove(name);
         }
-        let host = HeaderValue::from_str(&origin.authority()).map_err(|_| Error::HttpRequestUriInvalid)?;
-        headers.insert(HOST, host);
+        headers.insert(HOST, host.clone());
         for (name, value) in &self.0 {
             headers.insert(name, value.clone());
         }
-        Ok(())
     }
 }
 
@@ -94,14 +87,13 @@ mod tests {
 
     #[test]
     fn the_stamp_replaces_what_is_there() {
-        let origin = Origin::of(&"http://example.com:81/x".parse().unwrap()).unwrap();
         let mut headers = HeaderMap::new();
         for (name, value) in
             [("baton-term", "9"), ("baton-term", "10"), ("baton_node", "x"), ("host", "evil"), ("a", "b")]
         {
             headers.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), value.parse().unwrap());
         }
-        Stamp::new("e", 7, "n").put_on(&mut headers, &origin).unwrap();
+        Stamp::new("e", 7, "n").put_on(&mut headers, &HeaderValue::from_static("example.com:81"));
         let mut all: Vec<(&str, &str)> =
             headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
         all.sort_unstable();

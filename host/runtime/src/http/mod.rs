@@ -26,7 +26,8 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use http::{Method, Request, Uri};
+use http::uri::Authority;
+use http::{HeaderValue, Method, Request, Uri};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use wasmtime::component::ResourceTable;
@@ -160,6 +161,7 @@ impl Http {
             gate: Arc::clone(&term.gate),
             clock: term.clock.clone(),
             told: Mutex::default(),
+            last: Mutex::default(),
             tracing: policy_is_traced.then(|| Tracing::new(&term.clock, &output)),
             tally: tally.clone(),
             output,
@@ -208,6 +210,13 @@ impl WasiHttpHooks for Hooks {
 /// What the hook for requests would give: a response, and what drives its connection.
 type Sent = (http::Response<WasiBody>, Box<dyn Future<Output = Result<(), Error>> + Send>);
 
+/// A server that a guest asks.
+struct Server {
+    origin: Origin,
+    /// The same, as the header `Host` has it.
+    host: HeaderValue,
+}
+
 /// What all requests of an instance have in common.
 struct Common {
     policy: Arc<HttpPolicy>,
@@ -219,6 +228,8 @@ struct Common {
     idle: Idle,
     /// Of whom it was told that a request was refused.
     told: Mutex<BTreeSet<String>>,
+    /// The server that was asked last, by how the guest writes it: most requests are for the same one again.
+    last: Mutex<Option<(Authority, Arc<Server>)>>,
     tracing: Option<Tracing>,
     tally: SharedMemory<Tally>,
     output: Arc<dyn Output>,
@@ -226,6 +237,23 @@ struct Common {
 }
 
 impl Common {
+    /// The server that a request is for.
+    fn server(&self, uri: &Uri) -> Result<Arc<Server>, Error> {
+        let authority = uri.authority().ok_or(Error::HttpRequestUriInvalid)?;
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, server)) = &*last
+            && known == authority
+            && uri.scheme_str() == Some(server.origin.scheme.name())
+        {
+            return Ok(Arc::clone(server));
+        }
+        let origin = Origin::of(uri).ok_or(Error::HttpRequestUriInvalid)?;
+        let host = HeaderValue::from_str(&origin.authority()).map_err(|_| Error::HttpRequestUriInvalid)?;
+        let server = Arc::new(Server { origin, host });
+        *last = Some((authority.clone(), Arc::clone(&server)));
+        Ok(server)
+    }
+
     /// Decides whether the guest may make this request, and makes it this term's.
     fn admit(&self, mut request: Request<WasiBody>, waits: Waits) -> Result<Admitted, Error> {
         self.gate.pass(Effect::Request).map_err(told)?;
@@ -233,10 +261,10 @@ impl Common {
         if request.method() == Method::CONNECT {
             return Err(Error::HttpRequestMethodInvalid);
         }
-        let origin = Origin::of(request.uri()).ok_or(Error::HttpRequestUriInvalid)?;
-        let path = request.uri().path();
-        let Some(reach) = self.policy.grants.reach(&origin, path) else {
-            let wanted = self.policy.grants.wanted(&origin, path);
+        let server = self.server(request.uri())?;
+        let (origin, path) = (&server.origin, request.uri().path());
+        let Some(reach) = self.policy.grants.reach(origin, path) else {
+            let wanted = self.policy.grants.wanted(origin, path);
             let reason = match &wanted {
                 Some(wanted) => format!("the coordinator was not granted requests to {wanted}"),
                 None => format!(
@@ -244,17 +272,21 @@ impl Common {
                      it is very long"
                 ),
             };
-            return Err(self.refuse(&origin, reason, wanted));
+            return Err(self.refuse(origin, reason, wanted));
         };
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| self.refuse_place())?;
         self.tally.has_requests(self.policy.max_requests.saturating_sub(self.places.available_permits()) as u64);
-        let target = request.uri().path_and_query().map_or("/", |path| path.as_str());
-        let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
-        *request.uri_mut() = Uri::try_from(target).map_err(|_| Error::HttpRequestUriInvalid)?;
-        self.stamp.put_on(request.headers_mut(), &origin)?;
-        let method = request.method().clone();
-        let traced = self.tracing.as_ref().and_then(|tracing| tracing.begin(&method, &origin, request.headers_mut()));
-        Ok(Admitted { request, origin, reach, place, waits, traced })
+        *request.uri_mut() = match request.uri().path_and_query() {
+            None => Uri::default(),
+            Some(target) if target.as_str().starts_with('/') => target.clone().into(),
+            Some(target) => Uri::try_from(format!("/{target}")).map_err(|_| Error::HttpRequestUriInvalid)?,
+        };
+        self.stamp.put_on(request.headers_mut(), &server.host);
+        let traced = self.tracing.as_ref().and_then(|tracing| {
+            let method = request.method().clone();
+            tracing.begin(&method, &server.origin, request.headers_mut())
+        });
+        Ok(Admitted { request, server, reach, place, waits, traced })
     }
 
     /// What the guest is told when a wait has ended in vain.
