@@ -7,6 +7,7 @@
 //! changed on another boot clock (before a reboot, in another time namespace), or at a moment that ours has not
 //! come to, counts from when this store first saw it as it is, by the slowest of the clocks.
 
+mod batch;
 mod boot;
 mod database;
 mod file;
@@ -33,6 +34,7 @@ use super::{LeaseStore, check_length, recall};
 pub use boot::Boot;
 use database::{Database, FILES, Intent, Step};
 use moves::Moves;
+use objects::Readings;
 use renewals::Renewals;
 use row::Stamp;
 
@@ -105,6 +107,7 @@ impl SqliteStore {
                 watched: Mutex::default(),
                 lanes: Mutex::default(),
                 renewals: Renewals::default(),
+                readings: Readings::default(),
                 moves: Moves::default(),
                 module_lane: Arc::new(Semaphore::new(LANES)),
             }),
@@ -251,6 +254,8 @@ struct Databases {
     watched: Mutex<HashMap<ElectionName, Watched>>,
     lanes: Mutex<HashMap<ElectionName, Arc<Semaphore>>>,
     renewals: Renewals,
+    /// Of what is published and of what is asked of the nodes: a host reads both of an election at the same moments.
+    readings: Readings,
     moves: Moves,
     module_lane: Arc<Semaphore>,
 }

@@ -13,6 +13,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use time::OffsetDateTime;
 use tokio::sync::Semaphore;
 
+use super::batch::{Batches, Waiting};
 use super::database::{Database, Intent, Step};
 use super::{Databases, SqliteStore, elections, new_version};
 use crate::state::HEAD;
@@ -21,6 +22,17 @@ use crate::{Listed, Listing, ObjectStore, PlainObject, Reading, VersionedObject}
 /// Of `state.db`; made once, by `create`, as are those below.
 pub(super) const STATES_SCHEMA: &str =
     "CREATE TABLE state (election TEXT PRIMARY KEY, version TEXT NOT NULL, content BLOB NOT NULL) STRICT;\n";
+
+/// The table in `control.db` of what elections are told.
+const CONTROL: &str = "control";
+
+/// Of that table.
+pub(super) type Readings = Batches<Sought, Reading>;
+
+pub(super) struct Sought {
+    key: String,
+    known: Option<Version>,
+}
 
 /// Of `control.db`.
 pub(super) const CONTROL_SCHEMA: &str =
@@ -44,6 +56,11 @@ impl ObjectStore for SqliteStore {
         known: Option<&Version>,
     ) -> Result<Reading, StoreError> {
         let (key, known) = (key(object, election), known.cloned());
+        let (database, table) = self.shared.place(object);
+        if table == CONTROL {
+            let queue = self.shared.readings.of(database);
+            return self.together(queue, Sought { key, known }, Databases::read_all).await;
+        }
         self.in_lane(election, move |shared| {
             let (database, table) = shared.place(object);
             database.transact(Intent::Read, |db| read(db, table, &key, known.as_ref()).map(Ok))
@@ -226,11 +243,17 @@ impl SqliteStore {
 }
 
 impl Databases {
+    fn read_all(&self, sought: Vec<Waiting<Sought, Reading>>) {
+        self.control.transact_all(Intent::Read, sought, &|db, Waiting { request: Sought { key, known }, .. }| {
+            read(db, CONTROL, key, known.as_ref()).map(Ok)
+        });
+    }
+
     /// The file and the table of such objects.
     pub(super) fn place(&self, object: VersionedObject) -> (&Database, &'static str) {
         match object {
             VersionedObject::State => (&self.states, "state"),
-            VersionedObject::Control | VersionedObject::Steering => (&self.control, "control"),
+            VersionedObject::Control | VersionedObject::Steering => (&self.control, CONTROL),
             VersionedObject::History => (&self.history, "history"),
         }
     }

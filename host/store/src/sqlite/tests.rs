@@ -4,9 +4,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use baton_election::{LeaseState, Record, Snapshot};
+use bytes::Bytes;
 use tempfile::TempDir;
 
 use super::*;
+use crate::{ObjectStore as _, Reading, VersionedObject};
 
 mod abandoned;
 
@@ -446,7 +448,7 @@ async fn renewals_that_wait_together_take_one_commit_and_each_has_its_own_answer
     };
     let before = (commits(&dir), changes(&leased[given_up].0));
 
-    let queue = store.shared.renewals.of(*store.shared.leases.files().borrow());
+    let queue = store.shared.renewals.of(&store.shared.leases);
     let turn = Arc::clone(&queue.turn).acquire_owned().await.unwrap();
     let renew = |(name, id): &(ElectionName, LeaseId)| {
         let (store, name, id) = (store.clone(), name.clone(), *id);
@@ -473,12 +475,37 @@ async fn renewals_that_wait_together_take_one_commit_and_each_has_its_own_answer
 }
 
 #[tokio::test]
+async fn what_a_host_reads_at_one_moment_is_read_together() {
+    let dir = TempDir::new().unwrap();
+    let store = SqliteStore::new(dir.path());
+    created(&store).await;
+    let (control, content) = (VersionedObject::Control, Bytes::from_static(b"{}"));
+    let written = store.write(control, &job(), None, content.clone()).await.unwrap();
+    let queue = store.shared.readings.of(&store.shared.control);
+    let turn = Arc::clone(&queue.turn).acquire_owned().await.unwrap();
+    let read = |(object, known): (VersionedObject, Option<Version>)| {
+        let store = store.clone();
+        tokio::spawn(async move { store.read(object, &job(), known.as_ref()).await })
+    };
+    let readings = [(control, None), (control, Some(written.clone())), (VersionedObject::Steering, None)].map(read);
+    while queue.waiting.lock().unwrap().len() < readings.len() {
+        tokio::task::yield_now().await;
+    }
+    drop(turn);
+    let [found, unchanged, nothing] = readings;
+    assert_eq!(found.await.unwrap(), Ok(Reading::Found(written, content)));
+    assert_eq!(unchanged.await.unwrap(), Ok(Reading::Unchanged));
+    assert_eq!(nothing.await.unwrap(), Ok(Reading::Nothing), "it was written by nobody");
+    assert!(queue.waiting.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
 async fn a_file_whose_disk_hangs_does_not_keep_the_renewals_of_the_next_one() {
     let dir = TempDir::new().unwrap();
     let store = SqliteStore::new(dir.path());
     created(&store).await;
     // A renewal that never ends.
-    let hung = store.shared.renewals.of(*store.shared.leases.files().borrow());
+    let hung = store.shared.renewals.of(&store.shared.leases);
     let _turn = Arc::clone(&hung.turn).acquire_owned().await.unwrap();
     std::fs::remove_file(dir.path().join("lease.db")).unwrap();
     created(&store).await;

@@ -1,0 +1,143 @@
+//! Requests of one kind, as many as there are in one transaction.
+//!
+//! A thread that is woken, the locks of a file and a commit that waits for the disk several times cost the same, whatever is
+//! done with them. So requests that come while others are carried out wait for the next transaction together.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use baton_election::StoreError;
+use rusqlite::Connection;
+use tokio::sync::{Semaphore, oneshot};
+
+use super::database::{Database, Intent, Step};
+use super::{Databases, SqliteStore};
+
+/// The requests to the file that is there now. Those to one that was replaced may wait for its disk for ever.
+pub(super) struct Batches<Q, A>(Mutex<(u64, Arc<Queue<Q, A>>)>);
+
+/// Requests that wait for a transaction.
+pub(super) struct Queue<Q, A> {
+    pub waiting: Mutex<Vec<Waiting<Q, A>>>,
+    /// The request that has this permit carries out all that wait by then.
+    pub turn: Arc<Semaphore>,
+}
+
+/// A request, and who waits for its answer.
+pub(super) struct Waiting<Q, A> {
+    pub request: Q,
+    answer: oneshot::Sender<Result<A, StoreError>>,
+}
+
+impl<Q, A> Default for Batches<Q, A> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<Q, A> Default for Queue<Q, A> {
+    fn default() -> Self {
+        Self { waiting: Mutex::default(), turn: Arc::new(Semaphore::new(1)) }
+    }
+}
+
+impl<Q, A> Batches<Q, A> {
+    /// The queue of the file that is in that database now.
+    pub fn of(&self, database: &Database) -> Arc<Queue<Q, A>> {
+        let file = *database.files().borrow();
+        let mut current = lock(&self.0);
+        if current.0 != file {
+            *current = (file, Arc::default());
+        }
+        Arc::clone(&current.1)
+    }
+}
+
+impl<Q, A> Queue<Q, A> {
+    fn add(&self, waiting: Waiting<Q, A>) {
+        let mut all = lock(&self.waiting);
+        // A disk that hangs must not make a heap of tries that nobody waits for any more.
+        all.retain(|waiting| !waiting.is_given_up());
+        all.push(waiting);
+    }
+
+    /// Those whose senders have not given up.
+    fn take(&self) -> Vec<Waiting<Q, A>> {
+        lock(&self.waiting).drain(..).filter(|waiting| !waiting.is_given_up()).collect()
+    }
+}
+
+impl<Q, A> Waiting<Q, A> {
+    #[cfg(test)]
+    pub fn new(request: Q, answer: oneshot::Sender<Result<A, StoreError>>) -> Self {
+        Self { request, answer }
+    }
+
+    /// Whether nobody waits any more.
+    pub fn is_given_up(&self) -> bool {
+        self.answer.is_closed()
+    }
+
+    fn answer(self, answer: Result<A, StoreError>) {
+        // Who has given up meanwhile does not hear it.
+        let _ = self.answer.send(answer);
+    }
+}
+
+impl SqliteStore {
+    /// Has a request carried out with those that are there by then.
+    pub(super) async fn together<Q: Send + 'static, A: Send + 'static>(
+        &self,
+        queue: Arc<Queue<Q, A>>,
+        request: Q,
+        carry_out: impl FnOnce(&Databases, Vec<Waiting<Q, A>>) + Send + 'static,
+    ) -> Result<A, StoreError> {
+        let (answer, mut answered) = oneshot::channel();
+        queue.add(Waiting { request, answer });
+        tokio::select! {
+            biased;
+            answer = &mut answered => return answer.unwrap_or_else(|_| Err(cut_off())),
+            // The permit stays with the thread, also when the sender gives up. Nobody closes the semaphore.
+            turn = Arc::clone(&queue.turn).acquire_owned() => {
+                self.blocking(move |shared| {
+                    let _turn = turn;
+                    carry_out(shared, queue.take());
+                    Ok(())
+                })
+                .await?;
+            }
+        }
+        answered.await.unwrap_or_else(|_| Err(cut_off()))
+    }
+}
+
+impl Database {
+    /// Carries out all of them in one transaction, and answers. Where the file has a fault, each by itself: it may be in the
+    /// part that one of them needs.
+    pub fn transact_all<Q, A>(
+        &self,
+        access: Intent,
+        all: Vec<Waiting<Q, A>>,
+        step: &impl Fn(&Connection, &Waiting<Q, A>) -> Step<A>,
+    ) {
+        let carried_out = self.transact(access, |db| {
+            // A row that cannot be read is its own election's trouble.
+            let each = |waiting| step(db, waiting).or_else(|error| self.unreadable(error).map(Err));
+            all.iter().map(each).collect::<rusqlite::Result<Vec<_>>>().map(Ok)
+        });
+        match carried_out {
+            Ok(answers) => all.into_iter().zip(answers).for_each(|(waiting, answer)| waiting.answer(answer)),
+            Err(StoreError::Misconfigured(_)) if all.len() > 1 => {
+                all.into_iter().for_each(|waiting| self.transact_all(access, vec![waiting], step));
+            }
+            Err(error) => all.into_iter().for_each(|waiting| waiting.answer(Err(error.clone()))),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(super) fn cut_off() -> StoreError {
+    StoreError::Unknown("the request to the store was cut off".to_owned())
+}
