@@ -128,7 +128,7 @@ enum Refusal {
     /// the body is none of these
     #[response(status = 400)]
     Body(CameOf),
-    /// this node takes no part in it, or no node has the name of the one that is to lead
+    /// this node takes no part in it, or no host has contended for it yet
     #[response(status = 404)]
     NoSuch(CameOf),
     /// the body has not come in time

@@ -67,7 +67,6 @@ impl<Q, A> Queue<Q, A> {
 }
 
 impl<Q, A> Waiting<Q, A> {
-    #[cfg(test)]
     pub fn new(request: Q, answer: oneshot::Sender<Result<A, StoreError>>) -> Self {
         Self { request, answer }
     }
@@ -92,7 +91,7 @@ impl SqliteStore {
         carry_out: impl FnOnce(&Databases, Vec<Waiting<Q, A>>) + Send + 'static,
     ) -> Result<A, StoreError> {
         let (answer, mut answered) = oneshot::channel();
-        queue.add(Waiting { request, answer });
+        queue.add(Waiting::new(request, answer));
         tokio::select! {
             biased;
             answer = &mut answered => return answer.unwrap_or_else(|_| Err(cut_off())),

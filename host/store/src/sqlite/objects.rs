@@ -23,17 +23,6 @@ use crate::{Listed, Listing, ObjectStore, PlainObject, Reading, VersionedObject}
 pub(super) const STATES_SCHEMA: &str =
     "CREATE TABLE state (election TEXT PRIMARY KEY, version TEXT NOT NULL, content BLOB NOT NULL) STRICT;\n";
 
-/// The table in `control.db` of what elections are told.
-const CONTROL: &str = "control";
-
-/// Of that table.
-pub(super) type Readings = Batches<Sought, Reading>;
-
-pub(super) struct Sought {
-    key: String,
-    known: Option<Version>,
-}
-
 /// Of `control.db`.
 pub(super) const CONTROL_SCHEMA: &str =
     "CREATE TABLE control (election TEXT PRIMARY KEY, version TEXT NOT NULL, content BLOB NOT NULL) STRICT;
@@ -47,6 +36,17 @@ pub(super) const HISTORY_SCHEMA: &str =
 pub(super) const MODULES_SCHEMA: &str =
     "CREATE TABLE module (digest TEXT PRIMARY KEY, stored INTEGER NOT NULL, content BLOB NOT NULL) STRICT;";
 
+/// The table of `control.db` in which each election has what it is told.
+const CONTROL: &str = "control";
+
+/// Readings of that table.
+pub(super) type Readings = Batches<Sought, Reading>;
+
+pub(super) struct Sought {
+    key: String,
+    known: Option<Version>,
+}
+
 #[async_trait]
 impl ObjectStore for SqliteStore {
     async fn read(
@@ -56,9 +56,8 @@ impl ObjectStore for SqliteStore {
         known: Option<&Version>,
     ) -> Result<Reading, StoreError> {
         let (key, known) = (key(object, election), known.cloned());
-        let (database, table) = self.shared.place(object);
-        if table == CONTROL {
-            let queue = self.shared.readings.of(database);
+        if matches!(object, VersionedObject::Control | VersionedObject::Steering) {
+            let queue = self.shared.readings.of(&self.shared.control);
             return self.together(queue, Sought { key, known }, Databases::read_all).await;
         }
         self.in_lane(election, move |shared| {
