@@ -277,6 +277,7 @@ impl Baton {
             runners: runners(HttpPolicy::default())?,
             states: Arc::new(MemoryStore::new(Arc::new(|| Duration::ZERO))),
             handover: state::Handover::default(),
+            read_ahead: state::ReadAhead::default(),
             claim_ahead: CLAIM_AHEAD,
             postmortem: Postmortem::default(),
             arguments: Vec::new(),

@@ -83,6 +83,8 @@ pub struct Launcher {
     pub states: Arc<dyn ObjectStore>,
     /// What one that is replaced leaves to the next one.
     pub handover: state::Handover,
+    /// Their state, as it is read while the lease is asked for.
+    pub read_ahead: state::ReadAhead,
     /// How long a request to stop waits, at the most and never for more than a quarter of the grace, until the state
     /// is claimed for the next one.
     pub claim_ahead: Duration,
@@ -154,6 +156,13 @@ impl Launcher {
         }
     }
 
+    /// Begins to read what an instance of `module` is about to begin with, if it keeps state.
+    pub fn read_ahead(&self, module: &Module) {
+        if module.uses_state() {
+            self.read_ahead.begin(self.runners.handle(), Arc::clone(&self.states), self.election.clone());
+        }
+    }
+
     /// What was given, and for a command, which knows no other way to learn of them, its fencing token and whom
     /// it serves. Nobody else sets these.
     fn environment(&self, module: &Module, term: Term, secrets: &[(String, String)]) -> Vec<(String, String)> {
@@ -174,6 +183,7 @@ impl Launcher {
     fn states_of(&self, module: &Module, output: &Arc<dyn Output>) -> Option<Claimant> {
         if !module.uses_state() {
             self.handover.clear();
+            self.read_ahead.clear();
             return None;
         }
         let output = Arc::clone(output);
@@ -182,6 +192,7 @@ impl Launcher {
             election: self.election.clone(),
             limits: self.runners.policy().state_limits,
             handover: self.handover.clone(),
+            read_ahead: self.read_ahead.clone(),
             tell: Arc::new(move |refusal| output.notice(Notice::StateDelayed(refusal))),
         })
     }

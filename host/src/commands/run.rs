@@ -62,7 +62,7 @@ use baton_runtime::{
 use baton_runtime::{Folder, Secret};
 use baton_store::clock::Clock;
 use baton_store::gate::Watchdog;
-use baton_store::state::Handover;
+use baton_store::state::{Handover, ReadAhead};
 use baton_store::{Digest, Labels, LockFile, ObjectStore, PeerWord, Store, witness};
 use baton_store::{LeaseStore, MemoryStore, StoreUrl};
 
@@ -364,6 +364,7 @@ fn contend(
                 runners,
                 states: Arc::clone(states),
                 handover: Handover::default(),
+                read_ahead: ReadAhead::default(),
                 claim_ahead: CLAIM_AHEAD,
                 postmortem: postmortem.clone(),
                 arguments: coordinator.arguments.clone(),

@@ -40,6 +40,7 @@ use baton_modules::{Judgement, Prepared, Presence, Supply, Verdict};
 use baton_runtime::{Instance, InstanceEvent, Launcher};
 use baton_store::clock::Clock;
 use baton_store::gate::Deadline;
+use baton_store::state::ReadAhead;
 use baton_store::steering::Order;
 use baton_store::{Digest, LeaseStore};
 use preference::{Asks, MayWait};
@@ -479,6 +480,8 @@ impl Run {
         let (standing, clock) = (Arc::clone(&self.given.standing), self.given.clock.clone());
         // The last that is asked before the lease is.
         let helm = matches!(op, Op::Recall).then(|| Arc::clone(&self.given.helm));
+        // With the lease comes a term, whose instance begins with its state.
+        let read_ahead = matches!(op, Op::Acquire { .. } | Op::Reclaim { .. }).then(|| self.reads_ahead());
         self.requests.spawn(async move {
             let (what, asked, sent) = (op.to_string(), Asked::from(&op), clock.now());
             // Whatever becomes of it, the elector waits for an answer. Nothing that the request leaves half done
@@ -495,9 +498,21 @@ impl Run {
                 Ok(Err(_)) => Err(StoreError::Unknown(format!("no answer to the {what} within {limit:.1?}"))),
                 Err(_) => Err(StoreError::Unknown(format!("the {what} panicked: a bug in the store's client"))),
             };
+            if let (Some(read_ahead), Err(_)) = (read_ahead, &result) {
+                read_ahead.clear();
+            }
             standing.was_asked(asked, &result, clock.now().since(sent));
             Input::Answer { id, result }
         });
+    }
+
+    /// Begins to read the state that the next term's instance begins with.
+    fn reads_ahead(&self) -> ReadAhead {
+        let planned = self.elector.plan().module.as_ref().and_then(|version| self.at_hand.get(&version.digest));
+        if let Some(Prepared { module, .. }) = planned {
+            self.given.launcher.read_ahead(module);
+        }
+        self.given.launcher.read_ahead.clone()
     }
 
     /// Whether a request for the lease is to wait until others had their chance.

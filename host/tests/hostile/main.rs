@@ -235,6 +235,7 @@ impl Host {
             runners: Runners::new(policy, &templates, &Handle::current()),
             states: Arc::new(MemoryStore::new(Arc::new(|| Duration::ZERO))),
             handover: state::Handover::default(),
+            read_ahead: state::ReadAhead::default(),
             claim_ahead: CLAIM_AHEAD,
             postmortem: Postmortem::default(),
             arguments: Vec::new(),

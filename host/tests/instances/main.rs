@@ -52,6 +52,7 @@ fn launcher_under(policy: Policy, behaviour: &str) -> Launcher {
         runners: runners(policy),
         states: Arc::new(MemoryStore::new(Arc::new(|| Duration::ZERO))),
         handover: state::Handover::default(),
+        read_ahead: state::ReadAhead::default(),
         claim_ahead: CLAIM_AHEAD,
         postmortem: Postmortem::default(),
         arguments: Vec::new(),

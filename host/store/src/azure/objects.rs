@@ -83,7 +83,8 @@ impl ObjectStore for AzureStore {
             Some(version) => IfMatchCondition::Match(version.0.clone()),
             None => IfMatchCondition::NotMatch("*".to_owned()),
         };
-        match blob.put_block_blob(content).if_match(condition).into_future().await {
+        let metadata = recall::of_object(object, &content);
+        match blob.put_block_blob(content).metadata(metadata).if_match(condition).into_future().await {
             Ok(response) => Ok(Version(response.etag)),
             // A blob that was deleted has not the version either.
             Err(error) if code(&error) == Some("BlobNotFound") => Err(StoreError::Conflict),
@@ -122,7 +123,7 @@ impl ObjectStore for AzureStore {
     async fn put(&self, object: &PlainObject, content: Bytes) -> Result<(), StoreError> {
         match object {
             PlainObject::Announcement(election, node) => {
-                let metadata = recall::metadata(&content);
+                let metadata = recall::of_announcement(&content);
                 let blob = self.container.blob_client(node_name(election, node));
                 match blob.put_block_blob(content).metadata(metadata).into_future().await {
                     Ok(_) => Ok(()),
@@ -212,7 +213,7 @@ struct Piece {
 
 impl AzureStore {
     pub(super) fn versioned_blob(&self, object: VersionedObject, election: &ElectionName) -> BlobClient {
-        self.container.blob_client(format!("{election}{}", last_part(object)))
+        self.container.blob_client(object_name(object, election))
     }
 
     async fn put_module(&self, name: &str, content: Bytes) -> Result<(), StoreError> {
@@ -308,6 +309,10 @@ async fn transfer<T>(size: u64, request: impl Future<Output = T>) -> Result<T, S
     tokio::time::timeout(longest, request).await.map_err(|_| {
         StoreError::Unknown(format!("the store has not taken or sent {size} bytes within {} s", longest.as_secs()))
     })
+}
+
+pub(super) fn object_name(object: VersionedObject, election: &ElectionName) -> String {
+    format!("{election}{}", last_part(object))
 }
 
 /// The end of the name of an election's object, behind the election.

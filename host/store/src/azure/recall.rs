@@ -1,6 +1,6 @@
 //! What the blobs of an election name of its terms. It is asked for on the way of each takeover, by each standby: the
-//! announcements carry their terms as metadata, too, so that one list shows them all, and of the state the first bytes
-//! are read, at the same time.
+//! announcements and the state carry their terms as metadata, too, so that one list shows them all. Of a state that does
+//! not, since an older host has written it or another client, the first bytes are read.
 
 use std::collections::HashMap;
 
@@ -9,20 +9,28 @@ use azure_storage_blobs::blob::Blob;
 use baton_election::{ElectionName, StoreError, Term};
 use futures::{StreamExt, TryStreamExt};
 
-use super::objects::{PIECE, nodes_folder};
+use super::objects::{PIECE, nodes_folder, object_name};
 use super::{Asked, AzureStore, LEASE_BLOB, code, record};
-use crate::state::HEAD;
+use crate::state::{Document, HEAD};
 use crate::{VersionedObject, recall};
 
-/// The key of an announcement's term.
+/// The key of its term in a blob's metadata.
 const TERM: &str = "term";
 
 /// What an announcement has as its metadata.
-pub(super) fn metadata(content: &[u8]) -> Metadata {
+pub(super) fn of_announcement(content: &[u8]) -> Metadata {
+    naming(Some(recall::announced(content)).filter(|term| *term > 0))
+}
+
+/// What an object has as its metadata that each election has one of.
+pub(super) fn of_object(object: VersionedObject, content: &[u8]) -> Metadata {
+    naming(Document::term_in(content).ok().filter(|_| object == VersionedObject::State))
+}
+
+fn naming(term: Option<Term>) -> Metadata {
     let mut metadata = Metadata::new();
-    match recall::announced(content) {
-        0 => {}
-        term => drop(metadata.insert(TERM, term.to_string())),
+    if let Some(term) = term {
+        metadata.insert(TERM, term.to_string());
     }
     metadata
 }
@@ -30,21 +38,23 @@ pub(super) fn metadata(content: &[u8]) -> Metadata {
 impl AzureStore {
     /// The highest term that anything names.
     pub(super) async fn recall(&self, election: &ElectionName) -> Result<Term, StoreError> {
-        let blobs = self.list_blobs(self.container.list_blobs().prefix(format!("{election}/")).include_metadata(true));
-        let (blobs, state) = futures::future::try_join(blobs, self.state_head(election)).await?;
+        let request = self.container.list_blobs().prefix(format!("{election}/")).include_metadata(true);
         let (lease, nodes) = (format!("{election}{LEASE_BLOB}"), nodes_folder(election));
-        let mut recorded = 0;
-        let mut announced = Vec::new();
-        for Blob { name, metadata, .. } in blobs {
+        let state = object_name(VersionedObject::State, election);
+        let (mut recorded, mut named, mut is_state_silent) = (0, Vec::new(), false);
+        for Blob { name, metadata, .. } in self.list_blobs(request).await? {
             let metadata = metadata.unwrap_or_default();
             if name == lease {
                 let record = record::decode(metadata).map_err(StoreError::Misconfigured)?;
                 recorded = record.map_or(0, |record| record.term);
-            } else if name.starts_with(&nodes) {
-                announced.push(term_in(&metadata));
+            } else if name == state || name.starts_with(&nodes) {
+                let term = term_in(&metadata);
+                is_state_silent |= name == state && term.is_none();
+                named.extend(term);
             }
         }
-        recall::highest(recorded, state.as_deref(), announced)
+        let state = if is_state_silent { self.state_head(election).await? } else { None };
+        recall::highest(recorded, state.as_deref(), named)
     }
 
     /// The first bytes of the state; none if there is no state.
@@ -70,8 +80,8 @@ impl AzureStore {
     }
 }
 
-/// The term in an announcement's metadata: 0 where it names none. Servers may change the case of names.
-pub(super) fn term_in(metadata: &HashMap<String, String>) -> Term {
-    let term = metadata.iter().find(|(name, _)| name.eq_ignore_ascii_case(TERM));
-    term.and_then(|(_, term)| term.parse().ok()).unwrap_or(0)
+/// The term in a blob's metadata; none where it names none. Servers may change the case of names.
+pub(super) fn term_in(metadata: &HashMap<String, String>) -> Option<Term> {
+    let (_, term) = metadata.iter().find(|(name, _)| name.eq_ignore_ascii_case(TERM))?;
+    term.parse().ok()
 }

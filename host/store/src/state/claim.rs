@@ -8,13 +8,18 @@
 //! In a change-over nobody waits for the store between two instances: while the old one still runs, its process
 //! claims the document for the term that follows, as one more write on top of the last, and the old one's commits
 //! go on top of that. What the old one leaves is then the next one's.
+//!
+//! A node that asks for the lease reads the document meanwhile, so that its first term finds it read. Should it have
+//! changed since, the claim's condition fails, and it is read again.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use baton_election::{ElectionName, StoreError, Term, Version};
 use bytes::Bytes;
+use tokio::runtime::Handle;
 use tokio::sync::Mutex as AsyncMutex;
+use tokio::task::JoinSet;
 
 use super::document::{Document, DocumentError, KEY, Limits, Mark};
 use crate::gate::Gate;
@@ -32,6 +37,8 @@ pub struct Claimant {
     pub limits: Limits,
     /// What the term before leaves.
     pub handover: Handover,
+    /// What was read before there was a term.
+    pub read_ahead: ReadAhead,
     /// Told once of each claim and commit that the store does not take at the first try.
     pub tell: Arc<dyn Fn(&StoreError) + Send + Sync>,
 }
@@ -39,6 +46,13 @@ pub struct Claimant {
 /// What a term leaves to the one that follows it in the same process, where that was claimed ahead.
 #[derive(Clone, Default)]
 pub struct Handover(Arc<Mutex<Option<HandoverOffer>>>);
+
+/// The document as it is read while the lease is asked for: the next claim begins with it.
+#[derive(Clone, Default)]
+pub struct ReadAhead(Arc<Mutex<JoinSet<Found>>>);
+
+/// The document as it is stored, with its version; nothing if there is none.
+type Found = Result<Option<(Version, Bytes)>, StoreError>;
 
 struct HandoverOffer {
     /// To whom.
@@ -124,12 +138,8 @@ pub enum CommitError {
 
 impl Claimant {
     /// One try to read the document.
-    async fn read(&self) -> Result<Option<(Version, Bytes)>, StoreError> {
-        Ok(match tried(self.store.read(VersionedObject::State, &self.election, None)).await? {
-            Reading::Found(version, content) => Some((version, content)),
-            // To a reader that knows no version nothing is unchanged.
-            Reading::Nothing | Reading::Unchanged => None,
-        })
+    async fn read(&self) -> Found {
+        read(&*self.store, &self.election).await
     }
 
     /// One try to write it.
@@ -163,9 +173,14 @@ impl Claimant {
     ) -> Result<(Version, Arc<Document>), ClaimError> {
         let claim = Mark::new().map_err(|error| ClaimError::Store(error.to_string()))?;
         let mut pace = Pace::new(&*self.tell);
+        let mut read_ahead = self.read_ahead.take().await;
         loop {
             gate.pass().map_err(|_| ClaimError::TermOver)?;
-            let (version, found) = match self.read().await {
+            let found = match read_ahead.take() {
+                Some(found) => found,
+                None => self.read().await,
+            };
+            let (version, found) = match found {
                 Ok(Some((version, content))) => (Some(version), Document::decode(&content)?),
                 Ok(None) => (None, Document::default()),
                 Err(error) => {
@@ -191,6 +206,39 @@ impl Claimant {
                 Err(error) => pace.wait(&error).await.map_err(ClaimError::Store)?,
             }
         }
+    }
+}
+
+/// One try to read the document.
+async fn read(store: &dyn ObjectStore, election: &ElectionName) -> Found {
+    Ok(match tried(store.read(VersionedObject::State, election, None)).await? {
+        Reading::Found(version, content) => Some((version, content)),
+        // To a reader that knows no version nothing is unchanged.
+        Reading::Nothing | Reading::Unchanged => None,
+    })
+}
+
+impl ReadAhead {
+    /// Begins to read, instead of what was read before, in that runtime.
+    pub fn begin(&self, runtime: &Handle, store: Arc<dyn ObjectStore>, election: ElectionName) {
+        let mut reading = JoinSet::new();
+        reading.spawn_on(async move { read(&*store, &election).await }, runtime);
+        *self.lock() = reading;
+    }
+
+    /// Forgets it: the lease is another's.
+    pub fn clear(&self) {
+        *self.lock() = JoinSet::new();
+    }
+
+    /// What was read, once it is; none if nothing was begun, or it failed.
+    async fn take(&self) -> Option<Found> {
+        let mut reading = std::mem::take(&mut *self.lock());
+        reading.join_next().await?.ok().filter(Found::is_ok)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, JoinSet<Found>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

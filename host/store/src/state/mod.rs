@@ -12,6 +12,6 @@ mod document;
 mod edit;
 pub(crate) mod foreign;
 
-pub use claim::{Change, Claim, ClaimError, Claimant, CommitError, Handover, HandoverClaim};
+pub use claim::{Change, Claim, ClaimError, Claimant, CommitError, Handover, HandoverClaim, ReadAhead};
 pub use document::{Document, DocumentError, HEAD, KEY, LARGEST, Limits};
 pub use edit::{EditError, edit, read};

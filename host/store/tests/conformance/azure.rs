@@ -11,6 +11,7 @@ use azure_core::prelude::Metadata;
 use azure_storage::{CloudLocation, StorageCredentials};
 use azure_storage_blobs::prelude::ClientBuilder;
 use baton_election::{LeaseState, Op, Reply, StoreError, Version};
+use baton_store::state::{self, Document, EditError};
 use baton_store::{AzureStore, LeaseStore, ObjectStore as _, Reading, Store, VersionedObject};
 
 use super::azurite::Azurite;
@@ -294,17 +295,14 @@ async fn answers_of_a_troubled_server_are_told_apart() {
             Op::Write { id: a(), version: version(), record: record(1) },
             Op::Release { id: a() },
         ] {
-            // A recall asks twice at the same time, and waits for one of two errors.
-            let (address, server) = answer_alike(status, code, if op == Op::Recall { 2 } else { 1 });
+            let (address, server) = answer_once(status, code);
             let answer = handle(address, "leases").request(&job(), op.clone()).await;
             match &answer {
                 Err(StoreError::Misconfigured(_)) => assert!(misconfigured, "{status} {code:?} {op:?}: {answer:?}"),
                 Err(StoreError::Unknown(_)) => assert!(!misconfigured, "{status} {code:?} {op:?}: {answer:?}"),
                 _ => panic!("{status} {code:?} {op:?}: {answer:?}"),
             }
-            if op != Op::Recall {
-                server.join().unwrap();
-            }
+            server.join().unwrap();
         }
     }
 }
@@ -375,28 +373,56 @@ async fn a_list_as_azure_gives_it_is_understood() {
         blob("job/nodes/c", "<Metadata><term>many</term></Metadata>"),
         blob("job/nodes/d", "<Metadata><term>7</term></Metadata>"),
     ];
-    let list = format!(
-        "<?xml version=\"1.0\" encoding=\"utf-8\"?><EnumerationResults ServiceEndpoint=\"http://x/\" \
-         ContainerName=\"leases\"><Prefix>job/</Prefix><Blobs>{}</Blobs><NextMarker /></EnumerationResults>",
-        blobs.concat()
-    );
-    let listed = format!(
-        "HTTP/1.1 200 OK\r\ncontent-length: {}\r\ncontent-type: application/xml\r\n\
-         date: Fri, 20 Nov 2026 10:00:00 GMT\r\nx-ms-request-id: 6d5f3b5e-0000-4000-8000-000000000000\r\n\
-         connection: close\r\n\r\n{list}",
-        list.len()
-    );
-    let missing = "HTTP/1.1 404 Not Found\r\nx-ms-error-code: BlobNotFound\r\ncontent-length: 0\r\n\
-                   connection: close\r\n\r\n";
-    // Both are asked for at the same time.
-    let (address, server) =
-        answer_each(move |asked| if asked.contains("comp=list") { listed.clone() } else { missing.to_owned() }, 2);
-    assert_eq!(handle(address, "leases").request(&job(), Op::Recall).await, Ok(Reply::Term(8)));
-    let asked = server.join().unwrap();
-    assert!(
-        asked.iter().any(|asked| asked.contains("prefix=job%2F") && asked.contains("include=metadata")),
-        "{asked:?}"
-    );
+    for (state, requests, term) in [
+        (String::new(), 1, 8),
+        (blob("job/state", "<Metadata><Term>9</Term></Metadata>"), 1, 9),
+        // Its first bytes are asked for; it was deleted meanwhile.
+        (blob("job/state", "<Metadata />"), 2, 8),
+        (blob("job/state", "<Metadata><term>many</term></Metadata>"), 2, 8),
+    ] {
+        let list = format!(
+            "<?xml version=\"1.0\" encoding=\"utf-8\"?><EnumerationResults ServiceEndpoint=\"http://x/\" \
+             ContainerName=\"leases\"><Prefix>job/</Prefix><Blobs>{}{state}</Blobs><NextMarker />\
+             </EnumerationResults>",
+            blobs.concat()
+        );
+        let listed = format!(
+            "HTTP/1.1 200 OK\r\ncontent-length: {}\r\ncontent-type: application/xml\r\n\
+             date: Fri, 20 Nov 2026 10:00:00 GMT\r\nx-ms-request-id: 6d5f3b5e-0000-4000-8000-000000000000\r\n\
+             connection: close\r\n\r\n{list}",
+            list.len()
+        );
+        let missing = "HTTP/1.1 404 Not Found\r\nx-ms-error-code: BlobNotFound\r\ncontent-length: 0\r\n\
+                       connection: close\r\n\r\n";
+        let answers = [listed, missing.to_owned()];
+        let (address, server) = answer(answers.into_iter().take(requests).collect());
+        assert_eq!(handle(address, "leases").request(&job(), Op::Recall).await, Ok(Reply::Term(term)), "{state}");
+        let asked = server.join().unwrap();
+        assert!(asked[0].contains("prefix=job%2F") && asked[0].contains("include=metadata"), "{asked:?}");
+    }
+}
+
+/// As an older host writes it, and another client that copies a state without its metadata.
+#[tokio::test]
+async fn a_state_that_names_its_term_in_its_bytes_alone_counts() {
+    let azurite = Azurite::start();
+    let store = container(&azurite, "leases").await.handle();
+    let claim = async |term| {
+        let claimed = |_| Ok::<_, EditError>(Document { term, ..Document::default() });
+        state::edit(&store, &job(), async || Ok(()), claimed).await.unwrap();
+    };
+    claim(41).await;
+    assert_eq!(store.request(&job(), Op::Recall).await, Ok(Reply::Term(41)));
+    let Ok(Reading::Found(_, content)) = store.read(VersionedObject::State, &job(), None).await else {
+        panic!("it was written");
+    };
+    // The metadata has another term than these bytes before it goes.
+    claim(5).await;
+    let location = CloudLocation::Emulator { address: "127.0.0.1".to_owned(), port: azurite.address().port() };
+    let blob =
+        ClientBuilder::with_location(location, StorageCredentials::emulator()).blob_client("leases", "job/state");
+    blob.put_block_blob(content).into_future().await.unwrap();
+    assert_eq!(store.request(&job(), Op::Recall).await, Ok(Reply::Term(41)));
 }
 
 /// The variable that the store takes credentials from, and that no other test may see.
@@ -422,28 +448,18 @@ async fn a_wrong_key_is_not_accepted_and_that_is_said() {
     assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stdout));
 }
 
-/// A server that answers so many requests alike.
-fn answer_alike(status: &str, code: Option<&str>, count: usize) -> (SocketAddr, std::thread::JoinHandle<Vec<String>>) {
+/// A server that answers one request.
+fn answer_once(status: &str, code: Option<&str>) -> (SocketAddr, std::thread::JoinHandle<Vec<String>>) {
     let code = code.map_or(String::new(), |code| format!("x-ms-error-code: {code}\r\n"));
-    answer(vec![format!("HTTP/1.1 {status}\r\n{code}content-length: 0\r\nconnection: close\r\n\r\n"); count])
+    answer(vec![format!("HTTP/1.1 {status}\r\n{code}content-length: 0\r\nconnection: close\r\n\r\n")])
 }
 
 /// A server that answers requests with these texts, one after the other, each on a connection of its own. Gives what
 /// it was asked.
 pub fn answer(answers: Vec<String>) -> (SocketAddr, std::thread::JoinHandle<Vec<String>>) {
-    let count = answers.len();
-    let mut answers = answers.into_iter();
-    answer_each(move |_| answers.next().unwrap_or_default(), count)
-}
-
-/// The same for so many requests, whose answers depend on what is asked.
-fn answer_each(
-    mut answer: impl FnMut(&str) -> String + Send + 'static,
-    count: usize,
-) -> (SocketAddr, std::thread::JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
-    let mut serve = move || {
+    let serve = move |answer: String| {
         let (mut client, _) = listener.accept().unwrap();
         let mut request = Vec::new();
         let mut bytes = [0; 4096];
@@ -455,11 +471,11 @@ fn answer_each(
             }
         }
         let request = String::from_utf8_lossy(&request).into_owned();
-        client.write_all(answer(&request).as_bytes()).unwrap();
+        client.write_all(answer.as_bytes()).unwrap();
         client.shutdown(Shutdown::Write).unwrap();
         // What is left of the request is read, or closing would cut the answer off.
         while client.read(&mut bytes).is_ok_and(|length| length > 0) {}
         request
     };
-    (address, std::thread::spawn(move || (0..count).map(|_| serve()).collect()))
+    (address, std::thread::spawn(move || answers.into_iter().map(serve).collect()))
 }

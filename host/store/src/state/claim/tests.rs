@@ -88,6 +88,7 @@ struct Bench {
     is_unreadable: Arc<AtomicBool>,
     delays: Arc<AtomicU32>,
     handover: Handover,
+    read_ahead: ReadAhead,
 }
 
 impl Bench {
@@ -98,6 +99,7 @@ impl Bench {
             is_unreadable: Arc::default(),
             delays: Arc::default(),
             handover: Handover::default(),
+            read_ahead: ReadAhead::default(),
         }
     }
 
@@ -112,10 +114,34 @@ impl Bench {
             election: job(),
             limits: Limits { total: 100, value: 40 },
             handover: self.handover.clone(),
+            read_ahead: self.read_ahead.clone(),
             tell: Arc::new(move |_| {
                 delays.fetch_add(1, Ordering::SeqCst);
             }),
         }
+    }
+
+    /// One in another process.
+    fn elsewhere(&self) -> Claimant {
+        Claimant { handover: Handover::default(), read_ahead: ReadAhead::default(), ..self.claimant() }
+    }
+
+    fn begin_to_read(&self) {
+        self.read_ahead.begin(&Handle::current(), self.claimant().store, job());
+    }
+
+    /// The same until it is read: this store answers at once.
+    async fn read(&self) {
+        self.requests();
+        self.begin_to_read();
+        while self.requests.load(Ordering::SeqCst) == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// How often the store was asked since this was asked last.
+    fn requests(&self) -> u32 {
+        self.requests.swap(0, Ordering::SeqCst)
     }
 
     async fn claim(&self, term: Term) -> Result<Claim, ClaimError> {
@@ -296,7 +322,7 @@ async fn what_is_left_to_a_term_that_never_comes_is_worth_nothing() {
     let first = bench.claim(1).await.unwrap();
     first.succession().claim(2).await.unwrap();
     drop(first);
-    let elsewhere = Claimant { handover: Handover::default(), ..bench.claimant() };
+    let elsewhere = bench.elsewhere();
     let forever = || gate(Duration::from_secs(3600));
     assert_eq!(elsewhere.clone().claim(2, forever()).await.err(), Some(ClaimError::Superseded(2)));
     elsewhere.claim(3, forever()).await.unwrap().commit(n(7)).await.unwrap();
@@ -311,7 +337,7 @@ async fn another_ones_claim_is_found_by_the_claim_ahead_and_by_the_first_commit(
         let bench = Bench::new();
         let mut first = bench.claim(1).await.unwrap();
         let another = async || {
-            let elsewhere = Claimant { handover: Handover::default(), ..bench.claimant() };
+            let elsewhere = bench.elsewhere();
             elsewhere.claim(5, gate(Duration::from_secs(3600))).await.unwrap()
         };
         if is_before {
@@ -336,7 +362,7 @@ async fn nobody_goes_on_with_a_document_that_is_known_to_be_another() {
     let bench = Bench::new();
     let mut first = bench.claimant().claim(1, gate(Duration::from_millis(300))).await.unwrap();
     first.succession().claim(2).await.unwrap();
-    let elsewhere = Claimant { handover: Handover::default(), ..bench.claimant() };
+    let elsewhere = bench.elsewhere();
     elsewhere.claim(5, gate(Duration::from_secs(3600))).await.unwrap();
     // The commit meets another version, and cannot learn whose it is before its term ends.
     bench.is_unreadable.store(true, Ordering::SeqCst);
@@ -460,4 +486,49 @@ async fn many_small_keys_are_too_much_as_well() {
 fn a_term_after_which_none_can_come_is_no_term() {
     let document = Document { term: u64::MAX, ..Document::default() };
     assert_eq!(Document::decode(&document.encode().unwrap()), Err(DocumentError::Damaged));
+}
+
+#[tokio::test]
+async fn what_is_read_ahead_is_not_read_again() {
+    let bench = Bench::new();
+    bench.begin_to_read();
+    bench.claim(1).await.unwrap().commit(n(1)).await.unwrap();
+    assert_eq!(bench.requests(), 3, "a reading, a claim, a commit");
+    bench.begin_to_read();
+    let second = bench.claim(2).await.unwrap();
+    assert_eq!((second.entries().get("n").unwrap()[..].to_vec(), bench.requests()), (vec![1], 2));
+    // It is good for one claim.
+    bench.claim(3).await.unwrap();
+    assert_eq!(bench.requests(), 2);
+    bench.begin_to_read();
+    bench.read_ahead.clear();
+    bench.claim(4).await.unwrap();
+    assert_eq!(bench.requests(), 2, "the first was not begun");
+}
+
+#[tokio::test]
+async fn what_was_read_ahead_and_has_changed_is_read_again() {
+    let bench = Bench::new();
+    for term in [1, 3, 6] {
+        bench.read().await;
+        let mut other = bench.elsewhere().claim(term, gate(Duration::from_secs(3600))).await.unwrap();
+        other.commit(n(u8::try_from(term).unwrap())).await.unwrap();
+        if term == 6 {
+            assert_eq!(bench.claim(5).await.err(), Some(ClaimError::Superseded(6)), "whatever was read");
+        } else {
+            let next = bench.claim(term + 1).await.unwrap();
+            assert_eq!(next.entries().get("n").unwrap()[..], [u8::try_from(term).unwrap()]);
+            assert!(other.commit(n(9)).await.is_err());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_reading_ahead_that_fails_delays_nothing() {
+    let bench = Bench::new();
+    bench.is_unreadable.store(true, Ordering::SeqCst);
+    bench.read().await;
+    bench.is_unreadable.store(false, Ordering::SeqCst);
+    bench.claim(1).await.unwrap();
+    assert_eq!((bench.requests(), bench.delays.load(Ordering::SeqCst)), (3, 0));
 }
