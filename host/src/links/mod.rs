@@ -69,6 +69,8 @@ struct Ends {
     listened: watch::Receiver<bool>,
     /// The last renewal that there was to tell of, and when that was.
     leads: Option<(Told, Instant)>,
+    /// Whether somebody was told that the lease is given up.
+    gives_up: bool,
 }
 
 /// What the links of an election are to be now.
@@ -109,15 +111,26 @@ impl Line {
             Word::GivesUp => Told::GivesUp { to: to.filter(|to| NodeId::new(to).is_ok()).map(str::to_owned) },
         };
         ends.leads = matches!(word, Word::Leads { .. }).then(|| (told.clone(), Instant::now()));
-        if *ends.listened.borrow() {
+        let is_listened = *ends.listened.borrow();
+        // It may be told twice, and who has heard it once may listen no more.
+        ends.gives_up = matches!(told, Told::GivesUp { .. }) && (is_listened || ends.gives_up);
+        if is_listened {
             // It is late anyway where so many wait.
             let _ = ends.words.try_send(told);
         }
     }
 
+    /// Whether somebody is about to take the lease, since the last word was that it is given up.
+    #[must_use]
+    pub fn has_heir(&self) -> bool {
+        self.0.as_ref().is_some_and(|ends| ends.gives_up)
+    }
+
     /// Has that incarnation of a node listened to, and says what this node would do.
-    pub fn wants(&self, leader: Option<(&str, String)>, candidate: Candidate) {
-        let Some(Ends { wanted, .. }) = &self.0 else { return };
+    pub fn wants(&mut self, leader: Option<(&str, String)>, candidate: Candidate) {
+        let Some(Ends { wanted, gives_up, .. }) = &mut self.0 else { return };
+        // Another has taken what was given up.
+        *gives_up &= leader.is_none();
         let leader = leader.map(|(incarnation, node)| Leader { incarnation: incarnation.to_owned(), node });
         // A record may name whoever wrote it, at any length.
         let leader = leader.filter(Leader::is_within_bounds);
@@ -155,7 +168,7 @@ fn line(election: ElectionName, tidings: Tidings, standing: Arc<Standing>, log: 
     let (tell, heard) = mpsc::channel(WAITING);
     let (listens, listened) = watch::channel(false);
     let port = Port { election, wanted: wants, words: told, heard: tell, listened: listens, tidings, standing, log };
-    (Line(Some(Ends { wanted, words, heard, listened, leads: None })), port)
+    (Line(Some(Ends { wanted, words, heard, listened, leads: None, gives_up: false })), port)
 }
 
 #[cfg(test)]
@@ -205,6 +218,28 @@ mod tests {
         line.tell(&Word::GivesUp, SECOND, None);
         port.listened.send_replace(true);
         assert!(hears_nothing(&mut line).await && port.words.try_recv().is_err(), "it gave up");
+    }
+
+    #[test]
+    fn who_gives_up_has_an_heir_where_somebody_heard_it_until_another_leads() {
+        let (mut line, port) = ends();
+        let gives_up = |line: &mut Line| line.tell(&Word::GivesUp, Time::default(), None);
+        gives_up(&mut line);
+        assert!(!line.has_heir(), "nobody heard it");
+        port.listened.send_replace(true);
+        gives_up(&mut line);
+        assert!(line.has_heir());
+        // Whoever has heard it may have gone to take the lease when it is told again.
+        port.listened.send_replace(false);
+        gives_up(&mut line);
+        line.wants(None, Candidate::default());
+        assert!(line.has_heir());
+        line.wants(Some(("b1", "web-2".to_owned())), Candidate::default());
+        assert!(!line.has_heir(), "it has taken it");
+        port.listened.send_replace(true);
+        gives_up(&mut line);
+        line.tell(&Word::Leads { term: 8, renewed: Time::default() }, Time::default(), None);
+        assert!(!line.has_heir(), "it leads again");
     }
 
     /// Has the line do what is due.

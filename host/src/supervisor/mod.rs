@@ -51,6 +51,9 @@ use reporter::Reporter;
 /// while a machine sleeps, of which the watchdog tells each supervisor.
 const LONGEST_WAIT_UNWATCHED: Duration = Duration::from_millis(250);
 
+/// In so much time another takes a lease that it was told of as given up.
+const MAKES_WAY: Duration = Duration::from_millis(100);
+
 /// How urgently the host is asked to end. A level: it only rises.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Shutdown {
@@ -209,9 +212,13 @@ impl Run {
             if self.has_finished {
                 // What is still under way can change nothing any more: nothing runs, nothing is held.
                 self.requests.shutdown().await;
+                // What this node has yet to write can wait: the store is busy with who takes the lease.
+                if self.given.line.has_heir() {
+                    sleep(MAKES_WAY).await;
+                }
                 return;
             }
-            self.let_others_know();
+            self.let_others_know(asked);
             if !self.elector.holds_lease() {
                 self.given.launcher.handover.clear();
             }
@@ -225,7 +232,7 @@ impl Run {
     }
 
     /// Tells what runs here, and which term was seen, where that is news.
-    fn let_others_know(&self) {
+    fn let_others_know(&mut self, asked: Shutdown) {
         let term = self.elector.written_term();
         self.given.standing.goes_round(self.given.clock.now(), term, self.elector.deadline());
         let is_done = self.elector.follows() && self.serving.is_none();
@@ -241,7 +248,13 @@ impl Run {
         self.given.line.wants(leader, candidate);
         let now = self.given.clock.now();
         self.given.standing.tidings.is_told(self.elector.listens_until().is_some_and(|until| now < until));
+        // That nothing runs here any more is about to be said by taking the whole word back, and the store is busy with who
+        // takes the lease.
+        let is_leaving = asked > Shutdown::No && self.serving.is_none();
         self.given.presence.send_if_modified(|known| {
+            if is_leaving && known.term == term {
+                return false;
+            }
             let before = std::mem::replace(known, Presence { runs, term, steered, stays_out, leads_enough, listens });
             before != *known
         });
