@@ -192,9 +192,12 @@ impl Counts {
     }
 }
 
-/// The upper bounds of a histogram's buckets, in seconds. What is longer is in one more.
-pub const BOUNDS: [f64; 16] =
-    [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+/// The upper bounds of a histogram's buckets, in seconds. What is longer is in one more. They are close together where most
+/// renewals are, so that a percentile of these says by itself whether it has got worse.
+pub const BOUNDS: [f64; 23] = [
+    0.0001, 0.00025, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.015, 0.02, 0.03, 0.05,
+    0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+];
 
 /// How long something took, each time.
 #[derive(Debug, Default)]

@@ -530,7 +530,7 @@ mod tests {
         let ends = |how| standing.counts.ends(how);
         assert_eq!([Ended::Done, Ended::Failed, Ended::Fatal, Ended::Killed].map(ends), [1, 1, 0, 1]);
         let kills: Vec<(f64, u64)> = standing.counts.kills.buckets().filter(|(_, count)| *count > 0).collect();
-        assert_eq!(kills, [(0.005, 1)]);
+        assert_eq!(kills, [(0.003, 1)]);
         assert_eq!(standing.counts.kills.sum(), Duration::from_millis(3));
     }
 
