@@ -2,7 +2,7 @@
 //! it has open, and what the host keeps in its own memory for all that.
 //!
 //! The last cannot be read anywhere. So each call that leaves something behind adds what that weighs at the most, and
-//! once the sum leaves the limit, what is there is weighed again ([`weight`](super::weight)): exact where it matters,
+//! once the sum leaves the limit, what is there is weighed again ([`weight`]): exact where it matters,
 //! and free where it does not. Handles that weigh next to nothing are bounded by their number alone.
 
 use std::any::Any;

@@ -268,7 +268,7 @@ impl Course<'_> {
         Ok(format!("{node} led {election} in term {term}, has stepped down and stays out for {stays_out}: {then}\n"))
     }
 
-    /// Has nobody lead, until [`Operator::resume`].
+    /// Has nobody lead, until [`Self::resume`].
     async fn suspend(&self) -> Told {
         let deadline = self.deadline;
         let election = self.election;
