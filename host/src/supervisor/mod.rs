@@ -222,6 +222,9 @@ impl Run {
             if !self.elector.holds_lease() {
                 self.given.launcher.handover.clear();
             }
+            if self.elector.follows() {
+                self.given.launcher.read_ahead.clear();
+            }
             let input = self.next_input(&mut shutdown, &mut asked).await;
             // What was heard by then comes first: an answer may be what the node takes the lease by.
             self.steer();

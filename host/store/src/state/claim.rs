@@ -176,24 +176,31 @@ impl Claimant {
         let mut read_ahead = self.read_ahead.take().await;
         loop {
             gate.pass().map_err(|_| ClaimError::TermOver)?;
-            let found = match read_ahead.take() {
-                Some(found) => found,
-                None => self.read().await,
+            let (read, is_old) = match read_ahead.take() {
+                Some(read) => (read, true),
+                None => (self.read().await, false),
             };
-            let (version, found) = match found {
-                Ok(Some((version, content))) => (Some(version), Document::decode(&content)?),
-                Ok(None) => (None, Document::default()),
+            let (version, found) = match read {
+                Ok(Some((version, content))) => (Some(version), Document::decode(&content)),
+                Ok(None) => (None, Ok(Document::default())),
                 Err(error) => {
                     pace.wait(&error).await.map_err(ClaimError::Store)?;
                     continue;
                 }
             };
+            let is_superseded =
+                |found: &Document| found.term > term || (found.term == term && Some(found.claim) != ahead);
+            // Nothing but a write follows from what was read a while ago: it may have been put right since.
+            if is_old && found.as_ref().map_or(true, is_superseded) {
+                continue;
+            }
+            let found = found?;
             if found.claim == claim
                 && let Some(version) = version
             {
                 return Ok((version, Arc::new(found)));
             }
-            if found.term > term || (found.term == term && Some(found.claim) != ahead) {
+            if is_superseded(&found) {
                 return Err(ClaimError::Superseded(found.term));
             }
             let document = found.claimed(term, claim);
@@ -228,13 +235,13 @@ impl ReadAhead {
 
     /// Forgets it: the lease is another's.
     pub fn clear(&self) {
-        *self.lock() = JoinSet::new();
+        drop(std::mem::take(&mut *self.lock()));
     }
 
-    /// What was read, once it is; none if nothing was begun, or it failed.
+    /// What came of it, once something has; none if nothing was begun.
     async fn take(&self) -> Option<Found> {
         let mut reading = std::mem::take(&mut *self.lock());
-        reading.join_next().await?.ok().filter(Found::is_ok)
+        reading.join_next().await?.ok()
     }
 
     fn lock(&self) -> MutexGuard<'_, JoinSet<Found>> {

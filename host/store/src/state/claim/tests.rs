@@ -524,11 +524,25 @@ async fn what_was_read_ahead_and_has_changed_is_read_again() {
 }
 
 #[tokio::test]
-async fn a_reading_ahead_that_fails_delays_nothing() {
+async fn a_reading_ahead_that_fails_is_a_first_try() {
     let bench = Bench::new();
     bench.is_unreadable.store(true, Ordering::SeqCst);
     bench.read().await;
     bench.is_unreadable.store(false, Ordering::SeqCst);
     bench.claim(1).await.unwrap();
-    assert_eq!((bench.requests(), bench.delays.load(Ordering::SeqCst)), (3, 0));
+    assert_eq!((bench.requests(), bench.delays.load(Ordering::SeqCst)), (3, 1));
+}
+
+#[tokio::test]
+async fn a_state_that_was_put_right_after_it_was_read_ahead_is_claimed() {
+    let spoilt = |term| Document { term, ..Document::default() }.encode().unwrap();
+    for bad in [Bytes::from_static(b"somebody's diary"), Bytes::from_static(b"baton state 2"), spoilt(9)] {
+        let bench = Bench::new();
+        let good = spoilt(1);
+        let version = bench.store.write(VersionedObject::State, &job(), None, bad).await.unwrap();
+        bench.read().await;
+        bench.store.write(VersionedObject::State, &job(), Some(&version), good).await.unwrap();
+        bench.claim(2).await.unwrap();
+        assert_eq!(bench.stored().await.term, 2);
+    }
 }
