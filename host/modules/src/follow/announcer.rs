@@ -169,7 +169,7 @@ impl Announcer {
         let known = named.max(said.presence.term).max(seen);
         // A node that has said something looks old after a while anyway.
         let is_taken_back = withdraw(&*leases, &*store, &election, &node, known).await;
-        if matches!(is_taken_back, Ok(false)) && known > named {
+        if matches!(is_taken_back, Ok(false)) && (known > named || said.presence.runs.is_some()) {
             // It ends, and can start nothing any more.
             let announcement = Announcement::now(&node, &incarnation, &source, Vec::new(), None);
             let version = env!("CARGO_PKG_VERSION").to_owned();
