@@ -296,8 +296,9 @@ impl Run {
         if before == next {
             return;
         }
-        if let Some(why) = before.as_ref().filter(|_| next.is_none()) {
-            self.over = Some(why.order().id.clone());
+        // A suspension lasts for as long as it stands there, also where what had gone is put back.
+        if let (Some(Why::SteppedDown(order) | Why::Transferring(order, _)), None) = (&before, &next) {
+            self.over = Some(order.id.clone());
         }
         // Whoever made room, and stands there without a successor, lets nobody else be first once more.
         if matches!((&before, &next, &self.gives_up), (Some(Why::Transferring(..)), None, Some(GivesUp::Since(_)))) {

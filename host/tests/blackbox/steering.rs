@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use baton_election::{ElectionName, Op, Record, Reply, Snapshot};
 use baton_store::{Announcement, ModuleStore as _, Reading, Store as AnyStore, VersionedObject};
+use bytes::Bytes;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -27,6 +28,7 @@ on_both_stores! {
     a_leader_that_is_gone_is_waited_out,
     a_leader_that_heeds_no_stop_is_killed,
     what_is_spoilt_is_told_once_and_made_anew,
+    a_suspension_that_is_put_back_holds,
     an_outside_clients_lease_is_broken_and_a_hosts_is_not,
     hosts_that_do_not_know_steering_are_named,
     an_id_that_two_hosts_have_is_refused,
@@ -344,14 +346,7 @@ fn a_leader_that_is_cut_off_is_waited_out() {
 fn what_is_spoilt_is_told_once_and_made_anew(fleet: Fleet) {
     let (alpha, term) = fleet.leader("alpha");
     done(&steer(&fleet, &["suspend"]), &[]);
-    let write = |content: &'static str| {
-        on(&fleet, async |store| {
-            let read = store.read(VersionedObject::Steering, &election(), None).await.expect("it is read");
-            let version = if let Reading::Found(version, _) = read { Some(version) } else { None };
-            let written = store.write(VersionedObject::Steering, &election(), version.as_ref(), content.into()).await;
-            written.expect("it is written");
-        });
-    };
+    let write = |content: &'static str| write_asked(&fleet, content.into());
     write("{\"format\":1,\"suspended\":");
     let told = alpha.event("what is wrong", |event| event.name == "error" && event.text("error").contains("steering"));
     assert!(told.text("error").contains("`baton resume` makes it anew"), "{told:?}");
@@ -369,6 +364,31 @@ fn what_is_spoilt_is_told_once_and_made_anew(fleet: Fleet) {
     assert_eq!(errors, 2, "each is said once");
     assert_eq!(elected(&fleet, "alpha").len(), 2);
     fleet.check_promises();
+}
+
+/// As from a backup, after an operator or a lost file had ended it: by its id it is the one that was over.
+fn a_suspension_that_is_put_back_holds(fleet: Fleet) {
+    let (alpha, term) = fleet.leader("alpha");
+    done(&steer(&fleet, &["suspend"]), &[]);
+    let asked = on(&fleet, async |store| store.read(VersionedObject::Steering, &election(), None).await);
+    let Ok(Reading::Found(_, asked)) = asked else { panic!("it stands there: {asked:?}") };
+    done(&steer(&fleet, &["resume"]), &["is resumed: alpha leads"]);
+    let term = fleet.beat_above(term).term;
+    write_asked(&fleet, asked);
+    alpha.after(term - 1, "released");
+    done(&steer(&fleet, &["resume"]), &["is resumed: alpha leads"]);
+    fleet.beat_above(term);
+    fleet.check_promises();
+}
+
+/// Writes what the nodes are asked, whatever stood there.
+fn write_asked(fleet: &Fleet, content: Bytes) {
+    on(fleet, async |store| {
+        let read = store.read(VersionedObject::Steering, &election(), None).await.expect("it is read");
+        let version = if let Reading::Found(version, _) = read { Some(version) } else { None };
+        let written = store.write(VersionedObject::Steering, &election(), version.as_ref(), content.clone()).await;
+        written.expect("it is written");
+    });
 }
 
 fn an_outside_clients_lease_is_broken_and_a_hosts_is_not(fleet: Fleet) {
