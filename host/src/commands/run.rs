@@ -64,7 +64,7 @@ use baton_store::clock::Clock;
 use baton_store::gate::Watchdog;
 use baton_store::state::{Handover, ReadAhead};
 use baton_store::{Digest, Labels, LockFile, ObjectStore, PeerWord, Store, witness};
-use baton_store::{LeaseStore, MemoryStore, StoreUrl};
+use baton_store::{LeaseStore, MemoryStore, SqliteStore, StoreUrl};
 
 /// How long the start waits for a disk that nothing depends on yet.
 const LOCKED_WITHIN: Duration = Duration::from_secs(2);
@@ -451,7 +451,7 @@ fn contend(
         }
         // A folder of one's own costs nobody anything: only what is shared must be asked for.
         if config.create || matches!(config.store, StoreUrl::Sqlite(_)) {
-            aside.spawn(create(Arc::clone(leases), log.clone()));
+            aside.spawn(create(Arc::clone(leases), config.store.clone(), log.clone()));
         }
         if let Some(workshop) = workshop {
             aside.spawn(workshop.clone().work(log.clone(), asked.clone()));
@@ -716,10 +716,11 @@ fn runtime(name: &str, threads: usize) -> std::io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(threads).thread_name(name).enable_all().build()
 }
 
-/// Makes the store's container, as soon as the store lets it.
-async fn create(store: Arc<dyn LeaseStore>, log: Log) {
+/// Makes the store's container, or its folder and files, as soon as the store lets it, and tells what was lost.
+async fn create(store: Arc<dyn LeaseStore>, place: StoreUrl, log: Log) {
     let mut said: Option<StoreError> = None;
     let mut wait = Duration::from_secs(1);
+    let lost = if let StoreUrl::Sqlite(folder) = &place { SqliteStore::lost(folder) } else { Vec::new() };
     while let Err(error) = store.create().await {
         if said.as_ref() != Some(&error) {
             log.emit(None, Event::Misconfigured { error: format!("cannot create what the store needs: {error}") });
@@ -727,6 +728,11 @@ async fn create(store: Arc<dyn LeaseStore>, log: Log) {
         }
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(Duration::from_secs(30));
+    }
+    for file in lost {
+        let file = file.display();
+        let error = format!("{file} was missing, and is made anew, empty: stop all hosts before you put it back");
+        log.emit(None, Event::Error { error });
     }
 }
 

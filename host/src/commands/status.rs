@@ -12,7 +12,8 @@ use crate::cli::{self, StatusRow};
 use crate::signals::Signals;
 use crate::status_socket;
 use baton_store::clock::wall;
-use baton_store::{Announcement, ModuleStore as _, Store, StoreUrl, steering};
+use baton_store::steering::{self, Steering};
+use baton_store::{Announcement, ModuleStore as _, Store, StoreUrl};
 
 pub(super) async fn status(
     election: Option<ElectionName>,
@@ -65,7 +66,7 @@ async fn watch(
 /// What one look has found.
 struct Looked {
     rows: Vec<StatusRow>,
-    /// Why other elections could not be read.
+    /// Why other elections could not be read, or whether one is suspended.
     unread: Vec<String>,
 }
 
@@ -87,16 +88,19 @@ async fn look(election: Option<&ElectionName>, place: &StoreUrl, store: &dyn Sto
             }
         };
         let Some(row) = StatusRow::of(&election, snapshot) else { continue };
-        // Where these cannot be read, `baton nodes` and those that steer say why.
-        let suspended = async {
-            let asked = timeout(ANSWER_WITHIN, steering::read(store, &election)).await.ok()?.ok()?;
-            asked.suspended.map(Into::into)
-        };
+        let asked = async { timeout(ANSWER_WITHIN, steering::read(store, &election)).await };
+        // Where these cannot be read, `baton nodes` says why.
         let labels = async {
             let said = timeout(ANSWER_WITHIN, store.announced(&election, row.node.as_deref()?)).await.ok()?.ok()??;
             Some(Announcement::decode(&said)?.labels)
         };
-        let (suspended, labels) = tokio::join!(suspended, labels);
+        let (asked, labels) = tokio::join!(asked, labels);
+        let asked = asked.map_err(|_| format!("no answer within {ANSWER_WITHIN:?}"));
+        let asked = asked.and_then(|asked| asked.map_err(|error| error.to_string())).unwrap_or_else(|why| {
+            unread.push(format!("whether {election} is suspended cannot be read: {why}"));
+            Steering::default()
+        });
+        let suspended = asked.suspended.map(Into::into);
         rows.push(StatusRow { suspended, labels: labels.unwrap_or_default(), ..row });
     }
     if let (Some(election), true) = (election, rows.is_empty()) {

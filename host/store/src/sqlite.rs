@@ -19,7 +19,7 @@ mod renewals;
 mod row;
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -72,6 +72,19 @@ impl SqliteStore {
     /// The store in the folder `dir`. Touches nothing yet.
     pub fn new(dir: impl AsRef<Path>) -> Self {
         Self::with_boot(dir, Boot::current())
+    }
+
+    /// Whether a file of a store is in the folder `dir`.
+    #[must_use]
+    pub fn is_in(dir: impl AsRef<Path>) -> bool {
+        FILES.iter().any(|name| dir.as_ref().join(name).exists())
+    }
+
+    /// The files that a store in the folder `dir` has lost: it has those that are made before its leases are.
+    #[must_use]
+    pub fn lost(dir: impl AsRef<Path>) -> Vec<PathBuf> {
+        let [leases, others @ ..] = FILES.map(|name| dir.as_ref().join(name));
+        if leases.exists() { others.into_iter().filter(|file| !file.exists()).collect() } else { Vec::new() }
     }
 
     /// The same on a given boot clock.

@@ -127,6 +127,32 @@ fn a_store_that_hangs_or_is_not_there_is_named_and_nothing_else_is_tried() {
     diagnosis(&finish(command), 0);
 }
 
+/// Who has lost a file runs it first of all, and may have the file somewhere else.
+#[test]
+fn a_file_that_a_store_lacks_is_named_and_not_made_anew() {
+    let fleet = Fleet::new(Store::sqlite());
+    let Store::Sqlite(folder) = &fleet.store else { unreachable!("it is one") };
+    fleet.leader("alpha");
+    let file = folder.path().join("control.db");
+    let away = fleet.home.path().join("control.db");
+    std::fs::rename(&file, &away).expect("it is there");
+    let doctor = fleet.command(&["doctor", "--quick", "--json"]);
+    assert_eq!(doctor.code, Some(1), "{doctor:?}");
+    assert!(doctor.stdout.contains("control.db: is missing beside the store's other files: put it back"), "{doctor:?}");
+    let status = fleet.command(&["status"]);
+    assert_eq!(status.code, Some(1), "{status:?}");
+    assert!(status.stdout.contains("alpha") && status.stderr.contains("is suspended cannot be read"), "{status:?}");
+    assert!(!file.exists(), "somebody has made it anew");
+    std::fs::rename(&away, &file).expect("it is put back");
+    diagnosis(&fleet.command(&["doctor", "--quick", "--json"]), 0);
+    // Only who is started makes one, and says so.
+    std::fs::remove_file(&file).expect("it is there");
+    let beta = fleet.node("beta");
+    let said = beta.event("what was lost", |event| event.name == "error");
+    assert!(said.text("error").contains("control.db was missing, and is made anew, empty"), "{said:?}");
+    fleet.check_promises();
+}
+
 #[test]
 fn what_the_machine_lacks_is_named_with_its_remedy() {
     let fleet = Fleet::new(Store::sqlite());

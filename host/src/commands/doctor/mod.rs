@@ -28,7 +28,7 @@ use tokio::time::timeout;
 use super::{inspect, open_store};
 use crate::cli::{self, Diagnosis, Doctor, Finding, Level, Progress};
 use crate::signals::Signals;
-use baton_store::{Store, StoreUrl};
+use baton_store::{SqliteStore, Store, StoreUrl};
 use machine::Clocks;
 use scratch::Scratch;
 use trial::{Advice, News, Plan};
@@ -66,7 +66,8 @@ async fn examine(
     let place = &command.examined.store;
     let scratch = Scratch::new(store).context("the system has no random numbers")?;
     let plan = Plan {
-        create: command.examined.create || matches!(place, StoreUrl::Sqlite(_)),
+        // A file that is missing from a store is not made anew here: what was in it would be gone for good.
+        create: command.examined.create || matches!(place, StoreUrl::Sqlite(folder) if !SqliteStore::is_in(folder)),
         advice: Advice::on(place),
         lease: command.examined.lease,
         quick: command.quick,
