@@ -720,7 +720,11 @@ fn runtime(name: &str, threads: usize) -> std::io::Result<Runtime> {
 async fn create(store: Arc<dyn LeaseStore>, place: StoreUrl, log: Log) {
     let mut said: Option<StoreError> = None;
     let mut wait = Duration::from_secs(1);
-    let lost = if let StoreUrl::Sqlite(folder) = &place { SqliteStore::lost(folder) } else { Vec::new() };
+    let lost = match place {
+        // A disk that hangs holds a thread that nobody waits for.
+        StoreUrl::Sqlite(folder) => tokio::task::spawn_blocking(|| SqliteStore::lost(folder)).await.unwrap_or_default(),
+        StoreUrl::Memory | StoreUrl::Azure { .. } | StoreUrl::Azurite { .. } => Vec::new(),
+    };
     while let Err(error) = store.create().await {
         if said.as_ref() != Some(&error) {
             log.emit(None, Event::Misconfigured { error: format!("cannot create what the store needs: {error}") });

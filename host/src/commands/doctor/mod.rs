@@ -25,7 +25,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::{inspect, open_store};
+use super::{ANSWER_WITHIN, inspect, open_store};
 use crate::cli::{self, Diagnosis, Doctor, Finding, Level, Progress};
 use crate::signals::Signals;
 use baton_store::{SqliteStore, Store, StoreUrl};
@@ -56,6 +56,14 @@ pub(super) async fn doctor(command: &Doctor) -> anyhow::Result<ExitCode> {
     Ok(if diagnosis.passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// Whether a store of SQLite is yet to be made. One that lacks a file is not: what was in that would be gone for good.
+async fn is_new_folder(place: &StoreUrl) -> bool {
+    let StoreUrl::Sqlite(folder) = place.clone() else { return false };
+    // What a disk that hangs keeps from being tried, the trial says.
+    let looked = tokio::task::spawn_blocking(|| !SqliteStore::is_in(folder));
+    timeout(ANSWER_WITHIN, looked).await.is_ok_and(|looked| looked.unwrap_or(false))
+}
+
 /// Tries the store, and looks how the clocks go meanwhile.
 async fn examine(
     command: &Doctor,
@@ -66,8 +74,7 @@ async fn examine(
     let place = &command.examined.store;
     let scratch = Scratch::new(store).context("the system has no random numbers")?;
     let plan = Plan {
-        // A file that is missing from a store is not made anew here: what was in it would be gone for good.
-        create: command.examined.create || matches!(place, StoreUrl::Sqlite(folder) if !SqliteStore::is_in(folder)),
+        create: command.examined.create || is_new_folder(place).await,
         advice: Advice::on(place),
         lease: command.examined.lease,
         quick: command.quick,
