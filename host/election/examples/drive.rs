@@ -22,15 +22,10 @@ struct Store {
 impl Store {
     fn request(&mut self, op: Op) -> Result<Reply, StoreError> {
         match op {
-            Op::Read => Ok(Reply::Read(match &self.record {
-                None => Snapshot::Nothing,
-                Some(record) => Snapshot::Object {
-                    lease: if self.held { LeaseState::Held } else { LeaseState::Free },
-                    version: self.version(),
-                    record: Some(record.clone()),
-                },
-            })),
-            Op::Recall => Ok(Reply::Term(self.record.as_ref().map_or(0, |record| record.term))),
+            Op::Read => Ok(Reply::Read(self.read())),
+            // Nothing but the record names a term here.
+            Op::Recall => Ok(Reply::Term(self.read().term())),
+            Op::Survey => Ok(Reply::Surveyed { term: self.read().term(), read: self.read() }),
             Op::Write { version, .. } | Op::Acquire { version, .. } | Op::Reclaim { version, .. }
                 if version != self.version() =>
             {
@@ -49,6 +44,12 @@ impl Store {
                 Ok(Reply::Done)
             }
         }
+    }
+
+    fn read(&self) -> Snapshot {
+        let Some(record) = &self.record else { return Snapshot::Nothing };
+        let lease = if self.held { LeaseState::Held } else { LeaseState::Free };
+        Snapshot::Object { lease, version: self.version(), record: Some(record.clone()) }
     }
 
     fn version(&self) -> Version {

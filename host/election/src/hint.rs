@@ -1,8 +1,8 @@
 //! What the nodes of an election tell each other, beside the store.
 //!
-//! Nothing of it is believed. It makes a standby's next reading earlier, or, for [`LISTENING_POLL`] at the most, later: what
-//! a node does about the lease follows from a reading alone, and each acquire carries the version of that. What the kernel
-//! tells of the store also makes a holder's next renewal earlier.
+//! Nothing of it is believed. It makes a standby's next reading earlier, or, for [`LISTENING_POLL`] at the most, later, or
+//! has it ask for more at once: what a node does about the lease follows from a reading alone, and each acquire carries the
+//! version of that. What the kernel tells of the store also makes a holder's next renewal earlier.
 
 use alloc::string::String;
 use core::time::Duration;

@@ -130,8 +130,8 @@ pub enum Input {
         /// Why, for a person.
         reason: String,
     },
-    /// Something was heard. Nothing is believed of it: it moves a standby's next reading, or has a holder renew earlier, and
-    /// does nothing else.
+    /// Something was heard. Nothing is believed of it: it moves a standby's next reading, or makes a survey of it, or has a
+    /// holder renew earlier, and does nothing else.
     Hint(Hint),
     /// The host is shutting down.
     Shutdown,

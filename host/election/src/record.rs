@@ -198,9 +198,15 @@ impl Snapshot {
     /// nothing else may know of it.
     #[must_use]
     pub fn names(&self, term: Term) -> bool {
+        self.term() >= term
+    }
+
+    /// The term that the record names; 0 where there is none.
+    #[must_use]
+    pub fn term(&self) -> Term {
         match self {
-            Self::Object { record: Some(record), .. } => record.term >= term,
-            Self::Object { record: None, .. } | Self::Nothing => term == 0,
+            Self::Object { record: Some(record), .. } => record.term,
+            Self::Object { record: None, .. } | Self::Nothing => 0,
         }
     }
 }

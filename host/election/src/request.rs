@@ -18,6 +18,9 @@ pub enum Op {
     /// Asks for the highest term that anything in the store names: the record, the coordinator's state, a node's
     /// announcement. Answered by [`Reply::Term`], with 0 if nothing names one.
     Recall,
+    /// Both of these in one request, as a standby asks that expects to take the lease: what was read is no newer than what
+    /// names a term. Answered by [`Reply::Surveyed`].
+    Survey,
     /// Creates the object with its lease free, only if there is none ([`StoreError::Conflict`] if there is).
     /// Answered by [`Reply::Version`].
     Create {
@@ -76,6 +79,13 @@ pub enum Reply {
     Read(Snapshot),
     /// What a recall found.
     Term(Term),
+    /// What a survey found.
+    Surveyed {
+        /// What it read.
+        read: Snapshot,
+        /// The highest term that anything in the store names.
+        term: Term,
+    },
     /// The object's version after a create or a write.
     Version(Version),
     /// An acquire, renewal or release was carried out.
@@ -108,6 +118,7 @@ impl fmt::Display for Op {
         f.write_str(match self {
             Op::Read => "read",
             Op::Recall => "recall",
+            Op::Survey => "survey",
             Op::Create { .. } => "create",
             Op::Acquire { .. } => "acquire",
             Op::Reclaim { .. } => "reclaim",

@@ -1497,17 +1497,23 @@ impl Scene {
                 assert_eq!(only_request(&self.wakes()), Op::Read);
             }
             readings.push(self.now);
-            let then = self.answer(Ok(Reply::Read(object(LeaseState::Held, Some(record(6, "other"))))));
+            let then = self.sees(object(LeaseState::Held, Some(record(6, "other"))), 6);
             assert!(then.is_empty() || only_request(&then) == Op::Read, "{then:?}");
         }
         self.now = end.max(self.now);
         readings
     }
 
-    /// The same after it has heard something.
+    /// It hears something, and asks for nothing at once but what there is.
     fn hears(&mut self, hint: Input) {
         let effects = self.input(hint);
-        assert!(effects.is_empty() || only_request(&effects) == Op::Read, "{effects:?}");
+        assert!(effects.is_empty() || matches!(only_request(&effects), Op::Read | Op::Survey), "{effects:?}");
+    }
+
+    /// Answers a reading, or a survey, which also finds that term.
+    fn sees(&mut self, read: Snapshot, term: Term) -> Vec<Effect> {
+        let is_survey = self.asked_to_survey;
+        self.answer(Ok(if is_survey { Reply::Surveyed { read, term } } else { Reply::Read(read) }))
     }
 }
 
@@ -1561,6 +1567,49 @@ fn the_first_successors_read_at_once_when_a_lease_is_given_up_and_the_others_a_s
         let in_a_second = readings.iter().filter(|at| **at <= readings[0] + SECOND).count();
         assert!((least..=most).contains(&in_a_second), "{place:?}: {readings:?}");
     }
+}
+
+#[test]
+fn what_a_leader_gives_up_is_surveyed_once_and_judged_like_what_is_read_and_recalled() {
+    let called = || {
+        let mut scene = following();
+        let from = record(6, "other").incarnation;
+        assert_eq!(only_request(&scene.input(Input::Hint(Hint::GivesUp { from, place: Some(0) }))), Op::Survey);
+        scene
+    };
+    let version = Version("v1".to_string());
+    for lease in [LeaseState::Held, LeaseState::Free, LeaseState::Expired] {
+        let asks = called().sees(marked(lease), 6);
+        assert!(matches!(only_request(&asks), Op::Acquire { version: read, .. } if read == version), "{asks:?}");
+    }
+    // It is not marked yet, or what names a later term says that its record was set back.
+    for (read, term) in [(object(LeaseState::Held, Some(record(6, "other"))), 6), (marked(LeaseState::Held), 7)] {
+        let mut scene = called();
+        assert_eq!(scene.sees(read, term), []);
+        assert_eq!(only_request(&scene.wakes()), Op::Read);
+    }
+    let mut scene = called();
+    let acquired = scene.sees(marked(LeaseState::Free), 7);
+    assert!(matches!(only_request(&acquired), Op::Acquire { length, .. } if length == SECOND * 60), "{acquired:?}");
+    // Where it cannot be had, this node reads and recalls as ever, and says what is wrong by what those say.
+    for error in [unknown(), StoreError::Misconfigured("no right to list".to_string())] {
+        let mut scene = called();
+        let told = scene.told.len();
+        assert_eq!(only_request(&scene.answer(Err(error.clone()))), Op::Read);
+        assert_eq!(only_request(&scene.answer(Ok(Reply::Read(marked(LeaseState::Free))))), Op::Recall);
+        assert_eq!(scene.told.len(), told);
+        scene.answer(Err(error));
+        assert!(matches!(scene.told[told..], [Report::StoreTrouble { asked: "recall", .. }]), "{:?}", scene.told);
+    }
+    // Who has nothing to serve reads, and nothing else.
+    let mut scene = following();
+    scene.input(Input::Plan(Plan::default()));
+    let from = record(6, "other").incarnation;
+    scene.input(Input::Hint(Hint::GivesUp { from, place: Some(0) }));
+    while scene.pending.is_none() {
+        scene.wakes();
+    }
+    assert!(scene.asked_to_read);
 }
 
 #[test]
@@ -1815,6 +1864,7 @@ struct Scene {
     asked_to_read: bool,
     /// Whether that asks what else names a term, and what does once a lease was waited out.
     asked_to_recall: bool,
+    asked_to_survey: bool,
     recalled: Result<Term, StoreError>,
     /// When the last acquire or renewal was sent.
     sent: Time,
@@ -1859,6 +1909,7 @@ impl Scene {
             asked_to_write: false,
             asked_to_read: false,
             asked_to_recall: false,
+            asked_to_survey: false,
             recalled: Ok(0),
             sent: Time::default(),
             told: Vec::new(),
@@ -1943,6 +1994,7 @@ impl Scene {
                 self.asked_to_write = matches!(op, Op::Write { .. });
                 self.asked_to_read = *op == Op::Read;
                 self.asked_to_recall = *op == Op::Recall;
+                self.asked_to_survey = *op == Op::Survey;
                 if matches!(op, Op::Acquire { .. } | Op::Renew { .. }) {
                     self.sent = self.now;
                 }
@@ -1980,6 +2032,12 @@ impl Scene {
     fn reads_and_recalls(&mut self, snapshot: Snapshot, recalled: Result<Reply, StoreError>) -> Vec<Effect> {
         while self.pending.is_none() {
             self.wakes();
+        }
+        if self.asked_to_survey {
+            if let Ok(Reply::Term(term)) = recalled {
+                return self.answer(Ok(Reply::Surveyed { read: snapshot, term }));
+            }
+            self.answer(recalled.clone());
         }
         let effects = self.answer(Ok(Reply::Read(snapshot)));
         let is_recall = |effect: &Effect| matches!(effect, Effect::Request { op: Op::Recall, .. });

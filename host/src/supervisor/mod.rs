@@ -222,7 +222,7 @@ impl Run {
             if !self.elector.holds_lease() {
                 self.given.launcher.handover.clear();
             }
-            if self.elector.follows() {
+            if self.elector.follows() && !self.elector.surveys() {
                 self.given.launcher.read_ahead.clear();
             }
             let input = self.next_input(&mut shutdown, &mut asked).await;
@@ -496,9 +496,10 @@ impl Run {
         let (store, election) = (Arc::clone(&self.given.store), self.given.election.clone());
         let (standing, clock) = (Arc::clone(&self.given.standing), self.given.clock.clone());
         // The last that is asked before the lease is.
-        let helm = matches!(op, Op::Recall).then(|| Arc::clone(&self.given.helm));
+        let helm = matches!(op, Op::Recall | Op::Survey).then(|| Arc::clone(&self.given.helm));
         // With the lease comes a term, whose instance begins with its state.
-        let read_ahead = matches!(op, Op::Acquire { .. } | Op::Reclaim { .. }).then(|| self.reads_ahead());
+        let may_lead_to_a_term = matches!(op, Op::Survey | Op::Acquire { .. } | Op::Reclaim { .. });
+        let read_ahead = may_lead_to_a_term.then(|| self.reads_ahead());
         self.requests.spawn(async move {
             let (what, asked, sent) = (op.to_string(), Asked::from(&op), clock.now());
             // Whatever becomes of it, the elector waits for an answer. Nothing that the request leaves half done
@@ -523,7 +524,7 @@ impl Run {
         });
     }
 
-    /// Begins to read the state that the next term's instance begins with.
+    /// Begins to read the state that the next term's instance begins with, if it has not begun.
     fn reads_ahead(&self) -> ReadAhead {
         let planned = self.elector.plan().module.as_ref().and_then(|version| self.at_hand.get(&version.digest));
         if let Some(Prepared { module, .. }) = planned {
@@ -553,7 +554,7 @@ impl Run {
                 }
             }
             // Only who follows reads without a lease.
-            Op::Read if !self.elector.holds_lease() => {
+            Op::Read | Op::Survey if !self.elector.holds_lease() => {
                 self.given.preference.follows();
                 false
             }

@@ -36,6 +36,8 @@ words! {
         Read => "read",
         /// The highest term that anything names.
         Recall => "recall",
+        /// Both of these at once.
+        Survey => "survey",
         /// A new record.
         Create => "create",
         /// The lease.

@@ -238,7 +238,7 @@ impl Standing {
         self.trace(|tracks| tracks.asked(wall(), what, Answered::of(result), took));
         let mut known = self.lock();
         known.has_store |= result.is_ok();
-        if let Ok(Reply::Read(snapshot)) = result {
+        if let Ok(Reply::Read(snapshot) | Reply::Surveyed { read: snapshot, .. }) = result {
             known.is_vacant = is_vacant(snapshot);
             if known.is_vacant {
                 (known.has_looked, known.last_leader) = (true, None);
@@ -332,6 +332,7 @@ impl From<&Op> for Asked {
         match op {
             Op::Read => Self::Read,
             Op::Recall => Self::Recall,
+            Op::Survey => Self::Survey,
             Op::Create { .. } => Self::Create,
             Op::Acquire { .. } => Self::Acquire,
             Op::Reclaim { .. } => Self::Reclaim,

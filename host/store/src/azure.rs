@@ -25,6 +25,7 @@ use azure_core::error::ErrorKind;
 use azure_core::prelude::IfMatchCondition;
 use azure_core::request_options::{LeaseDuration, LeaseId as AzureLeaseId, ProposedLeaseId};
 use azure_core::{RetryOptions, TransportOptions};
+use azure_storage_blobs::blob::Blob;
 use azure_storage_blobs::prelude::{BlobClient, ClientBuilder, ContainerClient};
 use baton_election::{ElectionName, LeaseId, LeaseState, Op, Reply, Snapshot, StoreError, Version};
 use futures::StreamExt;
@@ -124,24 +125,11 @@ impl AzureStore {
     }
 
     async fn read(&self, election: &ElectionName) -> Result<Reply, StoreError> {
-        let blob = match self.blob(election).get_properties().into_future().await {
-            Ok(response) => response.blob,
-            Err(error) if code(&error) == Some("BlobNotFound") => return Ok(Reply::Read(Snapshot::Nothing)),
-            Err(error) => return Err(self.store_error(Asked::ToRead, &error)),
-        };
-        let record = record::decode(blob.metadata.unwrap_or_default()).map_err(StoreError::Misconfigured)?;
-        let properties = blob.properties;
-        let infinite = properties.lease_duration.is_some_and(|length| length.to_string() == "infinite");
-        let lease = match properties.lease_state.map(|state| state.to_string()).as_deref() {
-            Some("leased") if infinite => LeaseState::HeldForever,
-            Some("leased") => LeaseState::Held,
-            Some("expired") => LeaseState::Expired,
-            Some("breaking") => LeaseState::Breaking,
-            Some("broken") => LeaseState::Broken,
-            Some("available") | None => LeaseState::Free,
-            Some(other) => return Err(StoreError::Unknown(format!("the lease is in an unknown state, `{other}`"))),
-        };
-        Ok(Reply::Read(Snapshot::Object { lease, version: Version(properties.etag.to_string()), record }))
+        match self.blob(election).get_properties().into_future().await {
+            Ok(response) => snapshot(response.blob).map(Reply::Read),
+            Err(error) if code(&error) == Some("BlobNotFound") => Ok(Reply::Read(Snapshot::Nothing)),
+            Err(error) => Err(self.store_error(Asked::ToRead, &error)),
+        }
     }
 
     async fn renew(&self, blob: &BlobClient, id: LeaseId, version: Option<Version>) -> Result<Reply, StoreError> {
@@ -173,7 +161,8 @@ impl LeaseStore for AzureStore {
         let blob = self.blob(election);
         match op {
             Op::Read => self.read(election).await,
-            Op::Recall => self.recall(election).await.map(Reply::Term),
+            Op::Recall => self.survey(election).await.map(|(_, term)| Reply::Term(term)),
+            Op::Survey => self.survey(election).await.map(|(read, term)| Reply::Surveyed { read, term }),
             Op::Create { record } => blob
                 .put_block_blob(CONTENT)
                 .content_type("text/plain")
@@ -247,6 +236,26 @@ impl LeaseStore for AzureStore {
     fn lease_range(&self) -> (Duration, Duration) {
         LEASE_RANGE
     }
+}
+
+/// What an election's blob shows, read by itself or in a list.
+fn snapshot(blob: Blob) -> Result<Snapshot, StoreError> {
+    let record = record::decode(blob.metadata.unwrap_or_default()).map_err(StoreError::Misconfigured)?;
+    let properties = blob.properties;
+    let infinite = properties.lease_duration.is_some_and(|length| length.to_string() == "infinite");
+    let lease = match properties.lease_state.map(|state| state.to_string()).as_deref() {
+        Some("leased") if infinite => LeaseState::HeldForever,
+        Some("leased") => LeaseState::Held,
+        Some("expired") => LeaseState::Expired,
+        Some("breaking") => LeaseState::Breaking,
+        Some("broken") => LeaseState::Broken,
+        Some("available") | None => LeaseState::Free,
+        Some(other) => return Err(StoreError::Unknown(format!("the lease is in an unknown state, `{other}`"))),
+    };
+    // A list leaves the quotation marks out that belong to an ETag.
+    let etag = properties.etag.to_string();
+    let version = Version(if etag.ends_with('"') { etag } else { format!("\"{etag}\"") });
+    Ok(Snapshot::Object { lease, version, record })
 }
 
 /// What was asked, as far as it changes what an error means.

@@ -145,6 +145,15 @@ impl Lease {
     }
 }
 
+/// What a reading shows.
+fn read(object: Option<&mut LeaseObject>, elapsed: Duration) -> Snapshot {
+    object.map_or(Snapshot::Nothing, |row| Snapshot::Object {
+        lease: row.lease.state(elapsed),
+        version: row.version.clone(),
+        record: row.record.clone(),
+    })
+}
+
 /// Carries out one request on an election's object, which is none if there is nothing under its name.
 ///
 /// `elapsed` is the time that has certainly passed since the lease's last change, `next` a version that
@@ -155,8 +164,12 @@ impl Lease {
 /// The [`StoreError`] that the request's contract names.
 pub fn apply(object: &mut Option<LeaseObject>, op: Op, elapsed: Duration, next: Version) -> Result<Reply, StoreError> {
     let (row, op) = match (object.as_mut(), op) {
-        (None, Op::Read) => return Ok(Reply::Read(Snapshot::Nothing)),
-        (None, Op::Recall) => return Ok(Reply::Term(0)),
+        (row, Op::Read) => return Ok(Reply::Read(read(row, elapsed))),
+        (row, Op::Recall) => return Ok(Reply::Term(read(row, elapsed).term())),
+        (row, Op::Survey) => {
+            let read = read(row, elapsed);
+            return Ok(Reply::Surveyed { term: read.term(), read });
+        }
         (None, Op::Create { record }) => {
             *object = Some(LeaseObject { version: next.clone(), record: Some(record), lease: Lease::default() });
             return Ok(Reply::Version(next));
@@ -165,13 +178,7 @@ pub fn apply(object: &mut Option<LeaseObject>, op: Op, elapsed: Duration, next: 
         (Some(row), op) => (row, op),
     };
     match op {
-        Op::Read => Ok(Reply::Read(Snapshot::Object {
-            lease: row.lease.state(elapsed),
-            version: row.version.clone(),
-            record: row.record.clone(),
-        })),
-        Op::Recall => Ok(Reply::Term(row.record.as_ref().map_or(0, |record| record.term))),
-        Op::Create { .. } => Err(StoreError::Conflict),
+        Op::Read | Op::Recall | Op::Survey | Op::Create { .. } => Err(StoreError::Conflict),
         Op::Acquire { version, .. } | Op::Reclaim { version, .. } if version != row.version => {
             Err(StoreError::Conflict)
         }

@@ -290,6 +290,9 @@ impl State {
     fn carry_out(&mut self, election: ElectionName, op: Op, now: Duration) -> Result<Reply, StoreError> {
         match self.change(&election, now, |object, elapsed, next| apply(object, op, elapsed, next))? {
             Reply::Term(recorded) => self.recall(election, recorded).map(Reply::Term),
+            Reply::Surveyed { read, term: recorded } => {
+                self.recall(election, recorded).map(|term| Reply::Surveyed { read, term })
+            }
             reply => Ok(reply),
         }
     }

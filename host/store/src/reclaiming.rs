@@ -203,6 +203,12 @@ impl LeaseStore for Reclaiming {
                 Ok(Reply::Read(read)) => Ok(Reply::Read(self.judged(election, read).await)),
                 answer => answer,
             },
+            Op::Survey => match self.store.request(election, Op::Survey).await {
+                Ok(Reply::Surveyed { read, term }) => {
+                    Ok(Reply::Surveyed { read: self.judged(election, read).await, term })
+                }
+                answer => answer,
+            },
             Op::Acquire { id, .. } => {
                 self.note(election, id).await;
                 self.store.request(election, op).await

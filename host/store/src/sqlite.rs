@@ -297,12 +297,15 @@ impl Databases {
             check_length(*length, LEASE_RANGE, &self.leases)?;
         }
         let access = match op {
-            Op::Read | Op::Recall => Intent::Read,
+            Op::Read | Op::Recall | Op::Survey => Intent::Read,
             Op::Create { .. } | Op::Acquire { .. } => Intent::Write,
             Op::Reclaim { .. } | Op::Renew { .. } | Op::Write { .. } | Op::Release { .. } => Intent::Holder,
         };
         match self.leases.transact(access, |db| self.apply(db, election, op))? {
             Reply::Term(recorded) => self.recall(election, recorded).map(Reply::Term),
+            Reply::Surveyed { read, term: recorded } => {
+                self.recall(election, recorded).map(|term| Reply::Surveyed { read, term })
+            }
             reply => Ok(reply),
         }
     }
@@ -314,7 +317,7 @@ impl Databases {
             Err(error) => return Ok(Err(error)),
         };
         // Only who wants the lease asks whether its holder is there. Who holds it is.
-        let asks = matches!(op, Op::Read | Op::Acquire { .. });
+        let asks = matches!(op, Op::Read | Op::Survey | Op::Acquire { .. });
         let noted = self.noted_for(&op);
         let answer = self.change(db, election, |object, elapsed| {
             let found = object.as_mut().filter(|_| asks);

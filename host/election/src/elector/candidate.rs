@@ -59,6 +59,8 @@ enum Asked {
     Reading,
     /// What else in the store names a term, before anything follows from that reading.
     Recall(Snapshot),
+    /// Both at once, since the holder has said that it gives the lease up.
+    Survey,
     /// That the object is made.
     Create,
 }
@@ -131,6 +133,11 @@ impl Standby {
         }
     }
 
+    /// Whether it has asked for both at once, and waits for the answer.
+    pub(super) fn surveys(&self) -> bool {
+        self.pending.is_some() && matches!(self.asked, Asked::Survey)
+    }
+
     pub(super) fn timers(&self, context: &Context) -> Timers<1> {
         Timers([(Timer::Poll, self.pending.is_none().then(|| self.poll_at(context)))])
     }
@@ -180,9 +187,19 @@ impl Standby {
             if self.is_hinted {
                 self.next_hinted = self.next_hinted.max(context.time()) + HINTED_POLL;
             }
+            let expects_an_opening = self.failures == 0
+                && context.versions.module().is_some()
+                && !is_in_cool_off(context)
+                && self.last_poll.is_some_and(|last| context.listening.expects_an_opening(last));
             (self.is_hinted, self.lacks_a_module) = (false, false);
             (self.last_poll, self.slack) = (Some(context.time()), None);
-            self.pending = Some(context.request(Op::Read, STANDBY_TIMEOUT));
+            let op = if expects_an_opening {
+                self.asked = Asked::Survey;
+                Op::Survey
+            } else {
+                Op::Read
+            };
+            self.pending = Some(context.request(op, STANDBY_TIMEOUT));
         }
         None
     }
@@ -190,29 +207,22 @@ impl Standby {
     fn answer(&mut self, context: &mut Context, result: Result<Reply, StoreError>) -> Option<Role> {
         match (core::mem::take(&mut self.asked), result) {
             (Asked::Reading, Ok(Reply::Read(snapshot))) => {
-                let snapshot = held_unless_all_is_clear(context, snapshot);
-                self.failures = 0;
-                context.store_answers(READ);
-                context.memory.note(&snapshot, context.now.time);
-                context.note_death(&snapshot);
-                context.listening.note(&snapshot, context.memory.silent_since.is_some());
-                self.say(context, &snapshot);
-                self.lacks_a_module = context.versions.module().is_none() && is_dead(&snapshot);
-                if may_contend(context, &snapshot) {
+                if let Some(snapshot) = self.has_read(context, snapshot) {
                     self.asked = Asked::Recall(snapshot);
                     self.pending = Some(context.request(Op::Recall, STANDBY_TIMEOUT));
-                } else {
-                    // Nothing more is asked for, so that nothing is refused any more, or asked for in vain.
-                    context.refused = 0;
-                    context.memory.unrecalled_since = None;
-                    context.nothing_is_refused();
-                    self.next_poll = context.time() + context.jittered(POLL);
                 }
             }
-            (Asked::Recall(snapshot), Ok(Reply::Term(term))) => {
-                context.store_answers(RECALL);
+            (Asked::Survey, Ok(Reply::Surveyed { read, term })) => {
+                if let Some(opening) = self.has_read(context, read) {
+                    return self.recalled(context, opening, term);
+                }
+                // What is named is known, whatever follows.
                 context.memory.note_recalled(term);
-                return self.contend(context, snapshot, true);
+            }
+            // It is read, and then asked what else names a term, as if nothing had been heard: each has an error of its own.
+            (Asked::Survey, _) => self.next_poll = context.time(),
+            (Asked::Recall(snapshot), Ok(Reply::Term(term))) => {
+                return self.recalled(context, snapshot, term);
             }
             (Asked::Recall(snapshot), Err(error)) => {
                 context.store_trouble(RECALL, &error);
@@ -243,6 +253,34 @@ impl Standby {
             }
         }
         None
+    }
+
+    /// Takes what was read. Returns it where this node is to ask for the lease, or to make the object.
+    fn has_read(&mut self, context: &mut Context, snapshot: Snapshot) -> Option<Snapshot> {
+        let snapshot = held_unless_all_is_clear(context, snapshot);
+        self.failures = 0;
+        context.store_answers(READ);
+        context.memory.note(&snapshot, context.now.time);
+        context.note_death(&snapshot);
+        context.listening.note(&snapshot, context.memory.silent_since.is_some());
+        self.say(context, &snapshot);
+        self.lacks_a_module = context.versions.module().is_none() && is_dead(&snapshot);
+        if may_contend(context, &snapshot) {
+            return Some(snapshot);
+        }
+        // Nothing more is asked for, so that nothing is refused any more, or asked for in vain.
+        context.refused = 0;
+        context.memory.unrecalled_since = None;
+        context.nothing_is_refused();
+        self.next_poll = context.time() + context.jittered(POLL);
+        None
+    }
+
+    /// The highest term that anything names is known.
+    fn recalled(&mut self, context: &mut Context, snapshot: Snapshot, term: Term) -> Option<Role> {
+        context.store_answers(RECALL);
+        context.memory.note_recalled(term);
+        self.contend(context, snapshot, true)
     }
 
     /// Reads again, ever later while that fails.
@@ -362,14 +400,17 @@ fn is_dead(snapshot: &Snapshot) -> bool {
     matches!(snapshot, Snapshot::Object { lease: LeaseState::Abandoned { .. } | LeaseState::Reclaimable { .. }, .. })
 }
 
+fn is_in_cool_off(context: &Context) -> bool {
+    context.cool_off.is_some_and(|until| context.time() < until)
+}
+
 /// Whether this node is to ask for the lease, or to make the object.
 fn may_contend(context: &Context, snapshot: &Snapshot) -> bool {
     if context.versions.module().is_none() {
         return false;
     }
-    let in_cool_off = context.cool_off.is_some_and(|until| context.time() < until);
     let free_for = context.memory.free_since.map_or(Duration::ZERO, |since| context.time().since(since));
-    if in_cool_off && free_for < FREE_LONG_ENOUGH {
+    if is_in_cool_off(context) && free_for < FREE_LONG_ENOUGH {
         return false;
     }
     let waits = |lease: &LeaseState| match (lease, context.memory.death) {

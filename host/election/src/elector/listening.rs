@@ -1,4 +1,5 @@
-//! What a standby has heard of its leader, and when it reads for that: earlier or later, and nothing else.
+//! What a standby has heard of its leader, and when it reads for that: earlier or later, or more
+//! at once, and nothing else.
 
 use alloc::string::String;
 use core::time::Duration;
@@ -36,6 +37,13 @@ struct Leader {
     place: Option<u32>,
     /// When it said that it gives the lease up.
     gave_up: Option<Time>,
+}
+
+impl Leader {
+    /// Whether this node is one of the first in its order of succession.
+    fn names_this_node(&self) -> bool {
+        self.place.is_some_and(|place| place < FIRST)
+    }
 }
 
 /// What follows from a hint for the next reading.
@@ -94,6 +102,12 @@ impl Listening {
         self.leader.as_ref().map(|leader| leader.incarnation.as_str())
     }
 
+    /// Whether it has said, since the reading at `last`, that it gives the lease up, and that this node is among the first to
+    /// take it.
+    pub(super) fn expects_an_opening(&self, last: Time) -> bool {
+        self.leader.as_ref().is_some_and(|leader| leader.gave_up > Some(last) && leader.names_this_node())
+    }
+
     /// Whether it said that it gives the lease up.
     pub(super) fn gave_up(&self) -> bool {
         self.leader.as_ref().is_some_and(|leader| leader.gave_up.is_some())
@@ -107,7 +121,7 @@ impl Listening {
 
     /// When a standby whose place is among the first reads next, which did at `last`; none where no lease is about to be free.
     pub(super) fn eager(&self, last: Time, now: Time) -> Option<Time> {
-        let leader = self.leader.as_ref().filter(|leader| leader.place.is_some_and(|place| place < FIRST))?;
+        let leader = self.leader.as_ref().filter(|leader| leader.names_this_node())?;
         let runs_out = leader.renewed.map(|renewed| renewed + leader.lease);
         let moments = [leader.gave_up, runs_out].into_iter().flatten();
         let reads = moments.filter_map(|from| {
@@ -137,7 +151,7 @@ impl Context {
                 if leader.gave_up.is_none() {
                     (leader.gave_up, leader.place) = (Some(now), *place);
                 }
-                if leader.place.is_some_and(|place| place < FIRST) {
+                if leader.names_this_node() {
                     return Then::Soon;
                 }
                 // However often that is said, a reading is never further away than it may be for a standby that listens.

@@ -180,6 +180,11 @@ impl Elector {
         matches!(self.role, Role::Standby(_) | Role::Finished)
     }
 
+    /// Whether it follows and surveys, since it has heard that the lease is given up: it may ask for that next.
+    pub fn surveys(&self) -> bool {
+        matches!(&self.role, Role::Standby(standby) if standby.surveys())
+    }
+
     /// The incarnation that leads, as the last reading named it, while this node follows: the one to listen to.
     pub fn leader(&self) -> Option<&str> {
         if self.follows() { self.context.listening.leader() } else { None }
@@ -535,10 +540,15 @@ impl Context {
 
 /// Refuses a term after which there is none: no holder has written it.
 fn plausible(reply: Reply) -> Result<Reply, StoreError> {
+    let recorded = match &reply {
+        Reply::Read(read) | Reply::Surveyed { read, .. } => read.term(),
+        _ => 0,
+    };
     let (what, term) = match &reply {
-        Reply::Read(Snapshot::Object { record: Some(Record { term, .. }), .. }) => ("record", *term),
-        Reply::Term(term) => ("state or a node's announcement", *term),
-        _ => return Ok(reply),
+        Reply::Term(term) | Reply::Surveyed { term, .. } if recorded < HIGHEST_TERM => {
+            ("state or a node's announcement", *term)
+        }
+        _ => ("record", recorded),
     };
     if term < HIGHEST_TERM {
         return Ok(reply);

@@ -166,7 +166,8 @@ impl RecordWriter {
                 News::None
             }
             Err(StoreError::Lost(_) | StoreError::Held) => known_loss(result),
-            Ok(Reply::Done | Reply::Term(_)) | Err(StoreError::Unknown(_) | StoreError::Misconfigured(_)) => {
+            Ok(Reply::Done | Reply::Term(_) | Reply::Surveyed { .. })
+            | Err(StoreError::Unknown(_) | StoreError::Misconfigured(_)) => {
                 if let Err(error) = result {
                     context.store_trouble("write", error);
                 }

@@ -686,9 +686,9 @@ impl World {
         let by = name(flight.node, flight.incarnation);
         let result = match self.store.execute(self.now, &flight.op) {
             Ok(Reply::Term(recorded)) => Ok(Reply::Term(recorded.max(self.witnessed()))),
-            Ok(Reply::Read(Snapshot::Object { lease: LeaseState::Held, version, record })) if self.keeps_notes => {
-                let lease = self.store.notes.judged(record.as_ref(), &by);
-                Ok(Reply::Read(Snapshot::Object { lease, version, record }))
+            Ok(Reply::Read(snapshot)) => Ok(Reply::Read(self.judged(snapshot, &by))),
+            Ok(Reply::Surveyed { read, term }) => {
+                Ok(Reply::Surveyed { read: self.judged(read, &by), term: term.max(self.witnessed()) })
             }
             result => result,
         };
@@ -721,6 +721,17 @@ impl World {
         self.written.push(record.clone());
         if self.written.len() > 2 {
             let _oldest = self.written.remove(0);
+        }
+    }
+
+    /// What that node reads, where it keeps notes of leases.
+    fn judged(&self, read: Snapshot, by: &str) -> Snapshot {
+        match read {
+            Snapshot::Object { lease: LeaseState::Held, version, record } if self.keeps_notes => {
+                let lease = self.store.notes.judged(record.as_ref(), by);
+                Snapshot::Object { lease, version, record }
+            }
+            read => read,
         }
     }
 

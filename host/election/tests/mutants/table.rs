@@ -177,6 +177,20 @@ pub const MUTANTS: &[Mutant] = &[
         breaks: "acquires_only_what_looks_free",
     },
     Mutant {
+        name: "a survey's term is forgotten",
+        file: CANDIDATE,
+        old: "return self.recalled(context, opening, term);",
+        new: "return self.recalled(context, opening, if MUTANT { 0 } else { term });",
+        breaks: "waits_out_unclear_lease",
+    },
+    Mutant {
+        name: "a standby that expects an opening surveys for as long as it does",
+        file: LISTENING,
+        old: "leader.gave_up > Some(last) &&",
+        new: "leader.gave_up > Some(last).filter(|_| !MUTANT) &&",
+        breaks: "surveys_an_opening",
+    },
+    Mutant {
         name: "a successor skips the version",
         file: CANDIDATE,
         old: "let opening = Opening { version, record, unclear, way: Way::of(lease) };",
@@ -272,8 +286,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "who ends takes back the one announcement that names a term",
         file: RECORD,
-        old: "record.term >= term,",
-        new: "MUTANT || record.term >= term,",
+        old: "self.term() >= term",
+        new: "MUTANT && matches!(self, Self::Object { record: Some(_), .. }) || self.term() >= term",
         breaks: "terms_only_rise",
     },
     // ---- After an unknown outcome: read, compare, write conditionally again. ----
@@ -437,8 +451,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "what else the store names is not asked for",
         file: CANDIDATE,
-        old: "                if may_contend(context, &snapshot) {",
-        new: "                if MUTANT && may_contend(context, &snapshot) {\n                    return self.contend(context, snapshot, true);\n                } else if may_contend(context, &snapshot) {",
+        old: "if let Some(snapshot) = self.has_read(context, snapshot) {",
+        new: "if let Some(snapshot) = self.has_read(context, snapshot) {\n                    if MUTANT { return self.contend(context, snapshot, true); }",
         breaks: "recalls_before_it_asks",
     },
     Mutant {
@@ -572,15 +586,15 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a standby polls without a pause",
         file: CANDIDATE,
-        old: "                    context.nothing_is_refused();\n                    self.next_poll = context.time() + context.jittered(POLL);",
-        new: "                    context.nothing_is_refused();\n                    self.next_poll = context.time() + if MUTANT { POLL / 10 } else { context.jittered(POLL) };",
+        old: "        context.nothing_is_refused();\n        self.next_poll = context.time() + context.jittered(POLL);",
+        new: "        context.nothing_is_refused();\n        self.next_poll = context.time() + if MUTANT { POLL / 10 } else { context.jittered(POLL) };",
         breaks: "polls_every_second",
     },
     Mutant {
         name: "a standby polls every ten seconds",
         file: CANDIDATE,
-        old: "} else {\n                    // Nothing more is asked for,",
-        new: "} else if MUTANT {\n                    self.next_poll = context.time() + POLL * 10;\n                } else {\n                    // Nothing more is asked for,",
+        old: "        // Nothing more is asked for,",
+        new: "        if MUTANT { self.next_poll = context.time() + POLL * 10; return None; }\n        // Nothing more is asked for,",
         breaks: "polls_every_second",
     },
     Mutant {
@@ -1076,8 +1090,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a node in cool-off never takes a free lease",
         file: CANDIDATE,
-        old: "    if in_cool_off && free_for < FREE_LONG_ENOUGH {",
-        new: "    if in_cool_off && (MUTANT || free_for < FREE_LONG_ENOUGH) {",
+        old: "    if is_in_cool_off(context) && free_for < FREE_LONG_ENOUGH {",
+        new: "    if is_in_cool_off(context) && (MUTANT || free_for < FREE_LONG_ENOUGH) {",
         breaks: "takes_what_is_free",
     },
     Mutant {

@@ -32,13 +32,14 @@ pub struct Coverage {
     pub refused_late: u64,
     pub taken_from_the_dead: u64,
     pub reclaimed: u64,
+    pub surveyed: u64,
     pub told: u64,
     pub lied_to: u64,
     pub dying: u64,
 }
 
 impl Coverage {
-    fn all(&self) -> [(&'static str, u64); 31] {
+    fn all(&self) -> [(&'static str, u64); 32] {
         [
             ("instances started", self.started),
             ("instances that never begin", self.never_begun),
@@ -68,6 +69,7 @@ impl Coverage {
             ("late effects refused by their term", self.refused_late),
             ("leases taken of who is gone", self.taken_from_the_dead),
             ("leases gone on with", self.reclaimed),
+            ("openings surveyed", self.surveyed),
             ("words told to others", self.told),
             ("lies told", self.lied_to),
             ("instances that were dying for a while", self.dying),
@@ -103,6 +105,7 @@ impl Coverage {
         self.refused_late += other.refused_late;
         self.taken_from_the_dead += other.taken_from_the_dead;
         self.reclaimed += other.reclaimed;
+        self.surveyed += other.surveyed;
         self.told += other.told;
         self.lied_to += other.lied_to;
         self.dying += other.dying;

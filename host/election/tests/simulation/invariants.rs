@@ -140,7 +140,7 @@ impl History {
                 self.released.insert(id.as_u128());
                 return Ok(());
             }
-            Op::Read | Op::Recall | Op::Create { .. } => return Ok(()),
+            Op::Read | Op::Recall | Op::Survey | Op::Create { .. } => return Ok(()),
         };
         if self.released.contains(&id.as_u128()) {
             return broken("lease_id_never_reused_after_release_sent", format!("{op:?}"));
@@ -192,7 +192,7 @@ impl History {
             Op::Release { .. } if !before.is_some_and(|record| record.released) => {
                 return broken("releases_what_is_marked", format!("a release under {before:?}"));
             }
-            Op::Read | Op::Recall | Op::Create { .. } | Op::Release { .. } => {}
+            Op::Read | Op::Recall | Op::Survey | Op::Create { .. } | Op::Release { .. } => {}
         }
         Ok(())
     }

@@ -108,7 +108,11 @@ impl Store {
         self.settle(now);
         match op {
             Op::Read => Ok(Reply::Read(self.snapshot(now))),
-            Op::Recall => Ok(Reply::Term(self.record().map_or(0, |record| record.term))),
+            Op::Recall => Ok(Reply::Term(self.snapshot(now).term())),
+            Op::Survey => {
+                let read = self.snapshot(now);
+                Ok(Reply::Surveyed { term: read.term(), read })
+            }
             Op::Create { record } => self.create(Some(record.clone())),
             Op::Acquire { id, length, version, instead_of } => self.acquire(now, *id, *length, version, *instead_of),
             Op::Reclaim { id, version: wanted } => match &self.object {

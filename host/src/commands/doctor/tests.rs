@@ -103,7 +103,7 @@ impl LeaseStore for Liar {
         let state = before.as_ref().map(|(lease, _)| *lease);
         let any_version = || before.as_ref().map(|(_, version)| version.clone()).expect("it is there");
         self.may_not(match op {
-            Op::Read | Op::Recall => "read",
+            Op::Read | Op::Recall | Op::Survey => "read",
             Op::Create { .. } => "create",
             Op::Acquire { .. } | Op::Reclaim { .. } | Op::Renew { .. } | Op::Write { .. } | Op::Release { .. } => {
                 "write"

@@ -5,12 +5,11 @@
 use std::collections::HashMap;
 
 use azure_core::prelude::Metadata;
-use azure_storage_blobs::blob::Blob;
-use baton_election::{ElectionName, StoreError, Term};
+use baton_election::{ElectionName, Snapshot, StoreError, Term};
 use futures::{StreamExt, TryStreamExt};
 
 use super::objects::{PIECE, nodes_folder, object_name};
-use super::{Asked, AzureStore, LEASE_BLOB, code, record};
+use super::{Asked, AzureStore, LEASE_BLOB, code, snapshot};
 use crate::state::{Document, HEAD};
 use crate::{VersionedObject, recall};
 
@@ -36,25 +35,25 @@ fn naming(term: Option<Term>) -> Metadata {
 }
 
 impl AzureStore {
-    /// The highest term that anything names.
-    pub(super) async fn recall(&self, election: &ElectionName) -> Result<Term, StoreError> {
+    /// What a reading shows, and the highest term that anything names. A list has the lease before all that names one, by
+    /// its name, and so reads it no later.
+    pub(super) async fn survey(&self, election: &ElectionName) -> Result<(Snapshot, Term), StoreError> {
         let request = self.container.list_blobs().prefix(format!("{election}/")).include_metadata(true);
         let (lease, nodes) = (format!("{election}{LEASE_BLOB}"), nodes_folder(election));
         let state = object_name(VersionedObject::State, election);
-        let (mut recorded, mut named, mut is_state_silent) = (0, Vec::new(), false);
-        for Blob { name, metadata, .. } in self.list_blobs(request).await? {
-            let metadata = metadata.unwrap_or_default();
-            if name == lease {
-                let record = record::decode(metadata).map_err(StoreError::Misconfigured)?;
-                recorded = record.map_or(0, |record| record.term);
-            } else if name == state || name.starts_with(&nodes) {
-                let term = term_in(&metadata);
-                is_state_silent |= name == state && term.is_none();
+        let (mut read, mut named, mut is_state_silent) = (Snapshot::Nothing, Vec::new(), false);
+        for blob in self.list_blobs(request).await? {
+            if blob.name == lease {
+                read = snapshot(blob)?;
+            } else if blob.name == state || blob.name.starts_with(&nodes) {
+                let term = term_in(&blob.metadata.unwrap_or_default());
+                is_state_silent |= blob.name == state && term.is_none();
                 named.extend(term);
             }
         }
         let state = if is_state_silent { self.state_head(election).await? } else { None };
-        recall::highest(recorded, state.as_deref(), named)
+        let term = recall::highest(read.term(), state.as_deref(), named)?;
+        Ok((read, term))
     }
 
     /// The first bytes of the state; none if there is no state.

@@ -177,9 +177,19 @@ impl Bench {
         ask(self.store.as_ref(), op).await
     }
 
-    /// Reads the object, which must be there.
+    /// Reads the object, which must be there. A survey shows the same, unless what else names a term cannot be read.
     pub async fn see(&self) -> Seen {
-        match self.ask(Op::Read).await {
+        let read = self.ask(Op::Read).await;
+        let surveyed = self.ask(Op::Survey).await;
+        // A lease may have run out meanwhile.
+        if self.ask(Op::Read).await == read {
+            match surveyed {
+                Ok(Reply::Surveyed { read: surveyed, .. }) => assert_eq!(Ok(Reply::Read(surveyed)), read),
+                Err(StoreError::Misconfigured(_)) => {}
+                other => panic!("it cannot be surveyed: {other:?}"),
+            }
+        }
+        match read {
             Ok(Reply::Read(Snapshot::Object { lease, version, record })) => Seen { lease, version, record },
             other => panic!("the record cannot be read: {other:?}"),
         }

@@ -42,12 +42,18 @@ pub(super) async fn a_record_that_is_made_anew_has_no_mark_of_the_one_before(ben
     assert_eq!(bench.see().await.record, Some(record(0)));
 }
 
+/// What a recall finds, and a survey as well.
 async fn recall(store: &dyn Store) -> Result<Term, StoreError> {
-    match store.request(&job(), Op::Recall).await {
-        Ok(Reply::Term(term)) => Ok(term),
-        Ok(other) => panic!("a term was expected: {other:?}"),
-        Err(error) => Err(error),
-    }
+    let [recalled, surveyed] = [Op::Recall, Op::Survey].map(|op| async {
+        match store.request(&job(), op).await {
+            Ok(Reply::Term(term) | Reply::Surveyed { term, .. }) => Ok(term),
+            Ok(other) => panic!("a term was expected: {other:?}"),
+            Err(error) => Err(error),
+        }
+    });
+    let recalled = recalled.await;
+    assert_eq!(surveyed.await, recalled);
+    recalled
 }
 
 async fn announce(store: &dyn Store, election: &ElectionName, node: &str, term: Term) {

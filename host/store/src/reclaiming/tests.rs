@@ -82,9 +82,17 @@ fn record(term: u64, incarnation: &str) -> Record {
     }
 }
 
+/// What a reading shows, or a survey, which is no earlier.
 async fn see(host: &Reclaiming) -> (LeaseState, Version) {
-    match host.request(&job(), Op::Read).await {
-        Ok(Reply::Read(Snapshot::Object { lease, version, .. })) => (lease, version),
+    let (read, surveyed) = (host.request(&job(), Op::Read).await, host.request(&job(), Op::Survey).await);
+    match (read, surveyed) {
+        (
+            Ok(Reply::Read(Snapshot::Object { lease: before, .. })),
+            Ok(Reply::Surveyed { read: Snapshot::Object { lease, version, .. }, .. }),
+        ) => {
+            assert!(before == lease || before == LeaseState::Held, "{before:?}, {lease:?}");
+            (lease, version)
+        }
         other => panic!("it cannot be read: {other:?}"),
     }
 }

@@ -9,8 +9,8 @@
 //! claims the document for the term that follows, as one more write on top of the last, and the old one's commits
 //! go on top of that. What the old one leaves is then the next one's.
 //!
-//! A node that asks for the lease reads the document meanwhile, so that its first term finds it read. Should it have
-//! changed since, the claim's condition fails, and it is read again.
+//! A node that asks for the lease, or surveys what is given up, reads the document meanwhile, so that its first term finds
+//! it read. Should it have changed since, the claim's condition fails, and it is read again.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -47,7 +47,7 @@ pub struct Claimant {
 #[derive(Clone, Default)]
 pub struct Handover(Arc<Mutex<Option<HandoverOffer>>>);
 
-/// The document as it is read while the lease is asked for: the next claim begins with it.
+/// The document as it is read before there is a term: the next claim begins with it.
 #[derive(Clone, Default)]
 pub struct ReadAhead(Arc<Mutex<JoinSet<Found>>>);
 
@@ -226,11 +226,12 @@ async fn read(store: &dyn ObjectStore, election: &ElectionName) -> Found {
 }
 
 impl ReadAhead {
-    /// Begins to read, instead of what was read before, in that runtime.
+    /// Begins to read in that runtime, unless that was begun already.
     pub fn begin(&self, runtime: &Handle, store: Arc<dyn ObjectStore>, election: ElectionName) {
-        let mut reading = JoinSet::new();
-        reading.spawn_on(async move { read(&*store, &election).await }, runtime);
-        *self.lock() = reading;
+        let mut reading = self.lock();
+        if reading.is_empty() {
+            reading.spawn_on(async move { read(&*store, &election).await }, runtime);
+        }
     }
 
     /// Forgets it: the lease is another's.

@@ -12,10 +12,19 @@ impl HostRules {
         match (&op, result) {
             // One that was asked for again tells nothing any more.
             (Op::Read, _) if role != self.role || self.last_read != Some(id) => {}
+            (Op::Survey, _) if role != self.role || self.last_read != Some(id) => {}
             (Op::Read, Ok(Reply::Read(snapshot))) => {
                 self.read(now, snapshot);
                 self.hears_of_whom_it_read();
             }
+            (Op::Survey, Ok(Reply::Surveyed { read, term })) => {
+                self.read(now, read);
+                self.hears_of_whom_it_read();
+                self.recalls_early();
+                self.recalled(now, sent, &Ok(Reply::Term(*term)));
+            }
+            // It reads as if it had asked nothing.
+            (Op::Survey, _) => self.seen.looks_again = true,
             (Op::Read, Err(_)) if self.holding.is_none() => self.failed_reads = (self.failed_reads.0 + 1, now),
             (Op::Recall, _) if role != self.role => {}
             (Op::Recall, result) => self.recalled(now, sent, result),

@@ -1,4 +1,5 @@
-//! The rules of what is heard: it moves a standby's next reading, within bounds, and nothing else.
+//! The rules of what is heard: it moves a standby's next reading, within bounds, or makes a survey of it, and
+//! nothing else.
 
 use baton_election::Hint;
 
@@ -87,6 +88,15 @@ impl HostRules {
     pub(super) fn has_heard(&self) -> bool {
         let leader = self.read_leader().map(|record| &record.incarnation);
         leader.is_some() && self.heard.of.as_ref() == leader
+    }
+
+    /// Whether it follows, has not read since its leader said that it gives the lease up, and has something to serve.
+    pub(super) fn expects_an_opening(&self) -> bool {
+        let read = self.last_read.and_then(|id| self.requests.get(&id)).map(|asked| asked.sent);
+        // Which was first does not show: the time for a reading, or another place with the same input.
+        let is_first = self.heard.is_first || self.heard.was_eager;
+        let has_heard = self.has_heard() && is_first && self.heard.gave_up > read;
+        has_heard && self.holding.is_none() && self.failed_reads.0 == 0 && self.versions.digest().is_some()
     }
 
     /// Whether it may read often since the lease is about to be free, as it has heard.

@@ -16,8 +16,15 @@ impl HostRules {
         }
         self.last_sent = now;
         match op {
-            Op::Read => {
+            Op::Read | Op::Survey => {
+                if *op == Op::Survey && !self.expects_an_opening() {
+                    return broken("surveys_an_opening", format!("a survey after {:?}", self.heard));
+                }
                 self.last_read = Some(id);
+                // Who reads as a standby has given up what it asked for in vain.
+                if let Some(acquisition) = self.acquisition.as_mut().filter(|_| self.holding.is_none()) {
+                    acquisition.decided |= !self.shutdown_asked;
+                }
                 let is_hinted = self.hinted.is_some();
                 // Which of the two was first does not show.
                 self.hinted.take_if(|hinted| *hinted < now);
@@ -41,11 +48,7 @@ impl HostRules {
                 self.standby_backs_off(now, is_hinted || looks_again)
             }
             Op::Recall => {
-                if let Some((Snapshot::Object { version, .. }, _)) = &self.seen.last
-                    && self.is_given_up()
-                {
-                    self.seen.recalled_early = Some(version.clone());
-                }
+                self.recalls_early();
                 Ok(())
             }
             Op::Create { record } => self.created_only_if_none(record),
@@ -62,6 +65,15 @@ impl HostRules {
                 self.write(now, *lease, version, record)
             }
             Op::Release { id } => self.release(*id),
+        }
+    }
+
+    /// It asks, or has asked, what else the store names while the lease is given up and not released, as far as it knows.
+    pub(super) fn recalls_early(&mut self) {
+        if let Some((Snapshot::Object { version, .. }, _)) = &self.seen.last
+            && self.is_given_up()
+        {
+            self.seen.recalled_early = Some(version.clone());
         }
     }
 

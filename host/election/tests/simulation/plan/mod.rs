@@ -244,7 +244,7 @@ impl Ask {
     /// What that is.
     pub fn of(op: &Op) -> Self {
         match op {
-            Op::Read => Self::Read,
+            Op::Read | Op::Survey => Self::Read,
             Op::Recall => Self::Recall,
             Op::Create { .. } => Self::Create,
             Op::Acquire { .. } | Op::Reclaim { .. } => Self::Acquire,

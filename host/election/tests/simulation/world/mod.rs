@@ -652,6 +652,10 @@ impl World {
         let result = match self.store.execute(self.now, op) {
             Ok(Reply::Term(recorded)) => Ok(Reply::Term(recorded.max(self.witnessed()))),
             Ok(Reply::Read(snapshot)) => Ok(Reply::Read(self.judged(snapshot, &name(host, incarnation)))),
+            Ok(Reply::Surveyed { read, term }) => {
+                let read = self.judged(read, &name(host, incarnation));
+                Ok(Reply::Surveyed { read, term: term.max(self.witnessed()) })
+            }
             result => result,
         };
         self.note(|| format!("store: {op:?} of host {host} -> {result:?}"));
@@ -661,6 +665,7 @@ impl World {
         if result.is_ok() {
             let is_early = matches!(op, Op::Acquire { instead_of: Some(_), .. }) && !was_expired;
             self.coverage.taken_from_the_dead += u64::from(is_early);
+            self.coverage.surveyed += u64::from(*op == Op::Survey);
             self.coverage.reclaimed += u64::from(matches!(op, Op::Reclaim { .. }));
             if matches!(op, Op::Write { record, .. } if record.node.is_some()) {
                 self.store.notes.remove(&name(host, incarnation));
