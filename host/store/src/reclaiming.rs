@@ -1,6 +1,6 @@
 //! A store that hosts of many machines reach, for a host that can go on with a lease after it was killed.
 //!
-//! Before this host asks for a lease it notes the lease's id beside its lock file ([`Notes`]). Where a reading shows that the
+//! When this host asks for a lease it notes the lease's id beside its lock file ([`Notes`]). Where a reading shows that the
 //! lease is held, and its record names an incarnation of this machine that has left such a note and is gone with all that
 //! it ran, the lease is [`Reclaimable`](LeaseState::Reclaimable): a host that is started again on its node, or stands by
 //! there, renews it under its id ([`Op::Reclaim`]) and begins the next term. The store remains the judge: it renews a lease
@@ -8,10 +8,11 @@
 //!
 //! - Of two hosts that find the same note one takes it, and keeps it until its term is written. Until then the record names
 //!   the one who is gone, and afterwards nobody goes by that note any more.
-//! - A note goes before the release of its lease is sent. Where it cannot be removed, the record says what a note may not be
-//!   used for any more: that it was marked comes before any release.
+//! - A note goes while the record is marked, before the release of its lease is sent. Where it cannot be removed, the record
+//!   says what a note may not be used for any more: that it was marked comes before any release.
 //! - A record without a holder, or of another incarnation than the note's, says nothing that a death could end.
-//! - Nobody waits for a disk: one that has not answered in time means no note, and no death.
+//! - Nobody waits for a disk: a note is written and removed while the store is asked, and a disk that has not answered in time
+//!   means no note, and no death. Who is killed between an acquire and its note has its lease waited out.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -45,6 +46,8 @@ pub(crate) struct Reclaiming {
 struct Known {
     /// The id that was noted last.
     noted: Option<LeaseId>,
+    /// Whether there is none of this host's, nor one that it has taken: they were removed.
+    has_left: bool,
     /// The incarnation of which there is no note. It has been at it since before the record named it.
     without_note: Option<String>,
     /// The note of its holder, who is gone.
@@ -139,12 +142,13 @@ impl Reclaiming {
         lease
     }
 
-    /// Notes under which id a lease is about to be held.
+    /// Notes under which id a lease is asked for.
     async fn note(&self, election: &ElectionName, id: LeaseId) {
         if self.known(election, |known| known.noted == Some(id)) {
             return;
         }
         let of = election.clone();
+        self.known(election, |known| known.has_left = false);
         let is_noted = matches!(self.ask(move |notes| notes.write(&of, id)).await, Some(Ok(())));
         self.known(election, |known| known.noted = Some(id).filter(|_| is_noted));
     }
@@ -182,6 +186,9 @@ impl Reclaiming {
 
     /// A lease is about to be released: no note of its id is to be left.
     async fn leaves(&self, election: &ElectionName) {
+        if self.known(election, |known| known.has_left) {
+            return;
+        }
         let taken = self.known(election, |known| {
             known.noted = None;
             known.taken.take()
@@ -191,7 +198,8 @@ impl Reclaiming {
             taken.map(|taken| notes.remove_taken(taken)).transpose()?;
             notes.remove(&of)
         };
-        let _ = self.ask(remove).await;
+        let is_removed = matches!(self.ask(remove).await, Some(Ok(())));
+        self.known(election, |known| known.has_left = is_removed);
     }
 }
 
@@ -209,11 +217,12 @@ impl LeaseStore for Reclaiming {
                 }
                 answer => answer,
             },
-            Op::Acquire { id, .. } => {
-                self.note(election, id).await;
-                self.store.request(election, op).await
-            }
+            // The answer waits for the note: who reads the record that follows looks for it once.
+            Op::Acquire { id, .. } => futures::join!(self.note(election, id), self.store.request(election, op)).1,
             Op::Reclaim { id, version } => self.reclaim(election, id, version).await,
+            Op::Write { ref record, .. } if record.released => {
+                futures::join!(self.leaves(election), self.store.request(election, op)).1
+            }
             Op::Write { ref record, .. } => {
                 let begins = record.node.is_some() && self.is_own(&record.incarnation);
                 let answer = self.store.request(election, op).await;

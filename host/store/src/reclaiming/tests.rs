@@ -250,10 +250,19 @@ async fn a_disk_that_hangs_costs_a_note_and_no_lease() {
     machine.store.request(&job(), Op::Create { record: record(0, "nobody") }).await.unwrap();
     let (_, version) = see(&alpha).await;
     let acquire = Op::Acquire { id: id(1), length: D, version, instead_of: None };
-    assert_eq!(alpha.request(&job(), acquire).await, Ok(Reply::Done));
+    let election = job();
+    let mut acquires = std::pin::pin!(alpha.request(&election, acquire));
+    assert!(futures::poll!(&mut acquires).is_pending());
+    let read = machine.store.request(&job(), Op::Read).await;
+    let is_held = matches!(read, Ok(Reply::Read(Snapshot::Object { lease: LeaseState::Held, .. })));
+    assert!(is_held, "the store is asked before the disk has answered");
+    assert_eq!(acquires.await, Ok(Reply::Done));
     writes(&alpha, id(1), record(1, "alpha")).await;
     assert_eq!(alpha.request(&job(), Op::Renew { id: id(1) }).await, Ok(Reply::Done));
     assert!(!machine.note("alpha").exists());
+    let (_, version) = see(&alpha).await;
+    let mark = Op::Write { id: id(1), version, record: Record { released: true, ..record(1, "alpha") } };
+    assert!(matches!(alpha.request(&job(), mark).await, Ok(Reply::Version(_))));
     assert_eq!(alpha.request(&job(), Op::Release { id: id(1) }).await, Ok(Reply::Done));
     drop(hangs);
 }
@@ -276,6 +285,14 @@ async fn a_disk_that_hangs_when_a_lease_is_gone_on_with_costs_a_reading() {
 async fn a_note_is_gone_before_its_lease_is_released() {
     let machine = Machine::new();
     let (alpha, _alpha) = machine.leader("alpha", 1).await;
+    assert!(machine.note("alpha").exists());
+    let (_, version) = see(&alpha).await;
+    let mark = Op::Write { id: id(1), version, record: Record { released: true, ..record(1, "alpha") } };
+    machine.store.fail_next(crate::memory::Fault::LoseRequest);
+    assert!(alpha.request(&job(), mark).await.is_err());
+    assert!(!machine.note("alpha").exists(), "it goes while the record is marked");
+    // What is taken later has a note again.
+    alpha.note(&job(), id(1)).await;
     assert!(machine.note("alpha").exists());
     // The request never arrives, and yet it may.
     machine.store.fail_next(crate::memory::Fault::LoseRequest);

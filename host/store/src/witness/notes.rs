@@ -105,7 +105,7 @@ impl Notes {
         self.own.place().incarnation == incarnation
     }
 
-    /// Notes under which id this host is about to hold a lease.
+    /// Notes under which id this host asks for a lease.
     pub(crate) fn write(&self, election: &ElectionName, id: LeaseId) -> io::Result<()> {
         let note = Note {
             boot: self.boot.clone(),
