@@ -32,7 +32,7 @@ use super::lease::{LeaseObject, apply};
 use super::witness::{self, Deaths, LockFile, Place};
 use super::{LeaseStore, check_length, recall};
 pub use boot::Boot;
-use database::{Database, FILES, Intent, Step};
+use database::{Database, FILES, Intent, Step, files_in};
 use moves::Moves;
 use objects::Readings;
 use renewals::Renewals;
@@ -77,14 +77,16 @@ impl SqliteStore {
     /// Whether a file of a store is in the folder `dir`.
     #[must_use]
     pub fn is_in(dir: impl AsRef<Path>) -> bool {
-        FILES.iter().any(|name| dir.as_ref().join(name).exists())
+        files_in(dir.as_ref()).next().is_some()
     }
 
     /// The files that a store in the folder `dir` has lost: it has those that are made before its leases are.
     #[must_use]
     pub fn lost(dir: impl AsRef<Path>) -> Vec<PathBuf> {
         let [leases, others @ ..] = FILES.map(|name| dir.as_ref().join(name));
-        if leases.exists() { others.into_iter().filter(|file| !file.exists()).collect() } else { Vec::new() }
+        let found: Vec<_> = files_in(dir.as_ref()).collect();
+        let is_there = |file: &PathBuf| found.contains(file);
+        if is_there(&leases) { others.into_iter().filter(|file| !is_there(file)).collect() } else { Vec::new() }
     }
 
     /// The same on a given boot clock.

@@ -1,7 +1,7 @@
 //! A database file of the store, and transactions on whatever file is at its path.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +14,11 @@ use crate::file_events::EventQueue;
 
 /// The files of a store.
 pub(super) const FILES: [&str; 5] = ["lease.db", "state.db", "control.db", "history.db", "modules.db"];
+
+/// Those of them that are in the folder `dir`.
+pub(super) fn files_in(dir: &Path) -> impl Iterator<Item = PathBuf> {
+    FILES.map(|name| dir.join(name)).into_iter().filter(|file| file.exists())
+}
 
 /// A path, and the file that was last found there.
 pub(super) struct Database {
@@ -111,7 +116,7 @@ impl Database {
     fn missing(&self, was_there: bool) -> StoreError {
         const MAKES: &str = "let a host that you start or `baton push` make";
         let Self { path, keeps, .. } = self;
-        let is_part = FILES.iter().map(|name| path.with_file_name(name)).any(|other| other != *path && other.exists());
+        let is_part = path.parent().is_some_and(|dir| files_in(dir).any(|other| other != *path));
         file::misconfigured(
             path,
             if is_part {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use baton_election::StoreError;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags, StatVfs, StatVfsMountFlags};
 use rustix::io::Errno;
 
 use crate::file_events::{EventQueue, WatchFlags};
@@ -46,8 +46,11 @@ impl File {
         let pin = match rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
             Ok(pin) => pin,
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
-            Err(error) => return Err(misconfigured(path, format!("cannot be opened ({error}): {RIGHTS}"))),
+            Err(error) => return Err(out_of_reach(path, "cannot be opened", &error, Some(error))),
         };
+        let kind =
+            rustix::fs::fstat(&pin).map_err(|error| out_of_reach(path, "cannot be looked at", &error, Some(error)))?;
+        refuse_other_kinds(path, &kind)?;
         refuse_network(path, rustix::fs::fstatfs(&pin))?;
         Ok(Some(Self { path: path.to_owned(), pin, busy, idle: Mutex::default() }))
     }
@@ -91,7 +94,7 @@ impl File {
     }
 
     fn unreadable(&self, error: Errno) -> StoreError {
-        misconfigured(&self.path, format!("cannot be looked at ({error}): {RIGHTS}"))
+        out_of_reach(&self.path, "cannot be looked at", &error, Some(error))
     }
 
     /// A connection for one request. `None` if the path has come to name another file meanwhile.
@@ -124,9 +127,12 @@ impl File {
 /// Makes the folder, the file and its tables, if they do not exist.
 pub(super) fn create(path: &Path, schema: &str) -> Result<(), StoreError> {
     let dir = path.parent().unwrap_or(path);
-    let no_folder = |error| misconfigured(dir, format!("the folder cannot be made ({error}): {RIGHTS}"));
+    let no_folder = |error| out_of_reach(dir, "the folder cannot be made", &error, Errno::from_io_error(&error));
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(no_folder)?;
     refuse_network(dir, rustix::fs::statfs(dir))?;
+    if let Ok(found) = rustix::fs::stat(path) {
+        refuse_other_kinds(path, &found)?;
+    }
     let found = connect(path, OpenFlags::SQLITE_OPEN_CREATE, BUSY_CREATING).and_then(|mut db| {
         let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let mut found = identity(&transaction)?;
@@ -196,9 +202,7 @@ pub(super) fn store_error(path: &Path, error: &rusqlite::Error) -> StoreError {
             path,
             format!("is damaged or not a database ({error}): move it away, and the next host to run makes a new one"),
         ),
-        Some(CannotOpen | ReadOnly | PermissionDenied) => {
-            misconfigured(path, format!("cannot be written ({error}): {RIGHTS}"))
-        }
+        Some(CannotOpen | ReadOnly | PermissionDenied) => out_of_reach(path, "cannot be written", error, None),
         Some(DatabaseBusy | DatabaseLocked) => unknown(
             "is busy with another request; if this goes on, a process was stopped in the middle of one: end it"
                 .to_owned(),
@@ -219,7 +223,38 @@ pub(super) fn misconfigured(path: &Path, why: impl Display) -> StoreError {
     StoreError::Misconfigured(format!("{}: {why}", path.display()))
 }
 
-const RIGHTS: &str = "give this user the right to read and write the folder and its files";
+/// The system does not let it be reached, or what is needed beside it be made. SQLite does not say why.
+fn out_of_reach(path: &Path, what: &str, error: &dyn Display, why: Option<Errno>) -> StoreError {
+    // Of what is not there, the folder that it is to be in. A file system that counts nothing says that all is taken.
+    let is_full = |there: &StatVfs| there.f_blocks > 0 && there.f_bavail == 0;
+    let has_no_more_files = |there: &StatVfs| there.f_files > 0 && there.f_favail == 0;
+    let there = path.ancestors().find_map(|path| rustix::fs::statvfs(path).ok());
+    let seen = || match &there {
+        Some(there) if there.f_flag.contains(StatVfsMountFlags::RDONLY) => Some(Errno::ROFS),
+        Some(there) if is_full(there) || has_no_more_files(there) => Some(Errno::NOSPC),
+        _ => None,
+    };
+    let remedy = match why.or_else(seen) {
+        Some(Errno::ROFS) => "its file system is mounted to be read only: name a folder that can be written",
+        Some(Errno::NOSPC) if there.as_ref().is_some_and(|there| has_no_more_files(there) && !is_full(there)) => {
+            "its file system takes no more files: remove some"
+        }
+        Some(Errno::NOSPC | Errno::DQUOT) => "the disk is full: make room",
+        _ => "give this user the right to read and write the folder and its files",
+    };
+    misconfigured(path, format!("{what} ({error}): {remedy}"))
+}
+
+/// What is no file would be waited for without an end, or cannot be opened for a reason that nobody understands.
+fn refuse_other_kinds(path: &Path, found: &rustix::fs::Stat) -> Result<(), StoreError> {
+    if FileType::from_raw_mode(found.st_mode) == FileType::RegularFile {
+        return Ok(());
+    }
+    Err(misconfigured(
+        path,
+        "is no regular file: move it away, and the next host that you start makes one, or name another folder",
+    ))
+}
 
 /// Locks and syncs are not what they seem on these: two hosts could hold one lease.
 fn refuse_network(path: &Path, found: rustix::io::Result<rustix::fs::StatFs>) -> Result<(), StoreError> {

@@ -289,6 +289,18 @@ async fn what_is_no_store_is_said_with_its_path_and_a_way_out() {
         assert!(why.contains(file.to_str().unwrap()) && why.contains(way_out), "{why}");
     };
     ask("correct --store").await;
+    std::fs::create_dir(&file).unwrap();
+    let made_anew = async || SqliteStore::new(dir.path()).create().await;
+    let says_the_kind =
+        |made| matches!(made, Err(StoreError::Misconfigured(why)) if why.contains("is no regular file"));
+    ask("is no regular file").await;
+    assert!(says_the_kind(made_anew().await));
+    std::fs::remove_dir(&file).unwrap();
+    // Nobody waits for its other end.
+    rustix::fs::mknodat(rustix::fs::CWD, &file, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    ask("is no regular file").await;
+    assert!(says_the_kind(made_anew().await));
+    std::fs::remove_file(&file).unwrap();
     std::fs::write(&file, "").unwrap();
     ask("let a host run on it").await;
     std::fs::write(&file, "no database".repeat(100)).unwrap();

@@ -290,8 +290,12 @@ pub struct Disk(TempDir);
 impl Disk {
     /// None, aloud, where this process may not mount.
     pub fn mount() -> Option<Self> {
+        Self::mount_with("size=96k")
+    }
+
+    fn mount_with(options: &str) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
-        if mount(&["-t", "tmpfs", "-o", "size=96k", "tmpfs"], dir.path()) {
+        if mount(&["-t", "tmpfs", "-o", options, "tmpfs"], dir.path()) {
             return Some(Self(dir));
         }
         skipped("only root can mount the small disk that it needs");
@@ -332,6 +336,30 @@ async fn on_a_disk(trouble: impl FnOnce(&Path)) -> Option<(Result<Reply, StoreEr
     let store = disk.store();
     let renewed = store.request(&job(), Op::Renew { id: a() }).await;
     Some((renewed, store.request(&job(), Op::Read).await))
+}
+
+#[tokio::test]
+async fn a_disk_on_which_nothing_can_be_made_is_said_with_its_remedy() {
+    let fill = |dir: &Path| {
+        let mut file = std::fs::File::create(dir.join("fill")).unwrap();
+        while file.write(&[0; 512]).is_ok_and(|written| written > 0) {}
+    };
+    let protect = |dir: &Path| assert!(mount(&["-o", "remount,ro"], dir));
+    type Trouble<'a> = &'a dyn Fn(&Path);
+    let cases: [(_, Trouble<'_>, _); 3] = [
+        ("size=96k", &fill, "is full: make room"),
+        ("size=96k,nr_inodes=1", &|_| {}, "takes no more files"),
+        ("size=96k", &protect, "mounted to be read only"),
+    ];
+    for (options, trouble, remedy) in cases {
+        let Some(disk) = Disk::mount_with(options) else { return };
+        trouble(disk.path());
+        for store in [disk.store(), SqliteStore::new(disk.path().join("folder"))] {
+            let made = store.create().await;
+            let Err(StoreError::Misconfigured(why) | StoreError::Unknown(why)) = &made else { panic!("{made:?}") };
+            assert!(why.contains(remedy), "{why}");
+        }
+    }
 }
 
 #[tokio::test]
