@@ -7,7 +7,7 @@ use anyhow::Context;
 use baton_election::{ElectionName, StoreError};
 use tokio::time::{sleep, timeout};
 
-use super::{ANSWER_WITHIN, elections, open_store, read, unheard_of};
+use super::{ANSWER_WITHIN, elections, in_time, open_store, read, unheard_of};
 use crate::cli::{self, StatusRow};
 use crate::signals::Signals;
 use crate::status_socket;
@@ -88,15 +88,15 @@ async fn look(election: Option<&ElectionName>, place: &StoreUrl, store: &dyn Sto
             }
         };
         let Some(row) = StatusRow::of(&election, snapshot) else { continue };
-        let asked = async { timeout(ANSWER_WITHIN, steering::read(store, &election)).await };
+        let asked = in_time(steering::read(store, &election));
         // Where these cannot be read, `baton nodes` says why.
         let labels = async {
             let said = timeout(ANSWER_WITHIN, store.announced(&election, row.node.as_deref()?)).await.ok()?.ok()??;
             Some(Announcement::decode(&said)?.labels)
         };
         let (asked, labels) = tokio::join!(asked, labels);
-        let asked = asked.map_err(|_| format!("no answer within {ANSWER_WITHIN:?}"));
-        let asked = asked.and_then(|asked| asked.map_err(|error| error.to_string())).unwrap_or_else(|why| {
+        let asked = asked.map_err(anyhow::Error::new).and_then(|asked| asked.map_err(anyhow::Error::new));
+        let asked = asked.unwrap_or_else(|why| {
             unread.push(format!("whether {election} is suspended cannot be read: {why}"));
             Steering::default()
         });
