@@ -249,8 +249,10 @@ impl HostRules {
                     Some((Snapshot::Object { record, .. }, _)) => record.as_ref(),
                     _ => None,
                 };
-                let failures = record.map_or(0, |record| record.failures) + u32::from(acquisition.is_of_the_dead);
                 let module = record.and_then(|record| record.module.clone());
+                // Under a record that names no module any more the end is nobody's failure.
+                let is_failure = acquisition.is_of_the_dead && module.is_some();
+                let failures = record.map_or(0, |record| record.failures) + u32::from(is_failure);
                 let is_same = module.is_some() && module.as_deref() == self.versions.digest();
                 acquisition.gives_way = acquisition.is_reclaim && is_same && failures > 1;
                 let must_step_down = acquisition.gives_way;
