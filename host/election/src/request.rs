@@ -92,6 +92,20 @@ pub enum Reply {
     Done,
 }
 
+impl Reply {
+    /// The same with the term that `highest` makes of its own, where it names one beside what was read.
+    ///
+    /// # Errors
+    /// That of `highest`.
+    pub fn with_term(self, highest: impl FnOnce(Term) -> Result<Term, StoreError>) -> Result<Self, StoreError> {
+        match self {
+            Self::Term(term) => highest(term).map(Self::Term),
+            Self::Surveyed { read, term } => highest(term).map(|term| Self::Surveyed { read, term }),
+            reply @ (Self::Read(_) | Self::Version(_) | Self::Done) => Ok(reply),
+        }
+    }
+}
+
 /// Why a request was not carried out, named for the decision that follows.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error, Hash)]
 pub enum StoreError {

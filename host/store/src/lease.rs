@@ -145,13 +145,14 @@ impl Lease {
     }
 }
 
-/// What a reading shows.
-fn read(object: Option<&mut LeaseObject>, elapsed: Duration) -> Snapshot {
-    object.map_or(Snapshot::Nothing, |row| Snapshot::Object {
-        lease: row.lease.state(elapsed),
-        version: row.version.clone(),
-        record: row.record.clone(),
-    })
+impl LeaseObject {
+    fn read(&self, elapsed: Duration) -> Snapshot {
+        Snapshot::Object {
+            lease: self.lease.state(elapsed),
+            version: self.version.clone(),
+            record: self.record.clone(),
+        }
+    }
 }
 
 /// Carries out one request on an election's object, which is none if there is nothing under its name.
@@ -164,12 +165,9 @@ fn read(object: Option<&mut LeaseObject>, elapsed: Duration) -> Snapshot {
 /// The [`StoreError`] that the request's contract names.
 pub fn apply(object: &mut Option<LeaseObject>, op: Op, elapsed: Duration, next: Version) -> Result<Reply, StoreError> {
     let (row, op) = match (object.as_mut(), op) {
-        (row, Op::Read) => return Ok(Reply::Read(read(row, elapsed))),
-        (row, Op::Recall) => return Ok(Reply::Term(read(row, elapsed).term())),
-        (row, Op::Survey) => {
-            let read = read(row, elapsed);
-            return Ok(Reply::Surveyed { term: read.term(), read });
-        }
+        (None, Op::Read) => return Ok(Reply::Read(Snapshot::Nothing)),
+        (None, Op::Recall) => return Ok(Reply::Term(0)),
+        (None, Op::Survey) => return Ok(Reply::Surveyed { read: Snapshot::Nothing, term: 0 }),
         (None, Op::Create { record }) => {
             *object = Some(LeaseObject { version: next.clone(), record: Some(record), lease: Lease::default() });
             return Ok(Reply::Version(next));
@@ -178,7 +176,13 @@ pub fn apply(object: &mut Option<LeaseObject>, op: Op, elapsed: Duration, next: 
         (Some(row), op) => (row, op),
     };
     match op {
-        Op::Read | Op::Recall | Op::Survey | Op::Create { .. } => Err(StoreError::Conflict),
+        Op::Read => Ok(Reply::Read(row.read(elapsed))),
+        Op::Recall => Ok(Reply::Term(row.read(elapsed).term())),
+        Op::Survey => {
+            let read = row.read(elapsed);
+            Ok(Reply::Surveyed { term: read.term(), read })
+        }
+        Op::Create { .. } => Err(StoreError::Conflict),
         Op::Acquire { version, .. } | Op::Reclaim { version, .. } if version != row.version => {
             Err(StoreError::Conflict)
         }

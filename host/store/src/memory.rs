@@ -288,13 +288,8 @@ impl State {
     }
 
     fn carry_out(&mut self, election: ElectionName, op: Op, now: Duration) -> Result<Reply, StoreError> {
-        match self.change(&election, now, |object, elapsed, next| apply(object, op, elapsed, next))? {
-            Reply::Term(recorded) => self.recall(election, recorded).map(Reply::Term),
-            Reply::Surveyed { read, term: recorded } => {
-                self.recall(election, recorded).map(|term| Reply::Surveyed { read, term })
-            }
-            reply => Ok(reply),
-        }
+        let reply = self.change(&election, now, |object, elapsed, next| apply(object, op, elapsed, next))?;
+        reply.with_term(|recorded| self.recall(election, recorded))
     }
 
     /// Lets `step` change an election's object, with the time that has passed since its lease changed, and a new version.

@@ -186,13 +186,13 @@ impl Reclaiming {
 
     /// A lease is about to be released: no note of its id is to be left.
     async fn leaves(&self, election: &ElectionName) {
-        if self.known(election, |known| known.has_left) {
+        let (has_left, taken) = self.known(election, |known| {
+            known.noted = None;
+            (known.has_left, known.taken.take())
+        });
+        if has_left {
             return;
         }
-        let taken = self.known(election, |known| {
-            known.noted = None;
-            known.taken.take()
-        });
         let of = election.clone();
         let remove = move |notes: &Notes| {
             taken.map(|taken| notes.remove_taken(taken)).transpose()?;

@@ -303,13 +303,8 @@ impl Databases {
             Op::Create { .. } | Op::Acquire { .. } => Intent::Write,
             Op::Reclaim { .. } | Op::Renew { .. } | Op::Write { .. } | Op::Release { .. } => Intent::Holder,
         };
-        match self.leases.transact(access, |db| self.apply(db, election, op))? {
-            Reply::Term(recorded) => self.recall(election, recorded).map(Reply::Term),
-            Reply::Surveyed { read, term: recorded } => {
-                self.recall(election, recorded).map(|term| Reply::Surveyed { read, term })
-            }
-            reply => Ok(reply),
-        }
+        let reply = self.leases.transact(access, |db| self.apply(db, election, op))?;
+        reply.with_term(|recorded| self.recall(election, recorded))
     }
 
     /// Carries out one request in a transaction.

@@ -540,19 +540,14 @@ impl Context {
 
 /// Refuses a term after which there is none: no holder has written it.
 fn plausible(reply: Reply) -> Result<Reply, StoreError> {
-    let recorded = match &reply {
-        Reply::Read(read) | Reply::Surveyed { read, .. } => read.term(),
-        _ => 0,
+    let (recorded, named) = match &reply {
+        Reply::Read(read) => (read.term(), 0),
+        Reply::Term(term) => (0, *term),
+        Reply::Surveyed { read, term } => (read.term(), *term),
+        Reply::Version(_) | Reply::Done => (0, 0),
     };
-    let (what, term) = match &reply {
-        Reply::Term(term) | Reply::Surveyed { term, .. } if recorded < HIGHEST_TERM => {
-            ("state or a node's announcement", *term)
-        }
-        _ => ("record", recorded),
-    };
-    if term < HIGHEST_TERM {
-        return Ok(reply);
-    }
+    let terms = [("record", recorded), ("state or a node's announcement", named)];
+    let Some((what, term)) = terms.into_iter().find(|(_, term)| *term >= HIGHEST_TERM) else { return Ok(reply) };
     Err(StoreError::Misconfigured(format!("the {what} names term {term}, after which there is none: correct its term")))
 }
 

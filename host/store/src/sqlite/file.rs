@@ -48,11 +48,10 @@ impl File {
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
             Err(error) => return Err(out_of_reach(path, "cannot be opened", &error, Some(error))),
         };
-        let kind =
-            rustix::fs::fstat(&pin).map_err(|error| out_of_reach(path, "cannot be looked at", &error, Some(error)))?;
-        refuse_other_kinds(path, &kind)?;
-        refuse_network(path, rustix::fs::fstatfs(&pin))?;
-        Ok(Some(Self { path: path.to_owned(), pin, busy, idle: Mutex::default() }))
+        let file = Self { path: path.to_owned(), pin, busy, idle: Mutex::default() };
+        refuse_other_kinds(path, &rustix::fs::fstat(&file.pin).map_err(|error| file.unreadable(error))?)?;
+        refuse_network(path, rustix::fs::fstatfs(&file.pin))?;
+        Ok(Some(file))
     }
 
     /// Whether it is still what its path names.

@@ -323,6 +323,11 @@ pub fn mount(arguments: &[&str], at: &Path) -> bool {
     Command::new("mount").args(arguments).arg(at).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
+fn fill(dir: &Path) {
+    let mut file = std::fs::File::create(dir.join("fill")).unwrap();
+    while file.write(&[0; 512]).is_ok_and(|written| written > 0) {}
+}
+
 /// What the store on `disk` says to a holder and to a reader, after `trouble` came to the disk.
 async fn on_a_disk(trouble: impl FnOnce(&Path)) -> Option<(Result<Reply, StoreError>, Result<Reply, StoreError>)> {
     let disk = Disk::mount()?;
@@ -340,10 +345,6 @@ async fn on_a_disk(trouble: impl FnOnce(&Path)) -> Option<(Result<Reply, StoreEr
 
 #[tokio::test]
 async fn a_disk_on_which_nothing_can_be_made_is_said_with_its_remedy() {
-    let fill = |dir: &Path| {
-        let mut file = std::fs::File::create(dir.join("fill")).unwrap();
-        while file.write(&[0; 512]).is_ok_and(|written| written > 0) {}
-    };
     let protect = |dir: &Path| assert!(mount(&["-o", "remount,ro"], dir));
     type Trouble<'a> = &'a dyn Fn(&Path);
     let cases: [(_, Trouble<'_>, _); 3] = [
@@ -364,13 +365,12 @@ async fn a_disk_on_which_nothing_can_be_made_is_said_with_its_remedy() {
 
 #[tokio::test]
 async fn a_full_disk_is_unknown_and_can_still_be_read() {
-    let fill = |dir: &Path| {
+    let fill_all = |dir: &Path| {
         // It would have room for the renewal.
         std::fs::remove_file(dir.join("lease.db-journal")).unwrap();
-        let mut file = std::fs::File::create(dir.join("fill")).unwrap();
-        while file.write(&[0; 512]).is_ok_and(|written| written > 0) {}
+        fill(dir);
     };
-    let Some((renewed, read)) = on_a_disk(fill).await else { return };
+    let Some((renewed, read)) = on_a_disk(fill_all).await else { return };
     assert!(matches!(&renewed, Err(StoreError::Unknown(why)) if why.contains("disk")), "{renewed:?}");
     assert!(matches!(read, Ok(Reply::Read(_))), "{read:?}");
 }
