@@ -305,12 +305,27 @@
     });
   }
 
+  // Lines that have come for a list, and that are not in it yet. Each change of a list has the browser lay the page out, so
+  // that a coordinator that prints much would leave it no time for anything else.
+  const come = new Map();
   function line(list, level, at, tag, parts) {
-    const isAtEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 40;
+    const lines = come.get(list) ?? [];
+    if (!lines.length) { come.set(list, lines); setTimeout(() => append(list), 250); }
     const text = make('span', { class: 'text' }, ...parts);
-    list.append(make('li', { 'data-level': level }, make('time', {}, at), make('span', { class: 'tag' }, tag), text));
+    lines.push(make('li', { 'data-level': level }, make('time', {}, at), make('span', { class: 'tag' }, tag), text));
+    if (lines.length > LINES) lines.shift();
+  }
+  function append(list) {
+    const lines = come.get(list) ?? [];
+    come.delete(list);
+    const isAtEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 40;
+    list.append(...lines);
     while (list.children.length > LINES) list.firstChild.remove();
     if (isAtEnd) list.scrollTop = list.scrollHeight;
+  }
+  function empty(list) {
+    come.delete(list);
+    list.replaceChildren();
   }
 
   function showLive() {
@@ -430,7 +445,7 @@
       const one = chosen();
       const level = $('level').value;
       const wanted = one ? `${one.election} ${level} ${token}` : '';
-      if (of !== wanted) { of = wanted; last.id = ''; $('logs').replaceChildren(); }
+      if (of !== wanted) { of = wanted; last.id = ''; empty($('logs')); }
       say($('logs-sub'), `as ${me} has it`);
       let note = '';
       if (!one || trouble) note = '';
