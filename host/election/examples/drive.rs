@@ -25,7 +25,7 @@ impl Store {
             Op::Read => Ok(Reply::Read(self.read())),
             // Nothing but the record names a term here.
             Op::Recall => Ok(Reply::Term(self.read().term())),
-            Op::Survey => Ok(Reply::Surveyed { term: self.read().term(), read: self.read() }),
+            Op::Survey => Ok(Reply::Surveyed { term: self.read().term(), read: self.read(), steering: None }),
             Op::Write { version, .. } | Op::Acquire { version, .. } | Op::Reclaim { version, .. }
                 if version != self.version() =>
             {

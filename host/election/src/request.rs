@@ -85,6 +85,8 @@ pub enum Reply {
         read: Snapshot,
         /// The highest term that anything in the store names.
         term: Term,
+        /// The version of what operators ask of the nodes, for who drives the elector; none where nothing was asked.
+        steering: Option<Version>,
     },
     /// The object's version after a create or a write.
     Version(Version),
@@ -93,14 +95,21 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// The same with the term that `highest` makes of its own, where it names one beside what was read.
+    /// What was answered from the record alone, with what else a store has for a recall and a survey: the term that `highest`
+    /// makes of the record's, and what `steering` says.
     ///
     /// # Errors
-    /// That of `highest`.
-    pub fn with_term(self, highest: impl FnOnce(Term) -> Result<Term, StoreError>) -> Result<Self, StoreError> {
+    /// Those of the two.
+    pub fn completed(
+        self,
+        highest: impl FnOnce(Term) -> Result<Term, StoreError>,
+        steering: impl FnOnce() -> Result<Option<Version>, StoreError>,
+    ) -> Result<Self, StoreError> {
         match self {
             Self::Term(term) => highest(term).map(Self::Term),
-            Self::Surveyed { read, term } => highest(term).map(|term| Self::Surveyed { read, term }),
+            Self::Surveyed { read, term, .. } => {
+                Ok(Self::Surveyed { read, term: highest(term)?, steering: steering()? })
+            }
             reply @ (Self::Read(_) | Self::Version(_) | Self::Done) => Ok(reply),
         }
     }

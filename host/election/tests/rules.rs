@@ -1513,7 +1513,7 @@ impl Scene {
     /// Answers a reading, or a survey, which also finds that term.
     fn sees(&mut self, read: Snapshot, term: Term) -> Vec<Effect> {
         let is_survey = self.asked_to_survey;
-        self.answer(Ok(if is_survey { Reply::Surveyed { read, term } } else { Reply::Read(read) }))
+        self.answer(Ok(if is_survey { Reply::Surveyed { read, term, steering: None } } else { Reply::Read(read) }))
     }
 }
 
@@ -2035,7 +2035,7 @@ impl Scene {
         }
         if self.asked_to_survey {
             if let Ok(Reply::Term(term)) = recalled {
-                return self.answer(Ok(Reply::Surveyed { read: snapshot, term }));
+                return self.answer(Ok(Reply::Surveyed { read: snapshot, term, steering: None }));
             }
             self.answer(recalled.clone());
         }

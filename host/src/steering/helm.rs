@@ -236,6 +236,12 @@ impl Helm {
         }
     }
 
+    /// Whether what it has heard is of that version; none where nothing was ever asked.
+    pub fn knows(&self, version: Option<&Version>) -> bool {
+        let reader = self.reader();
+        reader.taken > 0 && reader.version.as_ref() == version
+    }
+
     /// Reads it now, within that time at the most: before a node asks for a lease that may have been given up for what is
     /// asked. A store that does not answer so soon leaves what is known.
     pub async fn look_before(&self, within: Duration) {

@@ -21,8 +21,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_election::{
-    Effect, ElectionName, Elector, Hint, Input, ModuleVersion, Now, Op, Plan, Random, Report, RequestId, Settings,
-    StopReason, StoreError, Term, Time,
+    Effect, ElectionName, Elector, Hint, Input, ModuleVersion, Now, Op, Plan, Random, Reply, Report, RequestId,
+    Settings, StopReason, StoreError, Term, Time,
 };
 use futures::FutureExt as _;
 use rand_chacha::ChaCha20Rng;
@@ -495,8 +495,7 @@ impl Run {
         }
         let (store, election) = (Arc::clone(&self.given.store), self.given.election.clone());
         let (standing, clock) = (Arc::clone(&self.given.standing), self.given.clock.clone());
-        // The last that is asked before the lease is.
-        let helm = matches!(op, Op::Recall | Op::Survey).then(|| Arc::clone(&self.given.helm));
+        let (helm, is_recall) = (Arc::clone(&self.given.helm), matches!(op, Op::Recall));
         // With the lease comes a term, whose instance begins with its state.
         let may_lead_to_a_term = matches!(op, Op::Survey | Op::Acquire { .. } | Op::Reclaim { .. });
         let read_ahead = may_lead_to_a_term.then(|| self.reads_ahead());
@@ -504,13 +503,15 @@ impl Run {
             let (what, asked, sent) = (op.to_string(), Asked::from(&op), clock.now());
             // Whatever becomes of it, the elector waits for an answer. Nothing that the request leaves half done
             // is ours, so going on after its panic breaks nothing here.
-            let look = async {
-                if let Some(helm) = helm {
-                    helm.look_before(limit / 2).await;
-                }
-            };
-            let request = async { futures::join!(store.request(&election, op), look).0 };
-            let answer = AssertUnwindSafe(timeout(limit, request)).catch_unwind().await;
+            let request = AssertUnwindSafe(timeout(limit, store.request(&election, op))).catch_unwind();
+            // Before the lease is asked for, it is read what operators ask.
+            let look = async || helm.look_before(limit / 2).await;
+            let answer = if is_recall { futures::join!(request, look()).0 } else { request.await };
+            if let Ok(Ok(Ok(Reply::Surveyed { steering, .. }))) = &answer
+                && !helm.knows(steering.as_ref())
+            {
+                look().await;
+            }
             let result = match answer {
                 Ok(Ok(result)) => result,
                 Ok(Err(_)) => Err(StoreError::Unknown(format!("no answer to the {what} within {limit:.1?}"))),

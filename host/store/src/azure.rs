@@ -24,7 +24,7 @@ use async_trait::async_trait;
 use azure_core::error::ErrorKind;
 use azure_core::prelude::IfMatchCondition;
 use azure_core::request_options::{LeaseDuration, LeaseId as AzureLeaseId, ProposedLeaseId};
-use azure_core::{RetryOptions, TransportOptions};
+use azure_core::{Etag, RetryOptions, TransportOptions};
 use azure_storage_blobs::blob::Blob;
 use azure_storage_blobs::prelude::{BlobClient, ClientBuilder, ContainerClient};
 use baton_election::{ElectionName, LeaseId, LeaseState, Op, Reply, Snapshot, StoreError, Version};
@@ -161,8 +161,11 @@ impl LeaseStore for AzureStore {
         let blob = self.blob(election);
         match op {
             Op::Read => self.read(election).await,
-            Op::Recall => self.survey(election).await.map(|(_, term)| Reply::Term(term)),
-            Op::Survey => self.survey(election).await.map(|(read, term)| Reply::Surveyed { read, term }),
+            Op::Recall => self.survey(election).await.map(|(_, term, _)| Reply::Term(term)),
+            Op::Survey => {
+                let (read, term, steering) = self.survey(election).await?;
+                Ok(Reply::Surveyed { read, term, steering })
+            }
             Op::Create { record } => blob
                 .put_block_blob(CONTENT)
                 .content_type("text/plain")
@@ -252,10 +255,13 @@ fn snapshot(blob: Blob) -> Result<Snapshot, StoreError> {
         Some("available") | None => LeaseState::Free,
         Some(other) => return Err(StoreError::Unknown(format!("the lease is in an unknown state, `{other}`"))),
     };
-    // A list leaves the quotation marks out that belong to an ETag.
-    let etag = properties.etag.to_string();
-    let version = Version(if etag.ends_with('"') { etag } else { format!("\"{etag}\"") });
-    Ok(Snapshot::Object { lease, version, record })
+    Ok(Snapshot::Object { lease, version: version(&properties.etag), record })
+}
+
+/// The version that an ETag names. A list leaves the quotation marks out that belong to one.
+fn version(etag: &Etag) -> Version {
+    let etag = etag.to_string();
+    Version(if etag.ends_with('"') { etag } else { format!("\"{etag}\"") })
 }
 
 /// What was asked, as far as it changes what an error means.

@@ -167,7 +167,7 @@ pub fn apply(object: &mut Option<LeaseObject>, op: Op, elapsed: Duration, next: 
     let (row, op) = match (object.as_mut(), op) {
         (None, Op::Read) => return Ok(Reply::Read(Snapshot::Nothing)),
         (None, Op::Recall) => return Ok(Reply::Term(0)),
-        (None, Op::Survey) => return Ok(Reply::Surveyed { read: Snapshot::Nothing, term: 0 }),
+        (None, Op::Survey) => return Ok(Reply::Surveyed { read: Snapshot::Nothing, term: 0, steering: None }),
         (None, Op::Create { record }) => {
             *object = Some(LeaseObject { version: next.clone(), record: Some(record), lease: Lease::default() });
             return Ok(Reply::Version(next));
@@ -180,7 +180,7 @@ pub fn apply(object: &mut Option<LeaseObject>, op: Op, elapsed: Duration, next: 
         Op::Recall => Ok(Reply::Term(row.read(elapsed).term())),
         Op::Survey => {
             let read = row.read(elapsed);
-            Ok(Reply::Surveyed { term: read.term(), read })
+            Ok(Reply::Surveyed { term: read.term(), read, steering: None })
         }
         Op::Create { .. } => Err(StoreError::Conflict),
         Op::Acquire { version, .. } | Op::Reclaim { version, .. } if version != row.version => {

@@ -289,7 +289,11 @@ impl State {
 
     fn carry_out(&mut self, election: ElectionName, op: Op, now: Duration) -> Result<Reply, StoreError> {
         let reply = self.change(&election, now, |object, elapsed, next| apply(object, op, elapsed, next))?;
-        reply.with_term(|recorded| self.recall(election, recorded))
+        let steering = (VersionedObject::Steering, election.clone());
+        reply.completed(
+            |recorded| self.recall(election, recorded),
+            || Ok(self.versioned.get(&steering).map(|(version, _)| version.clone())),
+        )
     }
 
     /// Lets `step` change an election's object, with the time that has passed since its lease changed, and a new version.

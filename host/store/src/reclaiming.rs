@@ -212,8 +212,8 @@ impl LeaseStore for Reclaiming {
                 answer => answer,
             },
             Op::Survey => match self.store.request(election, Op::Survey).await {
-                Ok(Reply::Surveyed { read, term }) => {
-                    Ok(Reply::Surveyed { read: self.judged(election, read).await, term })
+                Ok(Reply::Surveyed { read, term, steering }) => {
+                    Ok(Reply::Surveyed { read: self.judged(election, read).await, term, steering })
                 }
                 answer => answer,
             },

@@ -30,7 +30,7 @@ use tokio::sync::Semaphore;
 
 use super::lease::{LeaseObject, apply};
 use super::witness::{self, Deaths, LockFile, Place};
-use super::{LeaseStore, check_length, recall};
+use super::{LeaseStore, VersionedObject, check_length, recall};
 pub use boot::Boot;
 use database::{Database, FILES, Intent, Step, files_in};
 use moves::Moves;
@@ -304,7 +304,8 @@ impl Databases {
             Op::Reclaim { .. } | Op::Renew { .. } | Op::Write { .. } | Op::Release { .. } => Intent::Holder,
         };
         let reply = self.leases.transact(access, |db| self.apply(db, election, op))?;
-        reply.with_term(|recorded| self.recall(election, recorded))
+        reply
+            .completed(|recorded| self.recall(election, recorded), || self.version(VersionedObject::Steering, election))
     }
 
     /// Carries out one request in a transaction.

@@ -212,7 +212,7 @@ impl Standby {
                     self.pending = Some(context.request(Op::Recall, STANDBY_TIMEOUT));
                 }
             }
-            (Asked::Survey, Ok(Reply::Surveyed { read, term })) => {
+            (Asked::Survey, Ok(Reply::Surveyed { read, term, .. })) => {
                 if let Some(opening) = self.has_read(context, read) {
                     return self.recalled(context, opening, term);
                 }

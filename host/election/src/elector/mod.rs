@@ -543,7 +543,7 @@ fn plausible(reply: Reply) -> Result<Reply, StoreError> {
     let (recorded, named) = match &reply {
         Reply::Read(read) => (read.term(), 0),
         Reply::Term(term) => (0, *term),
-        Reply::Surveyed { read, term } => (read.term(), *term),
+        Reply::Surveyed { read, term, .. } => (read.term(), *term),
         Reply::Version(_) | Reply::Done => (0, 0),
     };
     let terms = [("record", recorded), ("state or a node's announcement", named)];

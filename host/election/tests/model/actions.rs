@@ -687,8 +687,8 @@ impl World {
         let result = match self.store.execute(self.now, &flight.op) {
             Ok(Reply::Term(recorded)) => Ok(Reply::Term(recorded.max(self.witnessed()))),
             Ok(Reply::Read(snapshot)) => Ok(Reply::Read(self.judged(snapshot, &by))),
-            Ok(Reply::Surveyed { read, term }) => {
-                Ok(Reply::Surveyed { read: self.judged(read, &by), term: term.max(self.witnessed()) })
+            Ok(Reply::Surveyed { read, term, steering }) => {
+                Ok(Reply::Surveyed { read: self.judged(read, &by), term: term.max(self.witnessed()), steering })
             }
             result => result,
         };

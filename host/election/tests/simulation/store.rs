@@ -111,7 +111,7 @@ impl Store {
             Op::Recall => Ok(Reply::Term(self.snapshot(now).term())),
             Op::Survey => {
                 let read = self.snapshot(now);
-                Ok(Reply::Surveyed { term: read.term(), read })
+                Ok(Reply::Surveyed { term: read.term(), read, steering: None })
             }
             Op::Create { record } => self.create(Some(record.clone())),
             Op::Acquire { id, length, version, instead_of } => self.acquire(now, *id, *length, version, *instead_of),

@@ -5,11 +5,11 @@
 use std::collections::HashMap;
 
 use azure_core::prelude::Metadata;
-use baton_election::{ElectionName, Snapshot, StoreError, Term};
+use baton_election::{ElectionName, Snapshot, StoreError, Term, Version};
 use futures::{StreamExt, TryStreamExt};
 
 use super::objects::{PIECE, nodes_folder, object_name};
-use super::{Asked, AzureStore, LEASE_BLOB, code, snapshot};
+use super::{Asked, AzureStore, LEASE_BLOB, code, snapshot, version};
 use crate::state::{Document, HEAD};
 use crate::{VersionedObject, recall};
 
@@ -35,16 +35,21 @@ fn naming(term: Option<Term>) -> Metadata {
 }
 
 impl AzureStore {
-    /// What a reading shows, and the highest term that anything names. A list has the lease before all that names one, by
-    /// its name, and so reads it no later.
-    pub(super) async fn survey(&self, election: &ElectionName) -> Result<(Snapshot, Term), StoreError> {
+    /// What a reading shows, the highest term that anything names, and the version of what operators ask. A list has the
+    /// lease before all that names a term, by its name, and so reads it no later.
+    pub(super) async fn survey(
+        &self,
+        election: &ElectionName,
+    ) -> Result<(Snapshot, Term, Option<Version>), StoreError> {
         let request = self.container.list_blobs().prefix(format!("{election}/")).include_metadata(true);
         let (lease, nodes) = (format!("{election}{LEASE_BLOB}"), nodes_folder(election));
-        let state = object_name(VersionedObject::State, election);
-        let (mut read, mut named, mut is_state_silent) = (Snapshot::Nothing, Vec::new(), false);
+        let [state, asked] = [VersionedObject::State, VersionedObject::Steering].map(|one| object_name(one, election));
+        let (mut read, mut named, mut is_state_silent, mut steering) = (Snapshot::Nothing, Vec::new(), false, None);
         for blob in self.list_blobs(request).await? {
             if blob.name == lease {
                 read = snapshot(blob)?;
+            } else if blob.name == asked {
+                steering = Some(version(&blob.properties.etag));
             } else if blob.name == state || blob.name.starts_with(&nodes) {
                 let term = term_in(&blob.metadata.unwrap_or_default());
                 is_state_silent |= blob.name == state && term.is_none();
@@ -53,7 +58,7 @@ impl AzureStore {
         }
         let state = if is_state_silent { self.state_head(election).await? } else { None };
         let term = recall::highest(read.term(), state.as_deref(), named)?;
-        Ok((read, term))
+        Ok((read, term, steering))
     }
 
     /// The first bytes of the state; none if there is no state.

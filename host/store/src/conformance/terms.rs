@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::state::{self, Document, EditError};
-use crate::{Announcement, ModuleStore as _, Store, VersionedObject};
+use crate::{Announcement, ModuleStore as _, Reading, Store, VersionedObject};
 use baton_election::{ElectionName, HIGHEST_TERM, Op, Record, Reply, StoreError, Term};
 use bytes::Bytes;
 
@@ -42,11 +42,17 @@ pub(super) async fn a_record_that_is_made_anew_has_no_mark_of_the_one_before(ben
     assert_eq!(bench.see().await.record, Some(record(0)));
 }
 
-/// What a recall finds, and a survey as well.
+/// What a recall finds, and a survey as well, which names the version of what operators ask.
 async fn recall(store: &dyn Store) -> Result<Term, StoreError> {
     let [recalled, surveyed] = [Op::Recall, Op::Survey].map(|op| async {
         match store.request(&job(), op).await {
-            Ok(Reply::Term(term) | Reply::Surveyed { term, .. }) => Ok(term),
+            Ok(Reply::Term(term)) => Ok(term),
+            Ok(Reply::Surveyed { term, steering, .. }) => {
+                let asked = store.read(VersionedObject::Steering, &job(), steering.as_ref()).await;
+                let as_is = if steering.is_some() { Reading::Unchanged } else { Reading::Nothing };
+                assert_eq!(asked, Ok(as_is));
+                Ok(term)
+            }
             Ok(other) => panic!("a term was expected: {other:?}"),
             Err(error) => Err(error),
         }
@@ -88,6 +94,12 @@ pub(super) async fn a_recall_names_the_highest_term_that_anything_names(bench: B
     assert_eq!(recall(store).await, Ok(0), "nobody names a term");
     announce(store, &job(), "a/b~c.", 3).await;
     assert_eq!(recall(store).await, Ok(3));
+    let mut steering = None;
+    for content in ["suspended", "resumed"] {
+        let content = Bytes::from_static(content.as_bytes());
+        steering = Some(store.write(VersionedObject::Steering, &job(), steering.as_ref(), content).await.unwrap());
+        assert_eq!(recall(store).await, Ok(3));
+    }
     version_of(bench.ask(Op::Create { record: record(5) }).await);
     assert_eq!(recall(store).await, Ok(5));
     claim(store, 300, 0).await;

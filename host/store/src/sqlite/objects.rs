@@ -248,6 +248,21 @@ impl Databases {
         });
     }
 
+    /// The version of an election's object; none if there is no such object.
+    pub(super) fn version(
+        &self,
+        object: VersionedObject,
+        election: &ElectionName,
+    ) -> Result<Option<Version>, StoreError> {
+        let (database, table) = self.place(object);
+        database.transact(Intent::Read, |db| {
+            db.prepare_cached(&format!("SELECT version FROM {table} WHERE election = ?1"))?
+                .query_row([key(object, election)], |row| row.get(0).map(Version))
+                .optional()
+                .map(Ok)
+        })
+    }
+
     /// The file and the table of such objects.
     pub(super) fn place(&self, object: VersionedObject) -> (&Database, &'static str) {
         match object {

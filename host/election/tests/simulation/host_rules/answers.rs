@@ -17,7 +17,7 @@ impl HostRules {
                 self.read(now, snapshot);
                 self.hears_of_whom_it_read();
             }
-            (Op::Survey, Ok(Reply::Surveyed { read, term })) => {
+            (Op::Survey, Ok(Reply::Surveyed { read, term, .. })) => {
                 self.read(now, read);
                 self.hears_of_whom_it_read();
                 self.recalls_early();

@@ -652,9 +652,9 @@ impl World {
         let result = match self.store.execute(self.now, op) {
             Ok(Reply::Term(recorded)) => Ok(Reply::Term(recorded.max(self.witnessed()))),
             Ok(Reply::Read(snapshot)) => Ok(Reply::Read(self.judged(snapshot, &name(host, incarnation)))),
-            Ok(Reply::Surveyed { read, term }) => {
+            Ok(Reply::Surveyed { read, term, steering }) => {
                 let read = self.judged(read, &name(host, incarnation));
-                Ok(Reply::Surveyed { read, term: term.max(self.witnessed()) })
+                Ok(Reply::Surveyed { read, term: term.max(self.witnessed()), steering })
             }
             result => result,
         };
