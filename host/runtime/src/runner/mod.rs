@@ -18,7 +18,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Barrier, mpsc};
 
 use anyhow::Context as _;
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -154,19 +154,26 @@ impl Runner {
         let runtime = GuestRuntime::new(files)?;
         let client = Client::new(&policy.http, lookups.clone(), runtime.begun())?;
         let (begin, hears) = mpsc::channel::<instance::Hears>();
+        // A thread gives itself its name, which none may do any more that runs for the first time when the guest may.
+        let all_have_names = Arc::new(Barrier::new(3));
+        let has_name = Arc::clone(&all_have_names);
         // Neither is waited for: both end with the process.
         std::thread::Builder::new().name("host".into()).spawn(move || {
+            has_name.wait();
             if let Ok(hears) = hears.recv() {
                 hears.until_the_end();
             }
         })?;
         let (deadline, (started, has_started)) = (Arc::clone(&gate), mpsc::channel::<()>());
+        let has_name = Arc::clone(&all_have_names);
         std::thread::Builder::new().name("deadline".into()).spawn(move || {
+            has_name.wait();
             if has_started.recv().is_ok() {
                 end_at_the_deadline(&deadline);
             }
         })?;
         let ticker = policy.profile.then(|| instance::Ticker::start(&linked.engine)).transpose()?;
+        all_have_names.wait();
         memory.limit(policy)?;
         confine::to_running(&reach)?;
         let prepared = Prepared { setup, linked, runtime, gate, tally, client, lookups, wire, remains };
