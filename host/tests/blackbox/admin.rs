@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 use time::OffsetDateTime;
 use tokio_rustls::rustls::crypto::ring;
@@ -17,10 +17,10 @@ use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, Stream
 
 use crate::endpoint::{Answer, Endpoint, sample};
 use crate::fleet::{ELECTION, Fleet};
-use crate::frozen::freeze;
+use crate::frozen::{freeze, freeze_in};
 use crate::guests::{Guest, effects_without_state};
 use crate::http::server::{Reply, Server};
-use crate::node::{finish, until};
+use crate::node::{Node, finish, until};
 use crate::store::Store;
 use crate::{on_both_stores, skipped};
 use baton_test_support::server::free_port;
@@ -244,9 +244,8 @@ fn commits_are_counted_over_all_instances() {
     scraped(at, &commits, |commits| commits > gone);
 }
 
-#[test]
-fn effects_and_usage_are_counted_by_their_kind() {
-    let fleet = Fleet::new(Store::sqlite()).heavy();
+/// A host whose coordinator has effects of these kinds, each of which has passed. With the server that it asks.
+fn has_effects(fleet: &Fleet) -> (Node, Server) {
     let server = Server::start(|_| Reply::Answer("200 OK".to_owned(), String::new()));
     let folder = fleet.home.path().join("data");
     let flags = [
@@ -259,11 +258,40 @@ fn effects_and_usage_are_counted_by_their_kind() {
     let flags = flags.each_ref().map(|(flag, value)| (*flag, value.as_str()));
     std::fs::create_dir(&folder).expect("a folder");
     let alpha = fleet.launch_from("alpha", effects_without_state(), &flags).start();
-    let at = Endpoint::of(&alpha);
-    for kind in ["request", "file", "output"] {
-        let passed = of("baton_effects_total", &format!("kind=\"{kind}\",result=\"passed\""));
-        scraped(at, &passed, |passed| passed > 0.0);
+    for kind in EFFECTS {
+        scraped(Endpoint::of(&alpha), &effects(kind, "passed"), |passed| passed > 0.0);
     }
+    (alpha, server)
+}
+
+const EFFECTS: [&str; 3] = ["request", "file", "output"];
+
+fn effects(kind: &str, result: &str) -> String {
+    of("baton_effects_total", &format!("kind=\"{kind}\",result=\"{result}\""))
+}
+
+/// Nobody ends the instance at its deadline: neither the host, of which the threads stand still that would, nor the warden, nor
+/// the thread of its own that would.
+#[test]
+fn effects_that_come_too_late_are_counted_as_refused() {
+    let fleet = Fleet::new(Store::sqlite()).heavy();
+    let (alpha, _server) = has_effects(&fleet);
+    for runner in alpha.runners() {
+        freeze_in(runner.as_raw_nonzero().get().unsigned_abs(), "deadline");
+    }
+    kill_process(alpha.warden(), Signal::STOP).expect("it can be stopped");
+    freeze(&alpha, "watchdog");
+    freeze(&alpha, "control");
+    for kind in EFFECTS {
+        scraped(Endpoint::of(&alpha), &effects(kind, "refused"), |refused| refused > 0.0);
+    }
+}
+
+#[test]
+fn effects_and_usage_are_counted_by_their_kind() {
+    let fleet = Fleet::new(Store::sqlite()).heavy();
+    let (alpha, _server) = has_effects(&fleet);
+    let at = Endpoint::of(&alpha);
     let usage = |name: &str, limit: &str| of(name, &format!("limit=\"{limit}\""));
     for limit in ["instances", "handles", "files", "requests"] {
         let most = scraped(at, &usage("baton_guest_limit", limit), |most| most > 0.0);

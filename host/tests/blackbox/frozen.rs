@@ -1,4 +1,4 @@
-//! Single threads of a host that are stopped, as a debugger stops them, while the others run on.
+//! Single threads of a host or a runner that are stopped, as a debugger stops them, while the others run on.
 
 use std::fs;
 use std::ptr::null_mut;
@@ -6,23 +6,28 @@ use std::sync::mpsc;
 
 use crate::node::{Node, until};
 
-/// Stops every thread of that name, until the host's process ends. Each waits for something to do then: one that is stopped
-/// in the middle of its work may keep a lock that others wait for.
+/// Stops every thread of the host of that name, until the host's process ends.
 pub fn freeze(node: &Node, name: &str) {
-    let process = node.pid();
-    let mut threads = named(node, name);
-    assert!(!threads.is_empty(), "{} has no thread `{name}`", node.name);
+    freeze_in(node.pid(), name);
+}
+
+/// The same in that process of a node, once it has one. Each waits for something to do then: one that is stopped in the middle of its work may
+/// keep a lock that others wait for.
+pub fn freeze_in(process: u32, name: &str) {
+    let begun = || Some(named(process, name)).filter(|threads| !threads.is_empty()).ok_or(process);
+    let mut threads = until(&format!("a thread `{name}`"), begun);
     let (ready, stopped) = mpsc::channel();
-    // All calls for a stopped thread must come from the one thread that has stopped it. That one ends with the host's
-    // process, which ends with its node at the latest; so the caller, which holds the node, must not wait for it.
+    // All calls for a stopped thread must come from the one thread that has stopped it. That one ends with the process,
+    // which ends with its node at the latest; so the caller, which holds the node, must not wait for it.
     std::thread::spawn(move || {
         // Of those that wait for work, some end when there has been none for a while.
         threads.retain(|&thread| seize(thread));
         until("threads that wait for something to do", || {
             threads.retain(|&thread| stop(thread));
             let calls: Vec<String> = threads.iter().map(|&thread| call_of(process, thread)).collect();
-            // `futex`, `epoll_wait` and `epoll_pwait` on x86-64, `futex` and `epoll_pwait` on AArch64.
-            if calls.iter().all(|call| ["202", "232", "281", "98", "22"].contains(&call.as_str())) {
+            // `futex`, `epoll_wait`, `epoll_pwait` and `clock_nanosleep` on x86-64; those of AArch64, which has one of the
+            // two in the middle.
+            if calls.iter().all(|call| ["202", "232", "281", "230", "98", "22", "115"].contains(&call.as_str())) {
                 return Ok(());
             }
             threads.iter().for_each(|&thread| assert!(ask(libc::PTRACE_CONT, thread), "{thread} is stopped"));
@@ -62,7 +67,7 @@ pub fn hold(node: &Node) -> mpsc::Sender<()> {
 /// Waits until the thread of that name, which writes to the host's stderr, waits for somebody to read.
 pub fn writes_in_vain(node: &Node, name: &str) {
     until("a full pipe", || {
-        let calls: Vec<String> = named(node, name).iter().map(|&thread| call_of(node.pid(), thread)).collect();
+        let calls: Vec<String> = named(node.pid(), name).iter().map(|&thread| call_of(node.pid(), thread)).collect();
         // `poll` on x86-64, and `ppoll` there and on AArch64. It waits for nothing else that way.
         if calls.iter().any(|call| ["7", "271", "73"].contains(&call.as_str())) { Ok(()) } else { Err(calls) }
     });
@@ -74,9 +79,9 @@ fn call_of(process: u32, thread: i32) -> String {
     call.split_whitespace().next().unwrap_or_default().to_owned()
 }
 
-/// The ids of the host's threads of that name.
-fn named(node: &Node, name: &str) -> Vec<i32> {
-    let tasks = fs::read_dir(format!("/proc/{}/task", node.pid())).expect("the host runs");
+/// The ids of the process' threads of that name.
+fn named(process: u32, name: &str) -> Vec<i32> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).expect("the process runs");
     tasks
         .filter_map(|task| {
             let path = task.ok()?.path();
