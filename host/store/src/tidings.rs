@@ -1,13 +1,13 @@
 //! What lets those who read the same object now and then read it at once, or seldom: that others have heard of something
 //! new, or would tell.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use crate::jitter::between;
+use crate::jitter::{between, shared};
 
 /// From one reading to the next while others would tell, at least and at most.
 const TOLD: (Duration, Duration) = (Duration::from_secs(22), Duration::from_secs(38));
@@ -32,8 +32,6 @@ struct Ends {
     is_told: watch::Sender<bool>,
     /// Counts what was found that others are to read.
     found: watch::Sender<u64>,
-    /// When one of the readers reads next, as was planned last.
-    planned: Mutex<Option<Instant>>,
 }
 
 impl Default for Tidings {
@@ -42,7 +40,6 @@ impl Default for Tidings {
             looks: watch::Sender::new(0),
             is_told: watch::Sender::new(false),
             found: watch::Sender::new(0),
-            planned: Mutex::default(),
         }))
     }
 }
@@ -86,13 +83,9 @@ pub struct TidingsReader {
 
 impl TidingsReader {
     /// When to read next, where the last reading was answered then and all went well; `usual` is the pace without a word
-    /// of others. It is when another reader of the same election reads, if that is soon enough and not too soon: a processor
-    /// that is woken once for both rests longer, and a store may answer both at once.
+    /// of others. Other readers of this host read then, too.
     pub fn next(&mut self, answered: Instant, usual: (Duration, Duration)) -> Instant {
-        let (least, most) = if *self.is_told.borrow_and_update() { TOLD } else { usual };
-        let mut planned = self.of.0.planned.lock().unwrap_or_else(PoisonError::into_inner);
-        let others = planned.filter(|at| (answered + least..=answered + most).contains(at));
-        *planned.insert(others.unwrap_or_else(|| answered + between(least, most)))
+        shared(answered, if *self.is_told.borrow_and_update() { TOLD } else { usual })
     }
 
     /// Waits until it is time to read: then, or earlier for a reason, where the last reading began at `last`.
@@ -136,28 +129,6 @@ mod tests {
     use super::*;
 
     const USUAL: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(4));
-
-    #[test]
-    fn those_who_read_for_one_election_read_at_the_same_moments() {
-        let tidings = Tidings::default();
-        let (mut one, mut other) = (tidings.reader(), tidings.reader());
-        let begin = Instant::now();
-        let (mut one_at, mut other_at) = (one.next(begin, USUAL), other.next(begin + Duration::from_secs(1), USUAL));
-        for _ in 0..100 {
-            if one_at == other_at {
-                let next = one.next(one_at, USUAL);
-                assert_eq!(other.next(other_at, USUAL), next, "once they do, they go on so");
-                assert!(next > one_at);
-                return;
-            }
-            if one_at < other_at {
-                one_at = one.next(one_at, USUAL);
-            } else {
-                other_at = other.next(other_at, USUAL);
-            }
-        }
-        panic!("they never do");
-    }
 
     #[tokio::test]
     async fn who_would_be_told_reads_seldom_but_soon_when_that_ends_or_there_is_a_reason() {
