@@ -19,7 +19,7 @@ pub enum Op {
     /// announcement. Answered by [`Reply::Term`], with 0 if nothing names one.
     Recall,
     /// Both of these in one request, as a standby asks that expects to take the lease: what was read is no newer than what
-    /// names a term. Answered by [`Reply::Surveyed`].
+    /// names a term, and than what operators ask. Answered by [`Reply::Surveyed`].
     Survey,
     /// Creates the object with its lease free, only if there is none ([`StoreError::Conflict`] if there is).
     /// Answered by [`Reply::Version`].

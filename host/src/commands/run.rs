@@ -62,6 +62,7 @@ use baton_runtime::{
 use baton_runtime::{Folder, Secret};
 use baton_store::clock::Clock;
 use baton_store::gate::Watchdog;
+use baton_store::jitter::Moments;
 use baton_store::state::{Handover, ReadAhead};
 use baton_store::{Digest, Labels, LockFile, ObjectStore, PeerWord, Store, witness};
 use baton_store::{LeaseStore, MemoryStore, SqliteStore, StoreUrl};
@@ -296,8 +297,12 @@ fn contend(
     let templates = Templates::with_lock_file("/proc/self/exe".into(), &Processes::new()?, lock_file);
     let running = RunningInstances::default();
     let spans = exports.as_ref().and_then(Exports::spans);
+    let moments = Moments::default();
     let standing = |Checked { coordinator, .. }: &Checked<'_>| {
         let standing = Standing::one_of(checked.len(), coordinator.election.clone(), coordinator.timing.lease());
+        // One transaction has what many ask for. Over a network each would want a connection of its own then.
+        let asks_at_once = matches!(config.store, StoreUrl::Sqlite(_));
+        let standing = if asks_at_once { standing.reading_at(moments) } else { standing };
         Arc::new(standing.traced(spans.clone()))
     };
     let standings: Vec<Arc<Standing>> = checked.iter().map(standing).collect();

@@ -236,21 +236,25 @@ impl Helm {
         }
     }
 
-    /// Whether what it has heard is of that version; none where nothing was ever asked.
+    /// Whether what it has heard last is of that version; none where there is nothing that was asked.
     pub fn knows(&self, version: Option<&Version>) -> bool {
         let reader = self.reader();
         reader.taken > 0 && reader.version.as_ref() == version
     }
 
-    /// Reads it now, within that time at the most: before a node asks for a lease that may have been given up for what is
-    /// asked. A store that does not answer so soon leaves what is known.
-    pub async fn look_before(&self, within: Duration) {
+    /// Reads it now, within that time at the most, and tells whether that came off: before a node asks for a lease that may
+    /// have been given up for what is asked. A store that does not answer so soon leaves what is known.
+    pub async fn look_before(&self, within: Duration) -> bool {
         let look = async {
-            while let Err(StoreError::Unknown(_)) = self.look().await {
-                sleep(AGAIN).await;
+            loop {
+                match self.look().await {
+                    Ok(()) => return true,
+                    Err(StoreError::Unknown(_)) => sleep(AGAIN).await,
+                    Err(_) => return false,
+                }
             }
         };
-        let _ = timeout(within, look).await;
+        timeout(within, look).await.unwrap_or(false)
     }
 
     async fn look(&self) -> Result<(), StoreError> {
@@ -331,7 +335,14 @@ impl Helm {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use std::os::fd::AsFd;
+
+    use baton_store::MemoryStore;
+    use bytes::Bytes;
+
     use super::*;
+    use crate::node::NodeId;
+    use crate::telemetry::{Format, Style};
 
     fn itself(incarnation: &str) -> Itself {
         Itself { node: "web-1".to_owned(), incarnation: incarnation.to_owned() }
@@ -371,6 +382,32 @@ mod tests {
     fn transfer(id: &str, incarnation: &str) -> Steering {
         let Itself { node, incarnation } = itself(incarnation);
         asks(id, Ask::Transfer { node, incarnation })
+    }
+
+    #[tokio::test]
+    async fn it_knows_the_version_that_it_has_heard_last_and_no_other() {
+        let store = MemoryStore::new(Arc::new(|| Duration::ZERO));
+        let style = Style { format: Format::Json, terminal: false, colours: false };
+        let nowhere: Box<dyn AsFd + Send> = Box::new(std::fs::File::create("/dev/null").unwrap());
+        let (log, _writer) = Log::start(style, &NodeId::new("web-1").unwrap(), nowhere).unwrap();
+        let job = ElectionName::new("job").unwrap();
+        let ours: Arc<dyn ObjectStore> = Arc::new(store.clone());
+        let helm = Helm::new(job.clone(), (itself("ab"), timing()), ours, Clock::default(), log, Tidings::default());
+        assert!(!helm.knows(None), "it has heard nothing, not even that there is nothing");
+        let second = Duration::from_secs(1);
+        assert!(helm.look_before(second).await && helm.knows(None));
+        let mut version = None;
+        for content in [
+            asks("1", Ask::StepDown { node: "a".into(), incarnation: "b".into(), for_s: 1 }).encode(),
+            Bytes::from_static(b"spoilt"),
+        ] {
+            version = Some(store.write(VersionedObject::Steering, &job, version.as_ref(), content).await.unwrap());
+            assert!(!helm.knows(version.as_ref()));
+            assert!(helm.look_before(second).await && helm.knows(version.as_ref()) && !helm.knows(None));
+        }
+        ObjectStore::delete(&store, VersionedObject::Steering, &job, &version.unwrap()).await.unwrap();
+        assert!(!helm.knows(None));
+        assert!(helm.look_before(second).await && helm.knows(None));
     }
 
     #[test]

@@ -501,26 +501,42 @@ impl Run {
         let read_ahead = may_lead_to_a_term.then(|| self.reads_ahead());
         self.requests.spawn(async move {
             let (what, asked, sent) = (op.to_string(), Asked::from(&op), clock.now());
+            let request = async {
+                let answer = timeout(limit, store.request(&election, op)).await;
+                (answer, clock.now().since(sent))
+            };
+            // Before the lease is asked for, it is read what operators ask: beside a recall, and after a survey that has
+            // shown another version of it than is known.
+            let request = async {
+                if is_recall {
+                    return futures::join!(request, helm.look_before(limit / 2)).0;
+                }
+                let (answer, took) = request.await;
+                match &answer {
+                    Ok(Ok(Reply::Surveyed { steering, .. }))
+                        if !helm.knows(steering.as_ref()) && !helm.look_before(limit.saturating_sub(took)).await =>
+                    {
+                        (Ok(Err(StoreError::Unknown("what operators ask cannot be read".to_owned()))), took)
+                    }
+                    _ => (answer, took),
+                }
+            };
             // Whatever becomes of it, the elector waits for an answer. Nothing that the request leaves half done
             // is ours, so going on after its panic breaks nothing here.
-            let request = AssertUnwindSafe(timeout(limit, store.request(&election, op))).catch_unwind();
-            // Before the lease is asked for, it is read what operators ask.
-            let look = async || helm.look_before(limit / 2).await;
-            let answer = if is_recall { futures::join!(request, look()).0 } else { request.await };
-            if let Ok(Ok(Ok(Reply::Surveyed { steering, .. }))) = &answer
-                && !helm.knows(steering.as_ref())
-            {
-                look().await;
-            }
-            let result = match answer {
-                Ok(Ok(result)) => result,
-                Ok(Err(_)) => Err(StoreError::Unknown(format!("no answer to the {what} within {limit:.1?}"))),
-                Err(_) => Err(StoreError::Unknown(format!("the {what} panicked: a bug in the store's client"))),
+            let (result, took) = match AssertUnwindSafe(request).catch_unwind().await {
+                Ok((Ok(result), took)) => (result, took),
+                Ok((Err(_), took)) => {
+                    (Err(StoreError::Unknown(format!("no answer to the {what} within {limit:.1?}"))), took)
+                }
+                Err(_) => {
+                    let error = StoreError::Unknown(format!("the {what} panicked: a bug in the store's client"));
+                    (Err(error), clock.now().since(sent))
+                }
             };
             if let (Some(read_ahead), Err(_)) = (read_ahead, &result) {
                 read_ahead.clear();
             }
-            standing.was_asked(asked, &result, clock.now().since(sent));
+            standing.was_asked(asked, &result, took);
             Input::Answer { id, result }
         });
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use baton_election::{ElectionName, LeaseState, Op, Outcome, Record, Reply, Snapshot, StoreError, Term, Time};
 use baton_runtime::{Effects, Requested};
 use baton_store::clock::{rfc3339, wall};
+use baton_store::jitter::Moments;
 use baton_store::{Digest, Listens, Tidings};
 
 use super::Event;
@@ -152,6 +153,12 @@ impl Standing {
         let (lines, share) = (Arc::new(Ring::of(lines)), Share::one_of(elections));
         let (counts, terms, tidings, known, traced, heartbeat) = Default::default();
         Self { election, lease, counts, terms, lines, share, tidings, known, traced, heartbeat }
+    }
+
+    /// The same, and what can wait is read at these moments.
+    #[must_use]
+    pub fn reading_at(self, moments: Moments) -> Self {
+        Self { tidings: Tidings::at(moments), ..self }
     }
 
     /// The same, and what is done in the election becomes spans that go there.

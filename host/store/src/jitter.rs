@@ -1,7 +1,6 @@
-//! Waits: random ones, so that many nodes do not ask, or write, at the same moment; those that a host shares, so that it asks
-//! at the same moment for all of its elections; and those after failures.
+//! Waits: random ones, so that many nodes do not ask, or write, at the same moment; those that several share, so that they
+//! ask at the same moment; and those after failures.
 
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -13,19 +12,32 @@ pub fn between(least: Duration, most: Duration) -> Duration {
     least + most.saturating_sub(least) * u32::from(random) / 256
 }
 
-/// A moment between `least` and `most` after that one, in the middle of the two where all goes well: one of those at which this
-/// process does whatever can wait so long. A processor that is woken once for many elections rests longer, and a store may
-/// answer many at once. Another process has other moments.
-pub fn shared(after: Instant, (least, most): (Duration, Duration)) -> Instant {
-    /// Of a process that has begun, and how long ago, as it were.
-    static ORIGIN: LazyLock<(Instant, Duration)> =
-        LazyLock::new(|| (Instant::now(), between(Duration::ZERO, Duration::from_secs(64))));
-    let (begin, before) = *ORIGIN;
-    // Who was answered a little after one of them meets the one after the next.
-    let step = ((least + most) / 4).as_nanos().max(1);
-    let earliest = (after + least).saturating_duration_since(begin) + before;
-    let wait = Duration::from_nanos(((step - earliest.as_nanos() % step) % step) as u64);
-    if least + wait <= most { after + least + wait } else { after + between(least, most) }
+/// When to do, again and again, what can wait a little. Clones have the same moments: a processor that is woken once for all
+/// who share them rests longer, and a store that can may answer all of them at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Moments {
+    begin: Instant,
+    /// Others that began at the same time have other moments.
+    before: Duration,
+}
+
+impl Default for Moments {
+    fn default() -> Self {
+        let before =
+            between(Duration::ZERO, Duration::from_secs(64)) + between(Duration::ZERO, Duration::from_millis(250));
+        Self { begin: Instant::now(), before }
+    }
+}
+
+impl Moments {
+    /// One of them that is `least` to `most` after the last was answered: in the middle, where that took no time to speak of.
+    #[must_use]
+    pub fn next(&self, answered: Instant, (least, most): (Duration, Duration)) -> Instant {
+        let step = ((least + most) / 4).as_nanos().max(1);
+        let earliest = (answered + least).saturating_duration_since(self.begin) + self.before;
+        let wait = Duration::from_nanos(((step - earliest.as_nanos() % step) % step) as u64);
+        if least + wait <= most { answered + least + wait } else { answered + between(least, most) }
+    }
 }
 
 /// How long to wait after a failure that so many in a row came before: the first wait, after each of them twice as long, and
@@ -39,22 +51,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_wait_is_done_at_moments_that_a_process_shares() {
+    fn what_can_wait_is_done_at_moments_that_are_shared() {
         let window = (Duration::from_secs(2), Duration::from_secs(4));
-        let mut at = shared(Instant::now(), window);
+        let moments = Moments::default();
+        let mut at = moments.next(Instant::now(), window);
         for answered in [1, 700, 1499, 20, 20, 1] {
             let answered = at + Duration::from_millis(answered);
-            let next = shared(answered, window);
+            let next = moments.next(answered, window);
             assert!(next >= answered + window.0 && next <= answered + window.1);
             assert_eq!((next - at).as_millis() % 1500, 0, "{:?}", next - at);
             at = next;
         }
-        assert_eq!(shared(at + Duration::from_millis(20), window) - at, Duration::from_secs(3), "the middle");
+        assert_eq!(moments.next(at + Duration::from_millis(20), window) - at, Duration::from_secs(3), "the middle");
         // Those who can wait for long meet the others.
-        let seldom = shared(at, (Duration::from_secs(22), Duration::from_secs(38)));
+        let seldom = moments.next(at, (Duration::from_secs(22), Duration::from_secs(38)));
         assert_eq!((seldom - at).as_millis() % 1500, 0);
         let none = (Duration::from_secs(7), Duration::from_secs(7));
-        assert_eq!(shared(at, none) - at, none.0, "none of them is in the window");
+        assert_eq!(moments.next(at, none) - at, none.0, "none of them is in the window");
     }
 
     #[test]

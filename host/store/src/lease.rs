@@ -158,7 +158,8 @@ impl LeaseObject {
 /// Carries out one request on an election's object, which is none if there is nothing under its name.
 ///
 /// `elapsed` is the time that has certainly passed since the lease's last change, `next` a version that
-/// was never used before. If [`Lease::changes`] differs afterwards, the lease counts from now. After an
+/// was never used before. Of a recall and a survey the answer is what the object says, to be
+/// [completed](Reply::completed). If [`Lease::changes`] differs afterwards, the lease counts from now. After an
 /// error the object is as it was.
 ///
 /// # Errors

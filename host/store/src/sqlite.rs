@@ -269,7 +269,7 @@ struct Databases {
     watched: Mutex<HashMap<ElectionName, Watched>>,
     lanes: Mutex<HashMap<ElectionName, Arc<Semaphore>>>,
     renewals: Renewals,
-    /// Of what is published and of what is asked of the nodes: a host reads both of an election at the same moments.
+    /// Of what is published and of what is asked of the nodes: a host reads both, of all its elections, at the same moments.
     readings: Readings,
     moves: Moves,
     module_lane: Arc<Semaphore>,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use crate::jitter::{between, shared};
+use crate::jitter::{Moments, between};
 
 /// From one reading to the next while others would tell, at least and at most.
 const TOLD: (Duration, Duration) = (Duration::from_secs(22), Duration::from_secs(38));
@@ -32,19 +32,27 @@ struct Ends {
     is_told: watch::Sender<bool>,
     /// Counts what was found that others are to read.
     found: watch::Sender<u64>,
+    moments: Moments,
 }
 
 impl Default for Tidings {
     fn default() -> Self {
-        Self(Arc::new(Ends {
-            looks: watch::Sender::new(0),
-            is_told: watch::Sender::new(false),
-            found: watch::Sender::new(0),
-        }))
+        Self::at(Moments::default())
     }
 }
 
 impl Tidings {
+    /// Of a node whose readers read at these moments.
+    #[must_use]
+    pub fn at(moments: Moments) -> Self {
+        Self(Arc::new(Ends {
+            looks: watch::Sender::new(0),
+            is_told: watch::Sender::new(false),
+            found: watch::Sender::new(0),
+            moments,
+        }))
+    }
+
     /// There may be something to read.
     pub fn look(&self) {
         self.0.looks.send_modify(|looks| *looks += 1);
@@ -83,9 +91,10 @@ pub struct TidingsReader {
 
 impl TidingsReader {
     /// When to read next, where the last reading was answered then and all went well; `usual` is the pace without a word
-    /// of others. Other readers of this host read then, too.
+    /// of others. Other readers read then, too.
     pub fn next(&mut self, answered: Instant, usual: (Duration, Duration)) -> Instant {
-        shared(answered, if *self.is_told.borrow_and_update() { TOLD } else { usual })
+        let window = if *self.is_told.borrow_and_update() { TOLD } else { usual };
+        self.of.0.moments.next(answered, window)
     }
 
     /// Waits until it is time to read: then, or earlier for a reason, where the last reading began at `last`.

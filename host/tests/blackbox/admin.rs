@@ -285,6 +285,17 @@ fn effects_that_come_too_late_are_counted_as_refused() {
     for kind in EFFECTS {
         scraped(Endpoint::of(&alpha), &effects(kind, "refused"), |refused| refused > 0.0);
     }
+    // Nothing passes any more, however often it tries.
+    let counts = |result: &str| {
+        let page = Endpoint::of(&alpha).ask("/metrics").body;
+        EFFECTS.map(|kind| sample(&page, &effects(kind, result)))
+    };
+    let (passed, refused) = (counts("passed"), counts("refused"));
+    until("more that is refused", || {
+        let now = counts("refused");
+        if now.iter().zip(refused).all(|(now, before)| *now > before) { Ok(()) } else { Err(now) }
+    });
+    assert_eq!(counts("passed"), passed);
 }
 
 #[test]

@@ -27,7 +27,9 @@ pub fn freeze_in(process: u32, name: &str) {
             let calls: Vec<String> = threads.iter().map(|&thread| call_of(process, thread)).collect();
             // `futex`, `epoll_wait`, `epoll_pwait` and `clock_nanosleep` on x86-64; those of AArch64, which has one of the
             // two in the middle.
-            if calls.iter().all(|call| ["202", "232", "281", "230", "98", "22", "115"].contains(&call.as_str())) {
+            // A wait with an end that was interrupted goes on as `restart_syscall`.
+            let waits = ["202", "232", "281", "230", "219", "98", "22", "115", "128"];
+            if calls.iter().all(|call| waits.contains(&call.as_str())) {
                 return Ok(());
             }
             threads.iter().for_each(|&thread| assert!(ask(libc::PTRACE_CONT, thread), "{thread} is stopped"));
@@ -79,10 +81,12 @@ fn call_of(process: u32, thread: i32) -> String {
     call.split_whitespace().next().unwrap_or_default().to_owned()
 }
 
-/// The ids of the process' threads of that name.
+/// The ids of the process' threads of that name; none where it has ended.
 fn named(process: u32, name: &str) -> Vec<i32> {
-    let tasks = fs::read_dir(format!("/proc/{process}/task")).expect("the process runs");
+    let tasks = fs::read_dir(format!("/proc/{process}/task"));
     tasks
+        .into_iter()
+        .flatten()
         .filter_map(|task| {
             let path = task.ok()?.path();
             let comm = fs::read_to_string(path.join("comm")).ok()?;

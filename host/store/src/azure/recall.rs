@@ -36,7 +36,7 @@ fn naming(term: Option<Term>) -> Metadata {
 
 impl AzureStore {
     /// What a reading shows, the highest term that anything names, and the version of what operators ask. A list has the
-    /// lease before all that names a term, by its name, and so reads it no later.
+    /// lease before these, by its name, and so reads it no later.
     pub(super) async fn survey(
         &self,
         election: &ElectionName,
