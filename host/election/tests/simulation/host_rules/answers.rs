@@ -165,6 +165,8 @@ impl HostRules {
             LeaseState::Held if is_silent => drop(seen.outside_since.get_or_insert(now)),
             LeaseState::HeldForever | LeaseState::Breaking if is_silent => {}
             LeaseState::HeldForever | LeaseState::Breaking => seen.outside_since = None,
+            // Of one that is about to end nothing is said, so that what was said last stands.
+            LeaseState::Held if seen.is_marked => seen.outside_since = None,
             _ => (seen.outside_since, seen.outside_said) = (None, false),
         }
         seen.history |= *lease != LeaseState::Free;

@@ -20,6 +20,8 @@ pub(super) struct Heard {
     gave_up: Option<Time>,
     /// Whether it might have read often before the last input, which comes after the time.
     was_eager: bool,
+    /// Whether it was one of the first before that.
+    was_first: bool,
     /// When it said so to one that is none of the first, the last time.
     last_of_others: Option<Time>,
 }
@@ -27,7 +29,7 @@ pub(super) struct Heard {
 impl Heard {
     /// Another input comes.
     pub(super) fn forget(&mut self) {
-        self.was_eager = false;
+        (self.was_eager, self.was_first) = (false, false);
     }
 }
 
@@ -51,7 +53,7 @@ impl HostRules {
         let is_standby = self.holding.is_none() && !self.is_in_doubt();
         let is_of_leader =
             leader.as_ref().is_some_and(|(incarnation, _)| is_standby && hint.from() == Some(incarnation));
-        self.heard.was_eager = was_eager;
+        (self.heard.was_eager, self.heard.was_first) = (was_eager, self.heard.is_first);
         let is_first = |place: &Option<u32>| place.is_some_and(|place| place < 3);
         match hint {
             Hint::Leads { term, age, place, .. } if is_of_leader => {
@@ -94,7 +96,7 @@ impl HostRules {
     pub(super) fn expects_an_opening(&self) -> bool {
         let read = self.last_read.and_then(|id| self.requests.get(&id)).map(|asked| asked.sent);
         // Which was first does not show: the time for a reading, or another place with the same input.
-        let is_first = self.heard.is_first || self.heard.was_eager;
+        let is_first = self.heard.is_first || self.heard.was_first;
         let has_heard = self.has_heard() && is_first && self.heard.gave_up > read;
         has_heard && self.holding.is_none() && self.failed_reads.0 == 0 && self.versions.digest().is_some()
     }

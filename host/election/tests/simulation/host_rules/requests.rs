@@ -21,9 +21,10 @@ impl HostRules {
                     return broken("surveys_an_opening", format!("a survey after {:?}", self.heard));
                 }
                 self.last_read = Some(id);
-                // Who reads as a standby has given up what it asked for in vain.
+                // Who reads as a standby has given up what it asked for in vain, once nothing can come of it any more.
                 if let Some(acquisition) = self.acquisition.as_mut().filter(|_| self.holding.is_none()) {
-                    acquisition.decided |= !self.shutdown_asked;
+                    let is_over = now.since(acquisition.first_sent) >= acquisition.length;
+                    acquisition.decided |= is_over && !self.shutdown_asked;
                 }
                 let is_hinted = self.hinted.is_some();
                 // Which of the two was first does not show.
