@@ -30,6 +30,7 @@ on_both_stores! {
     an_outage_is_counted_and_undoes_no_readiness,
     what_operators_ask_is_counted_as_what_it_is,
     what_is_swapped_is_timed,
+    what_the_store_refuses_is_counted,
 }
 
 /// More connections than a host has descriptors for, if it kept them.
@@ -72,6 +73,8 @@ fn each_node_says_who_leads_and_could_take_over(fleet: Fleet) {
         assert!(said["term"].as_u64() >= Some(term), "{said}");
     }
     let page = at_alpha.ask("/metrics").body;
+    let build = format!("baton_build_info{{version=\"{}\",node=\"alpha\"}}", env!("CARGO_PKG_VERSION"));
+    assert_eq!(sample(&page, &build), 1.0, "{page}");
     assert!(sample(&page, &of("baton_lease_remaining_seconds", "")) > 0.0);
     assert_eq!(sample(&page, &of("baton_lease_seconds", "")), fleet.lease().as_secs_f64());
     assert_eq!(sample(&page, &format!("leader_election_master_status{{name=\"{ELECTION}\"}}")), 1.0);
@@ -116,6 +119,18 @@ fn an_outage_is_counted_and_undoes_no_readiness(fleet: Fleet) {
     assert_eq!(sample(&page, "baton_ready"), 1.0);
     drop(outage);
     at.ask_until(&path, 200);
+    fleet.check_promises();
+}
+
+/// Somebody breaks the lease: its holder may not renew it, and the next one asks what else names a term before it takes it.
+fn what_the_store_refuses_is_counted(fleet: Fleet) {
+    let (alpha, term) = fleet.leader("alpha");
+    let asked =
+        |what: &str, how: &str| of("baton_store_requests_total", &format!("operation=\"{what}\",result=\"{how}\""));
+    fleet.store.break_lease();
+    scraped(Endpoint::of(&alpha), &asked("renew", "refused"), |refused| refused > 0.0);
+    fleet.beat_above(term);
+    scraped(Endpoint::of(&alpha), &asked("recall", "ok"), |recalls| recalls > 0.0);
     fleet.check_promises();
 }
 

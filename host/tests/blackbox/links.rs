@@ -111,7 +111,12 @@ pub fn hardly_asks(fleet: &Fleet, node: &Node, leader: &Node, renewals: f64, rea
         let nodes = fleet.command(&["nodes", ELECTION, "--json"]).json();
         let row = nodes.as_array().expect("a list").iter().find(|row| row["node"] == *node.name).expect("it is there");
         let listeners = sample(&Endpoint::of(leader).ask("/metrics").body, &of("baton_link_listeners", ""));
-        if row["listens"]["to"] == *leader.name && listeners == 1.0 { Ok(()) } else { Err((nodes, listeners)) }
+        let hears = number(&of("baton_link", ""));
+        if row["listens"]["to"] == *leader.name && (listeners, hears) == (1.0, 1.0) {
+            Ok(())
+        } else {
+            Err((nodes, listeners, hears))
+        }
     });
 }
 
@@ -128,6 +133,10 @@ fn a_standby_that_hears_its_leader_hardly_asks_and_is_there_when_the_lease_is_gi
     // It would have looked within ten seconds. The order of the events is what counts; that it is far less shows that it
     // was told.
     assert!(next.ts >= gone.ts && next.ts - gone.ts < Duration::from_secs(5), "{gone:?}, {next:?}");
+    // One that reads at the very moment at which it is told recalls what it would have surveyed.
+    let page = Endpoint::of(&beta).ask("/metrics").body;
+    let asked = |what: &str| of("baton_store_requests_total", &format!("operation=\"{what}\",result=\"ok\""));
+    assert_eq!(["survey", "recall"].map(|what| sample(&page, &asked(what))).iter().sum::<f64>(), 1.0, "{page}");
     fleet.check_promises();
 }
 

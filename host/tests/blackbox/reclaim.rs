@@ -10,7 +10,8 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::Signal;
 use time::OffsetDateTime;
 
-use crate::fleet::Fleet;
+use crate::endpoint::{Endpoint, sample};
+use crate::fleet::{ELECTION, Fleet};
 use crate::node::{Event, Node, until};
 use crate::store::Store;
 
@@ -39,6 +40,9 @@ fn a_host_that_is_started_again_leads_again_at_once_and_not_again_and_again() {
     assert_eq!((took.text("from"), took.text("incarnation")), ("alpha", first.as_str()), "{took:?}");
     let elected = fleet.journal.event("its election", |event| event.name == "elected" && event.term == next.term);
     assert_eq!(elected.fields["failures"], 1, "{elected:?}");
+    let reclaims = format!("baton_store_requests_total{{election=\"{ELECTION}\",operation=\"reclaim\",result=\"ok\"}}");
+    let leads = again.iter().find(|node| node.name == next.from).expect("one of the two");
+    assert_eq!(sample(&Endpoint::of(leads).ask("/metrics").body, &reclaims), 1.0);
     if again[0].name == next.from {
         again.swap(0, 1);
     }
