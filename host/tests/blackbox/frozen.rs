@@ -11,8 +11,8 @@ pub fn freeze(node: &Node, name: &str) {
     freeze_in(node.pid(), name);
 }
 
-/// The same in that process of a node, once it has one. Each waits for something to do then: one that is stopped in the middle of its work may
-/// keep a lock that others wait for.
+/// The same in that process of a node, once it has one. Each waits for something to do then: one that is stopped in the
+/// middle of its work may keep a lock that others wait for.
 pub fn freeze_in(process: u32, name: &str) {
     let begun = || Some(named(process, name)).filter(|threads| !threads.is_empty()).ok_or(process);
     let mut threads = until(&format!("a thread `{name}`"), begun);
