@@ -14,8 +14,8 @@ help: ## Say what there is
 
 demo: setup ## Three nodes, one leader: a crash, a takeover, a hand-off (under 30 s once built)
 	$(GUESTS) --package heartbeat
-	# Of all packages, so that the features of what they share are those that the tests build it with.
-	$(CARGO) build --locked --workspace --bin baton --bin demo
+	# Of all packages and with this feature, so that what they share is what the tests build, too.
+	$(CARGO) build --locked --workspace --features baton-store/conformance --bin baton --bin demo
 	@$(TARGET)/debug/demo $(TARGET)/debug/baton $(HEARTBEAT)
 
 build: ## Build the host: target/release/baton
