@@ -8,25 +8,29 @@
 //! counts it from the waking, the elector from the kill or from a waking after it (but not of a machine that slept: that looks
 //! like a clock that was set). Both give it once, or a host that always wakes late would never end itself.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
 use baton_election::Time;
-use rustix::time::ClockId;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::time::{ClockId, Timespec};
 use tokio::sync::watch;
 
 use super::Gate;
-use crate::clock::{Clock, nanoseconds_on};
+use crate::clock::{Clock, Steps, nanoseconds_on, towards};
 
-/// How often the watchdog reads the clock while an instance lives: after a quarter of the time that there is between the
-/// deadline and the moment at which it must be gone, of which a pause that is not noticed takes no more. At the least so
-/// often,
-const WATCH_EVERY: Duration = Duration::from_millis(500);
+/// The longest that the watchdog sleeps while an instance lives: how slow the clock of timers is, it does not hear.
+const LONGEST: Duration = Duration::from_secs(5);
 
-/// and at the most; and so often once the deadline has passed.
-const WATCH_CLOSELY: Duration = Duration::from_millis(50);
+/// The same where it does not hear either that the clocks have stepped. It is no more than a quarter of the time between the
+/// deadline and the moment at which the instance must be gone,
+const LONGEST_UNTOLD: Duration = Duration::from_millis(500);
+
+/// but not less than this. So often it reads the clock once the deadline has passed.
+const CLOSELY: Duration = Duration::from_millis(50);
 
 /// A watchdog that finds this much more time passed than it slept was itself stopped, with the process.
 const PAUSED: Duration = Duration::from_millis(500);
@@ -53,7 +57,8 @@ pub struct Watchdog {
 #[derive(Debug)]
 struct Watched {
     state: Mutex<WatchedState>,
-    changed: Condvar,
+    /// Is readable once the state has changed.
+    changed: OwnedFd,
     /// When it is to have looked at the gates again, in nanoseconds of the host's clock.
     due: AtomicU64,
     words: Words,
@@ -119,6 +124,11 @@ struct WatchedState {
 }
 
 impl Watched {
+    fn has_changed(&self) {
+        // It fails where nobody has read it for 2^64 changes.
+        let _ = rustix::io::write(&self.changed, &1_u64.to_ne_bytes());
+    }
+
     fn lock(&self) -> MutexGuard<'_, WatchedState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -133,7 +143,7 @@ impl Watchdog {
     pub fn start(clock: Clock, last_words: impl Fn(&str, Duration) + Send + 'static) -> std::io::Result<Self> {
         let shared = Arc::new(Watched {
             state: Mutex::default(),
-            changed: Condvar::new(),
+            changed: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             due: AtomicU64::new(NEVER),
             words: Words::default(),
         });
@@ -158,7 +168,7 @@ impl Watchdog {
         state.gates.push(Arc::downgrade(gate));
         self.shared.due.fetch_min(super::nanoseconds(gate.now()), Ordering::Relaxed);
         drop(state);
-        self.shared.changed.notify_one();
+        self.shared.has_changed();
     }
 
     /// How long ago it was to have looked at the instances that it watches; nothing while it turns as it should.
@@ -171,7 +181,7 @@ impl Watchdog {
 impl Drop for Watchdog {
     fn drop(&mut self) {
         self.shared.lock().ended = true;
-        self.shared.changed.notify_one();
+        self.shared.has_changed();
         self.shared.words.ended.store(true, Ordering::Release);
         for thread in self.threads.drain(..) {
             thread.thread().unpark();
@@ -182,21 +192,30 @@ impl Drop for Watchdog {
 }
 
 fn watch(watched: &Watched, clock: &Clock, speaker: &Thread) {
-    let mut state = watched.lock();
+    // Where the kernel tells nothing of them, it looks more often.
+    let mut steps = Steps::new().ok();
     // Nobody has looked at the clock while there was nothing to watch.
     let mut last: Option<(Time, Timers)> = None;
-    while !state.ended {
+    loop {
+        let mut state = watched.lock();
+        if state.ended {
+            return;
+        }
         state.gates.retain(|gate| gate.upgrade().is_some_and(|gate| gate.is_watched()));
         if state.gates.is_empty() {
             last = None;
             watched.due.store(NEVER, Ordering::Relaxed);
-            state = watched.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            drop(state);
+            sleep(watched, None, None);
             continue;
         }
+        steps = steps.filter(|steps| steps.forget().is_ok());
         let now = clock.now();
         let planned = last.as_ref().map_or(now, |(planned, _)| *planned);
         // Those that it looks at are not kept while it waits: one that nobody else has is over.
-        let found = look(&state.gates.iter().filter_map(Weak::upgrade).collect::<Vec<_>>(), planned, now);
+        let gates = state.gates.iter().filter_map(Weak::upgrade).collect::<Vec<_>>();
+        let found = look(&gates, planned, now, steps.is_some());
+        drop(gates);
         match found {
             Look::Again(wait) => {
                 let (timers, have_missed) = match last {
@@ -208,8 +227,8 @@ fn watch(watched: &Watched, clock: &Clock, speaker: &Thread) {
                 }
                 last = Some((now + wait, timers));
                 watched.due.store(super::nanoseconds(now + wait), Ordering::Relaxed);
-                let (back, _) = watched.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner);
-                state = back;
+                drop(state);
+                sleep(watched, steps.as_ref(), Some(wait));
             }
             Look::Overdue(longest) => {
                 watched.words.ask(speaker, clock, longest);
@@ -217,6 +236,16 @@ fn watch(watched: &Watched, clock: &Clock, speaker: &Thread) {
             }
         }
     }
+}
+
+/// Sleeps until there is another instance to watch, the clocks step, or the time is over.
+fn sleep(watched: &Watched, steps: Option<&Steps>, longest: Option<Duration>) {
+    let longest = longest.and_then(|longest| Timespec::try_from(longest).ok());
+    let mut asked = vec![PollFd::new(&watched.changed, PollFlags::IN)];
+    asked.extend(steps.map(|steps| PollFd::new(steps, PollFlags::IN)));
+    // Whatever has ended it, the clocks are looked at next.
+    let _ = poll(&mut asked, longest.as_ref());
+    let _ = rustix::io::read(&watched.changed, &mut [0; 8]);
 }
 
 /// What the clock that timers run by has missed.
@@ -250,8 +279,8 @@ enum Look {
     Overdue(Duration),
 }
 
-/// Looks at `now`, which was to be at `planned`.
-fn look(gates: &[Arc<Gate>], planned: Time, now: Time) -> Look {
+/// Looks at `now`, which was to be at `planned`. Who is told of steps of the clocks sleeps longer.
+fn look(gates: &[Arc<Gate>], planned: Time, now: Time, is_told: bool) -> Look {
     if now.since(planned) > PAUSED {
         gates.iter().for_each(|gate| gate.wakes(now));
     }
@@ -262,13 +291,14 @@ fn look(gates: &[Arc<Gate>], planned: Time, now: Time) -> Look {
     // To the point, since a short lease leaves little after it.
     let waits = gates.iter().map(|gate| {
         let (deadline, overdue_at) = (Time(Duration::from_nanos(gate.deadline.nanoseconds())), gate.overdue_at());
-        if now < deadline {
-            let quarter = overdue_at.since(deadline) / 4;
-            return deadline.since(now).min(quarter.clamp(WATCH_CLOSELY, WATCH_EVERY));
+        if now >= deadline {
+            return overdue_at.since(now).min(CLOSELY);
         }
-        overdue_at.since(now).min(WATCH_CLOSELY)
+        let quarter = overdue_at.since(deadline) / 4;
+        let longest = if is_told { LONGEST } else { quarter.clamp(CLOSELY, LONGEST_UNTOLD) };
+        towards(deadline.since(now)).min(longest)
     });
-    Look::Again(waits.min().unwrap_or(WATCH_EVERY))
+    Look::Again(waits.min().unwrap_or(CLOSELY))
 }
 
 #[cfg(test)]
@@ -297,11 +327,11 @@ mod tests {
     #[test]
     fn an_instance_that_is_not_gone_is_overdue_at_its_time() {
         let (gate, renewed) = gate();
-        let look = |planned, now| look(std::slice::from_ref(&gate), renewed + planned, renewed + now);
-        assert_eq!(look(SECOND * 10, SECOND * 10), Look::Again(WATCH_EVERY));
+        let look = |planned, now| look(std::slice::from_ref(&gate), renewed + planned, renewed + now, false);
+        assert_eq!(look(SECOND * 10, SECOND * 10), Look::Again(LONGEST_UNTOLD));
         let just_before = SECOND * 80 - Duration::from_millis(3);
         assert_eq!(look(just_before, just_before), Look::Again(Duration::from_millis(3)));
-        assert_eq!(look(SECOND * 80, SECOND * 80), Look::Again(WATCH_CLOSELY));
+        assert_eq!(look(SECOND * 80, SECOND * 80), Look::Again(CLOSELY));
         let just_before = SECOND * 93 - Duration::from_millis(3);
         assert_eq!(look(just_before, just_before), Look::Again(Duration::from_millis(3)));
         assert!(matches!(look(just_before, SECOND * 93), Look::Overdue(_)));
@@ -310,8 +340,8 @@ mod tests {
     #[test]
     fn after_a_pause_the_kill_has_what_it_has_otherwise() {
         let (gate, renewed) = gate();
-        let look = |planned, now| look(std::slice::from_ref(&gate), renewed + planned, renewed + now);
-        assert_eq!(look(SECOND * 60, SECOND * 70), Look::Again(WATCH_EVERY));
+        let look = |planned, now| look(std::slice::from_ref(&gate), renewed + planned, renewed + now, false);
+        assert_eq!(look(SECOND * 60, SECOND * 70), Look::Again(LONGEST_UNTOLD));
         assert!(matches!(look(SECOND * 92, SECOND * 93), Look::Again(_)), "it woke past the deadline, at 0.93 D");
         assert!(matches!(look(SECOND * 105, SECOND * 105), Look::Again(_)));
         assert!(matches!(look(SECOND * 106, SECOND * 106), Look::Overdue(_)));
@@ -326,17 +356,18 @@ mod tests {
     #[test]
     fn a_pause_that_ended_before_the_deadline_gives_nothing() {
         let (gate, renewed) = gate();
-        let look = |planned, now| look(std::slice::from_ref(&gate), renewed + planned, renewed + now);
+        let look = |planned, now| look(std::slice::from_ref(&gate), renewed + planned, renewed + now, false);
         assert!(matches!(look(SECOND * 60, SECOND * 79), Look::Again(_)));
         assert!(matches!(look(SECOND * 93, SECOND * 93), Look::Overdue(_)));
     }
 
     #[test]
     fn whoever_is_woken_too_late_each_time_ends_all_the_same() {
-        for late in [600, 1_000, 5_000, 60_000].map(Duration::from_millis) {
+        let lates = [600, 1_000, 5_000, 60_000].map(Duration::from_millis);
+        for (late, is_told) in lates.into_iter().flat_map(|late| [(late, false), (late, true)]) {
             let (gate, renewed) = gate();
             let (mut planned, mut now) = (renewed, renewed);
-            while let Look::Again(wait) = look(std::slice::from_ref(&gate), planned, now) {
+            while let Look::Again(wait) = look(std::slice::from_ref(&gate), planned, now, is_told) {
                 planned = now + wait;
                 now = planned + late;
                 assert!(now <= renewed + SECOND * 93 + late * 2, "woken {late:?} late, it goes on for ever");
@@ -346,13 +377,16 @@ mod tests {
     }
 
     #[test]
-    fn the_less_room_there_is_the_more_often_it_looks() {
+    fn the_less_room_there_is_the_more_often_it_looks_unless_it_is_told_of_steps() {
         let renewed = Time(SECOND * 1000);
-        for (lease, wait) in [(2, 65), (15, 487), (60, 500)] {
+        for (lease, untold, told) in [(2, 65, 1_466), (15, 487, 5_000), (60, 500, 5_000)] {
             let lease = SECOND * lease;
-            let gate = Gate::new(Clock::default(), renewed + lease * 80 / 100, renewed + lease * 93 / 100);
-            let Look::Again(waits) = look(&[Arc::new(gate)], renewed, renewed) else { panic!("it is in time") };
-            assert_eq!(waits.as_millis(), wait, "{lease:?}");
+            let gate = Arc::new(Gate::new(Clock::default(), renewed + lease * 80 / 100, renewed + lease * 93 / 100));
+            for (wait, is_told) in [(untold, false), (told, true)] {
+                let found = look(std::slice::from_ref(&gate), renewed, renewed, is_told);
+                let Look::Again(waits) = found else { panic!("it is in time") };
+                assert_eq!(waits.as_millis(), wait, "{lease:?}");
+            }
         }
     }
 
