@@ -65,7 +65,7 @@ const PACE: Pace = Pace {
     calm: Duration::from_millis(50),
     settle: Duration::from_millis(200),
     patience: Duration::from_secs(2),
-    poll: Duration::from_secs(10),
+    poll: Duration::from_secs(30),
     shared: Duration::from_secs(2),
     unwatched: Duration::from_millis(500),
 };

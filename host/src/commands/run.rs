@@ -283,8 +283,9 @@ fn contend(
     let watchdog = Arc::new(Watchdog::start(clock.clone(), move |why, longest| words.last_words(why, longest))?);
     // Who attends to instances keeps no supervisor waiting, whatever their runners say.
     let keepers = runtime("keeper", 2)?;
-    // Two threads: one that waits for a slow call of the system does not delay the other's deadlines.
-    let control = runtime("control", 2)?;
+    // Two threads, so that one that waits for a slow call of the system does not delay another election's deadlines. With one
+    // election the second would be woken whenever the first is, and find nothing to do.
+    let control = runtime("control", checked.len().clamp(1, 2))?;
     let incarnation = incarnation()?;
     let lock_file = control.block_on(lock_file(config, workshop, &incarnation, log));
     // Until this process has ended, whatever is left of it then.
@@ -445,7 +446,7 @@ fn contend(
             historians.spawn(historian.run(over.clone()));
         }
         let linking = start_links(links, log);
-        aside.spawn(heartbeat.clone().of_runtime(clock.clone()));
+        aside.spawn(heartbeat.clone().of_runtime(clock.clone(), moments));
         if let Some(asked) = signals.take_reloads() {
             aside.spawn(reload.whenever(asked, phases.clone(), log.clone()));
         }

@@ -6,9 +6,14 @@ use std::time::Duration;
 
 use baton_election::Time;
 use baton_store::clock::Clock;
+use baton_store::jitter::Moments;
+use tokio::time::{Instant, sleep_until};
 
 /// How often it beats at the least.
 pub const BEAT_EVERY: Duration = Duration::from_secs(5);
+
+/// From one beat of a runtime to the next, at least and at most: as what elections are told is read.
+const OF_RUNTIME: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(4));
 
 /// When something last turned. Clones are the same.
 #[derive(Clone, Debug, Default)]
@@ -32,11 +37,11 @@ impl Heartbeat {
         Some(now.0.saturating_sub(Duration::from_nanos(at)))
     }
 
-    /// Shows that the runtime turns that this runs on, for as long as it is polled.
-    pub async fn of_runtime(self, clock: Clock) {
+    /// Shows that the runtime turns that this runs on, for as long as it is polled: when others of it turn anyway.
+    pub async fn of_runtime(self, clock: Clock, moments: Moments) {
         loop {
             self.beat(clock.now());
-            tokio::time::sleep(BEAT_EVERY).await;
+            sleep_until(moments.next(Instant::now(), OF_RUNTIME)).await;
         }
     }
 }

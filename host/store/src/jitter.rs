@@ -31,9 +31,10 @@ impl Default for Moments {
 
 impl Moments {
     /// One of them that is `least` to `most` after the last was answered: in the middle, where that took no time to speak of.
+    /// Between two of them, where none is: whoever has begun at another time than the others meets them soon.
     #[must_use]
     pub fn next(&self, answered: Instant, (least, most): (Duration, Duration)) -> Instant {
-        let step = ((least + most) / 4).as_nanos().max(1);
+        let step = ((least + most) / 2).as_nanos().max(1);
         let earliest = (answered + least).saturating_duration_since(self.begin) + self.before;
         let wait = Duration::from_nanos(((step - earliest.as_nanos() % step) % step) as u64);
         if least + wait <= most { answered + least + wait } else { answered + between(least, most) }
@@ -53,21 +54,29 @@ mod tests {
     #[test]
     fn what_can_wait_is_done_at_moments_that_are_shared() {
         let window = (Duration::from_secs(2), Duration::from_secs(4));
+        let step = Duration::from_secs(3);
+        let begun = Instant::now();
         let moments = Moments::default();
-        let mut at = moments.next(Instant::now(), window);
-        for answered in [1, 700, 1499, 20, 20, 1] {
-            let answered = at + Duration::from_millis(answered);
-            let next = moments.next(answered, window);
-            assert!(next >= answered + window.0 && next <= answered + window.1);
-            assert_eq!((next - at).as_millis() % 1500, 0, "{:?}", next - at);
-            at = next;
+        let is_shared = |at: Instant| (at - moments.begin + moments.before).as_nanos().is_multiple_of(step.as_nanos());
+        // Those who begin at different times meet.
+        for late in [0, 700, 1400, 2100, 2800] {
+            let mut at = begun + Duration::from_millis(late);
+            for _ in 0..100 {
+                let answered = at + Duration::from_millis(20);
+                let next = moments.next(answered, window);
+                assert!(next >= answered + window.0 && next <= answered + window.1);
+                assert!(!is_shared(at) || next - at == step, "{:?}", next - at);
+                at = next;
+            }
+            assert!(is_shared(at));
+            // Those who can wait for long meet the others, too.
+            for _ in 0..100 {
+                at = moments.next(at, (Duration::from_secs(22), Duration::from_secs(38)));
+            }
+            assert!(is_shared(at));
+            let none = (Duration::from_secs(7), Duration::from_secs(7));
+            assert_eq!(moments.next(at, none) - at, none.0, "none of them is in the window");
         }
-        assert_eq!(moments.next(at + Duration::from_millis(20), window) - at, Duration::from_secs(3), "the middle");
-        // Those who can wait for long meet the others.
-        let seldom = moments.next(at, (Duration::from_secs(22), Duration::from_secs(38)));
-        assert_eq!((seldom - at).as_millis() % 1500, 0);
-        let none = (Duration::from_secs(7), Duration::from_secs(7));
-        assert_eq!(moments.next(at, none) - at, none.0, "none of them is in the window");
     }
 
     #[test]
