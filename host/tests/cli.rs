@@ -276,3 +276,28 @@ fn completions_and_manual_pages_have_what_people_use_and_nothing_else() {
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("cannot write the manual pages into taken"), "{}", stderr(&output));
 }
+
+#[test]
+fn a_store_that_is_not_there_is_said_once_and_not_made() {
+    let commands: [&[&str]; 11] = [
+        &["status", "job"],
+        &["nodes", "job"],
+        &["modules", "job"],
+        &["history", "job"],
+        &["state", "list", "job"],
+        &["rollback", "job"],
+        &["step-down", "job"],
+        &["suspend", "job"],
+        &["resume", "job"],
+        &["transfer", "job", "--to=web-1"],
+        &["break", "job"],
+    ];
+    for command in commands {
+        let folder = folder("");
+        let output = baton(folder.path(), &[], &[command, &["--store=sqlite:store"]].concat());
+        let said = stderr(&output);
+        assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{command:?}: {said}");
+        assert_eq!(said.matches("there is no store yet").count(), 1, "{command:?}: {said}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "{command:?}");
+    }
+}

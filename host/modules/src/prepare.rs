@@ -91,7 +91,13 @@ pub enum PrepareError {
     System(std::io::Error),
     /// No process is ready to run it.
     #[error("it cannot run here: {0}")]
-    NotReady(#[from] RunnerError),
+    NotReady(RunnerError),
+}
+
+impl From<RunnerError> for PrepareError {
+    fn from(error: RunnerError) -> Self {
+        Self::NotReady(error)
+    }
 }
 
 impl PrepareError {

@@ -56,10 +56,16 @@ pub enum RunnerError {
     Lost(String),
     /// The process that forks runners is not well.
     #[error("the process that forks its runners is not well: {0}")]
-    Template(#[source] io::Error),
+    Template(io::Error),
     /// The system let none run.
     #[error("no process for it: {0}")]
-    System(#[from] io::Error),
+    System(io::Error),
+}
+
+impl From<io::Error> for RunnerError {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
 }
 
 /// Makes runners for one coordinator, and keeps one ready for each version at hand. Clones are the same.

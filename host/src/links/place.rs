@@ -111,7 +111,7 @@ pub enum PeerError {
         source: io::Error,
     },
     /// There is no key.
-    #[error("no key for links with other machines: {0}")]
+    #[error("no key for links with other machines")]
     NoKey(#[from] NoIdentity),
 }
 

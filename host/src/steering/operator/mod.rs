@@ -104,7 +104,13 @@ pub enum NoEffect {
     Steering(#[from] EditError),
     /// The store does not answer.
     #[error("the store cannot be asked who leads, and nothing was asked of the nodes: {0}")]
-    Store(#[from] StoreError),
+    Store(StoreError),
+}
+
+impl From<StoreError> for NoEffect {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
 }
 
 /// What happened, in lines for people.
