@@ -25,10 +25,10 @@ pub fn freeze_in(process: u32, name: &str) {
         until("threads that wait for something to do", || {
             threads.retain(|&thread| stop(thread));
             let calls: Vec<String> = threads.iter().map(|&thread| call_of(process, thread)).collect();
-            // `futex`, `epoll_wait`, `epoll_pwait` and `clock_nanosleep` on x86-64; those of AArch64, which has one of the
-            // two in the middle.
+            // `futex`, `epoll_wait`, `epoll_pwait`, `clock_nanosleep` and `ppoll` on x86-64; those of AArch64, which has one
+            // of the second and the third.
             // A wait with an end that was interrupted goes on as `restart_syscall`.
-            let waits = ["202", "232", "281", "230", "219", "98", "22", "115", "128"];
+            let waits = ["202", "232", "281", "230", "271", "219", "98", "22", "115", "73", "128"];
             if calls.iter().all(|call| waits.contains(&call.as_str())) {
                 return Ok(());
             }
