@@ -26,6 +26,7 @@ use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 
 use super::artifact::{Artifact, ArtifactKey, LARGEST_ARTIFACT};
 use super::soon::unless_within;
+use super::watch::run_blocking;
 use baton_runtime::confine::{self, Code};
 use baton_runtime::{Engine, Inspection, LARGEST_MODULE, Module, ModuleError, Purpose};
 use baton_store::Digest;
@@ -187,7 +188,8 @@ impl Compiler {
         let [_place, turn] = turn.map_err(|closed| CompileError::Broken(closed.to_string()))?;
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS);
         let written = Artifact::blank()?;
-        let mut child = Command::new(&self.program)
+        let mut command = Command::new(&self.program);
+        command
             .arg(COMPILE_MODULE)
             .args(arguments)
             .args(["--size", &bytes.len().to_string()])
@@ -201,8 +203,9 @@ impl Compiler {
             .stderr(Stdio::piped())
             // What is typed at a terminal to end the host is no verdict on a module.
             .process_group(0)
-            .kill_on_drop(true)
-            .spawn()?;
+            .kill_on_drop(true);
+        // It waits until the child has loaded its program, which may take any time.
+        let mut child = run_blocking(move || command.spawn()).await?;
         let longest = within.saturating_mul(PATIENCE.0).max(self.least_patience);
         let talk = unless_within(TURN, talk(&mut child, bytes), || drop(turn));
         let ended = match tokio::time::timeout(longest, talk).await {

@@ -40,7 +40,7 @@ struct Record {
     deadlines: [[AtomicU64; 3]; 2],
     /// Not 0 once it is closed for good.
     closed: AtomicU64,
-    /// How late who watches it may see that it was opened, in nanoseconds.
+    /// How late who watches it may see that it was opened or closed, in nanoseconds.
     lateness: AtomicU64,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Page {
 
 impl Page {
     /// A page by which nothing may leave yet, and the file by which a runner maps it. Who watches it may see so late that
-    /// it was opened.
+    /// it was opened or closed.
     ///
     /// # Errors
     /// Where the system has no more memory files.
@@ -144,7 +144,7 @@ impl Watched {
         SharedMemory::map(page, Mapped::Reads).map(Self)
     }
 
-    /// How late its opening may be seen.
+    /// How late its opening and closing may be seen.
     pub(super) fn lateness(&self) -> Duration {
         Duration::from_nanos(self.0.lateness.load(Ordering::Relaxed))
     }

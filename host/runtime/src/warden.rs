@@ -3,7 +3,7 @@
 //!
 //! It runs nothing of anybody's and holds nothing but pidfds and pages. Its host hands it each runner that it starts. A
 //! runner waits for a term, for minutes or days; nobody tells the warden when one begins, so that no instance's start
-//! waits for another process to be woken: it looks. From then on it sleeps until the deadline.
+//! waits for another process to be woken: it looks.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,7 +16,6 @@ use rustix::process::{Signal, pidfd_send_signal};
 use super::page::Watched;
 use super::process::{end_with, receive};
 use crate::confine;
-use baton_store::clock::{Steps, towards};
 
 /// The shortest time from one look to the next where there is no deadline to wait for.
 const SHORTEST: Duration = Duration::from_millis(250);
@@ -50,22 +49,16 @@ fn watch(parent: u32) -> anyhow::Result<()> {
     confine::close_others()?;
     // Asked for once, while it can be looked up.
     let _ = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    // Where the kernel tells nothing of them, it looks as often as before there is a deadline.
-    let steps = Steps::new().ok();
     confine::to_watching()?;
     let host = io::stdin();
     let mut runners: Vec<Runner> = Vec::new();
     loop {
-        steps.as_ref().map(Steps::forget).transpose()?;
         // Nobody is waited for where there is no runner.
-        let looks = runners.iter().map(|Runner { page, .. }| match (page.remaining(), &steps) {
-            (Some(left), Some(_)) => towards(left),
-            (left, _) => left.unwrap_or(Duration::MAX).min(page.lateness()),
-        });
+        let looks =
+            runners.iter().map(|Runner { page, .. }| page.remaining().unwrap_or(Duration::MAX).min(page.lateness()));
         let wait = looks.min().map(Timespec::try_from).transpose()?;
         let mut asked = vec![PollFd::new(&host, PollFlags::IN)];
         asked.extend(runners.iter().map(|runner| PollFd::new(&runner.pidfd, PollFlags::IN)));
-        asked.extend(steps.iter().map(|steps| PollFd::new(steps, PollFlags::IN)));
         poll(&mut asked, wait.as_ref())?;
         let news: Vec<bool> = asked.iter().map(|asked| !asked.revents().is_empty()).collect();
         drop(asked);

@@ -13,6 +13,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 use tokio::time::timeout;
 
+use crate::watch::run_blocking;
+
 use baton_runtime::shell::quoted;
 use baton_runtime::{FileError, read_file};
 
@@ -157,13 +159,10 @@ pub(super) fn helpers(answer: &[u8]) -> Option<DockerCredential> {
 }
 
 async fn run(program: &str, server: &str) -> io::Result<(bool, Vec<u8>)> {
-    let mut child = Command::new(program)
-        .arg("get")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()?;
+    let mut command = Command::new(program);
+    command.arg("get").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
+    // It waits until the helper's program is loaded, from wherever that is.
+    let mut child = run_blocking(move || command.spawn()).await?;
     if let Some(mut stdin) = child.stdin.take() {
         // One that does not want to know it is not wrong for that.
         let _ = stdin.write_all(server.as_bytes()).await;
