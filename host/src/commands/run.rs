@@ -2,8 +2,8 @@
 //!
 //! The host's threads:
 //!
-//! - **control**, two threads: supervisors, followers, historians, requests to the store, signals. They never write to a
-//!   descriptor that somebody may not read. One election's try does not wait behind another's.
+//! - **control**, two threads, or one for a single election: supervisors, followers, historians, requests to the store, signals.
+//!   They never write to a descriptor that somebody may not read. One election's try does not wait behind another's.
 //! - **keepers**, two threads: hear the runners, commit for them, look up names. They decide nothing.
 //! - **starter**: starts templates and the warden, takes over the runners that templates have forked, and reaps those that
 //!   nobody waits for. All of them die with this thread.
@@ -467,7 +467,7 @@ fn contend(
             None => {}
             Some(Ok(socket)) => {
                 let store = config.store.clone();
-                aside.spawn(async move { socket.serve(&store, &running).await });
+                aside.spawn(async move { socket.serve(store, &running).await });
             }
             Some(Err(error)) => {
                 let error = format!("`baton status` will not show what is used here: no socket for it: {error}");

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until};
 /// How often it beats at the least.
 pub const BEAT_EVERY: Duration = Duration::from_secs(5);
 
-/// From one beat of a runtime to the next, at least and at most: as what elections are told is read.
+/// From one beat of a runtime to the next, at least and at most: as what elections on SQLite are told is read.
 const OF_RUNTIME: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(4));
 
 /// When something last turned. Clones are the same.
@@ -37,7 +37,8 @@ impl Heartbeat {
         Some(now.0.saturating_sub(Duration::from_nanos(at)))
     }
 
-    /// Shows that the runtime turns that this runs on, for as long as it is polled: when others of it turn anyway.
+    /// Shows that the runtime turns that this runs on, for as long as it is polled: at moments at which it turns anyway,
+    /// if it can.
     pub async fn of_runtime(self, clock: Clock, moments: Moments) {
         loop {
             self.beat(clock.now());

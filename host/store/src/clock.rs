@@ -9,7 +9,7 @@
 //!
 //! Both answers are summed from reading to reading, so that they are right for any two moments.
 
-mod steps;
+mod alarm;
 mod wall;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ use std::time::Duration;
 use baton_election::Time;
 use rustix::time::{ClockId, clock_gettime};
 
-pub use steps::{Steps, towards};
+pub use alarm::{Alarm, towards};
 pub use wall::{rfc3339, wall};
 
 /// Clocks that have moved by this much against each other were stepped or slewed, in nanoseconds; less is noise of the

@@ -403,6 +403,22 @@ fn a_host_whose_watchdog_is_late_is_not_live() {
     assert!(answer.body.starts_with("the watchdog is ") && answer.body.ends_with(" s late\n"), "{answer:?}");
 }
 
+/// Its threads sleep until a moment, and not for so long without the time in which they were stopped.
+#[test]
+fn a_host_that_was_stopped_is_live_once_it_goes_on() {
+    let fleet = Fleet::new(Store::sqlite());
+    let alpha = fleet.launch_with("alpha", &[("--lease", "60s")]).start();
+    fleet.beat_above(0);
+    let at = Endpoint::of(&alpha);
+    assert_eq!(at.ask("/livez").status, 200);
+    alpha.pause_host();
+    // Longer than it may go without turning.
+    std::thread::sleep(Duration::from_secs(22));
+    alpha.resume();
+    let answer = at.ask("/livez");
+    assert_eq!(answer.status, 200, "{answer:?}");
+}
+
 #[test]
 fn a_leader_whose_supervisor_hangs_is_none_from_its_deadline_on() {
     let fleet = Fleet::new(Store::sqlite());

@@ -169,7 +169,7 @@ impl Elector {
     }
 
     /// Whether this node holds the lease, as far as it knows. While it does, the host must notice within 500 ms that
-    /// more time has passed than its timers show, and hand the new time in: timers stop while a machine sleeps.
+    /// the machine has slept or its clock was set, and within 5 s that its timers are slow, and hand the new time in.
     pub fn holds_lease(&self) -> bool {
         matches!(self.role, Role::Holding(_))
     }

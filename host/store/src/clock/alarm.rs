@@ -1,85 +1,126 @@
-//! Hearing at once that the machine's clocks have stepped: that it slept, or that its wall clock was set. Timers run by a
-//! clock that stands still in a sleep, so whoever sleeps until a deadline by them alone would miss it by as long.
+//! Waiting for a deadline without looking at the clocks all the time.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+use rustix::time::{
+    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime, timerfd_create,
+    timerfd_settime,
+};
 
 /// What is closer is waited for to the point.
 const CLOSE: Duration = Duration::from_millis(50);
 
-/// Is readable once the machine's clocks have stepped (`TFD_TIMER_CANCEL_ON_SET` in timerfd_create(2)).
+/// Wakes who waits for a moment of the boot clock: to the point, also where the process was stopped meanwhile or the machine
+/// has slept, both of which a call that waits for a length of time leaves out. It wakes at once when the machine has slept, or
+/// its wall clock is set, which shows a pause that a hypervisor hid (`TFD_TIMER_CANCEL_ON_SET` in timerfd_create(2)).
 #[derive(Debug)]
-pub struct Steps(OwnedFd);
+pub struct Alarm {
+    timer: OwnedFd,
+    /// None where the kernel does not tell of steps.
+    steps: Option<OwnedFd>,
+}
 
-impl Steps {
+impl Alarm {
     /// # Errors
-    /// Where the kernel tells nothing of them.
+    /// Where the system has no such timers, or no descriptors left.
     pub fn new() -> io::Result<Self> {
-        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let steps = Self(rustix::time::timerfd_create(TimerfdClockId::Realtime, flags)?);
-        steps.forget()?;
-        Ok(steps)
+        let timer = |clock| timerfd_create(clock, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK);
+        let mut alarm = Self { timer: timer(TimerfdClockId::Boottime)?, steps: timer(TimerfdClockId::Realtime).ok() };
+        alarm.forget_steps();
+        Ok(alarm)
     }
 
-    /// Has it tell of the steps from now on. Who reads a clock afterwards misses none.
-    ///
-    /// # Errors
-    /// As for [`Steps::new`].
-    pub fn forget(&self) -> io::Result<()> {
+    /// Whether it wakes when the clocks step.
+    #[must_use]
+    pub fn hears_steps(&self) -> bool {
+        self.steps.is_some()
+    }
+
+    /// Has it wake for the steps from now on. Who reads a clock afterwards misses none.
+    pub fn forget_steps(&mut self) {
         let never = Timespec { tv_sec: i64::MAX, tv_nsec: 0 };
-        let once = Itimerspec { it_interval: Timespec::default(), it_value: never };
-        match rustix::time::timerfd_settime(
-            &self.0,
-            TimerfdTimerFlags::ABSTIME | TimerfdTimerFlags::CANCEL_ON_SET,
-            &once,
-        ) {
-            // There was one right before.
-            Ok(_) | Err(Errno::CANCELED) => Ok(()),
-            Err(error) => Err(error.into()),
+        let flags = TimerfdTimerFlags::ABSTIME | TimerfdTimerFlags::CANCEL_ON_SET;
+        // It says `CANCELED` where there was one right before.
+        self.steps
+            .take_if(|steps| !matches!(timerfd_settime(steps, flags, &once(never)), Ok(_) | Err(Errno::CANCELED)));
+    }
+
+    /// Waits until the time is over, if there is one, the clocks step, or `other` is readable.
+    pub fn wait(&self, longest: Option<Duration>, other: impl AsFd) {
+        // What cannot be set is waited for as well as that goes.
+        let unset = longest.filter(|longest| self.set(*longest).is_err());
+        let mut asked = vec![PollFd::new(&other, PollFlags::IN)];
+        if longest.is_some() {
+            asked.extend([&self.timer].into_iter().chain(&self.steps).map(|timer| PollFd::new(timer, PollFlags::IN)));
         }
+        // Whatever has ended it, the caller looks.
+        let _ = poll(&mut asked, unset.and_then(|unset| Timespec::try_from(unset).ok()).as_ref());
+    }
+
+    fn set(&self, wait: Duration) -> io::Result<()> {
+        let now = clock_gettime(ClockId::Boottime);
+        let at = Timespec::try_from(wait).ok().and_then(|wait| now.checked_add(wait)).ok_or(Errno::INVAL)?;
+        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &once(at))?;
+        Ok(())
     }
 }
 
-impl AsFd for Steps {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
+fn once(at: Timespec) -> Itimerspec {
+    Itimerspec { it_interval: Timespec::default(), it_value: at }
 }
 
-/// How long to wait by a timer for what is `left` away, before one looks at the clocks again: a timer may be slewed, by a
-/// twelfth at the most (chrony's `maxslewrate`).
+/// How long to wait by a timer for what is `left` away, before one looks at the clocks again: the kernel lets its clocks be
+/// slewed by a tenth (the tick of adjtimex(2)).
 #[must_use]
 pub fn towards(left: Duration) -> Duration {
-    (left * 11 / 12).max(left.min(CLOSE))
+    (left * 9 / 10).max(left.min(CLOSE))
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
-    use rustix::event::{PollFd, PollFlags, poll};
-    use rustix::time::{ClockId, clock_gettime, clock_settime};
+    use std::io::{Read as _, pipe};
+    use std::time::Instant;
+
+    use rustix::time::clock_settime;
 
     use super::*;
 
-    fn are_told(steps: &Steps) -> bool {
-        poll(&mut [PollFd::new(steps, PollFlags::IN)], Some(&Timespec::default())).unwrap() > 0
+    const LONG: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn it_wakes_at_its_time_and_for_what_else_is_waited_for() {
+        let alarm = Alarm::new().unwrap();
+        let (mut nothing, nobody) = pipe().unwrap();
+        for wait in [Duration::ZERO, Duration::from_millis(30)] {
+            let begun = Instant::now();
+            alarm.wait(Some(wait), &nothing);
+            assert!(begun.elapsed() >= wait);
+        }
+        drop(nobody);
+        alarm.wait(Some(LONG), &nothing);
+        alarm.wait(None, &nothing);
+        assert_eq!(nothing.read(&mut [0]).unwrap(), 0);
     }
 
     #[test]
-    fn a_wall_clock_that_is_set_is_heard_of_until_that_is_forgotten() {
-        let steps = Steps::new().unwrap();
-        assert!(!are_told(&steps));
+    fn a_wall_clock_that_is_set_wakes_it_until_that_is_forgotten() {
+        let mut alarm = Alarm::new().unwrap();
+        assert!(alarm.hears_steps());
+        let (nothing, _nobody) = pipe().unwrap();
         // To what it says already.
         if clock_settime(ClockId::Realtime, clock_gettime(ClockId::Realtime)) == Err(Errno::PERM) {
             return;
         }
-        assert!(are_told(&steps));
-        steps.forget().unwrap();
-        assert!(!are_told(&steps));
+        alarm.wait(Some(LONG), &nothing);
+        alarm.forget_steps();
+        let begun = Instant::now();
+        alarm.wait(Some(Duration::from_millis(30)), &nothing);
+        assert!(begun.elapsed() >= Duration::from_millis(30));
     }
 
     #[test]
@@ -88,7 +129,7 @@ mod tests {
         let mut looks = 0;
         while left > CLOSE {
             // What passes meanwhile.
-            left = left.checked_sub(towards(left) * 1083 / 1000).unwrap();
+            left = left.checked_sub(towards(left) * 11 / 10).unwrap();
             looks += 1;
         }
         assert!(looks < 6, "{looks}");

@@ -15,18 +15,19 @@ use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
 use baton_election::Time;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::time::{ClockId, Timespec};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::time::ClockId;
 use tokio::sync::watch;
 
 use super::Gate;
-use crate::clock::{Clock, Steps, nanoseconds_on, towards};
+use crate::clock::{Alarm, Clock, nanoseconds_on, towards};
 
 /// The longest that the watchdog sleeps while an instance lives: how slow the clock of timers is, it does not hear.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// The same where it does not hear either that the clocks have stepped. It is no more than a quarter of the time between the
-/// deadline and the moment at which the instance must be gone,
+/// The same where it does not hear either that the clocks have stepped, or where a pause that it does not notice could be as
+/// long as all of the time between the deadline and the moment at which the instance must be gone. Of that it is a quarter,
+/// if that is less,
 const LONGEST_UNTOLD: Duration = Duration::from_millis(500);
 
 /// but not less than this. So often it reads the clock once the deadline has passed.
@@ -150,9 +151,10 @@ impl Watchdog {
         let mut watchdog = Self { shared: Arc::clone(&shared), threads: Vec::new() };
         let thread = |name: &str| std::thread::Builder::new().name(name.into());
         let spoken = Arc::clone(&shared);
+        let alarm = Alarm::new()?;
         watchdog.threads.push(thread("last-words").spawn(move || spoken.words.speak(&last_words))?);
         let speaker = watchdog.threads[0].thread().clone();
-        watchdog.threads.push(thread("watchdog").spawn(move || watch(&shared, &clock, &speaker))?);
+        watchdog.threads.push(thread("watchdog").spawn(move || watch(&shared, &clock, alarm, &speaker))?);
         Ok(watchdog)
     }
 
@@ -191,9 +193,7 @@ impl Drop for Watchdog {
     }
 }
 
-fn watch(watched: &Watched, clock: &Clock, speaker: &Thread) {
-    // Where the kernel tells nothing of them, it looks more often.
-    let mut steps = Steps::new().ok();
+fn watch(watched: &Watched, clock: &Clock, mut alarm: Alarm, speaker: &Thread) {
     // Nobody has looked at the clock while there was nothing to watch.
     let mut last: Option<(Time, Timers)> = None;
     loop {
@@ -206,15 +206,15 @@ fn watch(watched: &Watched, clock: &Clock, speaker: &Thread) {
             last = None;
             watched.due.store(NEVER, Ordering::Relaxed);
             drop(state);
-            sleep(watched, None, None);
+            sleep(watched, &alarm, None);
             continue;
         }
-        steps = steps.filter(|steps| steps.forget().is_ok());
+        alarm.forget_steps();
         let now = clock.now();
         let planned = last.as_ref().map_or(now, |(planned, _)| *planned);
         // Those that it looks at are not kept while it waits: one that nobody else has is over.
         let gates = state.gates.iter().filter_map(Weak::upgrade).collect::<Vec<_>>();
-        let found = look(&gates, planned, now, steps.is_some());
+        let found = look(&gates, planned, now, alarm.hears_steps());
         drop(gates);
         match found {
             Look::Again(wait) => {
@@ -228,7 +228,7 @@ fn watch(watched: &Watched, clock: &Clock, speaker: &Thread) {
                 last = Some((now + wait, timers));
                 watched.due.store(super::nanoseconds(now + wait), Ordering::Relaxed);
                 drop(state);
-                sleep(watched, steps.as_ref(), Some(wait));
+                sleep(watched, &alarm, Some(wait));
             }
             Look::Overdue(longest) => {
                 watched.words.ask(speaker, clock, longest);
@@ -239,12 +239,8 @@ fn watch(watched: &Watched, clock: &Clock, speaker: &Thread) {
 }
 
 /// Sleeps until there is another instance to watch, the clocks step, or the time is over.
-fn sleep(watched: &Watched, steps: Option<&Steps>, longest: Option<Duration>) {
-    let longest = longest.and_then(|longest| Timespec::try_from(longest).ok());
-    let mut asked = vec![PollFd::new(&watched.changed, PollFlags::IN)];
-    asked.extend(steps.map(|steps| PollFd::new(steps, PollFlags::IN)));
-    // Whatever has ended it, the clocks are looked at next.
-    let _ = poll(&mut asked, longest.as_ref());
+fn sleep(watched: &Watched, alarm: &Alarm, longest: Option<Duration>) {
+    alarm.wait(longest, &watched.changed);
     let _ = rustix::io::read(&watched.changed, &mut [0; 8]);
 }
 
@@ -294,8 +290,8 @@ fn look(gates: &[Arc<Gate>], planned: Time, now: Time, is_told: bool) -> Look {
         if now >= deadline {
             return overdue_at.since(now).min(CLOSELY);
         }
-        let quarter = overdue_at.since(deadline) / 4;
-        let longest = if is_told { LONGEST } else { quarter.clamp(CLOSELY, LONGEST_UNTOLD) };
+        let room = overdue_at.since(deadline);
+        let longest = if is_told && room > PAUSED { LONGEST } else { (room / 4).clamp(CLOSELY, LONGEST_UNTOLD) };
         towards(deadline.since(now)).min(longest)
     });
     Look::Again(waits.min().unwrap_or(CLOSELY))
@@ -379,7 +375,7 @@ mod tests {
     #[test]
     fn the_less_room_there_is_the_more_often_it_looks_unless_it_is_told_of_steps() {
         let renewed = Time(SECOND * 1000);
-        for (lease, untold, told) in [(2, 65, 1_466), (15, 487, 5_000), (60, 500, 5_000)] {
+        for (lease, untold, told) in [(2, 65, 65), (15, 487, 5_000), (60, 500, 5_000)] {
             let lease = SECOND * lease;
             let gate = Arc::new(Gate::new(Clock::default(), renewed + lease * 80 / 100, renewed + lease * 93 / 100));
             for (wait, is_told) in [(untold, false), (told, true)] {
