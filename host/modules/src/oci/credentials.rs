@@ -14,7 +14,6 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 use crate::watch::run_blocking;
-
 use baton_runtime::shell::quoted;
 use baton_runtime::{FileError, read_file};
 
