@@ -15,8 +15,9 @@
 //!   functions: a module with a start function is not instantiated, and one that takes long to lay out is not rehearsed.
 //!   Then it waits. The message that begins an instance is one write. Each instance takes its runner with it, and the next
 //!   runner is made shortly after this one has begun.
-//! - **The warden**, one for each host, holds the pidfd and the page of each runner, looks every D/12 (250 ms at the least)
-//!   which of them have begun, and ends each at its deadline, whatever its host and the runner do.
+//! - **The warden**, one for each host, holds the pidfd and the page of each runner, and ends each at its deadline, whatever
+//!   its host and the runner do. The host rings before it lets one begin. Until that has begun, which a host that is
+//!   stopped may put off, the warden looks every D/12 (250 ms at the least).
 //!
 //! No descriptor can travel out of a runner, since pipes carry none.
 //!

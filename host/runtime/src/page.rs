@@ -19,6 +19,7 @@ use rustix::time::ClockId;
 use super::limits::{Effect, Tally};
 use super::shared::{Mapped, Others, Sharable, SharedMemory};
 use baton_store::clock::nanoseconds_on;
+use baton_store::doorbell::Doorbell;
 use baton_store::gate::Refused;
 
 /// The clocks by which a deadline is told.
@@ -40,7 +41,9 @@ struct Record {
     deadlines: [[AtomicU64; 3]; 2],
     /// Not 0 once it is closed for good.
     closed: AtomicU64,
-    /// How late who watches it may see that it was opened or closed, in nanoseconds.
+    /// Not 0 once its host is about to open it.
+    opens: AtomicU64,
+    /// How late who watches it may see that it was opened, once that is so, in nanoseconds.
     lateness: AtomicU64,
 }
 
@@ -52,18 +55,24 @@ pub(super) struct Page {
     record: SharedMemory<Record>,
     /// Held by the thread that writes.
     writing: Mutex<()>,
+    /// Of who watches it.
+    doorbell: Option<Doorbell>,
 }
 
 impl Page {
-    /// A page by which nothing may leave yet, and the file by which a runner maps it. Who watches it may see so late that
-    /// it was opened or closed.
+    /// A page by which nothing may leave yet, and the file by which a runner maps it.
     ///
     /// # Errors
     /// Where the system has no more memory files.
-    pub(super) fn make(lateness: Duration) -> io::Result<(Self, OwnedFd)> {
+    pub(super) fn make() -> io::Result<(Self, OwnedFd)> {
         let (record, file) = SharedMemory::<Record>::make("baton-page", Others::Read)?;
-        record.lateness.store(u64::try_from(lateness.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
-        Ok((Self { record, writing: Mutex::new(()) }, file))
+        Ok((Self { record, writing: Mutex::new(()), doorbell: None }, file))
+    }
+
+    /// The same, for somebody who watches it: this is rung before it is opened, and that may be seen so late from then on.
+    pub(super) fn watched(self, doorbell: Doorbell, lateness: Duration) -> Self {
+        self.record.lateness.store(u64::try_from(lateness.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        Self { doorbell: Some(doorbell), ..self }
     }
 
     /// Lets effects leave for as long as `remaining` says. The clocks are read before it is asked: a host that is stopped
@@ -71,6 +80,12 @@ impl Page {
     /// next to nothing.
     pub(super) fn open_for(&self, remaining: impl Fn() -> Duration) {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.record.opens.swap(1, Ordering::Release) == 0
+            && let Some(doorbell) = &self.doorbell
+        {
+            // Before and not after: a host may be stopped in between for as long as it likes.
+            doorbell.ring();
+        }
         let mut deadline = [0; 3];
         for _ in 0..TRIES {
             let now = CLOCKS.map(nanoseconds_on);
@@ -144,9 +159,10 @@ impl Watched {
         SharedMemory::map(page, Mapped::Reads).map(Self)
     }
 
-    /// How late its opening and closing may be seen.
-    pub(super) fn lateness(&self) -> Duration {
-        Duration::from_nanos(self.0.lateness.load(Ordering::Relaxed))
+    /// How late its opening may be seen; none while its host does not open it, and rings before it does.
+    pub(super) fn lateness(&self) -> Option<Duration> {
+        let opens = self.0.opens.load(Ordering::Acquire) > 0;
+        opens.then(|| Duration::from_nanos(self.0.lateness.load(Ordering::Relaxed)))
     }
 
     /// The time until its runner must have ended; none before that has begun to run an instance.
@@ -198,7 +214,7 @@ impl Record {
 /// A gate of this process and its page, for tests.
 #[cfg(test)]
 pub(super) fn gate_for(remaining: Duration) -> (std::sync::Arc<Gate>, Page) {
-    let (page, file) = Page::make(Duration::ZERO).unwrap_or_else(|error| panic!("{error}"));
+    let (page, file) = Page::make().unwrap_or_else(|error| panic!("{error}"));
     page.open_for(|| remaining);
     let gate = Gate::map(&file, &SharedMemory::alone()).unwrap_or_else(|error| panic!("{error}"));
     (std::sync::Arc::new(gate), page)
@@ -214,7 +230,7 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3600);
 
     fn gate() -> (Gate, Page, SharedMemory<Tally>) {
-        let (page, file) = Page::make(Duration::ZERO).unwrap();
+        let (page, file) = Page::make().unwrap();
         let tally = SharedMemory::alone();
         (Gate::map(&file, &tally).unwrap(), page, tally)
     }
@@ -284,12 +300,21 @@ mod tests {
     }
 
     #[test]
-    fn who_watches_waits_for_the_first_deadline() {
-        let (page, file) = Page::make(Duration::ZERO).unwrap();
+    fn who_watches_is_told_before_the_first_deadline_and_waits_for_it() {
+        let (page, file) = Page::make().unwrap();
+        let (doorbell, lateness) = (Doorbell::new().unwrap(), Duration::from_secs(1));
+        let page = page.watched(doorbell.clone(), lateness);
         let watched = Watched::map(&file).unwrap();
-        assert_eq!(watched.remaining(), None);
-        page.open_for(|| HOUR);
+        assert_eq!((watched.remaining(), watched.lateness(), doorbell.has_rung()), (None, None, false));
+        page.open_for(|| {
+            assert_eq!((watched.remaining(), watched.lateness()), (None, Some(lateness)));
+            assert!(doorbell.has_rung());
+            HOUR
+        });
         assert!(watched.remaining().unwrap() > HOUR / 2);
+        // Once is enough: who waits for a deadline looks at it then.
+        page.open_for(|| HOUR);
+        assert!(!doorbell.has_rung());
         page.close();
         assert_eq!(watched.remaining(), Some(Duration::ZERO));
     }

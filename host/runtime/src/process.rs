@@ -18,6 +18,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use baton_store::doorbell::Doorbell;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage};
@@ -46,6 +47,8 @@ const MOST_DESCRIPTORS: usize = 8;
 pub struct Processes(Arc<Starter>);
 
 struct Starter {
+    /// By which every warden is told: it stays when one is made anew.
+    doorbell: Doorbell,
     asks: Option<mpsc::Sender<Ask>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -95,11 +98,18 @@ impl Processes {
     /// Starts the thread.
     ///
     /// # Errors
-    /// Where the system has none left.
+    /// Where the system has none left, or no descriptors.
     pub fn new() -> io::Result<Self> {
         let (asks, asked) = mpsc::channel();
-        let thread = std::thread::Builder::new().name("starter".into()).spawn(move || serve(&asked))?;
-        Ok(Self(Arc::new(Starter { asks: Some(asks), thread: Some(thread) })))
+        let doorbell = Doorbell::new()?;
+        let warden = Warden { doorbell: doorbell.clone(), process: None, watched: Vec::new() };
+        let thread = std::thread::Builder::new().name("starter".into()).spawn(move || serve(&asked, warden))?;
+        Ok(Self(Arc::new(Starter { doorbell, asks: Some(asks), thread: Some(thread) })))
+    }
+
+    /// Rung before a runner that was adopted begins to run an instance.
+    pub(super) fn doorbell(&self) -> Doorbell {
+        self.0.doorbell.clone()
     }
 
     /// Starts `program` as a template, and hands these descriptors over to it, which it takes with [`receive`]. With it
@@ -249,9 +259,8 @@ fn reap(pidfd: BorrowedFd<'_>) -> io::Result<Option<Status>> {
     }))
 }
 
-fn serve(asked: &mpsc::Receiver<Ask>) {
+fn serve(asked: &mpsc::Receiver<Ask>, mut warden: Warden) {
     let mut dying: Vec<OwnedFd> = Vec::new();
-    let mut warden = Warden::default();
     loop {
         let wait = if dying.is_empty() { Duration::MAX } else { REAP_EVERY };
         match asked.recv_timeout(wait) {
@@ -286,8 +295,8 @@ fn serve(asked: &mpsc::Receiver<Ask>) {
 }
 
 /// The way to the warden, and what it watches: one that has ended is made anew, and told of all of it again.
-#[derive(Default)]
 struct Warden {
+    doorbell: Doorbell,
     process: Option<(OwnedFd, UnixStream)>,
     watched: Vec<(OwnedFd, OwnedFd)>,
 }
@@ -307,14 +316,18 @@ impl Warden {
         match told {
             Ok(()) => Ok(()),
             Err(_) => {
-                dying.extend(self.process.take().map(|(process, _)| process));
+                if let Some((process, _)) = self.process.take() {
+                    // Before there is another: what it hears of the doorbell, that one would not.
+                    kill(&process);
+                    dying.push(process);
+                }
                 self.begin(program)
             }
         }
     }
 
     fn begin(&mut self, program: &Path) -> io::Result<()> {
-        let (_, process, ours) = start(program, WATCH_RUNNERS, &[])?;
+        let (_, process, ours) = start(program, WATCH_RUNNERS, &[self.doorbell.as_fd()])?;
         for (pidfd, page) in &self.watched {
             hand_over(&ours, &[pidfd.as_fd(), page.as_fd()])?;
         }
@@ -330,7 +343,7 @@ fn has_ended(pidfd: &OwnedFd) -> bool {
 }
 
 /// Starts a process of this program that takes those descriptors. With it comes the way to it.
-fn start(program: &Path, command: &str, descriptors: &[OwnedFd]) -> io::Result<(Pid, OwnedFd, UnixStream)> {
+fn start(program: &Path, command: &str, descriptors: &[impl AsFd]) -> io::Result<(Pid, OwnedFd, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
     if !descriptors.is_empty() {
         // They wait in the socket until they are taken.

@@ -243,7 +243,8 @@ impl Runners {
     async fn fork_once(&self, module: &Module, template: &Template) -> Result<Ready, RunnerError> {
         let policy = &self.0.policy;
         let ((theirs_in, to), (from, theirs_out)) = (one_way()?, one_way()?);
-        let (page, page_file) = Page::make(warden::lateness(policy.lease))?;
+        let (page, page_file) = Page::make()?;
+        let page = page.watched(self.0.templates.doorbell(), warden::lateness(policy.lease));
         let (tally, tally_file) = SharedMemory::make("baton-tally", Others::Write)?;
         let leaves = policy.core_dump || policy.profile;
         let remains = leaves.then(|| room_for_remains(policy)).transpose()?;

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use baton_store::doorbell::Doorbell;
 use baton_store::{Digest, LockFile};
 use rustix::process::Pid;
 use tokio::io::AsyncWriteExt as _;
@@ -86,6 +87,11 @@ impl Templates {
     /// Whether its runners are handed one.
     pub(super) fn is_witnessed(&self) -> bool {
         self.0.lock_file.is_some()
+    }
+
+    /// Of who watches the runners.
+    pub(super) fn doorbell(&self) -> Doorbell {
+        self.0.processes.doorbell()
     }
 
     /// The template of a version, whose code was compiled for that.

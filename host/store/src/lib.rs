@@ -6,7 +6,8 @@
 //!
 //! This crate is the lowest of the host's: above the elector, below the runtime of coordinators. So it also has what all
 //! of them share: the [`clock`] by which a lease is judged, the one place where time is read; the [`gate`] that every
-//! effect of an instance passes, with the watchdog behind it; and where an [`address`] leads.
+//! effect of an instance passes, with the watchdog behind it; the [`doorbell`] by which one wakes another; and where an
+//! [`address`] leads.
 //!
 //! - [`LeaseStore`] is what keeps leases, [`ObjectStore`] what keeps all else, [`OperatorStore`] what is done to them from
 //!   outside. The backends of all three are [`sqlite`], [`azure`] and [`memory`]; [`lease`] has the rules of a lease, for those that keep it themselves. An answer is named
@@ -29,6 +30,7 @@ pub mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod digest;
+pub mod doorbell;
 pub mod edit;
 #[cfg(any(feature = "azure", feature = "sqlite"))]
 mod file_events;

@@ -28,6 +28,7 @@ fn filter() -> Result<BpfProgram, BackendError> {
         libc::SYS_poll,
         libc::SYS_ppoll,
         libc::SYS_recvmsg,
+        libc::SYS_timerfd_settime,
     ]);
     calls.when(libc::SYS_pidfd_send_signal, [is(1, libc::SIGKILL)])?;
     // Memory of its own, and pages of others to read.

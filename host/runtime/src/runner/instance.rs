@@ -235,7 +235,7 @@ impl Rehearsal {
     /// # Errors
     /// Those of the system.
     pub(super) fn new() -> std::io::Result<Self> {
-        let (_, page) = Page::make(Duration::ZERO)?;
+        let (_, page) = Page::make()?;
         let (tally, _) = SharedMemory::make("baton-rehearsal", Others::Read)?;
         Ok(Self { gate: Arc::new(Gate::map(page, &tally)?), tally })
     }

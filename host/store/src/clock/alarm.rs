@@ -1,7 +1,7 @@
 //! Waiting for a deadline without looking at the clocks all the time.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -49,16 +49,27 @@ impl Alarm {
             .take_if(|steps| !matches!(timerfd_settime(steps, flags, &once(never)), Ok(_) | Err(Errno::CANCELED)));
     }
 
-    /// Waits until the time is over, if there is one, the clocks step, or `other` is readable.
-    pub fn wait(&self, longest: Option<Duration>, other: impl AsFd) {
+    /// Waits until the time is over, if there is one, the clocks step, or one of the `others` is readable. Returns of each of
+    /// these whether it is.
+    ///
+    /// # Errors
+    /// Where the system cannot wait.
+    pub fn wait<'a>(
+        &self,
+        longest: Option<Duration>,
+        others: impl IntoIterator<Item = BorrowedFd<'a>>,
+    ) -> io::Result<Vec<bool>> {
         // What cannot be set is waited for as well as that goes.
         let unset = longest.filter(|longest| self.set(*longest).is_err());
-        let mut asked = vec![PollFd::new(&other, PollFlags::IN)];
-        if longest.is_some() {
-            asked.extend([&self.timer].into_iter().chain(&self.steps).map(|timer| PollFd::new(timer, PollFlags::IN)));
+        let others: Vec<BorrowedFd<'_>> = others.into_iter().collect();
+        let timers = longest.map(|_| [&self.timer].into_iter().chain(&self.steps).map(|timer| timer.as_fd()));
+        let all = others.iter().copied().chain(timers.into_iter().flatten());
+        let mut asked: Vec<_> = all.map(|asked| PollFd::from_borrowed_fd(asked, PollFlags::IN)).collect();
+        match poll(&mut asked, unset.and_then(|unset| Timespec::try_from(unset).ok()).as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
         }
-        // Whatever has ended it, the caller looks.
-        let _ = poll(&mut asked, unset.and_then(|unset| Timespec::try_from(unset).ok()).as_ref());
+        Ok(asked.iter().take(others.len()).map(|asked| !asked.revents().is_empty()).collect())
     }
 
     fn set(&self, wait: Duration) -> io::Result<()> {
@@ -97,15 +108,17 @@ mod tests {
         // The test beside this one sets the wall clock.
         let alarm = Alarm { steps: None, ..Alarm::new().unwrap() };
         let (mut nothing, nobody) = pipe().unwrap();
+        let (never, _nobody) = pipe().unwrap();
         let clock = Clock::default();
         for wait in [Duration::ZERO, Duration::from_millis(30)] {
             let begun = clock.boot();
-            alarm.wait(Some(wait), &nothing);
+            assert_eq!(alarm.wait(Some(wait), [nothing.as_fd(), never.as_fd()]).unwrap(), [false, false]);
             assert!(clock.boot() >= begun + wait);
         }
         drop(nobody);
-        alarm.wait(Some(LONG), &nothing);
-        alarm.wait(None, &nothing);
+        for longest in [Some(LONG), None] {
+            assert_eq!(alarm.wait(longest, [never.as_fd(), nothing.as_fd()]).unwrap(), [false, true]);
+        }
         assert_eq!(nothing.read(&mut [0]).unwrap(), 0);
     }
 
@@ -118,13 +131,13 @@ mod tests {
         if clock_settime(ClockId::Realtime, clock_gettime(ClockId::Realtime)) == Err(Errno::PERM) {
             return;
         }
-        alarm.wait(Some(LONG), &nothing);
+        alarm.wait(Some(LONG), [nothing.as_fd()]).unwrap();
         let (clock, wait) = (Clock::default(), Duration::from_millis(30));
         // Not each time: the daemon that keeps the machine's time may set it meanwhile.
         loop {
             alarm.forget_steps();
             let begun = clock.boot();
-            alarm.wait(Some(wait), &nothing);
+            alarm.wait(Some(wait), [nothing.as_fd()]).unwrap();
             if clock.boot() >= begun + wait {
                 break;
             }

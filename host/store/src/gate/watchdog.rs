@@ -8,19 +8,19 @@
 //! counts it from the waking, the elector from the kill or from a waking after it (but not of a machine that slept: that looks
 //! like a clock that was set). Both give it once, or a host that always wakes late would never end itself.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
 use baton_election::Time;
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::time::ClockId;
 use tokio::sync::watch;
 
 use super::Gate;
 use crate::clock::{Alarm, Clock, nanoseconds_on, towards};
+use crate::doorbell::Doorbell;
 
 /// The longest that the watchdog sleeps while an instance lives: how slow the clock of timers is, it does not hear.
 const LONGEST: Duration = Duration::from_secs(5);
@@ -58,8 +58,8 @@ pub struct Watchdog {
 #[derive(Debug)]
 struct Watched {
     state: Mutex<WatchedState>,
-    /// Is readable once the state has changed.
-    changed: OwnedFd,
+    /// Rung when the state has changed.
+    changed: Doorbell,
     /// When it is to have looked at the gates again, in nanoseconds of the host's clock.
     due: AtomicU64,
     words: Words,
@@ -125,11 +125,6 @@ struct WatchedState {
 }
 
 impl Watched {
-    fn has_changed(&self) {
-        // It fails where nobody has read it for 2^64 changes.
-        let _ = rustix::io::write(&self.changed, &1_u64.to_ne_bytes());
-    }
-
     fn lock(&self) -> MutexGuard<'_, WatchedState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -144,7 +139,7 @@ impl Watchdog {
     pub fn start(clock: Clock, last_words: impl Fn(&str, Duration) + Send + 'static) -> std::io::Result<Self> {
         let shared = Arc::new(Watched {
             state: Mutex::default(),
-            changed: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            changed: Doorbell::new()?,
             due: AtomicU64::new(NEVER),
             words: Words::default(),
         });
@@ -170,7 +165,7 @@ impl Watchdog {
         state.gates.push(Arc::downgrade(gate));
         self.shared.due.fetch_min(super::nanoseconds(gate.now()), Ordering::Relaxed);
         drop(state);
-        self.shared.has_changed();
+        self.shared.changed.ring();
     }
 
     /// How long ago it was to have looked at the instances that it watches; nothing while it turns as it should.
@@ -183,7 +178,7 @@ impl Watchdog {
 impl Drop for Watchdog {
     fn drop(&mut self) {
         self.shared.lock().ended = true;
-        self.shared.has_changed();
+        self.shared.changed.ring();
         self.shared.words.ended.store(true, Ordering::Release);
         for thread in self.threads.drain(..) {
             thread.thread().unpark();
@@ -240,8 +235,9 @@ fn watch(watched: &Watched, clock: &Clock, mut alarm: Alarm, speaker: &Thread) {
 
 /// Sleeps until there is another instance to watch, the clocks step, or the time is over.
 fn sleep(watched: &Watched, alarm: &Alarm, longest: Option<Duration>) {
-    alarm.wait(longest, &watched.changed);
-    let _ = rustix::io::read(&watched.changed, &mut [0; 8]);
+    // Whatever has ended it, who slept looks.
+    let _ = alarm.wait(longest, [watched.changed.as_fd()]);
+    watched.changed.has_rung();
 }
 
 /// What the clock that timers run by has missed.
