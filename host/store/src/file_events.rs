@@ -1,11 +1,10 @@
 //! What the kernel tells of files (inotify(7)), for those that look after them at once rather than later.
 //!
-//! Nothing depends on it: where the system has no inotify left, or a file system tells nothing, nothing is heard. What a file
+//! Where the system has no inotify left, or a file system tells nothing, nothing is heard, and nobody waits for that. What a file
 //! has come to is asked of the file, on a thread that may block for as long as its disk does.
 
 use std::io;
-use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,15 +16,15 @@ use tokio::sync::{OnceCell, Semaphore, watch};
 
 /// Events of files that somebody waits for.
 pub(crate) struct FileEvents {
-    queue: OnceCell<Option<Arc<EventQueue>>>,
+    queue: OnceCell<Arc<AsyncFd<Watches>>>,
     /// Who has this permit asks the file system. One that hangs keeps others from asking, and nobody from anything else.
     asks: Arc<Semaphore>,
     /// Counts what was heard.
     heard: watch::Sender<u64>,
 }
 
-/// Where the kernel puts them.
-pub(crate) struct EventQueue(AsyncFd<OwnedFd>);
+/// What the kernel is to tell of, and what it has told.
+pub(crate) struct Watches(OwnedFd);
 
 impl Default for FileEvents {
     fn default() -> Self {
@@ -39,9 +38,9 @@ impl FileEvents {
         self.heard.subscribe()
     }
 
-    /// None where the system has none left.
-    pub(crate) async fn queue(&self) -> Option<&Arc<EventQueue>> {
-        self.queue.get_or_init(async || EventQueue::new().ok().map(Arc::new)).await.as_ref()
+    /// None while the system has none left.
+    pub(crate) async fn queue(&self) -> Option<&Arc<AsyncFd<Watches>>> {
+        self.queue.get_or_try_init(async || queue().map(Arc::new)).await.ok()
     }
 
     /// Asks the file system, which may take any time.
@@ -57,13 +56,11 @@ impl FileEvents {
 
     /// Waits until the kernel tells of any file, and lets everybody know.
     pub(crate) async fn hear(&self) {
-        let Some(EventQueue(queue)) = self.queue().await.map(Arc::as_ref) else { return std::future::pending().await };
+        let Some(queue) = self.queue().await else { return std::future::pending().await };
         match queue.readable().await {
             Ok(mut readable) => {
-                let mut space = [MaybeUninit::uninit(); 4096];
-                let mut events = inotify::Reader::new(queue.get_ref(), &mut space);
-                // To the end of what there is: which file it was is asked of each.
-                while events.next().is_ok() {}
+                // Which file it was is asked of each.
+                queue.get_ref().have_told();
                 readable.clear_ready();
                 self.heard.send_modify(|heard| *heard += 1);
             }
@@ -72,21 +69,41 @@ impl FileEvents {
     }
 }
 
-impl EventQueue {
-    fn new() -> io::Result<Self> {
-        let queue = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
-        // SAFETY: an `OwnedFd` is one and the same open descriptor until it is dropped, and only the drop of the
-        // registration gives it out of our hands.
-        Ok(Self(unsafe { AsyncFd::register_with_interest(queue, Interest::READABLE)? }))
+fn queue() -> io::Result<AsyncFd<Watches>> {
+    // SAFETY: they are one and the same open descriptor until they are dropped, and only the drop of the registration gives
+    // them out of our hands.
+    Ok(unsafe { AsyncFd::register_with_interest(Watches::new()?, Interest::READABLE)? })
+}
+
+impl Watches {
+    /// None yet.
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self(inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?))
     }
 
     /// Hears of such events of what is at `path` now, until its number is given back, or it is gone.
     pub(crate) fn add(&self, path: &Path, events: WatchFlags) -> io::Result<i32> {
-        Ok(inotify::add_watch(self.0.get_ref(), path, events)?)
+        Ok(inotify::add_watch(&self.0, path, events)?)
     }
 
     /// Hears of it no more. Harmless where the kernel has forgotten it, since the file is gone.
     pub(crate) fn remove(&self, number: i32) {
-        let _ = inotify::remove_watch(self.0.get_ref(), number);
+        let _ = inotify::remove_watch(&self.0, number);
+    }
+
+    /// Whether the kernel has told of anything since this was asked last.
+    pub(crate) fn have_told(&self) -> bool {
+        let mut space = [0; 4096];
+        let mut have_told = false;
+        while rustix::io::read(&self.0, &mut space).is_ok_and(|read| read > 0) {
+            have_told = true;
+        }
+        have_told
+    }
+}
+
+impl AsRawFd for Watches {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
     }
 }

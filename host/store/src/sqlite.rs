@@ -15,6 +15,7 @@ pub(crate) mod foreign;
 mod moves;
 mod objects;
 mod operator;
+mod readings;
 mod renewals;
 mod row;
 
@@ -34,7 +35,7 @@ use super::{LeaseStore, VersionedObject, check_length, recall};
 pub use boot::Boot;
 use database::{Database, FILES, Intent, Step, files_in};
 use moves::Moves;
-use objects::Readings;
+use readings::Readings;
 use renewals::Renewals;
 use row::Stamp;
 

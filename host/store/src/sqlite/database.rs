@@ -10,7 +10,7 @@ use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::watch;
 
 use super::file::{self, File};
-use crate::file_events::EventQueue;
+use crate::file_events::Watches;
 
 /// The files of a store.
 pub(super) const FILES: [&str; 5] = ["lease.db", "state.db", "control.db", "history.db", "modules.db"];
@@ -102,9 +102,16 @@ impl Database {
 
     /// Has the kernel tell when the file that was last found may not be at the path any more, and says whether that is so by
     /// now.
-    pub fn watch(&self, events: &EventQueue) -> bool {
+    pub fn watch_moves(&self, watches: &Watches) -> bool {
         let file = self.last_found().clone();
-        file.is_some_and(|file| file.watch(events))
+        file.is_some_and(|file| file.watch_moves(watches))
+    }
+
+    /// Has the kernel tell of that, and of each write to the file that is there now. Whether it will: not before any file was
+    /// found.
+    pub fn watch_changes(&self, watches: &Watches) -> bool {
+        let file = self.last_found().clone();
+        file.is_some_and(|file| file.watch_changes(watches))
     }
 
     fn last_found(&self) -> MutexGuard<'_, Option<Arc<File>>> {

@@ -13,7 +13,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 use rustix::fs::{FileType, Mode, OFlags, StatVfs, StatVfsMountFlags};
 use rustix::io::Errno;
 
-use crate::file_events::{EventQueue, WatchFlags};
+use crate::file_events::{WatchFlags, Watches};
 use crate::file_system::network;
 
 /// The layout of the tables, in the file's `user_version`.
@@ -66,15 +66,22 @@ impl File {
 
     /// Has the kernel tell when its path may name it no more, and says whether that is so by now. Of a folder further up that
     /// is moved nothing is told.
-    pub fn watch(&self, events: &EventQueue) -> bool {
-        let moved = WatchFlags::MOVE_SELF | WatchFlags::DELETE_SELF;
-        // A name that is taken from a file is a change of its attributes: it is not deleted while anybody has it open.
-        let file = (self.path.as_path(), moved | WatchFlags::ATTRIB);
-        for (path, events_of) in self.path.parent().map(|folder| (folder, moved)).into_iter().chain([file]) {
-            let _ = events.add(path, events_of);
-        }
+    pub fn watch_moves(&self, watches: &Watches) -> bool {
+        self.watch(watches, WatchFlags::empty());
         // Now that what happens from here on is told.
         self.in_place() == Ok(false)
+    }
+
+    /// Has the kernel tell of that, and of each write to what is at its path now, and says whether it will.
+    pub fn watch_changes(&self, watches: &Watches) -> bool {
+        self.watch(watches, WatchFlags::MODIFY)
+    }
+
+    fn watch(&self, watches: &Watches, more: WatchFlags) -> bool {
+        let moved = WatchFlags::MOVE_SELF | WatchFlags::DELETE_SELF;
+        let is_folder_watched = self.path.parent().is_none_or(|folder| watches.add(folder, moved).is_ok());
+        // A name that is taken from a file is a change of its attributes: it is not deleted while anybody has it open.
+        watches.add(&self.path, moved | WatchFlags::ATTRIB | more).is_ok() && is_folder_watched
     }
 
     /// What becomes of the rollback journal when its transaction ends.

@@ -41,7 +41,7 @@ impl SqliteStore {
             let is_looked_after = now.0 == 0 || moves.looked().get(election) == Some(&now);
             if !is_looked_after && let Some(queue) = events.queue().await {
                 let (shared, queue) = (Arc::clone(&self.shared), Arc::clone(queue));
-                let is_moved = events.ask(move || shared.leases.watch(&queue)).await;
+                let is_moved = events.ask(move || shared.leases.watch_moves(queue.get_ref())).await;
                 moves.looked().insert(election.clone(), now);
                 if is_moved {
                     return;

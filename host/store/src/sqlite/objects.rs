@@ -13,7 +13,6 @@ use rusqlite::{Connection, OptionalExtension, params};
 use time::OffsetDateTime;
 use tokio::sync::Semaphore;
 
-use super::batch::{Batches, Waiting};
 use super::database::{Database, Intent, Step};
 use super::{Databases, SqliteStore, elections, new_version};
 use crate::state::HEAD;
@@ -37,15 +36,7 @@ pub(super) const MODULES_SCHEMA: &str =
     "CREATE TABLE module (digest TEXT PRIMARY KEY, stored INTEGER NOT NULL, content BLOB NOT NULL) STRICT;";
 
 /// The table of `control.db` in which each election has what it is told.
-const CONTROL: &str = "control";
-
-/// Readings of that table.
-pub(super) type Readings = Batches<Sought, Reading>;
-
-pub(super) struct Sought {
-    key: String,
-    known: Option<Version>,
-}
+pub(super) const CONTROL: &str = "control";
 
 #[async_trait]
 impl ObjectStore for SqliteStore {
@@ -55,11 +46,10 @@ impl ObjectStore for SqliteStore {
         election: &ElectionName,
         known: Option<&Version>,
     ) -> Result<Reading, StoreError> {
-        let (key, known) = (key(object, election), known.cloned());
         if matches!(object, VersionedObject::Control | VersionedObject::Steering) {
-            let queue = self.shared.readings.of(&self.shared.control);
-            return self.together(queue, Sought { key, known }, Databases::read_all).await;
+            return self.read_shared(object, election, known).await;
         }
+        let (key, known) = (key(object, election), known.cloned());
         self.in_lane(election, move |shared| {
             let (database, table) = shared.place(object);
             database.transact(Intent::Read, |db| read(db, table, &key, known.as_ref()).map(Ok))
@@ -242,12 +232,6 @@ impl SqliteStore {
 }
 
 impl Databases {
-    fn read_all(&self, sought: Vec<Waiting<Sought, Reading>>) {
-        self.control.transact_all(Intent::Read, sought, &|db, Waiting { request: Sought { key, known }, .. }| {
-            read(db, CONTROL, key, known.as_ref()).map(Ok)
-        });
-    }
-
     /// The version of an election's object; none if there is no such object.
     pub(super) fn version(
         &self,
@@ -287,7 +271,12 @@ fn suffix(object: VersionedObject) -> &'static str {
 }
 
 /// An election's object. The content is left on the disk where its version is `known`.
-fn read(db: &Connection, table: &'static str, key: &str, known: Option<&Version>) -> rusqlite::Result<Reading> {
+pub(super) fn read(
+    db: &Connection,
+    table: &'static str,
+    key: &str,
+    known: Option<&Version>,
+) -> rusqlite::Result<Reading> {
     let found = db
         .prepare_cached(&format!(
             "SELECT version, CASE WHEN version = ?2 THEN NULL ELSE content END FROM {table} WHERE election = ?1"

@@ -493,7 +493,7 @@ async fn what_a_host_reads_at_one_moment_is_read_together() {
     created(&store).await;
     let (control, content) = (VersionedObject::Control, Bytes::from_static(b"{}"));
     let written = store.write(control, &job(), None, content.clone()).await.unwrap();
-    let queue = store.shared.readings.of(&store.shared.control);
+    let queue = store.shared.readings.batches.of(&store.shared.control);
     let turn = Arc::clone(&queue.turn).acquire_owned().await.unwrap();
     let read = |(object, known): (VersionedObject, Option<Version>)| {
         let store = store.clone();

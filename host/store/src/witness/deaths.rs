@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::Place;
-use crate::file_events::{EventQueue, FileEvents, WatchFlags};
+use crate::file_events::{FileEvents, WatchFlags, Watches};
 
 /// The waits from one look to the next, in milliseconds: after that, what was closed was one runner of several.
 const LOOKS: [u64; 8] = [0, 1, 2, 4, 8, 16, 32, 64];
@@ -126,22 +126,22 @@ impl Deaths {
         let is_watched = lock(&self.watched).keys().collect::<HashSet<_>>() == wanted.iter().collect();
         if !is_watched {
             let (watched, folder) = (Arc::clone(&self.watched), self.folder.clone());
-            self.events.ask(move || watch(&queue, &watched, &folder, &wanted)).await;
+            self.events.ask(move || watch(queue.get_ref(), &watched, &folder, &wanted)).await;
         }
     }
 }
 
 /// Has the kernel tell of those lock files from here on, and of no other.
-fn watch(queue: &EventQueue, watched: &Mutex<HashMap<Place, i32>>, folder: &Path, wanted: &HashSet<Place>) {
+fn watch(watches: &Watches, watched: &Mutex<HashMap<Place, i32>>, folder: &Path, wanted: &HashSet<Place>) {
     // Nobody else changes it: one asks at a time.
     let mut now = lock(watched).clone();
     for (_, number) in now.extract_if(|place, _| !wanted.contains(place)) {
-        queue.remove(number);
+        watches.remove(number);
     }
     for place in wanted.iter().filter(|place| super::is_incarnation(&place.incarnation)) {
         let closed = WatchFlags::CLOSE_WRITE | WatchFlags::DONT_FOLLOW;
         if !now.contains_key(place)
-            && let Ok(number) = queue.add(&folder.join(&place.incarnation), closed)
+            && let Ok(number) = watches.add(&folder.join(&place.incarnation), closed)
         {
             now.insert(place.clone(), number);
         }

@@ -1,0 +1,229 @@
+//! Readings of what is published, and of what is asked of the nodes. A host repeats them every few seconds for each of its
+//! elections, nearly always to find nothing new. So those that are asked for at one moment take one transaction, and none
+//! is made while the kernel has told (inotify(7)) of no write to the file since the last: it tells of those of all processes,
+//! and before who writes gives up the lock that a reading waits for.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use baton_election::{ElectionName, StoreError, Version};
+use tokio::time::Instant;
+
+use super::batch::{Batches, Waiting};
+use super::database::{Database, Intent};
+use super::objects::{CONTROL, key, read};
+use super::{Databases, SqliteStore};
+use crate::file_events::Watches;
+use crate::{Reading, VersionedObject};
+
+/// What was read is read again after so long, whatever the kernel has told: it tells nothing of a folder further up that was
+/// moved or mounted over, nor of a link on the way that leads elsewhere.
+const STANDS_FOR: Duration = Duration::from_secs(30);
+
+/// Those of all elections.
+#[derive(Default)]
+pub(super) struct Readings {
+    pub batches: Batches<Sought, Reading>,
+    last: Mutex<Last>,
+}
+
+pub(super) struct Sought {
+    key: String,
+    known: Option<Version>,
+}
+
+/// What was read since the file was written to last.
+#[derive(Default)]
+struct Last {
+    /// None before the first transaction, and where the system has none left.
+    watches: Option<Arc<Watches>>,
+    /// The number of the file that was found at the path last.
+    file: u64,
+    /// Counts when the kernel has told of anything, or another file was found.
+    told: u64,
+    /// By key, when it was read, and its version if it was there.
+    found: HashMap<String, (Instant, Option<Version>)>,
+}
+
+impl Last {
+    /// Forgets what does not stand any more.
+    fn hear(&mut self, control: &Database) {
+        let file = *control.files().borrow();
+        let is_another = std::mem::replace(&mut self.file, file) != file;
+        if self.watches.as_ref().is_some_and(|watches| watches.have_told()) || is_another {
+            self.told += 1;
+            self.found.clear();
+        }
+    }
+
+    /// What a reading would find, as far as that is known without one.
+    fn still(&self, Sought { key, known }: &Sought) -> Option<Reading> {
+        match self.found.get(key).filter(|(at, _)| at.elapsed() < STANDS_FOR)? {
+            (_, None) => Some(Reading::Nothing),
+            (_, version) => (version == known).then_some(Reading::Unchanged),
+        }
+    }
+}
+
+impl Sought {
+    /// The version that it has by now, if it is there.
+    fn version(&self, reading: &Reading) -> Option<Version> {
+        match reading {
+            Reading::Nothing => None,
+            Reading::Unchanged => self.known.clone(),
+            Reading::Found(version, _) => Some(version.clone()),
+        }
+    }
+}
+
+impl Readings {
+    fn last(&self, control: &Database) -> MutexGuard<'_, Last> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.hear(control);
+        last
+    }
+
+    /// Has the kernel tell of the file from here on, if it can, and returns how often it has by now. It may wait for the disk.
+    fn watch(&self, control: &Database) -> Option<u64> {
+        let watches = {
+            let mut last = self.last(control);
+            if last.watches.is_none() {
+                last.watches = Watches::new().ok().map(Arc::new);
+            }
+            last.watches.clone()?
+        };
+        control.watch_changes(&watches).then(|| self.last(control).told)
+    }
+
+    /// This was read when it had told so often.
+    fn note(&self, control: &Database, told: u64, sought: &Sought, reading: &Reading) {
+        let mut last = self.last(control);
+        if last.told == told {
+            last.found.insert(sought.key.clone(), (Instant::now(), sought.version(reading)));
+        }
+    }
+}
+
+impl SqliteStore {
+    /// Reads one of these objects.
+    pub(super) async fn read_shared(
+        &self,
+        object: VersionedObject,
+        election: &ElectionName,
+        known: Option<&Version>,
+    ) -> Result<Reading, StoreError> {
+        let readings = &self.shared.readings;
+        let sought = Sought { key: key(object, election), known: known.cloned() };
+        if let Some(reading) = readings.last(&self.shared.control).still(&sought) {
+            return Ok(reading);
+        }
+        self.together(readings.batches.of(&self.shared.control), sought, Databases::read_all).await
+    }
+}
+
+impl Databases {
+    fn read_all(&self, sought: Vec<Waiting<Sought, Reading>>) {
+        let told = self.readings.watch(&self.control);
+        self.control.transact_all(Intent::Read, sought, &|db, Waiting { request, .. }| {
+            let reading = read(db, CONTROL, &request.key, request.known.as_ref())?;
+            if let Some(told) = told {
+                self.readings.note(&self.control, told, request, &reading);
+            }
+            Ok(Ok(reading))
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::pin::pin;
+
+    use bytes::Bytes;
+    use futures::poll;
+
+    use super::*;
+    use crate::VersionedObject::{Control, Steering};
+    use crate::{LeaseStore as _, ObjectStore as _};
+
+    fn job() -> ElectionName {
+        ElectionName::new("job").unwrap()
+    }
+
+    fn found(version: &Version, content: &'static [u8]) -> Result<Reading, StoreError> {
+        Ok(Reading::Found(version.clone(), Bytes::from_static(content)))
+    }
+
+    /// Whether the file is read to know what has become of that version.
+    async fn asks(store: &SqliteStore, object: VersionedObject, known: Option<&Version>) -> bool {
+        let queue = store.shared.readings.batches.of(&store.shared.control);
+        let _turn = Arc::clone(&queue.turn).acquire_owned().await.unwrap();
+        poll!(pin!(store.read(object, &job(), known))).is_pending()
+    }
+
+    #[tokio::test]
+    async fn what_was_read_stands_until_something_is_done_to_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, copy] = ["control.db", "copy"].map(|name| folder.path().join(name));
+        let [store, other] = [(); 2].map(|()| SqliteStore::new(folder.path()));
+        store.create().await.unwrap();
+        let first = other.write(Control, &job(), None, Bytes::from_static(b"1")).await.unwrap();
+        assert_eq!(store.read(Control, &job(), None).await, found(&first, b"1"));
+        fs::copy(&file, &copy).unwrap();
+        let second = other.write(Control, &job(), Some(&first), Bytes::from_static(b"2")).await.unwrap();
+        let newer = fs::read(&file).unwrap();
+        let mut version = first.clone();
+        for what in ["", "replaced", "overwritten", "given other rights", "left alone for long"] {
+            match what {
+                "replaced" => fs::rename(&copy, &file).unwrap(),
+                "overwritten" => fs::write(&file, &newer).unwrap(),
+                "given other rights" => fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap(),
+                "left alone for long" => {
+                    let mut last = store.shared.readings.last(&store.shared.control);
+                    last.found.values_mut().for_each(|(at, _)| *at -= STANDS_FOR);
+                }
+                _ => {}
+            }
+            assert!(asks(&store, Control, Some(&version)).await, "{what}");
+            let (next, content): (_, &[u8]) = if what == "replaced" { (&first, b"1") } else { (&second, b"2") };
+            let expected = if *next == version { Ok(Reading::Unchanged) } else { found(next, content) };
+            assert_eq!(store.read(Control, &job(), Some(&version)).await, expected, "{what}");
+            version = next.clone();
+            // Of a file that was found by the first reading, the second stands.
+            assert_eq!(store.read(Control, &job(), Some(&version)).await, Ok(Reading::Unchanged));
+            assert_eq!(store.read(Steering, &job(), None).await, Ok(Reading::Nothing));
+            for (object, known) in [(Control, Some(&version)), (Steering, None), (Steering, Some(&version))] {
+                assert!(!asks(&store, object, known).await, "{what}: {object:?}");
+            }
+            assert!(asks(&store, Control, None).await, "its content is nowhere else");
+            assert_eq!(store.read(Control, &job(), Some(&version)).await, Ok(Reading::Unchanged));
+            assert_eq!(store.read(Steering, &job(), Some(&version)).await, Ok(Reading::Nothing));
+        }
+        fs::remove_file(&file).unwrap();
+        assert!(store.read(Control, &job(), Some(&version)).await.is_err());
+    }
+
+    /// Of which the kernel tells nothing.
+    #[tokio::test]
+    async fn what_was_read_of_a_file_does_not_stand_for_another_that_was_found_since() {
+        let folder = tempfile::tempdir().unwrap();
+        let [one, two, link] = ["one", "two", "link"].map(|name| folder.path().join(name));
+        for folder in [&one, &two] {
+            SqliteStore::new(folder).create().await.unwrap();
+        }
+        std::os::unix::fs::symlink(&one, &link).unwrap();
+        let store = SqliteStore::new(&link);
+        let version = store.write(Control, &job(), None, Bytes::from_static(b"1")).await.unwrap();
+        for _ in 0..2 {
+            assert_eq!(store.read(Control, &job(), Some(&version)).await, Ok(Reading::Unchanged));
+        }
+        fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink(&two, &link).unwrap();
+        assert!(!asks(&store, Control, Some(&version)).await, "as long as nobody looks");
+        assert_eq!(store.shared.version(Control, &job()), Ok(None));
+        assert_eq!(store.read(Control, &job(), Some(&version)).await, Ok(Reading::Nothing));
+    }
+}
