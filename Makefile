@@ -6,7 +6,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 HEARTBEAT := $(TARGET)/wasm32-wasip2/release/heartbeat.wasm
 GUESTS := $(CARGO) build --locked --release --target wasm32-wasip2
 
-.PHONY: help demo build dist guests examples test tests-built faults deaths soak model fuzz bench bench-peers docs lint lint-arm \
+.PHONY: help demo build dist guests examples test test-blackbox test-others tests-built faults deaths soak model fuzz bench bench-peers docs lint lint-arm \
 	clean setup setup-examples setup-tests
 
 help: ## Say what there is
@@ -36,12 +36,23 @@ test: tests-built ## Run every test there is, those against Azurite and a regist
 	host/tests/registry.sh install
 	host/tests/minisign.sh install
 	host/tests/browser.sh install
-	# Most tests wait for processes, so more of them run at once than there are processors: as many as have a share.
-	RUST_TEST_THREADS=$$(($$(nproc) * 6)) $(CARGO) test --locked --workspace
+	@$(MAKE) --no-print-directory --jobs 2 test-blackbox test-others
 	@! [ -s $(TARGET)/tmp/skipped ] || cat $(TARGET)/tmp/skipped
 
+# Most tests wait for processes, so more of them run at once than there are processors: as many as have a share. No other
+# target of tests has a name that begins with a b.
+test-blackbox test-others: export RUST_TEST_THREADS := $(shell expr $$(nproc) '*' 6)
+OTHERS := --lib --bins --examples --test '[!b]*'
+
+test-blackbox:
+	$(CARGO) test --locked --workspace --test blackbox
+
+test-others:
+	$(CARGO) test --locked --workspace --doc
+	$(CARGO) test --locked --workspace --no-fail-fast $(OTHERS)
+
 tests-built: setup-tests examples
-	$(CARGO) test --locked --workspace --no-run
+	$(CARGO) test --locked --workspace --no-run $(OTHERS) --test blackbox
 
 MINUTES ?= 2
 
