@@ -74,7 +74,7 @@ const FULL: Effort = Effort {
     instances: instances::Effort { starts: 10_000, kills: 3_000, large: 200 },
     state: state::Effort { rounds: 40, commits: 100 },
     failover: failover::Effort { terms: 3_000, pairs: 5, rounds: 40 },
-    requests: requests::Effort { rounds: 100 },
+    requests: requests::Effort { rounds: 40 },
     swaps: swaps::Effort { hosts: 1, rounds: 300 },
     warm: warm::Effort { rounds: 10 },
     languages: languages::Effort { starts: 20 },

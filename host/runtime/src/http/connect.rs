@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
@@ -52,14 +54,27 @@ impl From<Error> for NotOpened {
 pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// Whether a connection is in the middle of something. If it is when it is dropped, or the process is ended by force,
-/// the other side is told so by a reset, and what the kernel has not sent yet is never sent.
+/// What is said to a connection by who uses it. Clones are of the same one.
 #[derive(Clone, Debug)]
-pub(super) struct InFlight(Arc<AtomicBool>);
+pub(super) struct Signals(Arc<Signalled>);
 
-impl InFlight {
-    pub(super) fn set(&self, is_in_flight: bool) {
-        self.0.store(is_in_flight, Ordering::Release);
+#[derive(Debug)]
+struct Signalled {
+    is_in_flight: AtomicBool,
+    asks_kernel: AtomicBool,
+}
+
+impl Signals {
+    /// Whether it is in the middle of something, as it is from the beginning. If it is when it is dropped, or the process is
+    /// ended by force, the other side is told so by a reset, and what the kernel has not sent yet is never sent.
+    pub(super) fn set_in_flight(&self, is_in_flight: bool) {
+        self.0.is_in_flight.store(is_in_flight, Ordering::Release);
+    }
+
+    /// Has its next reads ask the kernel for what has come, until that has no more: where nobody has looked since the guest
+    /// began to compute, nobody has heard of it yet.
+    pub(super) fn ask_kernel(&self) {
+        self.0.asks_kernel.store(true, Ordering::Release);
     }
 }
 
@@ -77,7 +92,7 @@ impl Connector {
         origin: &Origin,
         reach: Reach,
         gate: &Arc<Gate>,
-    ) -> Result<(Box<dyn Io>, InFlight), NotOpened> {
+    ) -> Result<(Box<dyn Io>, Signals), NotOpened> {
         let addresses = self.addresses(origin, gate).await?;
         let mut not = match addresses.first() {
             Some(address) => NotOpened::OutOfReach(address.ip()),
@@ -85,7 +100,7 @@ impl Connector {
         };
         for address in addresses.into_iter().filter(|address| reach.includes(address.ip())) {
             match Gated::connect(address, gate).await {
-                Ok((stream, in_flight)) => return Ok((self.secure(origin, stream).await?, in_flight)),
+                Ok((stream, signals)) => return Ok((self.secure(origin, stream).await?, signals)),
                 Err(error) => not = error.into(),
             }
         }
@@ -135,17 +150,18 @@ fn connect_error(error: &io::Error) -> Error {
 struct Gated {
     tcp: TcpStream,
     gate: Arc<Gate>,
-    in_flight: InFlight,
+    signals: Signals,
 }
 
 impl Gated {
-    async fn connect(address: SocketAddr, gate: &Arc<Gate>) -> Result<(Self, InFlight), Error> {
+    async fn connect(address: SocketAddr, gate: &Arc<Gate>) -> Result<(Self, Signals), Error> {
         gate.check().map_err(told)?;
         let tcp = Self::open(address).await.map_err(|error| connect_error(&error))?;
         // A head and a body that follow each other need not wait for acknowledgements.
         tcp.set_nodelay(true).map_err(|error| connect_error(&error))?;
-        let in_flight = InFlight(Arc::new(AtomicBool::new(true)));
-        Ok((Self { tcp, gate: Arc::clone(gate), in_flight: in_flight.clone() }, in_flight))
+        let said = Signalled { is_in_flight: AtomicBool::new(true), asks_kernel: AtomicBool::new(false) };
+        let signals = Signals(Arc::new(said));
+        Ok((Self { tcp, gate: Arc::clone(gate), signals: signals.clone() }, signals))
     }
 
     /// What becomes of it is decided now: a process that is ended by force does nothing more, and the kernel would go
@@ -166,7 +182,7 @@ impl Gated {
 
 impl Drop for Gated {
     fn drop(&mut self) {
-        if !self.in_flight.0.load(Ordering::Acquire) && !self.gate.remaining().is_zero() {
+        if !self.signals.0.is_in_flight.load(Ordering::Acquire) && !self.gate.remaining().is_zero() {
             // It ends in order. Should this fail, it is reset: nobody waits for anything more on it.
             #[expect(deprecated, reason = "closing blocks with a time to linger, and this takes that away")]
             let _ = self.tcp.set_linger(None);
@@ -176,6 +192,18 @@ impl Drop for Gated {
 
 impl AsyncRead for Gated {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.signals.0.asks_kernel.load(Ordering::Acquire) {
+            let read = rustix::net::recv(&self.tcp, buffer.initialize_unfilled(), RecvFlags::empty());
+            self.signals.0.asks_kernel.store(matches!(read, Ok((1.., _))), Ordering::Release);
+            match read {
+                Ok((read, _)) => {
+                    buffer.advance(read);
+                    return Poll::Ready(Ok(()));
+                }
+                Err(Errno::AGAIN) => {}
+                Err(error) => return Poll::Ready(Err(error.into())),
+            }
+        }
         Pin::new(&mut self.tcp).poll_read(cx, buffer)
     }
 }
@@ -196,7 +224,7 @@ impl AsyncWrite for Gated {
         let ended = Pin::new(&mut self.tcp).poll_shutdown(cx);
         if matches!(ended, Poll::Ready(Ok(()))) {
             // All was said, in order.
-            self.in_flight.set(false);
+            self.signals.set_in_flight(false);
         }
         ended
     }
@@ -208,6 +236,7 @@ mod tests {
     use std::future::poll_fn;
     use std::io::{ErrorKind, Read as _, Write as _};
     use std::net::{Ipv4Addr, TcpListener};
+    use std::task::Waker;
     use std::time::Duration;
 
     use futures::FutureExt as _;
@@ -216,13 +245,13 @@ mod tests {
     use super::*;
 
     /// A connection behind an open gate, and its other side.
-    async fn connection() -> (Gated, InFlight, Page, std::net::TcpStream, Arc<Gate>) {
+    async fn connection() -> (Gated, Signals, Page, std::net::TcpStream, Arc<Gate>) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let (gate, page) = gate_for(Duration::from_secs(3600));
-        let (gated, in_flight) = Gated::connect(listener.local_addr().unwrap(), &gate).await.unwrap();
+        let (gated, signals) = Gated::connect(listener.local_addr().unwrap(), &gate).await.unwrap();
         let (server, _) = listener.accept().unwrap();
         server.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        (gated, in_flight, page, server, gate)
+        (gated, signals, page, server, gate)
     }
 
     async fn write(gated: &mut Gated, bytes: &[u8]) -> io::Result<usize> {
@@ -242,6 +271,36 @@ mod tests {
         assert_eq!(server.read(&mut read).unwrap(), 6);
         assert_eq!(server.read(&mut read).unwrap_err().kind(), ErrorKind::WouldBlock, "nothing more, and no end");
         assert!(Gated::connect(gated.tcp.peer_addr().unwrap(), &gate).await.is_err(), "nor a new connection");
+    }
+
+    #[tokio::test]
+    async fn who_asks_the_kernel_reads_what_nobody_has_heard_of_yet() {
+        let (mut gated, signals, _page, mut server, _gate) = connection().await;
+        // Nothing is awaited from here on, so that nobody hears anything.
+        let mut read = || {
+            let mut space = [0; 8];
+            let mut buffer = ReadBuf::new(&mut space);
+            let read = Pin::new(&mut gated).poll_read(&mut Context::from_waker(Waker::noop()), &mut buffer);
+            read.map(|read| (read.is_ok(), buffer.filled().to_vec()))
+        };
+        signals.ask_kernel();
+        assert_eq!(read(), Poll::Pending);
+        server.write_all(b"more than its room").unwrap();
+        drop(server);
+        let first = (0..).find_map(|_| {
+            signals.ask_kernel();
+            Some(read()).filter(Poll::is_ready)
+        });
+        assert_eq!(first, Some(Poll::Ready((true, b"more tha".to_vec()))));
+        // It goes on to ask while there is something.
+        let rest = [&b"n its ro"[..], b"om"].map(|bytes| Poll::Ready((true, bytes.to_vec())));
+        assert_eq!([read(), read()], rest);
+        let ended = (0..).find_map(|_| {
+            signals.ask_kernel();
+            Some(read()).filter(Poll::is_ready)
+        });
+        assert_eq!(ended, Some(Poll::Ready((true, Vec::new()))));
+        assert_eq!(read(), Poll::Pending, "the end was all that was asked for");
     }
 
     #[tokio::test]
@@ -269,8 +328,8 @@ mod tests {
         for (is_in_flight, is_closed, is_reset) in
             [(true, false, true), (true, true, true), (false, true, true), (false, false, false)]
         {
-            let (gated, in_flight, page, mut server, _gate) = connection().await;
-            in_flight.set(is_in_flight);
+            let (gated, signals, page, mut server, _gate) = connection().await;
+            signals.set_in_flight(is_in_flight);
             if is_closed {
                 page.close();
             }

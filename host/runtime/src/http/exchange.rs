@@ -19,11 +19,10 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::task::yield_now;
 use wasmtime_wasi_http::io::TokioIo;
 use wasmtime_wasi_http::{Error, WasiBody};
 
-use super::connect::{InFlight, Io, NotOpened};
+use super::connect::{Io, NotOpened, Signals};
 use super::grant::{Origin, Reach};
 use super::limits::{HEAD_BYTES, IDLE, IDLE_FOR, READ_AHEAD, Wait, Waits};
 use super::trace::Traced;
@@ -75,18 +74,15 @@ async fn make(shared: Arc<Common>, admitted: Admitted) -> Result<(Response<WasiB
         };
         request = request.map(|body| body.map_frame(keeping).boxed_unsync());
     }
-    if !shared.idle.is_empty() {
-        // Nobody may have looked at the kept ones since the guest began to compute: their ends are seen now.
-        yield_now().await;
-    }
     let mut kept = shared.idle.take(origin, reach, shared.clock.now());
     let (connection, response) = loop {
         let is_kept = kept.is_some();
         let mut connection = match kept.take() {
             Some(connection) => connection,
-            None => open(&shared, origin, reach, waits).await?,
+            // By itself, since it is far larger than all the rest, and seldom: a request is moved several times before it begins.
+            None => Box::pin(open(&shared, origin, reach, waits)).await?,
         };
-        connection.in_flight.set(true);
+        connection.signals.set_in_flight(true);
         match connection.ask(request, &shared, waits.first_byte).await {
             Ok(response) => break (connection, response),
             // The server had closed it, and has seen nothing of the request.
@@ -145,11 +141,11 @@ impl Driven {
 
 async fn open(shared: &Common, origin: &Origin, reach: Reach, waits: Waits) -> Result<Box<Connection>, Error> {
     let opening = async {
-        let (stream, in_flight) = shared.connector.open(origin, reach, &shared.gate).await?;
+        let (stream, signals) = shared.connector.open(origin, reach, &shared.gate).await?;
         let handshake =
             http1::Builder::new().max_buf_size(READ_AHEAD).max_header_size(HEAD_BYTES).handshake(TokioIo::new(stream));
         let (sender, driver) = handshake.await.map_err(|error| shared.explain(&error))?;
-        Ok((sender, driver, in_flight))
+        Ok((sender, driver, signals))
     };
     let mut wait = Wait::new(&shared.gate, &shared.clock, waits.connect);
     let opened = tokio::select! {
@@ -159,13 +155,13 @@ async fn open(shared: &Common, origin: &Origin, reach: Reach, waits: Waits) -> R
             return Err(shared.late(Error::ConnectionTimeout));
         }
     };
-    let (sender, driver, in_flight) = opened.map_err(|not| match not {
+    let (sender, driver, signals) = opened.map_err(|not| match not {
         NotOpened::Failed(error) => error,
         NotOpened::OutOfReach(address) => shared.refuse_address(origin, address),
     })?;
     let origin = origin.clone();
     let idle_since = Time::default();
-    Ok(Box::new(Connection { origin, reach, sender, driver, wait, in_flight, ended: false, idle_since }))
+    Ok(Box::new(Connection { origin, reach, sender, driver, wait, signals, ended: false, idle_since }))
 }
 
 /// There is no response.
@@ -185,7 +181,7 @@ pub(super) struct Connection {
     driver: http1::Connection<TokioIo<Box<dyn Io>>, WasiBody>,
     /// For its connection, and then for each answer.
     wait: Wait,
-    in_flight: InFlight,
+    signals: Signals,
     /// The driver has ended, and must not be polled again.
     ended: bool,
     idle_since: Time,
@@ -254,14 +250,11 @@ impl Idle {
                 kept.swap_remove(at)
             };
             // Whatever the server has sent meanwhile is its end.
+            connection.signals.ask_kernel();
             if connection.poll_finished(&mut Context::from_waker(Waker::noop())) == Poll::Ready(true) {
                 return Some(connection);
             }
         }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
     /// Ends all of them, in order.
@@ -270,7 +263,7 @@ impl Idle {
     }
 
     fn keep(&self, mut connection: Box<Connection>, now: Time) {
-        connection.in_flight.set(false);
+        connection.signals.set_in_flight(false);
         connection.idle_since = now;
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.len() == IDLE {
@@ -348,7 +341,7 @@ mod tests {
         let uri = format!("http://127.0.0.1:{}/", listener.local_addr().unwrap().port()).parse().unwrap();
         let origin = Origin::of(&uri).unwrap();
         let connector = Connector::new(tls::connector(&[]).unwrap(), Lookups::nowhere());
-        let Ok((stream, in_flight)) = connector.open(&origin, Reach::Private, &gate).await else { panic!() };
+        let Ok((stream, signals)) = connector.open(&origin, Reach::Private, &gate).await else { panic!() };
         let (mut sender, mut driver) = http1::Builder::new().handshake(TokioIo::new(stream)).await.unwrap();
         // It asks for a request before it is ready for one.
         assert!(poll_fn(|cx| Poll::Ready(Pin::new(&mut driver).poll(cx))).await.is_pending());
@@ -356,7 +349,7 @@ mod tests {
         let (ended, idle_since, reach) = (false, now, Reach::Private);
         let wait = Wait::new(&gate, &clock, Duration::from_secs(1));
         let idle = Idle::default();
-        let kept = Connection { origin: origin.clone(), reach, sender, driver, wait, in_flight, ended, idle_since };
+        let kept = Connection { origin: origin.clone(), reach, sender, driver, wait, signals, ended, idle_since };
         idle.keep(Box::new(kept), now);
         assert!(idle.take(&origin, Reach::Public, now).is_none(), "it leads to a private address");
         assert!(idle.take(&origin, Reach::Private, now).is_some());

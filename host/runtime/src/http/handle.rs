@@ -58,9 +58,9 @@ fn begin(http: &Http, asked: HostOutgoingRequest, waits: Waits) -> HostFutureInc
         Ok(admitted) => {
             let run = exchange::run(Arc::clone(shared), admitted);
             let begun = shared.begun.clone();
-            HostFutureIncomingResponse::Pending(shared.begun.spawn(async move {
+            HostFutureIncomingResponse::Pending(shared.begun.begin(async move {
                 let (response, rest) = run.await?;
-                Ok((response, rest.map_or_else(nothing, |rest| begun.spawn(rest))))
+                Ok((response, rest.map_or_else(nothing, |rest| begun.go_on(rest))))
             }))
         }
     }

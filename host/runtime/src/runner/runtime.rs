@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use baton_election::Time;
 use futures::FutureExt as _;
+use futures::future::lazy;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Notify;
 use tokio::task::yield_now;
@@ -74,7 +75,7 @@ impl GuestRuntime {
 
     /// What begins something on it.
     pub(super) fn begun(&self) -> Begun {
-        Begun(Arc::clone(&self.turns))
+        Begun { runtime: Arc::clone(&self.runtime), turns: Arc::clone(&self.turns) }
     }
 
     /// What its guest looks with whether something is there.
@@ -126,15 +127,27 @@ impl Wake for Woken {
 
 /// Begins what goes on while the guest waits or computes.
 #[derive(Clone)]
-pub(in super::super) struct Begun(Arc<Turns>);
+pub(in super::super) struct Begun {
+    runtime: Arc<Runtime>,
+    turns: Arc<Turns>,
+}
 
 impl Begun {
-    /// Begins it. It ends when the handle is dropped.
-    pub(in super::super) fn spawn<T: Send + 'static>(
+    /// Begins what the guest asks for, in a call of its. It ends when the handle is dropped.
+    pub(in super::super) fn begin<T: Send + 'static>(
         &self,
         future: impl Future<Output = T> + Send + 'static,
     ) -> AbortOnDropJoinHandle<T> {
-        let under_way = UnderWay::begin(&self.0);
+        // Who is not on the runtime would wake it for that, by a call of the system, whether it sleeps or not.
+        self.runtime.block_on(lazy(|_| self.go_on(future)))
+    }
+
+    /// Has what is left of something that was begun go on by itself. It ends when the handle is dropped.
+    pub(in super::super) fn go_on<T: Send + 'static>(
+        &self,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> AbortOnDropJoinHandle<T> {
+        let under_way = UnderWay::begin(&self.turns);
         spawn(async move {
             let _under_way = under_way;
             future.await
