@@ -59,10 +59,12 @@ impl FileEvents {
         let Some(queue) = self.queue().await else { return std::future::pending().await };
         match queue.readable().await {
             Ok(mut readable) => {
-                // Which file it was is asked of each.
-                queue.get_ref().have_told();
+                // Of several that wait, the first hears it, and which file it was is asked of each.
+                let have_told = queue.get_ref().have_told();
                 readable.clear_ready();
-                self.heard.send_modify(|heard| *heard += 1);
+                if have_told {
+                    self.heard.send_modify(|heard| *heard += 1);
+                }
             }
             Err(_) => std::future::pending().await,
         }

@@ -61,7 +61,7 @@ struct Known {
 
 impl Reclaiming {
     pub(crate) fn new(store: Arc<dyn LeaseStore>, url: &StoreUrl, own: Arc<LockFile>) -> Self {
-        let deaths = Deaths::new(own.folder().to_owned());
+        let deaths = Deaths::new(own.folder().to_owned(), Arc::default());
         let notes = boot_id().map(|boot| Arc::new(Notes::new(own, boot, url.to_string())));
         Self { store, notes, deaths, asks: Arc::new(Semaphore::new(1)), known: Mutex::default() }
     }

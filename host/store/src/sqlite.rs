@@ -29,6 +29,7 @@ use baton_election::{ElectionName, LeaseId, Op, Reply, StoreError, Term, Version
 use rusqlite::Connection;
 use tokio::sync::Semaphore;
 
+use super::file_events::FileEvents;
 use super::lease::{LeaseObject, apply};
 use super::witness::{self, Deaths, LockFile, Place};
 use super::{LeaseStore, VersionedObject, check_length, recall};
@@ -111,6 +112,8 @@ impl SqliteStore {
         let control = Database::new(control, asked, objects::CONTROL_SCHEMA, CONTROL_BUSY);
         let history = Database::new(history, "the past terms", objects::HISTORY_SCHEMA, CONTROL_BUSY);
         let modules = Database::new(modules, "the modules", objects::MODULES_SCHEMA, MODULES_BUSY);
+        // The system has few queues for one user: one has both.
+        let events = Arc::<FileEvents>::default();
         Self {
             shared: Arc::new(Databases {
                 leases,
@@ -119,12 +122,13 @@ impl SqliteStore {
                 history,
                 modules,
                 boot,
-                witness: lock_file.map(|own| Witness { own, deaths: Deaths::new(dir.join(witness::FOLDER)) }),
+                witness: lock_file
+                    .map(|own| Witness { own, deaths: Deaths::new(dir.join(witness::FOLDER), Arc::clone(&events)) }),
                 watched: Mutex::default(),
                 lanes: Mutex::default(),
                 renewals: Renewals::default(),
                 readings: Readings::default(),
-                moves: Moves::default(),
+                moves: Moves::new(events),
                 module_lane: Arc::new(Semaphore::new(LANES)),
             }),
         }

@@ -9,9 +9,8 @@ use baton_election::ElectionName;
 use super::SqliteStore;
 use crate::file_events::FileEvents;
 
-#[derive(Default)]
 pub(super) struct Moves {
-    events: FileEvents,
+    events: Arc<FileEvents>,
     looked: Mutex<HashMap<ElectionName, Look>>,
 }
 
@@ -19,6 +18,11 @@ pub(super) struct Moves {
 type Look = (u64, u64);
 
 impl Moves {
+    /// Heard with these events.
+    pub(super) fn new(events: Arc<FileEvents>) -> Self {
+        Self { events, looked: Mutex::default() }
+    }
+
     #[cfg(test)]
     pub(super) fn looked_after(&self, election: &ElectionName) -> Option<Look> {
         self.looked().get(election).copied()

@@ -23,7 +23,7 @@ const LOOKS: [u64; 8] = [0, 1, 2, 4, 8, 16, 32, 64];
 pub(crate) struct Deaths {
     folder: PathBuf,
     holders: watch::Sender<HashMap<ElectionName, Holder>>,
-    events: FileEvents,
+    events: Arc<FileEvents>,
     /// Of which lock files the kernel tells, and under which numbers.
     watched: Arc<Mutex<HashMap<Place, i32>>>,
 }
@@ -38,9 +38,9 @@ struct Holder {
 }
 
 impl Deaths {
-    /// Of the incarnations whose lock files are in that folder. Touches nothing yet.
-    pub(crate) fn new(folder: PathBuf) -> Self {
-        Self { folder, holders: watch::Sender::default(), events: FileEvents::default(), watched: Arc::default() }
+    /// Of the incarnations whose lock files are in that folder, heard with these events. Touches nothing yet.
+    pub(crate) fn new(folder: PathBuf, events: Arc<FileEvents>) -> Self {
+        Self { folder, holders: watch::Sender::default(), events, watched: Arc::default() }
     }
 
     /// Where the lock files are.

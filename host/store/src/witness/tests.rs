@@ -189,7 +189,7 @@ fn an_end_is_heard_of_once() {
     let host = LockFile::make(&holders, "a").unwrap();
     let runner = Runner::holding(host.for_runner().unwrap());
     let (election, place) = (ElectionName::new("job").unwrap(), host.place().clone());
-    let deaths = Deaths::new(holders.clone());
+    let deaths = Deaths::new(holders.clone(), std::sync::Arc::default());
     deaths.holds(&election, Some(place.clone()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
