@@ -159,8 +159,8 @@ impl Gated {
         let tcp = Self::open(address).await.map_err(|error| connect_error(&error))?;
         // A head and a body that follow each other need not wait for acknowledgements.
         tcp.set_nodelay(true).map_err(|error| connect_error(&error))?;
-        let said = Signalled { is_in_flight: AtomicBool::new(true), asks_kernel: AtomicBool::new(false) };
-        let signals = Signals(Arc::new(said));
+        let signalled = Signalled { is_in_flight: AtomicBool::new(true), asks_kernel: AtomicBool::new(false) };
+        let signals = Signals(Arc::new(signalled));
         Ok((Self { tcp, gate: Arc::clone(gate), signals: signals.clone() }, signals))
     }
 

@@ -77,6 +77,7 @@ impl File {
         self.watch(watches, WatchFlags::MODIFY)
     }
 
+    /// Whether the kernel will tell.
     fn watch(&self, watches: &Watches, more: WatchFlags) -> bool {
         let moved = WatchFlags::MOVE_SELF | WatchFlags::DELETE_SELF;
         let is_folder_watched = self.path.parent().is_none_or(|folder| watches.add(folder, moved).is_ok());
