@@ -112,7 +112,7 @@ impl SqliteStore {
         let control = Database::new(control, asked, objects::CONTROL_SCHEMA, CONTROL_BUSY);
         let history = Database::new(history, "the past terms", objects::HISTORY_SCHEMA, CONTROL_BUSY);
         let modules = Database::new(modules, "the modules", objects::MODULES_SCHEMA, MODULES_BUSY);
-        // The system has few queues for one user: one has both.
+        // The system has few such queues for one user: deaths and moves share one.
         let events = Arc::<FileEvents>::default();
         Self {
             shared: Arc::new(Databases {

@@ -84,7 +84,8 @@ impl Readings {
         last
     }
 
-    /// Has the kernel tell of the file from here on, if it can, and returns how often it has by now. It may wait for the disk.
+    /// Has the kernel tell of the file from here on, if it can, and returns what [`Last::told`] is by now. It may wait for the
+    /// disk.
     fn watch(&self, control: &Database) -> Option<u64> {
         let watches = {
             let mut last = self.last(control);
