@@ -42,7 +42,7 @@ pub(super) async fn rollback(
 ) -> anyhow::Result<ExitCode> {
     let (place, store) = (store, open_store(store)?);
     let rolled_back = rollback::roll_back(&*store, election, to).await?;
-    links::call(place, &*store, election).await;
+    links::call(place, election).await;
     cli::print(&rollback::told(&rolled_back, election))?;
     Ok(ExitCode::SUCCESS)
 }

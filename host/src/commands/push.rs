@@ -62,7 +62,7 @@ async fn publish(push: &Push, digest: Digest, module: Bytes, signature: Option<S
             "{late}: {digest} may be the current version of {election} or not; look with `baton modules`, or push again"
         ),
     };
-    links::call(&push.store, &*store, election).await;
+    links::call(&push.store, election).await;
     // Somebody may have removed it while nothing named it.
     if get(modules, &digest, 1).await?.is_none() {
         store_module(modules, &digest, &module).await?;

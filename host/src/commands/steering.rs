@@ -14,7 +14,7 @@ use crate::steering::operator::{Called, NoEffect, Operator};
 pub(super) async fn steer(asked: Steer) -> anyhow::Result<ExitCode> {
     let Steer { election, store: place, what, reason, timeout, by } = asked;
     let store = open_store(&place)?;
-    let called = Called::Leader(&place);
+    let called = Called::Hosts(&place);
     let operator = Operator { store: &*store, election: &election, by, reason, patience: timeout, called };
     match operator.steer(&what).await {
         Ok(told) => cli::print(&told)?,

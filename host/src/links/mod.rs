@@ -8,10 +8,10 @@
 //!
 //! The links are carried by a process of their own (`carrier`), which has neither the store nor a lease: it is given what
 //! to tell and whom to hear, and gives back lines of bounded length and number. `words` is what is said, `listeners` who
-//! listens and in which order they succeed, `attend` what one peer may say, `sockets` and `place` where, `tls` and `peers` how
-//! hosts of other machines know each other, `directory` what the store tells of them, `call` how a command of this user says that there is something
-//! to read. One thread of the host talks with the process, and starts it again where it ends: no thread that renews, kills
-//! or gates waits for it.
+//! listens and in which order they succeed, `attend` what one peer may say, `sockets` and `place` where, `tls` and `peers`
+//! how hosts of other machines know each other, `directory` what the store tells of them, `call` how a command of this user
+//! says to the hosts of its machine that there is something to read. One thread of the host talks with the process, and
+//! starts it again where it ends: no thread that renews, kills or gates waits for it.
 
 mod attend;
 mod call;

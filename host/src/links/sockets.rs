@@ -14,8 +14,8 @@ use tokio::net::UnixStream;
 
 use super::words::is_incarnation;
 
-/// No more sockets than this are looked at when the folder is tidied up.
-const TIDIED: usize = 4096;
+/// No more of what is in the folder is looked at.
+const LISTED: usize = 4096;
 
 /// What is not finished after so long never will be.
 const UNFINISHED: Duration = Duration::from_secs(60);
@@ -50,10 +50,17 @@ pub(super) fn listen(folder: &Path, incarnation: &str) -> io::Result<UnixListene
     Ok(listener)
 }
 
+/// The incarnations of hosts that may listen in that folder.
+pub(super) fn listed(folder: &Path) -> impl Iterator<Item = String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().take(LISTED).filter_map(Result::ok);
+    let sockets = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket()));
+    sockets.filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| is_incarnation(name))
+}
+
 /// Removes the sockets of hosts that are gone. What cannot be removed stays.
 pub(super) fn tidy_up(folder: &Path) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
-    for entry in entries.take(TIDIED).filter_map(Result::ok) {
+    for entry in entries.take(LISTED).filter_map(Result::ok) {
         let (name, path) = (entry.file_name(), entry.path());
         let Some(name) = name.to_str().filter(|_| entry.file_type().is_ok_and(|kind| kind.is_socket())) else {
             continue;
@@ -99,6 +106,9 @@ mod tests {
         drop(listen(&folder, "cd").unwrap());
         drop(UnixListener::bind(folder.join(".ef")).unwrap());
         std::fs::write(folder.join("12"), "").unwrap();
+        let mut found: Vec<_> = listed(&folder).collect();
+        found.sort();
+        assert_eq!(found, ["ab", "cd"]);
         tidy_up(&folder);
         let name = |entry: io::Result<DirEntry>| entry.unwrap().file_name().into_string().unwrap();
         let mut left: Vec<_> = std::fs::read_dir(&folder).unwrap().map(name).collect();

@@ -180,6 +180,31 @@ fn who_begins_to_listen_is_told_at_once_of_the_last_renewal() {
     fleet.check_promises();
 }
 
+/// Where nobody leads, nobody is linked: who is told of a suspension tells nobody that it is over.
+#[test]
+fn a_command_tells_every_host_of_its_machine_and_not_the_leader_alone() {
+    let fleet = Fleet::new(Store::sqlite());
+    let alpha = linked(&fleet, "alpha", &[LONGER]).start();
+    fleet.beat_above(0);
+    let listener = UnixListener::bind(folder(&fleet).join("ee")).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    // Those of a host that is gone, and of one that is just starting.
+    drop(UnixListener::bind(folder(&fleet).join("cc")).unwrap());
+    let _unfinished = UnixListener::bind(folder(&fleet).join(".dd")).unwrap();
+    for what in ["suspend", "resume"] {
+        let done = fleet.command(&[what, ELECTION]);
+        assert_eq!(done.code, Some(0), "{done:?}");
+        // It is told by the time that the command returns.
+        let (mut told, mut said) = (listener.accept().expect("somebody has called").0, String::new());
+        told.read_to_string(&mut said).unwrap();
+        let said: Vec<serde_json::Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!((&said[0]["hello"]["to"], &said[0]["hello"]["election"]), (&"ee".into(), &ELECTION.into()));
+        assert_eq!(said[1..], ["look"]);
+    }
+    assert_eq!(alpha.event("to lead again", |event| event.name == "elected" && event.term > 1).from, "alpha");
+    fleet.check_promises();
+}
+
 #[test]
 fn what_carries_the_links_may_die_and_is_started_again() {
     let fleet = Fleet::new(Store::sqlite());

@@ -81,8 +81,8 @@ pub struct Operator<'a> {
 pub enum Called<'a> {
     /// Nobody.
     Nobody,
-    /// Whoever leads, over its socket in the store's folder.
-    Leader(&'a StoreUrl),
+    /// The hosts of this machine, over their sockets in the store's folder.
+    Hosts(&'a StoreUrl),
     /// This node, which tells the others.
     Node(&'a Tidings),
 }
@@ -550,7 +550,7 @@ impl Course<'_> {
     async fn call(&self) {
         match self.called {
             Called::Nobody => {}
-            Called::Leader(url) => links::call(url, self.leases(), self.election).await,
+            Called::Hosts(url) => links::call(url, self.election).await,
             Called::Node(tidings) => tidings.look(),
         }
     }
