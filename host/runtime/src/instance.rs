@@ -156,11 +156,19 @@ impl Launcher {
         }
     }
 
-    /// Begins to read what an instance of `module` is about to begin with, if it keeps state.
-    pub fn read_ahead(&self, module: &Module) {
+    /// An instance of `module` may be started any moment, since the lease is asked for: its state is read, if it keeps any,
+    /// and its runner watched. What can be done by then does not delay it.
+    pub fn expects(&self, module: &Module) {
+        self.runners.announce(module);
         if module.uses_state() {
             self.read_ahead.begin(self.runners.handle(), Arc::clone(&self.states), self.election.clone());
         }
+    }
+
+    /// None is to be started now: the lease is another's.
+    pub fn expects_none(&self) {
+        self.runners.withdraw();
+        self.read_ahead.clear();
     }
 
     /// What was given, and for a command, which knows no other way to learn of them, its fencing token and whom
@@ -502,6 +510,8 @@ impl InstanceTask {
         // Where it is full, or nobody reads it any more, that shows soon enough.
         let written = rustix::io::write(&to, &message).unwrap_or(0);
         message.drain(..written);
+        // No other is about to begin, though one was thought to.
+        runners.withdraw();
         // The next one, for when this one has ended.
         runners.refill(&self.module, REFILL_AFTER);
         Ok(Begun { runner: Runner { process, to, from, remains }, unwritten: message })

@@ -11,7 +11,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::time::ClockId;
@@ -41,7 +41,7 @@ struct Record {
     deadlines: [[AtomicU64; 3]; 2],
     /// Not 0 once it is closed for good.
     closed: AtomicU64,
-    /// Not 0 once its host is about to open it.
+    /// Not 0 once its host may open it any moment.
     opens: AtomicU64,
     /// How late who watches it may see that it was opened, once that is so, in nanoseconds.
     lateness: AtomicU64,
@@ -75,17 +75,27 @@ impl Page {
         Self { doorbell: Some(doorbell), ..self }
     }
 
+    /// Has who watches it look at it from now on: it may be opened any moment.
+    pub(super) fn announce(&self) {
+        let _writing = self.lock();
+        self.tell_of_opening();
+    }
+
+    /// It is not about to be opened after all. One that was opened stays watched.
+    pub(super) fn withdraw(&self) {
+        let _writing = self.lock();
+        if self.record.written.load(Ordering::Relaxed) == 0 {
+            self.record.opens.store(0, Ordering::Release);
+        }
+    }
+
     /// Lets effects leave for as long as `remaining` says. The clocks are read before it is asked: a host that is stopped
     /// in between lets them leave for less, and never for more. Unless that is so each time, it asks again, so that less is
     /// next to nothing.
     pub(super) fn open_for(&self, remaining: impl Fn() -> Duration) {
-        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.record.opens.swap(1, Ordering::Release) == 0
-            && let Some(doorbell) = &self.doorbell
-        {
-            // Before and not after: a host may be stopped in between for as long as it likes.
-            doorbell.ring();
-        }
+        let _writing = self.lock();
+        // Before and not after: a host may be stopped in between for as long as it likes.
+        self.tell_of_opening();
         let mut deadline = [0; 3];
         for _ in 0..TRIES {
             let now = CLOCKS.map(nanoseconds_on);
@@ -101,6 +111,19 @@ impl Page {
     /// Lets nothing leave from now on, and never again.
     pub(super) fn close(&self) {
         self.record.closed.store(1, Ordering::Release);
+    }
+
+    /// Rings, unless it has.
+    fn tell_of_opening(&self) {
+        if self.record.opens.swap(1, Ordering::Release) == 0
+            && let Some(doorbell) = &self.doorbell
+        {
+            doorbell.ring();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -317,6 +340,25 @@ mod tests {
         assert!(!doorbell.has_rung());
         page.close();
         assert_eq!(watched.remaining(), Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn who_watches_is_told_once_of_one_that_is_about_to_be_opened_and_again_after_that_was_taken_back() {
+        let (page, file) = Page::make().unwrap();
+        let doorbell = Doorbell::new().unwrap();
+        let page = page.watched(doorbell.clone(), Duration::from_secs(1));
+        let watched = Watched::map(&file).unwrap();
+        page.announce();
+        page.announce();
+        assert!(doorbell.has_rung() && watched.lateness().is_some());
+        page.withdraw();
+        assert_eq!((watched.lateness(), doorbell.has_rung()), (None, false));
+        page.announce();
+        assert!(doorbell.has_rung() && watched.lateness().is_some());
+        page.open_for(|| HOUR);
+        assert!(!doorbell.has_rung(), "it looks by itself since it was told");
+        page.withdraw();
+        assert!(watched.lateness().is_some() && watched.remaining().unwrap() > HOUR / 2, "it is open");
     }
 
     #[test]

@@ -92,6 +92,17 @@ struct Version {
     failed_rehearsals: AtomicU32,
 }
 
+impl Version {
+    fn announce(&self, begins: bool) {
+        // While one is made there is none.
+        if let Ok(ready) = self.ready.try_lock()
+            && let Some(Ready { page, .. }) = &*ready
+        {
+            if begins { page.announce() } else { page.withdraw() }
+        }
+    }
+}
+
 /// A runner that waits for an instance to run. Dropping it ends it.
 pub(super) struct Ready {
     pub(super) process: Process,
@@ -179,6 +190,16 @@ impl Runners {
             },
             &self.0.handle,
         );
+    }
+
+    /// Has the warden look at the runner that is ready for this version, if there is one: it may begin any moment.
+    pub(super) fn announce(&self, module: &Module) {
+        self.version(module).announce(true);
+    }
+
+    /// None of those that are ready is about to begin.
+    pub(super) fn withdraw(&self) {
+        lock(&self.0.versions).values().for_each(|version| version.announce(false));
     }
 
     /// The runner that is ready for this version, if there is one.

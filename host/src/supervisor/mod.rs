@@ -223,7 +223,7 @@ impl Run {
                 self.given.launcher.handover.clear();
             }
             if self.elector.follows() && !self.elector.surveys() {
-                self.given.launcher.read_ahead.clear();
+                self.given.launcher.expects_none();
             }
             let input = self.next_input(&mut shutdown, &mut asked).await;
             // What was heard by then comes first: an answer may be what the node takes the lease by.
@@ -498,7 +498,7 @@ impl Run {
         let (helm, is_recall) = (Arc::clone(&self.given.helm), matches!(op, Op::Recall));
         // With the lease comes a term, whose instance begins with its state.
         let may_lead_to_a_term = matches!(op, Op::Survey | Op::Acquire { .. } | Op::Reclaim { .. });
-        let read_ahead = may_lead_to_a_term.then(|| self.reads_ahead());
+        let read_ahead = may_lead_to_a_term.then(|| self.expects_a_term());
         self.requests.spawn(async move {
             let (what, asked, sent) = (op.to_string(), Asked::from(&op), clock.now());
             let request = async {
@@ -541,11 +541,11 @@ impl Run {
         });
     }
 
-    /// Begins to read the state that the next term's instance begins with, if it has not begun.
-    fn reads_ahead(&self) -> ReadAhead {
+    /// Begins what the next term's instance would wait for, if that has not begun: the state that it begins with is read.
+    fn expects_a_term(&self) -> ReadAhead {
         let planned = self.elector.plan().module.as_ref().and_then(|version| self.at_hand.get(&version.digest));
         if let Some(Prepared { module, .. }) = planned {
-            self.given.launcher.read_ahead(module);
+            self.given.launcher.expects(module);
         }
         self.given.launcher.read_ahead.clone()
     }
