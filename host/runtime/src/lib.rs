@@ -29,8 +29,8 @@
 //! # Modules
 //!
 //! - The host's side: `instance` starts, attends to and kills one; `templates` and `runners` keep these ready under a
-//!   coordinator's `policy`; `process` starts and reaps all of them, `warden` is the one that watches; `instances` lists
-//!   those that run.
+//!   coordinator's `policy`; `process` starts and reaps all of them, `control_groups` has one for each runner where that
+//!   is ours to have, `warden` is the process that watches; `instances` lists those that run.
 //! - Between the two: `protocol` has the messages, `shared` memory of both, `page` the deadline in it and the runner's gate,
 //!   and `limits` what an instance may use and uses.
 //! - The runner's side: `runner` is its whole life. `guest` is the host's side of the contract, `state` of the
@@ -51,6 +51,7 @@ mod bounded;
 mod component_size;
 mod componentize;
 pub mod confine;
+mod control_groups;
 mod denied;
 mod engine;
 pub mod escape;
@@ -88,6 +89,7 @@ mod weight;
 
 pub use bounded::{FileError, read_file};
 pub use componentize::Wrapped;
+pub use control_groups::{ControlGroups, ControlGroupsError};
 pub use engine::{Engine, Purpose};
 pub use folder::{Folder, FolderGrant};
 pub use foreign::READERS;

@@ -33,6 +33,15 @@ pub struct Policy {
 /// The descriptors that a runner has beside those of its guest.
 const DESCRIPTORS: u64 = 64;
 
+/// What a runner may have of memory beside what its guest and the calls of that need, in bytes.
+const ROOM: u64 = 64 << 20;
+
+/// See [`Policy::remains`].
+const REMAINS: u64 = 256 << 20;
+
+/// What the kernel keeps of a connection at the most, both ways together, in bytes.
+const CONNECTION: u64 = 512 << 10;
+
 impl Policy {
     /// What the code of their modules is compiled for.
     #[must_use]
@@ -44,6 +53,28 @@ impl Policy {
     pub fn descriptors(&self) -> u64 {
         let guests = [self.limits.files, self.http.max_requests(), self.folders.len() as u64];
         guests.into_iter().fold(DESCRIPTORS, u64::saturating_add)
+    }
+
+    /// How much memory a runner may take for itself beyond what it has when it is ready, in bytes.
+    pub(super) fn memory(&self) -> u64 {
+        let Self { limits, state_limits, .. } = self;
+        // A core dump is the memory once more, in buffers that grow by half of what is there or double.
+        let dump = if self.core_dump { limits.memory.saturating_mul(4) } else { 0 };
+        let most = [limits.memory, state_limits.total.saturating_mul(2), dump, ROOM];
+        most.into_iter().fold(0, u64::saturating_add)
+    }
+
+    /// The same with what the kernel has for it: tables of pages, buffers of sockets, and the file of what it leaves.
+    pub(super) fn memory_in_all(&self) -> u64 {
+        let own = self.memory();
+        let connections = self.http.max_requests().saturating_mul(CONNECTION);
+        [own, own / 128, connections, self.remains().unwrap_or(0)].into_iter().fold(0, u64::saturating_add)
+    }
+
+    /// The length of the file for what is kept of an instance, in bytes; none where nothing is. A core dump is no larger than
+    /// its instance's memory, and [`REMAINS`] together with a profile.
+    pub(super) fn remains(&self) -> Option<u64> {
+        (self.core_dump || self.profile).then(|| self.limits.memory.saturating_add(REMAINS))
     }
 
     /// What one call may hand over, in bytes: a commit that is too large must arrive to be told so.

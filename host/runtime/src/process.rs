@@ -18,6 +18,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::control_groups::{ControlGroup, ControlGroups};
 use baton_store::doorbell::Doorbell;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -47,6 +48,8 @@ const MOST_DESCRIPTORS: usize = 8;
 pub struct Processes(Arc<Starter>);
 
 struct Starter {
+    /// Where each runner has one of its own.
+    groups: Option<ControlGroups>,
     /// By which every warden is told: it stays when one is made anew.
     doorbell: Doorbell,
     asks: Option<mpsc::Sender<Ask>>,
@@ -58,7 +61,10 @@ enum Ask {
     Adopt(Box<Adopt>),
     /// Nobody wants it any more.
     Abandon(Pid),
-    Reap(OwnedFd),
+    /// A process, and the group of its own.
+    Reap(OwnedFd, Option<Arc<ControlGroup>>),
+    /// Its process was reaped.
+    Remove(Arc<ControlGroup>),
 }
 
 /// A template that is to be started.
@@ -89,7 +95,7 @@ struct Started {
 impl Drop for Started {
     fn drop(&mut self) {
         if let Some(pidfd) = self.pidfd.take() {
-            let _ = self.back.send(Ask::Reap(pidfd));
+            let _ = self.back.send(Ask::Reap(pidfd, None));
         }
     }
 }
@@ -100,11 +106,19 @@ impl Processes {
     /// # Errors
     /// Where the system has none left, or no descriptors.
     pub fn new() -> io::Result<Self> {
+        Self::in_groups(None)
+    }
+
+    /// The same, with a control group for each runner, if there are any.
+    ///
+    /// # Errors
+    /// Those of [`Processes::new`].
+    pub fn in_groups(groups: Option<ControlGroups>) -> io::Result<Self> {
         let (asks, asked) = mpsc::channel();
         let doorbell = Doorbell::new()?;
         let warden = Warden { doorbell: doorbell.clone(), process: None, watched: Vec::new() };
         let thread = std::thread::Builder::new().name("starter".into()).spawn(move || serve(&asked, warden))?;
-        Ok(Self(Arc::new(Starter { doorbell, asks: Some(asks), thread: Some(thread) })))
+        Ok(Self(Arc::new(Starter { groups, doorbell, asks: Some(asks), thread: Some(thread) })))
     }
 
     /// Rung before a runner that was adopted begins to run an instance.
@@ -134,7 +148,14 @@ impl Processes {
         let (answer, answered) = oneshot::channel();
         let (program, back) = (program.to_owned(), self.back()?);
         self.ask(Ask::Adopt(Box::new(Adopt { program, pid, page, back, answer })));
-        self.process(answered.await.map_err(io::Error::other)??)
+        let mut process = self.process(answered.await.map_err(io::Error::other)??)?;
+        let Some(groups) = self.0.groups.clone() else { return Ok(process) };
+        // With the process, so that the number is its own until it is there.
+        let entered = tokio::task::spawn_blocking(move || {
+            process.group = groups.enter(pid).map(Arc::new);
+            process
+        });
+        entered.await.map_err(io::Error::other)
     }
 
     /// Ends a runner that a template has forked and that nobody wants any more.
@@ -153,7 +174,8 @@ impl Processes {
         // of the registration give it out of our hands.
         let registered = unsafe { AsyncFd::register_with_interest(pidfd.try_clone()?, Interest::READABLE)? };
         started.pidfd = None;
-        Ok(Process { pid: started.pid, pidfd: Some(registered), handle, processes: self.clone() })
+        let pid = started.pid;
+        Ok(Process { pid, pidfd: Some(registered), handle, group: None, processes: self.clone() })
     }
 
     fn ask(&self, ask: Ask) {
@@ -180,6 +202,8 @@ pub(super) struct Process {
     /// None once it is reaped.
     pidfd: Option<AsyncFd<OwnedFd>>,
     handle: Handle,
+    /// None where it has none of its own.
+    group: Option<Arc<ControlGroup>>,
     processes: Processes,
 }
 
@@ -206,6 +230,10 @@ fn kill(pidfd: &OwnedFd) -> bool {
 pub(super) enum Status {
     Exited(i32),
     Signalled(i32),
+    /// The kernel has ended it, since it needed more memory than its control group may have, in bytes.
+    OutOfMemory {
+        had: u64,
+    },
 }
 
 impl Process {
@@ -224,6 +252,14 @@ impl Process {
         self.pidfd.as_ref().is_some_and(|pidfd| !has_ended(pidfd.get_ref()))
     }
 
+    /// Has the kernel end it once it takes so much memory more than now, in bytes, in any way; where it can.
+    pub(super) async fn limit_memory(&self, more: u64) {
+        if let Some((groups, group)) = self.processes.0.groups.clone().zip(self.group.clone()) {
+            // What goes wrong with it is told.
+            let _ = tokio::task::spawn_blocking(move || groups.limit_memory(&group, more)).await;
+        }
+    }
+
     /// Waits until it has ended, and reaps it: nothing of it is left then. Cancel safe.
     ///
     /// # Errors
@@ -238,7 +274,10 @@ impl Process {
             readable.clear_ready();
         };
         self.pidfd = None;
-        Ok(status)
+        let Some(group) = self.group.take() else { return Ok(status) };
+        let had = if status == Status::Signalled(libc::SIGKILL) { group.ran_out_of_memory() } else { None };
+        self.processes.ask(Ask::Remove(group));
+        Ok(had.map_or(status, |had| Status::OutOfMemory { had }))
     }
 }
 
@@ -246,7 +285,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         if let Some(pidfd) = self.pidfd.take() {
             self.handle.kill();
-            self.processes.ask(Ask::Reap(pidfd.into_inner()));
+            self.processes.ask(Ask::Reap(pidfd.into_inner(), self.group.take()));
         }
     }
 }
@@ -259,8 +298,11 @@ fn reap(pidfd: BorrowedFd<'_>) -> io::Result<Option<Status>> {
     }))
 }
 
+/// One that is to end, and the group of its own.
+type Dying = (OwnedFd, Option<Arc<ControlGroup>>);
+
 fn serve(asked: &mpsc::Receiver<Ask>, mut warden: Warden) {
-    let mut dying: Vec<OwnedFd> = Vec::new();
+    let mut dying: Vec<Dying> = Vec::new();
     loop {
         let wait = if dying.is_empty() { Duration::MAX } else { REAP_EVERY };
         match asked.recv_timeout(wait) {
@@ -280,17 +322,24 @@ fn serve(asked: &mpsc::Receiver<Ask>, mut warden: Warden) {
                 });
                 let _ = answer.send(adopted);
             }
-            Ok(Ask::Abandon(pid)) => dying.extend(adopt(pid)),
-            Ok(Ask::Reap(pidfd)) => dying.push(pidfd),
+            Ok(Ask::Abandon(pid)) => dying.extend(adopt(pid).map(|pidfd| (pidfd, None))),
+            Ok(Ask::Reap(pidfd, group)) => dying.push((pidfd, group)),
+            Ok(Ask::Remove(group)) => group.remove(),
             Err(mpsc::RecvTimeoutError::Timeout) => {}
             // The host ends, and what it has killed is its own parent's then.
             Err(mpsc::RecvTimeoutError::Disconnected) => return,
         }
         // They are all to end, or have.
-        for pidfd in &dying {
+        for (pidfd, _) in &dying {
             kill(pidfd);
         }
-        dying.retain(|pidfd| matches!(reap(pidfd.as_fd()), Ok(None)));
+        dying.retain(|(pidfd, group)| {
+            let lives = matches!(reap(pidfd.as_fd()), Ok(None));
+            if let (false, Some(group)) = (lives, group) {
+                group.remove();
+            }
+            lives
+        });
     }
 }
 
@@ -303,7 +352,7 @@ struct Warden {
 
 impl Warden {
     /// Has the warden watch a process by its page.
-    fn watch(&mut self, program: &Path, pidfd: &OwnedFd, page: OwnedFd, dying: &mut Vec<OwnedFd>) -> io::Result<()> {
+    fn watch(&mut self, program: &Path, pidfd: &OwnedFd, page: OwnedFd, dying: &mut Vec<Dying>) -> io::Result<()> {
         self.watched.retain(|(pidfd, _)| !has_ended(pidfd));
         self.watched.push((pidfd.try_clone()?, page));
         let told = match &self.process {
@@ -319,7 +368,7 @@ impl Warden {
                 if let Some((process, _)) = self.process.take() {
                     // Before there is another: what it hears of the doorbell, that one would not.
                     kill(&process);
-                    dying.push(process);
+                    dying.push((process, None));
                 }
                 self.begin(program)
             }

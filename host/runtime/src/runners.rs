@@ -267,8 +267,7 @@ impl Runners {
         let (page, page_file) = Page::make()?;
         let page = page.watched(self.0.templates.doorbell(), warden::lateness(policy.lease));
         let (tally, tally_file) = SharedMemory::make("baton-tally", Others::Write)?;
-        let leaves = policy.core_dump || policy.profile;
-        let remains = leaves.then(|| room_for_remains(policy)).transpose()?;
+        let remains = policy.remains().map(room_for_remains).transpose()?;
         let watched = page_file.try_clone()?;
         let mut descriptors = vec![theirs_in, theirs_out, page_file, tally_file];
         // Held before there is anybody to hold it, and by nobody but the runner once it is forked.
@@ -295,6 +294,7 @@ impl Runners {
             match ready.from.next().await {
                 Ok(Some(FromRunner::Ready { has_folders })) => {
                     ready.has_folders = has_folders;
+                    ready.process.limit_memory(self.0.policy.memory_in_all()).await;
                     Ok(())
                 }
                 Ok(Some(FromRunner::Failed(why) | FromRunner::Panicked(why))) => Err(RunnerError::Failed(why)),
@@ -315,7 +315,10 @@ impl RunnerError {
     /// Why there is none where a process has ended so: the system kills what it has no memory for.
     pub(super) fn of(status: Status) -> Self {
         let why = how_it_ended(status);
-        if status == Status::Signalled(libc::SIGKILL) { Self::Lost(why) } else { Self::Failed(why) }
+        match status {
+            Status::Signalled(libc::SIGKILL) | Status::OutOfMemory { .. } => Self::Lost(why),
+            _ => Self::Failed(why),
+        }
     }
 }
 
@@ -323,6 +326,11 @@ impl RunnerError {
 pub(super) fn how_it_ended(status: Status) -> String {
     match status {
         Status::Exited(status) => format!("its process ended with status {status}"),
+        Status::OutOfMemory { had } => format!(
+            "its process had {} MiB of memory, as much as its control group may have, and needed more: the kernel ended it; \
+             --max-memory grants more",
+            had >> 20
+        ),
         Status::Signalled(signal) => {
             let name = match signal {
                 libc::SIGABRT => " (SIGABRT: it aborted, perhaps because there was no more memory for it)",
@@ -350,14 +358,11 @@ impl Ready {
     }
 }
 
-/// A core dump is no larger than its instance's memory, and this together with a profile, in bytes.
-const REMAINS: u64 = 256 << 20;
-
 /// A file for what is kept of an instance. It is as long as that may be, and has only as much memory as is written: who
 /// has it can make neither it longer nor the copy that the host makes of it.
-fn room_for_remains(policy: &Policy) -> io::Result<File> {
+fn room_for_remains(length: u64) -> io::Result<File> {
     let file = File::from(memfd_create("baton-remains", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
-    file.set_len(policy.limits.memory.saturating_add(REMAINS))?;
+    file.set_len(length)?;
     fcntl_add_seals(&file, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
     Ok(file)
 }

@@ -56,7 +56,7 @@ use baton_modules::{
 use baton_runtime::confine;
 use baton_runtime::memory;
 use baton_runtime::{
-    CLAIM_AHEAD, Engine, HttpPolicy, Launcher, Policy, Postmortem, PostmortemWriter, Processes, Runners,
+    CLAIM_AHEAD, ControlGroups, Engine, HttpPolicy, Launcher, Policy, Postmortem, PostmortemWriter, Processes, Runners,
     RunningInstances, Templates,
 };
 use baton_runtime::{Folder, Secret};
@@ -294,8 +294,14 @@ fn contend(
         Some(_) => &baton_store::open_leases(&config.store, lock_file.clone()).map_err(WrongConfiguration::new)?,
         None => leases,
     };
+    // Before this host has another process, which begins in the group that it is in.
+    let says = |log: Log| move |error| log.emit(None, Event::Error { error });
+    let groups = ControlGroups::delegated(says(log.clone())).unwrap_or_else(|error| {
+        says(log.clone())(error.to_string());
+        None
+    });
     // The same program, whatever is put in its place.
-    let templates = Templates::with_lock_file("/proc/self/exe".into(), &Processes::new()?, lock_file);
+    let templates = Templates::with_lock_file("/proc/self/exe".into(), &Processes::in_groups(groups)?, lock_file);
     let running = RunningInstances::default();
     let spans = exports.as_ref().and_then(Exports::spans);
     let moments = Moments::default();

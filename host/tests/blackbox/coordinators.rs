@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::{XattrFlags, setxattr};
+
 use crate::endpoint::{Endpoint, sample};
 use crate::guests::Guest;
 use crate::node::{Event, Journal, Launch, baton, finish, until};
@@ -128,6 +130,54 @@ fn one_that_the_system_ends_for_its_memory_does_not_disturb_another() {
     assert!(group.kills() > 0, "the system killed nothing");
 }
 
+/// What is delegated to a host it divides: its processes share one group, and each runner has another, with a bound to
+/// what it takes of memory in any way.
+#[test]
+fn in_a_group_that_is_delegated_each_runner_has_one_that_bounds_its_memory() {
+    let Some(group) = ControlGroup::delegated() else { return };
+    let home = tempfile::tempdir().expect("a folder");
+    let store = Store::sqlite();
+    let config = format!(
+        "store = {:?}\nlease = \"20s\"\nmax-memory = \"64MiB\"\n\n{}",
+        store.url(),
+        table("beats", Guest::Beats)
+    );
+    fs::write(home.path().join("baton.toml"), config).expect("the file is written");
+    let journal = Journal::default();
+    let mut node = Launch::run("alpha", home.path(), &journal).after(&group.enter()).start();
+    let term = journal.event("a beat", |event| event.name == "output").term;
+    let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
+    assert_eq!(read(&group.0.join("cgroup.procs")), "", "what is divided has no processes");
+    assert!(read(&group.0.join("host/cgroup.procs")).lines().any(|pid| *pid == node.pid().to_string()));
+    let runners = group.0.join("runners");
+    // The one that runs and the next, once that is ready.
+    let bounded = || -> Vec<PathBuf> {
+        let groups = fs::read_dir(&runners).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path());
+        let is_bounded = |group: &Path| read(&group.join("memory.max")).trim().parse::<u64>().is_ok();
+        groups.filter(|group| is_bounded(group) && !read(&group.join("cgroup.procs")).is_empty()).collect()
+    };
+    until("two groups with a bound", || if bounded().len() >= 2 { Ok(()) } else { Err(bounded()) });
+    for group in bounded() {
+        let most: u64 = read(&group.join("memory.max")).trim().parse().expect("a number");
+        assert!(
+            (128 << 20..256 << 20).contains(&most),
+            "{most} bytes: the guest's 64 MiB and 64 of the process', and some"
+        );
+        assert_eq!(read(&group.join("cgroup.procs")).trim(), group.file_name().and_then(|name| name.to_str()).unwrap());
+    }
+    // Less than it has: the kernel ends each of them, and the one that runs says why.
+    for group in bounded() {
+        let _ = fs::write(group.join("memory.max"), "0");
+    }
+    let gone = journal.event("its end", |event| event.name == "gone" && event.term == term);
+    assert!(
+        gone.text("message").contains("control group") && gone.text("message").contains("--max-memory"),
+        "{gone:?}"
+    );
+    journal.event("the next one's beat", |event| event.name == "output" && event.term > term);
+    assert_eq!(node.terminate().code(), Some(0));
+}
+
 /// A control group of this test's: cgroups(7).
 struct ControlGroup(PathBuf);
 
@@ -154,6 +204,23 @@ impl ControlGroup {
         None
     }
 
+    /// One of the second version that is for the host in it to divide, as systemd delegates one. None, aloud, where that
+    /// cannot be had.
+    fn delegated() -> Option<Self> {
+        let group = Self(Path::new("/sys/fs/cgroup").join(format!("baton-delegated-{}", std::process::id())));
+        let _ = fs::remove_dir(&group.0);
+        if fs::create_dir(&group.0).is_ok() {
+            let controllers = fs::read_to_string(group.0.join("cgroup.controllers")).unwrap_or_default();
+            let is_marked = setxattr(&group.0, "user.delegate", b"1", XattrFlags::empty()).is_ok();
+            if is_marked && controllers.split_whitespace().any(|one| one == "memory") {
+                return Some(group);
+            }
+            drop(group);
+        }
+        skipped("no control group of the second version that limits memory can be made");
+        None
+    }
+
     /// What a shell runs to be in it.
     fn enter(&self) -> String {
         format!("echo $$ > {}/cgroup.procs", self.0.display())
@@ -170,8 +237,13 @@ impl ControlGroup {
 
 impl Drop for ControlGroup {
     fn drop(&mut self) {
-        // What has just ended may still be in it.
-        let removed = || fs::remove_dir(&self.0);
+        // What has just ended may still be in it, and what a host has made in it stays, as systemd removes it.
+        let removed = || {
+            let made = fs::read_dir(self.0.join("runners")).into_iter().flatten().filter_map(Result::ok);
+            let made = made.map(|made| made.path()).chain(["runners", "host"].map(|made| self.0.join(made)));
+            made.for_each(|made| drop(fs::remove_dir(made)));
+            fs::remove_dir(&self.0)
+        };
         if !std::thread::panicking() {
             until("an empty control group", removed);
         } else {

@@ -39,9 +39,6 @@ pub(super) use runtime::{Begun, Looks};
 pub use template::{Forked, make_runners};
 pub(super) use wire::{KeptState, Lookups, Wire};
 
-/// What a runner may have of private memory beside its guest's and twice its state, in bytes.
-const ROOM: u64 = 64 << 20;
-
 /// What it is handed over, in this order.
 struct Descriptors {
     /// What the host says.
@@ -208,10 +205,7 @@ impl Memory {
         let text = std::str::from_utf8(&text[..length])?;
         // proc_pid_statm(5): the sixth is data and stack, in pages.
         let pages: u64 = text.split(' ').nth(5).context("no size of the data")?.parse()?;
-        // A core dump is the memory once more, in buffers that grow by half of what is there or double.
-        let dump = if policy.core_dump { policy.limits.memory.saturating_mul(4) } else { 0 };
-        let most = [policy.limits.memory, policy.state_limits.total.saturating_mul(2), dump, ROOM];
-        let most = most.into_iter().fold(pages * self.page, u64::saturating_add);
+        let most = (pages * self.page).saturating_add(policy.memory());
         setrlimit(Resource::Data, Rlimit { current: Some(most), maximum: Some(most) })?;
         Ok(())
     }

@@ -1,0 +1,255 @@
+//! Control groups, the kernel's second version of them (cgroups(7)): one for each runner, where that is ours to have.
+//!
+//! Where systemd, or whoever else manages a machine's groups, has delegated one to this host (the attribute
+//! `user.delegate`, systemd's CGROUP_DELEGATION.md), the host makes two in it. `host` has the host itself and all of its
+//! other processes. `runners` has a group for each runner, called by its process id. So all runners together have no more of
+//! the processors than the host, where both want more than there is, and the kernel bounds what a runner takes of its
+//! memory in any way: pages of files, tables of pages and the buffers of its sockets among it, of which the limit of a
+//! process knows nothing.
+//!
+//! There is no limit to a runner's processor time: a process that has used up its own would have to wait for more before it
+//! could end.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::{getxattr, statfs};
+use rustix::process::Pid;
+
+/// Where the groups are found.
+const ROOT: &str = "/sys/fs/cgroup";
+
+/// The type of that file system: `CGROUP2_SUPER_MAGIC` of linux/magic.h.
+const CGROUP2: u64 = 0x6367_7270;
+
+/// What has a manager of groups say that one is no longer its own.
+const DELEGATED: &str = "user.delegate";
+
+/// The group of the host itself.
+const HOST: &str = "host";
+
+/// What is limited where it can be.
+const CONTROLLERS: [&str; 2] = ["memory", "cpu"];
+
+/// The groups of a host's runners. Clones are the same.
+#[derive(Clone)]
+pub struct ControlGroups(Arc<Inner>);
+
+struct Inner {
+    folder: PathBuf,
+    /// Whether the kernel bounds memory there.
+    bounds_memory: bool,
+    /// Takes the first thing that goes wrong.
+    tell: Mutex<Option<Tell>>,
+}
+
+type Tell = Box<dyn FnOnce(String) + Send>;
+
+/// Why a group that was delegated cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the control group {} is delegated to this host, and cannot be used ({what}: {source}): what its instances take of memory is \
+     bounded by limits of their processes alone. With systemd, ProtectControlGroups= must be off, and nothing else run in \
+     that service",
+    group.display()
+)]
+pub struct ControlGroupsError {
+    group: PathBuf,
+    what: &'static str,
+    source: io::Error,
+}
+
+impl ControlGroups {
+    /// Those in the group that was delegated to this process, which moves into one of them; none where none was. What goes
+    /// wrong with them later is told once: the limits of processes hold without.
+    ///
+    /// # Errors
+    /// [`ControlGroupsError`] says why it cannot have them.
+    pub fn delegated(tell: impl FnOnce(String) + Send + 'static) -> Result<Option<Self>, ControlGroupsError> {
+        let is_there = statfs(ROOT).is_ok_and(|found| u64::try_from(found.f_type) == Ok(CGROUP2));
+        let own = fs::read_to_string("/proc/self/cgroup").ok().filter(|_| is_there);
+        let Some(own) = own.as_deref().and_then(own_group) else { return Ok(None) };
+        let found = if is_delegated(&own) {
+            Self::divide(&own, true)
+        } else {
+            // systemd can have put this process there (DelegateSubgroup=).
+            match own.parent().filter(|above| own.ends_with(HOST) && is_delegated(above)) {
+                Some(above) => Self::divide(above, false),
+                None => return Ok(None),
+            }
+        };
+        let (folder, bounds_memory) = match found {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok(None),
+            // A container's, which is delegated to who manages containers.
+            Err(error) if own == Path::new(ROOT) && is_anothers(&error.source) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        Ok(Some(Self(Arc::new(Inner { folder, bounds_memory, tell: Mutex::new(Some(Box::new(tell))) }))))
+    }
+
+    /// Where the groups of runners go, and whether their memory is bounded there; none where nothing is controlled.
+    fn divide(group: &Path, moves: bool) -> Result<Option<(PathBuf, bool)>, ControlGroupsError> {
+        let failed = |what| move |source| ControlGroupsError { group: group.to_owned(), what, source };
+        let has = fs::read_to_string(group.join("cgroup.controllers")).map_err(failed("reading what it controls"))?;
+        let has: Vec<_> =
+            CONTROLLERS.into_iter().filter(|controller| has.split_whitespace().any(|one| one == *controller)).collect();
+        if has.is_empty() {
+            return Ok(None);
+        }
+        if moves {
+            let (host, own) = (group.join(HOST), std::process::id().to_string());
+            make(&host).map_err(failed("making one in it"))?;
+            let all = fs::read_to_string(group.join("cgroup.procs")).map_err(failed("reading what runs in it"))?;
+            if all.lines().any(|process| process != own) {
+                return Err(failed("other processes run in it")(io::ErrorKind::ResourceBusy.into()));
+            }
+            write(host.join("cgroup.procs"), own).map_err(failed("moving there"))?;
+        }
+        // One that has processes has no others in it that are limited.
+        let folder = group.join("runners");
+        make(&folder).map_err(failed("making one in it"))?;
+        let all: Vec<_> = has.iter().map(|controller| format!("+{controller}")).collect();
+        for group in [group, &folder] {
+            write(group.join("cgroup.subtree_control"), all.join(" ")).map_err(failed("dividing what it controls"))?;
+        }
+        // Of a host that was killed. What is no group is a file, and what has a process stays.
+        for left in fs::read_dir(&folder).into_iter().flatten().filter_map(Result::ok) {
+            let _ = fs::remove_dir(left.path());
+        }
+        Ok(Some((folder, has.contains(&"memory"))))
+    }
+
+    /// Moves a runner into a group of its own, which nobody has reaped; none where that cannot be. Blocks.
+    pub(super) fn enter(&self, runner: Pid) -> Option<ControlGroup> {
+        let Inner { folder, bounds_memory, .. } = &*self.0;
+        let runner = runner.as_raw_nonzero().to_string();
+        let group = ControlGroup { folder: folder.join(&runner), bounds_memory: *bounds_memory };
+        let entered = make(&group.folder).and_then(|()| write(group.folder.join("cgroup.procs"), runner));
+        if let Err(error) = entered {
+            self.tell(&group, &error);
+            group.remove();
+            return None;
+        }
+        Some(group)
+    }
+
+    /// Has the kernel end a group's process once that takes so much memory more than now, in bytes. Blocks.
+    pub(super) fn limit_memory(&self, group: &ControlGroup, more: u64) {
+        if let Err(error) = group.limit_memory(more) {
+            self.tell(group, &error);
+        }
+    }
+
+    fn tell(&self, group: &ControlGroup, error: &io::Error) {
+        if let Some(tell) = self.0.tell.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            tell(format!(
+                "the control group {} cannot be used: {error}; what an instance takes of memory is bounded by limits of its \
+                 process alone",
+                group.folder.display()
+            ));
+        }
+    }
+}
+
+/// The group of one runner.
+pub(super) struct ControlGroup {
+    folder: PathBuf,
+    bounds_memory: bool,
+}
+
+impl ControlGroup {
+    fn limit_memory(&self, more: u64) -> io::Result<()> {
+        if !self.bounds_memory {
+            return Ok(());
+        }
+        let most = self.number("memory.current")?.saturating_add(more);
+        // What could go there would be no limit. There is no such file where there is no swap.
+        match write(self.folder.join("memory.swap.max"), "0") {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        write(self.folder.join("memory.max"), most.to_string())
+    }
+
+    /// How much memory it had, in bytes, if that was too little for its process and the kernel has ended that.
+    pub(super) fn ran_out_of_memory(&self) -> Option<u64> {
+        let events = fs::read_to_string(self.folder.join("memory.events")).ok()?;
+        if ran_out(&events) { self.number("memory.max").ok() } else { None }
+    }
+
+    /// Removes it, once its process was reaped. Blocks.
+    pub(super) fn remove(&self) {
+        let _ = fs::remove_dir(&self.folder);
+    }
+
+    fn number(&self, file: &str) -> io::Result<u64> {
+        let text = fs::read_to_string(self.folder.join(file))?;
+        text.trim_end().parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("{file}: {error}")))
+    }
+}
+
+/// Writes to a file that the kernel has made.
+fn write(file: impl AsRef<Path>, text: impl AsRef<[u8]>) -> io::Result<()> {
+    OpenOptions::new().write(true).open(file)?.write_all(text.as_ref())
+}
+
+/// Makes a group, unless there is one.
+fn make(group: &Path) -> io::Result<()> {
+    match fs::create_dir(group) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The group that a process is in, by its `/proc/PID/cgroup`.
+fn own_group(groups: &str) -> Option<PathBuf> {
+    // The second version's has no number and no controllers; one outside of this namespace begins with `/..`.
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    (!own.starts_with("..")).then(|| Path::new(ROOT).join(own))
+}
+
+/// Whether the kernel has ended what is in a group since that, and none above it, had too little memory, by its
+/// `memory.events`.
+fn ran_out(events: &str) -> bool {
+    let has = |event: &str| {
+        events.lines().any(|line| line.split_once(' ').is_some_and(|(name, count)| name == event && count != "0"))
+    };
+    has("oom") && has("oom_kill")
+}
+
+fn is_anothers(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied)
+}
+
+fn is_delegated(group: &Path) -> bool {
+    let mut value = [0; 8];
+    getxattr(group, DELEGATED, &mut value).is_ok_and(|length| &value[..length] == b"1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_is_known_by_its_own_line_and_one_of_another_namespace_is_nobodys() {
+        let both = "9:name=systemd:/old\n4:memory:/older\n0::/system.slice/baton.service\n";
+        let own = own_group(both);
+        assert_eq!(own.as_deref(), Some(Path::new("/sys/fs/cgroup/system.slice/baton.service")));
+        assert_eq!(own_group("0::/\n").as_deref(), Some(Path::new(ROOT)));
+        for none in ["", "4:memory:/older\n", "0::/../other\n"] {
+            assert_eq!(own_group(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn only_one_that_had_too_little_itself_ran_out() {
+        let events =
+            |oom: u32, kills: u32| format!("low 0\nhigh 0\nmax 12\noom {oom}\noom_kill {kills}\noom_group_kill 1\n");
+        assert!(ran_out(&events(1, 1)) && ran_out(&events(10, 2)));
+        assert!(!ran_out(&events(0, 1)), "a group above had too little");
+        assert!(!ran_out(&events(1, 0)) && !ran_out(""));
+    }
+}
