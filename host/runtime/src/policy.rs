@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::engine::Purpose;
 use super::guest::CALL_BYTES;
-use super::http::HttpPolicy;
+use super::http::{HttpPolicy, KEPT_BY_KERNEL};
 use super::limits::Limits;
 use crate::Folder;
 use baton_store::state;
@@ -39,8 +39,8 @@ const ROOM: u64 = 64 << 20;
 /// See [`Policy::remains`].
 const REMAINS: u64 = 256 << 20;
 
-/// What the kernel keeps of a connection at the most, both ways together, in bytes.
-const CONNECTION: u64 = 512 << 10;
+/// What the kernel keeps of a connection at the most, in bytes: both ways, and twice what it was told (socket(7)).
+const CONNECTION: u64 = 4 * KEPT_BY_KERNEL as u64;
 
 impl Policy {
     /// What the code of their modules is compiled for.

@@ -295,9 +295,10 @@ fn contend(
         None => leases,
     };
     // Before this host has another process, which begins in the group that it is in.
-    let says = |log: Log| move |error| log.emit(None, Event::Error { error });
-    let groups = ControlGroups::delegated(says(log.clone())).unwrap_or_else(|error| {
-        says(log.clone())(error.to_string());
+    let told = log.clone();
+    let tell = move |error: String| told.emit(None, Event::Error { error });
+    let groups = ControlGroups::delegated(tell.clone()).unwrap_or_else(|error| {
+        tell(error.to_string());
         None
     });
     // The same program, whatever is put in its place.

@@ -52,22 +52,23 @@ pub(super) fn listen(folder: &Path, incarnation: &str) -> io::Result<UnixListene
 
 /// The incarnations of hosts that may listen in that folder.
 pub(super) fn listed(folder: &Path) -> impl Iterator<Item = String> {
+    all(folder).map(|(_, name)| name).filter(|name| is_incarnation(name))
+}
+
+/// The sockets there, with their names.
+fn all(folder: &Path) -> impl Iterator<Item = (DirEntry, String)> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().take(LISTED).filter_map(Result::ok);
     let sockets = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket()));
-    sockets.filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| is_incarnation(name))
+    sockets.filter_map(|entry| entry.file_name().into_string().ok().map(|name| (entry, name)))
 }
 
 /// Removes the sockets of hosts that are gone. What cannot be removed stays.
 pub(super) fn tidy_up(folder: &Path) {
-    let Ok(entries) = std::fs::read_dir(folder) else { return };
-    for entry in entries.take(LISTED).filter_map(Result::ok) {
-        let (name, path) = (entry.file_name(), entry.path());
-        let Some(name) = name.to_str().filter(|_| entry.file_type().is_ok_and(|kind| kind.is_socket())) else {
-            continue;
-        };
+    for (entry, name) in all(folder) {
+        let path = entry.path();
         let is_left = match name.strip_prefix('.') {
             Some(unfinished) => is_incarnation(unfinished) && is_old(&entry),
-            None => is_incarnation(name) && is_left_over(&path).unwrap_or(false),
+            None => is_incarnation(&name) && is_left_over(&path).unwrap_or(false),
         };
         if is_left {
             let _ = std::fs::remove_file(path);

@@ -27,7 +27,7 @@ use super::told;
 
 /// What the kernel may keep of a connection, each way, in bytes: it makes twice as much of it. Left to itself it keeps some
 /// megabytes of each, of its own memory, which no limit of the process counts.
-const KEPT_BY_KERNEL: u32 = 128 << 10;
+pub(in super::super) const KEPT_BY_KERNEL: u32 = 128 << 10;
 
 /// Opens connections.
 #[derive(Clone)]

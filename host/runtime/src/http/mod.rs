@@ -44,6 +44,7 @@ use super::shared::SharedMemory;
 use baton_store::clock::Clock;
 use baton_store::gate::Refused;
 use connect::Connector;
+pub(super) use connect::KEPT_BY_KERNEL;
 use exchange::{Admitted, Idle};
 use grant::Origin;
 pub use grant::{Grant, GrantError, Grants};
