@@ -38,6 +38,7 @@ pub(crate) struct Reclaiming {
     /// Who has this permit asks the file system, on a thread that may block. One that hangs keeps others from asking, and
     /// nobody from anything else.
     asks: Arc<Semaphore>,
+    disk_within: Duration,
     known: Mutex<HashMap<ElectionName, Known>>,
 }
 
@@ -63,7 +64,14 @@ impl Reclaiming {
     pub(crate) fn new(store: Arc<dyn LeaseStore>, url: &StoreUrl, own: Arc<LockFile>) -> Self {
         let deaths = Deaths::new(own.folder().to_owned(), Arc::default());
         let notes = boot_id().map(|boot| Arc::new(Notes::new(own, boot, url.to_string())));
-        Self { store, notes, deaths, asks: Arc::new(Semaphore::new(1)), known: Mutex::default() }
+        Self {
+            store,
+            notes,
+            deaths,
+            asks: Arc::new(Semaphore::new(1)),
+            disk_within: DISK_WITHIN,
+            known: Mutex::default(),
+        }
     }
 
     /// Asks the disk; none if it does not answer in time.
@@ -79,7 +87,7 @@ impl Reclaiming {
             });
             asked.await.ok()
         };
-        tokio::time::timeout(DISK_WITHIN, asked).await.ok().flatten()
+        tokio::time::timeout(self.disk_within, asked).await.ok().flatten()
     }
 
     fn known<T>(&self, election: &ElectionName, with: impl FnOnce(&mut Known) -> T) -> T {

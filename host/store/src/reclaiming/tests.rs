@@ -33,13 +33,14 @@ impl Machine {
         self.leases().join(format!("{incarnation}-job"))
     }
 
-    /// A host that was started just now, and what keeps it from being gone.
+    /// A host that was started just now, and what keeps it from being gone. It waits for its disk for as long as that takes:
+    /// the disk of a machine that is busy with other tests may well take longer than a host would wait.
     fn host(&self, incarnation: &str) -> (Reclaiming, Arc<LockFile>) {
-        let lock_file = Arc::new(LockFile::make(&self.leases(), incarnation).unwrap());
-        (
-            Reclaiming::new(Arc::new(self.store.clone()), &url("azure://account/container"), Arc::clone(&lock_file)),
-            lock_file,
-        )
+        let (store, lock_file) =
+            (Arc::new(self.store.clone()), Arc::new(LockFile::make(&self.leases(), incarnation).unwrap()));
+        let mut host = Reclaiming::new(store, &url("azure://account/container"), Arc::clone(&lock_file));
+        host.disk_within = Duration::MAX;
+        (host, lock_file)
     }
 
     /// A host that leads, in term 1, under that id.
@@ -245,7 +246,8 @@ async fn what_is_no_note_of_that_very_lease_is_none() {
 #[tokio::test]
 async fn a_disk_that_hangs_costs_a_note_and_no_lease() {
     let machine = Machine::new();
-    let (alpha, _alpha) = machine.host("alpha");
+    let (mut alpha, _alpha) = machine.host("alpha");
+    alpha.disk_within = DISK_WITHIN;
     let hangs = Arc::clone(&alpha.asks).acquire_owned().await.unwrap();
     machine.store.request(&job(), Op::Create { record: record(0, "nobody") }).await.unwrap();
     let (_, version) = see(&alpha).await;
@@ -271,11 +273,13 @@ async fn a_disk_that_hangs_costs_a_note_and_no_lease() {
 async fn a_disk_that_hangs_when_a_lease_is_gone_on_with_costs_a_reading() {
     let machine = Machine::new();
     drop(machine.leader("alpha", 1).await);
-    let (beta, _beta) = machine.host("beta");
+    let (mut beta, _beta) = machine.host("beta");
     let version = is_reclaimable(&beta, 1).await;
     let hangs = Arc::clone(&beta.asks).acquire_owned().await.unwrap();
+    beta.disk_within = DISK_WITHIN;
     let reclaim = Op::Reclaim { id: id(1), version };
     assert_eq!(beta.request(&job(), reclaim.clone()).await, Err(StoreError::Conflict));
+    beta.disk_within = Duration::MAX;
     drop(hangs);
     is_reclaimable(&beta, 1).await;
     assert_eq!(beta.request(&job(), reclaim).await, Ok(Reply::Done));
