@@ -20,6 +20,7 @@
 //!
 //! No thread that renews, kills or gates waits for a guest. Every task and thread has an owner that awaits or joins it.
 
+use std::convert::Infallible;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -29,7 +30,7 @@ use std::time::Duration;
 use anyhow::Context;
 use baton_election::{ElectionName, Settings, StoreError};
 use tokio::runtime::Runtime;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinError, JoinSet};
 
 use super::dev::Workshop;
@@ -69,6 +70,9 @@ use baton_store::{LeaseStore, MemoryStore, SqliteStore, StoreUrl};
 
 /// How long the start waits for a disk that nothing depends on yet.
 const LOCKED_WITHIN: Duration = Duration::from_secs(2);
+
+/// How long elections wait for the store to be made. Where it is there, or a disk or a server is well, that is a moment.
+const MADE_WITHIN: Duration = Duration::from_secs(1);
 
 /// How long the end waits for the last core dump and the last profile.
 const LAST_FILES: Duration = Duration::from_secs(5);
@@ -340,6 +344,7 @@ fn contend(
     let admin = listening.map(|listening| Admin::start(listening, watched, Arc::clone(status))).transpose()?;
     let result = control.block_on(async {
         let mut signals = Signals::listen()?;
+        let mut aside = JoinSet::new();
         let all_runners: Vec<Runners> = checked
             .iter()
             .map(|Checked { policy, .. }| Runners::new(policy.clone(), &templates, keepers.handle()))
@@ -347,8 +352,19 @@ fn contend(
         let stores = (Arc::clone(modules), Arc::clone(leases));
         let found = (advertised.as_ref(), peers.as_ref().map(links::Listening::announced));
         let make = Followers::new(config, node, &incarnation, found, stores, workshop, log)?;
+        let prepare = async {
+            let supplied = make.all(checked, &all_runners, &standings).await?;
+            // A folder of one's own costs nobody anything: only what is shared must be asked for.
+            if config.create || matches!(config.store, StoreUrl::Sqlite(_)) {
+                let (tries, tried) = oneshot::channel();
+                aside.spawn(create(Arc::clone(leases), config.store.clone(), log.clone(), tries));
+                // An election that looked sooner would find no store, and say so.
+                let _ = tokio::time::timeout(MADE_WITHIN, tried).await;
+            }
+            anyhow::Ok(supplied)
+        };
         let supplied = tokio::select! {
-            supplied = make.all(checked, &all_runners, &standings) => supplied?,
+            supplied = prepare => supplied?,
             // A large module takes a while, and nothing was begun that has to be ended.
             asked = signals.next() => {
                 told_to_end(asked, log, &phases);
@@ -359,7 +375,6 @@ fn contend(
         let (ask, asked) = watch::channel(Shutdown::No);
         let (leads, hand_overs) = (Leads::at_most(config.max_leading), HandOvers::default());
         let (mut supervisors, mut followers, mut historians) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
-        let mut aside = JoinSet::new();
         let sockets = links::folder(&config.store).filter(|_| config.links && workshop.is_none());
         let peers = peers.map(|listening| (listening, Arc::clone(status) as Arc<dyn ObjectStore>));
         let mut links = Links::new(node.as_str(), &incarnation, sockets, peers);
@@ -461,10 +476,6 @@ fn contend(
         if let Some(endpoint) = config.scheduled_events.endpoint().filter(|_| workshop.is_none()) {
             let standings = standings.clone();
             aside.spawn(Maintenance { endpoint, standings, away: tell_away, log: log.clone() }.watch());
-        }
-        // A folder of one's own costs nobody anything: only what is shared must be asked for.
-        if config.create || matches!(config.store, StoreUrl::Sqlite(_)) {
-            aside.spawn(create(Arc::clone(leases), config.store.clone(), log.clone()));
         }
         if let Some(workshop) = workshop {
             aside.spawn(workshop.clone().work(log.clone(), asked.clone()));
@@ -729,8 +740,9 @@ fn runtime(name: &str, threads: usize) -> std::io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(threads).thread_name(name).enable_all().build()
 }
 
-/// Makes the store's container, or its folder and files, as soon as the store lets it, and tells what was lost.
-async fn create(store: Arc<dyn LeaseStore>, place: StoreUrl, log: Log) {
+/// Makes the store's container, or its folder and files, as soon as the store lets it, and tells what was lost. Drops `tries`
+/// when that is done, or has failed once.
+async fn create(store: Arc<dyn LeaseStore>, place: StoreUrl, log: Log, tries: oneshot::Sender<Infallible>) {
     let mut said: Option<StoreError> = None;
     let mut wait = Duration::from_secs(1);
     let lost = match place {
@@ -738,7 +750,9 @@ async fn create(store: Arc<dyn LeaseStore>, place: StoreUrl, log: Log) {
         StoreUrl::Sqlite(folder) => tokio::task::spawn_blocking(|| SqliteStore::lost(folder)).await.unwrap_or_default(),
         StoreUrl::Memory | StoreUrl::Azure { .. } | StoreUrl::Azurite { .. } => Vec::new(),
     };
+    let mut tries = Some(tries);
     while let Err(error) = store.create().await {
+        tries = None;
         if said.as_ref() != Some(&error) {
             log.emit(None, Event::Misconfigured { error: format!("cannot create what the store needs: {error}") });
             said = Some(error);
@@ -746,6 +760,7 @@ async fn create(store: Arc<dyn LeaseStore>, place: StoreUrl, log: Log) {
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(Duration::from_secs(30));
     }
+    drop(tries);
     for file in lost {
         let file = file.display();
         let error = format!("{file} was missing, and is made anew, empty: stop all hosts before you put it back");

@@ -63,6 +63,28 @@ fn beats_beside_one_of(other: &str, starts: impl FnOnce(Launch) -> Launch) -> Jo
 }
 
 #[test]
+fn none_looks_for_a_store_that_is_just_being_made() {
+    const MANY: usize = 8;
+    // Without a wait one of so many looks too early in about every second start.
+    for _ in 0..6 {
+        let store = Store::sqlite();
+        let home = tempfile::tempdir().expect("a folder");
+        let tables: String = (0..MANY).map(|number| table(&format!("e{number}"), Guest::Beats)).collect();
+        fs::write(home.path().join("baton.toml"), format!("store = {:?}\n\n{tables}", store.url()))
+            .expect("it is written");
+        let journal = Journal::default();
+        let mut node = Launch::run("alpha", home.path(), &journal).start();
+        journal.wait_for_the_last("all of them lead", |events| {
+            let started = events.iter().filter(|e| e.name == "started").count();
+            if started == MANY { Ok(()) } else { Err(started as u64) }
+        });
+        assert_eq!(node.terminate().code(), Some(0));
+        let wrong = journal.events().into_iter().find(|e| e.name == "misconfigured" || e.name == "error");
+        assert!(wrong.is_none(), "{wrong:?}");
+    }
+}
+
+#[test]
 fn one_that_loops_does_not_disturb_another() {
     beats_beside(Guest::Loops);
 }
