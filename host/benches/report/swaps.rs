@@ -91,7 +91,8 @@ fn on(azurite: Option<&Azurite>, guests: &Guests, effort: &Effort) -> anyhow::Re
     let waited = row("`baton push` returns → the version runs, STORE, but for preparing it", all.waited);
     rows.extend([
         // Of a push into a store of its own machine the host is told.
-        if azurite.is_none() { waited.bar(Bar::Median(TOLD)) } else { waited }.beside("noticed within", NOTICED),
+        if azurite.is_none() { waited.bar(Bar::Median(TOLD)).bar(Bar::P99(TOLD)) } else { waited }
+            .beside("noticed within", NOTICED),
         row("`baton push` returns → the version runs, STORE", all.pushed.clone()).beside("noticed within", NOTICED),
         row("  from its start, with its own check", all.begun).beside("noticed within", NOTICED),
         row("  of it fetching, compiling and linking", all.prepared).beside("all of it", all.pushed.median()),

@@ -265,8 +265,11 @@ impl Follower {
                 (digest, offer) = self.hashing.done() => self.offers.add(digest, offer),
                 offer = next_offer => self.offer(offer),
                 () = self.announcer.said() => {}
-                // What does not answer is left alone.
-                at = self.tidings.reason(self.read_began), if self.failed_reads == 0 => self.read_at = self.read_at.min(at),
+                // What does not answer is left alone. What comes while it is read may be newer than the answer, and is a
+                // reason to read once more afterwards.
+                at = self.tidings.reason(self.read_began), if self.failed_reads == 0 && self.reading.is_idle() => {
+                    self.read_at = self.read_at.min(at);
+                }
                 Ok(()) = self.given.presence.changed() => {}
                 () = sleep_until(wake) => {}
             }

@@ -125,6 +125,31 @@ async fn a_store_that_has_no_bytes_to_give_is_waited_for() {
 }
 
 #[tokio::test]
+async fn what_is_told_while_an_older_answer_is_on_its_way_is_read_at_once() {
+    let fleet = Fleet::new();
+    let first = fleet.push(1).await;
+    let (mut follower, mut node) = fleet.follower("a", None);
+    let (hour, tidings) = (Duration::from_secs(3600), follower.given.tidings.clone());
+    follower.given.pace.poll = (hour, hour);
+    node.running = Some(tokio::spawn(follower.run()));
+    node.supplied(Some((first, 1)), None).await;
+    fleet.store.answers_late.store(true, Ordering::Relaxed);
+    tidings.look();
+    while !fleet.store.has_read.load(Ordering::Relaxed) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let second = fleet.push(2).await;
+    tidings.look();
+    // The follower, which is on the same thread, has heard it by then.
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    fleet.store.answers_late.store(false, Ordering::Relaxed);
+    node.supplied(Some((second, 2)), Some((first, 1))).await;
+    node.end().await;
+}
+
+#[tokio::test]
 async fn a_module_that_takes_long_to_come_is_told_of() {
     let fleet = Fleet::new();
     fleet.store.modules_are_slow.store(true, Ordering::Relaxed);

@@ -69,6 +69,8 @@ impl Fleet {
             has_no_modules: AtomicBool::default(),
             modules_are_slow: AtomicBool::default(),
             hangs: AtomicBool::default(),
+            answers_late: AtomicBool::default(),
+            has_read: AtomicBool::default(),
         };
         let (slow, is_busy) = Default::default();
         Self {
@@ -185,7 +187,7 @@ pub struct Node {
     pub judge: Option<mpsc::UnboundedSender<Judgement>>,
     pub presence: watch::Sender<Presence>,
     said: Kept,
-    running: Option<JoinHandle<()>>,
+    pub running: Option<JoinHandle<()>>,
     pub prepares: Arc<AtomicU32>,
 }
 
@@ -299,6 +301,9 @@ pub struct Faulty {
     pub has_no_modules: AtomicBool,
     pub modules_are_slow: AtomicBool,
     pub hangs: AtomicBool,
+    /// What was read is kept back as long as this is so, and there is something that was.
+    pub answers_late: AtomicBool,
+    pub has_read: AtomicBool,
 }
 
 impl Faulty {
@@ -321,7 +326,12 @@ impl ObjectStore for Faulty {
         election: &ElectionName,
         known: Option<&Version>,
     ) -> Result<Reading, StoreError> {
-        self.meet(&[]).await?.read(object, election, known).await
+        let answer = self.meet(&[]).await?.read(object, election, known).await;
+        while self.answers_late.load(Ordering::Relaxed) {
+            self.has_read.store(true, Ordering::Relaxed);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        answer
     }
 
     async fn write(
