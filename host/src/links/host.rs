@@ -247,6 +247,8 @@ impl Host {
             Ok(_) => anyhow::bail!("{}", last_words(&mut child).await),
             Err(_) => anyhow::bail!("the process that carries them did not listen within {READY_WITHIN:?}"),
         }
+        // Who had something to tell before had nobody to tell it to.
+        ears.values().for_each(|ear| ear.tidings.look());
         loop {
             tokio::select! {
                 order = ordered.recv() => {
