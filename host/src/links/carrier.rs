@@ -18,6 +18,7 @@ use baton_runtime::confine;
 use baton_store::jitter::{between, doubled};
 use tokio::io::{AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -288,9 +289,11 @@ impl Carrier {
         words.into_iter().for_each(|(link, said)| self.say(link, &said));
     }
 
-    /// Says it, unless the peer has not read so much that it is cut off.
+    /// Says it, unless the peer has not read so much that it is cut off. What one has said that ends by itself is on its way
+    /// here, and its end comes last.
     fn say(&mut self, link: u64, said: &Said) {
-        if self.links.get(&link).is_some_and(|known| known.lines.try_send(encode(said)).is_err()) {
+        let has_room = |known: &Link| !matches!(known.lines.try_send(encode(said)), Err(TrySendError::Full(_)));
+        if !self.links.get(&link).is_none_or(has_room) {
             self.links.remove(&link);
         }
     }
@@ -545,13 +548,8 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
     use super::*;
 
-    /// What was said last may be of what was written last.
-    #[tokio::test]
-    async fn of_many_who_say_that_there_is_something_to_read_the_last_one_is_told_of_too() {
-        let (host, own) = UnixStream::pair().unwrap();
-        let (events, mut happened) = mpsc::channel(UNHEARD);
-        let (reads, to_host) = own.into_split();
-        let mut carrier = Carrier {
+    fn carrier(events: Events, to_host: tokio::net::unix::OwnedWriteHalf) -> Carrier {
+        Carrier {
             node: "web-1".to_owned(),
             incarnation: "a1".to_owned(),
             events,
@@ -564,7 +562,37 @@ mod tests {
             elections: BTreeMap::from([("job".to_owned(), Election::default())]),
             tasks: JoinSet::new(),
             numbers: 0,
-        };
+        }
+    }
+
+    /// A command says that there is something to read, and ends at once.
+    #[tokio::test]
+    async fn who_has_ended_before_it_is_greeted_is_heard_all_the_same() {
+        let (host, own) = UnixStream::pair().unwrap();
+        let (events, _happened) = mpsc::channel(UNHEARD);
+        let (reads, to_host) = own.into_split();
+        let mut carrier = carrier(events, to_host);
+        let (lines, is_read_no_more) = mpsc::channel(1);
+        drop(is_read_no_more);
+        carrier.links.insert(1, Link { lines, election: None, caller: None });
+        let hello = Said::Hello { election: "job".to_owned(), to: "a1".to_owned(), node: None, incarnation: None };
+        for event in [Event::Said(hello), Event::Said(Said::Look), Event::Ended(None)] {
+            carrier.happened(1, event).await.unwrap();
+        }
+        assert!(carrier.links.is_empty());
+        drop((carrier, reads));
+        let (mut told, mut line) = (BufReader::new(host), Vec::new());
+        let news = next_line(&mut told, &mut line).await.unwrap().map(|news| read(news).unwrap());
+        assert!(matches!(news, Some(Some(News::Heard { said: Said::Look, .. }))), "{news:?}");
+    }
+
+    /// What was said last may be of what was written last.
+    #[tokio::test]
+    async fn of_many_who_say_that_there_is_something_to_read_the_last_one_is_told_of_too() {
+        let (host, own) = UnixStream::pair().unwrap();
+        let (events, mut happened) = mpsc::channel(UNHEARD);
+        let (reads, to_host) = own.into_split();
+        let mut carrier = carrier(events, to_host);
         let since = Instant::now();
         for link in 0..9 {
             carrier.said(link, "job".to_owned(), Said::Look).await.unwrap();
