@@ -292,8 +292,8 @@ impl Carrier {
     /// Says it, unless the peer has not read so much that it is cut off. What one has said that ends by itself is on its way
     /// here, and its end comes last.
     fn say(&mut self, link: u64, said: &Said) {
-        let has_room = |known: &Link| !matches!(known.lines.try_send(encode(said)), Err(TrySendError::Full(_)));
-        if !self.links.get(&link).is_none_or(has_room) {
+        let is_full = |known: &Link| matches!(known.lines.try_send(encode(said)), Err(TrySendError::Full(_)));
+        if self.links.get(&link).is_some_and(is_full) {
             self.links.remove(&link);
         }
     }
