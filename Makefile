@@ -2,12 +2,14 @@
 # `make` alone says what there is.
 
 CARGO ?= cargo
+# Tools that were missing here and were built for the tests.
+export PATH := $(CURDIR)/.cache/tools/bin:$(PATH)
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 HEARTBEAT := $(TARGET)/wasm32-wasip2/release/heartbeat.wasm
 GUESTS := $(CARGO) build --locked --release --target wasm32-wasip2
 
-.PHONY: help demo build dist guests examples test test-blackbox test-others tests-built faults deaths soak model fuzz bench bench-peers docs lint lint-arm \
-	clean setup setup-examples setup-tests
+.PHONY: help demo build dist guests examples test tests-built search soak model mutants faults deaths fuzz \
+	bench bench-peers docs lint lint-arm deny clean setup setup-examples setup-tests
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' $(MAKEFILE_LIST) | expand -t 20
@@ -22,6 +24,9 @@ build: ## Build the host: target/release/baton
 	$(CARGO) build --locked --release --package baton --bin baton
 
 dist: setup ## Make what is released, signed by the key in DIST_KEY if there is one: target/dist (compare two: CHECK=1)
+	@scripts/deny.sh --always
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --no-deps --workspace --exclude baton-fuzz --all-features
+	$(CARGO) package --locked --no-verify --allow-dirty --quiet -p baton-election -p baton-sdk -p baton-store
 	@scripts/dist.sh $(if $(CHECK),--check)
 
 guests: setup ## Build the coordinators: target/wasm32-wasip2/release/*.wasm
@@ -30,49 +35,42 @@ guests: setup ## Build the coordinators: target/wasm32-wasip2/release/*.wasm
 examples: setup-examples ## Build the scheduler in five languages: target/examples/*.wasm
 	@scripts/examples.sh
 
-test: tests-built ## Run every test there is, those against Azurite and a registry included
-	@rm -f $(TARGET)/tmp/skipped
-	host/tests/azurite.sh install
-	host/tests/registry.sh install
-	host/tests/minisign.sh install
-	host/tests/browser.sh install
-	@$(MAKE) --no-print-directory --jobs 2 test-blackbox test-others
-	@! [ -s $(TARGET)/tmp/skipped ] || cat $(TARGET)/tmp/skipped
+# Tests need these servers and tools, each in a folder of its own in .cache.
+TEST_TOOLS := azurite registry minisign browser
 
-# Most tests wait for processes, so more of them run at once than there are processors: as many as have a share. No other
-# target of tests has a name that begins with a b.
-test-blackbox test-others: export RUST_TEST_THREADS := $(shell expr $$(nproc) '*' 6)
-OTHERS := --lib --bins --examples --test '[!b]*'
-
-test-blackbox:
-	$(CARGO) test --locked --workspace --test blackbox
-
-test-others:
-	$(CARGO) test --locked --workspace --doc
-	$(CARGO) test --locked --workspace --no-fail-fast $(OTHERS)
+test: tests-built ## Run every test, those against Azurite and a registry included (each scenario on both stores: STORES=all)
+	@for tool in $(TEST_TOOLS); do host/tests/$$tool.sh install || exit 1; done
+	@scripts/test.py
 
 tests-built: setup-tests examples
-	$(CARGO) test --locked --workspace --no-run $(OTHERS) --test blackbox
+	$(CARGO) nextest run --locked --workspace --no-run
 
 MINUTES ?= 2
 
-faults: setup-tests ## Stop and kill hosts, break leases, delete records for MINUTES=2, and judge the effects (again: SEED=…)
-	host/tests/azurite.sh install
-	FAULTS_MINUTES=$(MINUTES) FAULTS_SEED=$(SEED) FAULTS_STATE=$(STATE) FAULTS_ONLY='$(ONLY)' FAULTS_NODES=$(NODES) FAULTS_OLD='$(OLD)' $(CARGO) test --locked --workspace --test faults -- --nocapture on_
-
-COUNT ?= 1000
-
-deaths: setup-tests ## Kill a leader's host and runner at any point of a term, COUNT=1000 times, and judge the effects
-	DEATHS=$(COUNT) DEATHS_SEED=$(SEED) $(CARGO) test --locked --workspace --test faults -- --nocapture after_a_death
+search: soak model mutants faults deaths fuzz ## Run all that searches, for MINUTES=2 each: before an issue is resolved
 
 soak: setup ## Run the simulation of the elector on fresh seeds for MINUTES=2 (begin again at one: FIRST=…)
 	BATON_SIM_MINUTES=$(MINUTES) $(if $(FIRST),BATON_SIM_FIRST=$(FIRST)) \
 	$(CARGO) test --locked --workspace --test simulation -- --nocapture every_promise
 
-SECONDS ?= 600
+model: setup ## Try every order of events on the elector for MINUTES=2
+	BATON_MODEL_SECONDS=$$(($(MINUTES) * 60)) $(CARGO) test --locked --workspace --test model -- --nocapture
 
-model: setup ## Try every order of events on the elector, for SECONDS=600, and find what readers once found
-	BATON_MODEL_SECONDS=$(SECONDS) $(CARGO) test --locked --workspace --test model --test modelled -- --nocapture
+mutants: setup ## Break the elector's rules one at a time: simulation and model must notice each
+	$(CARGO) test --locked --workspace --test mutants --test modelled -- --include-ignored --nocapture
+
+faults: setup-tests ## Stop and kill hosts, break leases, delete records for MINUTES=2, and judge the effects (again: SEED=…)
+	host/tests/azurite.sh install
+	FAULTS_MINUTES=$(MINUTES) FAULTS_SEED=$(SEED) FAULTS_STATE=$(STATE) FAULTS_ONLY='$(ONLY)' FAULTS_NODES=$(NODES) FAULTS_OLD='$(OLD)' $(CARGO) test --locked --workspace --test faults -- --nocapture on_
+
+# A debug build gets through some 90 in a minute.
+COUNT ?= $(shell expr $(MINUTES) '*' 80)
+
+deaths: setup-tests ## Kill a leader's host and runner at any point of a term, for MINUTES=2 or COUNT=1000 times, and judge the effects
+	DEATHS=$(COUNT) DEATHS_SEED=$(SEED) $(CARGO) test --locked --workspace --test faults -- --nocapture after_a_death
+
+fuzz: setup ## Feed everything that reads others' bytes for MINUTES=2 each, two at a time (some alone: READERS=…)
+	scripts/fuzz.sh $(MINUTES) $(READERS)
 
 bench: examples ## Measure what the README promises, each number beside its yardstick
 	host/tests/azurite.sh install
@@ -81,17 +79,17 @@ bench: examples ## Measure what the README promises, each number beside its yard
 bench-peers: setup build ## Measure etcd and ZooKeeper beside it, in a quarter of an hour (only some: ONLY=etcd)
 	@python3 scripts/bench-peers $(TARGET)/release/baton $(ONLY)
 
-lint: setup ## Check formatting, lints, docs, the contract's copies and the dependencies
+lint: setup ## Check formatting, lints, docs, the contract's copies and, if they have changed, the dependencies
 	scripts/lint.sh
+
+deny: ## Check the dependencies' licenses, bans, sources and advisories
+	@scripts/deny.sh --always
 
 lint-arm: setup ## Check the lints of the host for 64-bit ARM, and run there what can be emulated
 	@scripts/lint-arm.sh --run
 
 docs: ## Build the pages as a book with a search: target/docs/index.html
 	@scripts/docs.sh
-
-fuzz: setup ## Feed everything that reads others' bytes for MINUTES=2 each, two at a time (some alone: READERS=…)
-	scripts/fuzz.sh $(MINUTES) $(READERS)
 
 clean: ## Remove what was built and fetched
 	find . -name .git -prune -o -name target -type d -prune -exec rm -rf {} +

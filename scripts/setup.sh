@@ -5,7 +5,7 @@
 #
 #   scripts/setup.sh            what building the host and Rust's coordinators needs
 #   scripts/setup.sh examples   and what those in other languages need
-#   scripts/setup.sh tests      and what the tests need
+#   scripts/setup.sh tests      and what the tests need, cargo-nextest among it
 set -euo pipefail
 
 missing=()
@@ -58,3 +58,10 @@ for target in wasm32-wasip2 wasm32-wasip1; do
   fi
   rustup target add "$target"
 done
+
+# Runs the tests, each in a process of its own. Unoptimized, it builds in a minute or two.
+nextest_version=0.9.143
+if [[ ${1-} == tests ]] && ! cargo nextest --version >/dev/null 2>&1; then
+  cargo install --locked --debug "cargo-nextest@$nextest_version" --root .cache/tools --target-dir .cache/tools/target
+  rm -rf .cache/tools/target
+fi

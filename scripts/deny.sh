@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Checks the dependencies against deny.toml: licenses, bans, sources and advisories.
+#
+#   scripts/deny.sh            if Cargo.lock or deny.toml has changed since the check that scripts/deny.sha256 records,
+#                              which covers licenses, bans and sources
+#   scripts/deny.sh --always   in any case, and records it
+#
+# The first run builds cargo-deny, which takes a minute or two.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+version=0.20.2
+tools=$PWD/.cache/tools
+record=scripts/deny.sha256
+
+if [[ ${1-} != --always ]] && sha256sum --check --status "$record"; then
+  echo "unchanged since the check that $record records; NOT CHECKED: advisories (make deny checks them)"
+  exit 0
+fi
+if [[ "$("$tools/bin/cargo-deny" --version 2>/dev/null || true)" != "cargo-deny $version" ]]; then
+  cargo install --locked --debug "cargo-deny@$version" --root "$tools" --target-dir "$tools/target"
+  rm -rf "$tools/target"
+fi
+deny() {
+  "$tools/bin/cargo-deny" --locked --config deny.toml check "$@"
+}
+deny licenses bans sources
+if timeout 120 "$tools/bin/cargo-deny" fetch db; then
+  deny advisories
+else
+  echo 'NOT CHECKED: advisories, since the RustSec database could not be fetched (see above)'
+fi
+sha256sum Cargo.lock deny.toml >"$record"
+echo "commit $record if it has changed"
